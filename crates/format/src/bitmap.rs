@@ -1,0 +1,73 @@
+//! Allocation bitmaps: one block per slot, two slots per group, written in turn.
+
+use crate::header::{self, BlockHeader, MAGIC_BITMAP, VolumeId};
+use crate::{BLOCK_BYTES, BlockNo, FormatError, Generation, GroupNo};
+use zerocopy::little_endian::U32;
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// A bitmap slot as stored. A set bit is a block in use; bits beyond the group's end are set.
+#[repr(C)]
+#[derive(Debug, Clone, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+pub struct BitmapRaw {
+    header: BlockHeader,
+    group: U32,
+    free: U32,
+    reserved: [u8; 16],
+    bits: [u8; BITMAP_BYTES],
+}
+
+const _: () = assert!(size_of::<BitmapRaw>() == BLOCK_BYTES);
+
+/// Bytes of bits in a slot.
+pub const BITMAP_BYTES: usize = 4032;
+/// 64-bit words of bits in a slot.
+pub const BITMAP_WORDS: usize = BITMAP_BYTES / 8;
+/// Blocks per group, its two slots included.
+pub const GROUP_BLOCKS_MAX: u64 = (BITMAP_BYTES * 8) as u64;
+
+const _: () = assert!(GROUP_BLOCKS_MAX.is_multiple_of(crate::NODE_BLOCKS as u64));
+
+/// Bits of one group, as 64-bit words; bit `i` of word `w` is block `64 * w + i` of the group.
+pub type Bits = [u64; BITMAP_WORDS];
+
+/// The slot's bytes for the given address.
+pub fn encode(
+    bits: &Bits,
+    group: GroupNo,
+    block: BlockNo,
+    generation: Generation,
+    volume: VolumeId,
+) -> Vec<u8> {
+    let mut raw = BitmapRaw::new_zeroed();
+    raw.header = BlockHeader::new(MAGIC_BITMAP, block, generation, volume);
+    raw.group = U32::new(group.0);
+    raw.free = U32::new(bits.iter().map(|word| word.count_zeros()).sum());
+    for (out, word) in raw.bits.chunks_exact_mut(8).zip(bits) {
+        out.copy_from_slice(&word.to_le_bytes());
+    }
+    let mut bytes = raw.as_bytes().to_vec();
+    header::seal(&mut bytes);
+    bytes
+}
+
+/// Checks one slot and returns its generation and bits.
+pub fn decode(
+    bytes: &[u8],
+    group: GroupNo,
+    block: BlockNo,
+    volume: VolumeId,
+) -> Result<(Generation, Box<Bits>), FormatError> {
+    const WHAT: &str = "bitmap";
+    let Ok((raw, _)) = BitmapRaw::ref_from_prefix(bytes) else {
+        return Err(FormatError::Truncated { what: WHAT, want: BLOCK_BYTES, got: bytes.len() });
+    };
+    let header = header::verify(WHAT, MAGIC_BITMAP, &bytes[..BLOCK_BYTES], block, volume)?;
+    if raw.group.get() != group.0 {
+        return Err(FormatError::Field { what: WHAT, field: "group", value: u64::from(raw.group.get()) });
+    }
+    let mut bits = Box::new([0; BITMAP_WORDS]);
+    for (word, bytes) in bits.iter_mut().zip(raw.bits.chunks_exact(8)) {
+        *word = u64::from_le_bytes(crate::key::array(bytes));
+    }
+    Ok((header.generation(), bits))
+}

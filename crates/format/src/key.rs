@@ -1,0 +1,118 @@
+//! Keys of the tree: (object, kind, offset), compared in that order.
+
+use crate::{FormatError, ObjectNo};
+
+/// What an item is. The numbers are persistent and never reused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Kind {
+    /// An inode; offset 0.
+    Inode = 1,
+    /// Target of a symbolic link; offset 0.
+    Symlink = 2,
+    /// A directory entry; offset = hash of the name.
+    Dirent = 3,
+    /// An extended attribute; offset = hash of the name.
+    Xattr = 4,
+    /// A piece of a large extended attribute's value; offset = value number * 32 + piece.
+    XattrPiece = 5,
+    /// Data of a file; offset = first page.
+    Extent = 6,
+    /// In object 0: an inode whose removal or truncation has to be finished; offset = its number.
+    Orphan = 7,
+    /// In the root tree: pointer to a tree's root node; object = tree number, offset 0.
+    Tree = 8,
+    /// Reserved for snapshots.
+    Snapshot = 9,
+    /// Reserved for reference counts of shared blocks.
+    Shared = 10,
+}
+
+impl TryFrom<u8> for Kind {
+    type Error = FormatError;
+
+    fn try_from(value: u8) -> Result<Kind, FormatError> {
+        Ok(match value {
+            1 => Kind::Inode,
+            2 => Kind::Symlink,
+            3 => Kind::Dirent,
+            4 => Kind::Xattr,
+            5 => Kind::XattrPiece,
+            6 => Kind::Extent,
+            7 => Kind::Orphan,
+            8 => Kind::Tree,
+            9 => Kind::Snapshot,
+            10 => Kind::Shared,
+            _ => return Err(FormatError::Field { what: "key", field: "kind", value: u64::from(value) }),
+        })
+    }
+}
+
+/// A tree key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    pub object: ObjectNo,
+    pub kind: Kind,
+    pub offset: u64,
+}
+
+/// Encoded size of a key inside a batch.
+pub const KEY_BYTES: usize = 17;
+
+impl Key {
+    /// The smallest possible key.
+    pub const MIN: Key = Key { object: ObjectNo(0), kind: Kind::Inode, offset: 0 };
+    /// The largest possible key.
+    pub const MAX: Key = Key { object: ObjectNo(u64::MAX), kind: Kind::Shared, offset: u64::MAX };
+
+    pub fn new(object: ObjectNo, kind: Kind, offset: u64) -> Key {
+        Key { object, kind, offset }
+    }
+
+    pub fn inode(object: ObjectNo) -> Key {
+        Key::new(object, Kind::Inode, 0)
+    }
+
+    pub fn symlink(object: ObjectNo) -> Key {
+        Key::new(object, Kind::Symlink, 0)
+    }
+
+    pub fn dirent(directory: ObjectNo, hash: u64) -> Key {
+        Key::new(directory, Kind::Dirent, hash)
+    }
+
+    pub fn xattr(object: ObjectNo, hash: u64) -> Key {
+        Key::new(object, Kind::Xattr, hash)
+    }
+
+    pub fn extent(object: ObjectNo, page: u64) -> Key {
+        Key::new(object, Kind::Extent, page)
+    }
+
+    pub fn orphan(object: ObjectNo) -> Key {
+        Key::new(ObjectNo::VOLUME, Kind::Orphan, object.0)
+    }
+
+    pub fn tree(tree: crate::TreeId) -> Key {
+        Key::new(ObjectNo(u64::from(tree.0)), Kind::Tree, 0)
+    }
+
+    pub(crate) fn encode(self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.object.0.to_le_bytes());
+        out.push(self.kind as u8);
+        out.extend_from_slice(&self.offset.to_le_bytes());
+    }
+
+    pub(crate) fn decode(bytes: &[u8; KEY_BYTES]) -> Result<Key, FormatError> {
+        let object = u64::from_le_bytes(array(&bytes[0..8]));
+        let offset = u64::from_le_bytes(array(&bytes[9..17]));
+        Ok(Key { object: ObjectNo(object), kind: Kind::try_from(bytes[8])?, offset })
+    }
+}
+
+/// Copies a slice whose length the caller has fixed into an array.
+pub(crate) fn array<const N: usize>(slice: &[u8]) -> [u8; N] {
+    let mut out = [0; N];
+    out.copy_from_slice(slice);
+    out
+}

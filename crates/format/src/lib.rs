@@ -1,0 +1,63 @@
+//! The Syncline volume format: bytes to structs and back, and nothing else.
+//!
+//! `docs/format.md` is the prose of what this crate encodes. Nothing here performs I/O, allocates blocks or knows
+//! which structure points at which: the crate turns bytes into checked values and values into bytes.
+//!
+//! Invariants:
+//! - every decoder takes untrusted bytes and returns an error, never a panic, for whatever is not well-formed;
+//! - every on-disk struct has a size assertion beside it; persistent numbers are never reused;
+//! - a structure that is read back as one piece carries one XXH3-64 over everything behind its checksum field.
+#![forbid(unsafe_code)]
+
+pub mod batch;
+pub mod bitmap;
+pub mod header;
+pub mod ids;
+pub mod item;
+pub mod key;
+pub mod layout;
+pub mod node;
+pub mod record;
+pub mod superblock;
+
+mod error;
+
+pub use error::FormatError;
+pub use header::{BlockHeader, VolumeId};
+pub use ids::{BlockNo, Generation, GroupNo, Lsn, ObjectNo, Sequence, TreeId};
+pub use key::{Key, Kind};
+
+/// Bytes per block: the unit of addressing, allocation, checksumming and writing.
+pub const BLOCK_BYTES: usize = 4096;
+/// Bytes per tree node (four contiguous, aligned blocks: one *chunk*).
+pub const NODE_BYTES: usize = 16384;
+/// Blocks per tree node, and the alignment of a node relative to its group.
+pub const NODE_BLOCKS: u32 = (NODE_BYTES / BLOCK_BYTES) as u32;
+/// The on-disk format version that this crate writes. Software versions are a different number.
+pub const FORMAT_VERSION: u16 = 1;
+/// Largest value of one item, in bytes; three such items always fit a leaf, so every overfull leaf can be split in two.
+pub const ITEM_VALUE_BYTES_MAX: usize = 4096;
+
+const _: () = assert!(NODE_BYTES.is_multiple_of(BLOCK_BYTES));
+const _: () = assert!(3 * (ITEM_VALUE_BYTES_MAX + node::SLOT_BYTES) <= node::NODE_SPACE_BYTES);
+
+/// XXH3-64 of `bytes`: the one checksum of the format.
+pub fn checksum(bytes: &[u8]) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(bytes)
+}
+
+/// Hash of a directory entry's or extended attribute's name under the volume's seed, as used in keys.
+///
+/// The result lies in `NAME_HASH_MIN..=NAME_HASH_MAX`: values below are the cookies of `.` and `..`, and the top is
+/// left so that a probe sequence of [`NAME_PROBES`] slots stays a positive `i64` (directory offsets are signed).
+pub fn name_hash(seed: u64, name: &[u8]) -> u64 {
+    let hash = xxhash_rust::xxh3::xxh3_64_with_seed(name, seed) >> 1;
+    hash.clamp(NAME_HASH_MIN, NAME_HASH_MAX)
+}
+
+/// Smallest value of [`name_hash`].
+pub const NAME_HASH_MIN: u64 = 16;
+/// Largest value of [`name_hash`].
+pub const NAME_HASH_MAX: u64 = (i64::MAX as u64) - 16;
+/// Names with equal hashes take the following slots, at most this many in all.
+pub const NAME_PROBES: u64 = 8;

@@ -1,0 +1,214 @@
+//! The superblock: root pointer, checkpoint position, journal position, geometry.
+
+use crate::header::VolumeId;
+use crate::layout::Layout;
+use crate::node::{NodePointer, NodePointerRaw};
+use crate::{
+    BLOCK_BYTES, BlockNo, FORMAT_VERSION, FormatError, Generation, Lsn, ObjectNo, Sequence, checksum,
+};
+use zerocopy::little_endian::{I64, U16, U32, U64};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// First bytes of a superblock, at a fixed place (byte 4096 of the device) so that other tools can recognise a volume.
+pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"SYNCLINE";
+/// The two superblock slots, written in turn.
+pub const SUPERBLOCK_SLOTS: [BlockNo; 2] = [BlockNo(1), BlockNo(2)];
+
+/// The superblock as stored.
+#[repr(C)]
+#[derive(Debug, Clone, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+pub struct SuperblockRaw {
+    magic: [u8; 8],
+    checksum: U64,
+    version: U16,
+    block_bytes_log2: U16,
+    state: U32,
+    uuid: [u8; 16],
+    label: [u8; 64],
+    block: U64,
+    generation: U64,
+    features_incompatible: U64,
+    features_read_only: U64,
+    features_compatible: U64,
+    blocks: U64,
+    journal_start: U64,
+    journal_blocks: U64,
+    groups_start: U64,
+    group_blocks: U64,
+    checkpoint_lsn: U64,
+    epoch: U64,
+    tail_block: U64,
+    tail_sequence: U64,
+    tail_predecessor: U64,
+    root: NodePointerRaw,
+    hash_seed: U64,
+    next_object: U64,
+    free_blocks: U64,
+    created_seconds: I64,
+    created_nanoseconds: U32,
+    reserved: [u8; 3804],
+}
+
+const _: () = assert!(size_of::<SuperblockRaw>() == BLOCK_BYTES);
+const _: () = assert!(std::mem::offset_of!(SuperblockRaw, uuid) == 24);
+const _: () = assert!(std::mem::offset_of!(SuperblockRaw, label) == 40);
+const _: () = assert!(std::mem::offset_of!(SuperblockRaw, root) == 224);
+
+/// Where replay starts in the journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct JournalTail {
+    /// Block within the ring (0 = the ring's first block).
+    pub block: u64,
+    /// Sequence number expected there.
+    pub sequence: Sequence,
+    /// Checksum of the record before it (R14: an old lap never matches).
+    pub predecessor: u64,
+}
+
+/// Whether the volume was closed after its last change. A hint for people and tools: recovery never relies on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum VolumeState {
+    /// The journal may hold batches newer than the checkpoint.
+    InUse = 1,
+    /// Closed: the checkpoint holds everything.
+    Clean = 2,
+}
+
+/// The superblock, decoded and checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Superblock {
+    pub uuid: [u8; 16],
+    /// UTF-8, at most 64 bytes.
+    pub label: String,
+    pub generation: Generation,
+    pub state: VolumeState,
+    pub layout: Layout,
+    pub checkpoint_lsn: Lsn,
+    /// Random number of the session that writes the journal; records of other epochs are not part of the log.
+    pub epoch: u64,
+    pub tail: JournalTail,
+    pub root: NodePointer,
+    pub hash_seed: u64,
+    /// Lowest object number that was never given out as of the checkpoint.
+    pub next_object: ObjectNo,
+    /// Free blocks as of the checkpoint; informational.
+    pub free_blocks: u64,
+    pub created_seconds: i64,
+    pub created_nanoseconds: u32,
+}
+
+impl Superblock {
+    pub fn volume_id(&self) -> VolumeId {
+        let mut first = [0; 8];
+        first.copy_from_slice(&self.uuid[..8]);
+        VolumeId(u64::from_le_bytes(first))
+    }
+
+    /// The superblock's bytes for the slot at `block`.
+    pub fn encode(&self, block: BlockNo) -> Vec<u8> {
+        let mut raw = SuperblockRaw::new_zeroed();
+        raw.magic = SUPERBLOCK_MAGIC;
+        raw.version = U16::new(FORMAT_VERSION);
+        raw.block_bytes_log2 = U16::new(BLOCK_BYTES.trailing_zeros() as u16);
+        raw.state = U32::new(self.state as u32);
+        raw.uuid = self.uuid;
+        let label = self.label.as_bytes();
+        let label_bytes = label.len().min(raw.label.len());
+        raw.label[..label_bytes].copy_from_slice(&label[..label_bytes]);
+        raw.block = U64::new(block.0);
+        raw.generation = U64::new(self.generation.0);
+        raw.blocks = U64::new(self.layout.blocks);
+        raw.journal_start = U64::new(self.layout.journal_start.0);
+        raw.journal_blocks = U64::new(self.layout.journal_blocks);
+        raw.groups_start = U64::new(self.layout.groups_start.0);
+        raw.group_blocks = U64::new(self.layout.group_blocks);
+        raw.checkpoint_lsn = U64::new(self.checkpoint_lsn.0);
+        raw.epoch = U64::new(self.epoch);
+        raw.tail_block = U64::new(self.tail.block);
+        raw.tail_sequence = U64::new(self.tail.sequence.0);
+        raw.tail_predecessor = U64::new(self.tail.predecessor);
+        raw.root = self.root.into();
+        raw.hash_seed = U64::new(self.hash_seed);
+        raw.next_object = U64::new(self.next_object.0);
+        raw.free_blocks = U64::new(self.free_blocks);
+        raw.created_seconds = I64::new(self.created_seconds);
+        raw.created_nanoseconds = U32::new(self.created_nanoseconds);
+        let mut bytes = raw.as_bytes().to_vec();
+        crate::header::seal(&mut bytes);
+        bytes
+    }
+
+    /// Checks one block as a superblock read from `block` of a device of `device_blocks` blocks.
+    ///
+    /// Errors: `Magic` when it is none, `Version`/`Features` when another version wrote it, otherwise what is wrong.
+    pub fn decode(bytes: &[u8], block: BlockNo, device_blocks: u64) -> Result<Superblock, FormatError> {
+        const WHAT: &str = "superblock";
+        let Ok((raw, _)) = SuperblockRaw::ref_from_prefix(bytes) else {
+            return Err(FormatError::Truncated { what: WHAT, want: BLOCK_BYTES, got: bytes.len() });
+        };
+        if raw.magic != SUPERBLOCK_MAGIC {
+            return Err(FormatError::Magic { what: WHAT, got: u64::from_le_bytes(raw.magic) });
+        }
+        if raw.version.get() != FORMAT_VERSION {
+            return Err(FormatError::Version { what: WHAT, got: raw.version.get() });
+        }
+        let got = checksum(&raw.as_bytes()[16..]);
+        if raw.checksum.get() != got {
+            return Err(FormatError::Checksum { what: WHAT, want: raw.checksum.get(), got });
+        }
+        if raw.block.get() != block.0 {
+            return Err(FormatError::Address { what: WHAT, want: block, got: BlockNo(raw.block.get()) });
+        }
+        let field = |field, value| FormatError::Field { what: WHAT, field, value };
+        if raw.block_bytes_log2.get() != BLOCK_BYTES.trailing_zeros() as u16 {
+            return Err(field("block_bytes_log2", u64::from(raw.block_bytes_log2.get())));
+        }
+        let unknown = raw.features_incompatible.get() | raw.features_read_only.get();
+        if unknown != 0 {
+            return Err(FormatError::Features { unknown });
+        }
+        let layout = Layout {
+            blocks: raw.blocks.get(),
+            journal_start: BlockNo(raw.journal_start.get()),
+            journal_blocks: raw.journal_blocks.get(),
+            groups_start: BlockNo(raw.groups_start.get()),
+            group_blocks: raw.group_blocks.get(),
+        };
+        layout.validate(device_blocks)?;
+        let state = match raw.state.get() {
+            1 => VolumeState::InUse,
+            2 => VolumeState::Clean,
+            other => return Err(field("state", u64::from(other))),
+        };
+        let tail = JournalTail {
+            block: raw.tail_block.get(),
+            sequence: Sequence(raw.tail_sequence.get()),
+            predecessor: raw.tail_predecessor.get(),
+        };
+        if tail.block >= layout.journal_blocks {
+            return Err(field("tail_block", tail.block));
+        }
+        let root = NodePointer::try_from(raw.root)?;
+        if !layout.holds_node(root.block) {
+            return Err(field("root.block", root.block.0));
+        }
+        let label_bytes = raw.label.iter().position(|&b| b == 0).unwrap_or(raw.label.len());
+        Ok(Superblock {
+            uuid: raw.uuid,
+            label: String::from_utf8_lossy(&raw.label[..label_bytes]).into_owned(),
+            generation: Generation(raw.generation.get()),
+            state,
+            layout,
+            checkpoint_lsn: Lsn(raw.checkpoint_lsn.get()),
+            epoch: raw.epoch.get(),
+            tail,
+            root,
+            hash_seed: raw.hash_seed.get(),
+            next_object: ObjectNo(raw.next_object.get()),
+            free_blocks: raw.free_blocks.get(),
+            created_seconds: raw.created_seconds.get(),
+            created_nanoseconds: raw.created_nanoseconds.get(),
+        })
+    }
+}
