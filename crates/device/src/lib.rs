@@ -1,1 +1,91 @@
-//! Under construction.
+//! Block devices under a volume.
+//!
+//! [`Device`] is the seam between the engine and whatever stores its blocks: an image file or block device
+//! (`FileDevice`), memory (`MemoryDevice`), a wrapper that forgets what was not flushed (`Volatile`), and the
+//! crash simulator's device.
+//!
+//! Contract of every device:
+//! - a write becomes durable only by a flush *issued after the write completed*; until then it may be lost, torn at
+//!   512-byte granularity, or reordered with other unflushed writes;
+//! - a read returns the latest completed write to the block, durable or not;
+//! - writes that overlap are never in flight together (the engine sees to that);
+//! - an error is reported once, by the ticket of the request that failed.
+#![deny(unsafe_code)]
+
+mod buffer;
+mod error;
+mod ticket;
+
+pub use buffer::Buffer;
+pub use error::{DeviceError, Operation};
+pub use ticket::Ticket;
+
+use std::sync::Arc;
+use syncline_format::BlockNo;
+
+/// One part of [`Device::read_many`].
+pub struct ReadRequest<'a> {
+    pub at: BlockNo,
+    /// A whole number of blocks.
+    pub into: &'a mut [u8],
+}
+
+/// Counters of what a device was asked to do, since it was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DeviceCounters {
+    pub reads: u64,
+    pub read_bytes: u64,
+    pub writes: u64,
+    pub written_bytes: u64,
+    pub flushes: u64,
+    pub discards: u64,
+}
+
+/// A device of 4 KiB blocks with a volatile write cache.
+pub trait Device: Send + Sync + 'static {
+    /// Length in blocks.
+    fn blocks(&self) -> u64;
+
+    /// Reads whole blocks, blocking.
+    fn read(&self, at: BlockNo, into: &mut [u8]) -> Result<(), DeviceError>;
+
+    /// Reads several runs of blocks, with as many in flight as the device likes; the first error wins.
+    fn read_many(&self, requests: &mut [ReadRequest<'_>]) -> Result<(), DeviceError> {
+        for request in requests {
+            self.read(request.at, request.into)?;
+        }
+        Ok(())
+    }
+
+    /// Starts writing the buffers one after another from `at` on, as one write; returns without waiting for it.
+    /// The buffers are shared and never change while the ticket is pending.
+    fn submit_write(&self, at: BlockNo, data: Vec<Arc<Buffer>>) -> Ticket;
+
+    /// Starts a flush. It covers every write that completed before this call, and no other.
+    fn submit_flush(&self) -> Ticket;
+
+    /// Blocks until the ticket is complete and returns its result; drives the device on the caller's own thread.
+    fn wait(&self, ticket: &Ticket) -> Result<(), DeviceError>;
+
+    /// Completes what can be completed without blocking.
+    fn poll(&self);
+
+    /// Writes and waits.
+    fn write(&self, at: BlockNo, data: Vec<Arc<Buffer>>) -> Result<(), DeviceError> {
+        let ticket = self.submit_write(at, data);
+        self.wait(&ticket)
+    }
+
+    /// Flushes and waits: everything whose write completed before the call is durable afterwards. Devices override
+    /// this where a synchronous flush is cheaper than a submitted one.
+    fn flush(&self) -> Result<(), DeviceError> {
+        let ticket = self.submit_flush();
+        self.wait(&ticket)
+    }
+
+    /// Tells the device that the blocks' content is no longer needed; afterwards they read as anything. Advisory:
+    /// a device that cannot do it returns `Ok`.
+    fn discard(&self, at: BlockNo, blocks: u64) -> Result<(), DeviceError>;
+
+    fn counters(&self) -> DeviceCounters;
+}
