@@ -1,1 +1,25 @@
-//! Under construction.
+//! Syncline's copy-on-write item store: space, tree, node cache, journal, checkpoint, recovery.
+//!
+//! The store keeps *items* (key to value) in copy-on-write trees and makes changes to them durable through a journal
+//! of batches. It knows no name and no permission; of values it understands only extents, because recovery proves
+//! freshly written data by its checksums. `docs/design.md` argues the rules R1-R20 that this crate cites by number.
+//!
+//! Life of a change: [`Store::admit`] (may have to wait for space in the ring; no lock of the caller's is held),
+//! [`Store::commit`] (applies the batch to the tree and appends the same bytes to the journal buffer under one short
+//! lock; never blocks, writes nothing), [`Store::force`] (one write and one flush per group of waiters).
+//!
+//! The store starts no threads and reads no clock. Whoever finds the ring or the node budget full is told
+//! ([`StoreError::Pressure`]) and relieves it by destaging images and calling [`Store::checkpoint`].
+
+#![forbid(unsafe_code)]
+
+mod batch;
+mod error;
+mod options;
+mod store;
+mod sync;
+
+pub use batch::{Batch, Class, DataSlot, Estimate, Permit};
+pub use error::{Pressure, StoreError};
+pub use options::{FormatOptions, StoreOptions};
+pub use store::{Load, PageImage, Piggyback, Recovery, RecoverySummary, Reservation, Run, Space, Store, VolumeInfo};

@@ -1,0 +1,112 @@
+//! What a caller hands to `commit`: operations, and the data writes they depend on.
+
+use crate::store::Shared;
+use std::sync::Arc;
+use syncline_device::Ticket;
+use syncline_format::batch::{BatchBuf, Op};
+use syncline_format::item::ExtentItem;
+use syncline_format::{BlockNo, Key, ObjectNo, TreeId};
+
+/// Who asks for admission.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// Everything but destaging.
+    Normal,
+    /// Destaging and what it needs: draws on the ring's reserve, so that it always gets through (R17).
+    Destage,
+}
+
+/// Upper bounds of a batch to come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Estimate {
+    /// Encoded bytes (see `syncline_format::batch` for the sizes of operations).
+    pub bytes: usize,
+    /// Puts and deletes.
+    pub items: usize,
+    /// Page images.
+    pub images: usize,
+}
+
+/// The right to commit one batch within its estimate; gives its share of the ring back when dropped.
+#[derive(Debug)]
+pub struct Permit {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) class: Class,
+    pub(crate) estimate: Estimate,
+}
+
+/// The right to have some data in flight when its batch is logged; at most 1 MiB together exists at a time.
+#[derive(Debug)]
+pub struct DataSlot {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) bytes: u64,
+}
+
+/// A change: operations that become durable together or not at all.
+#[derive(Debug, Default)]
+pub struct Batch {
+    pub(crate) ops: BatchBuf,
+    pub(crate) data: Vec<Ticket>,
+    pub(crate) slots: Vec<DataSlot>,
+}
+
+impl Batch {
+    pub fn new() -> Batch {
+        Batch::default()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.ops.is_empty()
+    }
+
+    /// Encoded bytes so far.
+    pub fn bytes(&self) -> usize {
+        self.ops.len()
+    }
+
+    /// Operations so far.
+    pub fn ops(&self) -> u32 {
+        self.ops.ops()
+    }
+
+    pub fn put(&mut self, key: Key, value: &[u8]) {
+        self.ops.push(Op::Put { tree: TreeId::MAIN, key, value, fresh: false });
+    }
+
+    pub fn delete(&mut self, key: Key) {
+        self.ops.push(Op::Delete { tree: TreeId::MAIN, key });
+    }
+
+    /// Puts an extent whose data this very batch brings: the data is complete, or in flight under a ticket given to
+    /// [`Batch::depends_on`]. Recovery verifies it (R4).
+    pub fn put_fresh_extent(&mut self, key: Key, extent: &ExtentItem) {
+        self.ops.push(Op::Put { tree: TreeId::MAIN, key, value: &extent.encode(), fresh: true });
+    }
+
+    /// Blocks from [`crate::Store::allocate`] that this batch puts to use.
+    pub fn allocate(&mut self, start: BlockNo, len: u32) {
+        self.ops.push(Op::Allocate { start, len });
+    }
+
+    /// Blocks that no item names any more once this batch is applied.
+    pub fn free(&mut self, start: BlockNo, len: u32) {
+        self.ops.push(Op::Free { start, len });
+    }
+
+    /// The content of a page (at most 4096 bytes; the rest is zero).
+    pub fn image(&mut self, object: ObjectNo, page: u64, bytes: &[u8]) {
+        self.ops.push(Op::Image { tree: TreeId::MAIN, object, page, bytes });
+    }
+
+    /// Voids the images of pages `first..end` (R5).
+    pub fn drop_images(&mut self, object: ObjectNo, first: u64, end: u64) {
+        self.ops.push(Op::Drop { tree: TreeId::MAIN, object, first, end });
+    }
+
+    /// The batch's data is still being written: no flush covers the batch before the ticket is complete (R7). The slot
+    /// is from [`crate::Store::data_slot`].
+    pub fn depends_on(&mut self, ticket: Ticket, slot: DataSlot) {
+        self.data.push(ticket);
+        self.slots.push(slot);
+    }
+}

@@ -1,0 +1,50 @@
+use syncline_device::DeviceError;
+use syncline_format::{BlockNo, FormatError, Generation, Sequence};
+
+/// What has to be relieved before a batch can be admitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pressure {
+    /// The journal ring is full below its durable tail: destage images, then checkpoint.
+    Journal,
+    /// Too many dirty tree nodes for the free space or the memory bound: checkpoint.
+    Nodes,
+}
+
+/// Why the store cannot do what it was asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// A structure on the device is damaged.
+    #[error("corruption at block {block}: {source}")]
+    Corrupt { block: BlockNo, source: FormatError },
+    /// A structure is well-formed but contradicts another.
+    #[error("corruption at block {block}: {what}")]
+    Inconsistent { block: BlockNo, what: &'static str },
+    #[error("no valid superblock: {source}")]
+    NoSuperblock { source: FormatError },
+    #[error("journal record {sequence} is missing or damaged although a later one says it was flushed")]
+    JournalBroken { sequence: Sequence },
+    #[error(
+        "journal record of generation {record} is newer than the superblock (generation {superblock}); \
+         a superblock slot was lost"
+    )]
+    SuperblockLost { record: Generation, superblock: Generation },
+    #[error("no space left on the volume")]
+    NoSpace,
+    /// Not an error to report: relieve the pressure and try again.
+    #[error("{0:?} must be relieved first")]
+    Pressure(Pressure),
+    #[error("a batch of {bytes} bytes is larger than this volume's journal allows ({bytes_max})")]
+    BatchTooLarge { bytes: usize, bytes_max: usize },
+    #[error("the volume is read-only")]
+    ReadOnly,
+    /// A write or flush failed earlier; nothing can be made durable until the volume is reopened (C8).
+    #[error("the volume stopped after an I/O error and is read-only until it is reopened: {cause}")]
+    Failed { cause: DeviceError },
+    #[error("the volume was shut down")]
+    ShutDown,
+    #[error("{0}")]
+    Layout(FormatError),
+}

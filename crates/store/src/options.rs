@@ -1,0 +1,49 @@
+use syncline_format::Key;
+
+/// What `mkfs` decides.
+#[derive(Debug, Clone)]
+pub struct FormatOptions {
+    pub uuid: [u8; 16],
+    /// UTF-8, at most 64 bytes.
+    pub label: String,
+    /// Journal size in blocks; `None` takes the default for the device's size.
+    pub journal_blocks: Option<u64>,
+    /// Volume size in blocks; `None` takes the whole device.
+    pub blocks: Option<u64>,
+    /// Secret seed of name hashes.
+    pub hash_seed: u64,
+    /// Random number of the first journal epoch.
+    pub epoch: u64,
+    pub created_seconds: i64,
+    pub created_nanoseconds: u32,
+    /// First items of the main tree, in any order.
+    pub items: Vec<(Key, Vec<u8>)>,
+}
+
+/// How a volume is opened.
+#[derive(Debug, Clone)]
+pub struct StoreOptions {
+    /// Writes nothing at all, not even recovery: what the journal holds is kept in memory.
+    pub read_only: bool,
+    /// Bound on cached clean tree nodes, in bytes; dirty nodes are bounded to the same amount by checkpoints.
+    pub node_cache_bytes: usize,
+    /// A random number, new for every open: names this session's records.
+    pub epoch: u64,
+    /// The largest record that a force fills up with piggybacked batches, in bytes (0 switches piggyback off).
+    pub piggyback_bytes: usize,
+    /// Buffered batches beyond this many bytes are written out without a flush.
+    pub stream_bytes: usize,
+}
+
+impl StoreOptions {
+    /// Defaults, with the given session number.
+    pub fn new(epoch: u64) -> StoreOptions {
+        StoreOptions {
+            read_only: false,
+            node_cache_bytes: 64 << 20,
+            epoch,
+            piggyback_bytes: 64 << 10,
+            stream_bytes: 128 << 10,
+        }
+    }
+}
