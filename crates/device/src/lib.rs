@@ -13,12 +13,18 @@
 #![deny(unsafe_code)]
 
 mod buffer;
+mod counters;
 mod error;
+mod memory;
+mod range;
 mod ticket;
+mod volatile;
 
 pub use buffer::Buffer;
 pub use error::{DeviceError, Operation};
+pub use memory::MemoryDevice;
 pub use ticket::Ticket;
+pub use volatile::Volatile;
 
 use std::sync::Arc;
 use syncline_format::BlockNo;
