@@ -6,7 +6,7 @@
 
 use crate::data::FileData;
 use parking_lot::RwLock;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use syncline_format::ObjectNo;
 use syncline_format::item::InodeItem;
 
@@ -16,6 +16,8 @@ pub(crate) struct Inode {
     pub(crate) number: ObjectNo,
     /// References that keep the inode from being removed when its last name goes: open handles.
     pub(crate) handles: AtomicU64,
+    /// Second chance of the inode table's clock.
+    pub(crate) recently_used: AtomicBool,
     pub(crate) state: RwLock<InodeState>,
 }
 
@@ -28,6 +30,8 @@ pub(crate) struct InodeState {
     pub(crate) item_dirty: bool,
     /// The inode and its content were deleted; whoever still holds it sees `NotFound`.
     pub(crate) gone: bool,
+    /// Made without a name on purpose (O_TMPFILE): `link` may give it its first one.
+    pub(crate) linkable: bool,
     /// Content of a regular file; empty for other types.
     pub(crate) data: FileData,
 }
