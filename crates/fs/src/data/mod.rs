@@ -1,22 +1,49 @@
-//! File content: page cache, extents, writeback. (Skeleton of the seam; owned by the data side.)
+//! Content of regular files: page cache, extents, writeback, sync, truncation, destaging, admission and relief.
+//!
+//! A file's content is, page by page, the newest of: its cached page, its image in the journal (whose page is always
+//! cached, *logged*), its extent, nothing (a hole, zeros).
+//!
+//! # The turn
+//!
+//! Every file has a *turn*, a mutex outside of its `Inode::state`. Whoever changes the file's extents or images holds
+//! it: writeback and destaging (from the choice of pages until their batch is committed, data I/O included), truncation,
+//! punching, removal. So while one holds the turn no page of the file is under writeback by anybody else, the extents
+//! found stay as they are, and the file's identity and truncation count cannot change between the choice of pages and
+//! the commit: that is how rule R6 is kept, and a sync that has the turn knows that what others were writing is logged.
+//! A page that is written to while its content is in flight is copied (`Arc::make_mut`), keeps its older content in the
+//! batch, and stays dirty: no image of the newer content can exist, because logging one takes the turn as well.
+//!
+//! # Locks, outermost first
+//!
+//! turn(s), ascending when several are blocked on (or tried) < `Inode::state`, ascending < `Writeback::lists` < store.
+//! Admission and reservation are asked for before any of them, because relief destages, which takes turns. A turn may be
+//! held during data I/O, never during a force, a checkpoint or a relief. `Inode::state` is not held during data I/O.
+//!
+//! # Invariants
+//!
+//! - Bytes of a cached page beyond the file's size are zero, and so are stored bytes (extent or image) beyond the stored
+//!   size: truncation logs an image of the zeroed last page in its own batch. So growing a file never shows old bytes.
+//! - A page that is dirty or logged holds a block reservation until its extent is logged (R18); the exception are pages
+//!   of extents that were allocated by `fallocate` and never written, which are written in place.
+//! - A page whose data write is still in flight after its batch was committed stays cached until the write completed.
 
-use crate::inode::Inode;
-use crate::{Fs, FsOptions, Result, Timestamp};
-use std::sync::Arc;
-use syncline_format::item::InodeItem;
-use syncline_store::{Batch, Class, Estimate, PageImage, Permit, Reservation};
+mod account;
+mod pages;
+
+pub(crate) use account::Writeback;
+pub(crate) use pages::FileData;
 
 /// Where a write goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WriteAt {
     Offset(u64),
-    /// At the end of the file, decided under the inode's lock (O_APPEND).
+    /// At the end of the file, atomically with its growth (`O_APPEND`).
     End,
 }
 
 /// What `fallocate` is to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FallocateMode {
+pub(crate) enum FallocateMode {
     Allocate { keep_size: bool },
     PunchHole,
     ZeroRange { keep_size: bool },
@@ -26,139 +53,16 @@ pub enum FallocateMode {
 
 /// What `lseek` looks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SeekWhat {
+pub(crate) enum SeekWhat {
     Data,
     Hole,
 }
 
-/// How much of a file a sync covers.
+/// What a sync of a file has to cover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SyncScope {
-    /// Data and what is needed to read it back.
+pub(crate) enum SyncScope {
+    /// `fdatasync`: content, and the metadata needed to read it back.
     Data,
-    /// Data and all attributes.
+    /// `fsync`.
     All,
-}
-
-/// Content of a file, in memory.
-pub(crate) struct FileData {}
-
-impl FileData {
-    pub(crate) fn new(_item: &InodeItem) -> FileData {
-        FileData {}
-    }
-
-    pub(crate) fn logged_size(&self, logical: u64) -> u64 {
-        logical
-    }
-
-    pub(crate) fn has_dirty(&self) -> bool {
-        false
-    }
-}
-
-/// Account of dirty and logged pages of the volume.
-pub(crate) struct Writeback {}
-
-impl Writeback {
-    pub(crate) fn new(_options: &FsOptions) -> Writeback {
-        Writeback {}
-    }
-}
-
-#[allow(unused_variables)]
-impl Fs {
-    pub(crate) fn admit(&self, class: Class, estimate: Estimate) -> Result<Permit> {
-        panic!("under construction")
-    }
-
-    pub(crate) fn reserve(&self, blocks: u64) -> Result<Reservation> {
-        panic!("under construction")
-    }
-
-    pub(crate) fn file_read(&self, inode: &Arc<Inode>, offset: u64, into: &mut [u8]) -> Result<usize> {
-        panic!("under construction")
-    }
-
-    pub(crate) fn file_write(
-        &self,
-        inode: &Arc<Inode>,
-        at: WriteAt,
-        data: &[u8],
-        adjust: &mut dyn FnMut(&mut InodeItem),
-    ) -> Result<(u64, usize)> {
-        panic!("under construction")
-    }
-
-    pub(crate) fn file_truncate(
-        &self,
-        inode: &Arc<Inode>,
-        size: u64,
-        adjust: &mut dyn FnMut(&mut InodeItem),
-    ) -> Result<()> {
-        panic!("under construction")
-    }
-
-    pub(crate) fn file_allocate(
-        &self,
-        inode: &Arc<Inode>,
-        mode: FallocateMode,
-        offset: u64,
-        len: u64,
-        adjust: &mut dyn FnMut(&mut InodeItem),
-    ) -> Result<()> {
-        panic!("under construction")
-    }
-
-    pub(crate) fn file_seek(&self, inode: &Arc<Inode>, offset: u64, what: SeekWhat) -> Result<u64> {
-        panic!("under construction")
-    }
-
-    pub(crate) fn file_copy_range(
-        &self,
-        source: &Arc<Inode>,
-        source_offset: u64,
-        target: &Arc<Inode>,
-        target_offset: u64,
-        len: u64,
-    ) -> Result<u64> {
-        panic!("under construction")
-    }
-
-    pub(crate) fn file_sync(&self, inode: &Arc<Inode>, scope: SyncScope) -> Result<()> {
-        panic!("under construction")
-    }
-
-    pub(crate) fn start_file_sync(
-        &self,
-        inode: &Arc<Inode>,
-        scope: SyncScope,
-        done: Box<dyn FnOnce(Result<()>) + Send>,
-    ) {
-        panic!("under construction")
-    }
-
-    pub fn sync_all(&self) -> Result<()> {
-        panic!("under construction")
-    }
-
-    pub(crate) fn write_back_file(&self, inode: &Arc<Inode>) -> Result<()> {
-        panic!("under construction")
-    }
-
-    pub(crate) fn remove_file_content(
-        &self,
-        inode: &Arc<Inode>,
-        last: &mut dyn FnMut(&mut Batch),
-    ) -> Result<()> {
-        panic!("under construction")
-    }
-
-    pub fn maintain(&self, now: Timestamp, budget: usize) -> Result<bool> {
-        panic!("under construction")
-    }
-
-    pub(crate) fn recover_images(&self, images: Vec<PageImage>) -> Result<()> {
-        panic!("under construction")
-    }
 }

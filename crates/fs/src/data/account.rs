@@ -1,0 +1,200 @@
+//! [`Writeback`]: which files have something to write, and how much memory their pages take.
+//!
+//! Files with dirty pages or a dirty inode item are in `Lists::dirty`, files with logged pages in `Lists::logged`, both
+//! in the order in which they got there; the lists hold the inodes, so that those stay in memory. `Lists::cached` is the
+//! cache's clock: every file with cached pages once. Its entries are weak, so a clean inode may go with its pages.
+//!
+//! Locks: `lists` is taken with or without one `Inode::state`, and nothing but the store is taken inside it.
+
+use super::pages::FileData;
+use crate::FsOptions;
+use crate::inode::{Inode, InodeState};
+use parking_lot::{Condvar, Mutex};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use syncline_device::Ticket;
+use syncline_format::BLOCK_BYTES;
+use syncline_format::item::Timestamp;
+
+/// Share of the memory bound that pages may take; tree nodes and inodes have the rest.
+const PAGES_PERCENT: usize = 60;
+/// Share of the page bound that pages may take which cannot be dropped.
+const PINNED_PERCENT: u64 = 60;
+/// Fewest pages, whatever the memory bound says: one batch must always fit.
+const PAGES_MIN: u64 = 2048;
+/// Small files that were dirtied last; older ones are left to the background.
+const RECENT_MAX: usize = 256;
+
+/// Counts pages of all files.
+#[derive(Default)]
+pub(super) struct PageAccount {
+    cached: AtomicU64,
+    dirty: AtomicU64,
+    logged: AtomicU64,
+    pinned: AtomicU64,
+}
+
+impl PageAccount {
+    pub(super) fn added(&self) {
+        self.cached.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn removed(&self, pages: u64) {
+        self.cached.fetch_sub(pages, Ordering::Relaxed);
+    }
+
+    /// A page's (dirty, logged, pinned) changed.
+    pub(super) fn moved(&self, before: (bool, bool, bool), after: (bool, bool, bool)) {
+        let count = |counter: &AtomicU64, before: bool, after: bool| match (before, after) {
+            (false, true) => drop(counter.fetch_add(1, Ordering::Relaxed)),
+            (true, false) => drop(counter.fetch_sub(1, Ordering::Relaxed)),
+            _ => {}
+        };
+        count(&self.dirty, before.0, after.0);
+        count(&self.logged, before.1, after.1);
+        count(&self.pinned, before.2, after.2);
+    }
+
+    pub(super) fn cached(&self) -> u64 {
+        self.cached.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn dirty(&self) -> u64 {
+        self.dirty.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn logged(&self) -> u64 {
+        self.logged.load(Ordering::Relaxed)
+    }
+
+    /// Pages that cannot be dropped.
+    pub(super) fn pinned(&self) -> u64 {
+        self.pinned.load(Ordering::Relaxed)
+    }
+}
+
+/// A file in a list, and since when.
+#[derive(Clone)]
+pub(super) struct Listed {
+    pub(super) inode: Arc<Inode>,
+    pub(super) since: Timestamp,
+}
+
+/// What `Writeback::lists` guards.
+#[derive(Default)]
+pub(super) struct Lists {
+    /// Next position in the lists.
+    next: u64,
+    pub(super) dirty: BTreeMap<u64, Listed>,
+    pub(super) logged: BTreeMap<u64, Listed>,
+    /// Small files in the order in which they were dirtied or closed, newest last.
+    pub(super) recent: VecDeque<Weak<Inode>>,
+    pub(super) cached: VecDeque<Weak<Inode>>,
+    /// Committed data writes in flight: their files stay in memory, so that nobody reads the blocks too early.
+    pub(super) in_flight: Vec<(Ticket, Arc<Inode>)>,
+    /// When maintenance last forced the log.
+    pub(super) forced: Timestamp,
+    pub(super) checkpointed: Timestamp,
+}
+
+/// Relief of the journal or the node budget: one at a time.
+#[derive(Default)]
+pub(super) struct Relief {
+    pub(super) running: bool,
+    /// Reliefs that ended.
+    pub(super) ended: u64,
+}
+
+/// Dirty and logged pages of all files, and the page cache's account.
+pub(crate) struct Writeback {
+    // Constant.
+    pub(super) account: Arc<PageAccount>,
+    pub(super) pages_max: u64,
+    pub(super) pinned_max: u64,
+    pub(super) lists: Mutex<Lists>,
+    pub(super) relief: Mutex<Relief>,
+    pub(super) relieved: Condvar,
+}
+
+impl Writeback {
+    pub(crate) fn new(options: &FsOptions) -> Writeback {
+        let bytes = options.memory_bytes_max / 100 * PAGES_PERCENT;
+        let pages_max = ((bytes / BLOCK_BYTES) as u64).max(PAGES_MIN);
+        Writeback {
+            account: Arc::default(),
+            pages_max,
+            pinned_max: pages_max * PINNED_PERCENT / 100,
+            lists: Mutex::default(),
+            relief: Mutex::default(),
+            relieved: Condvar::new(),
+        }
+    }
+
+    /// Enters or removes a file as its state now demands. Called with the state locked after every change to it.
+    pub(super) fn relist(&self, inode: &Arc<Inode>, state: &mut InodeState, now: Timestamp) {
+        let want_dirty = !state.gone && (state.data.dirty_pages() > 0 || state.item_dirty);
+        let want_logged = !state.gone && state.data.logged_pages() > 0;
+        let want_clock = state.data.cached_pages() > 0 && !state.data.in_clock;
+        let data = &mut state.data;
+        let unchanged =
+            want_dirty == data.dirty_since.is_some() && want_logged == data.logged_since.is_some();
+        if unchanged && !want_clock {
+            return;
+        }
+        let lists = &mut *self.lists.lock();
+        let listed = || Listed { inode: inode.clone(), since: now };
+        place(&mut lists.dirty, &mut lists.next, &mut data.dirty_since, want_dirty, listed);
+        place(&mut lists.logged, &mut lists.next, &mut data.logged_since, want_logged, listed);
+        if want_clock {
+            data.in_clock = true;
+            lists.cached.push_back(Arc::downgrade(inode));
+        }
+    }
+
+    /// Notes a small dirty file that a force may take along.
+    pub(super) fn note_recent(&self, inode: &Arc<Inode>, data: &mut FileData) {
+        if std::mem::replace(&mut data.in_recent, true) {
+            return;
+        }
+        let mut lists = self.lists.lock();
+        lists.recent.push_back(Arc::downgrade(inode));
+        if lists.recent.len() > RECENT_MAX {
+            // Its `in_recent` stays set until the next look at it; it was not synced for 256 files.
+            lists.recent.pop_front();
+        }
+    }
+
+    /// Keeps a file in memory while its committed data is in flight.
+    pub(super) fn hold_in_flight(&self, tickets: impl IntoIterator<Item = Ticket>, inode: &Arc<Inode>) {
+        let mut lists = self.lists.lock();
+        lists.in_flight.retain(|(ticket, _)| !ticket.is_complete());
+        lists.in_flight.extend(tickets.into_iter().map(|ticket| (ticket, inode.clone())));
+    }
+
+    /// Forgets data writes that are complete.
+    pub(super) fn release_in_flight(&self) {
+        self.lists.lock().in_flight.retain(|(ticket, _)| !ticket.is_complete());
+    }
+}
+
+fn place(
+    list: &mut BTreeMap<u64, Listed>,
+    next: &mut u64,
+    position: &mut Option<u64>,
+    want: bool,
+    listed: impl FnOnce() -> Listed,
+) {
+    match (*position, want) {
+        (None, true) => {
+            list.insert(*next, listed());
+            *position = Some(*next);
+            *next += 1;
+        }
+        (Some(old), false) => {
+            list.remove(&old);
+            *position = None;
+        }
+        _ => {}
+    }
+}

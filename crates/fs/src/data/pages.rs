@@ -1,0 +1,276 @@
+//! [`FileData`]: the cached pages of one file, and what is known about their way to the device.
+//!
+//! A page is *clean* (evictable), *dirty* (newer than anything logged), *logged* (an image in the journal is its only
+//! durable copy), *writing* (its content is on its way to the device by whoever has the turn), or several of these: a
+//! logged page that is written to is dirty and logged. Everything here is guarded by `Inode::state`; moving between
+//! these states updates the counters here and in the global [`PageAccount`] together.
+
+use super::account::PageAccount;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use syncline_device::{Buffer, Ticket};
+use syncline_format::BLOCK_BYTES;
+use syncline_format::item::InodeItem;
+use syncline_store::Reservation;
+
+/// Bytes per page, as a file offset.
+pub(super) const PAGE_BYTES: u64 = BLOCK_BYTES as u64;
+
+/// Pages that `bytes` bytes from offset 0 on touch.
+pub(super) fn pages_of(bytes: u64) -> u64 {
+    bytes.div_ceil(PAGE_BYTES)
+}
+
+/// One cached page.
+pub(super) struct PageSlot {
+    pub(super) page: Arc<Buffer>,
+    /// Newer than anything logged.
+    pub(super) dirty: bool,
+    /// An image of this page (of this or an older content) is live in the journal.
+    pub(super) logged: bool,
+    /// Chosen by the holder of the turn for its next batch.
+    pub(super) writing: bool,
+    /// One block of `FileData::reservation` belongs to this page.
+    pub(super) reserved: bool,
+    /// Second chance of the cache's clock.
+    pub(super) used: bool,
+    /// The data write of a batch that is committed already; the page must not be read back before it completed.
+    pub(super) in_flight: Option<Ticket>,
+}
+
+impl PageSlot {
+    pub(super) fn clean(page: Arc<Buffer>) -> PageSlot {
+        PageSlot {
+            page,
+            dirty: false,
+            logged: false,
+            writing: false,
+            reserved: false,
+            used: true,
+            in_flight: None,
+        }
+    }
+
+    /// Whether the device can bring the content back.
+    fn is_evictable(&mut self) -> bool {
+        if self.in_flight.as_ref().is_some_and(|ticket| matches!(ticket.result(), Some(Ok(())))) {
+            self.in_flight = None;
+        }
+        !self.dirty && !self.logged && !self.writing && self.in_flight.is_none()
+    }
+
+    fn is_pinned(&self) -> bool {
+        self.dirty || self.logged || self.writing
+    }
+}
+
+/// Sequential reading, as seen by cache misses.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct ReadAhead {
+    /// The page after the last fetch.
+    pub(super) next: u64,
+    /// Pages to fetch at once if the next miss is there.
+    pub(super) window: u64,
+}
+
+/// Content of one file, as far as it is in memory.
+pub(crate) struct FileData {
+    /// See the module `data`.
+    turn: Arc<Mutex<()>>,
+    slots: BTreeMap<u64, PageSlot>,
+    /// Dirty pages of `slots`.
+    dirty: u64,
+    /// Logged pages of `slots`.
+    logged: u64,
+    /// Pages of `slots` that are dirty, logged or writing.
+    pinned: u64,
+    /// Blocks of the pages with `reserved`.
+    pub(super) reservation: Option<Reservation>,
+    /// Size that is covered by logged data.
+    pub(super) covered: u64,
+    /// Counts changes of the stored extents: what was read before a change may not be cached after it.
+    pub(super) extent_changes: u64,
+    /// A truncation that is not finished: stored extents from this page on are to be freed before any new data goes there.
+    pub(super) truncating_from: Option<u64>,
+    pub(super) read_ahead: ReadAhead,
+    /// Position in `Lists::dirty`.
+    pub(super) dirty_since: Option<u64>,
+    /// Position in `Lists::logged`.
+    pub(super) logged_since: Option<u64>,
+    /// Is in `Lists::cached`.
+    pub(super) in_clock: bool,
+    /// Is in `Lists::recent`.
+    pub(super) in_recent: bool,
+    /// Was piggybacked and never synced since: not worth doing again.
+    pub(super) piggybacked: bool,
+    /// Where the cache's clock continues in this file.
+    pub(super) hand: u64,
+    account: Option<Arc<PageAccount>>,
+}
+
+impl FileData {
+    pub(crate) fn new(item: &InodeItem) -> FileData {
+        FileData {
+            turn: Arc::default(),
+            slots: BTreeMap::new(),
+            dirty: 0,
+            logged: 0,
+            pinned: 0,
+            reservation: None,
+            covered: item.size,
+            extent_changes: 0,
+            truncating_from: None,
+            read_ahead: ReadAhead::default(),
+            dirty_since: None,
+            logged_since: None,
+            in_clock: false,
+            in_recent: false,
+            piggybacked: false,
+            hand: 0,
+            account: None,
+        }
+    }
+
+    /// The size that a metadata batch may log while the file's size is `logical`: covers only logged data.
+    pub(crate) fn logged_size(&self, logical: u64) -> u64 {
+        logical.min(self.covered)
+    }
+
+    /// Whether any page is newer than what is logged, or on its way there.
+    pub(crate) fn has_dirty(&self) -> bool {
+        self.pinned > self.logged || self.dirty > 0
+    }
+
+    pub(super) fn turn(&self) -> Arc<Mutex<()>> {
+        self.turn.clone()
+    }
+
+    pub(super) fn dirty_pages(&self) -> u64 {
+        self.dirty
+    }
+
+    pub(super) fn logged_pages(&self) -> u64 {
+        self.logged
+    }
+
+    pub(super) fn cached_pages(&self) -> u64 {
+        self.slots.len() as u64
+    }
+
+    pub(super) fn get(&self, page: u64) -> Option<&PageSlot> {
+        self.slots.get(&page)
+    }
+
+    /// Marks a page as recently used, for the cache's clock.
+    pub(super) fn touch(&mut self, page: u64) {
+        if let Some(slot) = self.slots.get_mut(&page) {
+            slot.used = true;
+        }
+    }
+
+    /// Cached pages of the range, ascending.
+    pub(super) fn range(&self, pages: std::ops::Range<u64>) -> impl Iterator<Item = (u64, &PageSlot)> {
+        let pages = if pages.start < pages.end { pages } else { 0..0 };
+        self.slots.range(pages).map(|(&page, slot)| (page, slot))
+    }
+
+    /// Changes a page's state; the counters follow. The page must be cached.
+    pub(super) fn update<R>(&mut self, page: u64, change: impl FnOnce(&mut PageSlot) -> R) -> R {
+        let slot = self.slots.get_mut(&page).expect("only cached pages are updated");
+        let before = (slot.dirty, slot.logged, slot.is_pinned());
+        let result = change(slot);
+        let after = (slot.dirty, slot.logged, slot.is_pinned());
+        self.dirty = self.dirty + u64::from(after.0) - u64::from(before.0);
+        self.logged = self.logged + u64::from(after.1) - u64::from(before.1);
+        self.pinned = self.pinned + u64::from(after.2) - u64::from(before.2);
+        let account = self.account.as_ref().expect("a file with pages has an account");
+        account.moved(before, after);
+        result
+    }
+
+    /// Caches a page that is not cached yet.
+    pub(super) fn insert_clean(&mut self, account: &Arc<PageAccount>, page: u64, buffer: Arc<Buffer>) {
+        self.account.get_or_insert_with(|| account.clone()).added();
+        let old = self.slots.insert(page, PageSlot::clean(buffer));
+        assert!(old.is_none(), "page {page} was cached already");
+    }
+
+    /// Forgets a page whatever its state is; its reservation goes back to the volume.
+    pub(super) fn discard(&mut self, page: u64) {
+        self.update(page, |slot| {
+            slot.dirty = false;
+            slot.logged = false;
+            slot.writing = false;
+        });
+        self.release_block(page);
+        self.slots.remove(&page);
+        self.account.as_ref().expect("a file with pages has an account").removed(1);
+    }
+
+    /// Forgets all pages of the range.
+    pub(super) fn discard_range(&mut self, pages: std::ops::Range<u64>) {
+        let doomed: Vec<u64> = self.range(pages).map(|(page, _)| page).collect();
+        for page in doomed {
+            self.discard(page);
+        }
+    }
+
+    /// Drops clean pages, starting at the clock's hand and looking at no more than `looks` pages; returns how many went.
+    pub(super) fn evict(&mut self, looks: usize) -> u64 {
+        let mut evicted = Vec::new();
+        let mut last = None;
+        for (&page, slot) in self.slots.range_mut(self.hand..).take(looks) {
+            last = Some(page);
+            if slot.is_evictable() && !std::mem::take(&mut slot.used) {
+                evicted.push(page);
+            }
+        }
+        self.hand = match last {
+            Some(page) if self.slots.range(page + 1..).next().is_some() => page + 1,
+            _ => 0,
+        };
+        for page in &evicted {
+            self.slots.remove(page);
+        }
+        if let Some(account) = &self.account {
+            account.removed(evicted.len() as u64);
+        }
+        evicted.len() as u64
+    }
+
+    /// Gives a page one block of `from`, unless it has one.
+    pub(super) fn give_block(&mut self, page: u64, from: &mut Reservation) {
+        if self.update(page, |slot| std::mem::replace(&mut slot.reserved, true)) {
+            return;
+        }
+        let block = from.split(1);
+        match &mut self.reservation {
+            Some(reservation) => reservation.merge(block),
+            None => self.reservation = Some(block),
+        }
+    }
+
+    /// Takes a page's block away, if it has one.
+    pub(super) fn take_block(&mut self, page: u64) -> Option<Reservation> {
+        if !self.update(page, |slot| std::mem::take(&mut slot.reserved)) {
+            return None;
+        }
+        let reservation = self.reservation.as_mut().expect("reserved pages have a reservation");
+        Some(reservation.split(1))
+    }
+
+    fn release_block(&mut self, page: u64) {
+        drop(self.take_block(page));
+    }
+}
+
+impl Drop for FileData {
+    fn drop(&mut self) {
+        let Some(account) = &self.account else { return };
+        for slot in self.slots.values() {
+            account.moved((slot.dirty, slot.logged, slot.is_pinned()), (false, false, false));
+        }
+        account.removed(self.slots.len() as u64);
+    }
+}
