@@ -1,4 +1,7 @@
+//! Errors of devices: one for requests, which every waiter may clone, and one for opening.
+
 use std::io;
+use std::path::PathBuf;
 use syncline_format::BlockNo;
 
 /// What a device was doing when it failed.
@@ -25,10 +28,82 @@ impl std::fmt::Display for Operation {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
-    #[error("{operation} of block {block} failed: {}", io::Error::from_raw_os_error(*.errno))]
+    /// `block` is the first block of the request; a flush has none, and names block 0.
+    #[error("{}: {}", failed(*.operation, *.block), io::Error::from_raw_os_error(*.errno))]
     Io { operation: Operation, block: BlockNo, errno: i32 },
     #[error("{operation} of block {block} is beyond the end of the device ({blocks} blocks)")]
     OutOfRange { operation: Operation, block: BlockNo, blocks: u64 },
     #[error("the device was shut down")]
     ShutDown,
+}
+
+fn failed(operation: Operation, block: BlockNo) -> String {
+    match operation {
+        Operation::Flush => "flush failed".to_owned(),
+        _ => format!("{operation} of block {block} failed"),
+    }
+}
+
+/// Which step of opening a device failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OpenStep {
+    Open,
+    Create,
+    Inspect,
+    Lock,
+    Resize,
+    Read,
+}
+
+impl std::fmt::Display for OpenStep {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            OpenStep::Open => "open",
+            OpenStep::Create => "create",
+            OpenStep::Inspect => "inspect",
+            OpenStep::Lock => "lock",
+            OpenStep::Resize => "resize",
+            OpenStep::Read => "read",
+        })
+    }
+}
+
+/// Why a device could not be opened. Each is one sentence that says what to do where something can be done.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    #[error("{} is in use by another process (a mount?); unmount it first", .path.display())]
+    Locked { path: PathBuf },
+    #[error("{} is mounted on {}; unmount it first", .path.display(), .on.display())]
+    Mounted { path: PathBuf, on: PathBuf },
+    #[error("{} is claimed by the kernel (swap, RAID, LVM, encryption?); release it first", .path.display())]
+    Claimed { path: PathBuf },
+    #[error("{} is the file behind {}, which is in use; unmount that first", .path.display(), .device.display())]
+    BehindLoopDevice { path: PathBuf, device: PathBuf },
+    #[error(
+        "{} cannot be opened for writing ({}); make it writable or use it read-only",
+        .path.display(), io::Error::from_raw_os_error(*.errno)
+    )]
+    NotWritable { path: PathBuf, errno: i32 },
+    #[error("{} is neither a regular file nor a block device", .path.display())]
+    WrongType { path: PathBuf },
+    #[error("{} is a block device, whose size cannot be changed; use it as it is", .path.display())]
+    FixedSize { path: PathBuf },
+    #[error("cannot {step} {}: {}", .path.display(), io::Error::from_raw_os_error(*.errno))]
+    Io { step: OpenStep, path: PathBuf, errno: i32 },
+}
+
+impl OpenError {
+    /// The errno that a foreign interface reports for this error.
+    pub fn errno(&self) -> i32 {
+        match self {
+            OpenError::Locked { .. }
+            | OpenError::Mounted { .. }
+            | OpenError::Claimed { .. }
+            | OpenError::BehindLoopDevice { .. } => libc::EBUSY,
+            OpenError::WrongType { .. } => libc::ENOTBLK,
+            OpenError::FixedSize { .. } => libc::EINVAL,
+            OpenError::NotWritable { errno, .. } | OpenError::Io { errno, .. } => *errno,
+        }
+    }
 }

@@ -15,14 +15,18 @@
 mod buffer;
 mod counters;
 mod error;
+mod file;
 mod memory;
 mod range;
+mod signature;
 mod ticket;
 mod volatile;
 
 pub use buffer::Buffer;
-pub use error::{DeviceError, Operation};
+pub use error::{DeviceError, OpenError, OpenStep, Operation};
+pub use file::{FileDevice, OpenOptions, in_use_by_kernel, is_mounted};
 pub use memory::MemoryDevice;
+pub use signature::{Signature, probe};
 pub use ticket::Ticket;
 pub use volatile::Volatile;
 

@@ -194,7 +194,7 @@ impl Device for Volatile {
     fn discard(&self, at: BlockNo, blocks: u64) -> Result<(), DeviceError> {
         check_range(Operation::Discard, at, blocks, self.blocks())?;
         self.counters.count_discard();
-        self.overlay.lock().pending.retain(|block, _| !(at.0..at.0 + blocks).contains(block));
+        self.overlay.lock().pending.extract_if(at.0..at.0 + blocks, |_, _| true).for_each(drop);
         self.inner.discard(at, blocks)
     }
 

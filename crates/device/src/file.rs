@@ -1,0 +1,290 @@
+//! An image file or a block device.
+//!
+//! I/O bypasses the host's page cache (O_DIRECT) where the host allows it; where it does not (tmpfs, sectors larger than a
+//! block) the device falls back to the page cache and says so, by [`FileDevice::direct`] and a warning. Submitted requests
+//! go through one io_uring; where the kernel refuses one, `submit_write` writes on the caller's thread
+//! ([`FileDevice::engine`] tells which). Blocking calls (`read`, `write`, `flush`) are plain system calls on the
+//! caller's thread, which is cheaper than the ring for a lone request.
+//!
+//! Lock: `flock` on the open file description, exclusive, shared when read-only, so that a second opener, in this
+//! process or another, is refused (see `lock.rs` for what it does not cover). It is released when the device is
+//! dropped, after all I/O in flight has ended. When the process dies instead, the kernel releases it with the last
+//! reference to the open file, and requests in flight hold one: the next opener never overlaps with old writes.
+//!
+//! Errors: the kernel reports a failed writeback once per open file; a second `flush` after a failed one may succeed
+//! although data is lost. The user of the device has to latch the first error (contract C8).
+//!
+//! Open after any `fork` that is meant to use the device: the ring's memory is shared with a child.
+#![allow(unsafe_code)]
+
+mod lock;
+mod open;
+mod ring;
+mod transfer;
+
+pub use lock::{in_use_by_kernel, is_mounted};
+pub use open::OpenOptions;
+
+use crate::counters::Counters;
+use crate::range::{check_range, check_read, check_write};
+use crate::{Buffer, Device, DeviceCounters, DeviceError, Operation, ReadRequest, Ticket};
+use ring::{Ring, Work};
+use rustix::fs::FallocateFlags;
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use syncline_format::{BLOCK_BYTES, BlockNo};
+use transfer::Transfer;
+
+/// `BLKDISCARD` of linux/fs.h: `_IO(0x12, 119)`.
+const BLKDISCARD: libc::Ioctl = 0x1277;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Image,
+    BlockDevice,
+}
+
+enum Engine {
+    Ring(Box<Ring>),
+    Synchronous,
+}
+
+/// A device on an image file or a block device.
+pub struct FileDevice {
+    // Constant after opening.
+    file: Arc<File>,
+    path: PathBuf,
+    blocks: u64,
+    kind: Kind,
+    read_only: bool,
+    direct: bool,
+    engine: Engine,
+
+    counters: Counters,
+    /// Cleared when the host says that it cannot discard.
+    discards: AtomicBool,
+}
+
+impl FileDevice {
+    /// Whether I/O bypasses the host's page cache.
+    pub fn direct(&self) -> bool {
+        self.direct
+    }
+
+    /// How submitted requests are carried out: `io_uring` or `synchronous`.
+    pub fn engine(&self) -> &'static str {
+        match self.engine {
+            Engine::Ring(_) => "io_uring",
+            Engine::Synchronous => "synchronous",
+        }
+    }
+
+    pub fn is_block_device(&self) -> bool {
+        self.kind == Kind::BlockDevice
+    }
+
+    pub fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn admit_write(&self, at: BlockNo, data: &[Arc<Buffer>]) -> Result<(), DeviceError> {
+        let count = check_write(at, data, self.blocks)?;
+        self.refuse_if_read_only(Operation::Write, at)?;
+        self.counters.count_write(count);
+        Ok(())
+    }
+
+    fn refuse_if_read_only(&self, operation: Operation, block: BlockNo) -> Result<(), DeviceError> {
+        match self.read_only {
+            true => Err(DeviceError::Io { operation, block, errno: libc::EROFS }),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether the memory can be handed to the kernel as it is. O_DIRECT wants it aligned to the sector; a block is
+    /// never smaller.
+    fn takes(&self, memory: &[u8]) -> bool {
+        !self.direct || (memory.as_ptr() as usize).is_multiple_of(BLOCK_BYTES)
+    }
+
+    /// Reads into aligned memory (see [`FileDevice::takes`]) on the caller's thread.
+    fn read_here(&self, at: BlockNo, into: &mut [u8]) -> Result<(), DeviceError> {
+        // SAFETY: `into` is borrowed exclusively until `run` returns, and then nothing is in flight.
+        unsafe { Transfer::read(at, into.as_mut_ptr(), into.len()) }.run(self.file.as_raw_fd())
+    }
+
+    /// Reads through the ring, all requests in flight together. The memory must be aligned.
+    fn read_through(ring: &Ring, requests: &mut [ReadRequest<'_>]) -> Result<(), DeviceError> {
+        // The kernel writes into borrowed memory until the last request is complete, so this function must not
+        // be left before, not even by a panic.
+        let in_flight = AbortOnUnwind;
+        let submit = |request: &mut ReadRequest<'_>| {
+            let into = &mut *request.into;
+            // SAFETY: `into` stays exclusively borrowed by the caller until every ticket below is complete.
+            let transfer = unsafe { Transfer::read(request.at, into.as_mut_ptr(), into.len()) };
+            ring.submit(Work::Transfer(transfer))
+        };
+        let tickets: Vec<Ticket> = requests.iter_mut().map(submit).collect();
+        let mut result = Ok(());
+        for ticket in tickets {
+            result = result.and(ring.wait(&ticket));
+        }
+        std::mem::forget(in_flight);
+        result
+    }
+
+    fn punch(&self, at: BlockNo, blocks: u64) -> Result<(), rustix::io::Errno> {
+        let (start, len) = (at.byte_offset(), blocks * BLOCK_BYTES as u64);
+        match self.kind {
+            Kind::Image => {
+                let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                rustix::fs::fallocate(&*self.file, flags, start, len)
+            }
+            Kind::BlockDevice => {
+                let range = [start, len];
+                // SAFETY: BLKDISCARD reads two u64 from the pointer.
+                match unsafe { libc::ioctl(self.file.as_raw_fd(), BLKDISCARD, range.as_ptr()) } {
+                    0 => Ok(()),
+                    _ => Err(rustix::io::Errno::from_io_error(&std::io::Error::last_os_error())
+                        .unwrap_or(rustix::io::Errno::IO)),
+                }
+            }
+        }
+    }
+}
+
+impl Device for FileDevice {
+    fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    fn read(&self, at: BlockNo, into: &mut [u8]) -> Result<(), DeviceError> {
+        let count = check_read(at, into, self.blocks)?;
+        self.counters.count_read(count);
+        if count == 0 || self.takes(into) {
+            return self.read_here(at, into);
+        }
+        let mut aligned = Buffer::zeroed(count as usize);
+        self.read_here(at, &mut aligned)?;
+        into.copy_from_slice(&aligned);
+        Ok(())
+    }
+
+    fn read_many(&self, requests: &mut [ReadRequest<'_>]) -> Result<(), DeviceError> {
+        let aligned = requests.iter().all(|request| self.takes(request.into));
+        let ring = match &self.engine {
+            Engine::Ring(ring) if aligned && requests.len() > 1 => ring,
+            _ => return requests.iter_mut().try_for_each(|request| self.read(request.at, request.into)),
+        };
+        for request in requests.iter() {
+            let count = check_read(request.at, request.into, self.blocks)?;
+            self.counters.count_read(count);
+        }
+        Self::read_through(ring, requests)
+    }
+
+    fn submit_write(&self, at: BlockNo, data: Vec<Arc<Buffer>>) -> Ticket {
+        if let Err(error) = self.admit_write(at, &data) {
+            return Ticket::completed(Err(error));
+        }
+        let transfer = Transfer::write(at, data);
+        match &self.engine {
+            Engine::Ring(ring) => ring.submit(Work::Transfer(transfer)),
+            Engine::Synchronous => Ticket::completed(transfer.run(self.file.as_raw_fd())),
+        }
+    }
+
+    fn submit_flush(&self) -> Ticket {
+        match &self.engine {
+            Engine::Ring(ring) => {
+                self.counters.count_flush();
+                ring.submit(Work::Flush)
+            }
+            Engine::Synchronous => Ticket::completed(self.flush()),
+        }
+    }
+
+    fn wait(&self, ticket: &Ticket) -> Result<(), DeviceError> {
+        match &self.engine {
+            Engine::Ring(ring) => ring.wait(ticket),
+            Engine::Synchronous => {
+                ticket.result().expect("a synchronous request is complete when it returns")
+            }
+        }
+    }
+
+    fn poll(&self) {
+        if let Engine::Ring(ring) = &self.engine {
+            ring.poll();
+        }
+    }
+
+    fn write(&self, at: BlockNo, data: Vec<Arc<Buffer>>) -> Result<(), DeviceError> {
+        self.admit_write(at, &data)?;
+        Transfer::write(at, data).run(self.file.as_raw_fd())
+    }
+
+    /// `fdatasync` on the caller's thread: the ring would hand it to a worker thread, which costs more.
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.counters.count_flush();
+        rustix::io::retry_on_intr(|| rustix::fs::fdatasync(&*self.file)).map_err(|error| DeviceError::Io {
+            operation: Operation::Flush,
+            block: BlockNo(0),
+            errno: error.raw_os_error(),
+        })
+    }
+
+    fn discard(&self, at: BlockNo, blocks: u64) -> Result<(), DeviceError> {
+        check_range(Operation::Discard, at, blocks, self.blocks)?;
+        self.refuse_if_read_only(Operation::Discard, at)?;
+        if blocks == 0 || !self.discards.load(Relaxed) {
+            return Ok(());
+        }
+        self.counters.count_discard();
+        use rustix::io::Errno;
+        match rustix::io::retry_on_intr(|| self.punch(at, blocks)) {
+            Ok(()) => Ok(()),
+            Err(Errno::OPNOTSUPP | Errno::NOTTY | Errno::NOSYS | Errno::INVAL) => {
+                self.discards.store(false, Relaxed);
+                Ok(())
+            }
+            Err(error) => {
+                Err(DeviceError::Io { operation: Operation::Discard, block: at, errno: error.raw_os_error() })
+            }
+        }
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.counters.snapshot()
+    }
+}
+
+impl Drop for FileDevice {
+    fn drop(&mut self) {
+        if let Engine::Ring(ring) = &self.engine {
+            ring.drain();
+        }
+        // Closing is not enough: between the fork and the exec of a child that is being spawned, the child holds the
+        // open file as well. An unlock that fails leaves it to the close.
+        let _ = rustix::fs::flock(&*self.file, rustix::fs::FlockOperation::Unlock);
+    }
+}
+
+/// Ends the process when dropped, that is, when its scope is left by a panic.
+struct AbortOnUnwind;
+
+impl Drop for AbortOnUnwind {
+    fn drop(&mut self) {
+        std::process::abort();
+    }
+}
+
+#[cfg(test)]
+mod tests;

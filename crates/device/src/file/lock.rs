@@ -1,0 +1,198 @@
+//! Who else uses a device: our lock, the kernel's claim, the table of mounts.
+//!
+//! Three checks, because each sees what the others do not:
+//! - `flock` on the opened file keeps out other users of this crate, as long as they come through the same inode: a
+//!   second device node of one block device (another `mknod`) has locks of its own. That case is left to
+//! - the kernel's exclusive claim of a block device (O_EXCL), held by mounts (fuseblk ones too), swap, RAID, LVM. It is
+//!   tried and given back at once, since our own fuseblk mount claims the device later. So there is a race: two openers
+//!   through different nodes, both before either mounts, pass; the second one's mount then fails.
+//! - `/proc/self/mountinfo` tells where a claimed device is mounted. It sees this mount namespace only.
+//!
+//! An image file that a loop device exposes is checked by that loop device's claim. A loop device in another mount
+//! namespace whose backing file has another name there is not found.
+
+use super::Kind;
+use crate::{OpenError, OpenStep};
+use rustix::fs::FlockOperation;
+use std::ffi::OsString;
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Pause between two tries for a lock.
+const RETRY_PAUSE: Duration = Duration::from_millis(10);
+/// Block devices are retried at least this long: udev holds a lock while it looks at a device that was just
+/// closed by a writer.
+const UDEV_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Until when to retry.
+pub(super) struct Deadline(Instant);
+
+impl Deadline {
+    pub(super) fn after(patience: Duration) -> Deadline {
+        Deadline(Instant::now() + patience)
+    }
+
+    /// Tries until it succeeds, fails by something other than another user of the device, or the deadline passes.
+    pub(super) fn retry<T>(&self, mut attempt: impl FnMut() -> Result<T, OpenError>) -> Result<T, OpenError> {
+        loop {
+            let result = attempt();
+            let busy = matches!(&result, Err(error) if error.errno() == libc::EBUSY);
+            let left = self.0.saturating_duration_since(Instant::now());
+            if !busy || left.is_zero() {
+                return result;
+            }
+            std::thread::sleep(RETRY_PAUSE.min(left));
+        }
+    }
+}
+
+/// Locks the open file against other openers until it is closed: exclusively, or among readers.
+pub(super) fn lock(
+    file: &File,
+    path: &Path,
+    kind: Kind,
+    shared: bool,
+    deadline: &Deadline,
+) -> Result<(), OpenError> {
+    let operation = match shared {
+        true => FlockOperation::NonBlockingLockShared,
+        false => FlockOperation::NonBlockingLockExclusive,
+    };
+    let patient = Deadline(deadline.0.max(Instant::now() + UDEV_PATIENCE));
+    let deadline = if kind == Kind::BlockDevice { &patient } else { deadline };
+    deadline.retry(|| match rustix::io::retry_on_intr(|| rustix::fs::flock(file, operation)) {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(OpenError::Locked { path: path.to_owned() }),
+        Err(error) => {
+            let errno = error.raw_os_error();
+            Err(OpenError::Io { step: OpenStep::Lock, path: path.to_owned(), errno })
+        }
+    })
+}
+
+/// Refuses a device that the kernel uses: mounted, claimed by another driver, or the file behind a loop device in use.
+pub fn in_use_by_kernel(path: &Path) -> Result<(), OpenError> {
+    if std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device()) {
+        return check_claim(path);
+    }
+    for device in loop_devices_of(path) {
+        if check_claim(&device).is_err() {
+            return Err(OpenError::BehindLoopDevice { path: path.to_owned(), device });
+        }
+    }
+    Ok(())
+}
+
+/// Where the block device, or the image file through a loop device or as the source of a FUSE mount, is mounted, as far as
+/// this mount namespace tells.
+pub fn is_mounted(path: &Path) -> Option<PathBuf> {
+    let mounts = std::fs::read("/proc/self/mountinfo").ok()?;
+    let mut devices = loop_devices_of(path);
+    devices.push(path.to_owned());
+    devices.iter().find_map(|device| mount_point(&mounts, device))
+}
+
+fn check_claim(device: &Path) -> Result<(), OpenError> {
+    let claimed = File::options().read(true).custom_flags(libc::O_EXCL).open(device);
+    match claimed {
+        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+            let path = device.to_owned();
+            Err(match is_mounted(device) {
+                Some(on) => OpenError::Mounted { path, on },
+                None => OpenError::Claimed { path },
+            })
+        }
+        // The claim is given back at once. Whatever else fails is no claim.
+        _ => Ok(()),
+    }
+}
+
+/// Loop devices whose backing file this is.
+fn loop_devices_of(image: &Path) -> Vec<PathBuf> {
+    let Ok(image) = image.canonicalize() else { return Vec::new() };
+    let Ok(devices) = std::fs::read_dir("/sys/block") else { return Vec::new() };
+    let backed = devices.flatten().filter(|device| {
+        let backing = std::fs::read(device.path().join("loop/backing_file"));
+        backing.is_ok_and(|name| name.trim_ascii_end() == image.as_os_str().as_encoded_bytes())
+    });
+    backed.map(|device| Path::new("/dev").join(device.file_name())).collect()
+}
+
+/// The mount point of a mount of `device` in the lines of a mountinfo file: by the filesystem's device number, or by the
+/// mount's source (filesystems such as btrfs have an anonymous number).
+fn mount_point(mountinfo: &[u8], device: &Path) -> Option<PathBuf> {
+    let metadata = std::fs::metadata(device).ok()?;
+    let number = metadata.file_type().is_block_device().then(|| {
+        let number = metadata.rdev();
+        format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number)).into_bytes()
+    });
+    mountinfo.split(|&byte| byte == b'\n').find_map(|line| {
+        let fields: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
+        let separator = fields.iter().position(|field| *field == b"-")?;
+        let source = unescape(fields.get(separator + 2)?);
+        let on_device = number.as_deref() == fields.get(2).copied();
+        let from_source = source.is_absolute() && same_file(&source, &metadata).unwrap_or(false);
+        (on_device || from_source).then(|| fields.get(4).map(|point| unescape(point)))?
+    })
+}
+
+fn same_file(path: &Path, metadata: &Metadata) -> io::Result<bool> {
+    let other = std::fs::metadata(path)?;
+    Ok(match metadata.file_type().is_block_device() {
+        true => other.file_type().is_block_device() && other.rdev() == metadata.rdev(),
+        false => other.dev() == metadata.dev() && other.ino() == metadata.ino(),
+    })
+}
+
+/// Undoes mountinfo's octal escapes of white space and backslashes.
+fn unescape(field: &[u8]) -> PathBuf {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&byte, tail)) = rest.split_first() {
+        let digits =
+            tail.get(..3).filter(|digits| byte == b'\\' && digits.iter().all(|d| (b'0'..b'8').contains(d)));
+        match digits {
+            Some(digits) => {
+                bytes.push(
+                    digits
+                        .iter()
+                        .fold(0, |value: u8, digit| value.wrapping_mul(8).wrapping_add(digit - b'0')),
+                );
+                rest = &tail[3..];
+            }
+            None => {
+                bytes.push(byte);
+                rest = tail;
+            }
+        }
+    }
+    PathBuf::from(OsString::from_vec(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_point_is_found_by_source_and_unescaped() {
+        let image = tempfile::NamedTempFile::new().unwrap();
+        let source = image.path().display();
+        let mountinfo = format!(
+            "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n40 22 0:50 / /mnt/a\\040b rw,x shared:1 - fuse {source} rw\n"
+        );
+        assert_eq!(mount_point(mountinfo.as_bytes(), image.path()), Some(PathBuf::from("/mnt/a b")));
+        let other = tempfile::NamedTempFile::new().unwrap();
+        assert_eq!(mount_point(mountinfo.as_bytes(), other.path()), None);
+    }
+
+    #[test]
+    fn plain_image_is_neither_mounted_nor_in_use() {
+        let image = tempfile::NamedTempFile::new().unwrap();
+        assert_eq!(is_mounted(image.path()), None);
+        assert_eq!(in_use_by_kernel(image.path()), Ok(()));
+    }
+}

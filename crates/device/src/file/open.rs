@@ -1,0 +1,189 @@
+//! Opening: type, lock, claim, size, O_DIRECT, ring; in this order, so that nothing is read from a volume in use.
+
+use super::lock::{Deadline, in_use_by_kernel, lock};
+use super::ring::Ring;
+use super::transfer::Transfer;
+use super::{Engine, FileDevice, Kind};
+use crate::counters::Counters;
+use crate::{Buffer, DeviceError, OpenError, OpenStep};
+use rustix::fs::OFlags;
+use std::fs::{File, Metadata};
+use std::io::{self, Seek, SeekFrom};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+use syncline_format::{BLOCK_BYTES, BlockNo};
+
+/// How to open a [`FileDevice`].
+#[derive(Debug, Clone)]
+pub struct OpenOptions {
+    /// Refuse writes and share the lock with other readers. Default: false.
+    pub read_only: bool,
+    /// How long to wait for another holder of the device to leave. Default: none, refused at once.
+    pub wait_for_lock: Option<Duration>,
+    /// Bypass the host's page cache where possible. Default: true.
+    pub direct: bool,
+    /// Open although the kernel uses the device (it is mounted, or swap, or part of a RAID). The lock is needed all the same.
+    /// Default: false.
+    pub force: bool,
+    /// Carry out submitted requests by io_uring where the kernel has it. Default: true.
+    pub io_uring: bool,
+}
+
+impl Default for OpenOptions {
+    fn default() -> OpenOptions {
+        OpenOptions { read_only: false, wait_for_lock: None, direct: true, force: false, io_uring: true }
+    }
+}
+
+impl FileDevice {
+    /// Opens an image file or block device. A size that is no multiple of the block loses its last part.
+    pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<FileDevice, OpenError> {
+        let path = path.as_ref();
+        let kind = kind(path, &std::fs::metadata(path).map_err(failed(OpenStep::Open, path))?)?;
+        let file = open_file(path, options.read_only)?;
+        let deadline = Deadline::after(options.wait_for_lock.unwrap_or_default());
+        lock(&file, path, kind, options.read_only, &deadline)?;
+        if !options.force {
+            deadline.retry(|| in_use_by_kernel(path))?;
+        }
+        FileDevice::assemble(file, path, kind, options)
+    }
+
+    /// Creates an image file of `bytes` bytes, or changes the size of an existing one; the space is not allocated.
+    pub fn create(path: impl AsRef<Path>, bytes: u64) -> Result<FileDevice, OpenError> {
+        let path = path.as_ref();
+        match std::fs::metadata(path) {
+            Ok(metadata) if kind(path, &metadata)? == Kind::BlockDevice => {
+                return Err(OpenError::FixedSize { path: path.to_owned() });
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let create = File::options().write(true).create_new(true).open(path);
+                match create {
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                    result => drop(result.map_err(failed(OpenStep::Create, path))?),
+                }
+                sync_parent(path).map_err(failed(OpenStep::Create, path))?;
+            }
+            Err(error) => return Err(failed(OpenStep::Create, path)(error)),
+        }
+        let options = OpenOptions::default();
+        let file = open_file(path, false)?;
+        let now = Deadline::after(Duration::ZERO);
+        lock(&file, path, Kind::Image, false, &now)?;
+        now.retry(|| in_use_by_kernel(path))?;
+        file.set_len(bytes).map_err(failed(OpenStep::Resize, path))?;
+        FileDevice::assemble(file, path, Kind::Image, &options)
+    }
+
+    /// Makes a device of a file that is open and locked.
+    fn assemble(
+        mut file: File,
+        path: &Path,
+        kind: Kind,
+        options: &OpenOptions,
+    ) -> Result<FileDevice, OpenError> {
+        let bytes = file.seek(SeekFrom::End(0)).map_err(failed(OpenStep::Inspect, path))?;
+        let blocks = bytes / BLOCK_BYTES as u64;
+        let direct = options.direct && make_direct(&file, path, kind, blocks)?;
+        if options.direct && !direct {
+            tracing::warn!(path = %path.display(), "the host refuses O_DIRECT here; using its page cache");
+        }
+        let file = Arc::new(file);
+        let engine = match options.io_uring.then(|| Ring::new(Arc::clone(&file))) {
+            Some(Ok(ring)) => Engine::Ring(Box::new(ring)),
+            Some(Err(error)) => {
+                tracing::warn!(%error, "the kernel refuses io_uring; writing synchronously");
+                Engine::Synchronous
+            }
+            None => Engine::Synchronous,
+        };
+        Ok(FileDevice {
+            file,
+            path: path.to_owned(),
+            blocks,
+            kind,
+            read_only: options.read_only,
+            direct,
+            engine,
+            counters: Counters::default(),
+            discards: AtomicBool::new(true),
+        })
+    }
+}
+
+fn failed(step: OpenStep, path: &Path) -> impl Fn(io::Error) -> OpenError {
+    move |error| {
+        let errno = error.raw_os_error().unwrap_or(libc::EIO);
+        OpenError::Io { step, path: path.to_owned(), errno }
+    }
+}
+
+fn kind(path: &Path, metadata: &Metadata) -> Result<Kind, OpenError> {
+    match metadata.file_type() {
+        kind if kind.is_file() => Ok(Kind::Image),
+        kind if kind.is_block_device() => Ok(Kind::BlockDevice),
+        _ => Err(OpenError::WrongType { path: path.to_owned() }),
+    }
+}
+
+fn open_file(path: &Path, read_only: bool) -> Result<File, OpenError> {
+    // Never O_EXCL: the kernel's own claim (a fuseblk mount of this device) has to succeed later.
+    let opened = File::options().read(true).write(!read_only).custom_flags(libc::O_NOCTTY).open(path);
+    opened.map_err(|error| match error.raw_os_error() {
+        Some(errno @ (libc::EROFS | libc::EACCES | libc::EPERM | libc::ETXTBSY)) if !read_only => {
+            OpenError::NotWritable { path: path.to_owned(), errno }
+        }
+        _ => failed(OpenStep::Open, path)(error),
+    })
+}
+
+/// Switches the file to O_DIRECT and proves by a read that the host means it; false if it does not.
+fn make_direct(file: &File, path: &Path, kind: Kind, blocks: u64) -> Result<bool, OpenError> {
+    if kind == Kind::BlockDevice {
+        let sector = rustix::fs::ioctl_blksszget(file)
+            .map_err(|error| failed(OpenStep::Inspect, path)(error.into()))?;
+        if sector as usize > BLOCK_BYTES {
+            return Ok(false);
+        }
+    }
+    let flags = rustix::fs::fcntl_getfl(file).map_err(|e| failed(OpenStep::Inspect, path)(e.into()))?;
+    match rustix::fs::fcntl_setfl(file, flags | OFlags::DIRECT) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::INVAL) => return Ok(false),
+        Err(error) => return Err(failed(OpenStep::Open, path)(error.into())),
+    }
+    if blocks == 0 || first_block_reads(file, path)? {
+        return Ok(true);
+    }
+    rustix::fs::fcntl_setfl(file, flags).map_err(|error| failed(OpenStep::Open, path)(error.into()))?;
+    Ok(false)
+}
+
+#[allow(unsafe_code)]
+fn first_block_reads(file: &File, path: &Path) -> Result<bool, OpenError> {
+    let mut block = Buffer::zeroed(1);
+    // SAFETY: `block` outlives the transfer, which is done when `run` returns.
+    let transfer = unsafe { Transfer::read(BlockNo(0), block.as_mut_ptr(), block.len()) };
+    match transfer.run(file.as_raw_fd()) {
+        Ok(()) => Ok(true),
+        Err(DeviceError::Io { errno: libc::EINVAL, .. }) => Ok(false),
+        Err(DeviceError::Io { errno, .. }) => {
+            Err(OpenError::Io { step: OpenStep::Read, path: path.to_owned(), errno })
+        }
+        Err(other) => unreachable!("a transfer fails by an I/O error only: {other}"),
+    }
+}
+
+/// Makes the new name durable: an image that is synced must not lose its name.
+fn sync_parent(path: &Path) -> io::Result<()> {
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    File::open(parent)?.sync_all()
+}
