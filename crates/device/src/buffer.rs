@@ -1,12 +1,15 @@
-//! Page-aligned buffers, so that every write can go to O_DIRECT without a copy.
+//! Block-aligned buffers, so that every write can go to O_DIRECT without a copy.
+//!
+//! One-block buffers come from the page pool, longer ones from the general allocator.
 #![allow(unsafe_code)]
 
+use crate::page_pool;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use syncline_format::BLOCK_BYTES;
 
-/// An owned run of zero-initialised bytes, aligned to 4 KiB, a whole number of blocks long.
+/// An owned run of bytes, aligned to 4 KiB, a whole number of blocks long.
 pub struct Buffer {
     bytes: NonNull<u8>,
     len: usize,
@@ -20,25 +23,50 @@ unsafe impl Sync for Buffer {}
 impl Buffer {
     /// `blocks` zeroed blocks; at least one.
     pub fn zeroed(blocks: usize) -> Buffer {
-        assert!(blocks > 0, "a buffer holds at least one block");
-        let len = blocks * BLOCK_BYTES;
-        let layout = Self::layout(len);
-        // SAFETY: the layout's size is not zero.
-        let bytes = unsafe { alloc_zeroed(layout) };
-        let Some(bytes) = NonNull::new(bytes) else { handle_alloc_error(layout) };
-        Buffer { bytes, len }
+        if blocks != 1 {
+            return Buffer::allocated(blocks);
+        }
+        let (mut buffer, zeroed) = Buffer::page();
+        if !zeroed {
+            buffer.fill(0);
+        }
+        buffer
+    }
+
+    /// `blocks` blocks whose content is arbitrary, possibly that of an earlier buffer: for a caller that overwrites all of it
+    /// and hands out nothing of it before. Saves zeroing one-block buffers.
+    pub fn for_overwrite(blocks: usize) -> Buffer {
+        if blocks == 1 { Buffer::page().0 } else { Buffer::allocated(blocks) }
     }
 
     /// Copies `bytes`, padded with zeros to whole blocks.
     pub fn from_bytes(bytes: &[u8]) -> Buffer {
-        let mut buffer = Buffer::zeroed(bytes.len().div_ceil(BLOCK_BYTES).max(1));
-        buffer[..bytes.len()].copy_from_slice(bytes);
+        let mut buffer = Buffer::for_overwrite(bytes.len().div_ceil(BLOCK_BYTES).max(1));
+        let (content, padding) = buffer.split_at_mut(bytes.len());
+        content.copy_from_slice(bytes);
+        padding.fill(0);
         buffer
     }
 
     /// Length in blocks.
     pub fn blocks(&self) -> u64 {
         (self.len / BLOCK_BYTES) as u64
+    }
+
+    /// One block from the pool, and whether it is known to hold zeros.
+    fn page() -> (Buffer, bool) {
+        let loan = page_pool::take();
+        (Buffer { bytes: loan.bytes, len: BLOCK_BYTES }, loan.zeroed)
+    }
+
+    fn allocated(blocks: usize) -> Buffer {
+        assert!(blocks > 1, "a buffer holds at least one block, and one block comes from the pool");
+        let len = blocks * BLOCK_BYTES;
+        let layout = Self::layout(len);
+        // SAFETY: the layout's size is not zero.
+        let bytes = unsafe { alloc_zeroed(layout) };
+        let Some(bytes) = NonNull::new(bytes) else { handle_alloc_error(layout) };
+        Buffer { bytes, len }
     }
 
     fn layout(len: usize) -> Layout {
@@ -50,7 +78,7 @@ impl Deref for Buffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the allocation is `len` initialised bytes and lives as long as `self`.
+        // SAFETY: the allocation is `len` initialised bytes (the pool's pages always are) and lives as long as `self`.
         unsafe { std::slice::from_raw_parts(self.bytes.as_ptr(), self.len) }
     }
 }
@@ -70,13 +98,74 @@ impl Clone for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: allocated in `zeroed` with the same layout, freed once.
-        unsafe { dealloc(self.bytes.as_ptr(), Self::layout(self.len)) }
+        if self.len == BLOCK_BYTES {
+            // SAFETY: taken from the pool in `page`, given back once, not used after.
+            unsafe { page_pool::give_back(self.bytes) }
+        } else {
+            // SAFETY: allocated in `allocated` with the same layout, freed once.
+            unsafe { dealloc(self.bytes.as_ptr(), Self::layout(self.len)) }
+        }
     }
 }
 
 impl std::fmt::Debug for Buffer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Buffer({} bytes)", self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zeroed_page_holds_zeros_after_it_was_used() {
+        let held: Vec<Buffer> = (0..2000)
+            .map(|_| {
+                let mut buffer = Buffer::zeroed(1);
+                assert!(buffer.iter().all(|&byte| byte == 0));
+                buffer.fill(0xff);
+                buffer
+            })
+            .collect();
+        drop(held);
+        let held: Vec<Buffer> = (0..3000).map(|_| Buffer::zeroed(1)).collect();
+        assert!(held.iter().all(|buffer| buffer.iter().all(|&byte| byte == 0)));
+    }
+
+    #[test]
+    fn copies_are_padded_with_zeros_and_aligned() {
+        drop(Buffer::from_bytes(&[0xff; BLOCK_BYTES]));
+        for len in [0, 1, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, 5 * BLOCK_BYTES - 7] {
+            let bytes = vec![0xab; len];
+            let buffer = Buffer::from_bytes(&bytes).clone();
+            assert_eq!(buffer.len(), len.div_ceil(BLOCK_BYTES).max(1) * BLOCK_BYTES);
+            assert!((buffer.as_ptr() as usize).is_multiple_of(BLOCK_BYTES));
+            assert_eq!(buffer[..len], bytes);
+            assert!(buffer[len..].iter().all(|&byte| byte == 0));
+        }
+    }
+
+    #[test]
+    fn pages_freed_by_other_threads_are_used_again_without_being_shared() {
+        let (sender, receiver) = std::sync::mpsc::sync_channel::<(u64, Buffer)>(1000);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for (number, buffer) in receiver {
+                    assert_eq!(*buffer, number.to_le_bytes().repeat(BLOCK_BYTES / 8));
+                }
+            });
+            for thread in 0..3 {
+                let sender = sender.clone();
+                scope.spawn(move || {
+                    for round in 0..10_000 {
+                        let number: u64 = thread << 32 | round;
+                        let bytes = number.to_le_bytes().repeat(BLOCK_BYTES / 8);
+                        sender.send((number, Buffer::from_bytes(&bytes))).unwrap();
+                    }
+                });
+            }
+            drop(sender);
+        });
     }
 }

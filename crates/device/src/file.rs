@@ -171,7 +171,7 @@ impl Device for FileDevice {
         if count == 0 || self.takes(into) {
             return self.read_here(at, into);
         }
-        let mut aligned = Buffer::zeroed(count as usize);
+        let mut aligned = Buffer::for_overwrite(count as usize);
         self.read_here(at, &mut aligned)?;
         into.copy_from_slice(&aligned);
         Ok(())

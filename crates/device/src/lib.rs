@@ -17,6 +17,7 @@ mod counters;
 mod error;
 mod file;
 mod memory;
+mod page_pool;
 mod range;
 mod signature;
 mod ticket;

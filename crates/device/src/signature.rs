@@ -249,7 +249,8 @@ mod tests {
 
     #[test]
     fn formats_without_a_single_magic_are_recognised() {
-        let cases: &[(&str, &[(u64, &[u8])])] = &[
+        type Patches<'a> = &'a [(u64, &'a [u8])];
+        let cases: &[(&str, Patches<'_>)] = &[
             ("ext2", &[(1024 + 56, &[0x53, 0xef])]),
             ("ext3", &[(1024 + 56, &[0x53, 0xef]), (1024 + 92, &[4])]),
             ("ext4", &[(1024 + 56, &[0x53, 0xef]), (1024 + 92, &[4]), (1024 + 96, &[0x40])]),
