@@ -1,0 +1,73 @@
+#!/bin/sh
+# Installs the Debian or Ubuntu packages that a make target needs and the machine lacks.
+#
+# usage: scripts/setup.sh build|test|test-full|demo
+#
+# A linker is necessary, so that its absence ends the target. Everything else only makes tests skip, with a sentence
+# each, so a machine without root or without a network is told what is missing and goes on.
+set -eu
+
+target=${1:?usage: scripts/setup.sh build|test|test-full|demo}
+
+# command=package pairs; a command that is found needs no package.
+required="cc=gcc"
+case $target in
+    build) wanted="" ;;
+    test) wanted="fusermount3=fuse3 losetup=util-linux mkfs.ext4=e2fsprogs" ;;
+    demo) wanted="fusermount3=fuse3 sqlite3=sqlite3" ;;
+    test-full)
+        wanted="fusermount3=fuse3 losetup=util-linux setfacl=acl setfattr=attr sqlite3=sqlite3 fio=fio dbench=dbench
+            fs_mark=fsmark rsync=rsync git=git mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs mkfs.ext4=e2fsprogs
+            pg_ctlcluster=postgresql"
+        ;;
+    *)
+        echo "setup: no such target: $target" >&2
+        exit 2
+        ;;
+esac
+
+PATH=$PATH:/usr/sbin:/sbin
+
+missing() {
+    for pair in "$@"; do
+        command -v "${pair%%=*}" >/dev/null 2>&1 || echo "${pair#*=}"
+    done | sort -u
+}
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then
+        "$@"
+    elif command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null; then
+        sudo -n "$@"
+    else
+        return 1
+    fi
+}
+
+# shellcheck disable=SC2086 # the lists are words on purpose
+packages=$(missing $required $wanted | tr '\n' ' ')
+packages=${packages% }
+if [ -n "$packages" ]; then
+    echo "setup: installing what $target needs: $packages"
+    if ! command -v apt-get >/dev/null 2>&1; then
+        echo "setup: no apt-get here; please install: $packages" >&2
+    else
+        as_root apt-get -qq update >/dev/null 2>&1 || true
+        # One by one: a package that this release lacks must not keep the others away.
+        for package in $packages; do
+            as_root env DEBIAN_FRONTEND=noninteractive \
+                apt-get -qq install -y --no-install-recommends "$package" >/dev/null 2>&1 ||
+                echo "setup: $package could not be installed (needs root or sudo, and a package mirror)" >&2
+        done
+    fi
+fi
+
+# shellcheck disable=SC2086
+if [ -n "$(missing $required)" ]; then
+    echo "setup: no C compiler to link with; install gcc and try again" >&2
+    exit 1
+fi
+if ! command -v cargo >/dev/null 2>&1; then
+    echo "setup: no Rust toolchain; install one (https://rustup.rs) and try again" >&2
+    exit 1
+fi
