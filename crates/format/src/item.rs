@@ -221,7 +221,8 @@ impl DirentItem {
             return Err(FormatError::Truncated { what: "directory entry", want: 10, got: bytes.len() });
         }
         let name = &bytes[9..];
-        if name.len() > NAME_BYTES_MAX || name.contains(&0) || name.contains(&b'/') {
+        let reserved = matches!(name, b"." | b"..");
+        if name.len() > NAME_BYTES_MAX || reserved || name.contains(&0) || name.contains(&b'/') {
             return Err(FormatError::Field {
                 what: "directory entry",
                 field: "name",

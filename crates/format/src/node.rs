@@ -219,3 +219,34 @@ pub fn verify(
     }
     Ok(())
 }
+
+/// Head of a node for editing.
+pub fn head_mut(bytes: &mut [u8]) -> &mut NodeHeader {
+    NodeHeader::mut_from_prefix(bytes).expect("a node buffer holds a header").0
+}
+
+/// Slot `index` of a node for editing.
+pub fn slot_mut(bytes: &mut [u8], index: usize) -> &mut Slot {
+    let at = NODE_HEADER_BYTES + index * SLOT_BYTES;
+    Slot::mut_from_prefix(&mut bytes[at..]).expect("a slot lies inside its node").0
+}
+
+impl Slot {
+    pub fn new(key: Key, value_at: u16, value_len: u16) -> Slot {
+        Slot {
+            object: U64::new(key.object.0),
+            offset: U64::new(key.offset),
+            value_at: U16::new(value_at),
+            value_len: U16::new(value_len),
+            kind: key.kind as u8,
+            reserved: [0; 3],
+        }
+    }
+}
+
+/// Completes a node's common header for its final address and computes its checksum.
+pub fn seal(bytes: &mut [u8], block: BlockNo, generation: Generation, volume: VolumeId) -> NodePointer {
+    head_mut(bytes).header = BlockHeader::new(MAGIC_NODE, block, generation, volume);
+    let checksum = header::seal(bytes);
+    NodePointer { block, checksum, generation, level: head(bytes).level.get() }
+}

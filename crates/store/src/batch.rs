@@ -1,6 +1,7 @@
 //! What a caller hands to `commit`: operations, and the data writes they depend on.
 
-use crate::store::Shared;
+use crate::shared::Shared;
+use crate::sync::Ordering;
 use std::sync::Arc;
 use syncline_device::Ticket;
 use syncline_format::batch::{BatchBuf, Op};
@@ -12,7 +13,9 @@ use syncline_format::{BlockNo, Key, ObjectNo, TreeId};
 pub enum Class {
     /// Everything but destaging.
     Normal,
-    /// Destaging and what it needs: draws on the ring's reserve, so that it always gets through (R17).
+    /// What frees space (unlink, truncate, punch): may use the headroom of nodes that is kept for a full volume.
+    Reclaim,
+    /// Destaging and what it needs: draws on the ring's reserve as well, so that it always gets through (R17).
     Destage,
 }
 
@@ -31,8 +34,24 @@ pub struct Estimate {
 #[derive(Debug)]
 pub struct Permit {
     pub(crate) shared: Arc<Shared>,
-    pub(crate) class: Class,
     pub(crate) estimate: Estimate,
+    /// Ring blocks promised.
+    pub(crate) ring_blocks: u64,
+    /// Chunks claimed for tree nodes.
+    pub(crate) nodes: u64,
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        if self.nodes > 0 {
+            self.shared.space.lock().adjust_claims(self.nodes, 0);
+        }
+        if self.ring_blocks > 0
+            && let Some(journal) = self.shared.journal.get()
+        {
+            journal.release(self.ring_blocks);
+        }
+    }
 }
 
 /// The right to have some data in flight when its batch is logged; at most 1 MiB together exists at a time.
@@ -40,6 +59,12 @@ pub struct Permit {
 pub struct DataSlot {
     pub(crate) shared: Arc<Shared>,
     pub(crate) bytes: u64,
+}
+
+impl Drop for DataSlot {
+    fn drop(&mut self) {
+        self.shared.data_in_flight.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 /// A change: operations that become durable together or not at all.

@@ -14,12 +14,25 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+mod checkpoint;
 mod error;
+mod images;
+mod journal;
+mod mkfs;
+mod open;
 mod options;
+mod replay;
+mod reservation;
+mod ring_scan;
+mod shared;
+mod space;
 mod store;
 mod sync;
+mod tree;
 
 pub use batch::{Batch, Class, DataSlot, Estimate, Permit};
 pub use error::{Pressure, StoreError};
 pub use options::{FormatOptions, StoreOptions};
-pub use store::{Load, PageImage, Piggyback, Recovery, RecoverySummary, Reservation, Run, Space, Store, VolumeInfo};
+pub use open::{PageImage, Recovery, RecoverySummary};
+pub use reservation::Reservation;
+pub use store::{Counters, Load, Piggyback, Run, Space, Store, VolumeInfo};

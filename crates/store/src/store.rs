@@ -1,44 +1,25 @@
-//! The store's public face.
+//! The store's public face: lookups, space, commit, force.
 
-use crate::{Batch, Class, DataSlot, Estimate, FormatOptions, Permit, StoreError, StoreOptions};
+use crate::journal::latched;
+use crate::shared::Shared;
+use crate::sync::Ordering;
+use crate::tree::cache::Pinned;
+use crate::tree::{Editor, Missing, Resident};
+use crate::{Batch, Class, DataSlot, Estimate, Permit, Pressure, Reservation, StoreError};
 use std::ops::ControlFlow;
 use std::sync::{Arc, Weak};
-use syncline_device::Device;
-use syncline_format::{BlockNo, Generation, Key, Lsn, ObjectNo, TreeId};
+use syncline_device::{Device, DeviceError};
+use syncline_format::batch::Op;
+use syncline_format::{BlockNo, Generation, Key, Lsn, NODE_BYTES, ObjectNo, TreeId};
 
-#[derive(Debug)]
-pub(crate) struct Shared;
+/// Data that may be in flight together when its batches are logged: a small sync never waits for more.
+const DATA_WINDOW_BYTES: u64 = 1 << 20;
 
 /// Contiguous blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Run {
     pub start: BlockNo,
     pub len: u32,
-}
-
-/// Blocks set aside for data that is not allocated yet (R18). Dropping it gives them back.
-#[derive(Debug)]
-pub struct Reservation {
-    shared: Arc<Shared>,
-    blocks: u64,
-}
-
-impl Reservation {
-    pub fn blocks(&self) -> u64 {
-        self.blocks
-    }
-
-    /// Splits off `blocks` of the reservation (at most all of it).
-    pub fn split(&mut self, blocks: u64) -> Reservation {
-        let _ = blocks;
-        panic!("under construction")
-    }
-
-    /// Takes over another reservation of the same store.
-    pub fn merge(&mut self, other: Reservation) {
-        let _ = (other, &self.shared);
-        panic!("under construction")
-    }
 }
 
 /// Space of the volume, in blocks.
@@ -69,6 +50,18 @@ pub struct Load {
     pub batches: u64,
 }
 
+/// What happened since the volume was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// Groups made durable: one flush each.
+    pub groups: u64,
+    /// Batches in them.
+    pub grouped_batches: u64,
+    pub checkpoints: u64,
+    pub node_cache_hits: u64,
+    pub node_cache_misses: u64,
+}
+
 /// Facts of the superblock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeInfo {
@@ -80,55 +73,6 @@ pub struct VolumeInfo {
     pub generation: Generation,
 }
 
-/// A page image that recovery found live.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PageImage {
-    pub tree: TreeId,
-    pub object: ObjectNo,
-    pub page: u64,
-    /// The whole page, 4096 bytes.
-    pub bytes: Vec<u8>,
-}
-
-/// What recovery did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct RecoverySummary {
-    pub records: u64,
-    pub batches: u64,
-    pub images: u64,
-    /// Chained records beyond the end of the log that proved incomplete.
-    pub records_cut: u64,
-}
-
-/// A volume being opened: the journal is replayed in memory, nothing is written yet. Batches committed to
-/// [`Recovery::store`] are applied without being logged; [`Recovery::finish`] makes them durable by a checkpoint.
-pub struct Recovery {
-    store: Arc<Store>,
-    images: Vec<PageImage>,
-    summary: RecoverySummary,
-}
-
-impl Recovery {
-    pub fn store(&self) -> &Arc<Store> {
-        &self.store
-    }
-
-    /// Takes the live page images. A writable volume has to destage them all before `finish` (R10); a read-only one
-    /// serves them from memory.
-    pub fn take_images(&mut self) -> Vec<PageImage> {
-        std::mem::take(&mut self.images)
-    }
-
-    pub fn summary(&self) -> RecoverySummary {
-        self.summary
-    }
-
-    /// Ends recovery: the checkpoint that starts the new epoch (nothing is written when read-only).
-    pub fn finish(self) -> Result<Arc<Store>, StoreError> {
-        panic!("under construction")
-    }
-}
-
 /// Lets a force fill its record with what is about to be synced anyway.
 pub trait Piggyback: Send + Sync {
     /// Called by the leader of a force just before it seals its record, without any store lock held. May commit
@@ -138,40 +82,37 @@ pub trait Piggyback: Send + Sync {
 
 /// The item store of one volume.
 pub struct Store {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
-#[allow(unused_variables)]
 impl Store {
-    /// Formats the device. `progress` is told (done, of) bytes.
-    pub fn format(
-        device: &dyn Device,
-        options: &FormatOptions,
-        progress: &mut dyn FnMut(u64, u64),
-    ) -> Result<(), StoreError> {
-        panic!("under construction")
-    }
-
-    /// Opens a volume: chooses the superblock, loads the bitmaps, replays the journal in memory. Writes nothing.
-    pub fn open(device: Arc<dyn Device>, options: StoreOptions) -> Result<Recovery, StoreError> {
-        panic!("under construction")
-    }
-
     pub fn device(&self) -> &Arc<dyn Device> {
-        panic!("under construction")
+        &self.shared.device
     }
 
     pub fn info(&self) -> VolumeInfo {
-        panic!("under construction")
+        let durable = self.shared.checkpointing.lock();
+        let superblock = &durable.superblock;
+        VolumeInfo {
+            uuid: superblock.uuid,
+            label: superblock.label.clone(),
+            hash_seed: superblock.hash_seed,
+            blocks: superblock.layout.blocks,
+            journal_blocks: superblock.layout.journal_blocks,
+            generation: superblock.generation,
+        }
     }
 
     pub fn is_read_only(&self) -> bool {
-        panic!("under construction")
+        self.shared.options.read_only
     }
 
     /// The value of an item of the main tree.
     pub fn get(&self, key: Key) -> Result<Option<Vec<u8>>, StoreError> {
-        panic!("under construction")
+        self.look(|trees, resident| {
+            let found = trees.main.find(key, resident)?;
+            Ok(found.leaf.page.search(key).ok().map(|index| found.leaf.page.value(index).to_vec()))
+        })
     }
 
     /// Visits the items of the main tree in `from..end`, ascending, until the visitor breaks. No lock is held during a
@@ -182,121 +123,337 @@ impl Store {
         end: Key,
         visit: &mut dyn FnMut(Key, &[u8]) -> ControlFlow<()>,
     ) -> Result<(), StoreError> {
-        panic!("under construction")
+        let mut from = from;
+        loop {
+            let found = self.look(|trees, resident| trees.main.find(from, resident))?;
+            let page = &found.leaf.page;
+            let first = page.search(from).unwrap_or_else(|index| index);
+            for index in first..page.count() {
+                let key = page.key(index);
+                if key >= end || visit(key, page.value(index)).is_break() {
+                    return Ok(());
+                }
+            }
+            match found.next {
+                Some(next) if next < end => from = from.max(next),
+                _ => return Ok(()),
+            }
+        }
     }
 
     /// The item with the greatest key not above `key`.
     pub fn last_at_or_before(&self, key: Key) -> Result<Option<(Key, Vec<u8>)>, StoreError> {
-        panic!("under construction")
+        self.look(|trees, resident| trees.main.last_at_or_before(key, resident))
     }
 
     /// A number that was never used for an object of this volume. Durable with the first batch that names it.
     pub fn new_object(&self) -> ObjectNo {
-        panic!("under construction")
+        ObjectNo(self.shared.next_object.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Sets blocks aside. Errors: `NoSpace` (a checkpoint may bring pinned blocks back: see [`Space::pinned`]).
     pub fn reserve(&self, blocks: u64) -> Result<Reservation, StoreError> {
-        panic!("under construction")
+        self.shared.space.lock().reserve(blocks)?;
+        Ok(Reservation { shared: Arc::clone(&self.shared), blocks })
     }
 
     /// Turns up to `blocks` reserved blocks into one contiguous run, at least one block long, in `near`'s vicinity if
     /// possible. The run is in nobody's bitmap until a batch names it; the reservation shrinks by its length.
     pub fn allocate(&self, from: &mut Reservation, blocks: u32, near: Option<BlockNo>) -> Run {
-        panic!("under construction")
+        let blocks = u64::from(blocks).min(from.blocks) as u32;
+        let run = self.shared.space.lock().allocate(blocks, near);
+        from.blocks -= u64::from(run.len);
+        run
     }
 
     /// Gives back a run that no batch has named and to which no write is in flight (R8); the blocks return to `to`.
     pub fn abandon(&self, run: Run, to: &mut Reservation) {
-        panic!("under construction")
+        self.shared.space.lock().abandon(run);
+        to.blocks += u64::from(run.len);
     }
 
     pub fn space(&self) -> Space {
-        panic!("under construction")
+        let total = self.shared.layout().data_blocks();
+        let space = self.shared.space.lock();
+        Space {
+            total,
+            free: space.free_blocks(),
+            available: space.available(),
+            pinned: space.pinned_blocks(),
+        }
     }
 
     pub fn load(&self) -> Load {
-        panic!("under construction")
+        let shared = &self.shared;
+        let (dirty_nodes, images, lsn) = {
+            let trees = shared.trees.read();
+            (trees.current_nodes, trees.images.len(), trees.lsn)
+        };
+        let journal = shared.journal.get();
+        Load {
+            ring_bytes: journal.map_or(0, |journal| journal.used_bytes()),
+            ring_bytes_max: journal.map_or(0, |journal| journal.ring_bytes()),
+            dirty_node_bytes: dirty_nodes * NODE_BYTES as u64,
+            dirty_node_bytes_max: shared.options.node_cache_bytes as u64,
+            pinned_blocks: shared.space.lock().pinned_blocks(),
+            images,
+            batches: lsn.0 - shared.checkpoint_lsn.load(Ordering::Relaxed),
+        }
+    }
+
+    pub fn counters(&self) -> Counters {
+        let shared = &self.shared;
+        let (groups, grouped_batches) = shared.journal.get().map_or((0, 0), |j| j.group_counters());
+        Counters {
+            groups,
+            grouped_batches,
+            checkpoints: shared.checkpoints.load(Ordering::Relaxed),
+            node_cache_hits: shared.cache.hits.load(Ordering::Relaxed),
+            node_cache_misses: shared.cache.misses.load(Ordering::Relaxed),
+        }
     }
 
     /// Asks for room for a batch. Never waits: under pressure it says which ([`StoreError::Pressure`]).
     pub fn admit(&self, class: Class, estimate: Estimate) -> Result<Permit, StoreError> {
-        panic!("under construction")
+        let shared = &self.shared;
+        if shared.options.read_only && shared.open_for_use() {
+            return Err(StoreError::ReadOnly);
+        }
+        let Some(journal) = shared.journal.get() else {
+            return Ok(Permit { shared: Arc::clone(shared), estimate, ring_blocks: 0, nodes: 0 });
+        };
+        let bytes_max = journal.batch_bytes_max();
+        if estimate.bytes > bytes_max {
+            return Err(StoreError::BatchTooLarge { bytes: estimate.bytes, bytes_max });
+        }
+        let nodes = self.admit_nodes(class, estimate.items)?;
+        let mut permit = Permit { shared: Arc::clone(shared), estimate, ring_blocks: 0, nodes };
+        let cost = journal.cost_blocks(estimate.bytes, estimate.images);
+        journal.admit(cost, class == Class::Destage)?;
+        permit.ring_blocks = cost;
+        Ok(permit)
+    }
+
+    /// Claims free chunks for the nodes that `items` changes may copy or split.
+    fn admit_nodes(&self, class: Class, items: usize) -> Result<u64, StoreError> {
+        let shared = &self.shared;
+        let (bound, current) = {
+            let trees = shared.trees.read();
+            (trees.nodes_bound(items), trees.current_nodes)
+        };
+        let dirty_bytes =
+            (current + shared.frozen_nodes.load(Ordering::Relaxed)) * NODE_BYTES as u64;
+        if class == Class::Normal && dirty_bytes > shared.options.node_cache_bytes as u64 && current > 0 {
+            return Err(StoreError::Pressure(Pressure::Nodes));
+        }
+        let mut space = shared.space.lock();
+        if space.claim_nodes(bound, class == Class::Normal) {
+            return Ok(bound);
+        }
+        // A checkpoint turns claims into nodes and brings back what they superseded.
+        if current > 0 || space.pinned_blocks() > 0 {
+            return Err(StoreError::Pressure(Pressure::Nodes));
+        }
+        Err(StoreError::NoSpace)
     }
 
     /// Largest encoded batch that `admit` can ever grant.
     pub fn batch_bytes_max(&self) -> usize {
-        panic!("under construction")
+        self.shared.journal.get().map_or(usize::MAX, |journal| journal.batch_bytes_max())
     }
 
     /// The right to have `bytes` of data in flight at commit; `None` when the window of 1 MiB is used up: then wait for
     /// the data first, and commit without a slot.
     pub fn data_slot(&self, bytes: u64) -> Option<DataSlot> {
-        panic!("under construction")
+        let window = &self.shared.data_in_flight;
+        window
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+                (used + bytes <= DATA_WINDOW_BYTES).then_some(used + bytes)
+            })
+            .ok()?;
+        Some(DataSlot { shared: Arc::clone(&self.shared), bytes })
     }
 
     /// Applies the batch and appends it to the journal buffer; it is then visible, ordered, and durable once
     /// `force` has returned for its LSN. Reads tree nodes from the device if they are not cached, before anything is
     /// changed: an error leaves no trace. Never waits for the journal.
-    pub fn commit(&self, permit: Permit, batch: Batch) -> Result<Lsn, StoreError> {
-        panic!("under construction")
+    pub fn commit(&self, mut permit: Permit, mut batch: Batch) -> Result<Lsn, StoreError> {
+        let shared = &self.shared;
+        if batch.bytes() > permit.estimate.bytes {
+            let (bytes, bytes_max) = (batch.bytes(), permit.estimate.bytes);
+            return Err(StoreError::BatchTooLarge { bytes, bytes_max });
+        }
+        if let Some(failed) = shared.journal.get().and_then(|journal| journal.failure()) {
+            return Err(failed);
+        }
+        let pinned = Pinned::new(&shared.cache);
+        let mut trees = loop {
+            let trees = shared.trees.write();
+            match trees.check_resident(&batch, &pinned) {
+                Ok(()) => break trees,
+                Err(missing) => {
+                    drop(trees);
+                    pinned.load(&*shared.device, TreeId::MAIN, &missing)?;
+                }
+            }
+        };
+        let before = trees.current_nodes;
+        let lsn = trees.lsn.next();
+        trees.apply_items(&batch, &pinned, lsn);
+        trees.lsn = lsn;
+        let more = trees.current_nodes.saturating_sub(before);
+        let less = before.saturating_sub(trees.current_nodes);
+        {
+            let mut space = shared.space.lock();
+            for op in batch.ops.iter() {
+                match op {
+                    Op::Allocate { start, len } => space.commit_allocate(Run { start, len }),
+                    Op::Free { start, len } => space.commit_free(Run { start, len }),
+                    _ => {}
+                }
+            }
+            if shared.journal.get().is_some() {
+                space.adjust_claims(std::mem::take(&mut permit.nodes) + less, more);
+            }
+        }
+        if let Some(journal) = shared.journal.get() {
+            let bytes = batch.ops.encoded().to_vec();
+            journal.release(std::mem::take(&mut permit.ring_blocks));
+            let logged = journal.append(bytes, batch.data, batch.slots, trees.images.len());
+            assert_eq!(logged, lsn, "batches are logged in the order in which they are applied");
+        }
+        Ok(lsn)
     }
 
     /// LSN of the newest batch.
     pub fn last_lsn(&self) -> Lsn {
-        panic!("under construction")
+        self.shared.trees.read().lsn
     }
 
     /// Everything up to this LSN is durable.
     pub fn durable_lsn(&self) -> Lsn {
-        panic!("under construction")
+        match self.shared.journal.get() {
+            Some(journal) => journal.durable_lsn(),
+            None => Lsn(self.shared.checkpoint_lsn.load(Ordering::Relaxed)),
+        }
     }
 
     /// Makes everything up to `lsn` durable; no I/O if it already is. Blocks; the first caller leads and drives the
     /// device on its own thread, the others wait for it.
     pub fn force(&self, lsn: Lsn) -> Result<(), StoreError> {
-        panic!("under construction")
+        match self.shared.journal.get() {
+            Some(journal) => journal.force(lsn, &|pending| self.fill_record(pending)),
+            None => Ok(()),
+        }
     }
 
     /// Starts making everything up to `lsn` durable and calls `done` when it is, on the thread that drives the force
     /// ([`Store::drive`], or any blocking caller of [`Store::force`]).
     pub fn start_force(&self, lsn: Lsn, done: Box<dyn FnOnce(Result<(), StoreError>) + Send>) {
-        panic!("under construction")
+        match self.shared.journal.get() {
+            Some(journal) => journal.start_force(lsn, done),
+            None => done(Ok(())),
+        }
     }
 
     /// Advances started forces without blocking; true while some are still pending.
     pub fn drive(&self) -> bool {
-        panic!("under construction")
+        self.shared.journal.get().is_some_and(|journal| journal.drive(&|pending| self.fill_record(pending)))
     }
 
     /// Registers who fills records (held weakly).
     pub fn set_piggyback(&self, hook: Weak<dyn Piggyback>) {
-        panic!("under construction")
+        *self.shared.piggyback.lock() = Some(hook);
     }
 
-    /// Writes a checkpoint; logging and forces go on meanwhile. One at a time: a second caller waits for the first and
-    /// then writes its own. Call it without locks.
-    pub fn checkpoint(&self) -> Result<(), StoreError> {
-        panic!("under construction")
-    }
-
-    /// The last checkpoint of a session: everything is in it, and the superblock says clean.
-    pub fn close(&self) -> Result<(), StoreError> {
-        panic!("under construction")
+    fn fill_record(&self, pending: usize) {
+        let room = self.shared.options.piggyback_bytes.saturating_sub(pending);
+        if room == 0 {
+            return;
+        }
+        let hook = self.shared.piggyback.lock().as_ref().and_then(Weak::upgrade);
+        if let Some(hook) = hook {
+            hook.fill(room);
+        }
     }
 
     /// Latches the store after a failed data write (C8): nothing becomes durable any more.
-    pub fn fail(&self, cause: syncline_device::DeviceError) {
-        panic!("under construction")
+    pub fn fail(&self, cause: DeviceError) {
+        if let Some(journal) = self.shared.journal.get() {
+            journal.fail(latched(cause));
+        }
     }
 
     /// Stops at once, as a power cut would: nothing is written any more.
     pub fn shut_down(&self) {
-        panic!("under construction")
+        if let Some(journal) = self.shared.journal.get() {
+            journal.fail(StoreError::ShutDown);
+        }
     }
 
     /// The latched failure, if any.
     pub fn failure(&self) -> Option<StoreError> {
-        panic!("under construction")
+        self.shared.journal.get().and_then(|journal| journal.failure())
+    }
+
+    /// Runs a lookup under the read lock; loads what is missing without it and tries again.
+    fn look<T>(
+        &self,
+        lookup: impl Fn(&crate::shared::Trees, &dyn Resident) -> Result<T, Missing>,
+    ) -> Result<T, StoreError> {
+        let shared = &self.shared;
+        let missing = match lookup(&shared.trees.read(), &shared.cache) {
+            Ok(found) => return Ok(found),
+            Err(missing) => missing,
+        };
+        let pinned = Pinned::new(&shared.cache);
+        let mut missing = missing;
+        loop {
+            pinned.load(&*shared.device, TreeId::MAIN, &missing)?;
+            match lookup(&shared.trees.read(), &pinned) {
+                Ok(found) => return Ok(found),
+                Err(next) => missing = next,
+            }
+        }
+    }
+}
+
+impl crate::shared::Trees {
+    pub(crate) fn check_resident(&self, batch: &Batch, resident: &dyn Resident) -> Result<(), Missing> {
+        for op in batch.ops.iter() {
+            match op {
+                Op::Put { key, .. } | Op::Delete { key, .. } => self.main.check_resident(key, resident)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies everything of a batch but its space operations.
+    pub(crate) fn apply_items(&mut self, batch: &Batch, resident: &dyn Resident, lsn: Lsn) {
+        for op in batch.ops.iter() {
+            self.apply_op(&op, resident, lsn);
+        }
+    }
+
+    pub(crate) fn apply_op(&mut self, op: &Op<'_>, resident: &dyn Resident, lsn: Lsn) {
+        let mut editor = Editor {
+            resident,
+            freeze: self.freeze,
+            superseded: &mut self.superseded,
+            current_nodes: &mut self.current_nodes,
+        };
+        match *op {
+            Op::Put { key, value, .. } => self.main.put(key, value, &mut editor),
+            Op::Delete { key, .. } => self.main.delete(key, &mut editor),
+            Op::Image { tree, object, page, .. } => self.images.insert(tree, object, page, lsn),
+            Op::Drop { tree, object, first, end } => self.images.drop_range(tree, object, first, end),
+            Op::Allocate { .. } | Op::Free { .. } => {}
+        }
+    }
+
+    /// Bound on the nodes that `items` puts and deletes can make current.
+    pub(crate) fn nodes_bound(&self, items: usize) -> u64 {
+        crate::tree::nodes_bound(self.main.root_level(), items)
     }
 }

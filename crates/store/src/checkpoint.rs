@@ -1,0 +1,329 @@
+//! Checkpoints: the tree and the bitmaps as of one LSN, made durable while logging goes on.
+//!
+//! Freeze under the locks, in constant time: the root's `Arc`, the bitmaps, the frees, the journal's tail. Then,
+//! without them: dirty nodes bottom-up, bitmaps, `force(X)` (R1), flush, superblock, flush; then the frees are handed
+//! out (R11, R16) and the tail moves (R3). Forces and commits go on all the while and wait for none of it.
+
+use crate::journal::{RecordMeta, first_tail, latched};
+use crate::shared::{Durable, Shared};
+use crate::sync::Ordering;
+use crate::tree::page::Page;
+use crate::tree::{Node, Root};
+use crate::{Run, Store, StoreError};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use syncline_device::{Buffer, Device, Ticket};
+use syncline_format::node::{self, NodePointer};
+use syncline_format::superblock::{JournalTail, SUPERBLOCK_SLOTS, Superblock, VolumeState};
+use syncline_format::{Generation, Key, Lsn, NODE_BLOCKS, ObjectNo, TreeId, bitmap};
+
+/// Node and bitmap writes in flight.
+const WRITES_MAX: usize = 32;
+
+/// What was frozen.
+struct Frozen {
+    lsn: Lsn,
+    /// The oldest LSN whose record replay still needs (R2).
+    oldest: Lsn,
+    root: Root,
+    next_object: ObjectNo,
+}
+
+/// Why a checkpoint is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Regular,
+    /// The session ends: the superblock says clean.
+    Close,
+    /// Recovery ends: the superblock starts the session's epoch.
+    Recovery,
+}
+
+impl Store {
+    /// Writes a checkpoint; logging and forces go on meanwhile. One at a time: a second caller waits for the first and
+    /// then writes its own. Does no I/O if nothing changed since the last one. Call it without locks.
+    pub fn checkpoint(&self) -> Result<(), StoreError> {
+        self.write_checkpoint(Purpose::Regular)
+    }
+
+    /// The last checkpoint of a session: everything is in it, and the superblock says clean.
+    pub fn close(&self) -> Result<(), StoreError> {
+        if self.shared.journal.get().is_none() {
+            return Ok(());
+        }
+        self.write_checkpoint(Purpose::Close)
+    }
+
+    pub(crate) fn write_checkpoint(&self, purpose: Purpose) -> Result<(), StoreError> {
+        let shared = &self.shared;
+        if purpose != Purpose::Recovery {
+            let Some(journal) = shared.journal.get() else { return Err(StoreError::ReadOnly) };
+            if let Some(failed) = journal.failure() {
+                return Err(failed);
+            }
+        }
+        let mut durable = shared.checkpointing.lock();
+        let Some(frozen) = shared.freeze(&durable, purpose) else { return Ok(()) };
+        let mut writes = Writes { device: &*shared.device, in_flight: VecDeque::new() };
+        let written = self.write_frozen(&frozen, &durable, purpose, &mut writes);
+        // R8: whatever happened, no write of ours is in flight when we leave.
+        let settled = writes.wait_all();
+        match written.and_then(|written| settled.map(|()| written)).and_then(|(superblock, tail)| {
+            shared.device.flush()?;
+            self.write_superblock(superblock, tail, &mut durable)
+        }) {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                // The frozen state cannot be taken back: the volume stops here and recovers at the next open.
+                if let (Some(journal), StoreError::Device(cause)) = (shared.journal.get(), &error) {
+                    journal.fail(latched(cause.clone()));
+                } else if let Some(journal) = shared.journal.get() {
+                    journal.fail(error.clone());
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn write_frozen(
+        &self,
+        frozen: &Frozen,
+        durable: &Durable,
+        purpose: Purpose,
+        writes: &mut Writes<'_>,
+    ) -> Result<(Superblock, Option<RecordMeta>), StoreError> {
+        let shared = &self.shared;
+        let generation = durable.superblock.generation.next();
+        let root = match &frozen.root {
+            Root::Clean(_) => durable.superblock.root,
+            Root::Held(node) => {
+                let main = shared.write_node(node, generation, writes)?;
+                shared.write_root_leaf(main, generation, writes)?
+            }
+        };
+        for (group, slot, bits) in shared.space.lock().frozen_groups() {
+            let at = shared.layout().bitmap_slot(group, slot);
+            let bytes = bitmap::encode(&bits, group, at, generation, shared.volume);
+            writes.submit(at, Buffer::from_bytes(&bytes))?;
+        }
+        let (tail, record) = match shared.journal.get() {
+            Some(journal) => {
+                self.force(frozen.lsn)?;
+                let (tail, record) = journal.tail_for(frozen.oldest);
+                (tail, Some(record))
+            }
+            None => (first_tail(shared.options.epoch), None),
+        };
+        let free_blocks = shared.space.lock().frozen_free();
+        Ok((next_superblock(&durable.superblock, frozen, root, tail, free_blocks, purpose, shared), record))
+    }
+
+    fn write_superblock(
+        &self,
+        superblock: Superblock,
+        record: Option<RecordMeta>,
+        durable: &mut Durable,
+    ) -> Result<(), StoreError> {
+        let shared = &self.shared;
+        let slot = 1 - durable.slot;
+        let block = SUPERBLOCK_SLOTS[slot];
+        shared.device.write(block, vec![Arc::new(Buffer::from_bytes(&superblock.encode(block)))])?;
+        shared.device.flush()?;
+        // Durable. Only now may anything that the previous state named be reused.
+        let generation = superblock.generation;
+        shared.checkpoint_lsn.store(superblock.checkpoint_lsn.0, Ordering::Relaxed);
+        *durable = Durable { superblock, slot };
+        shared.settle();
+        shared.space.lock().thaw();
+        shared.frozen_nodes.store(0, Ordering::Relaxed);
+        shared.checkpoints.fetch_add(1, Ordering::Relaxed);
+        if let (Some(journal), Some(record)) = (shared.journal.get(), record) {
+            journal.checkpointed(&record, generation);
+        }
+        Ok(())
+    }
+}
+
+fn next_superblock(
+    old: &Superblock,
+    frozen: &Frozen,
+    root: NodePointer,
+    tail: JournalTail,
+    free_blocks: u64,
+    purpose: Purpose,
+    shared: &Shared,
+) -> Superblock {
+    Superblock {
+        generation: old.generation.next(),
+        state: if purpose == Purpose::Close { VolumeState::Clean } else { VolumeState::InUse },
+        checkpoint_lsn: frozen.lsn,
+        epoch: shared.options.epoch,
+        tail,
+        root,
+        next_object: frozen.next_object,
+        free_blocks,
+        ..old.clone()
+    }
+}
+
+impl Shared {
+    /// Takes the state as of now. `None` if a regular checkpoint would change nothing.
+    fn freeze(&self, durable: &Durable, purpose: Purpose) -> Option<Frozen> {
+        let mut trees = self.trees.write();
+        let mut space = self.space.lock();
+        let old = &durable.superblock;
+        let lsn = trees.lsn;
+        let oldest = trees.images.oldest().map_or(lsn, |image| image.min(lsn));
+        if purpose == Purpose::Regular && lsn == old.checkpoint_lsn && !self.tail_would_move(old, oldest) {
+            return None;
+        }
+        for node in std::mem::take(&mut trees.superseded) {
+            if let Some(home) = node.home.get() {
+                space.commit_free(Run { start: home.block, len: NODE_BLOCKS });
+            }
+        }
+        let root = match &trees.main.root {
+            Root::Held(node) if node.home.get().is_none() => trees.main.root.clone(),
+            Root::Held(node) => Root::Clean(*node.home.get().expect("just seen")),
+            Root::Clean(pointer) => Root::Clean(*pointer),
+        };
+        if matches!(root, Root::Held(_)) {
+            space.commit_free(Run { start: old.root.block, len: NODE_BLOCKS });
+        }
+        space.freeze();
+        trees.freeze += 1;
+        self.frozen_nodes.store(std::mem::take(&mut trees.current_nodes), Ordering::Relaxed);
+        let next_object = ObjectNo(self.next_object.load(Ordering::Relaxed));
+        Some(Frozen { lsn, oldest, root, next_object })
+    }
+
+    fn tail_would_move(&self, old: &Superblock, oldest: Lsn) -> bool {
+        self.journal.get().is_some_and(|journal| journal.tail_for(oldest).0 != old.tail)
+    }
+
+    /// Writes a frozen node after its children; returns where it lies.
+    fn write_node(
+        &self,
+        node: &Arc<Node>,
+        generation: Generation,
+        writes: &mut Writes<'_>,
+    ) -> Result<NodePointer, StoreError> {
+        if let Some(home) = node.home.get() {
+            return Ok(*home);
+        }
+        let mut page = node.page.clone();
+        for (index, child) in node.children.iter().enumerate() {
+            if let Some(child) = child {
+                let pointer = self.write_node(child, generation, writes)?;
+                page.set_value(index, &pointer.encode());
+            }
+        }
+        let (home, bytes) = self.place_page(page, generation)?;
+        writes.submit_shared(home.block, Arc::clone(&bytes))?;
+        self.cache.insert(Arc::new(Node::clean(Page::from_verified(bytes), home)));
+        node.home.set(home).expect("a node is written by one checkpoint");
+        Ok(home)
+    }
+
+    fn write_root_leaf(
+        &self,
+        main: NodePointer,
+        generation: Generation,
+        writes: &mut Writes<'_>,
+    ) -> Result<NodePointer, StoreError> {
+        let mut page = Page::empty(TreeId::ROOT, 0);
+        page.put(Key::tree(TreeId::MAIN), &main.encode()).expect("an empty page has room");
+        let (home, bytes) = self.place_page(page, generation)?;
+        // The claim for the next checkpoint's root leaf.
+        self.space.lock().adjust_claims(0, 1);
+        writes.submit_shared(home.block, bytes)?;
+        Ok(home)
+    }
+
+    /// Gives a page its place and seals it.
+    fn place_page(
+        &self,
+        page: Page,
+        generation: Generation,
+    ) -> Result<(NodePointer, Arc<Buffer>), StoreError> {
+        let block = {
+            let mut space = self.space.lock();
+            let block = space.allocate_node().ok_or(StoreError::NoSpace)?;
+            if self.journal.get().is_some() {
+                space.adjust_claims(1, 0);
+            }
+            block
+        };
+        let mut bytes = (**page.bytes()).clone();
+        let home = node::seal(&mut bytes, block, generation, self.volume);
+        Ok((home, Arc::new(bytes)))
+    }
+
+    /// After a checkpoint: nodes that were written and not changed since become clean, so that the cache's bound holds
+    /// again.
+    fn settle(&self) {
+        let mut trees = self.trees.write();
+        let home = match &mut trees.main.root {
+            Root::Clean(_) => return,
+            Root::Held(node) => match node.home.get() {
+                Some(home) => *home,
+                None => return settle_children(node),
+            },
+        };
+        trees.main.root = Root::Clean(home);
+    }
+}
+
+fn settle_children(node: &mut Arc<Node>) {
+    if node.children.iter().all(Option::is_none) {
+        return;
+    }
+    let node = Arc::make_mut(node);
+    for index in 0..node.children.len() {
+        let Some(child) = &mut node.children[index] else { continue };
+        match child.home.get().copied() {
+            Some(home) => {
+                node.children[index] = None;
+                node.page.set_value(index, &home.encode());
+            }
+            None => settle_children(child),
+        }
+    }
+}
+
+/// Writes of a checkpoint in flight, bounded.
+struct Writes<'a> {
+    device: &'a dyn Device,
+    in_flight: VecDeque<Ticket>,
+}
+
+impl Writes<'_> {
+    fn submit(&mut self, at: syncline_format::BlockNo, buffer: Buffer) -> Result<(), StoreError> {
+        self.submit_shared(at, Arc::new(buffer))
+    }
+
+    fn submit_shared(
+        &mut self,
+        at: syncline_format::BlockNo,
+        buffer: Arc<Buffer>,
+    ) -> Result<(), StoreError> {
+        if self.in_flight.len() >= WRITES_MAX
+            && let Some(oldest) = self.in_flight.pop_front()
+        {
+            self.device.wait(&oldest)?;
+        }
+        self.in_flight.push_back(self.device.submit_write(at, vec![buffer]));
+        Ok(())
+    }
+
+    fn wait_all(&mut self) -> Result<(), StoreError> {
+        let mut result = Ok(());
+        while let Some(ticket) = self.in_flight.pop_front() {
+            let done = self.device.wait(&ticket);
+            if result.is_ok() {
+                result = done;
+            }
+        }
+        Ok(result?)
+    }
+}

@@ -1,0 +1,322 @@
+//! The journal: a ring of records, group commit, and what is known to be durable.
+//!
+//! Batches wait in `pending` in LSN order. A *group* is begun by sealing all of them into records and submitting these;
+//! when the writes of every record not yet flushed, and the data of all their batches, have completed, one flush makes
+//! the whole group durable (R7). One group is on its way at a time; whoever arrives meanwhile is in the next one.
+//!
+//! The group is a state machine ([`Phase`]): a lone blocking caller drives it on its own thread without a hand-over;
+//! a caller that must not block starts it and polls. Exactly one thread drives at a time (`driven`).
+//!
+//! Positions in the ring are *virtual*: they grow for ever, the place is the remainder by the ring's length. A record is
+//! contiguous; if the rest of the lap is too short for it, the record starts the next lap and the rest counts as used
+//! until the tail has passed it.
+//!
+//! Locks: the journal's mutex is the innermost of the store (after the trees' and the space's).
+
+mod force;
+mod ring;
+
+pub(crate) use ring::{RecordMeta, Ring};
+
+use crate::batch::DataSlot;
+use crate::sync::{Condvar, Mutex};
+use crate::{Pressure, StoreError};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use syncline_device::{Buffer, Device, DeviceError, Ticket};
+use syncline_format::record::{self, RECORD_HEADER_BYTES, RecordInfo, record_blocks};
+use syncline_format::superblock::JournalTail;
+use syncline_format::{BLOCK_BYTES, BlockNo, Generation, Lsn, Sequence, VolumeId};
+
+/// Records stop growing here unless a single batch is larger.
+const GROUP_BYTES_TARGET: usize = 1 << 20;
+/// A batch is at most this share of the ring (R17).
+const RECORD_RING_SHARE: u64 = 8;
+/// Ring blocks kept for destage batches that are larger than the one block reserved per image.
+const DESTAGE_SLACK_BLOCKS: u64 = 4;
+
+/// Called when a started force has ended.
+pub(crate) type Done = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
+
+/// A batch that is applied but in no record yet.
+struct Pending {
+    bytes: Vec<u8>,
+    data: Vec<Ticket>,
+    slots: Vec<DataSlot>,
+}
+
+/// A submitted record that no flush covers yet.
+struct InFlight {
+    sequence: Sequence,
+    last_lsn: Lsn,
+    write: Ticket,
+    data: Vec<Ticket>,
+    /// Held until the record is durable; dropping them widens the data window again.
+    _slots: Vec<DataSlot>,
+}
+
+/// Where the current group stands.
+enum Phase {
+    Idle,
+    /// Waiting for the writes of all records up to `upto`.
+    Writing { upto: Sequence, lsn: Lsn },
+    /// All written; the flush is next or under way.
+    Flushing { upto: Sequence, lsn: Lsn, flush: Option<Ticket> },
+}
+
+/// What the journal's mutex guards.
+pub(crate) struct State {
+    ring: Ring,
+    pending: VecDeque<Pending>,
+    pending_bytes: usize,
+    /// Upper bound of the ring blocks that the pending batches will take.
+    pending_blocks: u64,
+    /// Ring blocks promised to permits.
+    permit_blocks: u64,
+    /// Live images, each with one block reserved for the batch that destages it.
+    images: u64,
+    /// LSN of the first pending batch.
+    next_lsn: Lsn,
+    in_flight: VecDeque<InFlight>,
+    known_flushed: Sequence,
+    durable: Lsn,
+    phase: Phase,
+    driven: bool,
+    waiters: Vec<(Lsn, Done)>,
+    generation: Generation,
+    failed: Option<StoreError>,
+    /// Groups that were made durable, and the batches in them (for statistics).
+    pub(crate) groups: u64,
+    pub(crate) grouped_batches: u64,
+}
+
+pub(crate) struct Journal {
+    // Constant.
+    device: Arc<dyn Device>,
+    volume: VolumeId,
+    start: BlockNo,
+    ring_blocks: u64,
+    epoch: u64,
+    stream_bytes: usize,
+    state: Mutex<State>,
+    /// Signalled when a group ends or the journal fails.
+    progress: Condvar,
+}
+
+/// What a journal is created with.
+pub(crate) struct JournalStart {
+    pub(crate) volume: VolumeId,
+    pub(crate) start: BlockNo,
+    pub(crate) ring_blocks: u64,
+    pub(crate) epoch: u64,
+    /// LSN that the last checkpoint holds.
+    pub(crate) lsn: Lsn,
+    pub(crate) generation: Generation,
+    pub(crate) stream_bytes: usize,
+}
+
+/// The tail of an epoch without records.
+pub(crate) fn first_tail(epoch: u64) -> JournalTail {
+    JournalTail { block: 0, sequence: Sequence(1), predecessor: epoch }
+}
+
+/// Largest record of a ring, in blocks.
+pub(crate) fn record_blocks_max(ring_blocks: u64) -> u64 {
+    (ring_blocks / RECORD_RING_SHARE).min((record::RECORD_BYTES_MAX / BLOCK_BYTES) as u64)
+}
+
+impl Journal {
+    /// The journal of a new epoch; its superblock is (or is about to be) durable.
+    pub(crate) fn new(device: Arc<dyn Device>, start: JournalStart) -> Journal {
+        let tail = first_tail(start.epoch);
+        Journal {
+            device,
+            volume: start.volume,
+            start: start.start,
+            ring_blocks: start.ring_blocks,
+            epoch: start.epoch,
+            stream_bytes: start.stream_bytes,
+            state: Mutex::new(State {
+                ring: Ring::new(start.ring_blocks, tail),
+                pending: VecDeque::new(),
+                pending_bytes: 0,
+                pending_blocks: 0,
+                permit_blocks: 0,
+                images: 0,
+                next_lsn: start.lsn.next(),
+                in_flight: VecDeque::new(),
+                known_flushed: Sequence(0),
+                durable: start.lsn,
+                phase: Phase::Idle,
+                driven: false,
+                waiters: Vec::new(),
+                generation: start.generation,
+                failed: None,
+                groups: 0,
+                grouped_batches: 0,
+            }),
+            progress: Condvar::new(),
+        }
+    }
+
+    /// Largest encoded batch.
+    pub(crate) fn batch_bytes_max(&self) -> usize {
+        record_blocks_max(self.ring_blocks) as usize * BLOCK_BYTES - RECORD_HEADER_BYTES
+    }
+
+    /// Ring blocks to promise for a batch: its own record in the worst case, and one block per image for the batch
+    /// that destages it.
+    pub(crate) fn cost_blocks(&self, bytes: usize, images: usize) -> u64 {
+        record_blocks(bytes) + images as u64
+    }
+
+    /// Promises room for a batch (R17). Destaging may use what is reserved for it.
+    pub(crate) fn admit(&self, cost_blocks: u64, destage: bool) -> Result<(), StoreError> {
+        let mut state = self.state.lock();
+        if let Some(failed) = &state.failed {
+            return Err(failed.clone());
+        }
+        let reserve = if destage { 0 } else { state.images + DESTAGE_SLACK_BLOCKS };
+        let wrap = record_blocks_max(self.ring_blocks);
+        let taken = state.ring.used() + state.pending_blocks + state.permit_blocks;
+        if taken + cost_blocks + reserve + wrap > self.ring_blocks {
+            return Err(StoreError::Pressure(Pressure::Journal));
+        }
+        state.permit_blocks += cost_blocks;
+        Ok(())
+    }
+
+    /// Takes back what `admit` promised.
+    pub(crate) fn release(&self, cost_blocks: u64) {
+        self.state.lock().permit_blocks -= cost_blocks;
+    }
+
+    /// Appends an applied batch. Called under the trees' lock, so batches arrive in the order in which they were
+    /// applied. Streams a long buffer out without a flush.
+    pub(crate) fn append(&self, bytes: Vec<u8>, data: Vec<Ticket>, slots: Vec<DataSlot>, images: u64) -> Lsn {
+        let mut state = self.state.lock();
+        state.images = images;
+        state.pending_bytes += bytes.len();
+        state.pending_blocks += record_blocks(bytes.len());
+        state.pending.push_back(Pending { bytes, data, slots });
+        let lsn = Lsn(state.next_lsn.0 + state.pending.len() as u64 - 1);
+        if state.pending_bytes > self.stream_bytes && state.failed.is_none() {
+            self.seal_pending(&mut state);
+        }
+        lsn
+    }
+
+    pub(crate) fn durable_lsn(&self) -> Lsn {
+        self.state.lock().durable
+    }
+
+    pub(crate) fn used_bytes(&self) -> u64 {
+        let state = self.state.lock();
+        (state.ring.used() + state.pending_blocks) * BLOCK_BYTES as u64
+    }
+
+    pub(crate) fn ring_bytes(&self) -> u64 {
+        self.ring_blocks * BLOCK_BYTES as u64
+    }
+
+    pub(crate) fn group_counters(&self) -> (u64, u64) {
+        let state = self.state.lock();
+        (state.groups, state.grouped_batches)
+    }
+
+    /// The tail to store for a checkpoint whose oldest needed LSN is `lsn` and whose force has succeeded: the record
+    /// that holds it, or the place of the next record if none does.
+    pub(crate) fn tail_for(&self, lsn: Lsn) -> (JournalTail, RecordMeta) {
+        self.state.lock().ring.tail_for(lsn)
+    }
+
+    /// A superblock with this tail is durable: the ring below it may be reused (R3).
+    pub(crate) fn checkpointed(&self, tail: &RecordMeta, generation: Generation) {
+        let mut state = self.state.lock();
+        state.ring.release_to(tail);
+        state.generation = generation;
+    }
+
+    /// Latches the journal (C8): every waiter, now and later, is told.
+    pub(crate) fn fail(&self, error: StoreError) {
+        let waiters = {
+            let mut state = self.state.lock();
+            if state.failed.is_none() {
+                state.failed = Some(error.clone());
+            }
+            std::mem::take(&mut state.waiters)
+        };
+        self.progress.notify_all();
+        for (_, done) in waiters {
+            done(Err(error.clone()));
+        }
+    }
+
+    pub(crate) fn failure(&self) -> Option<StoreError> {
+        self.state.lock().failed.clone()
+    }
+
+    /// Seals everything pending into records and submits them, without a flush.
+    fn seal_pending(&self, state: &mut State) {
+        while !state.pending.is_empty() {
+            self.seal_record(state);
+        }
+    }
+
+    fn seal_record(&self, state: &mut State) {
+        let bytes_max = self.batch_bytes_max().min(GROUP_BYTES_TARGET);
+        let mut count = 0;
+        let mut payload = 0;
+        for pending in &state.pending {
+            if count > 0 && payload + pending.bytes.len() > bytes_max {
+                break;
+            }
+            payload += pending.bytes.len();
+            count += 1;
+        }
+        let blocks = record_blocks(payload);
+        let place = state.ring.place(blocks);
+        let at = self.start.plus(place.block);
+        let mut buffer = Buffer::zeroed(blocks as usize);
+        let mut offset = RECORD_HEADER_BYTES;
+        let (mut data, mut slots) = (Vec::new(), Vec::new());
+        for pending in state.pending.drain(..count) {
+            buffer[offset..offset + pending.bytes.len()].copy_from_slice(&pending.bytes);
+            offset += pending.bytes.len();
+            state.pending_bytes -= pending.bytes.len();
+            state.pending_blocks -= record_blocks(pending.bytes.len());
+            data.extend(pending.data);
+            slots.extend(pending.slots);
+        }
+        let info = RecordInfo {
+            epoch: self.epoch,
+            sequence: place.sequence,
+            predecessor: place.predecessor,
+            known_flushed: state.known_flushed,
+            generation: state.generation,
+            first_lsn: state.next_lsn,
+            batches: count as u32,
+            payload_bytes: payload as u32,
+        };
+        let sum = record::seal(&mut buffer, at, &info, self.volume);
+        state.ring.push(&place, blocks, sum, info.last_lsn());
+        state.next_lsn = info.last_lsn().next();
+        state.grouped_batches += count as u64;
+        let write = self.device.submit_write(at, vec![Arc::new(buffer)]);
+        state.in_flight.push_back(InFlight {
+            sequence: place.sequence,
+            last_lsn: info.last_lsn(),
+            write,
+            data,
+            _slots: slots,
+        });
+    }
+}
+
+/// The latched form of a device's error.
+pub(crate) fn latched(cause: DeviceError) -> StoreError {
+    match cause {
+        DeviceError::ShutDown => StoreError::ShutDown,
+        cause => StoreError::Failed { cause },
+    }
+}

@@ -1,0 +1,126 @@
+//! Positions in the ring and the records between tail and head.
+
+use std::collections::VecDeque;
+use syncline_format::superblock::JournalTail;
+use syncline_format::{Lsn, Sequence};
+
+/// A record between tail and head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RecordMeta {
+    /// Virtual position of its first block.
+    pub(crate) position: u64,
+    pub(crate) sequence: Sequence,
+    pub(crate) predecessor: u64,
+    pub(crate) last_lsn: Lsn,
+}
+
+/// Where the next record goes.
+pub(crate) struct Place {
+    position: u64,
+    /// Block within the ring.
+    pub(crate) block: u64,
+    pub(crate) sequence: Sequence,
+    pub(crate) predecessor: u64,
+}
+
+pub(crate) struct Ring {
+    blocks: u64,
+    tail: u64,
+    head: u64,
+    next_sequence: Sequence,
+    last_checksum: u64,
+    records: VecDeque<RecordMeta>,
+}
+
+impl Ring {
+    /// An empty ring whose next record is the one that `tail` describes.
+    pub(crate) fn new(blocks: u64, tail: JournalTail) -> Ring {
+        Ring {
+            blocks,
+            tail: tail.block,
+            head: tail.block,
+            next_sequence: tail.sequence,
+            last_checksum: tail.predecessor,
+            records: VecDeque::new(),
+        }
+    }
+
+    /// Blocks between tail and head, laps' unused ends included.
+    pub(crate) fn used(&self) -> u64 {
+        self.head - self.tail
+    }
+
+    /// The place of a record of `blocks` blocks.
+    pub(crate) fn place(&self, blocks: u64) -> Place {
+        let rest = self.blocks - self.head % self.blocks;
+        let position = if rest < blocks { self.head + rest } else { self.head };
+        assert!(position + blocks - self.tail <= self.blocks, "admission keeps the ring from overrunning its tail");
+        Place {
+            position,
+            block: position % self.blocks,
+            sequence: self.next_sequence,
+            predecessor: self.last_checksum,
+        }
+    }
+
+    /// Enters the record that was placed.
+    pub(crate) fn push(&mut self, place: &Place, blocks: u64, checksum: u64, last_lsn: Lsn) {
+        self.records.push_back(RecordMeta {
+            position: place.position,
+            sequence: place.sequence,
+            predecessor: place.predecessor,
+            last_lsn,
+        });
+        self.head = place.position + blocks;
+        self.next_sequence = place.sequence.next();
+        self.last_checksum = checksum;
+    }
+
+    /// The record that holds `lsn`, or the place of the next record if none does.
+    pub(crate) fn tail_for(&self, lsn: Lsn) -> (JournalTail, RecordMeta) {
+        let next = RecordMeta {
+            position: self.head,
+            sequence: self.next_sequence,
+            predecessor: self.last_checksum,
+            last_lsn: lsn,
+        };
+        let index = self.records.partition_point(|record| record.last_lsn < lsn);
+        let record = self.records.get(index).copied().unwrap_or(next);
+        let tail = JournalTail {
+            block: record.position % self.blocks,
+            sequence: record.sequence,
+            predecessor: record.predecessor,
+        };
+        (tail, record)
+    }
+
+    /// Everything before `tail` may be overwritten.
+    pub(crate) fn release_to(&mut self, tail: &RecordMeta) {
+        assert!(tail.position >= self.tail, "the tail only moves forward");
+        self.tail = tail.position;
+        while self.records.front().is_some_and(|record| record.position < tail.position) {
+            self.records.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_that_does_not_fit_the_lap_starts_the_next_one() {
+        let mut ring = Ring::new(10, JournalTail { block: 0, sequence: Sequence(1), predecessor: 7 });
+        let place = ring.place(8);
+        assert_eq!((place.block, place.sequence, place.predecessor), (0, Sequence(1), 7));
+        ring.push(&place, 8, 11, Lsn(3));
+        let (_, tail) = ring.tail_for(Lsn(4));
+        ring.release_to(&tail);
+        let place = ring.place(4);
+        assert_eq!((place.block, place.predecessor), (0, 11));
+        ring.push(&place, 4, 12, Lsn(5));
+        assert_eq!(ring.used(), 6, "the lap's unused end counts");
+        let (tail, _) = ring.tail_for(Lsn(4));
+        assert_eq!((tail.block, tail.sequence, tail.predecessor), (0, Sequence(2), 11));
+    }
+}

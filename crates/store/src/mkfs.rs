@@ -1,0 +1,162 @@
+//! Formatting a device.
+//!
+//! Order: the old superblocks are wiped and flushed, everything else is written and flushed, then the new superblock:
+//! an interrupted `mkfs` leaves no volume rather than half of one. The whole journal is written once, so that on a host
+//! file no later flush has to convert unwritten extents.
+
+use crate::journal::first_tail;
+use crate::tree::page::Page;
+use crate::{FormatOptions, Store, StoreError};
+use std::sync::Arc;
+use syncline_device::{Buffer, Device};
+use syncline_format::bitmap::{self, BITMAP_WORDS, Bits};
+use syncline_format::layout::{GROUP_HEAD_BLOCKS, Layout};
+use syncline_format::node::{self, NodePointer};
+use syncline_format::superblock::{SUPERBLOCK_SLOTS, Superblock, VolumeState};
+use syncline_format::{
+    BLOCK_BYTES, BlockNo, Generation, GroupNo, Key, Kind, Lsn, NODE_BLOCKS, ObjectNo, TreeId, VolumeId,
+};
+
+const ZERO_BLOCKS: u64 = 256;
+const FIRST: Generation = Generation(1);
+
+impl Store {
+    /// Formats the device. `progress` is told (done, of) bytes.
+    ///
+    /// Errors: `Layout` when the size or the journal's size is impossible; device errors.
+    pub fn format(
+        device: &dyn Device,
+        options: &FormatOptions,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<(), StoreError> {
+        let blocks = options.blocks.unwrap_or(device.blocks());
+        let layout = Layout::new(blocks, options.journal_blocks)
+            .and_then(|layout| layout.validate(device.blocks()).map(|()| layout))
+            .map_err(StoreError::Layout)?;
+        wipe(device, &layout)?;
+        let volume = volume_id(options);
+        let main = layout.groups_start.plus(u64::from(NODE_BLOCKS));
+        let root = main.plus(u64::from(NODE_BLOCKS));
+        zero_journal(device, &layout, progress)?;
+        write_bitmaps(device, &layout, volume)?;
+        let main_pointer = write_leaf(device, TreeId::MAIN, main, volume, &options.items)?;
+        let root_items = [(Key::tree(TreeId::MAIN), main_pointer.encode().to_vec())];
+        let root_pointer = write_leaf(device, TreeId::ROOT, root, volume, &root_items)?;
+        device.flush()?;
+        let superblock = superblock(options, layout, root_pointer);
+        for block in [SUPERBLOCK_SLOTS[0], layout.backup_start(), layout.backup_start().plus(1)] {
+            device.write(block, vec![Arc::new(Buffer::from_bytes(&superblock.encode(block)))])?;
+        }
+        device.flush()?;
+        Ok(())
+    }
+}
+
+fn volume_id(options: &FormatOptions) -> VolumeId {
+    let mut first = [0; 8];
+    first.copy_from_slice(&options.uuid[..8]);
+    VolumeId(u64::from_le_bytes(first))
+}
+
+fn superblock(options: &FormatOptions, layout: Layout, root: NodePointer) -> Superblock {
+    let objects = options.items.iter().filter(|(key, _)| key.kind == Kind::Inode);
+    let next_object = objects.map(|(key, _)| key.object.0 + 1).max().unwrap_or(1);
+    Superblock {
+        uuid: options.uuid,
+        label: options.label.clone(),
+        generation: FIRST,
+        state: VolumeState::Clean,
+        layout,
+        checkpoint_lsn: Lsn(0),
+        epoch: options.epoch,
+        tail: first_tail(options.epoch),
+        root,
+        hash_seed: options.hash_seed,
+        next_object: ObjectNo(next_object),
+        free_blocks: layout.data_blocks() - 2 * u64::from(NODE_BLOCKS),
+        created_seconds: options.created_seconds,
+        created_nanoseconds: options.created_nanoseconds,
+    }
+}
+
+fn wipe(device: &dyn Device, layout: &Layout) -> Result<(), StoreError> {
+    let head = layout.journal_start.0;
+    device.write(BlockNo(0), vec![Arc::new(Buffer::zeroed(head as usize))])?;
+    device.write(layout.backup_start(), vec![Arc::new(Buffer::zeroed(2))])?;
+    device.flush()?;
+    Ok(())
+}
+
+fn zero_journal(
+    device: &dyn Device,
+    layout: &Layout,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<(), StoreError> {
+    let zeros = Arc::new(Buffer::zeroed(ZERO_BLOCKS as usize));
+    let total = layout.journal_blocks * BLOCK_BYTES as u64;
+    let mut done = 0;
+    while done < layout.journal_blocks {
+        let blocks = ZERO_BLOCKS.min(layout.journal_blocks - done);
+        let buffer = match blocks {
+            ZERO_BLOCKS => Arc::clone(&zeros),
+            rest => Arc::new(Buffer::zeroed(rest as usize)),
+        };
+        device.write(layout.journal_start.plus(done), vec![buffer])?;
+        done += blocks;
+        progress(done * BLOCK_BYTES as u64, total);
+    }
+    Ok(())
+}
+
+/// The bits of a group in which nothing but the slots is in use.
+pub(crate) fn empty_bits(layout: &Layout, group: GroupNo) -> Bits {
+    let mut bits = [u64::MAX; BITMAP_WORDS];
+    for index in GROUP_HEAD_BLOCKS as usize..layout.group_len(group) as usize {
+        bits[index / 64] &= !(1 << (index % 64));
+    }
+    bits
+}
+
+fn write_bitmaps(device: &dyn Device, layout: &Layout, volume: VolumeId) -> Result<(), StoreError> {
+    let mut in_flight = std::collections::VecDeque::new();
+    for number in 0..layout.group_count() {
+        let group = GroupNo(number);
+        let mut bits = empty_bits(layout, group);
+        if number == 0 {
+            // The first two trees' leaves.
+            for index in NODE_BLOCKS..3 * NODE_BLOCKS {
+                bits[index as usize / 64] |= 1 << (index % 64);
+            }
+        }
+        let at = layout.bitmap_slot(group, 0);
+        let mut buffer = Buffer::zeroed(2);
+        buffer[..BLOCK_BYTES].copy_from_slice(&bitmap::encode(&bits, group, at, FIRST, volume));
+        in_flight.push_back(device.submit_write(at, vec![Arc::new(buffer)]));
+        if in_flight.len() >= 64
+            && let Some(ticket) = in_flight.pop_front()
+        {
+            device.wait(&ticket)?;
+        }
+    }
+    for ticket in in_flight {
+        device.wait(&ticket)?;
+    }
+    Ok(())
+}
+
+fn write_leaf(
+    device: &dyn Device,
+    tree: TreeId,
+    at: BlockNo,
+    volume: VolumeId,
+    items: &[(Key, Vec<u8>)],
+) -> Result<NodePointer, StoreError> {
+    let mut page = Page::empty(tree, 0);
+    for (key, value) in items {
+        page.put(*key, value).map_err(|_| StoreError::NoSpace)?;
+    }
+    let mut bytes = (**page.bytes()).clone();
+    let pointer = node::seal(&mut bytes, at, FIRST, volume);
+    device.write(at, vec![Arc::new(bytes)])?;
+    Ok(pointer)
+}

@@ -1,0 +1,269 @@
+//! Opening a volume: superblock, bitmaps, replay, and the checkpoint that ends recovery.
+
+use crate::images::ImageIndex;
+use crate::journal::{Journal, JournalStart};
+use crate::ring_scan::RingReader;
+use crate::shared::{Durable, Shared, Trees};
+use crate::space::SpaceMap;
+use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, RwLock};
+use crate::tree::cache::NodeCache;
+use crate::tree::{Root, Tree};
+use crate::{Store, StoreError, StoreOptions, checkpoint, mkfs, replay};
+use std::sync::{Arc, OnceLock};
+use syncline_device::{Buffer, Device, ReadRequest};
+use syncline_format::bitmap::{self, Bits};
+use syncline_format::node::NodePointer;
+use syncline_format::superblock::{SUPERBLOCK_SLOTS, Superblock, VolumeState};
+use syncline_format::{BLOCK_BYTES, BlockNo, FormatError, Generation, GroupNo, Key, TreeId};
+
+/// Groups whose bitmaps are read at a time.
+const GROUPS_PER_READ: usize = 256;
+
+/// A page image that recovery found live.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PageImage {
+    pub tree: TreeId,
+    pub object: syncline_format::ObjectNo,
+    pub page: u64,
+    /// The whole page, 4096 bytes.
+    pub bytes: Vec<u8>,
+}
+
+/// What recovery did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RecoverySummary {
+    /// Records of the chain.
+    pub records: u64,
+    /// Batches newer than the checkpoint that were applied.
+    pub batches: u64,
+    /// Page images that were live at the end.
+    pub images: u64,
+    /// 1 if the log was cut before its end because a batch's data was not whole.
+    pub records_cut: u64,
+}
+
+/// A volume being opened: the journal is replayed in memory, nothing is written yet. Batches committed to
+/// [`Recovery::store`] are applied without being logged; [`Recovery::finish`] makes them durable by a checkpoint.
+pub struct Recovery {
+    store: Arc<Store>,
+    images: Vec<PageImage>,
+    summary: RecoverySummary,
+    /// Groups have a slot newer than the superblock, or something was replayed: a whole checkpoint is needed.
+    changed: bool,
+}
+
+impl Store {
+    /// Opens a volume: chooses the superblock, loads the bitmaps, replays the journal in memory. Writes nothing, but
+    /// flushes the device unless the volume is opened read-only (R13).
+    pub fn open(device: Arc<dyn Device>, options: StoreOptions) -> Result<Recovery, StoreError> {
+        let durable = choose_superblock(&*device)?;
+        let superblock = durable.superblock.clone();
+        if !options.read_only {
+            device.flush()?;
+        }
+        let (bitmaps, newer) = load_bitmaps(&*device, &superblock)?;
+        let mut space = SpaceMap::new(superblock.layout, bitmaps);
+        for group in &newer {
+            // R9: a slot newer than the superblock must not survive to be taken for current one day.
+            space.mark_dirty(*group);
+        }
+        // The root tree's leaf is written by every checkpoint that changes anything.
+        space.adjust_claims(0, 1);
+        let volume = superblock.volume_id();
+        let cache = NodeCache::new(options.node_cache_bytes, volume, superblock.layout);
+        let main = main_root(&*device, &cache, &superblock)?;
+        let shared = Arc::new(Shared {
+            volume,
+            cache,
+            journal: OnceLock::new(),
+            checkpointing: Mutex::new(durable),
+            trees: RwLock::new(Trees {
+                main: Tree { id: TreeId::MAIN, root: Root::Clean(main) },
+                freeze: 1,
+                superseded: Vec::new(),
+                current_nodes: 0,
+                images: ImageIndex::default(),
+                lsn: superblock.checkpoint_lsn,
+            }),
+            space: Mutex::new(space),
+            piggyback: Mutex::new(None),
+            next_object: AtomicU64::new(superblock.next_object.0),
+            data_in_flight: AtomicU64::new(0),
+            checkpoints: AtomicU64::new(0),
+            checkpoint_lsn: AtomicU64::new(superblock.checkpoint_lsn.0),
+            opened: AtomicBool::new(false),
+            layout: superblock.layout,
+            frozen_nodes: AtomicU64::new(0),
+            device,
+            options,
+        });
+        let mut reader = RingReader::new(&*shared.device, &superblock);
+        let chain = reader.chain()?;
+        let replayed = replay::replay(&shared, &superblock, &mut reader, &chain)?;
+        if superblock.state != VolumeState::Clean || !chain.is_empty() {
+            reader.search_beyond(replayed.end)?;
+        }
+        let changed = !newer.is_empty() || !chain.is_empty();
+        let store = Arc::new(Store { shared });
+        Ok(Recovery { store, images: replayed.images, summary: replayed.summary, changed })
+    }
+}
+
+impl Recovery {
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    /// Takes the live page images. A writable volume has to destage them all before `finish` (R10); a read-only one
+    /// serves them from memory.
+    pub fn take_images(&mut self) -> Vec<PageImage> {
+        std::mem::take(&mut self.images)
+    }
+
+    pub fn summary(&self) -> RecoverySummary {
+        self.summary
+    }
+
+    /// Whether the volume had been closed cleanly and nothing had to be replayed.
+    pub fn was_clean(&self) -> bool {
+        !self.changed
+    }
+
+    /// Ends recovery: the checkpoint that starts the new epoch (nothing is written when read-only).
+    ///
+    /// Every writable session has an epoch of its own, even after a clean close: no record of it is written before the
+    /// superblock that names it is durable (R10).
+    pub fn finish(self) -> Result<Arc<Store>, StoreError> {
+        let shared = &self.store.shared;
+        if !shared.options.read_only {
+            assert_eq!(shared.trees.read().images.len(), 0, "recovery destages all images before it ends");
+            self.store.write_checkpoint(checkpoint::Purpose::Recovery)?;
+            let durable = shared.checkpointing.lock();
+            let journal = Journal::new(
+                Arc::clone(&shared.device),
+                JournalStart {
+                    volume: shared.volume,
+                    start: shared.layout.journal_start,
+                    ring_blocks: shared.layout.journal_blocks,
+                    epoch: shared.options.epoch,
+                    lsn: durable.superblock.checkpoint_lsn,
+                    generation: durable.superblock.generation,
+                    stream_bytes: shared.options.stream_bytes,
+                },
+            );
+            assert!(shared.journal.set(journal).is_ok(), "recovery ends once");
+        }
+        shared.opened.store(true, Ordering::Release);
+        Ok(self.store)
+    }
+}
+
+/// The valid superblock of the highest generation. The backups at the end are never chosen here.
+fn choose_superblock(device: &dyn Device) -> Result<Durable, StoreError> {
+    let mut best: Option<Durable> = None;
+    let mut failure: Option<FormatError> = None;
+    for (slot, block) in SUPERBLOCK_SLOTS.into_iter().enumerate() {
+        let mut bytes = Buffer::zeroed(1);
+        device.read(block, &mut bytes)?;
+        match Superblock::decode(&bytes, block, device.blocks()) {
+            Ok(superblock) => {
+                if best.as_ref().is_none_or(|best| best.superblock.generation < superblock.generation) {
+                    best = Some(Durable { superblock, slot });
+                }
+            }
+            // A slot that was never written says less than one that another version wrote.
+            Err(error) if failure.is_none() || !matches!(error, FormatError::Magic { .. }) => {
+                failure = Some(error);
+            }
+            Err(_) => {}
+        }
+    }
+    match (best, failure) {
+        (_, Some(source @ (FormatError::Version { .. } | FormatError::Features { .. }))) => {
+            Err(StoreError::NoSuperblock { source })
+        }
+        (Some(best), _) => Ok(best),
+        (None, Some(source)) => Err(StoreError::NoSuperblock { source }),
+        (None, None) => unreachable!("two slots were read"),
+    }
+}
+
+type Bitmaps = Vec<(u8, Arc<Bits>)>;
+
+/// The current bitmap of each group, and the groups that also have a slot newer than the superblock.
+fn load_bitmaps(device: &dyn Device, superblock: &Superblock) -> Result<(Bitmaps, Vec<u32>), StoreError> {
+    let layout = &superblock.layout;
+    let count = layout.group_count() as usize;
+    let mut bitmaps = Bitmaps::with_capacity(count);
+    let mut newer = Vec::new();
+    // Groups that nothing uses share one copy of their bits.
+    let empty = Arc::new(mkfs::empty_bits(layout, GroupNo(0)));
+    let mut first = 0;
+    while first < count {
+        let groups = GROUPS_PER_READ.min(count - first);
+        let mut buffers: Vec<Buffer> = (0..groups).map(|_| Buffer::zeroed(2)).collect();
+        let mut requests: Vec<ReadRequest<'_>> = buffers
+            .iter_mut()
+            .enumerate()
+            .map(|(i, into)| ReadRequest { at: layout.group_start(GroupNo((first + i) as u32)), into })
+            .collect();
+        device.read_many(&mut requests)?;
+        for (index, bytes) in buffers.iter().enumerate() {
+            let group = GroupNo((first + index) as u32);
+            let (slot, bits) = current_slot(bytes, group, superblock, &mut newer)?;
+            let bits = if *bits == *empty { Arc::clone(&empty) } else { Arc::from(bits) };
+            bitmaps.push((slot, bits));
+        }
+        first += groups;
+    }
+    Ok((bitmaps, newer))
+}
+
+fn current_slot(
+    bytes: &[u8],
+    group: GroupNo,
+    superblock: &Superblock,
+    newer: &mut Vec<u32>,
+) -> Result<(u8, Box<Bits>), StoreError> {
+    let mut best: Option<(Generation, u8, Box<Bits>)> = None;
+    let mut failure = None;
+    for slot in 0..2u8 {
+        let at: BlockNo = superblock.layout.bitmap_slot(group, slot);
+        let from = usize::from(slot) * BLOCK_BYTES;
+        match bitmap::decode(&bytes[from..from + BLOCK_BYTES], group, at, superblock.volume_id()) {
+            Ok((generation, _)) if generation > superblock.generation => newer.push(group.0),
+            Ok((generation, bits)) => {
+                if best.as_ref().is_none_or(|(best, _, _)| *best < generation) {
+                    best = Some((generation, slot, bits));
+                }
+            }
+            Err(source) => failure = Some(StoreError::Corrupt { block: at, source }),
+        }
+    }
+    match (best, failure) {
+        (Some((_, slot, bits)), _) => Ok((slot, bits)),
+        (None, Some(error)) => Err(error),
+        (None, None) => Err(StoreError::Inconsistent {
+            block: superblock.layout.bitmap_slot(group, 0),
+            what: "both slots of the bitmap are newer than the superblock",
+        }),
+    }
+}
+
+/// Pointer to the main tree's root, from the root tree.
+fn main_root(
+    device: &dyn Device,
+    cache: &NodeCache,
+    superblock: &Superblock,
+) -> Result<NodePointer, StoreError> {
+    let block = superblock.root.block;
+    let leaf = cache.load(device, TreeId::ROOT, &superblock.root)?;
+    if !leaf.is_leaf() {
+        return Err(StoreError::Inconsistent { block, what: "the root tree has more than one leaf" });
+    }
+    match leaf.page.search(Key::tree(TreeId::MAIN)) {
+        Ok(index) => NodePointer::decode(leaf.page.value(index))
+            .map_err(|source| StoreError::Corrupt { block, source }),
+        Err(_) => Err(StoreError::Inconsistent { block, what: "the root tree does not name the main tree" }),
+    }
+}

@@ -1,0 +1,81 @@
+//! What every handle of one opened volume shares, and the lock order.
+//!
+//! Locks, outermost first: `checkpointing`, `trees`, `space`, the journal's own. None of them is held while a node is
+//! read from the device, and only `checkpointing` while anything is written.
+
+use crate::StoreOptions;
+use crate::images::ImageIndex;
+use crate::journal::Journal;
+use crate::space::SpaceMap;
+use crate::store::Piggyback;
+use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, RwLock};
+use crate::tree::cache::NodeCache;
+use crate::tree::{Node, Tree};
+use std::sync::{Arc, OnceLock, Weak};
+use syncline_device::Device;
+use syncline_format::layout::Layout;
+use syncline_format::superblock::Superblock;
+use syncline_format::{Lsn, VolumeId};
+
+pub(crate) struct Shared {
+    // Constant after open.
+    pub(crate) device: Arc<dyn Device>,
+    pub(crate) volume: VolumeId,
+    pub(crate) options: StoreOptions,
+    pub(crate) cache: NodeCache,
+    /// Absent while the volume recovers and when it is read-only: batches are applied without being logged.
+    pub(crate) journal: OnceLock<Journal>,
+    /// The durable superblock and its slot. One checkpoint at a time holds this.
+    pub(crate) checkpointing: Mutex<Durable>,
+    pub(crate) trees: RwLock<Trees>,
+    pub(crate) space: Mutex<SpaceMap>,
+    pub(crate) piggyback: Mutex<Option<Weak<dyn Piggyback>>>,
+    pub(crate) next_object: AtomicU64,
+    /// Bytes of data in flight whose batches are logged already.
+    pub(crate) data_in_flight: AtomicU64,
+    pub(crate) checkpoints: AtomicU64,
+    /// LSN of the last durable checkpoint.
+    pub(crate) checkpoint_lsn: AtomicU64,
+    /// Recovery is over (a read-only volume has no journal even then).
+    pub(crate) opened: AtomicBool,
+    pub(crate) layout: Layout,
+    /// Nodes of the running checkpoint that are still in memory because of it.
+    pub(crate) frozen_nodes: AtomicU64,
+}
+
+/// The state that the last durable superblock describes.
+pub(crate) struct Durable {
+    pub(crate) superblock: Superblock,
+    /// 0 or 1; the next superblock goes to the other one (R9).
+    pub(crate) slot: usize,
+}
+
+/// What the trees' lock guards.
+pub(crate) struct Trees {
+    pub(crate) main: Tree,
+    /// Number of the current freeze; nodes of it may be edited in place.
+    pub(crate) freeze: u64,
+    /// Nodes that left the tree and have (or will have) a home to be freed at the next freeze.
+    pub(crate) superseded: Vec<Arc<Node>>,
+    pub(crate) current_nodes: u64,
+    pub(crate) images: ImageIndex,
+    /// LSN of the newest applied batch.
+    pub(crate) lsn: Lsn,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Shared({:?})", self.volume)
+    }
+}
+
+impl Shared {
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Whether recovery is over.
+    pub(crate) fn open_for_use(&self) -> bool {
+        self.opened.load(Ordering::Acquire)
+    }
+}

@@ -1,0 +1,565 @@
+//! Space: who owns which block, now and as of the frozen checkpoint.
+//!
+//! Each group has two bitmaps in memory. `committed` is what the next checkpoint stores: blocks that items and nodes
+//! name. `used` is what the allocator sees: additionally blocks reserved for writes that no batch has logged yet, and
+//! blocks that were freed but are *pinned* until a checkpoint that contains the free is durable (R11). So `used` is
+//! always a superset of `committed`.
+//!
+//! While a checkpoint is being written, a group that changes first keeps its frozen bits aside (R15); the checkpoint's
+//! own nodes enter both.
+//!
+//! Tree nodes are aligned chunks of four blocks. Two invariants keep a checkpoint from ever starving, whatever the
+//! fragmentation: the number of wholly free chunks never falls below the nodes that pending changes may need
+//! (`node_claims`), and the free blocks outside of those chunks never fall below what has been reserved for data (R18).
+
+use crate::StoreError;
+use crate::store::Run;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use syncline_format::bitmap::{BITMAP_WORDS, Bits};
+use syncline_format::layout::{GROUP_HEAD_BLOCKS, Layout};
+use syncline_format::{BlockNo, GroupNo, NODE_BLOCKS};
+
+/// One bit per chunk of a word: the chunk's first block.
+const CHUNK_FIRST: u64 = 0x1111_1111_1111_1111;
+/// Candidate runs looked at before the longest is taken.
+const RUN_CANDIDATES_MAX: u32 = 32;
+
+pub(crate) struct Group {
+    committed: Arc<Bits>,
+    used: Arc<Bits>,
+    /// The bits as of the freeze, once the group has changed since.
+    frozen: Option<Arc<Bits>>,
+    free: u32,
+    free_chunks: u32,
+    /// Slot that is current under the last durable superblock (R9).
+    pub(crate) slot: u8,
+}
+
+pub(crate) struct SpaceMap {
+    layout: Layout,
+    groups: Vec<Group>,
+    /// Free for the allocator.
+    free: u64,
+    free_chunks: u64,
+    committed_free: u64,
+    /// Promised to data.
+    reserved: u64,
+    /// Chunks that pending changes may need for nodes.
+    node_claims: u64,
+    /// Chunks kept for freeing space on a full volume.
+    headroom: u64,
+    /// Groups whose committed bits differ from their slot on the device.
+    dirty: BTreeSet<u32>,
+    /// Groups that the running checkpoint has to write; `None` when none runs.
+    frozen_dirty: Option<BTreeSet<u32>>,
+    /// Freed by batches since the last freeze.
+    pinned: Vec<Run>,
+    pinned_blocks: u64,
+    /// Freed up to the frozen LSN.
+    frozen_pinned: Vec<Run>,
+    data_cursor: BlockNo,
+    node_cursor: BlockNo,
+}
+
+impl SpaceMap {
+    /// Takes over the bitmaps of a volume being opened.
+    pub(crate) fn new(layout: Layout, bitmaps: Vec<(u8, Arc<Bits>)>) -> SpaceMap {
+        let mut map = SpaceMap {
+            layout,
+            groups: Vec::with_capacity(bitmaps.len()),
+            free: 0,
+            free_chunks: 0,
+            committed_free: 0,
+            reserved: 0,
+            node_claims: 0,
+            headroom: 0,
+            dirty: BTreeSet::new(),
+            frozen_dirty: None,
+            pinned: Vec::new(),
+            pinned_blocks: 0,
+            frozen_pinned: Vec::new(),
+            data_cursor: layout.groups_start,
+            node_cursor: layout.groups_start.plus((layout.blocks - layout.groups_start.0) / 8 * 7),
+        };
+        for (slot, bits) in bitmaps {
+            let free: u32 = bits.iter().map(|w| w.count_zeros()).sum();
+            let free_chunks: u32 = bits.iter().map(|w| free_chunks(*w).count_ones()).sum();
+            map.free += u64::from(free);
+            map.free_chunks += u64::from(free_chunks);
+            map.groups.push(Group {
+                used: Arc::clone(&bits),
+                committed: bits,
+                frozen: None,
+                free,
+                free_chunks,
+                slot,
+            });
+        }
+        map.committed_free = map.free;
+        map.headroom = (layout.data_blocks() / u64::from(NODE_BLOCKS) / 64).clamp(6, 256);
+        map
+    }
+
+    pub(crate) fn free_blocks(&self) -> u64 {
+        self.committed_free
+    }
+
+    pub(crate) fn pinned_blocks(&self) -> u64 {
+        self.pinned_blocks
+    }
+
+    /// What a new reservation could get.
+    pub(crate) fn available(&self) -> u64 {
+        let chunks = (self.node_claims + self.headroom) * u64::from(NODE_BLOCKS);
+        self.free.saturating_sub(chunks).saturating_sub(self.reserved)
+    }
+
+    pub(crate) fn reserve(&mut self, blocks: u64) -> Result<(), StoreError> {
+        if blocks > self.available() {
+            return Err(StoreError::NoSpace);
+        }
+        self.reserved += blocks;
+        Ok(())
+    }
+
+    pub(crate) fn unreserve(&mut self, blocks: u64) {
+        assert!(self.reserved >= blocks, "reservations are returned once");
+        self.reserved -= blocks;
+    }
+
+    /// Claims chunks for nodes; false if the volume cannot give them. `spare_headroom`: leave the headroom alone.
+    pub(crate) fn claim_nodes(&mut self, nodes: u64, spare_headroom: bool) -> bool {
+        let headroom = if spare_headroom { self.headroom } else { 0 };
+        let claims = self.node_claims + nodes;
+        let blocks = (claims + headroom) * u64::from(NODE_BLOCKS);
+        if claims + headroom > self.free_chunks || blocks + self.reserved > self.free {
+            return false;
+        }
+        self.node_claims = claims;
+        true
+    }
+
+    /// Changes the claims to what is really needed now.
+    pub(crate) fn adjust_claims(&mut self, less: u64, more: u64) {
+        self.node_claims = (self.node_claims + more).checked_sub(less).expect("claims are returned once");
+    }
+
+    /// Allocates up to `blocks` reserved blocks as one run.
+    pub(crate) fn allocate(&mut self, blocks: u32, near: Option<BlockNo>) -> Run {
+        assert!(blocks > 0 && self.reserved > 0 && self.free > 0, "allocation is reserved");
+        let near = near.filter(|b| self.layout.locate(*b).is_some());
+        let start = near.unwrap_or(self.data_cursor);
+        // Breaking a whole chunk is allowed while more of them are free than nodes may need.
+        let spare_chunks = self.free_chunks.saturating_sub(self.node_claims);
+        let want = blocks.min(u32::try_from(self.reserved).unwrap_or(u32::MAX));
+        let run = self
+            .find_run(start, want, spare_chunks)
+            .expect("reserved blocks are free outside of the chunks kept for nodes");
+        self.reserved -= u64::from(run.len);
+        self.set_used(run, true);
+        if near.is_none() {
+            self.data_cursor = run.start.plus(u64::from(run.len));
+        }
+        run
+    }
+
+    /// Gives back a run that was never committed; it becomes reserved again.
+    pub(crate) fn abandon(&mut self, run: Run) {
+        self.set_used(run, false);
+        self.reserved += u64::from(run.len);
+    }
+
+    /// Allocates one chunk for a node of the running checkpoint, which has claimed it.
+    pub(crate) fn allocate_node(&mut self) -> Option<BlockNo> {
+        let start = self.layout.locate(self.node_cursor).map_or(0, |(group, _)| group.0);
+        let count = self.groups.len() as u32;
+        for step in 0..=count {
+            let group = (start + step) % count;
+            if self.groups[group as usize].free_chunks == 0 {
+                continue;
+            }
+            let from = match self.layout.locate(self.node_cursor) {
+                Some((cursor, index)) if step == 0 && cursor.0 == group => index,
+                _ => 0,
+            };
+            if let Some(block) = self.find_chunk(group, from) {
+                let run = Run { start: block, len: NODE_BLOCKS };
+                self.set_used(run, true);
+                self.set_committed(run, true);
+                self.set_frozen(run, true);
+                self.node_cursor = block.plus(u64::from(NODE_BLOCKS));
+                return Some(block);
+            }
+        }
+        None
+    }
+
+    /// A batch names the run.
+    pub(crate) fn commit_allocate(&mut self, run: Run) {
+        self.set_committed(run, true);
+    }
+
+    /// A batch frees the run: pinned until a checkpoint with this free is durable.
+    pub(crate) fn commit_free(&mut self, run: Run) {
+        self.set_committed(run, false);
+        self.pinned_blocks += u64::from(run.len);
+        self.pinned.push(run);
+    }
+
+    /// Replays an allocation from the journal; false if the blocks were not free.
+    pub(crate) fn replay_allocate(&mut self, run: Run) -> bool {
+        if !self.all_committed(run, false) {
+            return false;
+        }
+        // Blocks freed by an earlier batch of the replay are still pinned and already used.
+        if self.any_used(run) {
+            return false;
+        }
+        self.set_used(run, true);
+        self.set_committed(run, true);
+        true
+    }
+
+    /// Replays a free; false if the blocks were not in use.
+    pub(crate) fn replay_free(&mut self, run: Run) -> bool {
+        if !self.all_committed(run, true) {
+            return false;
+        }
+        self.commit_free(run);
+        true
+    }
+
+    /// Keeps blocks of cut records out of reach until recovery's checkpoint is durable (R12).
+    pub(crate) fn quarantine(&mut self, run: Run) {
+        for index in 0..run.len {
+            let block = Run { start: run.start.plus(u64::from(index)), len: 1 };
+            if !self.any_used(block) {
+                self.set_used(block, true);
+                self.pinned_blocks += 1;
+                self.pinned.push(block);
+            }
+        }
+    }
+
+    /// Marks a group to be written by the next checkpoint.
+    pub(crate) fn mark_dirty(&mut self, group: u32) {
+        self.dirty.insert(group);
+    }
+
+    /// Freezes the bitmaps: from here on the checkpoint sees them as they are now (R15), and releases the frees so far
+    /// (R16).
+    pub(crate) fn freeze(&mut self) {
+        assert!(self.frozen_dirty.is_none(), "one checkpoint at a time");
+        self.frozen_dirty = Some(std::mem::take(&mut self.dirty));
+        self.frozen_pinned = std::mem::take(&mut self.pinned);
+    }
+
+    /// Groups that the running checkpoint has to write, with their frozen bits and the slot that is not current.
+    pub(crate) fn frozen_groups(&self) -> Vec<(GroupNo, u8, Arc<Bits>)> {
+        let dirty = self.frozen_dirty.as_ref().expect("a checkpoint is running");
+        dirty
+            .iter()
+            .map(|&number| {
+                let group = &self.groups[number as usize];
+                let bits = group.frozen.as_ref().unwrap_or(&group.committed);
+                (GroupNo(number), 1 - group.slot, Arc::clone(bits))
+            })
+            .collect()
+    }
+
+    /// Free blocks as of the freeze.
+    pub(crate) fn frozen_free(&self) -> u64 {
+        let mut free = self.committed_free;
+        for group in &self.groups {
+            if let Some(frozen) = &group.frozen {
+                let now: u64 = group.committed.iter().map(|w| u64::from(w.count_zeros())).sum();
+                let then: u64 = frozen.iter().map(|w| u64::from(w.count_zeros())).sum();
+                free = free + then - now;
+            }
+        }
+        free
+    }
+
+    /// The checkpoint is durable: its slots are current, its frees may be handed out. Returns the released runs.
+    pub(crate) fn thaw(&mut self) -> Vec<Run> {
+        let dirty = self.frozen_dirty.take().expect("a checkpoint is running");
+        for number in dirty {
+            let group = &mut self.groups[number as usize];
+            group.slot = 1 - group.slot;
+        }
+        for group in &mut self.groups {
+            group.frozen = None;
+        }
+        let released = std::mem::take(&mut self.frozen_pinned);
+        for run in &released {
+            self.pinned_blocks -= u64::from(run.len);
+            self.set_used(*run, false);
+        }
+        released
+    }
+
+    fn group_of(&self, run: Run) -> (usize, usize) {
+        let (group, index) = self.layout.locate(run.start).expect("runs lie in a group");
+        assert!(
+            u64::from(index) >= GROUP_HEAD_BLOCKS && index + run.len <= self.layout.group_len(group),
+            "run {run:?} lies inside its group"
+        );
+        (group.0 as usize, index as usize)
+    }
+
+    fn set_used(&mut self, run: Run, value: bool) {
+        let (number, index) = self.group_of(run);
+        let group = &mut self.groups[number];
+        let before = chunk_count(&group.used, index, run.len);
+        set_bits(Arc::make_mut(&mut group.used), index, run.len, value);
+        let after = chunk_count(&group.used, index, run.len);
+        group.free_chunks = group.free_chunks + after - before;
+        self.free_chunks = self.free_chunks + u64::from(after) - u64::from(before);
+        if value {
+            group.free -= run.len;
+            self.free -= u64::from(run.len);
+        } else {
+            group.free += run.len;
+            self.free += u64::from(run.len);
+        }
+    }
+
+    fn set_committed(&mut self, run: Run, value: bool) {
+        let (number, index) = self.group_of(run);
+        let group = &mut self.groups[number];
+        if self.frozen_dirty.is_some() && group.frozen.is_none() {
+            group.frozen = Some(Arc::clone(&group.committed));
+        }
+        set_bits(Arc::make_mut(&mut group.committed), index, run.len, value);
+        self.dirty.insert(number as u32);
+        if value {
+            self.committed_free -= u64::from(run.len);
+        } else {
+            self.committed_free += u64::from(run.len);
+        }
+    }
+
+    fn set_frozen(&mut self, run: Run, value: bool) {
+        let (number, index) = self.group_of(run);
+        let group = &mut self.groups[number];
+        if let Some(frozen) = &mut group.frozen {
+            set_bits(Arc::make_mut(frozen), index, run.len, value);
+        }
+        self.frozen_dirty.as_mut().expect("a checkpoint is running").insert(number as u32);
+    }
+
+    fn all_committed(&self, run: Run, value: bool) -> bool {
+        let (number, index) = self.group_of(run);
+        let bits = &self.groups[number].committed;
+        (index..index + run.len as usize).all(|i| bit(bits, i) == value)
+    }
+
+    fn any_used(&self, run: Run) -> bool {
+        let (number, index) = self.group_of(run);
+        let bits = &self.groups[number].used;
+        (index..index + run.len as usize).any(|i| bit(bits, i))
+    }
+
+    fn find_chunk(&self, group: u32, from: u32) -> Option<BlockNo> {
+        let used = &self.groups[group as usize].used;
+        let first_word = from as usize / 64;
+        for step in 0..=BITMAP_WORDS {
+            let word = (first_word + step) % BITMAP_WORDS;
+            let mut chunks = free_chunks(used[word]);
+            if step == 0 {
+                chunks &= u64::MAX << (from % 64);
+            }
+            if chunks != 0 {
+                let index = word * 64 + chunks.trailing_zeros() as usize;
+                return Some(self.layout.group_start(GroupNo(group)).plus(index as u64));
+            }
+        }
+        None
+    }
+
+    fn find_run(&self, start: BlockNo, want: u32, spare_chunks: u64) -> Option<Run> {
+        let (first, first_index) = self.layout.locate(start).unwrap_or((GroupNo(0), 0));
+        let count = self.groups.len() as u32;
+        let mut best: Option<Run> = None;
+        for step in 0..=count {
+            let group = (first.0 + step) % count;
+            if self.groups[group as usize].free == 0 {
+                continue;
+            }
+            let from = if step == 0 { first_index } else { 0 };
+            let end = if step == count { first_index } else { u32::MAX };
+            if let Some(run) = self.find_in_group(group, from, end, want, spare_chunks)
+                && best.is_none_or(|best| run.len > best.len)
+            {
+                best = Some(run);
+            }
+            if best.is_some_and(|best| best.len >= want.min(32)) {
+                break;
+            }
+        }
+        best
+    }
+
+    /// Longest of the first candidate runs of a group between two indices.
+    fn find_in_group(&self, group: u32, from: u32, end: u32, want: u32, spare_chunks: u64) -> Option<Run> {
+        let used = &self.groups[group as usize].used;
+        let end = (self.layout.group_len(GroupNo(group)) as usize).min(end as usize);
+        let base = self.layout.group_start(GroupNo(group));
+        let mut at = from as usize;
+        let mut best: Option<(usize, u32)> = None;
+        let mut candidates = 0;
+        while at < end {
+            let Some(start) = next_free(used, at, end, spare_chunks == 0) else { break };
+            let len = run_length(used, start, end, want, spare_chunks);
+            if best.is_none_or(|(_, best)| len > best) {
+                best = Some((start, len));
+            }
+            candidates += 1;
+            if len >= want || candidates >= RUN_CANDIDATES_MAX {
+                break;
+            }
+            at = start + len as usize;
+        }
+        best.map(|(start, len)| Run { start: base.plus(start as u64), len })
+    }
+}
+
+fn bit(bits: &Bits, index: usize) -> bool {
+    bits[index / 64] >> (index % 64) & 1 == 1
+}
+
+fn set_bits(bits: &mut Bits, index: usize, len: u32, value: bool) {
+    for i in index..index + len as usize {
+        let mask = 1u64 << (i % 64);
+        let word = &mut bits[i / 64];
+        assert!((*word & mask != 0) != value, "block {i} of its group changes hands once");
+        *word ^= mask;
+    }
+}
+
+/// First bits of the chunks of a word that are wholly free.
+fn free_chunks(word: u64) -> u64 {
+    let free = !word;
+    free & (free >> 1) & (free >> 2) & (free >> 3) & CHUNK_FIRST
+}
+
+/// Blocks of a word's wholly free chunks.
+fn free_chunk_blocks(word: u64) -> u64 {
+    free_chunks(word) * 0xF
+}
+
+fn chunk_count(bits: &Bits, index: usize, len: u32) -> u32 {
+    let (first, last) = (index / 64, (index + len as usize - 1) / 64);
+    bits[first..=last].iter().map(|w| free_chunks(*w).count_ones()).sum()
+}
+
+/// The next free block in `at..end`; `partial_only`: outside of wholly free chunks.
+fn next_free(bits: &Bits, at: usize, end: usize, partial_only: bool) -> Option<usize> {
+    for word in at / 64..BITMAP_WORDS {
+        let mut free = !bits[word];
+        if partial_only {
+            free &= !free_chunk_blocks(bits[word]);
+        }
+        if word == at / 64 {
+            free &= u64::MAX << (at % 64);
+        }
+        if free != 0 {
+            let index = word * 64 + free.trailing_zeros() as usize;
+            return (index < end).then_some(index);
+        }
+    }
+    None
+}
+
+/// Length of the free run at `start`, at most `want`, breaking at most `spare_chunks` wholly free chunks.
+fn run_length(bits: &Bits, start: usize, end: usize, want: u32, spare_chunks: u64) -> u32 {
+    let mut broken = 0;
+    let mut last_chunk = usize::MAX;
+    let mut len = 0;
+    while len < want {
+        let index = start + len as usize;
+        if index >= end || bit(bits, index) {
+            break;
+        }
+        let chunk = index / NODE_BLOCKS as usize;
+        if chunk != last_chunk {
+            let word = bits[index / 64];
+            if free_chunks(word) >> (index % 64 / 4 * 4) & 1 == 1 {
+                if broken == spare_chunks {
+                    break;
+                }
+                broken += 1;
+            }
+            last_chunk = chunk;
+        }
+        len += 1;
+    }
+    len
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map() -> SpaceMap {
+        let layout = Layout::new(1024, Some(64)).expect("valid");
+        let mut bits = [u64::MAX; BITMAP_WORDS];
+        for i in GROUP_HEAD_BLOCKS as usize..layout.group_len(GroupNo(0)) as usize {
+            bits[i / 64] &= !(1 << (i % 64));
+        }
+        SpaceMap::new(layout, vec![(0, Arc::new(bits))])
+    }
+
+    #[test]
+    fn a_freed_block_is_not_handed_out_before_the_checkpoint_that_frees_it() {
+        let mut map = map();
+        map.reserve(1).expect("space");
+        let run = map.allocate(1, None);
+        map.commit_allocate(run);
+        map.commit_free(run);
+        let rest = map.available();
+        map.reserve(rest).expect("space");
+        let mut left = rest;
+        while left > 0 {
+            let other = map.allocate(left as u32, None);
+            assert!(!(other.start.0..other.start.0 + u64::from(other.len)).contains(&run.start.0));
+            left -= u64::from(other.len);
+        }
+        map.freeze();
+        assert_eq!(map.thaw(), vec![run]);
+        assert_eq!(map.pinned_blocks(), 0);
+    }
+
+    #[test]
+    fn frees_after_the_freeze_stay_pinned_and_out_of_the_frozen_bits() {
+        let mut map = map();
+        map.reserve(2).expect("space");
+        let run = map.allocate(2, None);
+        map.commit_allocate(run);
+        map.freeze();
+        let before = map.frozen_free();
+        map.commit_free(run);
+        assert_eq!(map.frozen_free(), before, "the frozen bitmaps do not see it");
+        assert!(map.thaw().is_empty(), "released only by the next checkpoint");
+        assert_eq!(map.pinned_blocks(), 2);
+    }
+
+    #[test]
+    fn data_never_takes_the_last_whole_chunks_from_nodes() {
+        let mut map = map();
+        let claims = 10;
+        assert!(map.claim_nodes(claims, true));
+        let all = map.available();
+        map.reserve(all).expect("space");
+        let mut left = all;
+        while left > 0 {
+            left -= u64::from(map.allocate(3.min(left as u32), None).len);
+        }
+        assert_eq!(map.reserve(1), Err(StoreError::NoSpace));
+        map.freeze();
+        for _ in 0..claims {
+            assert!(map.allocate_node().is_some(), "claimed chunks are there");
+        }
+    }
+}

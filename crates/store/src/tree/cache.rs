@@ -1,0 +1,152 @@
+//! The bounded cache of clean nodes, and loading them from the device.
+//!
+//! Entries are found by address and count only if their pointer matches in full: a block that was freed and reused
+//! never yields the old node. Replacement is second chance.
+
+use super::page::Page;
+use super::{Missing, Node, Resident};
+use crate::StoreError;
+use crate::sync::{AtomicU64, Mutex, Ordering};
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use syncline_device::{Buffer, Device};
+use syncline_format::layout::Layout;
+use syncline_format::node::{self, NodePointer};
+use syncline_format::{BlockNo, FormatError, NODE_BLOCKS, NODE_BYTES, TreeId, VolumeId};
+
+pub(crate) struct NodeCache {
+    // Constant.
+    capacity_nodes: usize,
+    volume: VolumeId,
+    layout: Layout,
+    entries: Mutex<Entries>,
+    pub(crate) hits: AtomicU64,
+    pub(crate) misses: AtomicU64,
+}
+
+#[derive(Default)]
+struct Entries {
+    map: HashMap<BlockNo, Entry>,
+    order: VecDeque<BlockNo>,
+}
+
+struct Entry {
+    node: Arc<Node>,
+    used: bool,
+}
+
+/// Fewest nodes that a cache keeps, whatever its bound: a few paths.
+const NODES_MIN: usize = 64;
+
+impl NodeCache {
+    pub(crate) fn new(bytes: usize, volume: VolumeId, layout: Layout) -> NodeCache {
+        NodeCache {
+            capacity_nodes: (bytes / NODE_BYTES).max(NODES_MIN),
+            volume,
+            layout,
+            entries: Mutex::new(Entries::default()),
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+        }
+    }
+
+    /// Enters a node that is on the device exactly like this.
+    pub(crate) fn insert(&self, node: Arc<Node>) {
+        let home = node.home.get().expect("cached nodes have a home").block;
+        let mut entries = self.entries.lock();
+        if entries.map.insert(home, Entry { node, used: false }).is_none() {
+            entries.order.push_back(home);
+        }
+        while entries.map.len() > self.capacity_nodes {
+            let Some(oldest) = entries.order.pop_front() else { return };
+            match entries.map.get_mut(&oldest) {
+                Some(entry) if entry.used => {
+                    entry.used = false;
+                    entries.order.push_back(oldest);
+                }
+                Some(_) => {
+                    entries.map.remove(&oldest);
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// Reads and verifies a node and enters it.
+    pub(crate) fn load(
+        &self,
+        device: &dyn Device,
+        tree: TreeId,
+        pointer: &NodePointer,
+    ) -> Result<Arc<Node>, StoreError> {
+        let corrupt = |source| StoreError::Corrupt { block: pointer.block, source };
+        if !self.layout.holds_node(pointer.block) {
+            return Err(corrupt(FormatError::Field {
+                what: "node pointer",
+                field: "block",
+                value: pointer.block.0,
+            }));
+        }
+        let mut buffer = Buffer::zeroed(NODE_BLOCKS as usize);
+        device.read(pointer.block, &mut buffer)?;
+        node::verify(&buffer, pointer, tree, self.volume).map_err(corrupt)?;
+        let node = Arc::new(Node::clean(Page::from_verified(Arc::new(buffer)), *pointer));
+        self.insert(Arc::clone(&node));
+        Ok(node)
+    }
+}
+
+impl Resident for NodeCache {
+    fn resident(&self, pointer: &NodePointer) -> Option<Arc<Node>> {
+        let mut entries = self.entries.lock();
+        let found = match entries.map.get_mut(&pointer.block) {
+            Some(entry) if entry.node.home.get() == Some(pointer) => {
+                entry.used = true;
+                Some(Arc::clone(&entry.node))
+            }
+            _ => None,
+        };
+        let counter = if found.is_some() { &self.hits } else { &self.misses };
+        counter.fetch_add(1, Ordering::Relaxed);
+        found
+    }
+}
+
+/// Nodes that an operation has loaded itself: it makes progress however small the cache is.
+pub(crate) struct Pinned<'a> {
+    pub(crate) cache: &'a NodeCache,
+    pub(crate) nodes: RefCell<HashMap<BlockNo, Arc<Node>>>,
+}
+
+impl<'a> Pinned<'a> {
+    pub(crate) fn new(cache: &'a NodeCache) -> Pinned<'a> {
+        Pinned { cache, nodes: RefCell::default() }
+    }
+
+    /// Loads what was missing and keeps it.
+    pub(crate) fn load(
+        &self,
+        device: &dyn Device,
+        tree: TreeId,
+        missing: &Missing,
+    ) -> Result<(), StoreError> {
+        let node = self.cache.load(device, tree, &missing.0)?;
+        self.nodes.borrow_mut().insert(missing.0.block, node);
+        Ok(())
+    }
+}
+
+impl Resident for Pinned<'_> {
+    /// Whatever was found once stays until the operation ends, so a path that was checked cannot be evicted.
+    fn resident(&self, pointer: &NodePointer) -> Option<Arc<Node>> {
+        if let Some(node) = self.nodes.borrow().get(&pointer.block)
+            && node.home.get() == Some(pointer)
+        {
+            return Some(Arc::clone(node));
+        }
+        let node = self.cache.resident(pointer)?;
+        self.nodes.borrow_mut().insert(pointer.block, Arc::clone(&node));
+        Some(node)
+    }
+}

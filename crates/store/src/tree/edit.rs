@@ -1,0 +1,287 @@
+//! Changing a tree: put, delete, split, merge; all in memory, all infallible once the path is resident.
+
+use super::page::{Full, Page};
+use super::{Missing, Node, Resident, Root, Tree};
+use std::sync::{Arc, OnceLock};
+use syncline_format::node::{NODE_POINTER_BYTES, NODE_SPACE_BYTES, SLOT_BYTES};
+use syncline_format::Key;
+
+/// Leaves and interior nodes below this share of their space look for a neighbour to merge with.
+const UNDERFULL_BYTES: usize = NODE_SPACE_BYTES / 4;
+/// A merge must leave room, or the next insert splits again.
+const MERGED_BYTES_MAX: usize = NODE_SPACE_BYTES * 3 / 4;
+
+/// What editing needs to know and what it leaves behind.
+pub(crate) struct Editor<'a> {
+    pub(crate) resident: &'a dyn Resident,
+    /// Current freeze number; nodes of it may be edited in place.
+    pub(crate) freeze: u64,
+    /// Nodes that are not part of the tree any more; those with a home keep it until the next freeze.
+    pub(crate) superseded: &'a mut Vec<Arc<Node>>,
+    /// Number of current nodes in the tree.
+    pub(crate) current_nodes: &'a mut u64,
+}
+
+/// A new right sibling, to be entered into the parent.
+struct Split {
+    key: Key,
+    node: Arc<Node>,
+}
+
+impl Tree {
+    /// Reports the first node on the way to `key` that is not in memory.
+    pub(crate) fn check_resident(&self, key: Key, resident: &dyn Resident) -> Result<(), Missing> {
+        let mut held = match &self.root {
+            Root::Held(node) => node,
+            Root::Clean(_) => return self.find(key, resident).map(drop),
+        };
+        loop {
+            if held.is_leaf() {
+                return Ok(());
+            }
+            let index = held.page.child_index(key);
+            match held.children.get(index) {
+                Some(Some(child)) => held = child,
+                _ => break,
+            }
+        }
+        // From here on the path is clean.
+        let mut node = held.child(held.page.child_index(key), resident)?;
+        while !node.is_leaf() {
+            node = node.child(node.page.child_index(key), resident)?;
+        }
+        Ok(())
+    }
+
+    /// Sets an item. The path must be resident.
+    pub(crate) fn put(&mut self, key: Key, value: &[u8], editor: &mut Editor<'_>) {
+        let id = self.id;
+        let root = self.hold_root(editor);
+        if let Some(split) = editor.put(root, key, value) {
+            let mut page = Page::empty(id, root.page.level() + 1);
+            let left = Arc::clone(root);
+            page.insert(0, Key::MIN, &[0; NODE_POINTER_BYTES]).expect("an empty page has room");
+            page.insert(1, split.key, &[0; NODE_POINTER_BYTES]).expect("an empty page has room");
+            let children = vec![Some(left), Some(split.node)];
+            *editor.current_nodes += 1;
+            *root = Arc::new(Node { page, freeze: editor.freeze, home: OnceLock::new(), children });
+        }
+    }
+
+    /// Removes an item if it is there. The path must be resident.
+    pub(crate) fn delete(&mut self, key: Key, editor: &mut Editor<'_>) {
+        let id = self.id;
+        let root = self.hold_root(editor);
+        editor.delete(root, key);
+        loop {
+            if root.is_leaf() {
+                return;
+            }
+            match root.page.count() {
+                0 => {
+                    let leaf = Arc::new(Node::empty_leaf(id, editor.freeze));
+                    *editor.current_nodes += 1;
+                    editor.discard(std::mem::replace(root, leaf));
+                    return;
+                }
+                1 => {
+                    let Ok(child) = root.child(0, editor.resident) else { return };
+                    editor.discard(std::mem::replace(root, child));
+                }
+                _ => return,
+            }
+        }
+    }
+
+    fn hold_root(&mut self, editor: &Editor<'_>) -> &mut Arc<Node> {
+        if let Root::Clean(pointer) = &self.root {
+            let node = editor.resident.resident(pointer).expect("the path was checked to be resident");
+            self.root = Root::Held(node);
+        }
+        match &mut self.root {
+            Root::Held(node) => node,
+            Root::Clean(_) => unreachable!("the root is held by now"),
+        }
+    }
+}
+
+impl Editor<'_> {
+    /// Makes the node current and returns it for editing.
+    fn edit<'n>(&mut self, node: &'n mut Arc<Node>) -> &'n mut Node {
+        if node.freeze != self.freeze {
+            let copy = Node {
+                page: node.page.clone(),
+                freeze: self.freeze,
+                home: OnceLock::new(),
+                children: node.children.clone(),
+            };
+            self.superseded.push(std::mem::replace(node, Arc::new(copy)));
+            *self.current_nodes += 1;
+        }
+        Arc::make_mut(node)
+    }
+
+    /// A node has left the tree.
+    fn discard(&mut self, node: Arc<Node>) {
+        if node.freeze == self.freeze {
+            *self.current_nodes -= 1;
+        } else {
+            self.superseded.push(node);
+        }
+    }
+
+    fn put(&mut self, node: &mut Arc<Node>, key: Key, value: &[u8]) -> Option<Split> {
+        let node = self.edit(node);
+        if node.is_leaf() {
+            return match node.page.put(key, value) {
+                Ok(()) => None,
+                Err(Full) => Some(self.split_leaf(node, key, value)),
+            };
+        }
+        let index = node.page.child_index(key);
+        let split = self.put(self.held_child(node, index), key, value)?;
+        self.enter(node, index + 1, split)
+    }
+
+    /// The child at `index`, held by its parent so that it can be edited.
+    fn held_child<'n>(&self, node: &'n mut Node, index: usize) -> &'n mut Arc<Node> {
+        if node.children.is_empty() {
+            node.children = vec![None; node.page.count()];
+        }
+        if node.children[index].is_none() {
+            let pointer = node.pointer(index);
+            let child = self.resident.resident(&pointer).expect("the path was checked to be resident");
+            node.children[index] = Some(child);
+        }
+        node.children[index].as_mut().expect("just filled")
+    }
+
+    fn split_leaf(&mut self, node: &mut Node, key: Key, value: &[u8]) -> Split {
+        let index = match node.page.search(key) {
+            Ok(index) => {
+                node.page.remove(index);
+                index
+            }
+            Err(index) => index,
+        };
+        let at = node.page.split_point(index, SLOT_BYTES + value.len());
+        let mut right = node.page.split_off(at);
+        let fits_left = index < at || (index == at && right.count() > 0);
+        let placed_left = fits_left && node.page.insert(index, key, value).is_ok();
+        if !placed_left {
+            let at_right = index.saturating_sub(at);
+            right.insert(at_right, key, value).expect("half a page has room for the largest item");
+        }
+        let split_key = right.key(0);
+        Split { key: split_key, node: self.new_node(right, Vec::new()) }
+    }
+
+    fn new_node(&mut self, page: Page, children: Vec<Option<Arc<Node>>>) -> Arc<Node> {
+        *self.current_nodes += 1;
+        Arc::new(Node { page, freeze: self.freeze, home: OnceLock::new(), children })
+    }
+
+    /// Enters a new child at `index` of an interior node.
+    fn enter(&mut self, node: &mut Node, index: usize, split: Split) -> Option<Split> {
+        let dummy = [0; NODE_POINTER_BYTES];
+        if node.page.insert(index, split.key, &dummy).is_ok() {
+            node.children.insert(index, Some(split.node));
+            return None;
+        }
+        let at = node.page.split_point(index, SLOT_BYTES + NODE_POINTER_BYTES).min(node.page.count() - 1).max(1);
+        let mut right = node.page.split_off(at);
+        let mut right_children = node.children.split_off(at);
+        if index <= at {
+            node.page.insert(index, split.key, &dummy).expect("half a page has room for a pointer");
+            node.children.insert(index, Some(split.node));
+        } else {
+            right.insert(index - at, split.key, &dummy).expect("half a page has room for a pointer");
+            right_children.insert(index - at, Some(split.node));
+        }
+        let key = right.key(0);
+        Some(Split { key, node: self.new_node(right, right_children) })
+    }
+
+    fn delete(&mut self, node: &mut Arc<Node>, key: Key) {
+        if node.is_leaf() {
+            if let Ok(index) = node.page.search(key) {
+                self.edit(node).page.remove(index);
+            }
+            return;
+        }
+        let index = node.page.child_index(key);
+        if !self.holds(node, index, key) {
+            return;
+        }
+        let node = self.edit(node);
+        let child = self.held_child(node, index);
+        self.delete(child, key);
+        if child.page.count() == 0 {
+            node.page.remove(index);
+            let child = node.children.remove(index).expect("the child is held");
+            self.discard(child);
+        } else if child.page.used_bytes() < UNDERFULL_BYTES {
+            self.merge(node, index);
+        }
+    }
+
+    /// Whether the subtree at `index` holds the key: a delete of nothing must not copy the path.
+    fn holds(&self, node: &Arc<Node>, index: usize, key: Key) -> bool {
+        let mut node = node.child(index, self.resident).expect("the path was checked to be resident");
+        while !node.is_leaf() {
+            let index = node.page.child_index(key);
+            node = node.child(index, self.resident).expect("the path was checked to be resident");
+        }
+        node.page.search(key).is_ok()
+    }
+
+    /// Merges the child at `index` with a neighbour, if one is in memory and both together leave room.
+    fn merge(&mut self, node: &mut Node, index: usize) {
+        for left in [index, index.wrapping_sub(1)] {
+            if left == usize::MAX || left + 1 >= node.page.count() {
+                continue;
+            }
+            let (Ok(a), Ok(b)) = (node.child(left, self.resident), node.child(left + 1, self.resident)) else {
+                continue;
+            };
+            if a.page.used_bytes() + b.page.used_bytes() > MERGED_BYTES_MAX {
+                continue;
+            }
+            drop(a);
+            let separator = node.page.key(left + 1);
+            let target = self.held_child(node, left);
+            let left_node = self.edit(target);
+            if left_node.is_leaf() {
+                left_node.page.append(&b.page).expect("merged pages fit");
+            } else {
+                append_interior(left_node, &b, separator);
+            }
+            let separator_slot = left + 1;
+            node.page.remove(separator_slot);
+            node.children.remove(separator_slot);
+            self.discard(b);
+            return;
+        }
+    }
+}
+
+/// Appends the children of `right`. Its first slot stands for everything from the parent's separator on, whatever its own
+/// key says, so it takes the separator's place.
+fn append_interior(left: &mut Node, right: &Node, separator: Key) {
+    if left.children.is_empty() {
+        left.children = vec![None; left.page.count()];
+    }
+    for index in 0..right.page.count() {
+        let key = if index == 0 { separator } else { right.page.key(index) };
+        let end = left.page.count();
+        left.page.insert(end, key, right.page.value(index)).expect("merged pages fit");
+        left.children.push(right.children.get(index).cloned().flatten());
+    }
+}
+
+/// Bound on the nodes that a batch of `items` puts and deletes can make current, for a tree whose root is at `level`.
+pub(crate) fn nodes_bound(level: u16, items: usize) -> u64 {
+    // Each item copies its path and may split every node of it; the root may grow by one level.
+    (items as u64) * (u64::from(level) + 2) + 2
+}
+

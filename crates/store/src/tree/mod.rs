@@ -1,0 +1,160 @@
+//! The copy-on-write B+tree in memory.
+//!
+//! A node is *current* when it was made or copied since the last freeze: only current nodes are edited. Everything
+//! else is shared with the frozen tree of a checkpoint or identical to a node on the device; editing it makes a
+//! current copy and notes the old node as *superseded*. A freeze is therefore the cloning of one `Arc`.
+//!
+//! Children of interior nodes are either *clean* (only a pointer; the node is in the cache or on the device) or held by
+//! an `Arc`. Reading and editing never touch the device: a missing node is reported as [`Missing`] before anything is
+//! changed, the caller loads it without any lock and tries again.
+//!
+//! Leaves are merged only when a neighbour is in memory; an empty node is always removed. Underfull leaves cost space,
+//! never correctness.
+
+pub(crate) mod cache;
+pub(crate) mod page;
+
+mod edit;
+
+use page::Page;
+use std::sync::{Arc, OnceLock};
+use syncline_format::node::NodePointer;
+use syncline_format::{Key, TreeId};
+
+pub(crate) use edit::{Editor, nodes_bound};
+
+/// A node in memory.
+#[derive(Clone)]
+pub(crate) struct Node {
+    pub(crate) page: Page,
+    /// The freeze number during which this copy was made; 0 for nodes read from the device.
+    pub(crate) freeze: u64,
+    /// Where the node lies on the device, once a checkpoint has written it.
+    pub(crate) home: OnceLock<NodePointer>,
+    /// Interior nodes: children that are in memory because they (or theirs) changed. Parallel to the slots.
+    pub(crate) children: Vec<Option<Arc<Node>>>,
+}
+
+/// A node that has to be loaded before the operation can go on.
+#[derive(Debug)]
+pub(crate) struct Missing(pub(crate) NodePointer);
+
+/// Finds clean nodes that are in memory.
+pub(crate) trait Resident {
+    fn resident(&self, pointer: &NodePointer) -> Option<Arc<Node>>;
+}
+
+/// Root of a tree.
+#[derive(Clone)]
+pub(crate) enum Root {
+    Clean(NodePointer),
+    Held(Arc<Node>),
+}
+
+/// A tree of the volume.
+#[derive(Clone)]
+pub(crate) struct Tree {
+    pub(crate) id: TreeId,
+    pub(crate) root: Root,
+}
+
+impl Node {
+    pub(crate) fn clean(page: Page, home: NodePointer) -> Node {
+        Node { page, freeze: 0, home: OnceLock::from(home), children: Vec::new() }
+    }
+
+    pub(crate) fn empty_leaf(tree: TreeId, freeze: u64) -> Node {
+        Node { page: Page::empty(tree, 0), freeze, home: OnceLock::new(), children: Vec::new() }
+    }
+
+    pub(crate) fn is_leaf(&self) -> bool {
+        self.page.level() == 0
+    }
+
+    /// Pointer stored in slot `index` of an interior node; meaningless while the child is held.
+    pub(crate) fn pointer(&self, index: usize) -> NodePointer {
+        NodePointer::decode(self.page.value(index)).expect("interior values are verified pointers")
+    }
+
+    /// The child at `index`, if it is in memory.
+    pub(crate) fn child(&self, index: usize, resident: &dyn Resident) -> Result<Arc<Node>, Missing> {
+        if let Some(Some(child)) = self.children.get(index) {
+            return Ok(Arc::clone(child));
+        }
+        let pointer = self.pointer(index);
+        resident.resident(&pointer).ok_or(Missing(pointer))
+    }
+}
+
+/// A leaf found by a lookup, and the key from which on the next leaf begins.
+pub(crate) struct Found {
+    pub(crate) leaf: Arc<Node>,
+    pub(crate) next: Option<Key>,
+}
+
+impl Tree {
+    pub(crate) fn root(&self, resident: &dyn Resident) -> Result<Arc<Node>, Missing> {
+        match &self.root {
+            Root::Held(node) => Ok(Arc::clone(node)),
+            Root::Clean(pointer) => resident.resident(pointer).ok_or(Missing(*pointer)),
+        }
+    }
+
+    /// The leaf that covers `key`.
+    pub(crate) fn find(&self, key: Key, resident: &dyn Resident) -> Result<Found, Missing> {
+        let mut node = self.root(resident)?;
+        let mut next = None;
+        while !node.is_leaf() {
+            let index = node.page.child_index(key);
+            if index + 1 < node.page.count() {
+                next = Some(node.page.key(index + 1));
+            }
+            node = node.child(index, resident)?;
+        }
+        Ok(Found { leaf: node, next })
+    }
+
+    /// The last item at or before `key`.
+    pub(crate) fn last_at_or_before(
+        &self,
+        key: Key,
+        resident: &dyn Resident,
+    ) -> Result<Option<(Key, Vec<u8>)>, Missing> {
+        let root = self.root(resident)?;
+        last_at_or_before(&root, key, resident)
+    }
+
+    /// Level of the root: 0 for a lone leaf.
+    pub(crate) fn root_level(&self) -> u16 {
+        match &self.root {
+            Root::Clean(pointer) => pointer.level,
+            Root::Held(node) => node.page.level(),
+        }
+    }
+}
+
+/// Looks in the covering child first; a leaf may hold only greater keys, so earlier siblings come next.
+fn last_at_or_before(
+    node: &Arc<Node>,
+    key: Key,
+    resident: &dyn Resident,
+) -> Result<Option<(Key, Vec<u8>)>, Missing> {
+    if node.is_leaf() {
+        let index = match node.page.search(key) {
+            Ok(index) => index,
+            Err(0) => return Ok(None),
+            Err(index) => index - 1,
+        };
+        return Ok(Some((node.page.key(index), node.page.value(index).to_vec())));
+    }
+    for index in (0..=node.page.child_index(key)).rev() {
+        let child = node.child(index, resident)?;
+        if let Some(found) = last_at_or_before(&child, key, resident)? {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests;
