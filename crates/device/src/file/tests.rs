@@ -208,15 +208,18 @@ fn opener_waits_for_a_leaving_holder() {
     });
 }
 
-/// Runs this test binary again as another process that holds `image` until its standard input ends.
+/// Runs one test of this binary in a process of its own, with `variable` naming the image.
+fn another_process(test: &str, variable: &str, image: &Image) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", test]).env(variable, image.path()).stdout(Stdio::null());
+    command
+}
+
+/// Another process that holds `image` until its standard input ends.
 fn holder(image: &Image) -> Child {
-    let child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "file::tests::hold_the_image_of_the_environment", "--nocapture"])
-        .env("SYNCLINE_TEST_HOLD", image.path())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .spawn();
-    let child = child.unwrap();
+    let mut command =
+        another_process("file::tests::hold_the_image_of_the_environment", "SYNCLINE_TEST_HOLD", image);
+    let child = command.stdin(Stdio::piped()).spawn().unwrap();
     while !image.path().with_extension("held").exists() {
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -231,6 +234,32 @@ fn hold_the_image_of_the_environment() {
     File::create(path.with_extension("held")).unwrap();
     while std::io::stdin().read_line(&mut String::new()).unwrap() > 0 {}
     drop(device);
+}
+
+#[test]
+fn device_works_where_the_kernel_refuses_a_ring() {
+    let image = Image::new();
+    let test = "file::tests::write_without_a_descriptor_for_the_ring";
+    assert!(another_process(test, "SYNCLINE_TEST_NO_RING", &image).status().unwrap().success());
+    assert_eq!(first_byte(&image.open(&read_only()).unwrap(), 2), 2);
+}
+
+/// The other process of [`device_works_where_the_kernel_refuses_a_ring`]: leaves room for one more open file.
+#[test]
+fn write_without_a_descriptor_for_the_ring() {
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    let Some(path) = std::env::var_os("SYNCLINE_TEST_NO_RING").map(PathBuf::from) else { return };
+    let next = File::open(&path).unwrap().as_raw_fd() as u64;
+    setrlimit(Resource::Nofile, Rlimit { current: Some(next + 1), maximum: Some(next + 1) }).unwrap();
+    let device = FileDevice::open(&path, &OpenOptions::default()).unwrap();
+    assert_eq!(device.engine(), "synchronous");
+    device.wait(&device.submit_write(BlockNo(1), vec![page(1), page(2)])).unwrap();
+    device.wait(&device.submit_flush()).unwrap();
+    let (mut first, mut second) = (Buffer::zeroed(1), Buffer::zeroed(1));
+    let mut requests =
+        [ReadRequest { at: BlockNo(1), into: &mut first }, ReadRequest { at: BlockNo(2), into: &mut second }];
+    device.read_many(&mut requests).unwrap();
+    assert_eq!((first[0], second[0]), (1, 2));
 }
 
 #[test]
