@@ -1,1 +1,114 @@
-//! Under construction.
+//! Offline check and repair of a Syncline volume.
+//!
+//! [`check`] reads a volume that nobody has open and reports every inconsistency with a stable [`Code`], the block and
+//! the object concerned. It replays the journal in memory, so a volume that was not closed is judged as it would
+//! be after recovery; that alone is no error. It shares no code with the engine on purpose: each is the other's test.
+//!
+//! Repair corrects what follows from the rest of the volume without guessing (orphans, leaked blocks, link counts,
+//! nameless inodes, lost redundancy). It never changes anything in place: it writes a complete new checkpoint
+//! into blocks that nothing names, and the new superblock last. It does nothing while any tree node, item or
+//! durable journal record is unreadable, because what is missing might be what the rest is missing.
+//!
+//! Invariants:
+//! - without `repair` nothing is written;
+//! - whatever the device holds, the outcome is an error or findings: no panic, no endless loop, memory bounded by the
+//!   number of inodes, the length of the journal and one bit per used block.
+#![forbid(unsafe_code)]
+
+mod analysis;
+mod block_map;
+mod code;
+mod data;
+mod error;
+mod facts;
+mod items;
+mod journal;
+mod names;
+mod object;
+mod progress;
+mod repair;
+mod replay;
+mod report;
+mod space;
+mod superblocks;
+mod walk;
+
+pub use code::{Code, Severity};
+pub use error::CheckError;
+pub use progress::{Phase, Progress, ProgressCallback};
+pub use report::{
+    EXIT_CLEAN, EXIT_CORRECTED, EXIT_OPERATIONAL, EXIT_UNCORRECTED, FINDINGS_PER_CODE_MAX, Finding, Report,
+    Totals, exit_code,
+};
+
+use analysis::Subject;
+use journal::Journal;
+use progress::Reporter;
+use report::Findings;
+use syncline_device::Device;
+
+/// How to check.
+#[derive(Default)]
+pub struct CheckOptions {
+    /// Correct what can be corrected. Without it nothing is written.
+    pub repair: bool,
+    /// Read all file data and verify its checksums.
+    pub data: bool,
+    /// Is told now and then how far the check is.
+    pub progress: Option<ProgressCallback>,
+}
+
+/// Checks the volume on `device`, which nobody else may have open, and repairs it if asked to.
+///
+/// Errors: the device holds no volume, one of another version, or fails where the check cannot go on. Damage to the
+/// volume is no error but a finding.
+pub fn check(device: &dyn Device, options: CheckOptions) -> Result<Report, CheckError> {
+    let mut progress = Reporter::new(options.progress);
+    let mut report = check_once(device, options.repair, options.data, &mut progress)?;
+    if report.repaired {
+        let after = check_once(device, false, options.data, &mut progress)?;
+        report.settle(after);
+    }
+    Ok(report)
+}
+
+/// One check, and if asked for and possible the repair behind it.
+fn check_once(
+    device: &dyn Device,
+    repair: bool,
+    data: bool,
+    progress: &mut Reporter,
+) -> Result<Report, CheckError> {
+    let (mut findings, mut totals) = (Findings::default(), Totals::default());
+    let Some(chosen) = superblocks::choose(device, &mut findings)? else {
+        return Ok(refuse(findings, totals, repair));
+    };
+    let superblock = &chosen.superblock;
+    progress.report(Phase::Journal, 0, 0);
+    let replay = Journal::new(device, superblock).replay(&mut findings);
+    totals.records_replayed = replay.records;
+    totals.batches_replayed = replay.batches;
+    let subject = Subject { device, superblock, replay: &replay, data };
+    let analysis = subject.look(&mut findings, &mut totals, progress);
+    subject.compare_bitmaps(&analysis, &mut findings, progress);
+    if !repair || !repair::is_wanted(&findings) {
+        return Ok(findings.into_report(totals));
+    }
+    if findings.fatal().is_some() {
+        return Ok(refuse(findings, totals, repair));
+    }
+    repair::Repair { device, chosen: &chosen, analysis, progress }.run(&findings, replay)?;
+    let mut report = findings.into_report(totals);
+    report.repaired = true;
+    Ok(report)
+}
+
+/// The report when nothing may be changed.
+fn refuse(findings: Findings, totals: Totals, repair: bool) -> Report {
+    let refused = findings.fatal().filter(|_| repair).map(|code| {
+        format!("{code} ({}): nothing was changed, because what is unreadable may be meant", code.title())
+    });
+    let mut report = findings.into_report(totals);
+    report.refused = refused;
+    report
+}

@@ -1,0 +1,58 @@
+//! Reads file data and compares it with the checksums in the extents.
+
+use crate::Code;
+use crate::progress::{Phase, Reporter};
+use crate::report::{Findings, Totals};
+use syncline_device::{Buffer, Device};
+use syncline_format::{BLOCK_BYTES, BlockNo, Key, checksum};
+
+/// Verifies data, or does not, as the options say.
+pub(crate) struct DataCheck<'a> {
+    pub(crate) device: &'a dyn Device,
+    pub(crate) wanted: bool,
+    pub(crate) progress: &'a mut Reporter,
+}
+
+impl DataCheck<'_> {
+    /// Verifies the blocks of a written extent; `sums` has one checksum per block.
+    pub(crate) fn extent(
+        &mut self,
+        key: Key,
+        start: BlockNo,
+        sums: &[u64],
+        findings: &mut Findings,
+        totals: &mut Totals,
+    ) {
+        if !self.wanted {
+            return;
+        }
+        let mut data = Buffer::zeroed(sums.len());
+        if self.device.read(start, &mut data).is_ok() {
+            for (index, (block, &want)) in data.chunks_exact(BLOCK_BYTES).zip(sums).enumerate() {
+                compare(block, want, key, start, index as u64, findings);
+            }
+        } else {
+            // Block by block, to say which one it is.
+            for (index, &want) in (0u64..).zip(sums) {
+                let mut block = Buffer::zeroed(1);
+                match self.device.read(start.plus(index), &mut block) {
+                    Ok(()) => compare(&block, want, key, start, index, findings),
+                    Err(error) => {
+                        let message = format!("page {}: {error}", key.offset + index);
+                        findings.both(Code::DataUnreadable, start.plus(index), key.object, message);
+                    }
+                }
+            }
+        }
+        totals.data_blocks_verified += sums.len() as u64;
+        self.progress.advance(Phase::Data, totals.data_blocks_verified);
+    }
+}
+
+fn compare(block: &[u8], want: u64, key: Key, start: BlockNo, index: u64, findings: &mut Findings) {
+    let got = checksum(block);
+    if got != want {
+        let message = format!("page {}: stored {want:#018x}, computed {got:#018x}", key.offset + index);
+        findings.both(Code::DataChecksum, start.plus(index), key.object, message);
+    }
+}

@@ -1,0 +1,219 @@
+//! The edits that repair makes to the items, all of them in the overlay.
+
+use crate::analysis::Analysis;
+use crate::facts::{Facts, InodeFacts};
+use crate::names::{NameFault, expected_links, expected_parent};
+use crate::replay::Replay;
+use crate::walk::Trees;
+use std::time::{SystemTime, UNIX_EPOCH};
+use syncline_device::Device;
+use syncline_format::item::{DirentItem, InodeItem, MODE_DIRECTORY, OrphanReason, Timestamp};
+use syncline_format::node::NodePointer;
+use syncline_format::superblock::Superblock;
+use syncline_format::{BLOCK_BYTES, Key, Kind, NAME_PROBES, ObjectNo, name_hash};
+
+/// Where inodes without a name go.
+const LOST_AND_FOUND: &[u8] = b"lost+found";
+/// `mode >> 12` of a directory.
+const TYPE_DIRECTORY: u8 = (MODE_DIRECTORY >> 12) as u8;
+
+/// The main tree with its overlay, to be edited.
+pub(crate) struct Editor<'a> {
+    pub(crate) device: &'a dyn Device,
+    pub(crate) superblock: &'a Superblock,
+    pub(crate) main: NodePointer,
+    pub(crate) replay: &'a mut Replay,
+}
+
+impl Editor<'_> {
+    /// One item as it is now.
+    pub(crate) fn get(&self, key: Key) -> Option<Vec<u8>> {
+        Trees::new(self.device, self.superblock).get(&self.main, &self.replay.overlay, key)
+    }
+
+    /// The items of a range as they are now.
+    pub(crate) fn items(&self, range: (Key, Key)) -> Vec<(Key, Vec<u8>)> {
+        Trees::new(self.device, self.superblock).items(&self.main, &self.replay.overlay, range)
+    }
+
+    fn put(&mut self, key: Key, value: Vec<u8>) {
+        self.replay.overlay.insert(key, Some(value));
+    }
+
+    fn delete(&mut self, key: Key) {
+        self.replay.overlay.insert(key, None);
+    }
+
+    /// First round: finishes orphans, corrects names, gives the nameless a name.
+    pub(crate) fn structure(&mut self, found: &Analysis, next_object: &mut ObjectNo) {
+        for (&object, &reason) in &found.facts.orphans {
+            let inode = found.facts.inodes.get(&object.0).copied().unwrap_or_default();
+            self.finish_orphan(object, reason, &inode);
+        }
+        for (key, (dirent, fault)) in &found.name_faults {
+            match fault {
+                NameFault::Nothing => self.delete(*key),
+                NameFault::Type(file_type) => {
+                    let dirent = DirentItem { file_type: *file_type, ..dirent.clone() };
+                    self.put(*key, dirent.encode());
+                }
+                // Its content may be all that is left of a file; the name tells whose it was.
+                NameFault::Remains => {}
+            }
+        }
+        for key in &found.facts.unused_pieces {
+            self.delete(*key);
+        }
+        self.name_the_nameless(found, next_object);
+    }
+
+    fn finish_orphan(&mut self, object: ObjectNo, reason: OrphanReason, inode: &InodeFacts) {
+        self.delete(Key::orphan(object));
+        match reason {
+            // What still has a name, or entries of its own, is kept.
+            OrphanReason::Unlinked if is_removable(inode) => {
+                let all = (Key::new(object, Kind::Inode, 0), Key::new(object, Kind::Shared, u64::MAX));
+                for (key, _) in self.items(all) {
+                    self.delete(key);
+                }
+            }
+            OrphanReason::Truncated if inode.exists() => {
+                let size = self.get(Key::inode(object)).and_then(|value| InodeItem::decode(&value).ok());
+                if let Some(inode) = size {
+                    self.cut_tail(object, inode.size.div_ceil(BLOCK_BYTES as u64));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Removes every extent page from `pages` on.
+    fn cut_tail(&mut self, object: ObjectNo, pages: u64) {
+        self.cut_extents(object, pages, u64::MAX);
+    }
+
+    fn name_the_nameless(&mut self, found: &Analysis, next_object: &mut ObjectNo) {
+        let nameless = found.facts.inodes.iter().filter(|(object, inode)| {
+            let removed = found.facts.is_removed(**object) && is_removable(inode);
+            inode.exists() && inode.names == 0 && **object != ObjectNo::ROOT_DIR.0 && !removed
+        });
+        let mut directory = None;
+        for (&object, inode) in nameless {
+            if directory.is_none() {
+                directory = self.lost_and_found(next_object);
+            }
+            // Without a place to put it, it stays nameless, and the report says so.
+            let Some(directory) = directory else { return };
+            let file_type = inode.file_type();
+            self.add_name(directory, format!("#{object}").as_bytes(), ObjectNo(object), file_type);
+        }
+    }
+
+    /// The directory for the nameless, made if it is missing.
+    fn lost_and_found(&mut self, next_object: &mut ObjectNo) -> Option<ObjectNo> {
+        for key in self.slots(ObjectNo::ROOT_DIR, LOST_AND_FOUND) {
+            let dirent = self.get(key).and_then(|value| DirentItem::decode(&value).ok());
+            if let Some(dirent) = dirent.filter(|dirent| dirent.name == LOST_AND_FOUND) {
+                let inode = self.get(Key::inode(dirent.inode))?;
+                let is_directory = InodeItem::decode(&inode).is_ok_and(|inode| inode.is_directory());
+                return is_directory.then_some(dirent.inode);
+            }
+        }
+        let object = *next_object;
+        if !self.add_name(ObjectNo::ROOT_DIR, LOST_AND_FOUND, object, TYPE_DIRECTORY) {
+            return None;
+        }
+        *next_object = ObjectNo(object.0.saturating_add(1));
+        self.put(Key::inode(object), new_directory().encode().to_vec());
+        Some(object)
+    }
+
+    /// Adds a name in a free slot of its probe sequence; `false` if there is none or the name is taken.
+    fn add_name(&mut self, directory: ObjectNo, name: &[u8], inode: ObjectNo, file_type: u8) -> bool {
+        let mut free = None;
+        for key in self.slots(directory, name) {
+            match self.get(key).map(|value| DirentItem::decode(&value)) {
+                None => free = free.or(Some(key)),
+                Some(Ok(dirent)) if dirent.name == name => return false,
+                Some(_) => {}
+            }
+        }
+        let Some(key) = free else { return false };
+        self.put(key, DirentItem { inode, file_type, name: name.to_vec() }.encode());
+        true
+    }
+
+    /// The keys that a name may have.
+    fn slots(&self, directory: ObjectNo, name: &[u8]) -> impl Iterator<Item = Key> + use<> {
+        let hash = name_hash(self.superblock.hash_seed, name);
+        (0..NAME_PROBES).map(move |probe| Key::dirent(directory, hash + probe))
+    }
+
+    /// Second round: makes every inode agree with what `facts` counted.
+    pub(crate) fn counts(&mut self, facts: &Facts) {
+        let subdirectories = facts.subdirectories();
+        for (&object, found) in facts.inodes.iter().filter(|(_, inode)| inode.exists()) {
+            let Some(Ok(old)) = self.inode_if_wrong(object, found, &subdirectories) else { continue };
+            let mut inode = old.clone();
+            inode.blocks = found.pages_found;
+            if found.names > 0 || object == ObjectNo::ROOT_DIR.0 {
+                let subdirectories = subdirectories.get(&object).copied().unwrap_or(0);
+                inode.nlink = expected_links(found, subdirectories);
+            }
+            if found.is_directory() {
+                inode.entries = found.entries_found;
+                if found.names == u32::from(object != ObjectNo::ROOT_DIR.0) {
+                    inode.parent = ObjectNo(expected_parent(object, found));
+                }
+            }
+            if inode != old {
+                self.put(Key::inode(ObjectNo(object)), inode.encode().to_vec());
+            }
+        }
+    }
+
+    /// The inode item, read only if some count of it differs.
+    fn inode_if_wrong(
+        &self,
+        object: u64,
+        found: &InodeFacts,
+        subdirectories: &std::collections::BTreeMap<u64, u32>,
+    ) -> Option<Result<InodeItem, syncline_format::FormatError>> {
+        let links = expected_links(found, subdirectories.get(&object).copied().unwrap_or(0));
+        let directory = found.is_directory()
+            && (found.entries != found.entries_found || found.parent != expected_parent(object, found));
+        let wrong = found.blocks != found.pages_found || found.nlink != links || directory;
+        if !wrong {
+            return None;
+        }
+        self.get(Key::inode(ObjectNo(object))).map(|value| InodeItem::decode(&value))
+    }
+}
+
+/// Whether an inode of the orphan table may go away with all it has.
+fn is_removable(inode: &InodeFacts) -> bool {
+    inode.names == 0 && inode.entries_found == 0
+}
+
+/// An empty directory below the root, made now.
+fn new_directory() -> InodeItem {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = Timestamp { seconds: since.as_secs() as i64, nanoseconds: since.subsec_nanos() };
+    InodeItem {
+        mode: MODE_DIRECTORY | 0o700,
+        nlink: 2,
+        uid: 0,
+        gid: 0,
+        size: 0,
+        blocks: 0,
+        accessed: now,
+        modified: now,
+        changed: now,
+        created: now,
+        rdev: 0,
+        parent: ObjectNo::ROOT_DIR,
+        entries: 0,
+        flags: 0,
+        project: 0,
+    }
+}

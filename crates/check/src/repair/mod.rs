@@ -1,0 +1,183 @@
+//! Repair: the volume as it should be, written as one fresh checkpoint.
+//!
+//! Edits are made to the in-memory overlay, in two rounds: first the structure (orphans, names, pieces), then,
+//! after a second look, the counts that follow from it. Then data of page images, a complete new main tree, the root tree
+//! and the bitmaps are written to places that neither the old checkpoint nor any journal record names, flushed,
+//! and only then the superblock. A crash anywhere before leaves the old volume, journal and all.
+//!
+//! Only called when every node, item and durable record was readable.
+
+mod allocator;
+mod builder;
+mod destage;
+mod edits;
+
+use crate::analysis::{Analysis, Subject};
+use crate::progress::{Phase, Reporter};
+use crate::replay::Replay;
+use crate::report::{Findings, Totals};
+use crate::space::{GroupBitmap, encode_slot};
+use crate::superblocks::Chosen;
+use crate::walk::{Trees, Visitor};
+use crate::{CheckError, Code};
+use allocator::Allocator;
+use builder::TreeBuilder;
+use edits::Editor;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::Arc;
+use syncline_device::{Buffer, Device};
+use syncline_format::layout::BACKUP_BLOCKS;
+use syncline_format::node::NodePointer;
+use syncline_format::superblock::{JournalTail, SUPERBLOCK_SLOTS, Superblock, VolumeState};
+use syncline_format::{BlockNo, Generation, GroupNo, Key, ObjectNo, Sequence, TreeId};
+
+/// What rewriting the superblocks alone corrects.
+const IN_SUPERBLOCKS: &[Code] =
+    &[Code::SuperblockSlot, Code::SuperblockDisagrees, Code::SuperblockTwins, Code::BackupSuperblock];
+
+/// What a new checkpoint corrects.
+const IN_CHECKPOINT: &[Code] = &[
+    Code::NextObject,
+    Code::JournalImage,
+    Code::JournalDoubleSpace,
+    Code::BitmapLost,
+    Code::BlockLeaked,
+    Code::BlockUnmarked,
+    Code::BitmapEdge,
+    Code::InodeBlocks,
+    Code::InodeUnnamed,
+    Code::DirentDangling,
+    Code::DirentType,
+    Code::LinkCount,
+    Code::EntryCount,
+    Code::DirectoryParent,
+    Code::XattrPieceUnused,
+    Code::OrphanPending,
+    Code::OrphanMissing,
+    Code::OrphanNamed,
+];
+
+/// Whether there is anything that repair can do.
+pub(crate) fn is_wanted(findings: &Findings) -> bool {
+    IN_SUPERBLOCKS.iter().chain(IN_CHECKPOINT).any(|&code| findings.has(code))
+}
+
+/// A repair about to be made.
+pub(crate) struct Repair<'a> {
+    pub(crate) device: &'a dyn Device,
+    pub(crate) chosen: &'a Chosen,
+    pub(crate) analysis: Analysis,
+    pub(crate) progress: &'a mut Reporter,
+}
+
+impl Repair<'_> {
+    /// Repairs what the findings name.
+    ///
+    /// Errors: the device failed, or there is no room; the volume is then as it was.
+    pub(crate) fn run(self, findings: &Findings, replay: Replay) -> Result<(), CheckError> {
+        // What was read may only be in the device's cache (R13).
+        self.device.flush()?;
+        if !IN_CHECKPOINT.iter().any(|&code| findings.has(code)) {
+            return self.superblocks_only();
+        }
+        self.checkpoint(replay)
+    }
+
+    fn superblocks_only(self) -> Result<(), CheckError> {
+        let mut superblock = self.chosen.superblock.clone();
+        superblock.generation = superblock.generation.next();
+        self.write_superblock(&superblock)
+    }
+
+    fn checkpoint(self, mut replay: Replay) -> Result<(), CheckError> {
+        let old = &self.chosen.superblock;
+        let main = self.analysis.main.expect("a volume without a main tree is not repaired");
+        let generation = old.generation.next();
+        let mut allocator = Allocator::new(self.device, old, &self.analysis, &replay);
+        let mut next_object = self.next_object(&replay);
+        {
+            let mut editor = Editor { device: self.device, superblock: old, main, replay: &mut replay };
+            editor.structure(&self.analysis, &mut next_object);
+            editor.destage(&self.analysis.facts, &mut allocator)?;
+        }
+        let facts = {
+            let subject = Subject { device: self.device, superblock: old, replay: &replay, data: false };
+            subject.look(&mut Findings::default(), &mut Totals::default(), self.progress)
+        };
+        Editor { device: self.device, superblock: old, main, replay: &mut replay }.counts(&facts.facts);
+        let root = self.write_trees(&main, &replay, generation, &mut allocator)?;
+        let used = self.write_bitmaps(&facts, generation, &allocator)?;
+        self.device.flush()?;
+        let mut superblock = old.clone();
+        superblock.generation = generation;
+        superblock.state = VolumeState::Clean;
+        superblock.checkpoint_lsn = replay.last_lsn;
+        superblock.epoch = std::collections::hash_map::RandomState::new().build_hasher().finish();
+        superblock.tail = JournalTail { block: 0, sequence: Sequence(1), predecessor: 0 };
+        superblock.root = root;
+        superblock.next_object = next_object;
+        superblock.free_blocks = old.layout.data_blocks().saturating_sub(used);
+        self.write_superblock(&superblock)
+    }
+
+    /// Lowest number that no object has, by the superblock, the trees or the log.
+    fn next_object(&self, replay: &Replay) -> ObjectNo {
+        let highest = self.analysis.facts.stored_object_max.max(self.analysis.facts.object_max);
+        let above = highest.max(replay.object_max.0).saturating_add(1);
+        ObjectNo(above.max(self.chosen.superblock.next_object.0))
+    }
+
+    /// Writes the new main tree and the root tree above it; returns the root tree's pointer.
+    fn write_trees(
+        &self,
+        main: &NodePointer,
+        replay: &Replay,
+        generation: Generation,
+        allocator: &mut Allocator<'_>,
+    ) -> Result<NodePointer, CheckError> {
+        let superblock = &self.chosen.superblock;
+        let trees = Trees::new(self.device, superblock);
+        let mut builder = TreeBuilder::new(self.device, superblock, TreeId::MAIN, generation, allocator);
+        trees.walk(TreeId::MAIN, main, &replay.overlay, &mut builder as &mut dyn Visitor);
+        let main = builder.finish()?;
+        let mut builder = TreeBuilder::new(self.device, superblock, TreeId::ROOT, generation, allocator);
+        builder.item(Key::tree(TreeId::MAIN), &main.encode());
+        builder.finish()
+    }
+
+    /// Writes the slot that does not count of every group; returns the number of blocks in use.
+    fn write_bitmaps(
+        &self,
+        found: &Analysis,
+        generation: Generation,
+        allocator: &Allocator<'_>,
+    ) -> Result<u64, CheckError> {
+        let superblock = &self.chosen.superblock;
+        let groups = superblock.layout.group_count();
+        for group in (0..groups).map(GroupNo) {
+            let current = GroupBitmap::read(self.device, superblock, group).current;
+            let slot = current.map_or(0, |(slot, _)| 1 - slot);
+            let sets = [found.data.group(group), allocator.nodes().group(group)];
+            let bytes = encode_slot(superblock, group, slot, generation, sets);
+            write(self.device, superblock.layout.bitmap_slot(group, slot), &bytes)?;
+        }
+        Ok(found.data.len() + allocator.nodes().len())
+    }
+
+    /// Writes the slot that does not hold the old superblock, then the backups; flushes after each.
+    fn write_superblock(self, superblock: &Superblock) -> Result<(), CheckError> {
+        let at = SUPERBLOCK_SLOTS[1 - self.chosen.slot];
+        write(self.device, at, &superblock.encode(at))?;
+        self.device.flush()?;
+        for at in (0..BACKUP_BLOCKS).map(|index| superblock.layout.backup_start().plus(index)) {
+            write(self.device, at, &superblock.encode(at))?;
+        }
+        self.device.flush()?;
+        self.progress.report(Phase::Repair, 1, 1);
+        Ok(())
+    }
+}
+
+fn write(device: &dyn Device, at: BlockNo, bytes: &[u8]) -> Result<(), CheckError> {
+    Ok(device.write(at, vec![Arc::new(Buffer::from_bytes(bytes))])?)
+}

@@ -1,0 +1,156 @@
+//! What a check found, and what it says to `fsck`.
+
+use crate::{CheckError, Code, Severity};
+use std::collections::{BTreeMap, BTreeSet};
+use syncline_format::{BlockNo, ObjectNo};
+
+/// Findings of one code that are kept; of more only the number is told, so that a hostile image cannot fill memory.
+pub const FINDINGS_PER_CODE_MAX: u64 = 1000;
+
+/// One inconsistency, or one thing worth knowing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    pub code: Code,
+    pub severity: Severity,
+    /// The block concerned, if there is one.
+    pub block: Option<BlockNo>,
+    /// The inode concerned, if there is one.
+    pub object: Option<ObjectNo>,
+    /// One sentence with the particulars.
+    pub message: String,
+    /// Repair has removed it.
+    pub corrected: bool,
+}
+
+/// What was looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Totals {
+    pub inodes: u64,
+    pub directories: u64,
+    pub items: u64,
+    pub nodes: u64,
+    /// Blocks in use, tree nodes included.
+    pub blocks_used: u64,
+    pub data_blocks_verified: u64,
+    pub records_replayed: u64,
+    pub batches_replayed: u64,
+}
+
+/// The result of a check.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Report {
+    pub findings: Vec<Finding>,
+    /// How often each code was found, those beyond [`FINDINGS_PER_CODE_MAX`] included.
+    pub counts: BTreeMap<Code, u64>,
+    /// After a repair: how often each code is found now. Equal to `counts` if nothing was changed.
+    pub left: BTreeMap<Code, u64>,
+    /// Whether repair wrote to the volume.
+    pub repaired: bool,
+    /// Why repair left the volume as it is although it was asked for and there was something to repair.
+    pub refused: Option<String>,
+    pub totals: Totals,
+}
+
+/// Exit code of `fsck`: nothing to complain about.
+pub const EXIT_CLEAN: i32 = 0;
+/// Exit code of `fsck`: errors were corrected.
+pub const EXIT_CORRECTED: i32 = 1;
+/// Exit code of `fsck`: errors are left.
+pub const EXIT_UNCORRECTED: i32 = 4;
+/// Exit code of `fsck`: the check itself failed.
+pub const EXIT_OPERATIONAL: i32 = 8;
+
+impl Report {
+    /// Errors still on the volume, warnings and information not counted.
+    pub fn errors_left(&self) -> u64 {
+        self.left.iter().filter(|(code, _)| code.severity() >= Severity::Error).map(|(_, n)| n).sum()
+    }
+
+    /// Whether the volume has no errors (any more).
+    pub fn is_sound(&self) -> bool {
+        self.errors_left() == 0
+    }
+
+    /// The exit code by the conventions of `fsck(8)`, where 1 and 4 add up.
+    pub fn exit_code(&self) -> i32 {
+        let corrected = if self.repaired { EXIT_CORRECTED } else { EXIT_CLEAN };
+        let left = if self.is_sound() { EXIT_CLEAN } else { EXIT_UNCORRECTED };
+        corrected | left
+    }
+
+    /// Whether a code was found at least once.
+    pub fn has(&self, code: Code) -> bool {
+        self.counts.contains_key(&code)
+    }
+
+    /// Takes what a second look after the repair found.
+    pub(crate) fn settle(&mut self, after: Report) {
+        let identity = |f: &Finding| (f.code, f.block, f.object);
+        let still: BTreeSet<_> = after.findings.iter().map(identity).collect();
+        let before: BTreeSet<_> = self.findings.iter().map(identity).collect();
+        for finding in &mut self.findings {
+            finding.corrected = !still.contains(&identity(finding));
+        }
+        self.findings.extend(after.findings.into_iter().filter(|f| !before.contains(&identity(f))));
+        self.left = after.counts;
+        self.repaired = true;
+    }
+}
+
+/// The exit code for the outcome of a check: 8 when it could not be carried out.
+pub fn exit_code(outcome: &Result<Report, CheckError>) -> i32 {
+    outcome.as_ref().map_or(EXIT_OPERATIONAL, Report::exit_code)
+}
+
+/// Collects findings, bounded per code.
+#[derive(Debug, Default)]
+pub(crate) struct Findings {
+    list: Vec<Finding>,
+    counts: BTreeMap<Code, u64>,
+}
+
+impl Findings {
+    pub(crate) fn add(&mut self, code: Code, message: impl Into<String>) {
+        self.push(code, None, None, message.into());
+    }
+
+    pub(crate) fn at(&mut self, code: Code, block: BlockNo, message: impl Into<String>) {
+        self.push(code, Some(block), None, message.into());
+    }
+
+    pub(crate) fn of(&mut self, code: Code, object: ObjectNo, message: impl Into<String>) {
+        self.push(code, None, Some(object), message.into());
+    }
+
+    pub(crate) fn both(&mut self, code: Code, block: BlockNo, object: ObjectNo, message: impl Into<String>) {
+        self.push(code, Some(block), Some(object), message.into());
+    }
+
+    fn push(&mut self, code: Code, block: Option<BlockNo>, object: Option<ObjectNo>, message: String) {
+        let count = self.counts.entry(code).or_default();
+        *count += 1;
+        if *count <= FINDINGS_PER_CODE_MAX {
+            let severity = code.severity();
+            self.list.push(Finding { code, severity, block, object, message, corrected: false });
+        }
+    }
+
+    /// Whether something was found that forbids every repair.
+    pub(crate) fn fatal(&self) -> Option<Code> {
+        self.counts.keys().copied().find(|code| code.severity() == Severity::Fatal)
+    }
+
+    pub(crate) fn has(&self, code: Code) -> bool {
+        self.counts.contains_key(&code)
+    }
+
+    pub(crate) fn into_report(self, totals: Totals) -> Report {
+        Report {
+            findings: self.list,
+            left: self.counts.clone(),
+            counts: self.counts,
+            totals,
+            ..Report::default()
+        }
+    }
+}

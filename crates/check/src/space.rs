@@ -1,0 +1,173 @@
+//! Compares the allocation bitmaps with what trees and extents really use, group by group.
+
+use crate::Code;
+use crate::block_map::BlockMap;
+use crate::progress::{Phase, Reporter};
+use crate::replay::{Replay, SpaceOp};
+use crate::report::Findings;
+use syncline_device::{Buffer, Device};
+use syncline_format::bitmap::{self, BITMAP_WORDS, Bits};
+use syncline_format::layout::GROUP_HEAD_BLOCKS;
+use syncline_format::superblock::Superblock;
+use syncline_format::{BLOCK_BYTES, BlockNo, FormatError, Generation, GroupNo};
+
+/// A group's bitmap as of the checkpoint.
+pub(crate) struct GroupBitmap {
+    /// The slot that counts and its bits.
+    pub(crate) current: Option<(u8, Box<Bits>)>,
+    /// Slots that are neither valid nor empty.
+    damaged: Vec<(BlockNo, String)>,
+}
+
+impl GroupBitmap {
+    /// Reads both slots of a group and chooses as a mount would.
+    pub(crate) fn read(device: &dyn Device, superblock: &Superblock, group: GroupNo) -> GroupBitmap {
+        let mut found = GroupBitmap { current: None, damaged: Vec::new() };
+        let mut newest: Option<Generation> = None;
+        for slot in 0..2u8 {
+            let at = superblock.layout.bitmap_slot(group, slot);
+            let mut bytes = Buffer::zeroed(1);
+            if let Err(error) = device.read(at, &mut bytes) {
+                found.damaged.push((at, error.to_string()));
+                continue;
+            }
+            match bitmap::decode(&bytes, group, at, superblock.volume_id()) {
+                Ok((generation, bits)) => {
+                    let counts = generation <= superblock.generation;
+                    if counts && newest.is_none_or(|newest| generation > newest) {
+                        newest = Some(generation);
+                        found.current = Some((slot, bits));
+                    }
+                }
+                Err(FormatError::Magic { .. }) if bytes.iter().all(|&b| b == 0) => {}
+                Err(error) => found.damaged.push((at, error.to_string())),
+            }
+        }
+        found
+    }
+}
+
+/// Whether a block of a group is in use according to its bits.
+pub(crate) fn bit(bits: &Bits, index: u32) -> bool {
+    bits[index as usize / 64] >> (index % 64) & 1 != 0
+}
+
+pub(crate) fn set_bits(bits: &mut Bits, from: u32, len: u32, used: bool) {
+    for index in from..from + len {
+        let mask = 1u64 << (index % 64);
+        if used {
+            bits[index as usize / 64] |= mask;
+        } else {
+            bits[index as usize / 64] &= !mask;
+        }
+    }
+}
+
+/// Compares every group.
+pub(crate) struct SpaceCheck<'a> {
+    pub(crate) device: &'a dyn Device,
+    pub(crate) superblock: &'a Superblock,
+    pub(crate) replay: &'a Replay,
+    pub(crate) nodes: &'a BlockMap,
+    pub(crate) data: &'a BlockMap,
+    /// Something could not be read, so a block that belongs to nothing proves nothing.
+    pub(crate) incomplete: bool,
+}
+
+impl SpaceCheck<'_> {
+    pub(crate) fn run(&self, findings: &mut Findings, progress: &mut Reporter) {
+        let groups = self.superblock.layout.group_count();
+        for group in 0..groups {
+            self.group(GroupNo(group), findings);
+            progress.report(Phase::Bitmaps, u64::from(group) + 1, u64::from(groups));
+        }
+    }
+
+    fn group(&self, group: GroupNo, findings: &mut Findings) {
+        let layout = &self.superblock.layout;
+        let found = GroupBitmap::read(self.device, self.superblock, group);
+        let Some((_, mut bits)) = found.current else {
+            let why = match found.damaged.first() {
+                Some((_, why)) => why.clone(),
+                None => "no slot is valid at the superblock's generation".into(),
+            };
+            findings.at(Code::BitmapLost, layout.group_start(group), format!("group {group}: {why}"));
+            return;
+        };
+        for (block, why) in found.damaged {
+            findings.at(Code::BitmapSlot, block, format!("group {group}: {why}"));
+        }
+        let len = layout.group_len(group);
+        let head = GROUP_HEAD_BLOCKS as u32;
+        let edge_clear = (0..head).chain(len..(BITMAP_WORDS * 64) as u32).any(|index| !bit(&bits, index));
+        if edge_clear {
+            let message = format!("group {group} has {len} blocks");
+            findings.at(Code::BitmapEdge, layout.group_start(group), message);
+        }
+        for op in self.replay.space.get(&group.0).map_or(&[][..], Vec::as_slice) {
+            self.apply(group, *op, &mut bits, findings);
+        }
+        self.compare(group, &bits, findings);
+    }
+
+    fn apply(&self, group: GroupNo, op: SpaceOp, bits: &mut Bits, findings: &mut Findings) {
+        if let Some(index) = (op.index..op.index + op.len).find(|&index| bit(bits, index) == op.used) {
+            let block = self.superblock.layout.group_start(group).plus(u64::from(index));
+            let message = if op.used { "allocated while in use" } else { "freed while free" };
+            findings.at(Code::JournalDoubleSpace, block, message);
+        }
+        set_bits(bits, op.index, op.len, op.used);
+    }
+
+    /// Reports runs of blocks whose bit is not what it should be.
+    fn compare(&self, group: GroupNo, bits: &Bits, findings: &mut Findings) {
+        let layout = &self.superblock.layout;
+        let (nodes, data) = (self.nodes.group(group), self.data.group(group));
+        let really = |index: u32| [nodes, data].into_iter().flatten().any(|set| bit(set, index));
+        let len = layout.group_len(group);
+        let wrong = |index: u32| {
+            let (marked, used) = (bit(bits, index), really(index));
+            (marked != used).then_some(used)
+        };
+        let mut index = GROUP_HEAD_BLOCKS as u32;
+        while index < len {
+            let Some(used) = wrong(index) else {
+                index += 1;
+                continue;
+            };
+            let end = (index..len).find(|&next| wrong(next) != Some(used)).unwrap_or(len);
+            let start = layout.group_start(group).plus(u64::from(index));
+            let message = format!("{} blocks from {start} in group {group}", end - index);
+            if used {
+                findings.at(Code::BlockUnmarked, start, message);
+            } else if !self.incomplete {
+                findings.at(Code::BlockLeaked, start, message);
+            }
+            index = end;
+        }
+    }
+}
+
+/// Encodes a bitmap for a slot: the given bits, head and edge set.
+pub(crate) fn encode_slot(
+    superblock: &Superblock,
+    group: GroupNo,
+    slot: u8,
+    generation: Generation,
+    sets: [Option<&Bits>; 2],
+) -> Vec<u8> {
+    let layout = &superblock.layout;
+    let mut bits: Box<Bits> = Box::new([0; BITMAP_WORDS]);
+    for set in sets.into_iter().flatten() {
+        for (word, more) in bits.iter_mut().zip(set) {
+            *word |= more;
+        }
+    }
+    let len = layout.group_len(group);
+    set_bits(&mut bits, 0, GROUP_HEAD_BLOCKS as u32, true);
+    set_bits(&mut bits, len, (BITMAP_WORDS * 64) as u32 - len, true);
+    let block = layout.bitmap_slot(group, slot);
+    let bytes = bitmap::encode(&bits, group, block, generation, superblock.volume_id());
+    debug_assert_eq!(bytes.len(), BLOCK_BYTES);
+    bytes
+}

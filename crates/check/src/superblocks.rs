@@ -1,0 +1,154 @@
+//! Reads the two superblock slots and the backup pair, and chooses as a mount would.
+
+use crate::report::Findings;
+use crate::{CheckError, Code};
+use syncline_device::Device;
+use syncline_format::layout::{BACKUP_BLOCKS, VOLUME_BLOCKS_MIN};
+use syncline_format::superblock::{SUPERBLOCK_MAGIC, SUPERBLOCK_SLOTS, Superblock};
+use syncline_format::{BLOCK_BYTES, BlockNo, FormatError};
+
+/// Counters above this would overflow in an engine's hands; no honest volume comes near.
+const COUNTER_MAX: u64 = u64::MAX >> 1;
+
+/// The superblock that counts, and where it is.
+#[derive(Debug, Clone)]
+pub(crate) struct Chosen {
+    pub(crate) superblock: Superblock,
+    /// 0 or 1.
+    pub(crate) slot: usize,
+}
+
+/// One slot as read.
+enum Slot {
+    Valid(Box<Superblock>),
+    Zero,
+    Damaged(String, Option<FormatError>),
+}
+
+/// Chooses the superblock; `None` when there is none, which is then among the findings.
+///
+/// Errors: the device holds nothing that looks like a volume, or one of another version.
+pub(crate) fn choose(device: &dyn Device, findings: &mut Findings) -> Result<Option<Chosen>, CheckError> {
+    if device.blocks() < VOLUME_BLOCKS_MIN {
+        return Err(CheckError::TooSmall { blocks: device.blocks() });
+    }
+    let slots = SUPERBLOCK_SLOTS.map(|block| read_slot(device, block));
+    let chosen = match &slots {
+        [Slot::Valid(a), Slot::Valid(b)] => {
+            compare(a, b, findings);
+            let slot = usize::from(b.generation > a.generation);
+            let winner = if slot == 0 { a } else { b };
+            Chosen { superblock: (**winner).clone(), slot }
+        }
+        [Slot::Valid(a), other] => {
+            report_other(other, a, SUPERBLOCK_SLOTS[1], findings);
+            Chosen { superblock: (**a).clone(), slot: 0 }
+        }
+        [other, Slot::Valid(b)] => {
+            report_other(other, b, SUPERBLOCK_SLOTS[0], findings);
+            Chosen { superblock: (**b).clone(), slot: 1 }
+        }
+        _ => return none_valid(device, &slots, findings),
+    };
+    check_backups(device, &chosen.superblock, findings);
+    let superblock = &chosen.superblock;
+    let counters = [superblock.generation.0, superblock.checkpoint_lsn.0, superblock.next_object.0];
+    if counters.iter().any(|&counter| counter > COUNTER_MAX) || superblock.tail.sequence.0 > COUNTER_MAX {
+        findings.at(Code::SuperblockExhausted, SUPERBLOCK_SLOTS[chosen.slot], "a counter is impossibly high");
+        return Ok(None);
+    }
+    Ok(Some(chosen))
+}
+
+fn read_slot(device: &dyn Device, block: BlockNo) -> Slot {
+    let mut bytes = syncline_device::Buffer::zeroed(1);
+    if let Err(error) = device.read(block, &mut bytes) {
+        return Slot::Damaged(error.to_string(), None);
+    }
+    if bytes.iter().all(|&b| b == 0) {
+        return Slot::Zero;
+    }
+    match Superblock::decode(&bytes, block, device.blocks()) {
+        Ok(superblock) => Slot::Valid(Box::new(superblock)),
+        Err(error) => Slot::Damaged(error.to_string(), Some(error)),
+    }
+}
+
+/// Two valid slots: they must be two generations of one volume.
+fn compare(a: &Superblock, b: &Superblock, findings: &mut Findings) {
+    let older = if a.generation > b.generation { SUPERBLOCK_SLOTS[1] } else { SUPERBLOCK_SLOTS[0] };
+    if a.uuid != b.uuid || a.layout != b.layout {
+        findings.at(
+            Code::SuperblockDisagrees,
+            older,
+            "the older slot has another UUID or geometry than the newer one",
+        );
+    } else if a.generation == b.generation {
+        let message = format!("both slots have generation {}", a.generation);
+        findings.at(Code::SuperblockTwins, SUPERBLOCK_SLOTS[1], message);
+    }
+}
+
+fn report_other(other: &Slot, winner: &Superblock, at: BlockNo, findings: &mut Findings) {
+    match other {
+        Slot::Zero if winner.generation.0 <= 1 => {}
+        Slot::Zero => findings.at(
+            Code::SuperblockSlot,
+            at,
+            format!("the slot is empty although generation {} exists", winner.generation),
+        ),
+        Slot::Damaged(why, _) => findings.at(Code::SuperblockSlot, at, why.clone()),
+        Slot::Valid(_) => {}
+    }
+}
+
+/// Neither slot is valid: say what this may be.
+fn none_valid(
+    device: &dyn Device,
+    slots: &[Slot; 2],
+    findings: &mut Findings,
+) -> Result<Option<Chosen>, CheckError> {
+    let mut looks_like_one = false;
+    for (slot, at) in slots.iter().zip(SUPERBLOCK_SLOTS) {
+        match slot {
+            Slot::Damaged(_, Some(error @ (FormatError::Version { .. } | FormatError::Features { .. }))) => {
+                return Err(CheckError::Unsupported(error.clone()));
+            }
+            Slot::Damaged(_, Some(FormatError::Magic { .. })) | Slot::Zero | Slot::Valid(_) => {}
+            Slot::Damaged(why, _) => {
+                looks_like_one = true;
+                findings.at(Code::NoSuperblock, at, why.clone());
+            }
+        }
+    }
+    let backup = (1..=BACKUP_BLOCKS).map(|back| BlockNo(device.blocks() - back)).find(|&block| {
+        let mut bytes = vec![0; BLOCK_BYTES];
+        device.read(block, &mut bytes).is_ok() && bytes.starts_with(&SUPERBLOCK_MAGIC)
+    });
+    match backup {
+        Some(block) => {
+            findings.at(
+                Code::NoSuperblock,
+                block,
+                "both superblock slots are lost; a backup with the geometry is here",
+            );
+            Ok(None)
+        }
+        None if looks_like_one => Ok(None),
+        None => Err(CheckError::NotAVolume),
+    }
+}
+
+fn check_backups(device: &dyn Device, chosen: &Superblock, findings: &mut Findings) {
+    for index in 0..BACKUP_BLOCKS {
+        let at = chosen.layout.backup_start().plus(index);
+        match read_slot(device, at) {
+            Slot::Valid(backup) if backup.uuid == chosen.uuid && backup.layout == chosen.layout => {}
+            Slot::Valid(_) => {
+                findings.at(Code::BackupSuperblock, at, "the backup describes another volume or geometry");
+            }
+            Slot::Zero => findings.at(Code::BackupSuperblock, at, "the backup is missing"),
+            Slot::Damaged(why, _) => findings.at(Code::BackupSuperblock, at, why),
+        }
+    }
+}

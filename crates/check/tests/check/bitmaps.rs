@@ -1,0 +1,112 @@
+use crate::image::*;
+use std::collections::BTreeSet;
+use syncline_check::Code;
+use syncline_format::item::ExtentItem;
+use syncline_format::{BlockNo, Generation, GroupNo, Key, ObjectNo, header};
+
+const FREE: u64 = 20_000;
+
+#[test]
+fn leaked_blocks_are_found_as_one_run_and_freed() {
+    let mut image = Image::populated();
+    image.bits.extend((FREE..FREE + 5).map(|block| (block, true)));
+    let device = image.build();
+    let report = expect(&device, &[Code::BlockLeaked]);
+    assert_eq!(report.findings.len(), 1);
+    assert_eq!(report.findings[0].block, Some(BlockNo(FREE)));
+    assert!(report.findings[0].message.starts_with("5 blocks"));
+    assert_eq!(report.exit_code(), 4);
+    let report = expect_repaired(&device, &[]);
+    assert!(report.findings[0].corrected);
+    expect(&device, &[]);
+}
+
+#[test]
+fn used_blocks_marked_free_are_found_and_marked() {
+    let mut image = Image::populated();
+    let block = *image.data.keys().next().expect("some data");
+    image.bits.insert(block, false);
+    let device = image.build();
+    let report = expect(&device, &[Code::BlockUnmarked]);
+    assert_eq!(report.findings[0].block, Some(BlockNo(block)));
+    expect_repaired(&device, &[]);
+    expect(&device, &[]);
+}
+
+#[test]
+fn a_block_of_two_files_is_found_and_left_alone() {
+    let mut image = Image::populated();
+    let file = image.add_file(ObjectNo::ROOT_DIR, "twin", 1);
+    let (_, theirs) =
+        image.items.iter().find(|(key, _)| key.kind == syncline_format::Kind::Extent).expect("an extent");
+    let theirs = ExtentItem::decode(theirs).expect("valid").slice(0, 1);
+    let ours = image.items.insert(Key::extent(file, 0), theirs.encode()).expect("it had one");
+    let ours = ExtentItem::decode(&ours).expect("valid");
+    image.data.remove(&ours.start.0);
+    let device = image.build();
+    let report = expect(&device, &[Code::BlockShared]);
+    assert_eq!(report.findings[0].object, Some(file));
+    assert!(!repair(&device).repaired, "which one is right would be a guess");
+}
+
+#[test]
+fn an_extent_outside_the_groups_is_found() {
+    for start in [3, 0, u64::MAX / 8192, VOLUME_BLOCKS - 2] {
+        let mut image = Image::populated();
+        let file = image.add_file(ObjectNo::ROOT_DIR, "far", 1);
+        let extent = ExtentItem::written(BlockNo(start), vec![0]);
+        image.put(Key::extent(file, 0), extent.encode());
+        let report = expect(&image.build(), &[Code::BlockRange]);
+        assert_eq!(report.findings[0].block, Some(BlockNo(start)));
+    }
+}
+
+#[test]
+fn a_group_without_a_valid_bitmap_gets_a_new_one() {
+    let mut image = Image::populated();
+    let device = image.build();
+    let at = image.superblock.layout.group_start(GroupNo(1));
+    patch(&device, at, |block| block[2000] ^= 1);
+    expect(&device, &[Code::BitmapLost]);
+    expect_repaired(&device, &[]);
+    expect(&device, &[]);
+}
+
+#[test]
+fn a_damaged_slot_beside_a_valid_one_is_no_error() {
+    let mut image = Image::populated();
+    let device = image.build();
+    let at = image.superblock.layout.bitmap_slot(GroupNo(0), 1);
+    patch(&device, at, |block| block[0] = 1);
+    let report = expect(&device, &[Code::BitmapSlot]);
+    assert_eq!(report.exit_code(), 0, "an aborted checkpoint leaves this");
+}
+
+#[test]
+fn a_slot_newer_than_the_superblock_does_not_count() {
+    let mut image = Image::populated();
+    let device = image.build();
+    let newer = Generation(GENERATION.0 + 1);
+    write_bitmap(&device, &image.superblock, GroupNo(0), 1, newer, &BTreeSet::new());
+    expect(&device, &[]);
+    // As old as the superblock it counts, and marks everything free.
+    let newest = Generation(GENERATION.0);
+    image.superblock.generation = newer;
+    image.write_superblocks(&device);
+    write_bitmap(&device, &image.superblock, GroupNo(0), 0, newest, &BTreeSet::new());
+    assert!(look(&device).has(Code::BlockUnmarked));
+}
+
+#[test]
+fn a_bitmap_that_offers_its_own_head_is_found() {
+    let mut image = Image::populated();
+    let device = image.build();
+    let at = image.superblock.layout.group_start(GroupNo(0));
+    patch(&device, at, |block| {
+        block[64] &= !1;
+        header::seal(block);
+    });
+    expect(&device, &[Code::BitmapEdge]);
+    expect_repaired(&device, &[]);
+    expect(&device, &[]);
+}

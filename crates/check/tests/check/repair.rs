@@ -1,0 +1,150 @@
+//! What repair writes, and what it leaves alone.
+
+use crate::image::*;
+use syncline_check::{CheckError, CheckOptions, Code, check};
+use syncline_device::{Device, MemoryDevice, Volatile};
+use syncline_format::batch::Op;
+use syncline_format::item::*;
+use syncline_format::*;
+
+/// A volume with a file of four pages, a leak, and a log with images of pages 1, 2 and 5 of the file.
+fn with_images() -> (Image, MemoryDevice, ObjectNo) {
+    let mut image = Image::populated();
+    let file = image.add_file(ObjectNo::ROOT_DIR, "four", 4);
+    image.bits.insert(25_000, true);
+    let device = image.build();
+    let mut grown = image.inode(file);
+    grown.size = 5 * BLOCK_BYTES as u64 + 3;
+    let grown = grown.encode();
+    let page = |page, bytes| Op::Image { tree: TreeId::MAIN, object: file, page, bytes };
+    let mut log = Log::new(&image);
+    log.write(&device, &[put(Key::inode(file), &grown), page(1, b"old"), page(5, b"end")]);
+    log.write(&device, &[page(1, b"one"), page(2, b"two")]);
+    (image, device, file)
+}
+
+#[test]
+fn repair_destages_images_and_ends_the_log() {
+    let (_, device, _) = with_images();
+    expect(&device, &[Code::JournalReplay, Code::BlockLeaked]);
+    expect_repaired(&device, &[]);
+    let report = expect(&device, &[]);
+    assert_eq!(report.totals.data_blocks_verified, 23 + 5, "pages 0 to 3 and 5");
+    let bytes = device.to_bytes();
+    let found = |text: &[u8]| {
+        let pages = bytes.chunks_exact(BLOCK_BYTES);
+        pages.filter(|page| page.starts_with(text) && page[text.len()..].iter().all(|&b| b == 0)).count()
+    };
+    assert_eq!((found(b"one"), found(b"two"), found(b"end"), found(b"old")), (1, 1, 1, 0));
+}
+
+#[test]
+fn repair_writes_only_to_blocks_that_nothing_names() {
+    let (image, device, _) = with_images();
+    let before = device.to_bytes();
+    repair(&device);
+    let after = device.to_bytes();
+    let layout = image.superblock.layout;
+    let changed: Vec<u64> = (0..VOLUME_BLOCKS)
+        .filter(|&b| {
+            let at = b as usize * BLOCK_BYTES;
+            before[at..at + BLOCK_BYTES] != after[at..at + BLOCK_BYTES]
+        })
+        .collect();
+    let current_bitmaps = [GroupNo(0), GroupNo(1)].map(|group| layout.bitmap_slot(group, 0).0);
+    for block in changed {
+        assert_ne!(block, 2, "the superblock that counts is not written over");
+        assert!(!current_bitmaps.contains(&block));
+        assert!(!(16..80).contains(&block), "the journal is not written to");
+        assert!(!image.data.contains_key(&block), "data is not written over");
+        let was_zero = before[block as usize * BLOCK_BYTES..][..BLOCK_BYTES].iter().all(|&b| b == 0);
+        let superblock = block == 1 || block >= layout.backup_start().0;
+        assert!(was_zero || superblock, "block {block}");
+    }
+}
+
+#[test]
+fn a_power_cut_during_repair_leaves_the_old_volume_or_the_new_one() {
+    let (_, device, _) = with_images();
+    let bytes = device.to_bytes();
+    let whole = MemoryDevice::from_bytes(bytes.clone());
+    repair(&whole);
+    let writes = whole.counters().writes;
+    assert!(writes > 8);
+    for cut in 0..writes {
+        let device = crate::hostile::CutOff::new(MemoryDevice::from_bytes(bytes.clone()), cut);
+        let outcome = check(&device, CheckOptions { repair: true, data: true, ..Default::default() });
+        assert!(outcome.is_err(), "the device died after {cut} writes");
+        let after = look(&device.inner);
+        let codes = codes(&after);
+        let old = codes == [Code::JournalReplay, Code::BlockLeaked];
+        let new = codes.is_empty() || codes == [Code::BackupSuperblock];
+        assert!(old || new, "after {cut} writes: {:#?}", after.findings);
+    }
+}
+
+#[test]
+fn what_is_not_flushed_is_not_needed() {
+    let (_, device, _) = with_images();
+    let device = Volatile::new(std::sync::Arc::new(device));
+    let report = check(&device, CheckOptions { repair: true, ..Default::default() }).expect("a volume");
+    assert!(report.is_sound() && report.repaired);
+}
+
+#[test]
+fn an_unclean_volume_without_errors_is_left_to_the_mount() {
+    let mut image = Image::populated();
+    let device = image.build();
+    let mut log = Log::new(&image);
+    let root = image.items[&Key::inode(ObjectNo::ROOT_DIR)].clone();
+    log.write(&device, &[put(Key::inode(ObjectNo::ROOT_DIR), &root)]);
+    let before = device.to_bytes();
+    let report = repair(&device);
+    assert!(!report.repaired);
+    assert_eq!(report.exit_code(), 0);
+    assert_eq!(device.to_bytes(), before);
+}
+
+#[test]
+fn a_full_volume_is_not_changed() {
+    let mut image = Image::populated();
+    let (start, end) = (image.superblock.layout.groups_start.0, image.superblock.layout.backup_start().0);
+    let unused = (start..end).filter(|block| !image.data.contains_key(block)).filter(|block| block % 4 == 1);
+    image.bits = unused.map(|block| (block, true)).collect();
+    let device = image.build();
+    let before = device.to_bytes();
+    let outcome = check(&device, CheckOptions { repair: true, ..Default::default() });
+    assert!(matches!(outcome, Err(CheckError::NoSpace { .. })), "{outcome:?}");
+    assert_eq!(device.to_bytes(), before);
+}
+
+#[test]
+fn a_tree_of_many_leaves_is_rewritten_whole() {
+    let mut image = Image::populated();
+    for index in 0..3000 {
+        image.add_file(ObjectNo::ROOT_DIR, &format!("a-file-with-a-longer-name-{index}"), 1);
+    }
+    image.superblock.next_object = ObjectNo(10_000);
+    image.leaf_items(60);
+    image.change_inode(ObjectNo::ROOT_DIR, |inode| inode.entries = 0);
+    let device = image.build();
+    let before = expect(&device, &[Code::EntryCount]).totals;
+    expect_repaired(&device, &[]);
+    let after = expect(&device, &[]).totals;
+    assert_eq!((after.items, after.inodes), (before.items, before.inodes));
+    assert!(after.nodes > 30);
+}
+
+#[test]
+fn images_split_an_extent_in_its_middle_and_free_its_blocks() {
+    let (image, device, file) = with_images();
+    let extent = ExtentItem::decode(&image.items[&Key::extent(file, 0)]).expect("valid");
+    let used = look(&device).totals.blocks_used;
+    expect_repaired(&device, &[]);
+    assert!(look(&device).totals.blocks_used <= used + 3, "the pages below the images are free");
+    let bytes = device.to_bytes();
+    for page in [0, 3] {
+        let at = extent.start.plus(page).0 as usize * BLOCK_BYTES;
+        assert!(bytes[at..at + BLOCK_BYTES].iter().any(|&b| b != 0));
+    }
+}
