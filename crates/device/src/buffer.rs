@@ -33,8 +33,8 @@ impl Buffer {
         buffer
     }
 
-    /// `blocks` blocks whose content is arbitrary, possibly that of an earlier buffer: for a caller that overwrites all of it
-    /// and hands out nothing of it before. Saves zeroing one-block buffers.
+    /// `blocks` blocks whose content is arbitrary, possibly that of an earlier buffer: for a caller that
+    /// overwrites all of it and hands out nothing of it before. Saves zeroing one-block buffers.
     pub fn for_overwrite(blocks: usize) -> Buffer {
         if blocks == 1 { Buffer::page().0 } else { Buffer::allocated(blocks) }
     }
@@ -78,7 +78,8 @@ impl Deref for Buffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the allocation is `len` initialised bytes (the pool's pages always are) and lives as long as `self`.
+        // SAFETY: the allocation is `len` initialised bytes (the pool's pages always are) and lives as long
+        // as `self`.
         unsafe { std::slice::from_raw_parts(self.bytes.as_ptr(), self.len) }
     }
 }

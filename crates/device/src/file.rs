@@ -1,18 +1,19 @@
 //! An image file or a block device.
 //!
-//! I/O bypasses the host's page cache (O_DIRECT) where the host allows it; where it does not (tmpfs, sectors larger than a
-//! block) the device falls back to the page cache and says so, by [`FileDevice::direct`] and a warning. Submitted requests
-//! go through one io_uring; where the kernel refuses one, `submit_write` writes on the caller's thread
-//! ([`FileDevice::engine`] tells which). Blocking calls (`read`, `write`, `flush`) are plain system calls on the
-//! caller's thread, which is cheaper than the ring for a lone request.
+//! I/O bypasses the host's page cache (O_DIRECT) where the host allows it; where it does not (tmpfs, sectors
+//! larger than a block) the device falls back to the page cache and says so, by [`FileDevice::direct`] and a
+//! warning. Submitted requests go through one io_uring; where the kernel refuses one, `submit_write` writes
+//! on the caller's thread ([`FileDevice::engine`] tells which). Blocking calls (`read`, `write`, `flush`) are
+//! plain system calls on the caller's thread, which is cheaper than the ring for a lone request.
 //!
-//! Lock: `flock` on the open file description, exclusive, shared when read-only, so that a second opener, in this
-//! process or another, is refused (see `lock.rs` for what it does not cover). It is released when the device is
-//! dropped, after all I/O in flight has ended. When the process dies instead, the kernel releases it with the last
-//! reference to the open file, and requests in flight hold one: the next opener never overlaps with old writes.
+//! Lock: `flock` on the open file description, exclusive, shared when read-only, so that a second opener, in
+//! this process or another, is refused (see `lock.rs` for what it does not cover). It is released when the
+//! device is dropped, after all I/O in flight has ended. When the process dies instead, the kernel releases
+//! it with the last reference to the open file, and requests in flight hold one: the next opener never
+//! overlaps with old writes.
 //!
-//! Errors: the kernel reports a failed writeback once per open file; a second `flush` after a failed one may succeed
-//! although data is lost. The user of the device has to latch the first error (contract C8).
+//! Errors: the kernel reports a failed writeback once per open file; a second `flush` after a failed one may
+//! succeed although data is lost. The user of the device has to latch the first error (contract C8).
 //!
 //! Open after any `fork` that is meant to use the device: the ring's memory is shared with a child.
 #![allow(unsafe_code)]
@@ -108,8 +109,8 @@ impl FileDevice {
         }
     }
 
-    /// Whether the memory can be handed to the kernel as it is. O_DIRECT wants it aligned to the sector; a block is
-    /// never smaller.
+    /// Whether the memory can be handed to the kernel as it is. O_DIRECT wants it aligned to the sector; a
+    /// block is never smaller.
     fn takes(&self, memory: &[u8]) -> bool {
         !self.direct || (memory.as_ptr() as usize).is_multiple_of(BLOCK_BYTES)
     }
@@ -122,8 +123,8 @@ impl FileDevice {
 
     /// Reads through the ring, all requests in flight together. The memory must be aligned.
     fn read_through(ring: &Ring, requests: &mut [ReadRequest<'_>]) -> Result<(), DeviceError> {
-        // The kernel writes into borrowed memory until the last request is complete, so this function must not
-        // be left before, not even by a panic.
+        // The kernel writes into borrowed memory until the last request is complete, so this function must
+        // not be left before, not even by a panic.
         let in_flight = AbortOnUnwind;
         let submit = |request: &mut ReadRequest<'_>| {
             let into = &mut *request.into;
@@ -271,8 +272,8 @@ impl Drop for FileDevice {
         if let Engine::Ring(ring) = &self.engine {
             ring.drain();
         }
-        // Closing is not enough: between the fork and the exec of a child that is being spawned, the child holds the
-        // open file as well. An unlock that fails leaves it to the close.
+        // Closing is not enough: between the fork and the exec of a child that is being spawned, the child
+        // holds the open file as well. An unlock that fails leaves it to the close.
         let _ = rustix::fs::flock(&*self.file, rustix::fs::FlockOperation::Unlock);
     }
 }

@@ -5,8 +5,8 @@
 //! crash simulator's device.
 //!
 //! Contract of every device:
-//! - a write becomes durable only by a flush *issued after the write completed*; until then it may be lost, torn at
-//!   512-byte granularity, or reordered with other unflushed writes;
+//! - a write becomes durable only by a flush *issued after the write completed*; until then it may be lost,
+//!   torn at 512-byte granularity, or reordered with other unflushed writes;
 //! - a read returns the latest completed write to the block, durable or not;
 //! - writes that overlap are never in flight together (the engine sees to that);
 //! - an error is reported once, by the ticket of the request that failed.
@@ -68,14 +68,15 @@ pub trait Device: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Starts writing the buffers one after another from `at` on, as one write; returns without waiting for it.
-    /// The buffers are shared and never change while the ticket is pending.
+    /// Starts writing the buffers one after another from `at` on, as one write; returns without waiting for
+    /// it. The buffers are shared and never change while the ticket is pending.
     fn submit_write(&self, at: BlockNo, data: Vec<Arc<Buffer>>) -> Ticket;
 
     /// Starts a flush. It covers every write that completed before this call, and no other.
     fn submit_flush(&self) -> Ticket;
 
-    /// Blocks until the ticket is complete and returns its result; drives the device on the caller's own thread.
+    /// Blocks until the ticket is complete and returns its result; drives the device on the caller's own
+    /// thread.
     fn wait(&self, ticket: &Ticket) -> Result<(), DeviceError>;
 
     /// Completes what can be completed without blocking.
@@ -87,15 +88,15 @@ pub trait Device: Send + Sync + 'static {
         self.wait(&ticket)
     }
 
-    /// Flushes and waits: everything whose write completed before the call is durable afterwards. Devices override
-    /// this where a synchronous flush is cheaper than a submitted one.
+    /// Flushes and waits: everything whose write completed before the call is durable afterwards. Devices
+    /// override this where a synchronous flush is cheaper than a submitted one.
     fn flush(&self) -> Result<(), DeviceError> {
         let ticket = self.submit_flush();
         self.wait(&ticket)
     }
 
-    /// Tells the device that the blocks' content is no longer needed; afterwards they read as anything. Advisory:
-    /// a device that cannot do it returns `Ok`.
+    /// Tells the device that the blocks' content is no longer needed; afterwards they read as anything.
+    /// Advisory: a device that cannot do it returns `Ok`.
     fn discard(&self, at: BlockNo, blocks: u64) -> Result<(), DeviceError>;
 
     fn counters(&self) -> DeviceCounters;

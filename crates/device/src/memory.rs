@@ -4,9 +4,9 @@
 //! Every write is complete when `submit_write` returns; a flush has nothing to do, since nothing survives the
 //! process anyway. Wrap it in [`Volatile`](crate::Volatile) for a device that can lose its unflushed writes.
 //!
-//! Locks: the blocks are spread over shards by runs of [`SHARD_RUN_BLOCKS`]; a request holds one shard's lock at a
-//! time, so requests that do not overlap are independent, and one that spans several runs is not atomic (neither
-//! is it on a disk).
+//! Locks: the blocks are spread over shards by runs of [`SHARD_RUN_BLOCKS`]; a request holds one shard's lock
+//! at a time, so requests that do not overlap are independent, and one that spans several runs is not atomic
+//! (neither is it on a disk).
 
 use crate::counters::Counters;
 use crate::range::{check_range, check_read, check_write};

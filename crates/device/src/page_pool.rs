@@ -1,14 +1,14 @@
 //! Memory for one-block buffers, of which a page cache holds millions.
 //!
-//! A general allocator spends up to a page of padding on each page that must be aligned to itself. Here slabs of 2 MiB
-//! are cut into pages without any; a slab's bookkeeping lies in its own first page, found from a page's address by
-//! masking. Slabs ask for a huge page: one fault then backs 511 buffers, where a fault each costs more than all else.
-//! Full slabs are known to nobody but their pages. Freed pages go back to their slab; slabs that are wholly free are
-//! returned to the system beyond a small reserve.
+//! A general allocator spends up to a page of padding on each page that must be aligned to itself. Here slabs
+//! of 2 MiB are cut into pages without any; a slab's bookkeeping lies in its own first page, found from a
+//! page's address by masking. Slabs ask for a huge page: one fault then backs 511 buffers, where a fault each
+//! costs more than all else. Full slabs are known to nobody but their pages. Freed pages go back to their
+//! slab; slabs that are wholly free are returned to the system beyond a small reserve.
 //!
 //! Invariants:
-//! - every page's memory is initialised at all times: fresh pages are the system's zeros, others hold what their last
-//!   owner left, and are zeroed on request when they are handed out;
+//! - every page's memory is initialised at all times: fresh pages are the system's zeros, others hold what
+//!   their last owner left, and are zeroed on request when they are handed out;
 //! - `available` holds exactly the slabs with a free page, each at its own `position`;
 //! - a page is handed out once until it is given back (`give_back` asserts it).
 //!
@@ -27,8 +27,8 @@ const SLAB_PAGES: usize = SLAB_BYTES / BLOCK_BYTES;
 /// Wholly free slabs kept for the next burst.
 const EMPTY_SLABS_MAX: usize = 8;
 
-/// Places for the bookkeeping within the first page. Slabs use them in turn, since the same place in every slab would
-/// fall into the same few sets of the processor's cache.
+/// Places for the bookkeeping within the first page. Slabs use them in turn, since the same place in every
+/// slab would fall into the same few sets of the processor's cache.
 const HEADER_PLACES: usize = 32;
 const HEADER_BYTES: usize = BLOCK_BYTES / HEADER_PLACES;
 
@@ -96,7 +96,8 @@ impl Pool {
     /// None if every slab is full.
     fn take(&mut self) -> Option<Loan> {
         let slab_at = *self.available.last()?;
-        // SAFETY: slabs in `available` are mapped and reached only under the pool's lock, which `&mut self` stands for.
+        // SAFETY: slabs in `available` are mapped and reached only under the pool's lock, which `&mut self`
+        // stands for.
         let slab = unsafe { &mut *slab_at.as_ptr() };
         let word = slab.free.iter().position(|&bits| bits != 0).expect("an available slab has a free page");
         let page = word * 64 + slab.free[word].trailing_zeros() as usize;
@@ -155,7 +156,8 @@ impl Pool {
     }
 }
 
-/// Maps a slab, all of it free. Its first fault may zero a huge page, so this happens outside of the pool's lock.
+/// Maps a slab, all of it free. Its first fault may zero a huge page, so this happens outside of the pool's
+/// lock.
 fn new_slab() -> NonNull<Slab> {
     let start = map_slab();
     let slab_at = header(start);
@@ -186,7 +188,8 @@ fn map_slab() -> NonNull<u8> {
         out_of_memory();
     }
     let before = mapped.addr().next_multiple_of(SLAB_BYTES) - mapped.addr();
-    // SAFETY: `before` is less than a slab, so the slab and the edges lie within the mapping; nobody uses the edges.
+    // SAFETY: `before` is less than a slab, so the slab and the edges lie within the mapping; nobody uses the
+    // edges.
     unsafe {
         let slab = mapped.add(before);
         if before > 0 {

@@ -17,7 +17,8 @@ pub(crate) fn check_range(
     }
 }
 
-/// Checks a read and returns its length in blocks. A length that is no multiple of the block is a caller's bug.
+/// Checks a read and returns its length in blocks. A length that is no multiple of the block is a caller's
+/// bug.
 pub(crate) fn check_read(at: BlockNo, into: &[u8], blocks: u64) -> Result<u64, DeviceError> {
     assert!(into.len().is_multiple_of(BLOCK_BYTES), "a read is a whole number of blocks");
     let count = (into.len() / BLOCK_BYTES) as u64;

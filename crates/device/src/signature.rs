@@ -1,8 +1,8 @@
-//! What a device already holds, told from the magic numbers of other formats, so that nobody formats over data
-//! by mistake.
+//! What a device already holds, told from the magic numbers of other formats, so that nobody formats over
+//! data by mistake.
 //!
-//! Only magic is looked at, not whether the format is intact: a damaged filesystem is still somebody's data. The
-//! magics are those published by each format's own documentation or kernel header.
+//! Only magic is looked at, not whether the format is intact: a damaged filesystem is still somebody's data.
+//! The magics are those published by each format's own documentation or kernel header.
 
 use crate::{OpenError, OpenStep};
 use std::fs::File;
@@ -204,8 +204,8 @@ fn gpt(source: &Source) -> io::Result<Option<Signature>> {
     Ok(None)
 }
 
-/// The boot signature alone is shared by every boot sector; a partition table has an entry as well, and all its entries
-/// have a valid activity flag.
+/// The boot signature alone is shared by every boot sector; a partition table has an entry as well, and all
+/// its entries have a valid activity flag.
 fn mbr(source: &Source) -> io::Result<Option<Signature>> {
     let mut sector = [0; 512];
     if !source.read(0, &mut sector)? || sector[510..] != [0x55, 0xaa] {

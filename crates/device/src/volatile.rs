@@ -1,17 +1,18 @@
 //! A device that forgets what was not flushed, as a disk's write cache does at a power cut.
 //!
-//! Writes complete into an overlay in memory; only a flush carries them to the device below. So killing the process
-//! (or dropping this wrapper) loses exactly the writes no flush has covered, and a crash test of a mount needs
-//! nothing but `kill -9`. A kill in the middle of a flush leaves some of its writes, as a real device may.
+//! Writes complete into an overlay in memory; only a flush carries them to the device below. So killing the
+//! process (or dropping this wrapper) loses exactly the writes no flush has covered, and a crash test of a
+//! mount needs nothing but `kill -9`. A kill in the middle of a flush leaves some of its writes, as a real
+//! device may.
 //!
 //! Invariants:
 //! - a block's newest content is in `pending`, else in `flushing`, else on the inner device;
 //! - `flushing` is not empty only while a flush runs or after one failed; flushes run one at a time;
 //! - a flush carries the writes that completed before it was issued; a later one waits for the next flush.
 //!
-//! Memory: everything written since the last flush is held, at the size of the buffers written, which are shared and not
-//! copied. A user that never flushes fills the memory; the engine's commit interval bounds it to what is written
-//! in that time.
+//! Memory: everything written since the last flush is held, at the size of the buffers written, which are
+//! shared and not copied. A user that never flushes fills the memory; the engine's commit interval bounds it
+//! to what is written in that time.
 //!
 //! Locks: `flush_turn` before `overlay`. The overlay's lock is never held during I/O on the inner device.
 
@@ -143,8 +144,8 @@ impl Device for Volatile {
     fn read(&self, at: BlockNo, into: &mut [u8]) -> Result<(), DeviceError> {
         let count = check_read(at, into, self.blocks())?;
         self.counters.count_read(count);
-        // The overlay is looked at first: a flush that ends between the two looks has moved its pages to the inner
-        // device, where the second look would find them, but never the other way round.
+        // The overlay is looked at first: a flush that ends between the two looks has moved its pages to the
+        // inner device, where the second look would find them, but never the other way round.
         let range = at.0..at.0 + count;
         let held: Vec<(u64, Page)> = {
             let overlay = self.overlay.lock();

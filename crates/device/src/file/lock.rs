@@ -1,15 +1,17 @@
 //! Who else uses a device: our lock, the kernel's claim, the table of mounts.
 //!
 //! Three checks, because each sees what the others do not:
-//! - `flock` on the opened file keeps out other users of this crate, as long as they come through the same inode: a
-//!   second device node of one block device (another `mknod`) has locks of its own. That case is left to
-//! - the kernel's exclusive claim of a block device (O_EXCL), held by mounts (fuseblk ones too), swap, RAID, LVM. It is
-//!   tried and given back at once, since our own fuseblk mount claims the device later. So there is a race: two openers
-//!   through different nodes, both before either mounts, pass; the second one's mount then fails.
+//! - `flock` on the opened file keeps out other users of this crate, as long as they come through the same
+//!   inode: a second device node of one block device (another `mknod`) has locks of its own, which leaves
+//!   that case to the next check;
+//! - the kernel's exclusive claim of a block device (O_EXCL), held by mounts (fuseblk ones too), swap, RAID,
+//!   LVM. It is tried and given back at once, since our own fuseblk mount claims the device later. So there
+//!   is a race: two openers through different nodes, both before either mounts, pass; the second one's mount
+//!   then fails.
 //! - `/proc/self/mountinfo` tells where a claimed device is mounted. It sees this mount namespace only.
 //!
-//! An image file that a loop device exposes is checked by that loop device's claim. A loop device in another mount
-//! namespace whose backing file has another name there is not found.
+//! An image file that a loop device exposes is checked by that loop device's claim. A loop device in another
+//! mount namespace whose backing file has another name there is not found.
 
 use super::Kind;
 use crate::{OpenError, OpenStep};
@@ -36,7 +38,8 @@ impl Deadline {
         Deadline(Instant::now() + patience)
     }
 
-    /// Tries until it succeeds, fails by something other than another user of the device, or the deadline passes.
+    /// Tries until it succeeds, fails by something other than another user of the device, or the deadline
+    /// passes.
     pub(super) fn retry<T>(&self, mut attempt: impl FnMut() -> Result<T, OpenError>) -> Result<T, OpenError> {
         loop {
             let result = attempt();
@@ -74,7 +77,8 @@ pub(super) fn lock(
     })
 }
 
-/// Refuses a device that the kernel uses: mounted, claimed by another driver, or the file behind a loop device in use.
+/// Refuses a device that the kernel uses: mounted, claimed by another driver, or the file behind a loop
+/// device in use.
 pub fn in_use_by_kernel(path: &Path) -> Result<(), OpenError> {
     if std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device()) {
         return check_claim(path);
@@ -87,8 +91,8 @@ pub fn in_use_by_kernel(path: &Path) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Where the block device, or the image file through a loop device or as the source of a FUSE mount, is mounted, as far as
-/// this mount namespace tells.
+/// Where the block device, or the image file through a loop device or as the source of a FUSE mount, is
+/// mounted, as far as this mount namespace tells.
 pub fn is_mounted(path: &Path) -> Option<PathBuf> {
     let mounts = std::fs::read("/proc/self/mountinfo").ok()?;
     let mut devices = loop_devices_of(path);
@@ -122,8 +126,8 @@ fn loop_devices_of(image: &Path) -> Vec<PathBuf> {
     backed.map(|device| Path::new("/dev").join(device.file_name())).collect()
 }
 
-/// The mount point of a mount of `device` in the lines of a mountinfo file: by the filesystem's device number, or by the
-/// mount's source (filesystems such as btrfs have an anonymous number).
+/// The mount point of a mount of `device` in the lines of a mountinfo file: by the filesystem's device
+/// number, or by the mount's source (filesystems such as btrfs have an anonymous number).
 fn mount_point(mountinfo: &[u8], device: &Path) -> Option<PathBuf> {
     let metadata = std::fs::metadata(device).ok()?;
     let number = metadata.file_type().is_block_device().then(|| {

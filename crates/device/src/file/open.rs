@@ -1,4 +1,5 @@
-//! Opening: type, lock, claim, size, O_DIRECT, ring; in this order, so that nothing is read from a volume in use.
+//! Opening: type, lock, claim, size, O_DIRECT, ring; in this order, so that nothing is read from a volume in
+//! use.
 
 use super::lock::{Deadline, in_use_by_kernel, lock};
 use super::ring::Ring;
@@ -26,8 +27,8 @@ pub struct OpenOptions {
     pub wait_for_lock: Option<Duration>,
     /// Bypass the host's page cache where possible. Default: true.
     pub direct: bool,
-    /// Open although the kernel uses the device (it is mounted, or swap, or part of a RAID). The lock is needed all the same.
-    /// Default: false.
+    /// Open although the kernel uses the device (it is mounted, or swap, or part of a RAID). The lock is
+    /// needed all the same. Default: false.
     pub force: bool,
     /// Carry out submitted requests by io_uring where the kernel has it. Default: true.
     pub io_uring: bool,
@@ -53,7 +54,8 @@ impl FileDevice {
         FileDevice::assemble(file, path, kind, options)
     }
 
-    /// Creates an image file of `bytes` bytes, or changes the size of an existing one; the space is not allocated.
+    /// Creates an image file of `bytes` bytes, or changes the size of an existing one; the space is not
+    /// allocated.
     pub fn create(path: impl AsRef<Path>, bytes: u64) -> Result<FileDevice, OpenError> {
         let path = path.as_ref();
         match std::fs::metadata(path) {

@@ -1,20 +1,25 @@
 //! Many requests in flight on one file through one io_uring, shared by all threads.
 //!
-//! Whoever submits enters the kernel at once; whoever waits reaps. There is no thread of our own: a lone caller
-//! submits, waits and reaps on its own thread without a hand-over. With several waiters one of them is the *reaper*: it
-//! alone touches the completion queue and sleeps in the kernel; the others are *followers* and sleep in user space
-//! until the reaper wakes them, because their request completed or because it retires and hands the role on.
+//! Whoever submits enters the kernel at once; whoever waits reaps. There is no thread of our own: a lone
+//! caller submits, waits and reaps on its own thread without a hand-over. With several waiters one of them is
+//! the *reaper*: it alone touches the completion queue and sleeps in the kernel; the others are *followers*
+//! and sleep in user space until the reaper wakes them, because their request completed or because it retires
+//! and hands the role on.
 //!
 //! Invariants:
 //! - every submitted request is in `requests` until its completion was taken off the queue; at most
 //!   [`IN_FLIGHT_MAX`] are, which is the length of the completion queue, so that it cannot overflow;
-//! - only the holder of [`Reaper`] touches the completion queue, only the holder of `submission` the other one;
-//! - while there are followers there is a reaper, or a follower was just told to take the role (no lost wakeup);
-//! - the memory of a request is released before its ticket completes, so that a waiter may change it in place;
-//! - a request's memory is never freed while the kernel may use it: a ring that can no longer be driven ends the process.
+//! - only the holder of [`Reaper`] touches the completion queue, only the holder of `submission` the other
+//!   one;
+//! - while there are followers there is a reaper, or a follower was just told to take the role (no lost
+//!   wakeup);
+//! - the memory of a request is released before its ticket completes, so that a waiter may change it in
+//!   place;
+//! - a request's memory is never freed while the kernel may use it: a ring that can no longer be driven ends
+//!   the process.
 //!
-//! The kernel runs a part of each completion on the thread that submitted the request, so a submitter that sits in an
-//! uninterruptible system call delays its other requests' completions until that call returns.
+//! The kernel runs a part of each completion on the thread that submitted the request, so a submitter that
+//! sits in an uninterruptible system call delays its other requests' completions until that call returns.
 //!
 //! Lock order: `submission`, then `requests`; `reaping` is held alone.
 #![allow(unsafe_code)]
@@ -34,8 +39,8 @@ use syncline_format::BlockNo;
 
 /// Requests in flight at most; a submitter beyond it waits for one of them. Far beyond any device's queue.
 const IN_FLIGHT_MAX: u32 = 1024;
-/// Entries of the submission queue. It is emptied by each submitter, so it only has to hold what several threads
-/// push while the kernel is short of memory.
+/// Entries of the submission queue. It is emptied by each submitter, so it only has to hold what several
+/// threads push while the kernel is short of memory.
 const SUBMISSION_ENTRIES: u32 = 64;
 /// Completions taken off the queue at a time.
 const REAP_BATCH: usize = 64;
@@ -147,7 +152,8 @@ impl Ring {
         }
     }
 
-    /// Completes what can be completed without blocking. When another thread is the reaper, it does so already.
+    /// Completes what can be completed without blocking. When another thread is the reaper, it does so
+    /// already.
     pub(super) fn poll(&self) {
         if let Some(mut reaper) = self.try_reaper() {
             reaper.reap();
@@ -166,7 +172,8 @@ impl Ring {
         self.requests.lock().slots.iter().flatten().next().map(|request| request.ticket.clone())
     }
 
-    /// Gives the request a slot, or hands it back with the ticket of a request in flight when there are too many.
+    /// Gives the request a slot, or hands it back with the ticket of a request in flight when there are too
+    /// many.
     fn admit(&self, request: Request) -> Result<usize, (Request, Ticket)> {
         let requests = &mut *self.requests.lock();
         if let Some(slot) = requests.free.pop() {
@@ -190,14 +197,14 @@ impl Ring {
             let request = requests.slots[slot].as_ref().expect("a request is in its slot while in flight");
             self.entry(&request.work).user_data(slot as u64)
         };
-        // SAFETY: `submission` is held, so nobody else touches the queue; the request's memory and its segments stay
-        // in place in `requests` until the completion was taken off the queue.
+        // SAFETY: `submission` is held, so nobody else touches the queue; the request's memory and its
+        // segments stay in place in `requests` until the completion was taken off the queue.
         unsafe { self.ring.submission_shared().push(&entry) }.expect("every submitter empties the queue");
         self.enter_queued();
     }
 
-    /// Enters the kernel until it has taken everything queued; `submission` must be held. When the kernel is short
-    /// of memory it waits: requests in flight end, and give theirs back, without being reaped.
+    /// Enters the kernel until it has taken everything queued; `submission` must be held. When the kernel is
+    /// short of memory it waits: requests in flight end, and give theirs back, without being reaped.
     fn enter_queued(&self) {
         loop {
             // SAFETY: the caller holds `submission`.
@@ -242,11 +249,12 @@ impl Ring {
         Some(Reaper { ring: self })
     }
 
-    /// Takes the role if it is free, else a place among the followers; `place` is the one taken in an earlier round.
+    /// Takes the role if it is free, else a place among the followers; `place` is the one taken in an earlier
+    /// round.
     fn turn(&self, ticket: &Ticket, place: &mut Option<u64>) -> Turn<'_> {
         let mut reaping = self.reaping.lock();
-        // A reaper completes tickets first and looks for their followers after, under this lock: whoever finds its
-        // ticket pending here is found.
+        // A reaper completes tickets first and looks for their followers after, under this lock: whoever
+        // finds its ticket pending here is found.
         if ticket.is_complete() {
             return Turn::Return;
         }
@@ -280,7 +288,8 @@ impl Reaper<'_> {
         }
     }
 
-    /// Takes every completion off the queue, completes the tickets, submits again what is not done, wakes followers.
+    /// Takes every completion off the queue, completes the tickets, submits again what is not done, wakes
+    /// followers.
     fn reap(&mut self) {
         let mut completed = false;
         loop {
@@ -370,8 +379,8 @@ fn settle_flush(answer: i32) -> Result<Progress, DeviceError> {
     }
 }
 
-/// The kernel refuses to drive the ring at all. Requests may be in flight on memory that is about to be given up, so
-/// the only safe end is the process's; what was synced is on the device.
+/// The kernel refuses to drive the ring at all. Requests may be in flight on memory that is about to be given
+/// up, so the only safe end is the process's; what was synced is on the device.
 fn undrivable(error: &io::Error) -> ! {
     tracing::error!(%error, "the kernel refuses the io_uring it granted; stopping");
     std::process::abort()

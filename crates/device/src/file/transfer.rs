@@ -1,8 +1,9 @@
-//! One read or write of consecutive blocks, as the kernel sees it: a list of memory segments, of which a prefix may
-//! already be done.
+//! One read or write of consecutive blocks, as the kernel sees it: a list of memory segments, of which a
+//! prefix may already be done.
 //!
-//! Both engines work it off in the same way: hand the kernel the next segments (at most [`SEGMENTS_MAX`]), advance by
-//! what it did, repeat. Short transfers and lists longer than the kernel takes are thereby the same case.
+//! Both engines work it off in the same way: hand the kernel the next segments (at most [`SEGMENTS_MAX`]),
+//! advance by what it did, repeat. Short transfers and lists longer than the kernel takes are thereby the
+//! same case.
 #![allow(unsafe_code)]
 
 use crate::{Buffer, DeviceError, Operation};
@@ -25,8 +26,8 @@ pub(super) struct Transfer {
     _data: Vec<Arc<Buffer>>,
 }
 
-// SAFETY: the segments point into `_data`, which is `Send + Sync`, or into memory that the creator of the transfer
-// lends exclusively (see `Transfer::read`); neither is tied to a thread.
+// SAFETY: the segments point into `_data`, which is `Send + Sync`, or into memory that the creator of the
+// transfer lends exclusively (see `Transfer::read`); neither is tied to a thread.
 unsafe impl Send for Transfer {}
 
 /// What is left to do after the kernel answered.
@@ -58,8 +59,8 @@ impl Transfer {
     /// A read of `len` bytes into the memory at `into`.
     ///
     /// # Safety
-    /// The memory must be valid for writes, and nobody else may touch it, until the transfer is done or dropped and no request
-    /// for it is in flight.
+    /// The memory must be valid for writes, and nobody else may touch it, until the transfer is done or
+    /// dropped and no request for it is in flight.
     pub(super) unsafe fn read(at: BlockNo, into: *mut u8, len: usize) -> Transfer {
         let segments = vec![libc::iovec { iov_base: into.cast(), iov_len: len }];
         Transfer {
@@ -132,8 +133,8 @@ impl Transfer {
             let segments = self.segments();
             let (pointer, count) = (segments.as_ptr(), segments.len() as i32);
             let position = self.position as libc::off64_t;
-            // SAFETY: the segments are valid memory: shared buffers owned by `self` for a write, exclusively lent
-            // memory for a read.
+            // SAFETY: the segments are valid memory: shared buffers owned by `self` for a write, exclusively
+            // lent memory for a read.
             let answer = unsafe {
                 match self.operation {
                     Operation::Write => libc::pwritev64(fd, pointer, count, position),

@@ -4,8 +4,8 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use syncline_format::BLOCK_BYTES;
 
-/// A ring on a file that is written already and bypasses the page cache, so that requests really are in flight; and
-/// another handle of the file to look at it.
+/// A ring on a file that is written already and bypasses the page cache, so that requests really are in
+/// flight; and another handle of the file to look at it.
 fn ring(submission_entries: u32, in_flight_max: u32) -> (Ring, File) {
     let path = tempfile::NamedTempFile::new().unwrap();
     path.as_file().write_all_at(&vec![0; 2048 * BLOCK_BYTES], 0).unwrap();
