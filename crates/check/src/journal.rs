@@ -131,6 +131,10 @@ impl<'a> Journal<'a> {
                     && info.sequence == sequence
                     && info.predecessor == predecessor
             };
+            if let Err(error) = self.device.read(self.block(position), &mut Buffer::zeroed(1)) {
+                let message = format!("record {sequence} may have been here: {error}");
+                findings.at(Code::JournalBroken, self.block(position), message);
+            }
             let mut found = self.read_record(position, wanted).map(|record| (position, record));
             if found.is_none() && position != 0 {
                 found = self.read_record(0, wanted).map(|record| (0, record));

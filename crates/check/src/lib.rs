@@ -91,11 +91,11 @@ fn check_once(
     let subject = Subject { device, superblock, replay: &replay, data };
     let analysis = subject.look(&mut findings, &mut totals, progress);
     subject.compare_bitmaps(&analysis, &mut findings, progress);
-    if !repair || !repair::is_wanted(&findings) {
-        return Ok(findings.into_report(totals));
-    }
     if findings.fatal().is_some() {
         return Ok(refuse(findings, totals, repair));
+    }
+    if !repair || !repair::is_wanted(&findings) {
+        return Ok(findings.into_report(totals));
     }
     repair::Repair { device, chosen: &chosen, analysis, progress }.run(&findings, replay)?;
     let mut report = findings.into_report(totals);

@@ -25,7 +25,7 @@ fn an_empty_other_slot_is_damage_only_after_the_first_generation() {
 fn the_older_slot_serves_when_the_newer_one_is_torn() {
     let mut image = Image::populated();
     let device = image.build();
-    patch(&device, BlockNo(2), |block| block[512..].fill(0));
+    patch(&device, BlockNo(2), |block| block[200..].fill(0));
     // The older generation's bitmaps and nodes are gone in this image: both are newer than it.
     let report = look(&device);
     assert!(report.has(Code::SuperblockSlot) && report.has(Code::NodeNewer) && report.has(Code::BitmapLost));
