@@ -302,11 +302,7 @@ impl Writes<'_> {
         self.submit_shared(at, Arc::new(buffer))
     }
 
-    fn submit_shared(
-        &mut self,
-        at: syncline_format::BlockNo,
-        buffer: Arc<Buffer>,
-    ) -> Result<(), StoreError> {
+    fn submit_shared(&mut self, at: syncline_format::BlockNo, buffer: Arc<Buffer>) -> Result<(), StoreError> {
         if self.in_flight.len() >= WRITES_MAX
             && let Some(oldest) = self.in_flight.pop_front()
         {

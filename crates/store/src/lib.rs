@@ -32,7 +32,7 @@ mod tree;
 
 pub use batch::{Batch, Class, DataSlot, Estimate, Permit};
 pub use error::{Pressure, StoreError};
-pub use options::{FormatOptions, StoreOptions};
 pub use open::{PageImage, Recovery, RecoverySummary};
+pub use options::{FormatOptions, StoreOptions};
 pub use reservation::Reservation;
 pub use store::{Counters, Load, Piggyback, Run, Space, Store, VolumeInfo};

@@ -35,10 +35,13 @@ pub(crate) fn replay(
     for chained in chain {
         let block = superblock.layout.journal_start.plus(chained.block);
         let Some((info, _, payload)) = reader.record(chained.block)? else {
-            return Err(StoreError::Inconsistent { block, what: "a journal record changed while it was read" });
+            return Err(StoreError::Inconsistent {
+                block,
+                what: "a journal record changed while it was read",
+            });
         };
-        let batches = decode_batches(&payload, info.batches)
-            .map_err(|source| StoreError::Corrupt { block, source })?;
+        let batches =
+            decode_batches(&payload, info.batches).map_err(|source| StoreError::Corrupt { block, source })?;
         summary.records += 1;
         for (index, ops) in batches.iter().enumerate() {
             let lsn = Lsn(info.first_lsn.0 + index as u64);
@@ -88,22 +91,7 @@ fn replay_batch(
                     images.remove(&key);
                 }
             }
-            Op::Allocate { start, len } if new => {
-                if !shared.space.lock().replay_allocate(run(shared, start, len, block)?) {
-                    return Err(StoreError::Inconsistent {
-                        block: start,
-                        what: "the journal allocates a block that is in use",
-                    });
-                }
-            }
-            Op::Free { start, len } if new => {
-                if !shared.space.lock().replay_free(run(shared, start, len, block)?) {
-                    return Err(StoreError::Inconsistent {
-                        block: start,
-                        what: "the journal frees a block that is free",
-                    });
-                }
-            }
+            Op::Allocate { .. } | Op::Free { .. } if new => replay_space(shared, op, block)?,
             Op::Put { key, .. } | Op::Delete { key, .. } if new => load_path(shared, key, &pinned)?,
             _ => {}
         }
@@ -120,6 +108,21 @@ fn replay_batch(
     Ok(())
 }
 
+fn replay_space(shared: &Shared, op: &Op<'_>, block: BlockNo) -> Result<(), StoreError> {
+    let (start, done, what) = match *op {
+        Op::Allocate { start, len } => {
+            let run = run(shared, start, len, block)?;
+            (start, shared.space.lock().replay_allocate(run), "the journal allocates a block that is in use")
+        }
+        Op::Free { start, len } => {
+            let run = run(shared, start, len, block)?;
+            (start, shared.space.lock().replay_free(run), "the journal frees a block that is free")
+        }
+        _ => return Ok(()),
+    };
+    if done { Ok(()) } else { Err(StoreError::Inconsistent { block: start, what }) }
+}
+
 fn load_path(shared: &Shared, key: Key, pinned: &Pinned<'_>) -> Result<(), StoreError> {
     loop {
         let missing = match shared.trees.read().main.check_resident(key, pinned) {
@@ -132,7 +135,9 @@ fn load_path(shared: &Shared, key: Key, pinned: &Pinned<'_>) -> Result<(), Store
 
 fn check_tree(op: &Op<'_>, block: BlockNo) -> Result<(), StoreError> {
     let tree = match op {
-        Op::Put { tree, .. } | Op::Delete { tree, .. } | Op::Image { tree, .. } | Op::Drop { tree, .. } => *tree,
+        Op::Put { tree, .. } | Op::Delete { tree, .. } | Op::Image { tree, .. } | Op::Drop { tree, .. } => {
+            *tree
+        }
         Op::Allocate { .. } | Op::Free { .. } => return Ok(()),
     };
     if tree != TreeId::MAIN {
@@ -143,7 +148,10 @@ fn check_tree(op: &Op<'_>, block: BlockNo) -> Result<(), StoreError> {
 
 fn run(shared: &Shared, start: BlockNo, len: u32, block: BlockNo) -> Result<Run, StoreError> {
     if !shared.layout().holds_run(start, len) {
-        return Err(StoreError::Inconsistent { block, what: "the journal names blocks outside of any group" });
+        return Err(StoreError::Inconsistent {
+            block,
+            what: "the journal names blocks outside of any group",
+        });
     }
     Ok(Run { start, len })
 }

@@ -51,10 +51,7 @@ impl<'a> RingReader<'a> {
     }
 
     /// The verified record at a ring block, if there is one.
-    pub(crate) fn record(
-        &mut self,
-        block: u64,
-    ) -> Result<Option<(RecordInfo, u64, Vec<u8>)>, StoreError> {
+    pub(crate) fn record(&mut self, block: u64) -> Result<Option<(RecordInfo, u64, Vec<u8>)>, StoreError> {
         let Some(info) = self.peek(block)? else { return Ok(None) };
         let at = self.superblock.layout.journal_start.plus(block);
         let volume = self.volume;
@@ -128,9 +125,8 @@ impl<'a> RingReader<'a> {
         for block in 0..self.ring_blocks() {
             let Some(info) = self.peek(block)? else { continue };
             let newer = info.generation > self.superblock.generation;
-            let knew = info.epoch == self.superblock.epoch
-                && info.sequence > end
-                && info.known_flushed >= end;
+            let knew =
+                info.epoch == self.superblock.epoch && info.sequence > end && info.known_flushed >= end;
             if (newer || knew) && self.record(block)?.is_some() {
                 self.check_generation(info.generation)?;
                 return Err(StoreError::JournalBroken { sequence: end });

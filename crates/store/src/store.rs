@@ -241,8 +241,7 @@ impl Store {
             let trees = shared.trees.read();
             (trees.nodes_bound(items), trees.current_nodes)
         };
-        let dirty_bytes =
-            (current + shared.frozen_nodes.load(Ordering::Relaxed)) * NODE_BYTES as u64;
+        let dirty_bytes = (current + shared.frozen_nodes.load(Ordering::Relaxed)) * NODE_BYTES as u64;
         if class == Class::Normal && dirty_bytes > shared.options.node_cache_bytes as u64 && current > 0 {
             return Err(StoreError::Pressure(Pressure::Nodes));
         }

@@ -126,7 +126,8 @@ fn destage(run: &mut Run1) {
 fn step(run: &mut Run1, random: &mut Random) {
     match random.below(20) {
         0..=8 => {
-            let Some(permit) = admit(run, Class::Normal, Estimate { bytes: 4000, items: 3, images: 0 }) else {
+            let Some(permit) = admit(run, Class::Normal, Estimate { bytes: 4000, items: 3, images: 0 })
+            else {
                 return;
             };
             let mut batch = Batch::new();
@@ -145,7 +146,8 @@ fn step(run: &mut Run1, random: &mut Random) {
             commit(run, permit, batch, effects);
         }
         9..=11 => {
-            let Some(permit) = admit(run, Class::Normal, Estimate { bytes: 4300, items: 1, images: 1 }) else {
+            let Some(permit) = admit(run, Class::Normal, Estimate { bytes: 4300, items: 1, images: 1 })
+            else {
                 return;
             };
             let page = random.below(12);
@@ -234,15 +236,8 @@ fn explore(seed: u64) {
     for round in 0..4 {
         let base = store.last_lsn();
         let start = state.clone();
-        let mut run = Run1 {
-            store,
-            history: Vec::new(),
-            base,
-            state,
-            blocks,
-            images: BTreeMap::new(),
-            durable: base,
-        };
+        let mut run =
+            Run1 { store, history: Vec::new(), base, state, blocks, images: BTreeMap::new(), durable: base };
         // The cut may fall between any two device writes, inside a checkpoint too.
         let steps = 20 + random.below(150);
         if random.one_in(2) {
@@ -267,7 +262,8 @@ fn explore(seed: u64) {
         } else {
             device = crashed;
         }
-        let (recovered, model, recovered_blocks) = recover(Arc::clone(&device) as Arc<dyn Device>, random.next());
+        let (recovered, model, recovered_blocks) =
+            recover(Arc::clone(&device) as Arc<dyn Device>, random.next());
         let mut expected = start;
         let mut matched = expected == model && acknowledged == base;
         for (index, effects) in run.history.iter().enumerate() {
@@ -306,9 +302,7 @@ fn a_device_that_ignores_flushes_is_found_out() {
         device.ignore_flushes();
         let mut batch = Batch::new();
         batch.put(Key::inode(ObjectNo(9)), b"x");
-        let permit = store
-            .admit(Class::Normal, Estimate { bytes: 100, items: 1, images: 0 })
-            .expect("room");
+        let permit = store.admit(Class::Normal, Estimate { bytes: 100, items: 1, images: 0 }).expect("room");
         let lsn = store.commit(permit, batch).expect("commit");
         store.force(lsn).expect("force");
         let crashed = device.crash(&mut random);

@@ -219,4 +219,3 @@ fn finish(done: Vec<(Done, Result<(), StoreError>)>) {
         waiter(result);
     }
 }
-

@@ -35,6 +35,9 @@ const RECORD_RING_SHARE: u64 = 8;
 /// Ring blocks kept for destage batches that are larger than the one block reserved per image.
 const DESTAGE_SLACK_BLOCKS: u64 = 4;
 
+/// Sealing rounds each record up to blocks and adds its header; what is pending fits two records.
+const SEAL_SLACK_BLOCKS: u64 = 2;
+
 /// Called when a started force has ended.
 pub(crate) type Done = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 
@@ -59,9 +62,16 @@ struct InFlight {
 enum Phase {
     Idle,
     /// Waiting for the writes of all records up to `upto`.
-    Writing { upto: Sequence, lsn: Lsn },
+    Writing {
+        upto: Sequence,
+        lsn: Lsn,
+    },
     /// All written; the flush is next or under way.
-    Flushing { upto: Sequence, lsn: Lsn, flush: Option<Ticket> },
+    Flushing {
+        upto: Sequence,
+        lsn: Lsn,
+        flush: Option<Ticket>,
+    },
 }
 
 /// What the journal's mutex guards.
@@ -69,8 +79,6 @@ pub(crate) struct State {
     ring: Ring,
     pending: VecDeque<Pending>,
     pending_bytes: usize,
-    /// Upper bound of the ring blocks that the pending batches will take.
-    pending_blocks: u64,
     /// Ring blocks promised to permits.
     permit_blocks: u64,
     /// Live images, each with one block reserved for the batch that destages it.
@@ -88,6 +96,13 @@ pub(crate) struct State {
     /// Groups that were made durable, and the batches in them (for statistics).
     pub(crate) groups: u64,
     pub(crate) grouped_batches: u64,
+}
+
+impl State {
+    /// Ring blocks that the pending batches take, but for [`SEAL_SLACK_BLOCKS`].
+    fn pending_blocks(&self) -> u64 {
+        self.pending_bytes.div_ceil(BLOCK_BYTES) as u64
+    }
 }
 
 pub(crate) struct Journal {
@@ -135,12 +150,14 @@ impl Journal {
             start: start.start,
             ring_blocks: start.ring_blocks,
             epoch: start.epoch,
-            stream_bytes: start.stream_bytes,
+            // What is pending, plus one more batch, never needs more than two records.
+            stream_bytes: start
+                .stream_bytes
+                .min(record_blocks_max(start.ring_blocks) as usize * BLOCK_BYTES / 2),
             state: Mutex::new(State {
                 ring: Ring::new(start.ring_blocks, tail),
                 pending: VecDeque::new(),
                 pending_bytes: 0,
-                pending_blocks: 0,
                 permit_blocks: 0,
                 images: 0,
                 next_lsn: start.lsn.next(),
@@ -178,8 +195,8 @@ impl Journal {
         }
         let reserve = if destage { 0 } else { state.images + DESTAGE_SLACK_BLOCKS };
         let wrap = record_blocks_max(self.ring_blocks);
-        let taken = state.ring.used() + state.pending_blocks + state.permit_blocks;
-        if taken + cost_blocks + reserve + wrap > self.ring_blocks {
+        let taken = state.ring.used() + state.pending_blocks() + state.permit_blocks;
+        if taken + cost_blocks + reserve + wrap + SEAL_SLACK_BLOCKS > self.ring_blocks {
             return Err(StoreError::Pressure(Pressure::Journal));
         }
         state.permit_blocks += cost_blocks;
@@ -197,7 +214,6 @@ impl Journal {
         let mut state = self.state.lock();
         state.images = images;
         state.pending_bytes += bytes.len();
-        state.pending_blocks += record_blocks(bytes.len());
         state.pending.push_back(Pending { bytes, data, slots });
         let lsn = Lsn(state.next_lsn.0 + state.pending.len() as u64 - 1);
         if state.pending_bytes > self.stream_bytes && state.failed.is_none() {
@@ -212,7 +228,7 @@ impl Journal {
 
     pub(crate) fn used_bytes(&self) -> u64 {
         let state = self.state.lock();
-        (state.ring.used() + state.pending_blocks) * BLOCK_BYTES as u64
+        (state.ring.used() + state.pending_blocks()) * BLOCK_BYTES as u64
     }
 
     pub(crate) fn ring_bytes(&self) -> u64 {
@@ -284,7 +300,6 @@ impl Journal {
             buffer[offset..offset + pending.bytes.len()].copy_from_slice(&pending.bytes);
             offset += pending.bytes.len();
             state.pending_bytes -= pending.bytes.len();
-            state.pending_blocks -= record_blocks(pending.bytes.len());
             data.extend(pending.data);
             slots.extend(pending.slots);
         }

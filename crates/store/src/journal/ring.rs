@@ -54,7 +54,10 @@ impl Ring {
     pub(crate) fn place(&self, blocks: u64) -> Place {
         let rest = self.blocks - self.head % self.blocks;
         let position = if rest < blocks { self.head + rest } else { self.head };
-        assert!(position + blocks - self.tail <= self.blocks, "admission keeps the ring from overrunning its tail");
+        assert!(
+            position + blocks - self.tail <= self.blocks,
+            "admission keeps the ring from overrunning its tail"
+        );
         Place {
             position,
             block: position % self.blocks,

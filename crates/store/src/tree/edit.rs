@@ -3,8 +3,8 @@
 use super::page::{Full, Page};
 use super::{Missing, Node, Resident, Root, Tree};
 use std::sync::{Arc, OnceLock};
-use syncline_format::node::{NODE_POINTER_BYTES, NODE_SPACE_BYTES, SLOT_BYTES};
 use syncline_format::Key;
+use syncline_format::node::{NODE_POINTER_BYTES, NODE_SPACE_BYTES, SLOT_BYTES};
 
 /// Leaves and interior nodes below this share of their space look for a neighbour to merge with.
 const UNDERFULL_BYTES: usize = NODE_SPACE_BYTES / 4;
@@ -188,7 +188,8 @@ impl Editor<'_> {
             node.children.insert(index, Some(split.node));
             return None;
         }
-        let at = node.page.split_point(index, SLOT_BYTES + NODE_POINTER_BYTES).min(node.page.count() - 1).max(1);
+        let at =
+            node.page.split_point(index, SLOT_BYTES + NODE_POINTER_BYTES).min(node.page.count() - 1).max(1);
         let mut right = node.page.split_off(at);
         let mut right_children = node.children.split_off(at);
         if index <= at {
@@ -241,7 +242,8 @@ impl Editor<'_> {
             if left == usize::MAX || left + 1 >= node.page.count() {
                 continue;
             }
-            let (Ok(a), Ok(b)) = (node.child(left, self.resident), node.child(left + 1, self.resident)) else {
+            let (Ok(a), Ok(b)) = (node.child(left, self.resident), node.child(left + 1, self.resident))
+            else {
                 continue;
             };
             if a.page.used_bytes() + b.page.used_bytes() > MERGED_BYTES_MAX {
@@ -284,4 +286,3 @@ pub(crate) fn nodes_bound(level: u16, items: usize) -> u64 {
     // Each item copies its path and may split every node of it; the root may grow by one level.
     (items as u64) * (u64::from(level) + 2) + 2
 }
-

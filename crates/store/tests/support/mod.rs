@@ -1,6 +1,8 @@
 //! A device that keeps unflushed writes apart, so that tests can crash it: any subset of them survives, torn at
 //! 512-byte granularity.
 
+#![allow(dead_code)] // Each test binary uses a part of it.
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -14,6 +16,8 @@ struct Inner {
     stable: BTreeMap<u64, Vec<u8>>,
     /// Unflushed writes in order of completion: (block, bytes).
     unflushed: Vec<(u64, Vec<u8>)>,
+    /// Writes after the power went off: the running engine sees them, the crashed device does not.
+    ghost: Vec<(u64, Vec<u8>)>,
     counters: DeviceCounters,
     /// Fails every write and flush from this many on.
     fail_after: Option<u64>,
@@ -113,7 +117,10 @@ impl CrashDevice {
         inner.counters.writes += 1;
         inner.counters.written_bytes += bytes.len() as u64;
         match &mut inner.off_after_writes {
-            Some(0) => return Ok(()),
+            Some(0) => {
+                inner.ghost.push((at.0, bytes));
+                return Ok(());
+            }
             Some(left) => *left -= 1,
             None => {}
         }
@@ -150,7 +157,7 @@ impl Device for CrashDevice {
             }
         }
         let end = at.0 + (into.len() / BLOCK_BYTES) as u64;
-        for (block, bytes) in &inner.unflushed {
+        for (block, bytes) in inner.unflushed.iter().chain(&inner.ghost) {
             for (i, page) in bytes.chunks(BLOCK_BYTES).enumerate() {
                 let block = block + i as u64;
                 if (at.0..end).contains(&block) {
