@@ -13,6 +13,8 @@ use syncline_format::record::{self, RecordInfo};
 use syncline_format::superblock::Superblock;
 use syncline_format::{BLOCK_BYTES, BlockNo, Lsn, Sequence, checksum};
 
+/// A record takes at most this share of the ring.
+const RECORD_RING_SHARE: u64 = 8;
 /// Blocks read at once while the ring is searched.
 const SCAN_BLOCKS: u64 = 256;
 
@@ -51,8 +53,7 @@ impl<'a> Journal<'a> {
         let chain = self.chain(findings);
         self.check_end(&chain, findings);
         let mut replay = Replay::new(self.superblock.layout, self.superblock.checkpoint_lsn);
-        let known = chain.last().map_or(Sequence(0), |link| link.info.known_flushed);
-        let mut cut = false;
+        replay.known_flushed = chain.last().map_or(Sequence(0), |link| link.info.known_flushed);
         for link in &chain {
             let Some(record) = self.read_record(link.position, |_| true) else {
                 findings.at(
@@ -62,33 +63,16 @@ impl<'a> Journal<'a> {
                 );
                 break;
             };
-            let batches = match decode_batches(record.payload(), link.info.batches) {
-                Ok(batches) => batches,
-                Err(error) => {
-                    if !cut {
-                        findings.at(Code::JournalBatch, self.block(link.position), error.to_string());
-                    }
+            match decode_batches(record.payload(), link.info.batches) {
+                Ok(batches) => {
+                    self.replay_record(link, &record, &batches, &mut replay, findings);
+                }
+                Err(error) if !replay.cut => {
+                    findings.at(Code::JournalBatch, self.block(link.position), error.to_string());
                     break;
                 }
-            };
-            for op in batches.iter().flatten() {
-                replay.note_blocks(op, &self.superblock.layout);
+                Err(_) => break,
             }
-            if cut {
-                continue;
-            }
-            if !self.data_arrived(link, &batches) {
-                if link.info.sequence > known {
-                    cut = true;
-                    let message =
-                        format!("record {} was not completed and is not part of the log", link.info.sequence);
-                    findings.at(Code::JournalUnproven, self.block(link.position), message);
-                    continue;
-                }
-                let message = format!("data of record {} was durable and does not match", link.info.sequence);
-                findings.at(Code::JournalData, self.block(link.position), message);
-            }
-            self.apply(link, &record, &batches, &mut replay, findings);
         }
         if replay.batches > 0 || !replay.images.is_empty() {
             let message = format!(
@@ -119,6 +103,11 @@ impl<'a> Journal<'a> {
         self.superblock.layout.journal_blocks
     }
 
+    /// No record is longer.
+    fn record_blocks_max(&self) -> u64 {
+        (self.ring() / RECORD_RING_SHARE).min((record::RECORD_BYTES_MAX / BLOCK_BYTES) as u64)
+    }
+
     /// Every record from the tail on, in order.
     fn chain(&self, findings: &mut Findings) -> Vec<Link> {
         let tail = self.superblock.tail;
@@ -145,12 +134,8 @@ impl<'a> Journal<'a> {
             if walked > self.ring() {
                 break;
             }
+            // The search behind the chain's end reports it.
             if info.generation > self.superblock.generation {
-                let message = format!(
-                    "record {sequence} was written under superblock {}, the newest is {}",
-                    info.generation, self.superblock.generation
-                );
-                findings.at(Code::JournalFuture, self.block(at), message);
                 break;
             }
             let expected = match chain.last() {
@@ -183,21 +168,32 @@ impl<'a> Journal<'a> {
             );
             findings.add(Code::JournalBroken, message);
         }
-        if let Some((position, sequence)) = self.find_witness(missing) {
-            let message =
-                format!("record {missing} cannot be read, but record {sequence} knew that it was durable");
-            findings.at(Code::JournalBroken, self.block(position), message);
+        if let Some((position, info)) = self.find_witness(missing) {
+            let (code, message) = if info.generation > self.superblock.generation {
+                let message = format!(
+                    "a record was written under superblock {}, the newest is {}",
+                    info.generation, self.superblock.generation
+                );
+                (Code::JournalFuture, message)
+            } else {
+                let knew = info.sequence;
+                let message =
+                    format!("record {missing} cannot be read, but record {knew} knew that it was durable");
+                (Code::JournalBroken, message)
+            };
+            findings.at(code, self.block(position), message);
         }
     }
 
-    /// Searches the ring for a record beyond `missing` that knew `missing` to be durable.
-    fn find_witness(&self, missing: Sequence) -> Option<(u64, Sequence)> {
+    /// Searches the ring for a record that shows that something is lost: one beyond `missing` that knew `missing` to be
+    /// durable, or one written under a newer superblock.
+    fn find_witness(&self, missing: Sequence) -> Option<(u64, RecordInfo)> {
         let mut budget = 4 * self.ring();
         let witness = |info: &RecordInfo| {
-            info.epoch == self.superblock.epoch
+            let knew = info.epoch == self.superblock.epoch
                 && info.sequence > missing
-                && info.known_flushed >= missing
-                && info.generation <= self.superblock.generation
+                && info.known_flushed >= missing;
+            knew || info.generation > self.superblock.generation
         };
         let mut start = 0;
         while start < self.ring() {
@@ -215,7 +211,7 @@ impl<'a> Journal<'a> {
                 }
                 budget -= info.blocks();
                 if self.read_record(position, witness).is_some() {
-                    return Some((position, info.sequence));
+                    return Some((position, info));
                 }
             }
             start += blocks;
@@ -229,7 +225,8 @@ impl<'a> Journal<'a> {
         let mut head = Buffer::zeroed(1);
         self.device.read(at, &mut head).ok()?;
         let info = record::peek(&head, at, volume).ok()?;
-        if !wanted(&info) || info.blocks() > self.ring() - position {
+        let too_long = info.blocks() > self.record_blocks_max().min(self.ring() - position);
+        if too_long || !wanted(&info) {
             return None;
         }
         let mut bytes = Buffer::zeroed(info.blocks() as usize);
@@ -238,16 +235,13 @@ impl<'a> Journal<'a> {
         wanted(&info).then_some(Record { info, checksum, bytes })
     }
 
-    /// Whether the data of every fresh extent that the checkpoint does not hold is there.
-    fn data_arrived(&self, link: &Link, batches: &[Vec<Op<'_>>]) -> bool {
-        let newer = batches.iter().zip(link.info.first_lsn.0..);
-        newer.filter(|(_, lsn)| *lsn > self.superblock.checkpoint_lsn.0).all(|(ops, _)| {
-            ops.iter().all(|op| match *op {
-                Op::Put { value, fresh: true, .. } => {
-                    ExtentItem::decode(value).is_ok_and(|extent| self.extent_matches(&extent))
-                }
-                _ => true,
-            })
+    /// Whether the data of every fresh extent of a batch is there.
+    fn data_arrived(&self, ops: &[Op<'_>]) -> bool {
+        ops.iter().all(|op| match *op {
+            Op::Put { value, fresh: true, .. } => {
+                ExtentItem::decode(value).is_ok_and(|extent| self.extent_matches(&extent))
+            }
+            _ => true,
         })
     }
 
@@ -261,7 +255,8 @@ impl<'a> Journal<'a> {
             && data.chunks_exact(BLOCK_BYTES).zip(sums).all(|(page, &sum)| checksum(page) == sum)
     }
 
-    fn apply(
+    /// Applies a record's batches up to the first one whose data did not arrive, which cuts the log.
+    fn replay_record(
         &self,
         link: &Link,
         record: &Record,
@@ -269,15 +264,34 @@ impl<'a> Journal<'a> {
         replay: &mut Replay,
         findings: &mut Findings,
     ) {
+        let layout = &self.superblock.layout;
+        for op in batches.iter().flatten() {
+            replay.note_blocks(op, layout);
+        }
         let checkpoint = self.superblock.checkpoint_lsn;
-        replay.records += 1;
+        replay.records += u64::from(!replay.cut);
+        let proven = link.info.sequence <= replay.known_flushed;
         for (ops, lsn) in batches.iter().zip(link.info.first_lsn.0..) {
             let newer = lsn > checkpoint.0;
+            if replay.cut {
+                return;
+            }
+            if newer && !self.data_arrived(ops) {
+                let block = self.block(link.position);
+                if proven {
+                    let message = format!("data of batch {lsn} was durable and does not match");
+                    findings.at(Code::JournalData, block, message);
+                } else {
+                    let message = format!("batch {lsn} was not completed and is not part of the log");
+                    findings.at(Code::JournalUnproven, block, message);
+                    replay.cut = true;
+                    return;
+                }
+            }
             replay.batches += u64::from(newer);
             replay.last_lsn = replay.last_lsn.max(Lsn(lsn));
             for op in ops {
-                let source = (record.payload(), link.position);
-                replay.apply(op, newer, source, &self.superblock.layout, findings);
+                replay.apply(op, newer, (record.payload(), link.position), layout, findings);
             }
         }
     }

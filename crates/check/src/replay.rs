@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use syncline_format::batch::Op;
 use syncline_format::item::ExtentItem;
 use syncline_format::layout::Layout;
-use syncline_format::{BlockNo, Key, Lsn, ObjectNo, TreeId};
+use syncline_format::{BlockNo, Key, Lsn, ObjectNo, Sequence, TreeId};
 
 /// Changes over the main tree: a value, or `None` for a deleted item.
 pub(crate) type Overlay = BTreeMap<Key, Option<Vec<u8>>>;
@@ -41,6 +41,10 @@ pub(crate) struct Replay {
     /// Blocks that any chained record names, cut-off ones included: never to be written to (R12).
     pub(crate) named: BlockMap,
     pub(crate) last_lsn: Lsn,
+    /// All records up to this one were durable, and the data of their batches.
+    pub(crate) known_flushed: Sequence,
+    /// The log ended before the chain did; what follows only names blocks.
+    pub(crate) cut: bool,
     pub(crate) records: u64,
     pub(crate) batches: u64,
     /// Highest object that the log put items for.
@@ -55,6 +59,8 @@ impl Replay {
             images: BTreeMap::new(),
             named: BlockMap::new(layout),
             last_lsn: checkpoint,
+            known_flushed: Sequence(0),
+            cut: false,
             records: 0,
             batches: 0,
             object_max: ObjectNo(0),

@@ -3,9 +3,10 @@
 use crate::report::Findings;
 use crate::{CheckError, Code};
 use syncline_device::Device;
+use syncline_format::header::CHECKSUM_START;
 use syncline_format::layout::{BACKUP_BLOCKS, VOLUME_BLOCKS_MIN};
 use syncline_format::superblock::{SUPERBLOCK_MAGIC, SUPERBLOCK_SLOTS, Superblock};
-use syncline_format::{BLOCK_BYTES, BlockNo, FormatError};
+use syncline_format::{BLOCK_BYTES, BlockNo, FormatError, checksum};
 
 /// Counters above this would overflow in an engine's hands; no honest volume comes near.
 const COUNTER_MAX: u64 = u64::MAX >> 1;
@@ -22,7 +23,10 @@ pub(crate) struct Chosen {
 enum Slot {
     Valid(Box<Superblock>),
     Zero,
-    Damaged(String, Option<FormatError>),
+    /// Whole, but of another version or with unknown features.
+    Foreign(FormatError),
+    Damaged(FormatError),
+    Unreadable(String),
 }
 
 /// Chooses the superblock; `None` when there is none, which is then among the findings.
@@ -33,6 +37,11 @@ pub(crate) fn choose(device: &dyn Device, findings: &mut Findings) -> Result<Opt
         return Err(CheckError::TooSmall { blocks: device.blocks() });
     }
     let slots = SUPERBLOCK_SLOTS.map(|block| read_slot(device, block));
+    for slot in &slots {
+        if let Slot::Foreign(error) = slot {
+            return Err(CheckError::Unsupported(error.clone()));
+        }
+    }
     let chosen = match &slots {
         [Slot::Valid(a), Slot::Valid(b)] => {
             compare(a, b, findings);
@@ -63,15 +72,23 @@ pub(crate) fn choose(device: &dyn Device, findings: &mut Findings) -> Result<Opt
 fn read_slot(device: &dyn Device, block: BlockNo) -> Slot {
     let mut bytes = syncline_device::Buffer::zeroed(1);
     if let Err(error) = device.read(block, &mut bytes) {
-        return Slot::Damaged(error.to_string(), None);
+        return Slot::Unreadable(error.to_string());
     }
     if bytes.iter().all(|&b| b == 0) {
         return Slot::Zero;
     }
     match Superblock::decode(&bytes, block, device.blocks()) {
         Ok(superblock) => Slot::Valid(Box::new(superblock)),
-        Err(error) => Slot::Damaged(error.to_string(), Some(error)),
+        Err(error @ (FormatError::Version { .. } | FormatError::Features { .. })) if is_sealed(&bytes) => {
+            Slot::Foreign(error)
+        }
+        Err(error) => Slot::Damaged(error),
     }
+}
+
+/// Whether the block's checksum is right; it lies at the same place in every version.
+fn is_sealed(bytes: &[u8]) -> bool {
+    bytes[8..CHECKSUM_START] == checksum(&bytes[CHECKSUM_START..]).to_le_bytes()
 }
 
 /// Two valid slots: they must be two generations of one volume.
@@ -97,8 +114,9 @@ fn report_other(other: &Slot, winner: &Superblock, at: BlockNo, findings: &mut F
             at,
             format!("the slot is empty although generation {} exists", winner.generation),
         ),
-        Slot::Damaged(why, _) => findings.at(Code::SuperblockSlot, at, why.clone()),
-        Slot::Valid(_) => {}
+        Slot::Damaged(error) => findings.at(Code::SuperblockSlot, at, error.to_string()),
+        Slot::Unreadable(why) => findings.at(Code::SuperblockSlot, at, why.clone()),
+        Slot::Valid(_) | Slot::Foreign(_) => {}
     }
 }
 
@@ -110,16 +128,15 @@ fn none_valid(
 ) -> Result<Option<Chosen>, CheckError> {
     let mut looks_like_one = false;
     for (slot, at) in slots.iter().zip(SUPERBLOCK_SLOTS) {
-        match slot {
-            Slot::Damaged(_, Some(error @ (FormatError::Version { .. } | FormatError::Features { .. }))) => {
-                return Err(CheckError::Unsupported(error.clone()));
+        let why = match slot {
+            Slot::Damaged(FormatError::Magic { .. }) | Slot::Zero | Slot::Valid(_) | Slot::Foreign(_) => {
+                continue;
             }
-            Slot::Damaged(_, Some(FormatError::Magic { .. })) | Slot::Zero | Slot::Valid(_) => {}
-            Slot::Damaged(why, _) => {
-                looks_like_one = true;
-                findings.at(Code::NoSuperblock, at, why.clone());
-            }
-        }
+            Slot::Damaged(error) => error.to_string(),
+            Slot::Unreadable(why) => why.clone(),
+        };
+        looks_like_one = true;
+        findings.at(Code::NoSuperblock, at, why);
     }
     let backup = (1..=BACKUP_BLOCKS).map(|back| BlockNo(device.blocks() - back)).find(|&block| {
         let mut bytes = vec![0; BLOCK_BYTES];
@@ -148,7 +165,10 @@ fn check_backups(device: &dyn Device, chosen: &Superblock, findings: &mut Findin
                 findings.at(Code::BackupSuperblock, at, "the backup describes another volume or geometry");
             }
             Slot::Zero => findings.at(Code::BackupSuperblock, at, "the backup is missing"),
-            Slot::Damaged(why, _) => findings.at(Code::BackupSuperblock, at, why),
+            Slot::Damaged(error) | Slot::Foreign(error) => {
+                findings.at(Code::BackupSuperblock, at, error.to_string());
+            }
+            Slot::Unreadable(why) => findings.at(Code::BackupSuperblock, at, why),
         }
     }
 }

@@ -1,8 +1,7 @@
 //! Whatever a device holds or does, a check ends with findings or an error.
 
 use crate::image::*;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use syncline_check::{CheckOptions, FINDINGS_PER_CODE_MAX, check};
 use syncline_device::*;
 use syncline_format::batch::Op;
@@ -50,19 +49,26 @@ impl Device for Faulty {
     }
 }
 
-/// A device that dies after some writes.
-pub struct CutOff {
-    pub inner: MemoryDevice,
-    left: AtomicU64,
+/// What a device was asked to make durable.
+#[derive(Clone)]
+pub enum Event {
+    Write(BlockNo, Vec<u8>),
+    Flush,
 }
 
-impl CutOff {
-    pub fn new(inner: MemoryDevice, writes: u64) -> CutOff {
-        CutOff { inner, left: AtomicU64::new(writes) }
+/// A device that writes down every write and flush.
+pub struct Recorder {
+    inner: MemoryDevice,
+    pub events: Mutex<Vec<Event>>,
+}
+
+impl Recorder {
+    pub fn new(inner: MemoryDevice) -> Recorder {
+        Recorder { inner, events: Mutex::default() }
     }
 }
 
-impl Device for CutOff {
+impl Device for Recorder {
     fn blocks(&self) -> u64 {
         self.inner.blocks()
     }
@@ -72,15 +78,18 @@ impl Device for CutOff {
     }
 
     fn submit_write(&self, at: BlockNo, data: Vec<Arc<Buffer>>) -> Ticket {
-        let left = self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
-        if left.is_err() {
-            return Ticket::completed(Err(DeviceError::ShutDown));
-        }
+        let bytes = data.iter().flat_map(|buffer| buffer.to_vec()).collect();
+        self.events.lock().expect("no panic").push(Event::Write(at, bytes));
         self.inner.submit_write(at, data)
     }
 
     fn submit_flush(&self) -> Ticket {
+        self.events.lock().expect("no panic").push(Event::Flush);
         self.inner.submit_flush()
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.wait(&self.submit_flush())
     }
 
     fn wait(&self, ticket: &Ticket) -> Result<(), DeviceError> {
@@ -99,17 +108,17 @@ impl Device for CutOff {
 }
 
 /// A small generator, so that a failing case is found again by its seed.
-struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
+    pub fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         self.0
     }
 
-    fn below(&mut self, end: u64) -> u64 {
+    pub fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
 }

@@ -1,7 +1,7 @@
 use crate::image::*;
 use syncline_check::Code;
 use syncline_device::MemoryDevice;
-use syncline_format::batch::Op;
+use syncline_format::batch::{BatchBuf, Op};
 use syncline_format::item::*;
 use syncline_format::*;
 
@@ -169,6 +169,26 @@ fn data_that_did_not_arrive_ends_the_log_before_its_record() {
 }
 
 #[test]
+fn the_batches_before_the_one_without_data_count() {
+    let (mut image, device, mut log) = volume();
+    let files = ["a", "b", "c"].map(|name| {
+        let block = 20_000 + u64::from(name.as_bytes()[0]);
+        NewFile::new(&mut image, &device, name, block)
+    });
+    let mut payload = Vec::new();
+    for file in &files {
+        let mut batch = BatchBuf::new();
+        file.ops().iter().for_each(|op| batch.push(*op));
+        payload.extend_from_slice(batch.encoded());
+    }
+    log.write_payload(&device, &payload, 3);
+    expect(&device, &[Code::JournalReplay]);
+    write(&device, files[1].block, &[0; BLOCK_BYTES]);
+    let report = expect(&device, &[Code::JournalReplay, Code::JournalUnproven]);
+    assert_eq!(report.totals.batches_replayed, 1);
+}
+
+#[test]
 fn data_of_a_record_known_durable_that_does_not_match_is_corruption() {
     let (mut image, device, mut log) = volume();
     let damaged = NewFile::new(&mut image, &device, "a", 20_000);
@@ -184,6 +204,16 @@ fn data_of_a_record_known_durable_that_does_not_match_is_corruption() {
 fn a_record_newer_than_the_superblock_is_corruption() {
     let (mut image, device, mut log) = volume();
     log.superblock.generation = Generation(GENERATION.0 + 1);
+    log.write(&device, &NewFile::new(&mut image, &device, "a", 20_000).ops());
+    expect(&device, &[Code::JournalFuture]);
+}
+
+#[test]
+fn a_record_under_a_superblock_that_is_lost_is_corruption_in_any_epoch() {
+    let (mut image, device, mut log) = volume();
+    log.superblock.epoch = 1;
+    log.superblock.generation = Generation(GENERATION.0 + 1);
+    log.position = 40;
     log.write(&device, &NewFile::new(&mut image, &device, "a", 20_000).ops());
     expect(&device, &[Code::JournalFuture]);
 }
