@@ -26,6 +26,17 @@ const PAGES_MIN: u64 = 2048;
 /// Small files that were dirtied last; older ones are left to the background.
 const RECENT_MAX: usize = 256;
 
+/// What a page counts as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Standing {
+    pub(super) dirty: bool,
+    pub(super) logged: bool,
+    /// Its newest content is not logged.
+    pub(super) unlogged: bool,
+    /// Cannot be dropped.
+    pub(super) pinned: bool,
+}
+
 /// Counts pages of all files.
 #[derive(Default)]
 pub(super) struct PageAccount {
@@ -44,16 +55,16 @@ impl PageAccount {
         self.cached.fetch_sub(pages, Ordering::Relaxed);
     }
 
-    /// A page's (dirty, logged, pinned) changed.
-    pub(super) fn moved(&self, before: (bool, bool, bool), after: (bool, bool, bool)) {
+    /// A page's standing changed.
+    pub(super) fn moved(&self, before: Standing, after: Standing) {
         let count = |counter: &AtomicU64, before: bool, after: bool| match (before, after) {
             (false, true) => drop(counter.fetch_add(1, Ordering::Relaxed)),
             (true, false) => drop(counter.fetch_sub(1, Ordering::Relaxed)),
             _ => {}
         };
-        count(&self.dirty, before.0, after.0);
-        count(&self.logged, before.1, after.1);
-        count(&self.pinned, before.2, after.2);
+        count(&self.dirty, before.dirty, after.dirty);
+        count(&self.logged, before.logged, after.logged);
+        count(&self.pinned, before.pinned, after.pinned);
     }
 
     pub(super) fn cached(&self) -> u64 {
@@ -152,6 +163,13 @@ impl Writeback {
         }
     }
 
+    /// Takes a file out of the list of dirty files; `relist` enters it as a new one if it still is dirty.
+    pub(super) fn unlist_dirty(&self, data: &mut FileData) {
+        if let Some(position) = data.dirty_since.take() {
+            self.lists.lock().dirty.remove(&position);
+        }
+    }
+
     /// Notes a small dirty file that a force may take along.
     pub(super) fn note_recent(&self, inode: &Arc<Inode>, data: &mut FileData) {
         if std::mem::replace(&mut data.in_recent, true) {
@@ -167,9 +185,13 @@ impl Writeback {
 
     /// Keeps a file in memory while its committed data is in flight.
     pub(super) fn hold_in_flight(&self, tickets: impl IntoIterator<Item = Ticket>, inode: &Arc<Inode>) {
+        let mut tickets = tickets.into_iter().peekable();
+        if tickets.peek().is_none() {
+            return;
+        }
         let mut lists = self.lists.lock();
         lists.in_flight.retain(|(ticket, _)| !ticket.is_complete());
-        lists.in_flight.extend(tickets.into_iter().map(|ticket| (ticket, inode.clone())));
+        lists.in_flight.extend(tickets.map(|ticket| (ticket, inode.clone())));
     }
 
     /// Forgets data writes that are complete.

@@ -28,7 +28,23 @@
 //! - A page whose data write is still in flight after its batch was committed stays cached until the write completed.
 
 mod account;
+mod admit;
+mod allocate;
+mod evict;
+mod extents;
+mod maintain;
 mod pages;
+mod piggyback;
+mod read;
+mod recovery;
+mod round;
+mod seek;
+mod sync;
+mod truncate;
+mod write;
+
+#[cfg(test)]
+mod tests;
 
 pub(crate) use account::Writeback;
 pub(crate) use pages::FileData;
@@ -43,24 +59,41 @@ pub(crate) enum WriteAt {
 
 /// What `fallocate` is to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum FallocateMode {
-    Allocate { keep_size: bool },
+pub enum FallocateMode {
+    /// Allocate blocks where there are none; the size grows unless it is kept.
+    Allocate {
+        /// Leave the file's size alone.
+        keep_size: bool,
+    },
+    /// Free the range's blocks; it reads as zeros.
+    /// The range becomes a hole; the size stays.
     PunchHole,
-    ZeroRange { keep_size: bool },
+    /// Make the range read as zeros, allocated.
+    /// The range becomes zeros that have blocks.
+    ZeroRange {
+        /// Leave the file's size alone.
+        keep_size: bool,
+    },
+    /// Take the range out; what follows moves down.
+    /// Takes the range out; what follows moves down. Whole pages only.
     CollapseRange,
+    /// Put a hole in; what follows moves up.
+    /// Puts a hole in; what follows moves up. Whole pages only.
     InsertRange,
 }
 
 /// What `lseek` looks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum SeekWhat {
+pub enum SeekWhat {
+    /// The next byte that is not in a hole.
     Data,
+    /// The next byte that is in one; the end of the file is.
     Hole,
 }
 
 /// What a sync of a file has to cover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum SyncScope {
+pub enum SyncScope {
     /// `fdatasync`: content, and the metadata needed to read it back.
     Data,
     /// `fsync`.

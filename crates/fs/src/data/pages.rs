@@ -5,10 +5,11 @@
 //! logged page that is written to is dirty and logged. Everything here is guarded by `Inode::state`; moving between
 //! these states updates the counters here and in the global [`PageAccount`] together.
 
-use super::account::PageAccount;
+use super::account::{PageAccount, Standing};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use syncline_device::{Buffer, Ticket};
 use syncline_format::BLOCK_BYTES;
 use syncline_format::item::InodeItem;
@@ -31,10 +32,12 @@ pub(super) struct PageSlot {
     pub(super) logged: bool,
     /// Chosen by the holder of the turn for its next batch.
     pub(super) writing: bool,
+    /// While `writing`: the chosen content is newer than anything logged.
+    pub(super) unlogged: bool,
     /// One block of `FileData::reservation` belongs to this page.
     pub(super) reserved: bool,
     /// Second chance of the cache's clock.
-    pub(super) used: bool,
+    pub(super) used: AtomicBool,
     /// The data write of a batch that is committed already; the page must not be read back before it completed.
     pub(super) in_flight: Option<Ticket>,
 }
@@ -46,22 +49,26 @@ impl PageSlot {
             dirty: false,
             logged: false,
             writing: false,
+            unlogged: false,
             reserved: false,
-            used: true,
+            used: AtomicBool::new(true),
             in_flight: None,
         }
     }
 
-    /// Whether the device can bring the content back.
-    fn is_evictable(&mut self) -> bool {
-        if self.in_flight.as_ref().is_some_and(|ticket| matches!(ticket.result(), Some(Ok(())))) {
-            self.in_flight = None;
-        }
-        !self.dirty && !self.logged && !self.writing && self.in_flight.is_none()
+    /// Whether the device has the content, and nothing else of the page is on its way.
+    pub(super) fn is_settled(&self) -> bool {
+        let written = self.in_flight.as_ref().is_none_or(|ticket| matches!(ticket.result(), Some(Ok(()))));
+        !self.dirty && !self.logged && !self.writing && written
     }
 
-    fn is_pinned(&self) -> bool {
-        self.dirty || self.logged || self.writing
+    fn standing(&self) -> Standing {
+        Standing {
+            dirty: self.dirty,
+            logged: self.logged,
+            unlogged: self.dirty || self.unlogged,
+            pinned: self.dirty || self.logged || self.writing,
+        }
     }
 }
 
@@ -83,8 +90,8 @@ pub(crate) struct FileData {
     dirty: u64,
     /// Logged pages of `slots`.
     logged: u64,
-    /// Pages of `slots` that are dirty, logged or writing.
-    pinned: u64,
+    /// Pages of `slots` whose newest content is not logged: dirty, or on the way.
+    unlogged: u64,
     /// Blocks of the pages with `reserved`.
     pub(super) reservation: Option<Reservation>,
     /// Size that is covered by logged data.
@@ -116,7 +123,7 @@ impl FileData {
             slots: BTreeMap::new(),
             dirty: 0,
             logged: 0,
-            pinned: 0,
+            unlogged: 0,
             reservation: None,
             covered: item.size,
             extent_changes: 0,
@@ -139,7 +146,7 @@ impl FileData {
 
     /// Whether any page is newer than what is logged, or on its way there.
     pub(crate) fn has_dirty(&self) -> bool {
-        self.pinned > self.logged || self.dirty > 0
+        self.unlogged > 0
     }
 
     pub(super) fn turn(&self) -> Arc<Mutex<()>> {
@@ -162,13 +169,6 @@ impl FileData {
         self.slots.get(&page)
     }
 
-    /// Marks a page as recently used, for the cache's clock.
-    pub(super) fn touch(&mut self, page: u64) {
-        if let Some(slot) = self.slots.get_mut(&page) {
-            slot.used = true;
-        }
-    }
-
     /// Cached pages of the range, ascending.
     pub(super) fn range(&self, pages: std::ops::Range<u64>) -> impl Iterator<Item = (u64, &PageSlot)> {
         let pages = if pages.start < pages.end { pages } else { 0..0 };
@@ -178,12 +178,12 @@ impl FileData {
     /// Changes a page's state; the counters follow. The page must be cached.
     pub(super) fn update<R>(&mut self, page: u64, change: impl FnOnce(&mut PageSlot) -> R) -> R {
         let slot = self.slots.get_mut(&page).expect("only cached pages are updated");
-        let before = (slot.dirty, slot.logged, slot.is_pinned());
+        let before = slot.standing();
         let result = change(slot);
-        let after = (slot.dirty, slot.logged, slot.is_pinned());
-        self.dirty = self.dirty + u64::from(after.0) - u64::from(before.0);
-        self.logged = self.logged + u64::from(after.1) - u64::from(before.1);
-        self.pinned = self.pinned + u64::from(after.2) - u64::from(before.2);
+        let after = slot.standing();
+        self.dirty = self.dirty + u64::from(after.dirty) - u64::from(before.dirty);
+        self.logged = self.logged + u64::from(after.logged) - u64::from(before.logged);
+        self.unlogged = self.unlogged + u64::from(after.unlogged) - u64::from(before.unlogged);
         let account = self.account.as_ref().expect("a file with pages has an account");
         account.moved(before, after);
         result
@@ -202,6 +202,7 @@ impl FileData {
             slot.dirty = false;
             slot.logged = false;
             slot.writing = false;
+            slot.unlogged = false;
         });
         self.release_block(page);
         self.slots.remove(&page);
@@ -222,7 +223,7 @@ impl FileData {
         let mut last = None;
         for (&page, slot) in self.slots.range_mut(self.hand..).take(looks) {
             last = Some(page);
-            if slot.is_evictable() && !std::mem::take(&mut slot.used) {
+            if slot.is_settled() && !slot.used.swap(false, Ordering::Relaxed) {
                 evicted.push(page);
             }
         }
@@ -269,7 +270,7 @@ impl Drop for FileData {
     fn drop(&mut self) {
         let Some(account) = &self.account else { return };
         for slot in self.slots.values() {
-            account.moved((slot.dirty, slot.logged, slot.is_pinned()), (false, false, false));
+            account.moved(slot.standing(), Standing::default());
         }
         account.removed(self.slots.len() as u64);
     }

@@ -1,0 +1,90 @@
+//! Admission to the journal, reservation of blocks, and what to do when either is refused.
+//!
+//! Only one thread relieves at a time; the others wait for it and ask again. Nobody who waits here holds a turn or an
+//! inode's lock, so relief can destage every file. Destaging itself is admitted from the ring's reserve (R17) and never
+//! waits for a relief: it checkpoints on its own if it has to.
+
+use crate::{Error, Fs, Result};
+use syncline_store::{Class, Estimate, Permit, Pressure, Reservation, StoreError};
+
+/// Reliefs that one admission leads before it gives up: after that the batch cannot fit.
+const RELIEFS_MAX: u32 = 8;
+
+impl Fs {
+    /// The right to commit a batch within the estimate; relieves the store as often as needed. Takes no lock that is
+    /// held on return; the caller holds no turn and no inode.
+    ///
+    /// Errors: `NoSpace` if relief does not help.
+    pub(crate) fn admit(&self, class: Class, estimate: Estimate) -> Result<Permit> {
+        let mut led = 0;
+        loop {
+            match self.store.admit(class, estimate) {
+                Ok(permit) => return Ok(permit),
+                Err(StoreError::Pressure(_)) if led >= RELIEFS_MAX => return Err(Error::NoSpace),
+                Err(StoreError::Pressure(_)) if class == Class::Destage => {
+                    self.store.checkpoint()?;
+                    led += 1;
+                }
+                Err(StoreError::Pressure(pressure)) => led += u32::from(self.relieve(pressure)?),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Sets blocks aside (R18). The caller holds no turn and no inode.
+    ///
+    /// Errors: `NoSpace` when not even a checkpoint and writing everything back bring enough blocks.
+    pub(crate) fn reserve(&self, blocks: u64) -> Result<Reservation> {
+        for attempt in 0..3 {
+            match self.store.reserve(blocks) {
+                Err(StoreError::NoSpace) => {}
+                other => return Ok(other?),
+            }
+            let space = self.store.space();
+            match attempt {
+                // Freed blocks come back with the next durable checkpoint (R11).
+                0 if space.pinned > 0 => self.store.checkpoint()?,
+                0 => {}
+                // Overwritten pages hold two blocks until they are written, and pages of preallocated extents hold one
+                // they do not need.
+                1 if self.writeback.account.pinned() > 0 => {
+                    self.write_back_everything()?;
+                    self.destage_everything()?;
+                    self.store.checkpoint()?;
+                }
+                _ => return Err(Error::NoSpace),
+            }
+        }
+        Err(Error::NoSpace)
+    }
+
+    /// Relieves the store, or waits for whoever does already; true if this call did it.
+    pub(super) fn relieve(&self, pressure: Pressure) -> Result<bool> {
+        let mut relief = self.writeback.relief.lock();
+        if relief.running {
+            let ended = relief.ended;
+            while relief.running && relief.ended == ended {
+                self.writeback.relieved.wait(&mut relief);
+            }
+            return Ok(false);
+        }
+        relief.running = true;
+        drop(relief);
+        let result = self.relieve_now(pressure);
+        let mut relief = self.writeback.relief.lock();
+        relief.running = false;
+        relief.ended += 1;
+        drop(relief);
+        self.writeback.relieved.notify_all();
+        result.map(|()| true)
+    }
+
+    fn relieve_now(&self, pressure: Pressure) -> Result<()> {
+        if pressure == Pressure::Journal {
+            // The tail cannot pass the oldest live image (R2).
+            self.destage_everything()?;
+        }
+        self.store.checkpoint()?;
+        Ok(())
+    }
+}

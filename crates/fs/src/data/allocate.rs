@@ -1,0 +1,364 @@
+//! `fallocate`: preallocation, holes, zeroing, and shifting of ranges.
+//!
+//! Preallocated blocks are *unwritten* extents: they read as zeros, and the first write goes into them in place, so it needs
+//! no free block. Each piece of a long range is a batch of its own. Collapsing and inserting move all extents behind the
+//! range in one batch, so that a crash shows the file before or after; a file with too many extents for the
+//! journal's largest batch is refused with `NotSupported`.
+
+use super::extents::{Cost, DROP_COST, ExtentMap, put_cost};
+use super::pages::{PAGE_BYTES, pages_of};
+use super::truncate::removal;
+use super::{FallocateMode, WriteAt};
+use crate::inode::Inode;
+use crate::{Error, Fs, Result};
+use std::ops::Range;
+use std::sync::Arc;
+use syncline_format::Key;
+use syncline_format::batch::{BATCH_HEADER_BYTES, PUT_OVERHEAD_BYTES, SPACE_OP_BYTES};
+use syncline_format::item::{EXTENT_PAGES_MAX, ExtentItem, FILE_BYTES_MAX, INODE_BYTES, InodeItem};
+use syncline_store::{Batch, Class, Estimate, Reservation};
+
+/// Pages looked at together: 128 MiB.
+const WINDOW_PAGES: u64 = 1 << 15;
+/// Extents that one batch puts.
+const PIECES_PER_BATCH: usize = 128;
+/// Times that a range is written back before a file that never stops changing is given up.
+const SETTLE_TRIES: u32 = 16;
+
+impl Fs {
+    /// `fallocate(2)`. `adjust` sees the inode under its lock.
+    ///
+    /// Errors: `Invalid` for an empty or misaligned range, `FileTooLarge`, `NoSpace` (nothing is allocated then).
+    pub(crate) fn file_allocate(
+        &self,
+        inode: &Arc<Inode>,
+        mode: FallocateMode,
+        offset: u64,
+        len: u64,
+        adjust: &mut dyn FnMut(&mut InodeItem),
+    ) -> Result<()> {
+        self.check_writable()?;
+        if len == 0 {
+            return Err(Error::Invalid("the length is zero"));
+        }
+        let end = offset.checked_add(len).filter(|&end| end <= FILE_BYTES_MAX).ok_or(Error::FileTooLarge)?;
+        self.finish_truncation(inode)?;
+        match mode {
+            FallocateMode::Allocate { keep_size } => {
+                self.fill_holes(inode, offset / PAGE_BYTES..pages_of(end))?;
+                self.finish_allocation(inode, if keep_size { 0 } else { end }, adjust)
+            }
+            FallocateMode::PunchHole => {
+                self.punch(inode, offset, end)?;
+                self.finish_allocation(inode, 0, adjust)
+            }
+            FallocateMode::ZeroRange { keep_size } => {
+                self.punch(inode, offset, end)?;
+                self.fill_holes(inode, offset / PAGE_BYTES..pages_of(end))?;
+                self.finish_allocation(inode, if keep_size { 0 } else { end }, adjust)
+            }
+            FallocateMode::CollapseRange => self.shift(inode, offset, len, false, adjust),
+            FallocateMode::InsertRange => self.shift(inode, offset, len, true, adjust),
+        }
+    }
+
+    /// Gives every hole of the range unwritten blocks.
+    fn fill_holes(&self, inode: &Arc<Inode>, pages: Range<u64>) -> Result<()> {
+        let has = inode.state.read().item.blocks;
+        if (pages.end - pages.start).saturating_sub(has) > self.store.space().total {
+            return Err(Error::NoSpace);
+        }
+        let mut need = 0;
+        for window in windows(pages.clone()) {
+            let map = ExtentMap::load(self, inode.number, window.clone())?;
+            need += holes(&map, window).iter().map(|hole| hole.end - hole.start).sum::<u64>();
+        }
+        if need == 0 {
+            return Ok(());
+        }
+        let mut reservation = self.reserve(need)?;
+        for window in windows(pages) {
+            while self.fill_some(inode, window.clone(), &mut reservation)? {
+                if reservation.blocks() == 0 {
+                    // Somebody made more holes.
+                    reservation.merge(self.reserve(1)?);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// One batch; true if there may be more to do.
+    fn fill_some(
+        &self,
+        inode: &Arc<Inode>,
+        window: Range<u64>,
+        reservation: &mut Reservation,
+    ) -> Result<bool> {
+        let map = ExtentMap::load(self, inode.number, window.clone())?;
+        let gaps = holes(&map, window.clone());
+        if gaps.is_empty() {
+            return Ok(false);
+        }
+        let full = |hole: &Range<u64>| (hole.end - hole.start).div_ceil(u64::from(EXTENT_PAGES_MAX)) as usize;
+        let pieces_max = (gaps.iter().map(full).sum::<usize>() + 4).min(PIECES_PER_BATCH);
+        let one = put_cost(0).plus(Cost { bytes: SPACE_OP_BYTES, items: 0 });
+        let permit = self.admit(
+            Class::Normal,
+            Estimate {
+                bytes: BATCH_HEADER_BYTES + PUT_OVERHEAD_BYTES + INODE_BYTES + pieces_max * one.bytes,
+                items: 1 + pieces_max,
+                images: 0,
+            },
+        )?;
+        let turn = inode.state.read().data.turn().lock_arc();
+        let mut map = ExtentMap::load(self, inode.number, window.clone())?;
+        let mut batch = Batch::new();
+        let mut runs = Vec::new();
+        let mut near = map.near(window.start);
+        'holes: for hole in holes(&map, window) {
+            let mut page = hole.start;
+            while page < hole.end {
+                if runs.len() == pieces_max || reservation.blocks() == 0 {
+                    break 'holes;
+                }
+                let want = (hole.end - page).min(u64::from(EXTENT_PAGES_MAX)).min(reservation.blocks());
+                let run = self.store.allocate(reservation, want as u32, near);
+                near = Some(run.start.plus(u64::from(run.len)));
+                batch.allocate(run.start, run.len);
+                map.put(page, ExtentItem::unwritten(run.start, run.len), false);
+                page += u64::from(run.len);
+                runs.push(run);
+            }
+        }
+        let mut state = inode.state.write();
+        map.emit(&mut batch);
+        let mut item = state.loggable();
+        let blocks = runs.iter().map(|run| u64::from(run.len)).sum::<u64>();
+        item.blocks += blocks;
+        batch.put(Key::inode(inode.number), &item.encode());
+        let result = if state.gone { Err(Error::NotFound) } else { Ok(()) };
+        if let Err(error) = result.and_then(|()| Ok(self.store.commit(permit, batch)?)) {
+            runs.into_iter().for_each(|run| self.store.abandon(run, reservation));
+            return Err(error);
+        }
+        state.item.blocks += blocks;
+        state.data.extent_changes += 1;
+        drop(state);
+        drop(turn);
+        Ok(true)
+    }
+
+    /// Logs the new size (0: as it is) and the times.
+    fn finish_allocation(
+        &self,
+        inode: &Arc<Inode>,
+        size: u64,
+        adjust: &mut dyn FnMut(&mut InodeItem),
+    ) -> Result<()> {
+        let bytes = BATCH_HEADER_BYTES + PUT_OVERHEAD_BYTES + INODE_BYTES;
+        let permit = self.admit(Class::Normal, Estimate { bytes, items: 1, images: 0 })?;
+        let turn = inode.state.read().data.turn().lock_arc();
+        let mut state = inode.state.write();
+        if state.gone {
+            return Err(Error::NotFound);
+        }
+        let now = self.clock.now();
+        let mut item = state.item.clone();
+        adjust(&mut item);
+        item.changed = now;
+        item.modified = now;
+        let grows = size > item.size;
+        if grows {
+            item.size = size;
+        }
+        let mut logged = item.clone();
+        if !grows {
+            logged.size = state.data.logged_size(item.size);
+        }
+        let mut batch = Batch::new();
+        batch.put(Key::inode(inode.number), &logged.encode());
+        self.store.commit(permit, batch)?;
+        if grows {
+            // A size that was asked for is logged in its order (C2), whatever is dirty below it.
+            state.data.covered = size;
+        }
+        state.item_dirty = item != logged;
+        state.item = item;
+        self.writeback.relist(inode, &mut state, now);
+        drop(state);
+        drop(turn);
+        Ok(())
+    }
+
+    /// Zeroes `from..end`: whole pages become holes, parts of pages are written over.
+    fn punch(&self, inode: &Arc<Inode>, from: u64, end: u64) -> Result<()> {
+        let (first, last) = (pages_of(from), end / PAGE_BYTES);
+        if first > last {
+            return self.zero_bytes(inode, from, end);
+        }
+        self.zero_bytes(inode, from, first * PAGE_BYTES)?;
+        self.zero_bytes(inode, last * PAGE_BYTES, end)?;
+        let mut next = first;
+        while next < last {
+            next = self.punch_some(inode, next..last)?;
+        }
+        Ok(())
+    }
+
+    fn punch_some(&self, inode: &Arc<Inode>, pages: Range<u64>) -> Result<u64> {
+        let (limit, estimate) = removal(self, inode, pages.clone())?;
+        let permit = self.admit(Class::Normal, estimate)?;
+        let turn = inode.state.read().data.turn().lock_arc();
+        let (mut map, cut_off) = ExtentMap::load_some(self, inode.number, pages.clone(), limit)?;
+        let end = cut_off.unwrap_or(pages.end);
+        let mut state = inode.state.write();
+        if state.gone {
+            return Err(Error::NotFound);
+        }
+        let mut batch = Batch::new();
+        let cut = map.cut(pages.start..end, true);
+        map.emit(&mut batch);
+        // Every removal of content voids its images (R5).
+        batch.drop_images(inode.number, pages.start, end);
+        let mut item = state.loggable();
+        item.blocks = item.blocks.saturating_sub(cut);
+        batch.put(Key::inode(inode.number), &item.encode());
+        self.store.commit(permit, batch)?;
+        state.item.blocks = item.blocks;
+        state.data.discard_range(pages.start..end);
+        state.data.extent_changes += 1;
+        self.writeback.relist(inode, &mut state, self.clock.now());
+        drop(state);
+        drop(turn);
+        Ok(end)
+    }
+
+    /// Zeroes a part of one page, if there is anything but zeros.
+    fn zero_bytes(&self, inode: &Arc<Inode>, from: u64, end: u64) -> Result<()> {
+        let end = end.min(inode.state.read().item.size);
+        if from >= end {
+            return Ok(());
+        }
+        let page = from / PAGE_BYTES;
+        let fetched = self.fetch(inode, page..page + 1, None)?;
+        if fetched.pages[0].is_none() && inode.state.read().data.get(page).is_none() {
+            return Ok(());
+        }
+        let zeros = [0; PAGE_BYTES as usize];
+        let (_, written) =
+            self.file_write(inode, WriteAt::Offset(from), &zeros[..(end - from) as usize], &mut |_| {})?;
+        if written as u64 == end - from { Ok(()) } else { Err(Error::NoSpace) }
+    }
+
+    /// Collapses or inserts `len` bytes at `offset`.
+    fn shift(
+        &self,
+        inode: &Arc<Inode>,
+        offset: u64,
+        len: u64,
+        insert: bool,
+        adjust: &mut dyn FnMut(&mut InodeItem),
+    ) -> Result<()> {
+        if !offset.is_multiple_of(PAGE_BYTES) || !len.is_multiple_of(PAGE_BYTES) {
+            return Err(Error::Invalid("the range is not a whole number of 4096-byte pages"));
+        }
+        let (first, count) = (offset / PAGE_BYTES, len / PAGE_BYTES);
+        for _ in 0..SETTLE_TRIES {
+            self.settle(inode, first)?;
+            let cost = shift_cost(&ExtentMap::load(self, inode.number, first..u64::MAX)?, first);
+            if cost.bytes > self.store.batch_bytes_max() {
+                return Err(Error::NotSupported);
+            }
+            let estimate = Estimate { bytes: cost.bytes, items: cost.items, images: 0 };
+            let permit = self.admit(Class::Normal, estimate)?;
+            let turn = inode.state.read().data.turn().lock_arc();
+            let mut map = ExtentMap::load(self, inode.number, first..u64::MAX)?;
+            let mut state = inode.state.write();
+            if state.gone {
+                return Err(Error::NotFound);
+            }
+            let size = state.item.size;
+            if insert && offset >= size || !insert && offset + len >= size {
+                return Err(Error::Invalid("the range reaches the end of the file"));
+            }
+            if insert && size + len > FILE_BYTES_MAX {
+                return Err(Error::FileTooLarge);
+            }
+            let settled = state.data.range(first..u64::MAX).all(|(_, slot)| slot.is_settled());
+            if !settled || !shift_cost(&map, first).fits(cost) {
+                continue;
+            }
+            let mut item = state.item.clone();
+            adjust(&mut item);
+            if insert {
+                map.split(first);
+                map.shift(first, count as i64);
+                item.size += len;
+            } else {
+                item.blocks = item.blocks.saturating_sub(map.cut(first..first + count, true));
+                map.shift(first + count, -(count as i64));
+                item.size -= len;
+            }
+            let now = self.clock.now();
+            (item.modified, item.changed) = (now, now);
+            let mut batch = Batch::new();
+            map.emit(&mut batch);
+            batch.drop_images(inode.number, first, u64::MAX);
+            // Everything behind the range is in extents; the size that was asked for is logged in its order (C2).
+            batch.put(Key::inode(inode.number), &item.encode());
+            self.store.commit(permit, batch)?;
+            state.data.discard_range(first..u64::MAX);
+            state.data.extent_changes += 1;
+            state.data.covered = item.size;
+            state.item_dirty = false;
+            state.item = item;
+            self.writeback.relist(inode, &mut state, now);
+            drop(state);
+            drop(turn);
+            return Ok(());
+        }
+        Err(Error::Busy)
+    }
+
+    /// Writes everything from page `first` on to its extents, and waits until the device has it.
+    fn settle(&self, inode: &Arc<Inode>, first: u64) -> Result<()> {
+        self.write_out_all(Class::Normal, vec![inode.clone()], false)?;
+        self.write_out_all(Class::Destage, vec![inode.clone()], true)?;
+        let tickets: Vec<_> = {
+            let state = inode.state.read();
+            state.data.range(first..u64::MAX).filter_map(|(_, slot)| slot.in_flight.clone()).collect()
+        };
+        for ticket in tickets {
+            self.store.device().wait(&ticket)?;
+        }
+        Ok(())
+    }
+}
+
+fn windows(pages: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    let end = pages.end;
+    pages.step_by(WINDOW_PAGES as usize).map(move |from| from..(from + WINDOW_PAGES).min(end))
+}
+
+/// The parts of the range that no extent covers.
+fn holes(map: &ExtentMap, pages: Range<u64>) -> Vec<Range<u64>> {
+    let mut holes = Vec::new();
+    let mut next = pages.start;
+    for (first, item) in map.overlapping(pages.clone()) {
+        if first > next {
+            holes.push(next..first);
+        }
+        next = first + u64::from(item.pages());
+    }
+    if next < pages.end {
+        holes.push(next..pages.end);
+    }
+    holes
+}
+
+fn shift_cost(map: &ExtentMap, first: u64) -> Cost {
+    let edges = put_cost(u64::from(EXTENT_PAGES_MAX));
+    let inode = Cost { bytes: BATCH_HEADER_BYTES + PUT_OVERHEAD_BYTES + INODE_BYTES, items: 1 };
+    map.move_cost(first).plus(edges).plus(edges).plus(edges).plus(inode).plus(DROP_COST)
+}

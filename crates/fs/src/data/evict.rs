@@ -1,0 +1,38 @@
+//! Keeping the page cache within its bound.
+//!
+//! The clock goes round the files that have cached pages, a stretch of each file at a time; a page goes if it is clean
+//! and was not used since the last visit. Files whose lock is taken are passed over, so nobody waits here.
+
+use crate::Fs;
+
+/// Pages looked at per visit of a file.
+const VISIT_PAGES: usize = 256;
+/// Visits per call; a cache that is still too large then is shrunk further by the next caller.
+const VISITS_MAX: usize = 256;
+
+impl Fs {
+    /// Drops clean pages if there are too many. The caller holds no inode.
+    pub(super) fn shrink_cache(&self) {
+        let writeback = &self.writeback;
+        if writeback.account.cached() <= writeback.pages_max {
+            return;
+        }
+        // A little more than needed, so that not every read has to come here.
+        let goal = writeback.pages_max - writeback.pages_max / 16;
+        for _ in 0..VISITS_MAX {
+            if writeback.account.cached() <= goal {
+                return;
+            }
+            let Some(next) = writeback.lists.lock().cached.pop_front() else { return };
+            let Some(inode) = next.upgrade() else { continue };
+            if let Some(mut state) = inode.state.try_write() {
+                state.data.evict(VISIT_PAGES);
+                if state.data.cached_pages() == 0 {
+                    state.data.in_clock = false;
+                    continue;
+                }
+            }
+            writeback.lists.lock().cached.push_back(next);
+        }
+    }
+}

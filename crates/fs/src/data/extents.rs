@@ -1,0 +1,221 @@
+//! [`ExtentMap`]: a file's extents around a range, with the changes that a batch is going to make to them.
+//!
+//! A batch holds absolute values, so the map is edited first and then emitted as the difference to what is stored. Whoever
+//! edits holds the file's turn; whoever only looks has to expect that the extents change meanwhile.
+
+use crate::{Error, Fs, Result};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{ControlFlow, Range};
+use syncline_format::batch::{DELETE_BYTES, DROP_BYTES, PUT_OVERHEAD_BYTES, SPACE_OP_BYTES};
+use syncline_format::item::{EXTENT_HEADER_BYTES, EXTENT_PAGES_MAX, ExtentContent, ExtentItem};
+use syncline_format::{BlockNo, Key, ObjectNo};
+use syncline_store::{Batch, Run};
+
+/// An upper bound of what a change adds to a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Cost {
+    pub(super) bytes: usize,
+    pub(super) items: usize,
+}
+
+impl Cost {
+    pub(super) fn plus(self, other: Cost) -> Cost {
+        Cost { bytes: self.bytes + other.bytes, items: self.items + other.items }
+    }
+
+    pub(super) fn fits(self, within: Cost) -> bool {
+        self.bytes <= within.bytes && self.items <= within.items
+    }
+}
+
+/// Cost of putting one extent item.
+pub(super) fn put_cost(pages: u64) -> Cost {
+    Cost { bytes: PUT_OVERHEAD_BYTES + EXTENT_HEADER_BYTES + 8 * pages as usize, items: 1 }
+}
+
+#[derive(Debug, Clone)]
+struct Entry {
+    item: ExtentItem,
+    changed: bool,
+    fresh: bool,
+}
+
+/// Extents by first page.
+#[derive(Debug)]
+pub(super) struct ExtentMap {
+    object: ObjectNo,
+    entries: BTreeMap<u64, Entry>,
+    /// Keys that are stored.
+    stored: BTreeSet<u64>,
+    /// Blocks that edits have set free.
+    freed: Vec<Run>,
+}
+
+impl ExtentMap {
+    /// Reads the extents that touch `pages`, and some before them (for their place on the device), but no more than
+    /// `limit` that start behind the first page; the second value is the first that was not read, `None` if all were.
+    pub(super) fn load_some(
+        fs: &Fs,
+        object: ObjectNo,
+        pages: Range<u64>,
+        limit: usize,
+    ) -> Result<(ExtentMap, Option<u64>)> {
+        let mut map =
+            ExtentMap { object, entries: BTreeMap::new(), stored: BTreeSet::new(), freed: Vec::new() };
+        let mut cut = None;
+        let mut bad = None;
+        let mut end = 0;
+        let mut count = 0;
+        let from = Key::extent(object, pages.start.saturating_sub(u64::from(EXTENT_PAGES_MAX)));
+        fs.store.scan(from, Key::extent(object, pages.end), &mut |key, value| {
+            if key.offset > pages.start && count >= limit {
+                cut = Some(key.offset);
+                return ControlFlow::Break(());
+            }
+            match ExtentItem::decode(value) {
+                Ok(item) if key.offset >= end => {
+                    end = key.offset.saturating_add(u64::from(item.pages()));
+                    count += usize::from(key.offset > pages.start);
+                    map.stored.insert(key.offset);
+                    map.entries.insert(key.offset, Entry { item, changed: false, fresh: false });
+                    ControlFlow::Continue(())
+                }
+                Ok(_) => {
+                    bad = Some(Error::Inconsistent { object, what: "two extents overlap" });
+                    ControlFlow::Break(())
+                }
+                Err(error) => {
+                    bad = Some(error.into());
+                    ControlFlow::Break(())
+                }
+            }
+        })?;
+        match bad {
+            Some(error) => Err(error),
+            None => Ok((map, cut)),
+        }
+    }
+
+    /// Reads all extents that touch `pages`.
+    pub(super) fn load(fs: &Fs, object: ObjectNo, pages: Range<u64>) -> Result<ExtentMap> {
+        Ok(ExtentMap::load_some(fs, object, pages, usize::MAX)?.0)
+    }
+
+    /// The extent that covers the page: its first page, and itself.
+    pub(super) fn find(&self, page: u64) -> Option<(u64, &ExtentItem)> {
+        let (&first, entry) = self.entries.range(..=page).next_back()?;
+        (page - first < u64::from(entry.item.pages())).then_some((first, &entry.item))
+    }
+
+    /// The extents that touch the range, ascending.
+    pub(super) fn overlapping(&self, pages: Range<u64>) -> impl Iterator<Item = (u64, &ExtentItem)> {
+        let from = self.find(pages.start).map_or(pages.start, |(first, _)| first);
+        let range = if from < pages.end { from..pages.end } else { 0..0 };
+        self.entries.range(range).map(|(&first, entry)| (first, &entry.item))
+    }
+
+    /// The block after the extent that ends closest before `page`: where its data would be contiguous.
+    pub(super) fn near(&self, page: u64) -> Option<BlockNo> {
+        let (_, entry) = self.entries.range(..page).next_back()?;
+        Some(entry.item.start.plus(u64::from(entry.item.pages())))
+    }
+
+    /// Bound of what [`ExtentMap::cut`] of the range adds to a batch.
+    pub(super) fn cut_cost(&self, pages: Range<u64>) -> Cost {
+        let mut cost = Cost::default();
+        for (first, item) in self.overlapping(pages.clone()) {
+            let end = first + u64::from(item.pages());
+            cost = cost.plus(Cost { bytes: DELETE_BYTES + SPACE_OP_BYTES, items: 1 });
+            if first < pages.start {
+                cost = cost.plus(put_cost(pages.start - first));
+            }
+            if end > pages.end {
+                cost = cost.plus(put_cost(end - pages.end));
+            }
+        }
+        cost
+    }
+
+    /// Takes the range out of all extents; returns how many pages had one. `free`: their blocks are free then.
+    pub(super) fn cut(&mut self, pages: Range<u64>, free: bool) -> u64 {
+        let hit: Vec<u64> = self.overlapping(pages.clone()).map(|(first, _)| first).collect();
+        let mut cut = 0;
+        for first in hit {
+            let Some(Entry { item, fresh, .. }) = self.entries.remove(&first) else { continue };
+            let end = first + u64::from(item.pages());
+            let (from, to) = (first.max(pages.start), end.min(pages.end));
+            if first < from {
+                let left = item.slice(0, (from - first) as u32);
+                self.entries.insert(first, Entry { item: left, changed: true, fresh });
+            }
+            if to < end {
+                let right = item.slice((to - first) as u32, (end - to) as u32);
+                self.entries.insert(to, Entry { item: right, changed: true, fresh });
+            }
+            cut += to - from;
+            if free {
+                let start = item.start.plus(from - first);
+                self.freed.push(Run { start, len: (to - from) as u32 });
+            }
+        }
+        cut
+    }
+
+    /// Enters an extent into a range that nothing covers. `fresh`: the batch brings its data (R4).
+    pub(super) fn put(&mut self, first: u64, item: ExtentItem, fresh: bool) {
+        self.entries.insert(first, Entry { item, changed: true, fresh });
+    }
+
+    /// Writes the edits into a batch: deletes, puts, frees.
+    pub(super) fn emit(&self, batch: &mut Batch) {
+        for &first in self.stored.iter().filter(|first| !self.entries.contains_key(first)) {
+            batch.delete(Key::extent(self.object, first));
+        }
+        for (&first, entry) in self.entries.iter().filter(|(_, entry)| entry.changed) {
+            let key = Key::extent(self.object, first);
+            if entry.fresh {
+                batch.put_fresh_extent(key, &entry.item);
+            } else {
+                batch.put(key, &entry.item.encode());
+            }
+        }
+        for run in &self.freed {
+            batch.free(run.start, run.len);
+        }
+    }
+
+    /// Makes `page` the start of an extent, if one covers it.
+    pub(super) fn split(&mut self, page: u64) {
+        let Some((first, item)) = self.find(page).filter(|&(first, _)| first < page) else { return };
+        let left = (page - first) as u32;
+        let right = item.pages() - left;
+        let (left, right) = (item.slice(0, left), item.slice(left, right));
+        self.entries.insert(first, Entry { item: left, changed: true, fresh: false });
+        self.entries.insert(page, Entry { item: right, changed: true, fresh: false });
+    }
+
+    /// Moves every extent from page `from` on by `by` pages (collapse, insert); nothing else may be edited.
+    pub(super) fn shift(&mut self, from: u64, by: i64) {
+        let moved = self.entries.split_off(&from);
+        for (first, entry) in moved {
+            let first = first.checked_add_signed(by).expect("the caller checked the range");
+            self.entries.insert(first, Entry { changed: true, ..entry });
+        }
+    }
+
+    /// Bytes and items that emitting everything from `from` on takes.
+    pub(super) fn move_cost(&self, from: u64) -> Cost {
+        self.entries.range(from..).fold(Cost::default(), |cost, (_, entry)| {
+            cost.plus(put_cost(u64::from(entry.item.pages())))
+                .plus(Cost { bytes: DELETE_BYTES + SPACE_OP_BYTES, items: 1 })
+        })
+    }
+}
+
+/// Cost of dropping the images of a range.
+pub(super) const DROP_COST: Cost = Cost { bytes: DROP_BYTES, items: 0 };
+
+/// Whether the extent's blocks were allocated but never written.
+pub(super) fn is_unwritten(item: &ExtentItem) -> bool {
+    matches!(item.content, ExtentContent::Unwritten { .. })
+}

@@ -1,0 +1,124 @@
+//! Background work: writeback by age and amount, destaging, and checkpoints.
+//!
+//! The facade's thread calls [`Fs::maintain`] about every 100 ms; a program without threads calls it when it likes. It
+//! keeps C9: what is older than the commit interval is written and forced.
+
+use crate::{Fs, Result};
+use std::time::Duration;
+use syncline_format::BLOCK_BYTES;
+use syncline_format::item::Timestamp;
+use syncline_store::Load;
+
+/// Images older than this are destaged.
+const DESTAGE_AGE: Duration = Duration::from_secs(5);
+/// Images beyond this are destaged at once: 32 MiB.
+const LOGGED_PAGES_MAX: u64 = (32 << 20) / BLOCK_BYTES as u64;
+/// A checkpoint is due after this, if anything happened: recovery replays no more than that.
+const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(30);
+/// Pinned blocks that are not worth a checkpoint.
+const PINNED_BLOCKS_MIN: u64 = 1024;
+
+impl Fs {
+    /// Does background work that is due at `now`, at most `budget` rounds of writeback of up to 4 MiB each; true if there
+    /// is more to do.
+    ///
+    /// Errors: as for a sync; the volume has latched then (C8).
+    pub fn maintain(&self, now: Timestamp, budget: usize) -> Result<bool> {
+        if self.store.is_read_only() || self.store.failure().is_some() {
+            return Ok(false);
+        }
+        self.writeback.release_in_flight();
+        let mut more = true;
+        let mut aged = false;
+        for _ in 0..budget.max(1) {
+            let due = self.has_aged(now);
+            more = (due || self.has_many_dirty()) && self.write_oldest(false)?;
+            aged |= due;
+            if !more {
+                more = self.must_destage(now) && self.write_oldest(true)?;
+            }
+            if !more {
+                break;
+            }
+        }
+        self.force_if_due(now, aged)?;
+        self.checkpoint_if_due(now)?;
+        self.shrink_cache();
+        Ok(more)
+    }
+
+    /// Whether a file is dirty for longer than the commit interval (C9).
+    fn has_aged(&self, now: Timestamp) -> bool {
+        let lists = self.writeback.lists.lock();
+        let oldest = lists.dirty.values().next();
+        oldest.is_some_and(|oldest| since(now, oldest.since) >= self.options.commit_interval)
+    }
+
+    fn has_many_dirty(&self) -> bool {
+        self.writeback.account.dirty() > self.writeback.pinned_max / 4
+    }
+
+    fn must_destage(&self, now: Timestamp) -> bool {
+        let load = self.store.load();
+        self.writeback.account.logged() > LOGGED_PAGES_MAX
+            || load.images > 0 && load.ring_bytes > load.ring_bytes_max / 4
+            || {
+                let lists = self.writeback.lists.lock();
+                lists.logged.values().next().is_some_and(|oldest| since(now, oldest.since) >= DESTAGE_AGE)
+            }
+    }
+
+    /// Forces what was committed a commit interval ago, or was dirty for one.
+    fn force_if_due(&self, now: Timestamp, aged: bool) -> Result<()> {
+        let last = self.store.last_lsn();
+        let pending = last > self.store.durable_lsn();
+        let due = {
+            let mut lists = self.writeback.lists.lock();
+            let due = pending && (aged || since(now, lists.forced) >= self.options.commit_interval);
+            if due || !pending {
+                lists.forced = now;
+            }
+            due
+        };
+        if due {
+            self.store.force(last)?;
+        }
+        Ok(())
+    }
+
+    fn checkpoint_if_due(&self, now: Timestamp) -> Result<()> {
+        let load = self.store.load();
+        if load.ring_bytes > load.ring_bytes_max / 2 {
+            // The tail cannot pass the oldest live image (R2).
+            self.destage_everything()?;
+        } else if !self.checkpoint_is_due(now, &load) {
+            return Ok(());
+        }
+        self.store.checkpoint()?;
+        self.writeback.lists.lock().checkpointed = now;
+        Ok(())
+    }
+
+    fn checkpoint_is_due(&self, now: Timestamp, load: &Load) -> bool {
+        let aged = {
+            let mut lists = self.writeback.lists.lock();
+            if load.batches == 0 || lists.checkpointed == Timestamp::default() {
+                lists.checkpointed = now;
+            }
+            since(now, lists.checkpointed) >= CHECKPOINT_INTERVAL
+        };
+        let pinned = load.pinned_blocks;
+        load.batches > 0
+            && (aged
+                || load.dirty_node_bytes > load.dirty_node_bytes_max / 2
+                || pinned > PINNED_BLOCKS_MIN && pinned > self.store.space().available / 4)
+    }
+}
+
+/// Time from `then` to `now`; zero if the clock went back.
+fn since(now: Timestamp, then: Timestamp) -> Duration {
+    let nanoseconds =
+        |time: Timestamp| i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanoseconds);
+    let between = (nanoseconds(now) - nanoseconds(then)).max(0);
+    Duration::from_nanos(u64::try_from(between).unwrap_or(u64::MAX))
+}

@@ -1,0 +1,73 @@
+//! Page images that recovery found live in the journal.
+//!
+//! On a writable volume they are destaged at once by the ordinary writeback, into free blocks (R10): batches that are
+//! committed during recovery are not logged, and the checkpoint that ends it makes them durable. On a read-only volume
+//! the pages stay in memory.
+
+use super::pages::{PageSlot, pages_of};
+use crate::inode::Inode;
+use crate::{Error, Fs, Result};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use syncline_device::Buffer;
+use syncline_format::batch::{BATCH_HEADER_BYTES, DROP_BYTES};
+use syncline_format::{ObjectNo, TreeId};
+use syncline_store::{Batch, Class, Estimate, PageImage};
+
+impl Fs {
+    /// Takes over the live images, before recovery is finished.
+    pub(crate) fn recover_images(&self, images: Vec<PageImage>) -> Result<()> {
+        let mut files: BTreeMap<ObjectNo, Arc<Inode>> = BTreeMap::new();
+        for image in images {
+            if image.tree != TreeId::MAIN {
+                let what = "a page image belongs to an unknown tree";
+                return Err(Error::Inconsistent { object: image.object, what });
+            }
+            let inode = match self.inode(image.object) {
+                Ok(inode) => inode,
+                Err(Error::NotFound) => {
+                    self.drop_image(&image)?;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            if image.page >= pages_of(inode.state.read().item.size) {
+                self.drop_image(&image)?;
+                continue;
+            }
+            self.adopt(&inode, &image);
+            files.insert(image.object, inode);
+        }
+        if self.store.is_read_only() {
+            return Ok(());
+        }
+        self.write_out_all(Class::Destage, files.into_values().collect(), true)
+    }
+
+    /// Caches an image as a logged page.
+    fn adopt(&self, inode: &Arc<Inode>, image: &PageImage) {
+        let block = if self.store.is_read_only() { None } else { self.store.reserve(1).ok() };
+        let mut state = inode.state.write();
+        let buffer = Arc::new(Buffer::from_bytes(&image.bytes));
+        state.data.discard_range(image.page..image.page + 1);
+        state.data.insert_clean(&self.writeback.account, image.page, buffer);
+        state.data.update(image.page, |slot: &mut PageSlot| slot.logged = true);
+        if let Some(mut block) = block {
+            state.data.give_block(image.page, &mut block);
+        }
+        self.writeback.relist(inode, &mut state, self.clock.now());
+    }
+
+    /// Voids an image that no file has a place for.
+    fn drop_image(&self, image: &PageImage) -> Result<()> {
+        if self.store.is_read_only() {
+            return Ok(());
+        }
+        let estimate = Estimate { bytes: BATCH_HEADER_BYTES + DROP_BYTES, items: 0, images: 0 };
+        let permit = self.admit(Class::Destage, estimate)?;
+        let mut batch = Batch::new();
+        batch.drop_images(image.object, image.page, image.page + 1);
+        self.store.commit(permit, batch)?;
+        Ok(())
+    }
+}

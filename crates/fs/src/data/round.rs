@@ -1,0 +1,537 @@
+//! One round of writeback: pages of one file, or of several, written out and logged as one batch.
+//!
+//! choose (pages become *writing*, their blocks go to the round) -> plan (extents and blocks, as much as the batch's
+//! bound allows; the rest is put back) -> submit (checksums of the very buffers that are written, R6) -> commit under
+//! the inodes' locks. If the store grants slots for it, the batch is committed while its data is in flight (R7, R4 make
+//! that safe); otherwise the data is complete first. The files' turns are held throughout, their locks only for choosing
+//! and committing.
+
+use super::extents::{Cost, DROP_COST, ExtentMap, is_unwritten, put_cost};
+use super::pages::{FileData, PAGE_BYTES};
+use crate::inode::{Inode, InodeState};
+use crate::{Fs, Result};
+use parking_lot::{ArcMutexGuard, RawMutex, RwLockWriteGuard};
+use std::ops::Range;
+use std::sync::Arc;
+use syncline_device::{Buffer, Ticket};
+use syncline_format::batch::{BATCH_HEADER_BYTES, PUT_OVERHEAD_BYTES, SPACE_OP_BYTES};
+use syncline_format::item::{EXTENT_PAGES_MAX, ExtentItem, INODE_BYTES};
+use syncline_format::{BlockNo, Key, Lsn, checksum};
+use syncline_store::{Batch, Class, Estimate, Permit, Reservation, Run};
+
+/// Pages of a round: 4 MiB of data, long enough for a disk to stream.
+pub(super) const ROUND_PAGES_MAX: u64 = 1024;
+/// Pages of one device write.
+const WRITE_PAGES_MAX: usize = 256;
+/// Bytes of a round's batch that are asked for even if the pages look cheap; one piece always fits.
+const BATCH_BYTES_MIN: usize = 4096;
+
+/// Cost of a file's inode item.
+const INODE_COST: Cost = Cost { bytes: PUT_OVERHEAD_BYTES + INODE_BYTES, items: 1 };
+
+/// Which pages of a file a round takes.
+#[derive(Debug, Clone)]
+pub(super) struct Select {
+    pub(super) pages: Range<u64>,
+    /// Takes pages that are only logged as well (destaging).
+    pub(super) logged: bool,
+}
+
+impl Select {
+    pub(super) fn dirty() -> Select {
+        Select { pages: 0..u64::MAX, logged: false }
+    }
+
+    pub(super) fn logged() -> Select {
+        Select { pages: 0..u64::MAX, logged: true }
+    }
+}
+
+/// A file's turn.
+pub(super) type Turn = ArcMutexGuard<RawMutex, ()>;
+
+/// How much there is to do for a selection.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Gauge {
+    pub(super) pages: u64,
+    /// Pieces of consecutive pages.
+    pub(super) pieces: u64,
+}
+
+struct Chosen {
+    page: u64,
+    buffer: Arc<Buffer>,
+    checksum: u64,
+    ticket: Option<Ticket>,
+}
+
+/// Consecutive pages that go to consecutive blocks.
+struct Piece {
+    /// Indices in `Part::chosen`.
+    chosen: Range<usize>,
+    start: BlockNo,
+    in_place: bool,
+}
+
+/// A file's share of a round.
+struct Part {
+    inode: Arc<Inode>,
+    /// Ascending. Pages beyond those planned are put back.
+    chosen: Vec<Chosen>,
+    pieces: Vec<Piece>,
+    /// What the size on record covers once this part is committed.
+    covered: u64,
+    pool: Option<Reservation>,
+    /// After planning.
+    map: Option<ExtentMap>,
+    blocks_cut: u64,
+    blocks_put: u64,
+    /// First page that was selected, but left for another round.
+    rest: Option<u64>,
+    _turn: Turn,
+}
+
+/// What a round did.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    /// Of its batch, if there was anything to log.
+    pub(super) lsn: Option<Lsn>,
+    /// For every file given: the first page that is left to do; `None`: all done.
+    pub(super) rest: Vec<Option<u64>>,
+}
+
+pub(super) fn gauge(data: &FileData, select: &Select) -> Gauge {
+    let mut gauge = Gauge::default();
+    let mut next = None;
+    for (page, slot) in data.range(select.pages.clone()) {
+        if !(slot.dirty || select.logged && slot.logged) {
+            continue;
+        }
+        gauge.pages += 1;
+        gauge.pieces += u64::from(next != Some(page));
+        next = Some(page + 1);
+        if gauge.pages == ROUND_PAGES_MAX {
+            break;
+        }
+    }
+    gauge
+}
+
+impl Fs {
+    /// Writes out what is selected of the files, as much as one batch takes. Waits for the first file's turn; others
+    /// whose turn is taken are left for later. `wait`: the data is complete before the batch is committed, so
+    /// that the window for data in flight is left to syncs.
+    pub(super) fn write_out(
+        &self,
+        class: Class,
+        files: &[(Arc<Inode>, Select)],
+        wait: bool,
+    ) -> Result<Outcome> {
+        let estimate = self.estimate(files);
+        let permit = self.admit(class, estimate)?;
+        let mut outcome = Outcome { lsn: None, rest: Vec::with_capacity(files.len()) };
+        let mut left = Cost { bytes: estimate.bytes - BATCH_HEADER_BYTES, items: estimate.items };
+        let mut pages_left = ROUND_PAGES_MAX;
+        let mut parts: Vec<Part> = Vec::new();
+        let mut result = Ok(());
+        for (index, (inode, select)) in files.iter().enumerate() {
+            let turn = inode.state.read().data.turn();
+            let turn = if index == 0 { Some(turn.lock_arc()) } else { turn.try_lock_arc() };
+            let Some(turn) = turn.filter(|_| result.is_ok() && INODE_COST.fits(left) && pages_left > 0)
+            else {
+                outcome.rest.push(Some(select.pages.start));
+                continue;
+            };
+            let Some(mut part) = self.choose(inode, select, pages_left, turn) else {
+                outcome.rest.push(None);
+                continue;
+            };
+            left = Cost { bytes: left.bytes - INODE_COST.bytes, items: left.items - INODE_COST.items };
+            pages_left -= part.chosen.len() as u64;
+            let near = parts.last().and_then(|part: &Part| part.next_block());
+            result = self.plan(&mut part, &mut left, near);
+            outcome.rest.push(part.rest);
+            parts.push(part);
+        }
+        parts.sort_by_key(|part| part.inode.number);
+        let result = result.and_then(|()| self.write_and_commit(&mut parts, permit, wait));
+        match result {
+            Ok(lsn) => outcome.lsn = lsn,
+            Err(error) => {
+                parts.into_iter().for_each(|part| self.undo(part));
+                return Err(error);
+            }
+        }
+        Ok(outcome)
+    }
+
+    /// Takes the selected pages of a file, at most `pages_max`; `None` if there is nothing to log for it.
+    fn choose(&self, inode: &Arc<Inode>, select: &Select, pages_max: u64, turn: Turn) -> Option<Part> {
+        let mut state = inode.state.write();
+        if state.gone {
+            // Its content is removed by whoever takes the turn next.
+            self.writeback.relist(inode, &mut state, self.clock.now());
+            return None;
+        }
+        let (pages, rest) = select_pages(&state.data, select, pages_max);
+        if pages.is_empty() && !state.item_dirty {
+            return None;
+        }
+        let covered = covered_by(&state, &pages);
+        let mut pool: Option<Reservation> = None;
+        for &(page, _) in &pages {
+            if let Some(block) = state.data.take_block(page) {
+                match &mut pool {
+                    Some(pool) => pool.merge(block),
+                    None => pool = Some(block),
+                }
+            }
+            state.data.update(page, |slot| {
+                slot.unlogged = slot.dirty;
+                slot.dirty = false;
+                slot.writing = true;
+            });
+        }
+        drop(state);
+        let chosen =
+            pages.into_iter().map(|(page, buffer)| Chosen { page, buffer, checksum: 0, ticket: None });
+        Some(Part {
+            inode: inode.clone(),
+            chosen: chosen.collect(),
+            pieces: Vec::new(),
+            covered,
+            pool,
+            map: None,
+            blocks_cut: 0,
+            blocks_put: 0,
+            rest,
+            _turn: turn,
+        })
+    }
+
+    fn estimate(&self, files: &[(Arc<Inode>, Select)]) -> Estimate {
+        let mut bytes = BATCH_HEADER_BYTES;
+        let mut items = 16;
+        for (inode, select) in files {
+            let gauge = gauge(&inode.state.read().data, select);
+            bytes += INODE_COST.bytes + 224 * gauge.pieces as usize + 24 * gauge.pages as usize;
+            items += 1 + 3 * gauge.pieces as usize + gauge.pages as usize / 32;
+        }
+        let bytes = bytes.max(BATCH_BYTES_MIN).min(self.store.batch_bytes_max());
+        Estimate { bytes, items, images: 0 }
+    }
+
+    /// Finds blocks for the chosen pages, as far as the batch has room for what that changes.
+    fn plan(&self, part: &mut Part, left: &mut Cost, near: Option<BlockNo>) -> Result<()> {
+        let (Some(first), Some(last)) = (part.chosen.first(), part.chosen.last()) else { return Ok(()) };
+        let (first, last) = (first.page, last.page);
+        let mut map = ExtentMap::load(self, part.inode.number, first..last + 1)?;
+        let mut near = map.near(first).or(near);
+        let mut spare: Option<Run> = None;
+        let mut index = 0;
+        while index < part.chosen.len() {
+            let consecutive = consecutive(&part.chosen[index..]);
+            let Some((len, cost, in_place)) = fit(&map, part.chosen[index].page, consecutive, *left) else {
+                break;
+            };
+            let page = part.chosen[index].page;
+            let (start, len) = match in_place {
+                Some(start) => (start, len),
+                None => {
+                    let run = match spare.take() {
+                        Some(run) => run,
+                        None => self.allocate_run(part, consecutive, near)?,
+                    };
+                    let len = len.min(u64::from(run.len));
+                    near = Some(run.start.plus(len));
+                    spare = (u64::from(run.len) > len)
+                        .then(|| Run { start: run.start.plus(len), len: run.len - len as u32 });
+                    (run.start, len)
+                }
+            };
+            let cut = map.cut(page..page + len, in_place.is_none());
+            part.blocks_cut += cut;
+            part.blocks_put += len;
+            let chosen = index..index + len as usize;
+            let checksums = part.chosen[chosen.clone()].iter_mut().map(|chosen| {
+                chosen.checksum = checksum(&chosen.buffer);
+                chosen.checksum
+            });
+            map.put(page, ExtentItem::written(start, checksums.collect()), true);
+            part.pieces.push(Piece { chosen, start, in_place: in_place.is_some() });
+            *left = Cost { bytes: left.bytes - cost.bytes, items: left.items - cost.items };
+            index += len as usize;
+        }
+        if let (Some(run), Some(pool)) = (spare, &mut part.pool) {
+            self.store.abandon(run, pool);
+        }
+        part.map = Some(map);
+        self.leave_out(part, index);
+        Ok(())
+    }
+
+    fn allocate_run(&self, part: &mut Part, pages: u64, near: Option<BlockNo>) -> Result<Run> {
+        let pool = match &mut part.pool {
+            Some(pool) if pool.blocks() > 0 => pool,
+            // A page of a preallocated extent that is none any more.
+            pool => {
+                let block = self.store.reserve(1)?;
+                match pool {
+                    Some(pool) => {
+                        pool.merge(block);
+                        pool
+                    }
+                    None => pool.insert(block),
+                }
+            }
+        };
+        let blocks = pages.min(pool.blocks()) as u32;
+        Ok(self.store.allocate(pool, blocks, near))
+    }
+
+    /// Puts the pages from `from` on back to where they were before they were chosen.
+    fn leave_out(&self, part: &mut Part, from: usize) {
+        let Some(first) = part.chosen.get(from) else { return };
+        part.rest = Some(first.page);
+        part.covered = part.covered.min(first.page * PAGE_BYTES);
+        let mut state = part.inode.state.write();
+        for chosen in part.chosen.drain(from..) {
+            unchoose(&mut state.data, chosen.page, &mut part.pool);
+        }
+        self.writeback.relist(&part.inode, &mut state, self.clock.now());
+    }
+
+    fn write_and_commit(&self, parts: &mut [Part], permit: Permit, wait: bool) -> Result<Option<Lsn>> {
+        let tickets = self.submit(parts);
+        let mut batch = Batch::new();
+        let mut in_flight = false;
+        if !wait {
+            let slots: Option<Vec<_>> =
+                tickets.iter().map(|(_, bytes)| self.store.data_slot(*bytes)).collect();
+            if let Some(slots) = slots {
+                in_flight = true;
+                for ((ticket, _), slot) in tickets.iter().zip(slots) {
+                    batch.depends_on(ticket.clone(), slot);
+                }
+            }
+        }
+        if !in_flight {
+            // All of them, also after an error: blocks in flight must not be given back (R8).
+            let results: Vec<_> =
+                tickets.iter().map(|(ticket, _)| self.store.device().wait(ticket)).collect();
+            if let Some(error) = results.into_iter().find_map(|result| result.err()) {
+                // The sync that needs this data fails, and all later ones (C8).
+                self.store.fail(error.clone());
+                return Err(error.into());
+            }
+        }
+        let result = self.commit_parts(parts, permit, batch, &tickets);
+        if result.is_err() && in_flight {
+            tickets.iter().for_each(|(ticket, _)| drop(self.store.device().wait(ticket)));
+        }
+        result
+    }
+
+    /// Starts the data writes, as few and as large as the blocks' places allow.
+    fn submit(&self, parts: &mut [Part]) -> Vec<(Ticket, u64)> {
+        let mut order: Vec<(BlockNo, usize, usize)> = Vec::new();
+        for (p, part) in parts.iter().enumerate() {
+            for piece in &part.pieces {
+                let blocks = (0..).zip(piece.chosen.clone());
+                order.extend(blocks.map(|(offset, chosen)| (piece.start.plus(offset), p, chosen)));
+            }
+        }
+        order.sort_unstable();
+        let mut tickets = Vec::new();
+        let consecutive = |a: &(BlockNo, usize, usize), b: &(BlockNo, usize, usize)| a.0.plus(1) == b.0;
+        for write in order.chunk_by(consecutive).flat_map(|run| run.chunks(WRITE_PAGES_MAX)) {
+            let buffers =
+                write.iter().map(|&(_, p, chosen)| parts[p].chosen[chosen].buffer.clone()).collect();
+            let ticket = self.store.device().submit_write(write[0].0, buffers);
+            for &(_, p, chosen) in write {
+                parts[p].chosen[chosen].ticket = Some(ticket.clone());
+            }
+            tickets.push((ticket, write.len() as u64 * PAGE_BYTES));
+        }
+        tickets
+    }
+
+    /// Logs the parts, which are in ascending order of inodes, as one batch, and makes their pages clean.
+    fn commit_parts(
+        &self,
+        parts: &mut [Part],
+        permit: Permit,
+        mut batch: Batch,
+        tickets: &[(Ticket, u64)],
+    ) -> Result<Option<Lsn>> {
+        let inodes: Vec<Arc<Inode>> = parts.iter().map(|part| part.inode.clone()).collect();
+        let mut states: Vec<RwLockWriteGuard<'_, InodeState>> =
+            inodes.iter().map(|inode| inode.state.write()).collect();
+        let mut items = Vec::with_capacity(parts.len());
+        for (part, state) in parts.iter().zip(&states) {
+            if state.gone && part.chosen.is_empty() {
+                // Its item is deleted already, or about to be.
+                items.push(state.item.clone());
+                continue;
+            }
+            let mut item = state.item.clone();
+            item.blocks = (item.blocks + part.blocks_put).saturating_sub(part.blocks_cut);
+            if item.is_regular() {
+                item.size = item.size.min(part.covered.max(state.data.covered));
+            }
+            part.emit(&mut batch);
+            batch.put(Key::inode(part.inode.number), &item.encode());
+            items.push(item);
+        }
+        if batch.is_empty() {
+            return Ok(None);
+        }
+        let lsn = self.store.commit(permit, batch)?;
+        let now = self.clock.now();
+        for ((part, state), item) in parts.iter_mut().zip(&mut states).zip(items) {
+            part.apply(state, item);
+            if part.rest.is_none() {
+                // What was written to meanwhile is as young as if it had been clean in between.
+                self.writeback.unlist_dirty(&mut state.data);
+            }
+            self.writeback.relist(&part.inode, state, now);
+            let pending = tickets.iter().map(|(ticket, _)| ticket).filter(|ticket| !ticket.is_complete());
+            self.writeback.hold_in_flight(pending.cloned(), &part.inode);
+        }
+        Ok(Some(lsn))
+    }
+
+    /// Takes a part back that was not committed. Its data writes are complete.
+    fn undo(&self, mut part: Part) {
+        for piece in part.pieces.drain(..).filter(|piece| !piece.in_place) {
+            if let Some(pool) = &mut part.pool {
+                self.store.abandon(Run { start: piece.start, len: piece.chosen.len() as u32 }, pool);
+            }
+        }
+        let mut state = part.inode.state.write();
+        for chosen in part.chosen.drain(..) {
+            unchoose(&mut state.data, chosen.page, &mut part.pool);
+        }
+        self.writeback.relist(&part.inode, &mut state, self.clock.now());
+    }
+}
+
+type Pages = Vec<(u64, Arc<Buffer>)>;
+
+/// The selected pages, and the first one that is more than `pages_max`.
+fn select_pages(data: &FileData, select: &Select, pages_max: u64) -> (Pages, Option<u64>) {
+    let mut pages = Vec::new();
+    for (page, slot) in data.range(select.pages.clone()) {
+        if !(slot.dirty || select.logged && slot.logged) {
+            continue;
+        }
+        if pages.len() as u64 == pages_max {
+            return (pages, Some(page));
+        }
+        pages.push((page, slot.page.clone()));
+    }
+    (pages, None)
+}
+
+/// The size that is covered once `chosen` is logged: it grows up to the first page that stays unlogged behind what is
+/// covered already.
+fn covered_by(state: &InodeState, chosen: &Pages) -> u64 {
+    let covered = state.data.covered;
+    let is_chosen = |page: u64| chosen.binary_search_by_key(&page, |&(page, _)| page).is_ok();
+    let behind = state.data.range(covered / PAGE_BYTES..u64::MAX);
+    let unlogged = behind.filter(|&(page, slot)| slot.dirty && !is_chosen(page)).map(|(page, _)| page).next();
+    let limit = unlogged.map_or(u64::MAX, |page| page.saturating_mul(PAGE_BYTES));
+    covered.max(state.item.size.min(limit))
+}
+
+/// Makes a chosen page what it was; one block of the pool goes back to it.
+fn unchoose(data: &mut FileData, page: u64, pool: &mut Option<Reservation>) {
+    if let Some(pool) = pool.as_mut().filter(|pool| pool.blocks() > 0) {
+        data.give_block(page, pool);
+    }
+    data.update(page, |slot| {
+        slot.dirty |= slot.unlogged;
+        slot.unlogged = false;
+        slot.writing = false;
+    });
+}
+
+/// Pages at the head that follow one another.
+fn consecutive(chosen: &[Chosen]) -> u64 {
+    let breaks = chosen.windows(2).position(|pair| pair[0].page + 1 != pair[1].page);
+    breaks.map_or(chosen.len(), |at| at + 1) as u64
+}
+
+/// How many of the `pages` pages from `page` on can be one extent whose cost is within `left`, and the block if they
+/// are to be written in place, because their extent was never written.
+fn fit(map: &ExtentMap, page: u64, pages: u64, left: Cost) -> Option<(u64, Cost, Option<BlockNo>)> {
+    let mut len = pages.min(u64::from(EXTENT_PAGES_MAX));
+    let mut in_place = None;
+    match map.find(page).filter(|(_, item)| is_unwritten(item)) {
+        Some((first, item)) => {
+            len = len.min(first + u64::from(item.pages()) - page);
+            in_place = Some(item.start.plus(page - first));
+        }
+        None => {
+            let unwritten = map.overlapping(page..page + len).find(|(_, item)| is_unwritten(item));
+            if let Some((first, _)) = unwritten {
+                len = len.min(first - page);
+            }
+        }
+    }
+    while len > 0 {
+        let space = Cost { bytes: SPACE_OP_BYTES, items: 0 };
+        let cost = put_cost(len).plus(map.cut_cost(page..page + len)).plus(space).plus(DROP_COST);
+        if cost.fits(left) {
+            return Some((len, cost, in_place));
+        }
+        len /= 2;
+    }
+    None
+}
+
+impl Part {
+    /// The block behind the last one planned.
+    fn next_block(&self) -> Option<BlockNo> {
+        let piece = self.pieces.iter().rev().find(|piece| !piece.in_place)?;
+        Some(piece.start.plus(piece.chosen.len() as u64))
+    }
+
+    /// Writes allocations, extents and drops of images (R5) into the batch.
+    fn emit(&self, batch: &mut Batch) {
+        for piece in &self.pieces {
+            if !piece.in_place {
+                batch.allocate(piece.start, piece.chosen.len() as u32);
+            }
+        }
+        if let Some(map) = &self.map {
+            map.emit(batch);
+        }
+        for piece in &self.pieces {
+            let first = self.chosen[piece.chosen.start].page;
+            batch.drop_images(self.inode.number, first, first + piece.chosen.len() as u64);
+        }
+    }
+
+    /// The batch is committed: the pages are clean, unless they were written to meanwhile.
+    fn apply(&mut self, state: &mut InodeState, item: syncline_format::item::InodeItem) {
+        let data = &mut state.data;
+        for chosen in &self.chosen {
+            data.update(chosen.page, |slot| {
+                slot.writing = false;
+                slot.unlogged = false;
+                slot.logged = false;
+                slot.in_flight = chosen.ticket.clone().filter(|ticket| !ticket.is_complete());
+            });
+        }
+        if !self.chosen.is_empty() {
+            data.extent_changes += 1;
+        }
+        data.covered = data.covered.max(self.covered);
+        if data.dirty_pages() == 0 {
+            data.in_recent = false;
+        }
+        state.item.blocks = item.blocks;
+        state.item_dirty = state.item != item;
+    }
+}

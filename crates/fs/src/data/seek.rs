@@ -1,0 +1,112 @@
+//! Finding data and holes, and copying ranges between files.
+
+use super::extents::{ExtentMap, is_unwritten};
+use super::pages::{PAGE_BYTES, pages_of};
+use super::{SeekWhat, WriteAt};
+use crate::inode::Inode;
+use crate::{Error, Fs, Result};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use syncline_format::Key;
+use syncline_format::item::{EXTENT_PAGES_MAX, ExtentItem};
+
+/// Pages whose extents are looked at together.
+const WINDOW_PAGES: u64 = 1 << 15;
+/// Bytes copied at a time.
+const COPY_BYTES: u64 = 1 << 20;
+
+impl Fs {
+    /// `SEEK_DATA` and `SEEK_HOLE`. Preallocated blocks that were never written count as a hole; the end of the file is
+    /// one as well.
+    ///
+    /// Errors: `NoSuchDevice` (ENXIO) at or beyond the end of the file, or if no data follows.
+    pub(crate) fn file_seek(&self, inode: &Arc<Inode>, offset: u64, what: SeekWhat) -> Result<u64> {
+        let size = inode.state.read().item.size;
+        if offset >= size {
+            return Err(Error::NoSuchDevice);
+        }
+        let (page, end) = (offset / PAGE_BYTES, pages_of(size));
+        let found = match what {
+            SeekWhat::Data => self.next_data(inode, page, end)?.ok_or(Error::NoSuchDevice)?,
+            SeekWhat::Hole => self.next_hole(inode, page, end)?,
+        };
+        Ok((found * PAGE_BYTES).clamp(offset, size))
+    }
+
+    fn next_data(&self, inode: &Arc<Inode>, page: u64, end: u64) -> Result<Option<u64>> {
+        // A page is cached only if there is data in it.
+        let cached = inode.state.read().data.range(page..end).next().map(|(page, _)| page);
+        let from = Key::extent(inode.number, page.saturating_sub(u64::from(EXTENT_PAGES_MAX)));
+        let mut stored = Ok(None);
+        self.store.scan(from, Key::extent(inode.number, end), &mut |key, value| {
+            match ExtentItem::decode(value) {
+                Ok(item) if is_unwritten(&item) || key.offset + u64::from(item.pages()) <= page => {
+                    return ControlFlow::Continue(());
+                }
+                Ok(_) => stored = Ok(Some(key.offset.max(page))),
+                Err(error) => stored = Err(error),
+            }
+            ControlFlow::Break(())
+        })?;
+        let stored = stored?;
+        Ok(cached.into_iter().chain(stored).min())
+    }
+
+    fn next_hole(&self, inode: &Arc<Inode>, page: u64, end: u64) -> Result<u64> {
+        let mut next = page;
+        while next < end {
+            let window = next..end.min(next + WINDOW_PAGES);
+            let map = ExtentMap::load(self, inode.number, window.clone())?;
+            let state = inode.state.read();
+            while next < window.end {
+                match map.find(next).filter(|(_, item)| !is_unwritten(item)) {
+                    Some((first, item)) => next = first + u64::from(item.pages()),
+                    None if state.data.get(next).is_some() => next += 1,
+                    None => return Ok(next),
+                }
+            }
+        }
+        Ok(end)
+    }
+
+    /// Copies up to `len` bytes; less only at the end of the source or when space runs out.
+    ///
+    /// Errors: `Invalid` if source and target overlap in one file.
+    pub(crate) fn file_copy_range(
+        &self,
+        source: &Arc<Inode>,
+        source_offset: u64,
+        target: &Arc<Inode>,
+        target_offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        let available = source.state.read().item.size.saturating_sub(source_offset);
+        let len = len.min(available);
+        let overlap = source_offset < target_offset.saturating_add(len)
+            && target_offset < source_offset.saturating_add(len);
+        if Arc::ptr_eq(source, target) && overlap {
+            return Err(Error::Invalid("the ranges overlap"));
+        }
+        let mut buffer = vec![0; len.min(COPY_BYTES) as usize];
+        let mut done = 0;
+        while done < len {
+            let want = (len - done).min(COPY_BYTES) as usize;
+            let got = self.file_read(source, source_offset + done, &mut buffer[..want])?;
+            if got == 0 {
+                break;
+            }
+            let at = WriteAt::Offset(target_offset + done);
+            match self.file_write(target, at, &buffer[..got], &mut |_| {}) {
+                Ok((_, written)) => {
+                    done += written as u64;
+                    if written < got {
+                        break;
+                    }
+                }
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+}

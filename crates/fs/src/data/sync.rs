@@ -1,0 +1,231 @@
+//! Syncing files: choosing image or extents for their dirty pages, committing, forcing.
+//!
+//! A sync makes one pass over the pages that exist at the call, ascending: whatever is dirty when the pass comes to it is
+//! written, so a writer that goes on dirtying pages behind or beyond it cannot keep it from ending. Pages that somebody
+//! else is writing are waited for by taking the file's turn (R6).
+
+use super::SyncScope;
+use super::pages::pages_of;
+use super::round::{Select, Turn, gauge};
+use crate::inode::{Inode, InodeState};
+use crate::{Fs, Result};
+use std::sync::Arc;
+use syncline_format::Key;
+use syncline_format::batch::{BATCH_HEADER_BYTES, IMAGE_OVERHEAD_BYTES, PUT_OVERHEAD_BYTES};
+use syncline_format::item::INODE_BYTES;
+use syncline_format::{BLOCK_BYTES, Lsn};
+use syncline_store::{Batch, Class, Estimate, Permit, Pressure, StoreError};
+
+/// A sync with at most this many dirty pages (16 KiB) logs them as images. Larger data would cost its bytes twice, and
+/// data and record in parallel are as fast.
+pub(super) const IMAGE_PAGES_MAX: u64 = 4;
+
+impl Fs {
+    /// Makes everything durable that the file is at the call, and every batch of the volume that was committed before
+    /// (C1, R19). Without anything new since the last force there is no I/O (C8a).
+    pub(crate) fn file_sync(&self, inode: &Arc<Inode>, scope: SyncScope) -> Result<()> {
+        let lsn = self.sync_point(inode, scope)?;
+        self.store.force(lsn)?;
+        Ok(())
+    }
+
+    /// Like [`Fs::file_sync`], but does not wait for the flush: `done` is called when it is over, on the thread that
+    /// drives the force.
+    pub(crate) fn start_file_sync(
+        &self,
+        inode: &Arc<Inode>,
+        scope: SyncScope,
+        done: Box<dyn FnOnce(Result<()>) + Send>,
+    ) {
+        match self.sync_point(inode, scope) {
+            Ok(lsn) => self.store.start_force(lsn, Box::new(|result| done(result.map_err(Into::into)))),
+            Err(error) => done(Err(error)),
+        }
+    }
+
+    /// Makes all data of all files durable (`sync(2)`).
+    pub fn sync_all(&self) -> Result<()> {
+        self.check_failure()?;
+        if !self.store.is_read_only() {
+            self.write_back_everything()?;
+        }
+        self.store.force(self.store.last_lsn())?;
+        Ok(())
+    }
+
+    /// Commits what is dirty of the file without forcing it: a rename over an existing name, logged behind this, never
+    /// shows a file without its data (C3, R20).
+    pub(crate) fn write_back_file(&self, inode: &Arc<Inode>) -> Result<()> {
+        self.commit_file(inode, SyncScope::All)
+    }
+
+    /// Commits the file; what has to be forced then.
+    fn sync_point(&self, inode: &Arc<Inode>, scope: SyncScope) -> Result<Lsn> {
+        // Later syncs keep failing, also of files that were not touched since (C8).
+        self.check_failure()?;
+        self.commit_file(inode, scope)?;
+        Ok(self.store.last_lsn())
+    }
+
+    fn check_failure(&self) -> Result<()> {
+        match self.store.failure() {
+            Some(failure) => Err(failure.into()),
+            None => Ok(()),
+        }
+    }
+
+    fn commit_file(&self, inode: &Arc<Inode>, scope: SyncScope) -> Result<()> {
+        let (dirty, pages) = {
+            let mut state = inode.state.write();
+            if state.gone || !has_work(&state, scope) {
+                return Ok(());
+            }
+            state.data.piggybacked = false;
+            (state.data.dirty_pages(), pages_of(state.item.size))
+        };
+        if dirty <= IMAGE_PAGES_MAX && self.log_images(inode, dirty)? {
+            return Ok(());
+        }
+        let mut cursor = 0;
+        loop {
+            let select = Select { pages: cursor..pages, logged: false };
+            let outcome = self.write_out(Class::Normal, &[(inode.clone(), select)], false)?;
+            match outcome.rest[0] {
+                Some(rest) => cursor = rest,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Logs all dirty pages of the file as images; false if they are too many by now, or the journal has no room for
+    /// images.
+    fn log_images(&self, inode: &Arc<Inode>, pages: u64) -> Result<bool> {
+        let permit = match self.store.admit(Class::Normal, image_estimate(pages)) {
+            Ok(permit) => permit,
+            // Extents need less of the ring.
+            Err(StoreError::Pressure(Pressure::Journal)) if pages > 0 => return Ok(false),
+            Err(StoreError::Pressure(_)) => self.admit(Class::Normal, image_estimate(pages))?,
+            Err(error) => return Err(error.into()),
+        };
+        let turn = inode.state.read().data.turn().lock_arc();
+        let mut state = inode.state.write();
+        if state.gone {
+            return Ok(true);
+        }
+        if state.data.dirty_pages() > pages {
+            return Ok(false);
+        }
+        self.commit_images(inode, &mut state, &turn, permit)?;
+        Ok(true)
+    }
+
+    /// Logs all dirty pages of a file, within the permit's estimate; returns the batch's bytes. The caller has the turn.
+    pub(super) fn commit_images(
+        &self,
+        inode: &Arc<Inode>,
+        state: &mut InodeState,
+        _turn: &Turn,
+        permit: Permit,
+    ) -> Result<usize> {
+        let mut batch = Batch::new();
+        let mut logged = Vec::new();
+        for (page, slot) in state.data.range(0..u64::MAX).filter(|(_, slot)| slot.dirty) {
+            batch.image(inode.number, page, &slot.page);
+            logged.push(page);
+        }
+        if logged.is_empty() && !state.item_dirty {
+            return Ok(0);
+        }
+        batch.put(Key::inode(inode.number), &state.item.encode());
+        let bytes = batch.bytes();
+        self.store.commit(permit, batch)?;
+        for page in logged {
+            state.data.update(page, |slot| {
+                slot.dirty = false;
+                slot.logged = true;
+            });
+        }
+        state.data.covered = state.item.size;
+        state.data.in_recent = false;
+        state.item_dirty = false;
+        self.writeback.relist(inode, state, self.clock.now());
+        Ok(bytes)
+    }
+
+    /// Writes back everything that is dirty at the call, several small files to a batch. Not forced.
+    pub(super) fn write_back_everything(&self) -> Result<()> {
+        let files: Vec<Arc<Inode>> = {
+            let lists = self.writeback.lists.lock();
+            lists.dirty.values().map(|listed| listed.inode.clone()).collect()
+        };
+        self.write_out_all(Class::Normal, files, false)
+    }
+
+    /// Writes all pages out whose image is in the journal at the call, so that the journal's tail can move.
+    pub(crate) fn destage_everything(&self) -> Result<()> {
+        let files: Vec<Arc<Inode>> = {
+            let lists = self.writeback.lists.lock();
+            lists.logged.values().map(|listed| listed.inode.clone()).collect()
+        };
+        self.write_out_all(Class::Destage, files, true)
+    }
+
+    /// One pass over each of the files.
+    pub(super) fn write_out_all(&self, class: Class, files: Vec<Arc<Inode>>, logged: bool) -> Result<()> {
+        let mut queue: std::collections::VecDeque<(Arc<Inode>, Select)> = files
+            .into_iter()
+            .map(|inode| {
+                let end = pages_of(inode.state.read().item.size);
+                (inode, Select { pages: 0..end, logged })
+            })
+            .collect();
+        while !queue.is_empty() {
+            let count = pack(queue.iter());
+            let group: Vec<_> = queue.drain(..count).collect();
+            let outcome = self.write_out(class, &group, true)?;
+            for ((inode, select), rest) in group.into_iter().zip(outcome.rest).rev() {
+                if let Some(rest) = rest {
+                    queue.push_front((inode, Select { pages: rest..select.pages.end, ..select }));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How many of the files, from the first on, make a round together: enough small ones to share a batch and a data write.
+pub(super) fn pack<'a>(files: impl Iterator<Item = &'a (Arc<Inode>, Select)>) -> usize {
+    /// Files of a round: their batch stays below 32 KiB.
+    const FILES_MAX: usize = 64;
+    /// A round with this many pages is worth a batch of its own.
+    const PAGES: u64 = 256;
+    let mut pages = 0;
+    let mut count = 0;
+    for (inode, select) in files.take(FILES_MAX) {
+        let gauge = gauge(&inode.state.read().data, select);
+        if count > 0 && pages + gauge.pages > PAGES {
+            break;
+        }
+        pages += gauge.pages;
+        count += 1;
+    }
+    count
+}
+
+/// Whether a sync of the file has anything to commit.
+fn has_work(state: &InodeState, scope: SyncScope) -> bool {
+    state.data.has_dirty()
+        || match scope {
+            SyncScope::All => state.item_dirty,
+            // Times are not needed to read the data back.
+            SyncScope::Data => state.item.size != state.loggable().size,
+        }
+}
+
+/// Bounds of a batch with `pages` images and an inode.
+pub(super) fn image_estimate(pages: u64) -> Estimate {
+    let images = pages as usize;
+    let bytes =
+        BATCH_HEADER_BYTES + PUT_OVERHEAD_BYTES + INODE_BYTES + images * (IMAGE_OVERHEAD_BYTES + BLOCK_BYTES);
+    Estimate { bytes, items: 1, images }
+}

@@ -1,0 +1,242 @@
+//! Changing a file's size, and removing content.
+//!
+//! A truncation is a metadata operation: it is logged at once, in order with the others (C2), in one batch with an image of
+//! the zeroed last page, so that stored bytes beyond the stored size are always zero and growing the file again shows
+//! no old data. When the extents to free do not fit one batch, the first batch holds the new size and an orphan item, and
+//! `FileData::truncating_from` keeps new data away from the old extents until [`Fs::finish_truncation`] has freed them.
+
+use super::extents::{Cost, DROP_COST, ExtentMap, put_cost};
+use super::pages::{PAGE_BYTES, pages_of};
+use super::round::Turn;
+use super::sync::image_estimate;
+use crate::inode::{Inode, InodeState};
+use crate::{Error, Fs, Result};
+use std::ops::Range;
+use std::sync::Arc;
+use syncline_device::Buffer;
+use syncline_format::Key;
+use syncline_format::batch::{DELETE_BYTES, SPACE_OP_BYTES};
+use syncline_format::item::{EXTENT_PAGES_MAX, FILE_BYTES_MAX, InodeItem, OrphanReason};
+use syncline_store::{Batch, Class, Estimate};
+
+/// Extents that one batch frees at most.
+const EXTENTS_PER_BATCH: usize = 200;
+/// Room for what the last batch of a removal deletes besides the content, and for an orphan item.
+const LAST_COST: Cost = Cost { bytes: 256, items: 8 };
+
+/// The page that a new size cuts in two, as it is to be.
+struct Tail {
+    page: u64,
+    zeroed: Arc<Buffer>,
+}
+
+impl Fs {
+    /// Sets the file's size and logs it. Growing makes a hole. `adjust` sees the inode under its lock.
+    ///
+    /// Errors: `FileTooLarge`; `NoSpace` if the last page needs a block that there is not.
+    pub(crate) fn file_truncate(
+        &self,
+        inode: &Arc<Inode>,
+        size: u64,
+        adjust: &mut dyn FnMut(&mut InodeItem),
+    ) -> Result<()> {
+        self.check_writable()?;
+        if size > FILE_BYTES_MAX {
+            return Err(Error::FileTooLarge);
+        }
+        self.finish_truncation(inode)?;
+        let cuts_page = !size.is_multiple_of(PAGE_BYTES) && size < inode.state.read().item.size;
+        let mut block = if cuts_page { Some(self.reserve(1)?) } else { None };
+        let (limit, estimate) = removal(self, inode, pages_of(size)..u64::MAX)?;
+        let permit = self.admit(Class::Normal, estimate)?;
+        let turn = inode.state.read().data.turn().lock_arc();
+        let grows = size > inode.state.read().item.size;
+        // Growing keeps what was allocated beyond the end.
+        let first = if grows { u64::MAX } else { pages_of(size) };
+        let (mut map, cut_off) = match grows {
+            true => ExtentMap::load_some(self, inode.number, first..first, 0)?,
+            false => ExtentMap::load_some(self, inode.number, first..u64::MAX, limit)?,
+        };
+        let tail = self.prepare_tail(inode, size, &turn)?;
+        let mut state = inode.state.write();
+        if state.gone {
+            return Err(Error::NotFound);
+        }
+        let has_block = |page| state.data.get(page).is_some_and(|slot| slot.reserved);
+        let blockless = tail.as_ref().is_some_and(|tail| block.is_none() && !has_block(tail.page));
+        if blockless || grows != (size > state.item.size) {
+            // The file changed before its turn was taken.
+            drop(state);
+            drop(turn);
+            drop(permit);
+            return self.file_truncate(inode, size, adjust);
+        }
+        let now = self.clock.now();
+        let tail = tail.map(|tail| zero_tail(&state, tail, size));
+        let mut item = state.item.clone();
+        adjust(&mut item);
+        (item.modified, item.changed) = (now, now);
+        let mut batch = Batch::new();
+        item.size = size;
+        item.blocks = item.blocks.saturating_sub(map.cut(first..u64::MAX, true));
+        map.emit(&mut batch);
+        batch.drop_images(inode.number, first, u64::MAX);
+        if let Some(tail) = &tail {
+            batch.image(inode.number, tail.page, &tail.zeroed);
+        }
+        if cut_off.is_some() {
+            batch.put(Key::orphan(inode.number), &OrphanReason::Truncated.encode());
+        }
+        batch.put(Key::inode(inode.number), &item.encode());
+        self.store.commit(permit, batch)?;
+        let data = &mut state.data;
+        data.discard_range(first..u64::MAX);
+        if let Some(tail) = tail {
+            if data.get(tail.page).is_none() {
+                data.insert_clean(&self.writeback.account, tail.page, tail.zeroed.clone());
+            }
+            data.update(tail.page, |slot| {
+                slot.page = tail.zeroed;
+                slot.dirty = false;
+                slot.logged = true;
+                slot.in_flight = None;
+            });
+            if let Some(block) = &mut block {
+                data.give_block(tail.page, block);
+            }
+        }
+        data.extent_changes += 1;
+        data.covered = size;
+        data.truncating_from = cut_off.map(|_| first);
+        state.item = item;
+        // What is dirty below the new size keeps the file in the list; its item is logged.
+        state.item_dirty = false;
+        self.writeback.relist(inode, &mut state, now);
+        drop(state);
+        drop(turn);
+        if cut_off.is_some() { self.finish_truncation(inode) } else { Ok(()) }
+    }
+
+    /// Brings the page into the cache that the size cuts in two, if it has content.
+    fn prepare_tail(&self, inode: &Arc<Inode>, size: u64, turn: &Turn) -> Result<Option<Tail>> {
+        let page = size / PAGE_BYTES;
+        let (cached, old_size) = {
+            let state = inode.state.read();
+            (state.data.get(page).map(|slot| slot.page.clone()), state.item.size)
+        };
+        if size.is_multiple_of(PAGE_BYTES) || size >= old_size {
+            return Ok(None);
+        }
+        let content = match cached {
+            Some(content) => Some(content),
+            None => self.fetch(inode, page..page + 1, Some(turn))?.pages.swap_remove(0),
+        };
+        Ok(content.map(|zeroed| Tail { page, zeroed }))
+    }
+
+    /// Frees what a truncation left to be freed, and deletes its orphan item.
+    pub(crate) fn finish_truncation(&self, inode: &Arc<Inode>) -> Result<()> {
+        while inode.state.read().data.truncating_from.is_some() {
+            let Some(first) = inode.state.read().data.truncating_from else { break };
+            let (limit, estimate) = removal(self, inode, first..u64::MAX)?;
+            let permit = self.admit(Class::Normal, estimate)?;
+            let turn = inode.state.read().data.turn().lock_arc();
+            let Some(first) = inode.state.read().data.truncating_from else { break };
+            let (mut map, cut_off) = ExtentMap::load_some(self, inode.number, first..u64::MAX, limit)?;
+            let mut state = inode.state.write();
+            if state.gone {
+                // Its removal frees everything.
+                break;
+            }
+            let mut batch = Batch::new();
+            let cut = map.cut(first..u64::MAX, true);
+            map.emit(&mut batch);
+            batch.drop_images(inode.number, first, u64::MAX);
+            if cut_off.is_none() {
+                batch.delete(Key::orphan(inode.number));
+            }
+            state.item.blocks = state.item.blocks.saturating_sub(cut);
+            batch.put(Key::inode(inode.number), &state.loggable().encode());
+            self.store.commit(permit, batch)?;
+            state.data.extent_changes += 1;
+            if cut_off.is_none() {
+                state.data.truncating_from = None;
+            }
+            drop(state);
+            drop(turn);
+        }
+        Ok(())
+    }
+
+    /// Takes up a truncation that a crash interrupted (an orphan item of reason `Truncated`): extents beyond the inode's size
+    /// are to be freed by [`Fs::finish_truncation`].
+    pub(crate) fn note_truncation(&self, inode: &Arc<Inode>) {
+        let mut state = inode.state.write();
+        let first = pages_of(state.item.size);
+        state.data.truncating_from = Some(first);
+    }
+
+    /// Removes the content of an inode that nobody uses any more, in pieces. `last` adds the deletes of everything else to
+    /// the last batch (at most 256 bytes and 8 items); the inode is gone then.
+    pub(crate) fn remove_file_content(
+        &self,
+        inode: &Arc<Inode>,
+        last: &mut dyn FnMut(&mut Batch),
+    ) -> Result<()> {
+        loop {
+            let (limit, estimate) = removal(self, inode, 0..u64::MAX)?;
+            let permit = self.admit(Class::Normal, estimate)?;
+            let turn = inode.state.read().data.turn().lock_arc();
+            let (mut map, cut_off) = ExtentMap::load_some(self, inode.number, 0..u64::MAX, limit)?;
+            let mut state = inode.state.write();
+            let mut batch = Batch::new();
+            let cut = map.cut(0..u64::MAX, true);
+            map.emit(&mut batch);
+            batch.drop_images(inode.number, 0, u64::MAX);
+            if cut_off.is_none() {
+                last(&mut batch);
+            }
+            self.store.commit(permit, batch)?;
+            let now = self.clock.now();
+            state.item.blocks = state.item.blocks.saturating_sub(cut);
+            state.item_dirty = false;
+            state.gone |= cut_off.is_none();
+            state.data.discard_range(0..u64::MAX);
+            state.data.extent_changes += 1;
+            state.data.truncating_from = cut_off.map(|_| 0);
+            self.writeback.relist(inode, &mut state, now);
+            drop(state);
+            drop(turn);
+            if cut_off.is_none() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// The content of the cut page, zero beyond the new size.
+fn zero_tail(state: &InodeState, tail: Tail, size: u64) -> Tail {
+    let content = state.data.get(tail.page).map_or(&tail.zeroed, |slot| &slot.page);
+    let mut zeroed = Buffer::clone(content);
+    zeroed[(size % PAGE_BYTES) as usize..].fill(0);
+    Tail { page: tail.page, zeroed: Arc::new(zeroed) }
+}
+
+/// Most extents that a batch is going to free in the range, and the bound of that batch. Few extents are the
+/// rule, and asking for much more than needed would find small volumes full.
+pub(super) fn removal(fs: &Fs, inode: &Inode, pages: Range<u64>) -> Result<(usize, Estimate)> {
+    let (map, cut_off) = ExtentMap::load_some(fs, inode.number, pages.clone(), EXTENTS_PER_BATCH)?;
+    let found = map.overlapping(pages).count();
+    let limit = if cut_off.is_some() { EXTENTS_PER_BATCH } else { (found + 2).min(EXTENTS_PER_BATCH) };
+    let image = image_estimate(1);
+    let one = Cost { bytes: DELETE_BYTES + SPACE_OP_BYTES, items: 1 };
+    // The first and the last may leave something, and `limit` does not count one that starts at or before the first page.
+    let rest = put_cost(u64::from(EXTENT_PAGES_MAX));
+    let cost = rest.plus(rest).plus(LAST_COST).plus(DROP_COST);
+    let estimate = Estimate {
+        bytes: image.bytes + cost.bytes + (limit + 1) * one.bytes,
+        items: image.items + cost.items + limit + 1,
+        images: 1,
+    };
+    Ok((limit, estimate))
+}

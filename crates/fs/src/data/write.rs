@@ -1,0 +1,305 @@
+//! Writing into the page cache.
+//!
+//! A write is cut into chunks. For each chunk, without any lock: the old content of pages that it covers in part is
+//! brought in, and blocks are reserved for all pages that have none (ENOSPC is decided here, before anything is changed);
+//! then, under the inode's lock, it is checked that both still suffice, and the chunk is copied.
+
+use super::WriteAt;
+use super::extents::{ExtentMap, is_unwritten};
+use super::pages::{FileData, PAGE_BYTES, pages_of};
+use super::read::Fetched;
+use super::round::{Select, Turn};
+use super::sync::{IMAGE_PAGES_MAX, pack};
+use crate::inode::{Inode, InodeState};
+use crate::{Error, Fs, Result};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use syncline_device::Buffer;
+use syncline_format::BLOCK_BYTES;
+use syncline_format::item::{FILE_BYTES_MAX, InodeItem};
+use syncline_store::{Class, Reservation};
+
+/// Bytes of a write that are done under one hold of the lock, so that an append of this size is one piece.
+const CHUNK_BYTES_MAX: usize = 4 << 20;
+/// Rounds that a writer does for others at most before it goes on.
+const THROTTLE_ROUNDS_MAX: u32 = 64;
+/// Files considered when a group is picked for writeback.
+const PICK_FILES_MAX: usize = 64;
+
+impl Fs {
+    /// Writes into the cache; returns where, and how much (less than asked for only if space or the largest file size
+    /// ends the write). `adjust` sees the inode under its lock before the write is visible.
+    ///
+    /// Errors: `NoSpace` or `FileTooLarge` if not even the first byte could be written.
+    pub(crate) fn file_write(
+        &self,
+        inode: &Arc<Inode>,
+        at: WriteAt,
+        data: &[u8],
+        adjust: &mut dyn FnMut(&mut InodeItem),
+    ) -> Result<(u64, usize)> {
+        self.check_writable()?;
+        let mut at = at;
+        let mut start = None;
+        let mut done = 0;
+        while done < data.len() {
+            let mut len = (data.len() - done).min(CHUNK_BYTES_MAX);
+            let result = loop {
+                let result = self.write_chunk(inode, at, &data[done..done + len], adjust);
+                if !matches!(result, Err(Error::NoSpace)) {
+                    break result;
+                }
+                // What does fit is written.
+                let Some(shorter) = self.shorter(inode, at, len) else { break result };
+                len = shorter;
+            };
+            match result {
+                Ok((offset, written)) => {
+                    start.get_or_insert(offset);
+                    done += written;
+                    if let WriteAt::Offset(offset) = &mut at {
+                        *offset += written as u64;
+                    }
+                }
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        let start = start.unwrap_or_else(|| match at {
+            WriteAt::Offset(offset) => offset,
+            WriteAt::End => inode.state.read().item.size,
+        });
+        Ok((start, done))
+    }
+
+    /// A length that may fit where `len` did not: what there is space for, at least the first page.
+    fn shorter(&self, inode: &Inode, at: WriteAt, len: usize) -> Option<usize> {
+        let offset = match at {
+            WriteAt::Offset(offset) => offset,
+            WriteAt::End => inode.state.read().item.size,
+        };
+        let pages = usize::try_from(self.store.space().available).unwrap_or(usize::MAX).max(1);
+        let fits = pages.saturating_mul(BLOCK_BYTES) - (offset % PAGE_BYTES) as usize;
+        let shorter = fits.min(len / 2).max(fits.min(BLOCK_BYTES - (offset % PAGE_BYTES) as usize));
+        (shorter < len).then_some(shorter)
+    }
+
+    fn write_chunk(
+        &self,
+        inode: &Arc<Inode>,
+        at: WriteAt,
+        data: &[u8],
+        adjust: &mut dyn FnMut(&mut InodeItem),
+    ) -> Result<(u64, usize)> {
+        self.throttle()?;
+        let mut reservation: Option<Reservation> = None;
+        let mut turn: Option<Turn> = None;
+        loop {
+            let (span, need, truncating) = {
+                let state = inode.state.read();
+                let span = Span::of(&state, at, data.len())?;
+                (span, span.need(&state.data), state.data.truncating_from)
+            };
+            if truncating.is_some_and(|from| span.pages().end > from) {
+                drop(turn.take());
+                self.finish_truncation(inode)?;
+                continue;
+            }
+            let partial = self.fetch_partial(inode, &span, turn.as_ref())?;
+            let have = reservation.as_ref().map_or(0, Reservation::blocks);
+            if have < need && turn.is_none() {
+                drop(reservation.take());
+                match self.reserve(need) {
+                    Ok(blocks) => reservation = Some(blocks),
+                    Err(Error::NoSpace) if span.pages().end - span.pages().start == 1 => {
+                        // No block is needed for a page that has one already, allocated and never written. Only under the
+                        // turn it is sure to stay so until the page is dirty.
+                        let mutex = inode.state.read().data.turn();
+                        turn = Some(mutex.lock_arc());
+                        let map = ExtentMap::load(self, inode.number, span.pages())?;
+                        if !map.find(span.pages().start).is_some_and(|(_, item)| is_unwritten(item)) {
+                            return Err(Error::NoSpace);
+                        }
+                        continue;
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            let mut state = inode.state.write();
+            let now_span = Span::of(&state, at, data.len())?;
+            let have = reservation.as_ref().map_or(0, Reservation::blocks);
+            let ready = now_span == span
+                && (span.need(&state.data) <= have || turn.is_some())
+                && state.data.truncating_from.is_none_or(|from| span.pages().end <= from)
+                && partial.iter().all(|fetched| is_current(&state.data, fetched));
+            if !ready {
+                continue;
+            }
+            adjust(&mut state.item);
+            self.copy_in(inode, &mut state, &span, &data[..span.len], &partial, reservation.as_mut());
+            drop(state);
+            self.shrink_cache();
+            return Ok((span.offset, span.len));
+        }
+    }
+
+    /// Old content of the first and the last page, where the write leaves some of it.
+    fn fetch_partial(&self, inode: &Arc<Inode>, span: &Span, turn: Option<&Turn>) -> Result<Vec<Fetched>> {
+        let mut partial = Vec::new();
+        for page in span.partial_pages() {
+            if inode.state.read().data.get(page).is_none() {
+                partial.push(self.fetch(inode, page..page + 1, turn)?);
+            }
+        }
+        Ok(partial)
+    }
+
+    fn copy_in(
+        &self,
+        inode: &Arc<Inode>,
+        state: &mut InodeState,
+        span: &Span,
+        bytes: &[u8],
+        partial: &[Fetched],
+        mut reservation: Option<&mut Reservation>,
+    ) {
+        let now = self.clock.now();
+        let mut done = 0;
+        for page in span.pages() {
+            let skip = ((span.offset + done as u64) % PAGE_BYTES) as usize;
+            let len = (bytes.len() - done).min(BLOCK_BYTES - skip);
+            let data = &mut state.data;
+            if data.get(page).is_none() {
+                let old = partial.iter().find(|fetched| fetched.first == page);
+                let old = old.and_then(|fetched| fetched.pages[0].clone());
+                let buffer = old.unwrap_or_else(|| Arc::new(Buffer::zeroed(1)));
+                data.insert_clean(&self.writeback.account, page, buffer);
+            }
+            data.update(page, |slot| {
+                Arc::make_mut(&mut slot.page)[skip..skip + len].copy_from_slice(&bytes[done..done + len]);
+                slot.dirty = true;
+                slot.used.store(true, Ordering::Relaxed);
+            });
+            if let Some(reservation) = reservation.as_deref_mut().filter(|blocks| blocks.blocks() > 0) {
+                data.give_block(page, reservation);
+            }
+            done += len;
+        }
+        state.item.size = state.item.size.max(span.offset + bytes.len() as u64);
+        state.item.modified = now;
+        state.item.changed = now;
+        state.item_dirty = true;
+        self.writeback.relist(inode, state, now);
+        if state.item.size <= IMAGE_PAGES_MAX * PAGE_BYTES && !state.data.piggybacked {
+            self.writeback.note_recent(inode, &mut state.data);
+        }
+    }
+
+    /// Slows a writer down while too many pages wait to be written, by making it write some.
+    fn throttle(&self) -> Result<()> {
+        let writeback = &self.writeback;
+        for _ in 0..THROTTLE_ROUNDS_MAX {
+            let pinned = writeback.account.pinned();
+            if pinned <= writeback.pinned_max / 4 * 3 {
+                return Ok(());
+            }
+            self.write_some()?;
+            if writeback.account.pinned() <= writeback.pinned_max {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// One round for the files that wait longest, of dirty or of logged pages, whichever there are more of. False if
+    /// there was nothing to do.
+    pub(super) fn write_some(&self) -> Result<bool> {
+        if self.writeback.account.dirty() >= self.writeback.account.logged() {
+            self.write_oldest(false)
+        } else {
+            self.write_oldest(true)
+        }
+    }
+
+    /// One round for the files that are dirty (or logged) for the longest time; false if there was none.
+    pub(super) fn write_oldest(&self, logged: bool) -> Result<bool> {
+        let files: Vec<_> = {
+            let lists = self.writeback.lists.lock();
+            let list = if logged { &lists.logged } else { &lists.dirty };
+            let select = if logged { Select::logged() } else { Select::dirty() };
+            list.values().take(PICK_FILES_MAX).map(|listed| (listed.inode.clone(), select.clone())).collect()
+        };
+        let count = pack(files.iter());
+        if count == 0 {
+            return Ok(false);
+        }
+        let class = if logged { Class::Destage } else { Class::Normal };
+        self.write_out(class, &files[..count], true)?;
+        Ok(true)
+    }
+
+    /// Notes that the inode's item differs from what is logged, so that it is committed within the commit interval.
+    /// To be called, with the lock held, after `item_dirty` was set.
+    pub(crate) fn note_dirty(&self, inode: &Arc<Inode>, state: &mut InodeState) {
+        self.writeback.relist(inode, state, self.clock.now());
+    }
+}
+
+/// Whether a page that was fetched without the lock may be used: it is cached, or still what is stored.
+fn is_current(data: &FileData, fetched: &Fetched) -> bool {
+    data.get(fetched.first).is_some() || data.extent_changes == fetched.changes
+}
+
+/// Where a chunk goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Span {
+    offset: u64,
+    len: usize,
+    /// Of the file before the write.
+    size: u64,
+}
+
+impl Span {
+    fn of(state: &InodeState, at: WriteAt, len: usize) -> Result<Span> {
+        if state.gone {
+            return Err(Error::NotFound);
+        }
+        let size = state.item.size;
+        let offset = match at {
+            WriteAt::Offset(offset) => offset,
+            WriteAt::End => size,
+        };
+        let room = FILE_BYTES_MAX.saturating_sub(offset);
+        if room == 0 {
+            return Err(Error::FileTooLarge);
+        }
+        Ok(Span { offset, len: len.min(usize::try_from(room).unwrap_or(usize::MAX)), size })
+    }
+
+    fn end(&self) -> u64 {
+        self.offset + self.len as u64
+    }
+
+    fn pages(&self) -> Range<u64> {
+        self.offset / PAGE_BYTES..pages_of(self.end())
+    }
+
+    /// Pages of which the write leaves some old bytes.
+    fn partial_pages(&self) -> impl Iterator<Item = u64> + use<> {
+        let Span { offset, size, .. } = *self;
+        let end = self.end();
+        let pages = self.pages();
+        let last = (pages.end - 1 != pages.start).then_some(pages.end - 1);
+        [Some(pages.start), last].into_iter().flatten().filter(move |&page| {
+            let start = page * PAGE_BYTES;
+            start < size && (offset > start || end < size.min(start + PAGE_BYTES))
+        })
+    }
+
+    /// Blocks that have to be reserved for the write.
+    fn need(&self, data: &FileData) -> u64 {
+        let pages = self.pages();
+        pages.end - pages.start - data.range(pages).filter(|(_, slot)| slot.reserved).count() as u64
+    }
+}
