@@ -1,0 +1,167 @@
+//! The command line, defined once: parsing, help, manual pages and completions come from here.
+
+use crate::size::Size;
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "syncline",
+    version,
+    about = "A filesystem whose fsync is one write and one flush",
+    long_about = "Makes, mounts, checks and shows Syncline volumes. A volume lies in an image file or on a block device.",
+    after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage. check exits like fsck(8): 1 repaired, 4 damage left, \
+                  8 could not check, 16 wrong usage. mount exits like mount(8): 1 wrong usage, 32 failed."
+)]
+pub(crate) struct Syncline {
+    #[command(subcommand)]
+    pub(crate) action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Action {
+    /// Make a volume in an image file or on a block device.
+    Mkfs(MkfsArguments),
+    /// Mount a volume on a directory.
+    Mount(MountArguments),
+    /// Unmount a volume; returns when its last checkpoint is durable.
+    Umount(UmountArguments),
+    /// Check an unmounted volume, and repair it if asked to.
+    Check(CheckArguments),
+    /// Show what a volume stores, damaged ones included; changes nothing.
+    Inspect(InspectArguments),
+    /// Show counters and latencies of a mounted volume.
+    Stats(StatsArguments),
+    /// Cut the power under a database and many small files, and see what is left.
+    Demo(DemoArguments),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MkfsArguments {
+    /// Name of the volume, up to 64 bytes.
+    #[arg(long, short = 'L', default_value = "")]
+    pub(crate) label: String,
+    /// Size of the volume (like 512M, 10G); creates the image file if there is none. Default: all there is.
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) size: Option<Size>,
+    /// Size of the journal, 256K to 16G. Default: 1/64 of the volume, 16M to 1G.
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) journal_size: Option<Size>,
+    /// UUID of the volume. Default: a random one.
+    #[arg(long, short = 'U', value_name = "UUID")]
+    pub(crate) uuid: Option<String>,
+    /// Overwrite what is there, even if it looks like somebody's data.
+    #[arg(long, short = 'f', short_alias = 'F')]
+    pub(crate) force: bool,
+    /// Print nothing but errors.
+    #[arg(long, short = 'q')]
+    pub(crate) quiet: bool,
+    /// Print the result as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Image file or block device.
+    pub(crate) path: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MountArguments {
+    /// Options, separated by commas: ro, noatime, relatime, strictatime, sync, dirsync, commit=SECONDS, memory=SIZE,
+    /// allow_other, writeback_cache, cpu=NUMBER, threads=NUMBER, log=FILE, nosuid, nodev, noexec.
+    #[arg(short = 'o', long = "options", value_name = "OPTIONS", allow_hyphen_values = true)]
+    pub(crate) options: Vec<String>,
+    /// Stay in the foreground and serve from this process.
+    #[arg(long)]
+    pub(crate) foreground: bool,
+    /// Image file or block device.
+    pub(crate) path: PathBuf,
+    /// Where to mount it.
+    pub(crate) directory: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UmountArguments {
+    /// Take a volume that is in use out of the tree now; it is closed when its last user is gone.
+    #[arg(long, short = 'l')]
+    pub(crate) lazy: bool,
+    /// The directory the volume is mounted on.
+    pub(crate) directory: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CheckArguments {
+    /// Repair what can be repaired without guessing: orphans, leaked blocks, counts.
+    #[arg(long)]
+    pub(crate) repair: bool,
+    /// Do not read and verify files' data, only the structure.
+    #[arg(long)]
+    pub(crate) skip_data: bool,
+    /// Print the findings as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Image file or block device.
+    pub(crate) path: PathBuf,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Subject {
+    /// Superblock slots and backups.
+    Super,
+    /// Records and batches of the journal's chain.
+    Journal,
+    /// Nodes of the trees, with --items every item.
+    Tree,
+    /// One inode with its entries, attributes and extents.
+    Inode,
+    /// The extents of one file, or of all.
+    Extents,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct InspectArguments {
+    /// What to show.
+    pub(crate) subject: Subject,
+    /// Image file or block device.
+    pub(crate) path: PathBuf,
+    /// Number of the inode to show (1 is the root directory).
+    #[arg(long, short = 'i', value_name = "NUMBER")]
+    pub(crate) inode: Option<u64>,
+    /// Show every item, not only nodes; every operation, not only batches.
+    #[arg(long)]
+    pub(crate) items: bool,
+    /// Print as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StatsArguments {
+    /// Print as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The directory the volume is mounted on.
+    pub(crate) directory: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DemoArguments {
+    /// Use the embedded engine even where a mount would be possible.
+    #[arg(long)]
+    pub(crate) embedded: bool,
+    /// Where to put the image (default: a temporary directory, removed afterwards).
+    #[arg(long, value_name = "DIRECTORY")]
+    pub(crate) keep_in: Option<PathBuf>,
+    /// Power cuts.
+    #[arg(long, value_name = "NUMBER", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=50))]
+    pub(crate) cuts: u32,
+    /// Play the part of a workload (set by the demo for its children).
+    #[arg(long, hide = true, num_args = 2, value_names = ["WORKLOAD", "PATH"])]
+    pub(crate) child: Option<Vec<String>>,
+    /// Print the figures as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// The definition of `syncline`'s command line.
+pub fn command() -> clap::Command {
+    Syncline::command()
+}

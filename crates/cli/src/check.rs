@@ -1,0 +1,177 @@
+//! `syncline check` and `fsck.syncline`: an offline check, and repair of what can be repaired without guessing.
+
+use crate::arguments::CheckArguments;
+use crate::error::Failure;
+use crate::output;
+use crate::volume::superblocks;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+use syncline_check::{CheckOptions, EXIT_CLEAN, Finding, Phase, Progress, Report, Severity};
+use syncline_device::{FileDevice, OpenOptions};
+use syncline_format::superblock::VolumeState;
+
+/// Runs the check. With `skip_if_clean` a volume that was closed properly is not looked at (the manner of `fsck -a`).
+pub(crate) fn run(arguments: &CheckArguments, skip_if_clean: bool) -> Result<ExitCode, Failure> {
+    let path = &arguments.path;
+    let options = OpenOptions { read_only: !arguments.repair, ..OpenOptions::default() };
+    let device = FileDevice::open(path, &options)?;
+    if skip_if_clean && was_closed(&device, path)? {
+        println!("{}: closed properly; give -f to check it all the same", path.display());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let bar = phase_bar(arguments.json);
+    let told = bar.clone();
+    let options = CheckOptions {
+        repair: arguments.repair,
+        data: !arguments.skip_data,
+        progress: Some(Box::new(move |progress| tell(&told, progress))),
+    };
+    let checked = syncline_check::check(&device, options);
+    bar.finish_and_clear();
+    let report = checked.map_err(|source| Failure::Check { path: path.clone(), source })?;
+    let printed = match arguments.json {
+        true => output::object(output::Form::Json, &as_json(path, &report)),
+        false => print(path, &report, arguments.repair),
+    };
+    printed.map_err(Failure::io("cannot print"))?;
+    Ok(ExitCode::from(report.exit_code() as u8))
+}
+
+fn was_closed(device: &FileDevice, path: &Path) -> Result<bool, Failure> {
+    let superblocks = superblocks(device, path)?;
+    Ok(superblocks.current().is_some_and(|superblock| superblock.state == VolumeState::Clean))
+}
+
+fn phase_bar(quiet: bool) -> ProgressBar {
+    let bar = output::progress("", quiet);
+    let style =
+        ProgressStyle::with_template("{spinner} {msg} {human_pos}").expect("the template is well-formed");
+    bar.set_style(style);
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}
+
+fn tell(bar: &ProgressBar, progress: Progress) {
+    bar.set_message(match progress.phase {
+        Phase::Journal => "replaying the journal",
+        Phase::Items => "items read:",
+        Phase::Data => "blocks of data verified:",
+        Phase::Bitmaps => "groups compared:",
+        Phase::Names => "names followed:",
+        Phase::Repair => "items written:",
+        _ => "working:",
+    });
+    bar.set_position(progress.done);
+}
+
+fn severity(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Info => "info",
+        Severity::Warning => "warning",
+        Severity::Error => "error",
+        Severity::Fatal => "fatal",
+    }
+}
+
+fn print(path: &Path, report: &Report, repair: bool) -> std::io::Result<()> {
+    use std::io::Write;
+    let mut out = std::io::stdout().lock();
+    let path = path.display();
+    for finding in &report.findings {
+        let done = if finding.corrected { " (corrected)" } else { "" };
+        writeln!(
+            out,
+            "{path}: {} {}: {}{done}",
+            severity(finding.severity),
+            finding.code,
+            sentence(finding)
+        )?;
+    }
+    for (code, count) in &report.counts {
+        let shown = report.findings.iter().filter(|finding| finding.code == *code).count() as u64;
+        if *count > shown {
+            writeln!(out, "{path}: {code}: {} more like this", count - shown)?;
+        }
+    }
+    if let Some(reason) = &report.refused {
+        writeln!(out, "{path}: not repaired: {reason}")?;
+    }
+    let totals = &report.totals;
+    writeln!(
+        out,
+        "{path}: {} inodes, {} directories, {} items in {} nodes, {} blocks used, {} blocks of data verified",
+        totals.inodes,
+        totals.directories,
+        totals.items,
+        totals.nodes,
+        totals.blocks_used,
+        totals.data_blocks_verified
+    )?;
+    let verdict = match (report.exit_code() == EXIT_CLEAN, report.is_sound(), repair) {
+        (true, _, _) => "sound".to_owned(),
+        (false, true, _) => "repaired; sound now".to_owned(),
+        (false, false, true) => format!("{} errors left that cannot be repaired", report.errors_left()),
+        (false, false, false) => {
+            format!(
+                "{} errors; run \"syncline check --repair {path}\", after a copy if you can",
+                report.errors_left()
+            )
+        }
+    };
+    writeln!(out, "{path}: {verdict}")
+}
+
+fn sentence(finding: &Finding) -> String {
+    let mut text = finding.message.clone();
+    if let Some(object) = finding.object {
+        text = format!("inode {object}: {text}");
+    }
+    if let Some(block) = finding.block {
+        text = format!("{text} [block {block}]");
+    }
+    text
+}
+
+fn as_json(path: &Path, report: &Report) -> Value {
+    let findings: Vec<Value> = report
+        .findings
+        .iter()
+        .map(|finding| {
+            json!({
+                "code": finding.code.id(),
+                "severity": severity(finding.severity),
+                "title": finding.code.title(),
+                "message": finding.message,
+                "block": finding.block.map(|block| block.0),
+                "inode": finding.object.map(|object| object.0),
+                "corrected": finding.corrected,
+            })
+        })
+        .collect();
+    let counted = |counts: &std::collections::BTreeMap<syncline_check::Code, u64>| -> Value {
+        counts.iter().map(|(code, count)| (code.id().to_owned(), Value::from(*count))).collect()
+    };
+    json!({
+        "path": path.display().to_string(),
+        "sound": report.is_sound(),
+        "repaired": report.repaired,
+        "refused": report.refused,
+        "errors_left": report.errors_left(),
+        "findings": findings,
+        "counts": counted(&report.counts),
+        "left": counted(&report.left),
+        "totals": {
+            "inodes": report.totals.inodes,
+            "directories": report.totals.directories,
+            "items": report.totals.items,
+            "nodes": report.totals.nodes,
+            "blocks_used": report.totals.blocks_used,
+            "data_blocks_verified": report.totals.data_blocks_verified,
+            "records_replayed": report.totals.records_replayed,
+            "batches_replayed": report.totals.batches_replayed,
+        },
+    })
+}

@@ -1,0 +1,152 @@
+//! The demo on a mount: the daemon is a child process, and killing it cuts the power.
+
+use super::files::{self, Place};
+use super::ledger::{Acknowledged, Ledger};
+use super::{Cost, ROUND, Stage, database};
+use crate::error::Failure;
+use crate::stats;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// How long a mount may take to become live: recovery of a full journal takes seconds.
+const LIVE_WITHIN: Duration = Duration::from_secs(60);
+
+/// Whether mounting can be tried at all.
+pub(super) fn is_possible() -> bool {
+    File::options().read(true).write(true).open("/dev/fuse").is_ok()
+}
+
+/// The process that serves the mount.
+struct Daemon {
+    process: Child,
+    mount_point: PathBuf,
+}
+
+impl Daemon {
+    /// Starts a daemon in the foreground of a child process and waits until the mount is live.
+    fn start(stage: &Stage, volatile: bool) -> Result<Daemon, Failure> {
+        let program = std::env::current_exe().map_err(Failure::io("cannot find this program"))?;
+        let device_of = |path: &Path| fs::metadata(path).map(|metadata| metadata.dev()).ok();
+        let below = device_of(&stage.directory);
+        let mut command = Command::new(program);
+        command.arg("mount").arg("--foreground");
+        if volatile {
+            command.args(["-o", "volatile"]);
+        }
+        command.arg(&stage.image).arg(&stage.mount_point).stdin(Stdio::null()).stdout(Stdio::null());
+        let mut process = command.spawn().map_err(Failure::io("cannot start the mount"))?;
+        let deadline = Instant::now() + LIVE_WITHIN;
+        while device_of(&stage.mount_point) == below || device_of(&stage.mount_point).is_none() {
+            let ended = process.try_wait().map_err(Failure::io("cannot wait for the mount"))?;
+            if ended.is_some() || Instant::now() > deadline {
+                return Err(Failure::Demo("the mount did not become live".to_owned()));
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(Daemon { process, mount_point: stage.mount_point.clone() })
+    }
+
+    /// Cuts the power. The dead mount is taken away.
+    fn kill(mut self) -> Result<(), Failure> {
+        self.process.kill().map_err(Failure::io("cannot kill the mount"))?;
+        self.process.wait().map_err(Failure::io("cannot wait for the mount"))?;
+        Ok(())
+    }
+
+    /// Takes the dead mount out of the tree.
+    fn clear(mount_point: &Path) -> Result<(), Failure> {
+        syncline_fuse::unmount(mount_point, true).map_err(Failure::Mount)
+    }
+
+    /// Unmounts in an orderly way.
+    fn stop(mut self) -> Result<(), Failure> {
+        syncline_fuse::unmount(&self.mount_point, false).map_err(Failure::Mount)?;
+        self.process.wait().map_err(Failure::io("cannot wait for the mount"))?;
+        Ok(())
+    }
+}
+
+/// Runs both workloads on a mount, kills its daemon in the middle, and records what was acknowledged. Without a journal
+/// mode, synced rows of a file stand in for the database.
+pub(super) fn work(stage: &Stage, journal_mode: Option<&str>, ledger: &mut Ledger) -> Result<Cost, Failure> {
+    let daemon = Daemon::start(stage, true)?;
+    let place = Directory(stage.mount_point.clone());
+    let (first_row, first_file) = (ledger.rows, ledger.next_file());
+    let shared = Mutex::new(std::mem::take(ledger));
+    let acknowledge = |acknowledged: Acknowledged| -> io::Result<()> {
+        shared.lock().expect("no workload panics while it acknowledges").add(acknowledged);
+        Ok(())
+    };
+    let cost = std::thread::scope(|scope| {
+        // Both end with the error that the cut brings; which one it is does not matter.
+        scope.spawn(|| files::work(&place, first_file, &mut acknowledge.clone()));
+        scope.spawn(|| match journal_mode {
+            Some(mode) => database::work(&database_path(stage), mode, first_row, &mut acknowledge.clone()),
+            None => files::append_rows(&place, first_row, &mut acknowledge.clone()),
+        });
+        std::thread::sleep(ROUND);
+        let cost = stats::read(&stage.mount_point).map(|figures| Cost::from_statistics(&figures));
+        daemon.kill().map(|()| cost)
+    });
+    *ledger = shared.into_inner().expect("no workload panics while it acknowledges");
+    Daemon::clear(&stage.mount_point)?;
+    cost?
+}
+
+/// Mounts again, compares, unmounts. Returns how long mounting took and what is wrong.
+pub(super) fn verify(
+    stage: &Stage,
+    sqlite: bool,
+    ledger: &mut Ledger,
+    started: Instant,
+) -> Result<(Duration, Vec<String>), Failure> {
+    let daemon = Daemon::start(stage, false)?;
+    let ready_after = started.elapsed();
+    let place = Directory(stage.mount_point.clone());
+    let mut wrong = files::verify(&place, ledger);
+    wrong.extend(match sqlite {
+        true => database::verify(&database_path(stage), ledger),
+        false => files::verify_rows(&place, ledger),
+    });
+    daemon.stop()?;
+    Ok((ready_after, wrong))
+}
+
+fn database_path(stage: &Stage) -> PathBuf {
+    stage.mount_point.join("demo.db")
+}
+
+/// A mounted directory.
+struct Directory(PathBuf);
+
+impl Place for Directory {
+    fn make_directory(&self, path: &str) -> io::Result<()> {
+        fs::create_dir(self.0.join(path))
+    }
+
+    fn put(&self, path: &str, content: &[u8]) -> io::Result<()> {
+        let mut file = File::create(self.0.join(path))?;
+        file.write_all(content)?;
+        file.sync_all()
+    }
+
+    fn append(&self, path: &str, content: &[u8]) -> io::Result<()> {
+        let mut file = File::options().append(true).create(true).open(self.0.join(path))?;
+        file.write_all(content)?;
+        file.sync_all()
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        fs::rename(self.0.join(from), self.0.join(to))?;
+        File::open(self.0.join(to))?.sync_all()
+    }
+
+    fn get(&self, path: &str) -> io::Result<Vec<u8>> {
+        fs::read(self.0.join(path))
+    }
+}

@@ -1,0 +1,126 @@
+//! Failures: what went wrong, as data, worded in one place as one sentence that says what to do.
+
+use crate::size::Size;
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use syncline_check::CheckError;
+use syncline_device::{DeviceError, OpenError};
+use syncline_format::FormatError;
+use syncline_format::layout::{JOURNAL_BLOCKS_MAX, JOURNAL_BLOCKS_MIN, VOLUME_BLOCKS_MAX, VOLUME_BLOCKS_MIN};
+
+/// Why a command could not do its work.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error("{}: {source}; see the kernel's log for the device", .path.display())]
+    Device { path: PathBuf, source: DeviceError },
+    #[error("{}: {source}", .path.display())]
+    Check { path: PathBuf, source: CheckError },
+    #[error("{}: {source}; {advice}", .path.display())]
+    Volume { path: PathBuf, source: syncline::Error, advice: &'static str },
+    #[error("{} holds no Syncline volume ({source}); check the path, or make a volume with \"syncline mkfs\"", .path.display())]
+    NoVolume { path: PathBuf, source: FormatError },
+    #[error("{}: no superblock is readable ({source}); \"syncline check\" tells more", .path.display())]
+    Superblock { path: PathBuf, source: FormatError },
+    #[error("{}: {source}; use a newer version of syncline", .path.display())]
+    Version { path: PathBuf, source: FormatError },
+    #[error("{} holds {found}; to overwrite it, give -f", .path.display())]
+    Foreign { path: PathBuf, found: String },
+    #[error("{} does not exist; give --size to create it", .path.display())]
+    Missing { path: PathBuf },
+    #[error(
+        "{} is a block device of {has}, less than the {wanted} asked for; leave --size away or give less",
+        .path.display()
+    )]
+    DeviceSmaller { path: PathBuf, has: Size, wanted: Size },
+    #[error(
+        "{}: a volume has at least {} and at most {}, not {size}; give another --size",
+        .path.display(), Size::of_blocks(VOLUME_BLOCKS_MIN), Size::of_blocks(VOLUME_BLOCKS_MAX)
+    )]
+    VolumeSize { path: PathBuf, size: Size },
+    #[error(
+        "{}: a journal has at least {}, at most {}, and at most half of the volume ({}), not {size}; give another --journal-size",
+        .path.display(), Size::of_blocks(JOURNAL_BLOCKS_MIN), Size::of_blocks(JOURNAL_BLOCKS_MAX), Size(.volume.0 / 2)
+    )]
+    JournalSize { path: PathBuf, size: Size, volume: Size },
+    #[error("the label has {bytes} bytes; give one of at most 64")]
+    Label { bytes: usize },
+    #[error("\"{text}\" is no UUID; write it like 2f6c1e0a-5d0b-4c43-9a53-7d3f0c1b2a99")]
+    Uuid { text: String },
+    /// The mount's errors are sentences already.
+    #[error(transparent)]
+    Mount(syncline_fuse::MountError),
+    #[error("{subject} needs --inode NUMBER; 1 is the root directory")]
+    InodeNeeded { subject: &'static str },
+    #[error("{} has no inode {number} in its last checkpoint; younger ones are in the journal", .path.display())]
+    NoInode { path: PathBuf, number: u64 },
+    #[error("{doing}: {source}")]
+    Io { doing: String, source: io::Error },
+    #[error("demo: {0}")]
+    Demo(String),
+}
+
+impl Failure {
+    /// Wrong usage, in contrast to something that failed.
+    fn is_usage(&self) -> bool {
+        use syncline_fuse::MountError::{BadOption, UnknownOption};
+        matches!(
+            self,
+            Failure::Label { .. }
+                | Failure::Uuid { .. }
+                | Failure::InodeNeeded { .. }
+                | Failure::Mount(UnknownOption(_) | BadOption { .. })
+        )
+    }
+
+    pub(crate) fn exit_code(&self, tool: Tool) -> ExitCode {
+        ExitCode::from(if self.is_usage() { tool.usage_code() } else { tool.failure_code() })
+    }
+
+    /// For `map_err`: wraps an I/O error with what was being done.
+    pub(crate) fn io(doing: impl Into<String>) -> impl FnOnce(io::Error) -> Failure {
+        let doing = doing.into();
+        move |source| Failure::Io { doing, source }
+    }
+}
+
+/// Whose conventions for exit codes hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tool {
+    /// mkfs and everything that has no convention of its own.
+    Mkfs,
+    /// fsck(8).
+    Check,
+    /// mount(8).
+    Mount,
+}
+
+impl Tool {
+    /// The tool that the first word of a command line of `syncline` means.
+    pub(crate) fn of_subcommand(word: Option<&OsString>) -> Tool {
+        match word.and_then(|word| word.to_str()) {
+            Some("check") => Tool::Check,
+            Some("mount") => Tool::Mount,
+            _ => Tool::Mkfs,
+        }
+    }
+
+    pub(crate) fn usage_code(self) -> u8 {
+        match self {
+            Tool::Mkfs => 2,
+            Tool::Check => 16,
+            Tool::Mount => 1,
+        }
+    }
+
+    pub(crate) fn failure_code(self) -> u8 {
+        match self {
+            Tool::Mkfs => 1,
+            Tool::Check => 8,
+            Tool::Mount => 32,
+        }
+    }
+}

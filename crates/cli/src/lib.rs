@@ -1,0 +1,53 @@
+//! The `syncline` command: makes, mounts, checks and shows volumes.
+//!
+//! One program under several names. As `syncline` it takes subcommands; as `mkfs.syncline`, `fsck.syncline`,
+//! `mount.syncline` and `mount.fuse.syncline` it speaks the conventions of the tools that call those
+//! ([`names`]). Every failure is one sentence on standard error that says what to do ([`error::Failure`]); whatever has
+//! output has it as JSON, too.
+//!
+//! The crate is a library so that the definitions of the command line can also generate manual pages and
+//! completions. It knows no layout and no rule of the engine: it opens devices, calls the layers below and words
+//! what they say.
+#![forbid(unsafe_code)]
+
+mod arguments;
+mod check;
+mod demo;
+mod error;
+mod inspect;
+mod mkfs;
+mod mount;
+mod names;
+mod output;
+mod size;
+mod stats;
+mod umount;
+mod volume;
+
+pub use arguments::command;
+pub use names::named_commands;
+
+use crate::error::Failure;
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+/// Runs the program for a whole command line, its name included, and returns its exit code.
+pub fn run(arguments: Vec<OsString>) -> ExitCode {
+    let (name, request) = match names::parse(arguments) {
+        Ok(parsed) => parsed,
+        Err(code) => return code,
+    };
+    let tool = request.tool();
+    match request.run() {
+        Ok(code) => code,
+        // Who pipes the output into `head` knows that it ends.
+        Err(Failure::Io { source, .. }) if source.kind() == std::io::ErrorKind::BrokenPipe => {
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            // The one place where failures are printed.
+            eprintln!("{name}: {failure}");
+            failure.exit_code(tool)
+        }
+    }
+}

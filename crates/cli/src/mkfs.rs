@@ -1,0 +1,170 @@
+//! `syncline mkfs` and `mkfs.syncline`.
+//!
+//! Everything that can be refused is refused before anything is written or created: the label, the UUID, the sizes,
+//! and content that looks like somebody's data.
+
+use crate::arguments::MkfsArguments;
+use crate::error::Failure;
+use crate::output;
+use crate::size::Size;
+use crate::volume::{uuid_parse, uuid_text};
+use serde_json::json;
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::Path;
+use std::process::ExitCode;
+use syncline::{Fs, MkfsOptions, SystemClock, SystemEntropy};
+use syncline_device::{FileDevice, OpenOptions, probe};
+use syncline_format::layout::{Layout, VOLUME_BLOCKS_MAX, VOLUME_BLOCKS_MIN};
+
+/// Longest label, in bytes.
+const LABEL_BYTES_MAX: usize = 64;
+/// A plain file that holds something within its first bytes is taken for somebody's data.
+const LOOK_BYTES: u64 = 128 << 10;
+
+/// Makes a volume.
+pub(crate) fn run(arguments: &MkfsArguments) -> Result<ExitCode, Failure> {
+    if arguments.label.len() > LABEL_BYTES_MAX {
+        return Err(Failure::Label { bytes: arguments.label.len() });
+    }
+    let uuid = match &arguments.uuid {
+        Some(text) => uuid_parse(text)?,
+        None => random_uuid()?,
+    };
+    let path = arguments.path.as_path();
+    let existing = existing_size(path)?;
+    if existing.is_some() && !arguments.force {
+        refuse_foreign(path)?;
+    }
+    let layout = layout(arguments, existing)?;
+    let device = match (arguments.size, existing) {
+        (Some(size), Some(has)) if size <= has => FileDevice::open(path, &OpenOptions::default())?,
+        (Some(size), _) => FileDevice::create(path, size.0)?,
+        (None, _) => FileDevice::open(path, &OpenOptions::default())?,
+    };
+    if !device.direct() && !arguments.quiet {
+        eprintln!("{}: the host refuses direct I/O here, its page cache is used instead", path.display());
+    }
+    let options = MkfsOptions {
+        uuid: Some(uuid),
+        label: arguments.label.clone(),
+        journal_bytes: Some(Size::of_blocks(layout.journal_blocks).0),
+        size_bytes: Some(Size::of_blocks(layout.blocks).0),
+        // An image made by a user is the user's, when it is mounted, too.
+        root_uid: rustix::process::geteuid().as_raw(),
+        root_gid: rustix::process::getegid().as_raw(),
+        ..MkfsOptions::default()
+    };
+    let bar = output::progress("writing the journal", arguments.quiet || arguments.json);
+    let formatted =
+        Fs::format(&device, &options, &SystemClock, &SystemEntropy::default(), &mut |done, of| {
+            bar.set_length(of);
+            bar.set_position(done);
+        });
+    bar.finish_and_clear();
+    formatted.map_err(|source| Failure::Volume {
+        path: path.to_owned(),
+        source,
+        advice: "the device holds no usable volume now",
+    })?;
+    report(arguments, &layout, &uuid).map_err(Failure::io("cannot print"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Bytes of what the path names; `None` if there is nothing.
+fn existing_size(path: &Path) -> Result<Option<Size>, Failure> {
+    use std::io::{Seek, SeekFrom};
+    match File::open(path) {
+        // A device's metadata says 0; its end tells.
+        Ok(mut file) => {
+            let end = file.seek(SeekFrom::End(0));
+            end.map(|bytes| Some(Size(bytes)))
+                .map_err(Failure::io(format!("cannot inspect {}", path.display())))
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Failure::io(format!("cannot open {}", path.display()))(error)),
+    }
+}
+
+/// Refuses what another program may still need.
+fn refuse_foreign(path: &Path) -> Result<(), Failure> {
+    let found = match probe(path)? {
+        Some(signature) => format!("data already: {signature}"),
+        None if holds_unknown_data(path)? => "data already, of an unknown kind".to_owned(),
+        None => return Ok(()),
+    };
+    Err(Failure::Foreign { path: path.to_owned(), found })
+}
+
+/// Plain files only: a used disk is never zero, and partition tools do not clear it.
+fn holds_unknown_data(path: &Path) -> Result<bool, Failure> {
+    let look = || -> std::io::Result<bool> {
+        let file = File::open(path)?;
+        if !file.metadata()?.is_file() {
+            return Ok(false);
+        }
+        let mut start = Vec::new();
+        file.take(LOOK_BYTES).read_to_end(&mut start)?;
+        Ok(start.iter().any(|&byte| byte != 0))
+    };
+    look().map_err(Failure::io(format!("cannot read {}", path.display())))
+}
+
+/// The geometry asked for, or the sentence why it is impossible.
+fn layout(arguments: &MkfsArguments, existing: Option<Size>) -> Result<Layout, Failure> {
+    let path = || arguments.path.clone();
+    let size = match (arguments.size, existing) {
+        (None, None) => return Err(Failure::Missing { path: path() }),
+        (None, Some(has)) => has,
+        (Some(size), Some(has)) if size > has && !is_regular(&arguments.path) => {
+            return Err(Failure::DeviceSmaller { path: path(), has, wanted: size });
+        }
+        (Some(size), _) => size,
+    };
+    if !(VOLUME_BLOCKS_MIN..=VOLUME_BLOCKS_MAX).contains(&size.blocks()) {
+        return Err(Failure::VolumeSize { path: path(), size });
+    }
+    Layout::new(size.blocks(), arguments.journal_size.map(Size::blocks)).map_err(|_| Failure::JournalSize {
+        path: path(),
+        size: arguments.journal_size.unwrap_or(Size(0)),
+        volume: size,
+    })
+}
+
+fn is_regular(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|metadata| metadata.is_file())
+}
+
+/// A random UUID (version 4, variant 1).
+fn random_uuid() -> Result<[u8; 16], Failure> {
+    let mut uuid = [0; 16];
+    let random = File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut uuid));
+    random.map_err(Failure::io("cannot read /dev/urandom"))?;
+    uuid[6] = uuid[6] & 0x0f | 0x40;
+    uuid[8] = uuid[8] & 0x3f | 0x80;
+    Ok(uuid)
+}
+
+fn report(arguments: &MkfsArguments, layout: &Layout, uuid: &[u8; 16]) -> std::io::Result<()> {
+    let (size, journal) = (Size::of_blocks(layout.blocks), Size::of_blocks(layout.journal_blocks));
+    let free = Size::of_blocks(layout.data_blocks());
+    if arguments.json {
+        let made = json!({
+            "path": arguments.path.display().to_string(),
+            "uuid": uuid_text(uuid),
+            "label": arguments.label,
+            "bytes": size.0,
+            "journal_bytes": journal.0,
+            "data_bytes": free.0,
+        });
+        return output::object(output::Form::Json, &made);
+    }
+    if !arguments.quiet {
+        println!(
+            "{}: a volume of {size}, {journal} of it journal; UUID {}",
+            arguments.path.display(),
+            uuid_text(uuid)
+        );
+    }
+    Ok(())
+}

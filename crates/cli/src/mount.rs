@@ -1,0 +1,57 @@
+//! `syncline mount`, `mount.syncline` and `mount.fuse.syncline`.
+
+use crate::arguments::MountArguments;
+use crate::error::Failure;
+use crate::volume::{open_to_read, superblocks};
+use std::process::ExitCode;
+use syncline_fuse::{Mount, MountError, MountOptions};
+
+/// How mount(8) wants it done.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Manner {
+    /// Ignore options that are not known.
+    pub(crate) sloppy: bool,
+    /// Do everything but mount.
+    pub(crate) fake: bool,
+}
+
+/// Mounts; returns when the mount is live, or in the foreground when it has ended.
+pub(crate) fn run(arguments: &MountArguments, manner: Manner) -> Result<ExitCode, Failure> {
+    let options = options(&arguments.options, manner.sloppy)?;
+    if manner.fake {
+        let device = open_to_read(&arguments.path)?;
+        superblocks(&device, &arguments.path)?.require(&arguments.path)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mount = Mount { source: arguments.path.clone(), directory: arguments.directory.clone(), options };
+    match arguments.foreground {
+        true => mount.serve(|| {}),
+        false => mount.serve_in_background(),
+    }
+    .map_err(Failure::Mount)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn options(lists: &[String], sloppy: bool) -> Result<MountOptions, Failure> {
+    let mut options = MountOptions::default();
+    for option in lists.iter().flat_map(|list| list.split(',')) {
+        match options.apply(option) {
+            Err(MountError::UnknownOption(_)) if sloppy => {}
+            result => result.map_err(Failure::Mount)?,
+        }
+    }
+    Ok(options)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sloppy_mounts_ignore_unknown_options_and_no_others() {
+        let lists = ["ro,frobnicate".to_owned(), "noatime".to_owned()];
+        assert!(options(&lists, false).is_err());
+        assert!(options(&lists, true).expect("ignored").read_only);
+        assert!(options(&["commit=never".to_owned()], true).is_err());
+    }
+}

@@ -1,0 +1,250 @@
+//! The other names of the program, under which mkfs(8), fsck(8) and mount(8) call it, with their conventions.
+
+use crate::arguments::{Action, CheckArguments, MkfsArguments, MountArguments, Syncline};
+use crate::error::{Failure, Tool};
+use crate::{check, demo, inspect, mkfs, mount, stats, umount};
+use clap::{CommandFactory, Parser};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// `mkfs -t syncline` calls this name and passes its options through.
+#[derive(Debug, Parser)]
+#[command(name = "mkfs.syncline", version, about = "Make a Syncline volume")]
+struct MkfsSyncline {
+    #[command(flatten)]
+    arguments: MkfsArguments,
+    /// More words (mkfs(8) passes it through).
+    #[arg(short = 'v', long)]
+    verbose: bool,
+}
+
+/// `fsck -t syncline` and the boot sequence call this name.
+#[derive(Debug, Parser)]
+#[command(
+    name = "fsck.syncline",
+    version,
+    about = "Check and repair a Syncline volume",
+    after_help = "Exit codes: 0 no errors, 1 errors repaired, 4 errors left, 8 could not check, 16 wrong usage."
+)]
+struct FsckSyncline {
+    /// Repair what is safe to repair; return at once if the volume was closed properly.
+    #[arg(short = 'a', short_alias = 'p')]
+    automatic: bool,
+    /// Repair what is safe to repair, without asking (nothing ever asks).
+    #[arg(short = 'y', conflicts_with = "no_change")]
+    yes: bool,
+    /// Change nothing.
+    #[arg(short = 'n', conflicts_with = "automatic")]
+    no_change: bool,
+    /// Check even if the volume was closed properly.
+    #[arg(short = 'f')]
+    force: bool,
+    /// More words.
+    #[arg(short = 'v')]
+    verbose: bool,
+    /// Show progress (on a descriptor for fsck(8); here on the terminal).
+    #[arg(short = 'C', value_name = "FD", num_args = 0..=1)]
+    progress: Option<Option<i32>>,
+    /// Image file or block device.
+    path: PathBuf,
+}
+
+/// `mount -t syncline` and /etc/fstab call this name: source and directory first, options behind them.
+#[derive(Debug, Parser)]
+#[command(name = "mount.syncline", version, about = "Mount a Syncline volume")]
+struct MountSyncline {
+    /// Image file or block device.
+    path: PathBuf,
+    /// Where to mount it.
+    directory: PathBuf,
+    /// Ignore options that are not known.
+    #[arg(short = 's')]
+    sloppy: bool,
+    /// Do everything but mount.
+    #[arg(short = 'f')]
+    fake: bool,
+    /// Write no mtab (none is ever written).
+    #[arg(short = 'n')]
+    no_mtab: bool,
+    /// More words.
+    #[arg(short = 'v')]
+    verbose: bool,
+    /// Mount namespace (mount(8) enters it before it calls this).
+    #[arg(short = 'N', value_name = "NAMESPACE")]
+    namespace: Option<PathBuf>,
+    /// Type with subtype (mount(8) passes it).
+    #[arg(short = 't', value_name = "TYPE")]
+    kind: Option<String>,
+    /// Options, separated by commas.
+    #[arg(short = 'o', value_name = "OPTIONS", allow_hyphen_values = true)]
+    options: Vec<String>,
+}
+
+/// What a command line asks for.
+#[derive(Debug)]
+pub(crate) enum Request {
+    Action(Action),
+    Fsck { check: CheckArguments, skip_if_clean: bool },
+    Mount { arguments: MountArguments, sloppy: bool, fake: bool },
+}
+
+impl Request {
+    /// Whose conventions for exit codes hold.
+    pub(crate) fn tool(&self) -> Tool {
+        match self {
+            Request::Action(Action::Check(_)) | Request::Fsck { .. } => Tool::Check,
+            Request::Action(Action::Mount(_)) | Request::Mount { .. } => Tool::Mount,
+            Request::Action(_) => Tool::Mkfs,
+        }
+    }
+
+    pub(crate) fn run(self) -> Result<ExitCode, Failure> {
+        match self {
+            Request::Action(Action::Mkfs(arguments)) => mkfs::run(&arguments),
+            Request::Action(Action::Mount(arguments)) => mount::run(&arguments, mount::Manner::default()),
+            Request::Action(Action::Umount(arguments)) => umount::run(&arguments),
+            Request::Action(Action::Check(arguments)) => check::run(&arguments, false),
+            Request::Action(Action::Inspect(arguments)) => inspect::run(&arguments),
+            Request::Action(Action::Stats(arguments)) => stats::run(&arguments),
+            Request::Action(Action::Demo(arguments)) => demo::run(&arguments),
+            Request::Fsck { check, skip_if_clean } => check::run(&check, skip_if_clean),
+            Request::Mount { arguments, sloppy, fake } => {
+                mount::run(&arguments, mount::Manner { sloppy, fake })
+            }
+        }
+    }
+}
+
+/// The definitions of the other names, for manual pages.
+pub fn named_commands() -> Vec<(&'static str, clap::Command)> {
+    vec![
+        ("mkfs.syncline", MkfsSyncline::command()),
+        ("fsck.syncline", FsckSyncline::command()),
+        ("mount.syncline", MountSyncline::command()),
+    ]
+}
+
+/// Parses a command line by the name it was called with. Errors, help and versions are printed here; the exit code of
+/// wrong usage is the called tool's own.
+pub(crate) fn parse(arguments: Vec<OsString>) -> Result<(String, Request), ExitCode> {
+    let name = arguments.first().map(|first| {
+        Path::new(first).file_name().unwrap_or(first.as_os_str()).to_string_lossy().into_owned()
+    });
+    let name = name.unwrap_or_else(|| "syncline".to_owned());
+    let (tool, parsed) = match name.as_str() {
+        "mkfs.syncline" => (Tool::Mkfs, MkfsSyncline::try_parse_from(arguments).map(from_mkfs)),
+        "fsck.syncline" => (Tool::Check, FsckSyncline::try_parse_from(arguments).map(from_fsck)),
+        "mount.syncline" | "mount.fuse.syncline" => {
+            (Tool::Mount, MountSyncline::try_parse_from(arguments).map(from_mount))
+        }
+        _ => {
+            let tool = Tool::of_subcommand(arguments.get(1));
+            let parsed = Syncline::try_parse_from(arguments);
+            return match parsed {
+                Ok(syncline) => Ok(("syncline".to_owned(), Request::Action(syncline.action))),
+                Err(error) => Err(usage(tool, &error)),
+            };
+        }
+    };
+    parsed.map(|request| (name, request)).map_err(|error| usage(tool, &error))
+}
+
+/// Help and version are no errors.
+fn usage(tool: Tool, error: &clap::Error) -> ExitCode {
+    // Nothing sensible can be done if the terminal is gone.
+    let _ = error.print();
+    if error.use_stderr() { ExitCode::from(tool.usage_code()) } else { ExitCode::SUCCESS }
+}
+
+fn from_mkfs(parsed: MkfsSyncline) -> Request {
+    Request::Action(Action::Mkfs(parsed.arguments))
+}
+
+fn from_fsck(parsed: FsckSyncline) -> Request {
+    Request::Fsck {
+        check: CheckArguments {
+            repair: (parsed.automatic || parsed.yes) && !parsed.no_change,
+            skip_data: false,
+            json: false,
+            path: parsed.path,
+        },
+        skip_if_clean: parsed.automatic && !parsed.force,
+    }
+}
+
+fn from_mount(parsed: MountSyncline) -> Request {
+    Request::Mount {
+        arguments: MountArguments {
+            options: parsed.options,
+            foreground: false,
+            path: parsed.path,
+            directory: parsed.directory,
+        },
+        sloppy: parsed.sloppy,
+        fake: parsed.fake,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(line: &[&str]) -> Request {
+        parse(line.iter().map(OsString::from).collect()).expect("parses").1
+    }
+
+    #[test]
+    fn definitions_of_all_names_are_consistent() {
+        crate::command().debug_assert();
+        for (_, command) in named_commands() {
+            command.debug_assert();
+        }
+    }
+
+    #[test]
+    fn fsck_at_boot_repairs_and_skips_clean_volumes() {
+        for letter in ["-a", "-p"] {
+            match request(&["/sbin/fsck.syncline", letter, "/dev/x"]) {
+                Request::Fsck { check, skip_if_clean } => assert!(check.repair && skip_if_clean),
+                other => panic!("{other:?}"),
+            }
+        }
+        match request(&["fsck.syncline", "-n", "-f", "/dev/x"]) {
+            Request::Fsck { check, skip_if_clean } => assert!(!check.repair && !skip_if_clean),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn mount_takes_options_behind_the_directory() {
+        match request(&[
+            "/sbin/mount.syncline",
+            "/dev/x",
+            "/mnt",
+            "-s",
+            "-n",
+            "-o",
+            "rw,noatime",
+            "-t",
+            "syncline",
+        ]) {
+            Request::Mount { arguments, sloppy, fake } => {
+                assert_eq!(arguments.options, ["rw,noatime"]);
+                assert!(sloppy && !fake && !arguments.foreground);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn sizes_on_the_command_line_take_units() {
+        match request(&["mkfs.syncline", "--size", "64M", "--journal-size=1M", "-f", "a.img"]) {
+            Request::Action(Action::Mkfs(mkfs)) => {
+                assert_eq!(mkfs.size.map(|size| size.0), Some(64 << 20));
+                assert!(mkfs.force);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}

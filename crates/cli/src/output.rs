@@ -1,0 +1,152 @@
+//! Output for people and for programs from the same values, and progress on a terminal.
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Map, Value};
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+/// How to print.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    Text,
+    Json,
+}
+
+impl Form {
+    pub(crate) fn json_if(json: bool) -> Form {
+        if json { Form::Json } else { Form::Text }
+    }
+}
+
+/// Prints one object: as JSON, or one field per line.
+pub(crate) fn object(form: Form, value: &Value) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    match form {
+        Form::Json => writeln!(out, "{}", serde_json::to_string_pretty(value)?),
+        Form::Text => fields(&mut out, value, 0),
+    }
+}
+
+fn fields(out: &mut impl Write, value: &Value, indent: usize) -> io::Result<()> {
+    let Value::Object(map) = value else { return writeln!(out, "{:indent$}{}", "", plain(value)) };
+    let width = map.keys().map(|key| key.len()).max().unwrap_or(0);
+    for (key, value) in map {
+        let name = key.replace('_', " ");
+        match value {
+            Value::Object(_) => {
+                writeln!(out, "{:indent$}{name}:", "")?;
+                fields(out, value, indent + 2)?;
+            }
+            Value::Array(list) => {
+                writeln!(out, "{:indent$}{name}:{}", "", if list.is_empty() { " none" } else { "" })?;
+                for part in list {
+                    line(out, part, indent + 2)?;
+                }
+            }
+            _ => writeln!(out, "{:indent$}{name:width$}  {}", "", plain(value))?,
+        }
+    }
+    Ok(())
+}
+
+/// One member of a list on one line.
+fn line(out: &mut impl Write, value: &Value, indent: usize) -> io::Result<()> {
+    let text = match value {
+        Value::Object(map) => {
+            let parts: Vec<_> =
+                map.iter().map(|(k, v)| format!("{} {}", k.replace('_', " "), plain(v))).collect();
+            parts.join(", ")
+        }
+        _ => plain(value),
+    };
+    writeln!(out, "{:indent$}{text}", "")
+}
+
+fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => "-".to_owned(),
+        Value::Bool(true) => "yes".to_owned(),
+        Value::Bool(false) => "no".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// A table that is printed row by row, so that it may be longer than memory.
+pub(crate) struct Table {
+    form: Form,
+    columns: &'static [(&'static str, usize)],
+    rows: u64,
+    out: io::BufWriter<io::Stdout>,
+}
+
+impl Table {
+    /// Columns: key and width of each; a negative width does not exist, numbers are right-aligned.
+    pub(crate) fn new(form: Form, columns: &'static [(&'static str, usize)]) -> io::Result<Table> {
+        let mut out = io::BufWriter::new(io::stdout());
+        match form {
+            Form::Json => write!(out, "[")?,
+            Form::Text => {
+                let titles: Vec<_> = columns
+                    .iter()
+                    .map(|(name, width)| format!("{:width$}", name.replace('_', " ")))
+                    .collect();
+                writeln!(out, "{}", titles.join(" ").trim_end())?;
+            }
+        }
+        Ok(Table { form, columns, rows: 0, out })
+    }
+
+    /// Prints a row given as an object with the columns' keys; keys without a column appear in JSON only.
+    pub(crate) fn row(&mut self, row: &Map<String, Value>) -> io::Result<()> {
+        let separator = if self.rows == 0 { "\n" } else { ",\n" };
+        self.rows += 1;
+        if self.form == Form::Json {
+            return write!(self.out, "{separator}  {}", serde_json::to_string(row)?);
+        }
+        let mut text = String::new();
+        for (name, width) in self.columns {
+            let value = row.get(*name).unwrap_or(&Value::Null);
+            let part = plain(value);
+            text += &match value {
+                Value::Number(_) => format!("{part:>width$} "),
+                _ => format!("{part:width$} "),
+            };
+        }
+        writeln!(self.out, "{}", text.trim_end())
+    }
+
+    pub(crate) fn finish(mut self) -> io::Result<()> {
+        if self.form == Form::Json {
+            writeln!(self.out, "{}]", if self.rows == 0 { "" } else { "\n" })?;
+        }
+        self.out.flush()
+    }
+}
+
+/// A progress bar over bytes; none where nobody looks.
+pub(crate) fn progress(what: &'static str, quiet: bool) -> ProgressBar {
+    if quiet || !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new(0).with_message(what);
+    let style = "{msg} {bar:30} {percent:>3} %  {binary_bytes_per_sec}, {eta} left";
+    bar.set_style(ProgressStyle::with_template(style).expect("the template is well-formed"));
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn object_is_printed_one_field_per_line() {
+        let mut out = Vec::new();
+        let value = json!({"size": 4, "label": "x", "parts": [{"a": 1, "b": "c"}], "none": []});
+        fields(&mut out, &value, 0).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(text, "size   4\nlabel  x\nparts:\n  a 1, b c\nnone: none\n");
+    }
+}

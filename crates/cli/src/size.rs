@@ -1,0 +1,82 @@
+//! Sizes as people write them: `64M`, `1T`, `4096`. Powers of 1024, as everywhere in storage tools.
+
+use std::fmt;
+use syncline_format::BLOCK_BYTES;
+
+/// A number of bytes from the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Size(pub(crate) u64);
+
+impl Size {
+    /// Whole blocks in it, rounded down.
+    pub(crate) fn blocks(self) -> u64 {
+        self.0 / BLOCK_BYTES as u64
+    }
+
+    pub(crate) fn of_blocks(blocks: u64) -> Size {
+        Size(blocks.saturating_mul(BLOCK_BYTES as u64))
+    }
+}
+
+impl std::str::FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Size, String> {
+        let wrong = || format!("\"{text}\" is no size; write a number of bytes, or one with K, M, G or T");
+        let lower = text.trim().to_ascii_lowercase();
+        let digits = lower.trim_end_matches("ib").trim_end_matches(|c: char| c.is_ascii_alphabetic());
+        let shift = match lower[digits.len()..].trim_end_matches("ib") {
+            "" => 0,
+            "k" => 10,
+            "m" => 20,
+            "g" => 30,
+            "t" => 40,
+            "p" => 50,
+            _ => return Err(wrong()),
+        };
+        let number: u64 = digits.parse().map_err(|_| wrong())?;
+        number.checked_mul(1 << shift).map(Size).ok_or_else(wrong)
+    }
+}
+
+impl fmt::Display for Size {
+    /// The largest unit in which at least one is left; one decimal where it is not exact.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"];
+        let step = (0..units.len()).rev().find(|step| self.0 >= 1 << (10 * step)).unwrap_or(0);
+        let unit = 1u64 << (10 * step);
+        match self.0.is_multiple_of(unit) {
+            true => write!(f, "{} {}", self.0 / unit, units[step]),
+            false => write!(f, "{:.1} {}", self.0 as f64 / unit as f64, units[step]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_with_and_without_units() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("256K", 256 << 10),
+            ("64m", 64 << 20),
+            ("1GiB", 1 << 30),
+            ("2T", 2 << 40),
+        ] {
+            assert_eq!(text.parse(), Ok(Size(bytes)), "{text}");
+        }
+        for text in ["", "M", "12X", "-1", "1.5G", "99999999999T", "12KK"] {
+            assert!(text.parse::<Size>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_printed_in_the_largest_unit() {
+        assert_eq!(Size(4 << 20).to_string(), "4 MiB");
+        assert_eq!(Size(1536 << 20).to_string(), "1.5 GiB");
+        assert_eq!(Size(12).to_string(), "12 bytes");
+    }
+}

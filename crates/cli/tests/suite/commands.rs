@@ -1,0 +1,143 @@
+//! check and inspect on healthy volumes, exit codes, JSON, other names.
+
+use super::common::{Bench, called, open, syncline};
+
+#[test]
+fn check_of_a_healthy_volume_is_sound_and_counts() {
+    let bench = Bench::new();
+    let image = bench.populated();
+    let report = syncline(&["check", "--json", image.to_str().unwrap()]).ok().json();
+    assert_eq!(report["sound"], true);
+    assert_eq!(report["errors_left"], 0);
+    assert_eq!(report["totals"]["inodes"], 23, "root, directory, 20 files, symlink");
+    assert!(report["totals"]["data_blocks_verified"].as_u64().unwrap() > 0);
+    let text = syncline(&["check", image.to_str().unwrap()]).ok();
+    assert!(text.out.contains("sound"), "{}", text.out);
+}
+
+#[test]
+fn check_of_a_volume_in_use_is_refused() {
+    let bench = Bench::new();
+    let image = bench.populated();
+    let volume = open(&image);
+    syncline(&["check", image.to_str().unwrap()]).fails(8, &image, "in use");
+    volume.close().expect("close");
+    syncline(&["check", image.to_str().unwrap()]).ok();
+}
+
+#[test]
+fn fsck_at_boot_returns_at_once_for_a_closed_volume() {
+    let bench = Bench::new();
+    let image = bench.populated();
+    let path = image.to_str().unwrap();
+    for letter in ["-a", "-p"] {
+        let run = called("fsck.syncline", &[letter, path]).ok();
+        assert!(run.out.contains("closed properly"), "{}", run.out);
+    }
+    assert!(called("fsck.syncline", &["-a", "-f", path]).ok().out.contains("sound"));
+    assert!(called("fsck.syncline", &["-n", path]).ok().out.contains("sound"));
+    assert_eq!(called("fsck.syncline", &["--nonsense"]).code, 16);
+    assert_eq!(called("fsck.syncline", &["-a", "-n", path]).code, 16);
+    assert_eq!(syncline(&["check"]).code, 16);
+}
+
+#[test]
+fn fsck_without_options_changes_nothing() {
+    let bench = Bench::new();
+    let image = bench.populated();
+    let before = std::fs::read(&image).unwrap();
+    called("fsck.syncline", &[image.to_str().unwrap()]).ok();
+    assert!(std::fs::read(&image).unwrap() == before);
+}
+
+#[test]
+fn every_subject_of_inspect_is_valid_json_and_text() {
+    let bench = Bench::new();
+    let image = bench.populated();
+    let path = image.to_str().unwrap();
+    for subject in [
+        &["super"][..],
+        &["journal"],
+        &["journal", "--items"],
+        &["tree"],
+        &["tree", "--items"],
+        &["inode", "-i", "1"],
+        &["extents"],
+    ] {
+        let mut line = vec!["inspect"];
+        line.extend(subject);
+        line.push(path);
+        assert!(!syncline(&line).ok().out.is_empty(), "{subject:?}");
+        line.push("--json");
+        syncline(&line).ok().json();
+    }
+}
+
+#[test]
+fn inspect_shows_what_was_stored() {
+    let bench = Bench::new();
+    let image = bench.populated();
+    let path = image.to_str().unwrap();
+    let root = syncline(&["inspect", "inode", "-i", "1", "--json", path]).ok().json();
+    assert_eq!(root["type"], "directory");
+    assert_eq!(root["nlink"], 3);
+    assert_eq!(root["directory_entries"][0]["name"], "dir");
+    let directory = root["directory_entries"][0]["inode"].as_u64().unwrap().to_string();
+    let shown = syncline(&["inspect", "inode", "-i", &directory, "--json", path]).ok().json();
+    let entries = shown["directory_entries"].as_array().unwrap();
+    assert_eq!(entries.len(), 21);
+    let named =
+        |name: &str| entries.iter().find(|entry| entry["name"] == name).expect("listed")["inode"].clone();
+    let last = named("file19").as_u64().unwrap().to_string();
+    let file = syncline(&["inspect", "inode", "-i", &last, "--json", path]).ok().json();
+    assert_eq!(file["size"], 19 * 5000 + 10);
+    let pages: u64 =
+        file["extents"].as_array().unwrap().iter().map(|extent| extent["pages"].as_u64().unwrap()).sum();
+    assert_eq!(pages, (19_u64 * 5000 + 10).div_ceil(4096));
+    let link =
+        syncline(&["inspect", "inode", "-i", &named("link").as_u64().unwrap().to_string(), "--json", path]);
+    assert_eq!(link.ok().json()["target"], "file3");
+}
+
+#[test]
+fn inspect_of_an_inode_needs_its_number() {
+    let bench = Bench::new();
+    let image = bench.volume();
+    let path = image.to_str().unwrap();
+    assert_eq!(syncline(&["inspect", "inode", path]).code, 2);
+    syncline(&["inspect", "inode", "-i", "77", path]).fails(1, &image, "no inode 77");
+}
+
+#[test]
+fn help_names_every_subcommand() {
+    let help = syncline(&["--help"]).ok().out;
+    for word in ["mkfs", "mount", "umount", "check", "inspect", "stats", "demo"] {
+        assert!(help.contains(word), "{word}");
+        assert!(!syncline(&[word, "--help"]).ok().out.is_empty());
+    }
+    assert_eq!(syncline(&["frobnicate"]).code, 2);
+    assert_eq!(syncline::<&str>(&[]).code, 2);
+}
+
+#[test]
+fn commands_on_a_directory_that_is_no_mount_say_so() {
+    let bench = Bench::new();
+    let directory = bench.path("plain");
+    std::fs::create_dir(&directory).unwrap();
+    let path = directory.to_str().unwrap();
+    syncline(&["umount", path]).fails(1, &directory, "not");
+    syncline(&["stats", path]).fails(1, &directory, "not");
+}
+
+#[test]
+fn demo_without_a_mount_keeps_everything() {
+    let bench = Bench::new();
+    let keep = bench.path("demo");
+    let run =
+        syncline(&["demo", "--embedded", "--cuts", "1", "--json", "--keep-in", keep.to_str().unwrap()]).ok();
+    let figures = run.json();
+    assert_eq!(figures["wrong"].as_array().unwrap().len(), 0);
+    assert_eq!(figures["check_errors"], 0);
+    assert!(figures["acknowledged"].as_u64().unwrap() > 10, "{figures}");
+    assert!(figures["device_flushes"].as_u64().unwrap() > 0);
+}

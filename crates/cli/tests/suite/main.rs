@@ -1,0 +1,7 @@
+//! The program as its users meet it: command lines, exit codes, sentences, volumes on disk and mounted.
+
+mod bad_input;
+mod commands;
+mod common;
+mod mkfs;
+mod mounted;

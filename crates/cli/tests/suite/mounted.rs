@@ -1,0 +1,274 @@
+//! Volumes mounted by the program. Skipped, with a sentence, where nothing can be mounted.
+
+use super::common::{Bench, PROGRAM, assert_populated, called, can_mount, poke, skip, syncline};
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A directory for a mount, unmounted whatever happens.
+struct MountPoint(PathBuf);
+
+impl MountPoint {
+    fn new(bench: &Bench, name: &str) -> MountPoint {
+        let path = bench.path(name);
+        fs::create_dir(&path).expect("mkdir");
+        MountPoint(path)
+    }
+
+    fn text(&self) -> &str {
+        self.0.to_str().expect("UTF-8")
+    }
+
+    fn unmount(&self) {
+        syncline(&["umount", self.text()]).ok();
+    }
+}
+
+impl Drop for MountPoint {
+    fn drop(&mut self) {
+        // Already unmounted in the good case.
+        let _ = Command::new(PROGRAM).args(["umount", "--lazy"]).arg(&self.0).output();
+    }
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("UTF-8")
+}
+
+#[test]
+fn mounted_volume_keeps_what_was_written_and_unmounts_clean() {
+    if !can_mount("mounted_volume_keeps_what_was_written_and_unmounts_clean") {
+        return;
+    }
+    let bench = Bench::new();
+    let image = bench.populated();
+    let at = MountPoint::new(&bench, "mnt");
+    syncline(&["mount", text(&image), at.text()]).ok();
+    assert_eq!(fs::read(at.0.join("dir/link")).expect("read through a link").len(), 3 * 5000 + 10);
+    fs::write(at.0.join("new"), b"written through the mount").expect("write");
+    at.unmount();
+    assert!(!at.0.join("new").exists());
+    let shown = syncline(&["inspect", "super", "--json", text(&image)]).ok().json();
+    let current = if shown["slot_0"]["counts"] == true { "slot_0" } else { "slot_1" };
+    assert_eq!(shown[current]["state"], "clean");
+    syncline(&["check", text(&image)]).ok();
+    assert_populated(&image);
+    let volume = super::common::open(&image);
+    assert_eq!(volume.read("new").expect("read"), b"written through the mount");
+}
+
+#[test]
+fn one_volume_is_mounted_once() {
+    if !can_mount("one_volume_is_mounted_once") {
+        return;
+    }
+    let bench = Bench::new();
+    let image = bench.populated();
+    let (first, second) = (MountPoint::new(&bench, "first"), MountPoint::new(&bench, "second"));
+    syncline(&["mount", text(&image), first.text()]).ok();
+    syncline(&["mount", text(&image), second.text()]).fails(32, &image, "unmount it first");
+    syncline(&["check", text(&image)]).fails(8, &image, "unmount it first");
+    syncline(&["mkfs", "-f", text(&image)]).fails(1, &image, "unmount it first");
+    assert!(first.0.join("dir/file7").exists(), "the first mount goes on");
+    first.unmount();
+    assert_populated(&image);
+}
+
+#[test]
+fn unusable_images_and_directories_are_one_sentence() {
+    if !can_mount("unusable_images_and_directories_are_one_sentence") {
+        return;
+    }
+    let bench = Bench::new();
+    let at = MountPoint::new(&bench, "mnt");
+    let missing = bench.path("missing.img");
+    syncline(&["mount", text(&missing), at.text()]).fails(32, &missing, "No such file");
+    let zero = bench.path("zero.img");
+    fs::write(&zero, vec![0; 8 << 20]).unwrap();
+    syncline(&["mount", text(&zero), at.text()]).fails(32, &zero, "superblock");
+    let image = bench.populated();
+    let nowhere = bench.path("nowhere");
+    syncline(&["mount", text(&image), text(&nowhere)]).fails(32, &nowhere, "No such file");
+    for slot in [4096, 8192] {
+        poke(&image, slot + 16, &[2, 0]);
+    }
+    syncline(&["mount", text(&image), at.text()]).fails(32, &image, "version");
+    assert!(fs::read_dir(&at.0).expect("still a plain directory").next().is_none());
+}
+
+#[test]
+fn wrong_mount_options_are_usage_errors() {
+    let bench = Bench::new();
+    let image = bench.populated();
+    for option in ["frobnicate", "commit=never", "memory=1"] {
+        let run = called("mount.syncline", &[text(&image), "/nowhere", "-o", option]);
+        assert_eq!(run.code, 1, "{option}: {}", run.err);
+        assert!(run.err.contains(option), "{}", run.err);
+        assert_eq!(run.err.lines().count(), 1, "{}", run.err);
+    }
+    assert_eq!(called("mount.syncline", &[text(&image)]).code, 1);
+    called("mount.syncline", &[text(&image), "/nowhere", "-s", "-f", "-o", "rw,frobnicate"]).ok();
+}
+
+#[test]
+fn mount_by_its_own_name_takes_the_words_of_fstab() {
+    if !can_mount("mount_by_its_own_name_takes_the_words_of_fstab") {
+        return;
+    }
+    let bench = Bench::new();
+    let image = bench.populated();
+    let at = MountPoint::new(&bench, "mnt");
+    let options = "rw,noatime,nofail,x-systemd.automount,commit=5";
+    called("mount.fuse.syncline", &[text(&image), at.text(), "-n", "-o", options]).ok();
+    assert!(at.0.join("dir").is_dir());
+    at.unmount();
+}
+
+#[test]
+fn read_only_mount_changes_nothing() {
+    if !can_mount("read_only_mount_changes_nothing") {
+        return;
+    }
+    let bench = Bench::new();
+    let image = bench.populated();
+    let before = fs::read(&image).unwrap();
+    let at = MountPoint::new(&bench, "mnt");
+    syncline(&["mount", "-o", "ro", text(&image), at.text()]).ok();
+    let refused = File::create(at.0.join("new")).expect_err("read-only");
+    assert_eq!(refused.kind(), ErrorKind::ReadOnlyFilesystem);
+    assert_eq!(fs::read_dir(at.0.join("dir")).unwrap().count(), 21);
+    at.unmount();
+    assert!(fs::read(&image).unwrap() == before, "not one byte differs");
+}
+
+#[test]
+fn full_volume_tells_the_writer_and_loses_nothing() {
+    if !can_mount("full_volume_tells_the_writer_and_loses_nothing") {
+        return;
+    }
+    let bench = Bench::new();
+    let image = bench.populated();
+    let at = MountPoint::new(&bench, "mnt");
+    syncline(&["mount", text(&image), at.text()]).ok();
+    let mut big = File::create(at.0.join("big")).expect("create");
+    let block = vec![7; 64 << 10];
+    let mut written = 0_u64;
+    let error = loop {
+        match big.write(&block) {
+            Ok(bytes) => written += bytes as u64,
+            Err(error) => break error,
+        }
+        assert!(written < 32 << 20, "more than the volume holds");
+    };
+    assert_eq!(error.kind(), ErrorKind::StorageFull);
+    big.sync_all().expect("a lack of space does not latch the volume (C8)");
+    drop(big);
+    assert_eq!(fs::metadata(at.0.join("big")).unwrap().len(), written);
+    fs::remove_file(at.0.join("big")).expect("a full volume can be cleared");
+    fs::write(at.0.join("again"), &block).expect("there is room again");
+    at.unmount();
+    syncline(&["check", text(&image)]).ok();
+    assert_populated(&image);
+}
+
+#[test]
+fn image_that_cannot_be_written_is_said_so() {
+    let test = "image_that_cannot_be_written_is_said_so";
+    let bench = Bench::new();
+    let image = bench.populated();
+    fs::set_permissions(&image, fs::Permissions::from_mode(0o444)).unwrap();
+    fs::set_permissions(image.parent().unwrap(), fs::Permissions::from_mode(0o755)).unwrap();
+    // Root may write everything, so the program runs as somebody else, from where that one may read it.
+    let program = bench.path("syncline");
+    fs::copy(PROGRAM, &program).unwrap();
+    let as_nobody = |arguments: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+            .arg(&program)
+            .args(arguments)
+            .output()
+    };
+    match as_nobody(&["--version"]) {
+        Ok(output) if output.status.success() => {}
+        _ => return skip(test, "another user cannot be taken on; run as root with util-linux's setpriv"),
+    }
+    let before = fs::read(&image).unwrap();
+    for (arguments, code) in [
+        (&["mkfs", "-f", text(&image)][..], 1),
+        (&["check", "--repair", text(&image)], 8),
+        (&["mount", text(&image), "/"], 32),
+    ] {
+        let output = as_nobody(arguments).unwrap();
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {message}");
+        assert_eq!(message.lines().count(), 1, "{message}");
+        assert!(message.contains("make it writable"), "{arguments:?}: {message}");
+    }
+    assert!(
+        as_nobody(&["check", text(&image)]).unwrap().status.success(),
+        "reading needs no more than reading"
+    );
+    assert!(fs::read(&image).unwrap() == before);
+}
+
+#[test]
+fn statistics_of_a_mount_are_json_and_count_syncs() {
+    if !can_mount("statistics_of_a_mount_are_json_and_count_syncs") {
+        return;
+    }
+    let bench = Bench::new();
+    let image = bench.volume();
+    let at = MountPoint::new(&bench, "mnt");
+    syncline(&["mount", text(&image), at.text()]).ok();
+    let flushes = |figures: &serde_json::Value| figures["device"]["flushes"].as_u64().expect("counted");
+    let before = syncline(&["stats", "--json", at.text()]).ok().json();
+    let mut file = File::create(at.0.join("synced")).unwrap();
+    for _ in 0..10 {
+        file.write_all(b"line\n").unwrap();
+        file.sync_all().unwrap();
+    }
+    let after = syncline(&["stats", "--json", at.text()]).ok().json();
+    assert!(flushes(&after) >= flushes(&before) + 10, "{before} {after}");
+    assert!(!syncline(&["stats", at.text()]).ok().out.is_empty());
+    drop(file);
+    at.unmount();
+}
+
+#[test]
+fn killed_daemon_loses_nothing_that_was_synced() {
+    if !can_mount("killed_daemon_loses_nothing_that_was_synced") {
+        return;
+    }
+    let bench = Bench::new();
+    let image = bench.populated();
+    let at = MountPoint::new(&bench, "mnt");
+    let mut daemon = Command::new(PROGRAM)
+        .args(["mount", "--foreground", "-o", "volatile", text(&image), at.text()])
+        .spawn()
+        .expect("the daemon starts");
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while !at.0.join("dir").exists() {
+        assert!(std::time::Instant::now() < deadline, "the mount is not live after 20 s");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let synced = at.0.join("dir/synced");
+    let mut file = File::create(&synced).unwrap();
+    file.write_all(b"kept").unwrap();
+    file.sync_all().unwrap();
+    fs::rename(&synced, at.0.join("renamed")).unwrap();
+    File::create(at.0.join("other")).unwrap().sync_all().unwrap();
+    daemon.kill().unwrap();
+    daemon.wait().unwrap();
+    assert!(fs::read(at.0.join("renamed")).is_err(), "the mount is dead, not silent");
+    drop(file);
+    // The next mount takes the dead one away.
+    syncline(&["mount", text(&image), at.text()]).ok();
+    assert_eq!(fs::read(at.0.join("renamed")).unwrap(), b"kept");
+    assert!(!at.0.join("dir/synced").exists(), "the rename came before the last sync (C1)");
+    at.unmount();
+    syncline(&["check", text(&image)]).ok();
+    assert_populated(&image);
+}

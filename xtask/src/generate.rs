@@ -1,0 +1,41 @@
+//! Manual pages and shell completions, generated from the same definitions that parse the command line.
+
+use clap::Command;
+use clap_complete::Shell;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+/// One page per command and subcommand: `syncline.8`, `syncline-mkfs.8`, ... and `mkfs.syncline.8`, ...
+pub fn man(directory: &Path) -> io::Result<()> {
+    fs::create_dir_all(directory)?;
+    let mut main = syncline_cli::command();
+    main.build();
+    page(directory, main.clone(), "syncline")?;
+    for subcommand in main.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help") {
+        page(directory, subcommand.clone(), &format!("syncline-{}", subcommand.get_name()))?;
+    }
+    for (name, command) in syncline_cli::named_commands() {
+        page(directory, command, name)?;
+    }
+    Ok(())
+}
+
+fn page(directory: &Path, command: Command, name: &str) -> io::Result<()> {
+    // The page's title and its synopsis carry the name; clap wants it to live as long as the program.
+    let leaked: &'static str = Box::leak(name.to_owned().into_boxed_str());
+    let mut text = Vec::new();
+    clap_mangen::Man::new(command.name(leaked).display_name(leaked).bin_name(leaked))
+        .section("8")
+        .render(&mut text)?;
+    fs::write(directory.join(format!("{name}.8")), text)
+}
+
+/// Completions of `syncline` for the three common shells.
+pub fn completions(directory: &Path) -> io::Result<()> {
+    fs::create_dir_all(directory)?;
+    for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+        clap_complete::generate_to(shell, &mut syncline_cli::command(), "syncline", directory)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,206 @@
+//! What the compiler and clippy do not check: file lengths, words that must not stay in the tree, which crate may
+//! depend on which, and that every crate says in its header what it is.
+//!
+//! A finding is one line `path:line: sentence`; the run fails if there is any.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Longest file without its tests, in lines. A file split late has grown two purposes.
+const FILE_LINES_MAX: usize = 600;
+
+/// Files that may be longer. Each must say why, in a header line that contains [`LONG_FILE_REASON`].
+const LONG_FILES: &[&str] = &[];
+const LONG_FILE_REASON: &str = "Longer than the limit because";
+
+/// Words that mean unfinished work. They are written in two halves, so that this file does not find itself.
+const FORBIDDEN: &[[&str; 2]] = &[
+    ["todo", "!("],
+    ["unimple", "mented!("],
+    ["dbg", "!("],
+    ["#[ign", "ore"],
+    ["TO", "DO"],
+    ["FIX", "ME"],
+    ["allow(dead", "_code)"],
+    ["under con", "struction"],
+];
+
+/// Which crates of the workspace each crate may use (tests may use more). Arrows point down only.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("crates/format", &[]),
+    ("crates/device", &["syncline-format"]),
+    ("crates/store", &["syncline-format", "syncline-device"]),
+    ("crates/fs", &["syncline-format", "syncline-device", "syncline-store"]),
+    ("crates/check", &["syncline-format", "syncline-device"]),
+    ("crates/fuse", &["syncline-format", "syncline-device", "syncline"]),
+    ("crates/cli", &["syncline-format", "syncline-device", "syncline", "syncline-check", "syncline-fuse"]),
+    ("crates/sim", &["syncline-format", "syncline-device", "syncline-store", "syncline", "syncline-check"]),
+    ("xtask", &["syncline-cli"]),
+];
+
+/// Runs every check over the workspace at `root`.
+pub fn run(root: &Path) -> Result<(), String> {
+    let mut findings = Vec::new();
+    check_arrows(root, &mut findings)?;
+    for path in sources(root)? {
+        let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let name = path.strip_prefix(root).unwrap_or(&path).display().to_string();
+        check_length(&name, &text, &mut findings);
+        check_words(&name, &text, &mut findings);
+        check_header(&name, &text, &mut findings);
+    }
+    for finding in &findings {
+        println!("{finding}");
+    }
+    match findings.len() {
+        0 => Ok(()),
+        1 => Err("tidy found one thing to put right".to_owned()),
+        many => Err(format!("tidy found {many} things to put right")),
+    }
+}
+
+/// All Rust sources of the workspace, sorted.
+fn sources(root: &Path) -> Result<Vec<PathBuf>, String> {
+    let mut found = Vec::new();
+    let mut pending = vec![root.join("crates"), root.join("xtask")];
+    while let Some(directory) = pending.pop() {
+        let entries =
+            fs::read_dir(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+        for entry in entries {
+            let path = entry.map_err(|error| error.to_string())?.path();
+            if path.is_dir() && path.file_name().is_some_and(|name| name != "target") {
+                pending.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Test code may be as long as it likes.
+fn is_test(name: &str) -> bool {
+    name.ends_with("/tests.rs") || name.contains("/tests/") || name.contains("/crates/sim/")
+}
+
+fn check_length(name: &str, text: &str, findings: &mut Vec<String>) {
+    if is_test(name) {
+        return;
+    }
+    let lines = text.lines().take_while(|line| *line != "mod tests {").count();
+    let reason =
+        text.lines().take_while(|line| line.starts_with("//!")).any(|l| l.contains(LONG_FILE_REASON));
+    match (lines > FILE_LINES_MAX, LONG_FILES.contains(&name)) {
+        (true, false) => {
+            findings.push(format!("{name}:{lines}: longer than {FILE_LINES_MAX} lines; split it"))
+        }
+        (true, true) if !reason => {
+            findings.push(format!("{name}:1: the header does not say \"{LONG_FILE_REASON} ...\""));
+        }
+        (false, true) => findings.push(format!("{name}:1: short again; take it off the list of long files")),
+        _ => {}
+    }
+}
+
+fn check_words(name: &str, text: &str, findings: &mut Vec<String>) {
+    for (number, line) in text.lines().enumerate() {
+        for word in FORBIDDEN.iter().map(|halves| halves.concat()) {
+            if line.contains(&word) {
+                findings.push(format!("{name}:{}: \"{word}\" must not stay in the tree", number + 1));
+            }
+        }
+    }
+}
+
+fn check_header(name: &str, text: &str, findings: &mut Vec<String>) {
+    let is_root = name.ends_with("src/lib.rs") || name.ends_with("src/main.rs");
+    if is_root && !text.starts_with("//!") {
+        findings.push(format!("{name}:1: a crate begins with a header that says what it is"));
+    }
+}
+
+fn check_arrows(root: &Path, findings: &mut Vec<String>) -> Result<(), String> {
+    let manifest =
+        fs::read_to_string(root.join("Cargo.toml")).map_err(|error| format!("Cargo.toml: {error}"))?;
+    for member in members(&manifest) {
+        if !ARROWS.iter().any(|(directory, _)| *directory == member) {
+            findings.push(format!("Cargo.toml:1: {member} is not in the table of crate arrows"));
+        }
+    }
+    for (directory, allowed) in ARROWS {
+        let path = root.join(directory).join("Cargo.toml");
+        let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        for (line, name) in own_dependencies(&text) {
+            if !allowed.contains(&name.as_str()) {
+                findings.push(format!("{directory}/Cargo.toml:{line}: must not depend on {name}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The quoted paths of the workspace's member list.
+fn members(manifest: &str) -> Vec<&str> {
+    let list = manifest.split_once("members = [").and_then(|(_, rest)| rest.split_once(']'));
+    let quoted = |line: &'_ str| line.trim().trim_end_matches(',').len() > 2;
+    list.map_or(Vec::new(), |(list, _)| {
+        list.lines()
+            .filter(|line| quoted(line))
+            .map(|line| line.trim().trim_matches(&['"', ','][..]))
+            .collect()
+    })
+}
+
+/// Line and name of each dependency on a crate of this workspace, those for tests left out.
+fn own_dependencies(manifest: &str) -> Vec<(usize, String)> {
+    let mut section = "";
+    let mut found = Vec::new();
+    for (number, line) in manifest.lines().enumerate() {
+        let line = line.trim();
+        if line.starts_with('[') {
+            section = line;
+        }
+        let name: String = line.chars().take_while(|c| c.is_alphanumeric() || *c == '-').collect();
+        let counts = section.ends_with("dependencies]") && !section.contains("dev-dependencies");
+        if counts && (name == "syncline" || name.starts_with("syncline-")) {
+            found.push((number + 1, name));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forbidden_arrow_is_found_and_test_dependencies_are_not() {
+        let manifest =
+            "[dependencies]\nsyncline-store.workspace = true\n[dev-dependencies]\nsyncline = \"1\"\n";
+        assert_eq!(own_dependencies(manifest), [(2, "syncline-store".to_owned())]);
+    }
+
+    #[test]
+    fn long_file_is_found_unless_its_length_is_tests() {
+        let mut findings = Vec::new();
+        let code = "//! x\n".to_owned() + &"let a = 1;\n".repeat(FILE_LINES_MAX);
+        check_length("crates/x/src/a.rs", &code, &mut findings);
+        assert_eq!(findings.len(), 1);
+        let tests = "//! x\nmod tests {\n".to_owned() + &"let a = 1;\n".repeat(FILE_LINES_MAX);
+        check_length("crates/x/src/a.rs", &tests, &mut findings);
+        assert_eq!(findings.len(), 1);
+    }
+
+    #[test]
+    fn unfinished_work_is_found_with_its_line() {
+        let mut findings = Vec::new();
+        check_words("a.rs", &format!("fn f() {{\n{}{}\n}}", FORBIDDEN[0][0], FORBIDDEN[0][1]), &mut findings);
+        assert!(findings[0].starts_with("a.rs:2: "), "{findings:?}");
+    }
+
+    #[test]
+    fn every_member_of_the_workspace_is_read() {
+        assert_eq!(members("x\nmembers = [\n    \"a/b\",\n    \"c\",\n]\n"), ["a/b", "c"]);
+    }
+}
