@@ -1,9 +1,12 @@
-//! Time comes from outside: the engine reads no clock of its own accord, so that every run can be replayed.
+//! Time and chance come from outside: the engine reads neither of its own accord, so that every run can be replayed.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
 use syncline_format::item::Timestamp;
 
 /// A source of wall-clock time.
 pub trait Clock: Send + Sync {
+    /// The time now.
     fn now(&self) -> Timestamp;
 }
 
@@ -18,5 +21,26 @@ impl Clock for SystemClock {
             Ok(since) => Timestamp { seconds: since.as_secs() as i64, nanoseconds: since.subsec_nanos() },
             Err(before) => Timestamp { seconds: -(before.duration().as_secs() as i64), nanoseconds: 0 },
         }
+    }
+}
+
+/// A source of random numbers: identifiers of volumes and sessions, seeds of hashes.
+pub trait Entropy: Send + Sync {
+    /// The next number, unpredictable to whoever names files.
+    fn number(&self) -> u64;
+}
+
+/// Random numbers from the operating system, by way of the keys that it gives the standard library's hash maps.
+#[derive(Debug, Default)]
+pub struct SystemEntropy {
+    keys: RandomState,
+    drawn: AtomicU64,
+}
+
+impl Entropy for SystemEntropy {
+    fn number(&self) -> u64 {
+        let mut hasher = self.keys.build_hasher();
+        hasher.write_u64(self.drawn.fetch_add(1, Ordering::Relaxed));
+        hasher.finish()
     }
 }

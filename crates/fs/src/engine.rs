@@ -2,11 +2,16 @@
 
 use crate::clock::Clock;
 use crate::data::Writeback;
+use crate::handle::HandleTable;
+use crate::inode::Inode;
 use crate::namespace::InodeTable;
+use crate::{Error, Result};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
-use syncline_store::Store;
+use syncline_format::ObjectNo;
+use syncline_format::item::NAME_BYTES_MAX;
+use syncline_store::{Store, VolumeInfo};
 
 /// How a volume behaves once it is open.
 #[derive(Debug, Clone)]
@@ -24,10 +29,12 @@ pub struct FsOptions {
 /// When reading updates a file's access time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AccessTimes {
+    /// Not at all.
     Never,
     /// When the old one is not newer than modification or change, or older than a day.
     #[default]
     Relative,
+    /// With every read.
     Always,
 }
 
@@ -43,15 +50,119 @@ impl Default for FsOptions {
 }
 
 /// An opened volume.
+///
+/// Every method may be called from any thread. Nothing here checks permissions: a mount leaves that to the kernel.
 pub struct Fs {
     // Constant after open.
     pub(crate) store: Arc<Store>,
     pub(crate) options: FsOptions,
     pub(crate) clock: Arc<dyn Clock>,
+    /// Seed of the hashes that names are found by.
+    pub(crate) hash_seed: u64,
     /// Inodes in memory.
     pub(crate) inodes: InodeTable,
+    /// Open file descriptions.
+    pub(crate) handles: HandleTable,
     /// Renames of directories, one at a time: outermost lock.
     pub(crate) renames: Mutex<()>,
     /// Dirty and logged pages of all files, and the page cache's account.
     pub(crate) writeback: Writeback,
+}
+
+/// Space and limits of a volume, as `statfs` reports them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VolumeSpace {
+    /// Bytes per block.
+    pub block_bytes: u32,
+    /// Blocks that files and metadata can take in all.
+    pub blocks: u64,
+    /// Blocks not in use.
+    pub blocks_free: u64,
+    /// Blocks that a new file could take now.
+    pub blocks_available: u64,
+    /// Inodes are not limited but by space; this is how many could still be made.
+    pub inodes_free: u64,
+    /// Longest name, in bytes.
+    pub name_bytes_max: u32,
+    /// Distinguishes volumes (`f_fsid`).
+    pub id: u64,
+}
+
+impl Fs {
+    /// Space and limits.
+    pub fn statfs(&self) -> VolumeSpace {
+        let space = self.store.space();
+        let mut id = [0; 8];
+        id.copy_from_slice(&self.store.info().uuid[..8]);
+        VolumeSpace {
+            block_bytes: syncline_format::BLOCK_BYTES as u32,
+            blocks: space.total,
+            blocks_free: space.free,
+            blocks_available: space.available,
+            inodes_free: space.available,
+            name_bytes_max: NAME_BYTES_MAX as u32,
+            id: u64::from_le_bytes(id),
+        }
+    }
+
+    /// Facts of the superblock.
+    pub fn volume_info(&self) -> VolumeInfo {
+        self.store.info()
+    }
+
+    /// The options it was opened with.
+    pub fn options(&self) -> &FsOptions {
+        &self.options
+    }
+
+    /// Whether changes are refused: opened read-only, or stopped after an error (C8).
+    pub fn is_read_only(&self) -> bool {
+        self.options.read_only || self.store.is_read_only() || self.store.failure().is_some()
+    }
+
+    /// The error after which the volume stopped, if it did (C8).
+    pub fn failure(&self) -> Option<Error> {
+        self.store.failure().map(Error::from)
+    }
+
+    /// Stops at once, as a power cut would: nothing is written any more, every sync fails.
+    pub fn shut_down(&self) {
+        self.store.shut_down();
+    }
+
+    /// Writes a checkpoint: metadata moves from the journal to its place. Files' data need not be part of it.
+    pub fn checkpoint(&self) -> Result<()> {
+        if self.options.read_only {
+            return Ok(());
+        }
+        Ok(self.store.checkpoint()?)
+    }
+
+    /// Makes every metadata operation up to now durable: what `fsync` of a directory promises (C1).
+    pub fn sync_metadata(&self) -> Result<()> {
+        if self.options.read_only {
+            return Ok(());
+        }
+        Ok(self.store.force(self.store.last_lsn())?)
+    }
+
+    /// Errors: `ReadOnly`, or the latched failure.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.options.read_only || self.store.is_read_only() {
+            return Err(Error::ReadOnly);
+        }
+        match self.store.failure() {
+            Some(_) => Err(Error::ReadOnly),
+            None => Ok(()),
+        }
+    }
+
+    /// A directory that is in use. Errors: `NotDirectory`, `NotFound`.
+    pub(crate) fn directory(&self, number: ObjectNo) -> Result<Arc<Inode>> {
+        let inode = self.inode(number)?;
+        if !inode.state.read().item.is_directory() {
+            return Err(Error::NotDirectory);
+        }
+        Ok(inode)
+    }
 }

@@ -6,70 +6,172 @@ use syncline_store::StoreError;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
+    /// ENOENT.
     #[error("no such file or directory")]
     NotFound,
+    /// ESTALE: an inode number or handle outlived its inode.
+    #[error("stale file handle: the file was removed")]
+    Stale,
+    /// EEXIST.
     #[error("file exists")]
     Exists,
+    /// ENOTDIR.
     #[error("not a directory")]
     NotDirectory,
+    /// EISDIR.
     #[error("is a directory")]
     IsDirectory,
+    /// ENOTEMPTY.
     #[error("directory not empty")]
     NotEmpty,
+    /// EINVAL.
     #[error("invalid argument: {0}")]
     Invalid(&'static str),
+    /// EPERM.
     #[error("operation not permitted")]
     NotPermitted,
+    /// EACCES.
     #[error("permission denied")]
     AccessDenied,
-    #[error("name too long (at most 255 bytes)")]
+    /// ENAMETOOLONG.
+    #[error("name too long (at most 255 bytes, a link's target at most 4095)")]
     NameTooLong,
+    /// EMLINK.
     #[error("too many links")]
     TooManyLinks,
+    /// ELOOP.
     #[error("too many levels of symbolic links")]
     SymlinkLoop,
+    /// EFBIG.
     #[error("file too large")]
     FileTooLarge,
+    /// ENODATA.
     #[error("no such extended attribute")]
     NoAttribute,
-    #[error("the value does not fit: {0} bytes are needed")]
+    /// ERANGE.
+    #[error("out of range: the limit or the size needed is {0} bytes")]
     Range(usize),
+    /// E2BIG.
     #[error("the value is larger than 65536 bytes")]
     TooBig,
+    /// EOPNOTSUPP.
     #[error("operation not supported")]
     NotSupported,
+    /// EBADF.
     #[error("bad file handle")]
     BadHandle,
+    /// ENXIO.
     #[error("no such device or address")]
     NoSuchDevice,
+    /// EXDEV.
     #[error("cross-device link")]
     CrossDevice,
+    /// EBUSY.
     #[error("resource busy")]
     Busy,
+    /// ENOSPC.
     #[error("no space left on the volume")]
     NoSpace,
+    /// EROFS.
     #[error("the volume is read-only")]
     ReadOnly,
     /// C7: the block was read, and is not what was written.
     #[error("data of inode {object} at page {page} (block {block}) does not match its checksum")]
-    Checksum { object: ObjectNo, page: u64, block: BlockNo },
+    Checksum {
+        /// The file.
+        object: ObjectNo,
+        /// The page within the file.
+        page: u64,
+        /// Where it was read from.
+        block: BlockNo,
+    },
     /// An item is well-formed but contradicts another.
-    #[error("corruption in inode {object}: {what}")]
-    Inconsistent { object: ObjectNo, what: &'static str },
-    #[error("corruption: {0}")]
+    #[error("corruption in inode {object}: {what}; run `syncline check` on the unmounted volume")]
+    Inconsistent {
+        /// The inode whose items contradict each other.
+        object: ObjectNo,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// An item is damaged.
+    #[error("corruption: {0}; run `syncline check` on the unmounted volume")]
     Format(#[from] FormatError),
+    /// The store cannot do it.
     #[error(transparent)]
     Store(StoreError),
+    /// The device cannot do it.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// The device cannot be opened.
+    #[error(transparent)]
+    Open(#[from] syncline_device::OpenError),
 }
 
 impl From<StoreError> for Error {
     fn from(error: StoreError) -> Error {
         match error {
-            StoreError::NoSpace => Error::NoSpace,
+            StoreError::NoSpace | StoreError::BatchTooLarge { .. } => Error::NoSpace,
             StoreError::ReadOnly => Error::ReadOnly,
             other => Error::Store(other),
+        }
+    }
+}
+
+impl Error {
+    /// The Linux error number.
+    ///
+    /// A volume that stopped after an I/O error refuses changes with `ReadOnly` (EROFS); what still reaches the store,
+    /// above all syncs, gets EIO (C8). Corruption and I/O errors are EIO.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Error::NotPermitted => 1,
+            Error::NotFound => 2,
+            Error::NoSuchDevice => 6,
+            Error::TooBig => 7,
+            Error::BadHandle => 9,
+            Error::AccessDenied => 13,
+            Error::Busy => 16,
+            Error::Exists => 17,
+            Error::CrossDevice => 18,
+            Error::NotDirectory => 20,
+            Error::IsDirectory => 21,
+            Error::Invalid(_) => 22,
+            Error::FileTooLarge => 27,
+            Error::NoSpace => 28,
+            Error::ReadOnly => 30,
+            Error::TooManyLinks => 31,
+            Error::Range(_) => 34,
+            Error::NameTooLong => 36,
+            Error::NotEmpty => 39,
+            Error::SymlinkLoop => 40,
+            Error::NoAttribute => 61,
+            Error::NotSupported => 95,
+            Error::Stale => 116,
+            Error::Checksum { .. }
+            | Error::Inconsistent { .. }
+            | Error::Format(_)
+            | Error::Store(_)
+            | Error::Device(_) => 5,
+            Error::Open(error) => error.errno(),
+        }
+    }
+}
+
+impl From<Error> for std::io::Error {
+    /// Keeps the error number, so that `kind` and `raw_os_error` are what programs expect. Errors that say more than
+    /// their number does (corruption, I/O) keep their message instead.
+    fn from(error: Error) -> std::io::Error {
+        match error {
+            Error::Checksum { .. }
+            | Error::Inconsistent { .. }
+            | Error::Format(_)
+            | Error::Store(_)
+            | Error::Device(_)
+            | Error::Open(_) => {
+                let kind = std::io::Error::from_raw_os_error(error.errno()).kind();
+                std::io::Error::new(kind, error)
+            }
+            _ => std::io::Error::from_raw_os_error(error.errno()),
         }
     }
 }

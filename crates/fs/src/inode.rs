@@ -4,6 +4,7 @@
 //! ascending order of their numbers. Admission to the journal ([`crate::Fs::admit`]) is asked for *before* any inode is
 //! locked, because relieving the journal destages pages, which locks inodes.
 
+use crate::acl::Acl;
 use crate::data::FileData;
 use parking_lot::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -18,6 +19,8 @@ pub(crate) struct Inode {
     pub(crate) handles: AtomicU64,
     /// Second chance of the inode table's clock.
     pub(crate) recently_used: AtomicBool,
+    /// Truncated to zero since its last writeback at close: the next close starts one (C3).
+    pub(crate) truncated_to_zero: AtomicBool,
     pub(crate) state: RwLock<InodeState>,
 }
 
@@ -30,13 +33,29 @@ pub(crate) struct InodeState {
     pub(crate) item_dirty: bool,
     /// The inode and its content were deleted; whoever still holds it sees `NotFound`.
     pub(crate) gone: bool,
+    /// Without names and handles, and being removed: nobody may open it any more.
+    pub(crate) dying: bool,
     /// Made without a name on purpose (O_TMPFILE): `link` may give it its first one.
     pub(crate) linkable: bool,
+    /// A directory's default ACL (the inner option) once it was looked for.
+    pub(crate) default_acl: Option<Option<Acl>>,
+    /// Whether the file has capabilities, once that was looked for.
+    pub(crate) has_capabilities: Option<bool>,
     /// Content of a regular file; empty for other types.
     pub(crate) data: FileData,
 }
 
 impl InodeState {
+    /// Removed, or a directory that is: nothing can be made in it any more.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.gone || self.item.nlink == 0
+    }
+
+    /// Removed, or about to be; it cannot be opened or changed.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone || self.dying
+    }
+
     /// The inode item that a metadata batch may log now: like `item`, but with a size that covers only data that
     /// earlier batches (or this one) have logged, so that a crash never shows a size without its data.
     pub(crate) fn loggable(&self) -> InodeItem {

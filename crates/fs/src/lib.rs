@@ -8,18 +8,38 @@
 //! crate cite it by number.
 
 #![forbid(unsafe_code)]
+#![deny(missing_docs)]
 
+mod acl;
+mod attr;
 mod clock;
 mod context;
 mod data;
 mod engine;
 mod error;
+mod facade;
+mod flags;
+mod handle;
 mod inode;
 mod namespace;
+mod session;
+mod xattr;
 
-pub use clock::{Clock, SystemClock};
+pub use attr::{Attr, Entry, SetAttr, SetTime};
+pub use clock::{Clock, Entropy, SystemClock, SystemEntropy};
 pub use context::Context;
-pub use engine::{AccessTimes, Fs, FsOptions};
+pub use data::{FallocateMode, SeekWhat, SyncScope};
+pub use engine::{AccessTimes, Fs, FsOptions, VolumeSpace};
 pub use error::{Error, Result};
+pub use facade::{
+    DirectoryEntry, File, LatencyHistogram, Metadata, OpenOptions, ReadDir, Volume, VolumeOptions,
+    VolumeStats,
+};
+pub use flags::{ExtendedFlags, FLAG_APPEND, FLAG_IMMUTABLE, FLAG_NO_ATIME, FLAG_NO_DUMP};
+pub use handle::{HandleId, OpenFlags};
+pub use namespace::{DirEntry, RenameFlags};
+pub use session::MkfsOptions;
 pub use syncline_format::ObjectNo;
 pub use syncline_format::item::Timestamp;
+pub use syncline_store::{RecoverySummary, VolumeInfo};
+pub use xattr::SetXattr;

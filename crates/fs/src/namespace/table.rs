@@ -122,11 +122,15 @@ impl Inode {
             number,
             handles: Default::default(),
             recently_used: Default::default(),
+            truncated_to_zero: Default::default(),
             state: parking_lot::RwLock::new(InodeState {
                 item,
                 item_dirty: false,
                 gone: false,
+                dying: false,
                 linkable: false,
+                default_acl: None,
+                has_capabilities: None,
                 data,
             }),
         }

@@ -1,0 +1,241 @@
+//! [`File`].
+
+use super::metadata::{Metadata, from_system_time};
+use super::volume::Shared;
+use crate::{Error, FallocateMode, HandleId, OpenFlags, SeekWhat, SetAttr, SetTime, SyncScope};
+use parking_lot::Mutex;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+/// An open file of a [`Volume`](crate::Volume).
+///
+/// Reading, writing and seeking work on `File` and on `&File`; all threads share one position, as with
+/// [`std::fs::File`]. [`File::read_at`] and [`File::write_at`] do not use it. Dropping a file does not sync it, and
+/// errors of closing are lost: call [`File::sync_all`] first.
+///
+/// ```
+/// use std::io::{Read, Seek, SeekFrom, Write};
+/// use syncline::{OpenOptions, Volume};
+///
+/// let volume = Volume::create_in_memory(64 << 20)?;
+/// let mut file = OpenOptions::new().read(true).write(true).create(true).open(&volume, "greeting")?;
+/// file.write_all(b"hello")?;
+/// file.write_at(b"J", 0)?;
+/// file.sync_all()?;
+/// file.seek(SeekFrom::Start(0))?;
+/// let mut text = String::new();
+/// file.read_to_string(&mut text)?;
+/// assert_eq!(text, "Jello");
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub struct File {
+    shared: Arc<Shared>,
+    handle: HandleId,
+    flags: OpenFlags,
+    position: Mutex<u64>,
+}
+
+impl File {
+    pub(super) fn new(shared: Arc<Shared>, handle: HandleId, flags: OpenFlags) -> File {
+        File { shared, handle, flags, position: Mutex::new(0) }
+    }
+
+    /// The engine's handle, for adapters.
+    pub fn handle(&self) -> HandleId {
+        self.handle
+    }
+
+    /// Reads at an offset; fewer bytes than asked for only at the end of the file.
+    pub fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
+        Ok(self.shared.fs.read(self.handle, offset, into)?)
+    }
+
+    /// Fills `into` from an offset. Errors: `UnexpectedEof`.
+    pub fn read_exact_at(&self, into: &mut [u8], offset: u64) -> io::Result<()> {
+        if self.read_at(into, offset)? < into.len() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(())
+    }
+
+    /// Writes at an offset (at the end if the file was opened for appending); returns how much was written.
+    pub fn write_at(&self, data: &[u8], offset: u64) -> io::Result<usize> {
+        Ok(self.put(data, offset)?.1)
+    }
+
+    /// Writes all of `data` at an offset. Errors: `StorageFull` among others; part of it may be written then.
+    pub fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        let mut done = 0;
+        while done < data.len() {
+            done += self.write_at(&data[done..], offset + done as u64)?;
+        }
+        Ok(())
+    }
+
+    fn put(&self, data: &[u8], offset: u64) -> crate::Result<(u64, usize)> {
+        let shared = &self.shared;
+        let (at, count, scope) = shared.fs.write_unsynced(&shared.context, self.handle, offset, data)?;
+        if let Some(scope) = scope {
+            self.sync(scope)?;
+        }
+        Ok((at, count))
+    }
+
+    /// Makes content and attributes durable, and with them every earlier change of names on the volume (C1).
+    pub fn sync_all(&self) -> io::Result<()> {
+        Ok(self.sync(SyncScope::All)?)
+    }
+
+    /// Makes the content durable, with what is needed to read it back.
+    pub fn sync_data(&self) -> io::Result<()> {
+        Ok(self.sync(SyncScope::Data)?)
+    }
+
+    fn sync(&self, scope: SyncScope) -> crate::Result<()> {
+        let start = Instant::now();
+        let result = self.shared.fs.sync_handle(self.handle, scope);
+        self.shared.sync_latency.record(start.elapsed());
+        result
+    }
+
+    /// Truncates or extends (with a hole).
+    pub fn set_len(&self, size: u64) -> io::Result<()> {
+        self.set(SetAttr { size: Some(size), ..SetAttr::default() })
+    }
+
+    /// Attributes.
+    pub fn metadata(&self) -> io::Result<Metadata> {
+        Ok(Metadata::new(self.shared.fs.handle_attr(self.handle)?))
+    }
+
+    /// Sets the permission bits.
+    pub fn set_permissions(&self, mode: u32) -> io::Result<()> {
+        self.set(SetAttr { mode: Some(mode), ..SetAttr::default() })
+    }
+
+    /// Sets the times that are given.
+    pub fn set_times(&self, accessed: Option<SystemTime>, modified: Option<SystemTime>) -> io::Result<()> {
+        let at = |time: Option<SystemTime>| time.map(|time| SetTime::At(from_system_time(time)));
+        self.set(SetAttr { accessed: at(accessed), modified: at(modified), ..SetAttr::default() })
+    }
+
+    fn set(&self, set: SetAttr) -> io::Result<()> {
+        let shared = &self.shared;
+        let number = shared.fs.handle_inode(self.handle)?;
+        shared.fs.setattr(&shared.context, number, &set, Some(self.handle))?;
+        Ok(())
+    }
+
+    /// Allocates space for a range, so that writes to it do not run out of space; the file grows if need be.
+    pub fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.fallocate(FallocateMode::Allocate { keep_size: false }, offset, len)
+    }
+
+    /// Gives a range's space back; it reads as zeros. The size stays.
+    pub fn punch_hole(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.fallocate(FallocateMode::PunchHole, offset, len)
+    }
+
+    /// Any form of `fallocate`.
+    pub fn fallocate(&self, mode: FallocateMode, offset: u64, len: u64) -> io::Result<()> {
+        let shared = &self.shared;
+        Ok(shared.fs.fallocate(&shared.context, self.handle, mode, offset, len)?)
+    }
+
+    /// Offset of the next data at or behind `offset`; `None` if only a hole follows.
+    pub fn seek_data(&self, offset: u64) -> io::Result<Option<u64>> {
+        self.seek_what(offset, SeekWhat::Data)
+    }
+
+    /// Offset of the next hole at or behind `offset` (the end of the file is one); `None` beyond the end.
+    pub fn seek_hole(&self, offset: u64) -> io::Result<Option<u64>> {
+        self.seek_what(offset, SeekWhat::Hole)
+    }
+
+    fn seek_what(&self, offset: u64, what: SeekWhat) -> io::Result<Option<u64>> {
+        match self.shared.fs.seek(self.handle, offset, what) {
+            Ok(offset) => Ok(Some(offset)),
+            Err(Error::NoSuchDevice) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl Read for &File {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let mut position = self.position.lock();
+        let count = self.read_at(into, *position)?;
+        *position += count as u64;
+        Ok(count)
+    }
+}
+
+impl Write for &File {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        let mut position = self.position.lock();
+        let (at, count) = self.put(data, *position)?;
+        *position = at + count as u64;
+        Ok(count)
+    }
+
+    /// Nothing is buffered in the handle: returns at once. Use [`File::sync_data`] for durability.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Seek for &File {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let mut position = self.position.lock();
+        let target = match to {
+            SeekFrom::Start(offset) => Some(offset),
+            SeekFrom::Current(by) => position.checked_add_signed(by),
+            SeekFrom::End(by) => self.metadata()?.len().checked_add_signed(by),
+        };
+        let target = target.filter(|&target| target <= i64::MAX as u64);
+        *position = target.ok_or(Error::Invalid("a position before the start or beyond the largest file"))?;
+        Ok(*position)
+    }
+}
+
+impl Read for File {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        (&*self).read(into)
+    }
+}
+
+impl Write for File {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        (&*self).write(data)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        (&*self).flush()
+    }
+}
+
+impl Seek for File {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        (&*self).seek(to)
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        match self.shared.fs.release(self.handle) {
+            // After `Volume::close` there is nothing left to release.
+            Ok(()) | Err(Error::BadHandle) => {}
+            Err(error) => tracing::warn!(%error, "closing a file failed"),
+        }
+        if self.flags.write {
+            self.shared.kick();
+        }
+    }
+}
+
+impl std::fmt::Debug for File {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("File").field("handle", &self.handle).field("flags", &self.flags).finish()
+    }
+}

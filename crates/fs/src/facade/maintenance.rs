@@ -1,0 +1,96 @@
+//! The thread that keeps a volume in shape: writeback by age, destaging, checkpoints.
+
+use crate::{Clock, Fs};
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How often maintenance looks for something to do.
+const PERIOD: Duration = Duration::from_millis(100);
+/// Pages that one call of [`Fs::maintain`] may deal with.
+const BUDGET_PAGES: usize = 4096;
+
+#[derive(Default)]
+struct Signal {
+    kicked: bool,
+    stop: bool,
+}
+
+#[derive(Default)]
+struct Control {
+    signal: Mutex<Signal>,
+    changed: Condvar,
+}
+
+/// Runs [`Fs::maintain`] until dropped.
+pub(super) struct Maintenance {
+    control: Arc<Control>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Maintenance {
+    /// Starts the thread. Errors: the system's, when it gives no thread.
+    pub(super) fn start(fs: Arc<Fs>, clock: Arc<dyn Clock>) -> std::io::Result<Maintenance> {
+        let control = Arc::new(Control::default());
+        let of_thread = control.clone();
+        let thread = std::thread::Builder::new()
+            .name("syncline-maintain".to_owned())
+            .spawn(move || run(&fs, &*clock, &of_thread))?;
+        Ok(Maintenance { control, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Makes the thread look now.
+    pub(super) fn kick(&self) {
+        self.control.signal.lock().kicked = true;
+        self.control.changed.notify_one();
+    }
+
+    /// Stops the thread and waits until it has ended.
+    pub(super) fn stop(&self) {
+        self.control.signal.lock().stop = true;
+        self.control.changed.notify_one();
+        if let Some(thread) = self.thread.lock().take()
+            && thread.join().is_err()
+        {
+            tracing::error!(
+                "the maintenance thread panicked; the volume was not written back in the background"
+            );
+        }
+    }
+}
+
+impl Drop for Maintenance {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn run(fs: &Fs, clock: &dyn Clock, control: &Control) {
+    let mut reported = None;
+    loop {
+        {
+            let mut signal = control.signal.lock();
+            if !signal.kicked && !signal.stop {
+                control.changed.wait_for(&mut signal, PERIOD);
+            }
+            signal.kicked = false;
+            if signal.stop {
+                return;
+            }
+        }
+        loop {
+            match fs.maintain(clock.now(), BUDGET_PAGES) {
+                Ok(true) if !control.signal.lock().stop => {}
+                Ok(_) => break,
+                Err(error) => {
+                    if reported.as_ref() != Some(&error) {
+                        tracing::error!(%error, "writing in the background failed");
+                        reported = Some(error);
+                    }
+                    break;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! From paths to inodes.
+
+use super::volume::Shared;
+use crate::{Attr, Error, Result};
+use std::collections::VecDeque;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use syncline_format::ObjectNo;
+use syncline_format::item::{MODE_DIRECTORY, MODE_SYMLINK, MODE_TYPE_MASK};
+
+/// Most symbolic links on the way to one file.
+const SYMLINKS_MAX: u32 = 40;
+/// Longest path, as on Linux.
+const PATH_BYTES_MAX: usize = 4096;
+
+/// Where a path leads.
+pub(super) struct Place {
+    /// The directory of the last name.
+    pub(super) parent: ObjectNo,
+    /// The last name; empty when the path ends in the root, `.` or `..`.
+    pub(super) name: Vec<u8>,
+    /// What is there, if anything.
+    pub(super) attr: Option<Attr>,
+    /// The path ends in a slash: only a directory will do.
+    pub(super) wants_directory: bool,
+}
+
+impl Place {
+    /// What is there. Errors: `NotFound`, `NotDirectory`.
+    pub(super) fn existing(self) -> Result<Attr> {
+        let attr = self.attr.ok_or(Error::NotFound)?;
+        if self.wants_directory && attr.mode & MODE_TYPE_MASK != MODE_DIRECTORY {
+            return Err(Error::NotDirectory);
+        }
+        Ok(attr)
+    }
+
+    /// The last name, for an operation that makes or removes it. Errors: `Exists` for the root and `..`.
+    pub(super) fn named(self) -> Result<(ObjectNo, Vec<u8>)> {
+        if self.name.is_empty() { Err(Error::Exists) } else { Ok((self.parent, self.name)) }
+    }
+}
+
+impl Shared {
+    /// Follows a path; a symbolic link in the last place only if `follow`.
+    ///
+    /// Errors: `NotFound` (also for an empty path), `NotDirectory`, `SymlinkLoop`, `NameTooLong`, `Invalid`.
+    pub(super) fn resolve(&self, path: &Path, follow: bool) -> Result<Place> {
+        let bytes = path.as_os_str().as_bytes();
+        if bytes.is_empty() {
+            return Err(Error::NotFound);
+        }
+        if bytes.len() > PATH_BYTES_MAX {
+            return Err(Error::NameTooLong);
+        }
+        // A name that is replaced while its inode is being looked at is looked up again.
+        loop {
+            match self.walk(bytes, follow) {
+                Err(Error::Stale) => {}
+                result => return result,
+            }
+        }
+    }
+
+    fn walk(&self, path: &[u8], follow: bool) -> Result<Place> {
+        let mut rest: VecDeque<Vec<u8>> = VecDeque::new();
+        let mut wants_directory = path.ends_with(b"/");
+        push_front(&mut rest, path);
+        let mut links = 0;
+        let mut current = ObjectNo::ROOT_DIR;
+        loop {
+            let Some(name) = rest.pop_front() else {
+                let attr = Some(self.fs.getattr(current)?);
+                return Ok(Place { parent: current, name: Vec::new(), attr, wants_directory });
+            };
+            let entry = match self.fs.lookup(current, &name) {
+                Ok(entry) => entry.attr,
+                Err(Error::NotFound) if rest.is_empty() => {
+                    return Ok(Place { parent: current, name, attr: None, wants_directory });
+                }
+                Err(error) => return Err(error),
+            };
+            let file_type = entry.mode & MODE_TYPE_MASK;
+            let last = rest.is_empty();
+            if file_type == MODE_SYMLINK && (!last || follow || wants_directory) {
+                links += 1;
+                if links > SYMLINKS_MAX {
+                    return Err(Error::SymlinkLoop);
+                }
+                let target = self.fs.readlink(entry.inode)?;
+                if target.starts_with(b"/") {
+                    current = ObjectNo::ROOT_DIR;
+                }
+                wants_directory |= last && target.ends_with(b"/");
+                push_front(&mut rest, &target);
+                continue;
+            }
+            if last && name != b".." {
+                return Ok(Place { parent: current, name, attr: Some(entry), wants_directory });
+            }
+            if file_type != MODE_DIRECTORY {
+                return Err(Error::NotDirectory);
+            }
+            current = entry.inode;
+        }
+    }
+}
+
+/// Puts a path's names in front of what is still to be walked.
+fn push_front(rest: &mut VecDeque<Vec<u8>>, path: &[u8]) {
+    for name in path.split(|&byte| byte == b'/').rev() {
+        if !name.is_empty() && name != b"." {
+            rest.push_front(name.to_vec());
+        }
+    }
+}

@@ -1,0 +1,476 @@
+//! [`Volume`].
+
+use super::file::File;
+use super::histogram::LatencyHistogram;
+use super::maintenance::Maintenance;
+use super::metadata::Metadata;
+use super::open::OpenOptions;
+use super::read_dir::ReadDir;
+use super::volume_options::VolumeOptions;
+use crate::{
+    Attr, Context, Error, Fs, MkfsOptions, ObjectNo, RenameFlags, SetAttr, SetXattr, SystemClock,
+    SystemEntropy, VolumeSpace,
+};
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+use syncline_device::{Device, DeviceCounters, FileDevice, MemoryDevice};
+use syncline_format::BLOCK_BYTES;
+use syncline_format::item::{MODE_DIRECTORY, MODE_TYPE_MASK};
+use syncline_store::Load;
+
+/// What a volume's handles share.
+pub(super) struct Shared {
+    pub(super) fs: Arc<Fs>,
+    pub(super) context: Context,
+    pub(super) sync_latency: LatencyHistogram,
+    maintenance: Option<Maintenance>,
+}
+
+impl Shared {
+    /// Wakes the maintenance thread.
+    pub(super) fn kick(&self) {
+        if let Some(maintenance) = &self.maintenance {
+            maintenance.kick();
+        }
+    }
+}
+
+/// An open volume: a filesystem inside this process.
+///
+/// Paths are relative to the volume's root. Methods take `&self` and may be called from any thread; clones are the same
+/// volume. A thread writes un-synced data in the background until the last clone and the last [`File`] are dropped.
+///
+/// Dropping a volume without [`Volume::close`] loses nothing that was synced; closing it writes the rest too.
+///
+/// ```
+/// use syncline::Volume;
+///
+/// let volume = Volume::create_in_memory(64 << 20)?;
+/// volume.create_dir("notes")?;
+/// volume.write("notes/today", "sync less, keep more")?;
+/// volume.rename("notes/today", "notes/yesterday")?;
+/// volume.sync_all()?;
+/// assert_eq!(volume.read("notes/yesterday")?, b"sync less, keep more");
+/// volume.close()?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Volume {
+    shared: Arc<Shared>,
+}
+
+/// What a volume has done and how full it is.
+#[derive(Debug, Clone)]
+pub struct VolumeStats {
+    /// Latencies of file syncs made through this volume; their number is the histogram's count.
+    pub sync_latency: LatencyHistogram,
+    /// Reads, writes and flushes of the device.
+    pub device: DeviceCounters,
+    /// How full journal and caches are.
+    pub load: Load,
+    /// Space.
+    pub space: VolumeSpace,
+}
+
+impl Volume {
+    /// Makes an empty volume and opens it. With [`MkfsOptions::size_bytes`], `path` becomes an image file of that
+    /// size; otherwise it is an existing image file or block device, which is used as it is.
+    ///
+    /// Errors: `AlreadyExists` if there is a volume or another filesystem on it already.
+    ///
+    /// ```no_run
+    /// use syncline::{MkfsOptions, Volume};
+    ///
+    /// let volume =
+    ///     Volume::create("data.img", &MkfsOptions { size_bytes: Some(1 << 30), ..MkfsOptions::default() })?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn create(path: impl AsRef<Path>, options: &MkfsOptions) -> io::Result<Volume> {
+        let path = path.as_ref();
+        if path.exists()
+            && let Some(signature) = syncline_device::probe(path).map_err(Error::from)?
+        {
+            let message = format!(
+                "{} already holds {signature}; remove that first if it is not needed",
+                path.display()
+            );
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, message));
+        }
+        let is_file = !path.exists() || path.metadata()?.is_file();
+        let device = match options.size_bytes {
+            Some(bytes) if is_file => FileDevice::create(path, bytes),
+            _ => FileDevice::open(path, &syncline_device::OpenOptions::default()),
+        };
+        Volume::format_and_open(Arc::new(device.map_err(Error::from)?), options)
+    }
+
+    /// Opens the volume in an image file or on a block device, recovering it if it was not closed.
+    pub fn open(path: impl AsRef<Path>) -> io::Result<Volume> {
+        VolumeOptions::new().open(path)
+    }
+
+    /// Opens a volume with options.
+    pub fn open_with(path: impl AsRef<Path>, options: &VolumeOptions) -> io::Result<Volume> {
+        options.open(path)
+    }
+
+    /// Makes a volume of `bytes` bytes in memory; it takes only what is written to it.
+    pub fn create_in_memory(bytes: u64) -> io::Result<Volume> {
+        let device = Arc::new(MemoryDevice::new(bytes / BLOCK_BYTES as u64));
+        Volume::format_and_open(device, &MkfsOptions::default())
+    }
+
+    /// Opens the volume on any device.
+    pub fn on_device(device: Arc<dyn Device>, options: &VolumeOptions) -> io::Result<Volume> {
+        let fs = Fs::open(device, options.fs.clone(), options.clock.clone(), &*options.entropy)?;
+        let maintenance = if options.background && !options.fs.read_only {
+            Some(Maintenance::start(fs.clone(), options.clock.clone())?)
+        } else {
+            None
+        };
+        let shared = Shared {
+            fs,
+            context: options.context.clone(),
+            sync_latency: LatencyHistogram::default(),
+            maintenance,
+        };
+        Ok(Volume { shared: Arc::new(shared) })
+    }
+
+    fn format_and_open(device: Arc<dyn Device>, options: &MkfsOptions) -> io::Result<Volume> {
+        let entropy = SystemEntropy::default();
+        Fs::format(&*device, options, &SystemClock, &entropy, &mut |_, _| {})?;
+        Volume::on_device(device, &VolumeOptions::new())
+    }
+
+    /// Writes everything, removes unlinked files that were still open, and marks the volume clean. Files of the volume
+    /// that are still open are closed.
+    pub fn close(self) -> io::Result<()> {
+        if let Some(maintenance) = &self.shared.maintenance {
+            maintenance.stop();
+        }
+        Ok(self.shared.fs.close()?)
+    }
+
+    /// The engine, for adapters.
+    pub fn inner(&self) -> &Arc<Fs> {
+        &self.shared.fs
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    fn existing(&self, path: &Path, follow: bool) -> crate::Result<Attr> {
+        self.shared.resolve(path, follow)?.existing()
+    }
+
+    /// The place of a name that is to be made. A trailing slash is for directories only.
+    fn vacant(&self, path: &Path, directory: bool) -> crate::Result<(ObjectNo, Vec<u8>)> {
+        let place = self.shared.resolve(path, false)?;
+        if place.attr.is_some() {
+            return Err(Error::Exists);
+        }
+        if place.wants_directory && !directory {
+            return Err(Error::NotFound);
+        }
+        place.named()
+    }
+
+    /// Makes or empties a file and opens it for writing.
+    pub fn create_file(&self, path: impl AsRef<Path>) -> io::Result<File> {
+        OpenOptions::new().write(true).create(true).truncate(true).open(self, path)
+    }
+
+    /// Opens a file for reading.
+    pub fn open_file(&self, path: impl AsRef<Path>) -> io::Result<File> {
+        OpenOptions::new().read(true).open(self, path)
+    }
+
+    /// The whole content of a file.
+    pub fn read(&self, path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
+        use std::io::Read;
+        let file = self.open_file(path)?;
+        let mut content = Vec::new();
+        (&file).read_to_end(&mut content)?;
+        Ok(content)
+    }
+
+    /// The whole content of a file of text. Errors: `InvalidData` if it is not UTF-8.
+    pub fn read_to_string(&self, path: impl AsRef<Path>) -> io::Result<String> {
+        String::from_utf8(self.read(path)?).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    }
+
+    /// Makes or replaces a file's content. Not atomic: see [`Volume::rename`] for that.
+    pub fn write(&self, path: impl AsRef<Path>, content: impl AsRef<[u8]>) -> io::Result<()> {
+        let file = self.create_file(path)?;
+        (&file).write_all(content.as_ref())
+    }
+
+    /// Makes a directory.
+    pub fn create_dir(&self, path: impl AsRef<Path>) -> io::Result<()> {
+        let (parent, name) = self.vacant(path.as_ref(), true)?;
+        self.shared.fs.mkdir(&self.shared.context, parent, &name, 0o777)?;
+        Ok(())
+    }
+
+    /// Makes a directory and those above it that are missing.
+    pub fn create_dir_all(&self, path: impl AsRef<Path>) -> io::Result<()> {
+        let mut prefix = PathBuf::new();
+        for component in path.as_ref().components() {
+            prefix.push(component);
+            match self.create_dir(&prefix) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    if !self.metadata(&prefix)?.is_dir() {
+                        return Err(Error::NotDirectory.into());
+                    }
+                }
+                result => result?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes a name of a file; the file goes with its last name and its last open handle.
+    pub fn remove_file(&self, path: impl AsRef<Path>) -> io::Result<()> {
+        let place = self.shared.resolve(path.as_ref(), false)?;
+        if place.name.is_empty() {
+            return Err(Error::IsDirectory.into());
+        }
+        if place.wants_directory {
+            place.existing()?;
+            return Err(Error::IsDirectory.into());
+        }
+        Ok(self.shared.fs.unlink(place.parent, &place.name)?)
+    }
+
+    /// Removes an empty directory.
+    pub fn remove_dir(&self, path: impl AsRef<Path>) -> io::Result<()> {
+        let place = self.shared.resolve(path.as_ref(), false)?;
+        if place.name.is_empty() {
+            return Err(Error::Busy.into());
+        }
+        Ok(self.shared.fs.rmdir(place.parent, &place.name)?)
+    }
+
+    /// Removes a directory and everything in it. Symbolic links are removed, not followed.
+    pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> io::Result<()> {
+        let path = path.as_ref();
+        if !self.symlink_metadata(path)?.is_dir() {
+            return Err(Error::NotDirectory.into());
+        }
+        // Directories on the way down, each before those in it.
+        let mut directories = vec![path.to_owned()];
+        let mut next = 0;
+        while next < directories.len() {
+            for entry in self.read_dir(&directories[next])? {
+                let entry = entry?;
+                if entry.is_dir() {
+                    directories.push(entry.path());
+                } else {
+                    self.remove_file(entry.path())?;
+                }
+            }
+            next += 1;
+        }
+        directories.iter().rev().try_for_each(|directory| self.remove_dir(directory))
+    }
+
+    /// Renames atomically, replacing what has the new name. A crash shows the old file or the new one, whole (C3).
+    pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
+        self.rename_with(from, to, RenameFlags::default())
+    }
+
+    /// Renames with flags: refuse to replace, exchange, leave a whiteout.
+    pub fn rename_with(
+        &self,
+        from: impl AsRef<Path>,
+        to: impl AsRef<Path>,
+        flags: RenameFlags,
+    ) -> io::Result<()> {
+        let from = self.shared.resolve(from.as_ref(), false)?;
+        let to = self.shared.resolve(to.as_ref(), false)?;
+        if from.name.is_empty() || to.name.is_empty() {
+            return Err(Error::Busy.into());
+        }
+        let source = from.attr.as_ref().ok_or(Error::NotFound)?;
+        if (from.wants_directory || to.wants_directory) && source.mode & MODE_TYPE_MASK != MODE_DIRECTORY {
+            return Err(Error::NotDirectory.into());
+        }
+        let context = &self.shared.context;
+        Ok(self.shared.fs.rename(context, from.parent, &from.name, to.parent, &to.name, flags)?)
+    }
+
+    /// Gives a file another name.
+    pub fn hard_link(&self, original: impl AsRef<Path>, link: impl AsRef<Path>) -> io::Result<()> {
+        let attr = self.existing(original.as_ref(), false)?;
+        let (parent, name) = self.vacant(link.as_ref(), false)?;
+        self.shared.fs.link(attr.inode, parent, &name)?;
+        Ok(())
+    }
+
+    /// Makes a symbolic link.
+    pub fn symlink(&self, target: impl AsRef<Path>, link: impl AsRef<Path>) -> io::Result<()> {
+        let (parent, name) = self.vacant(link.as_ref(), false)?;
+        let target = target.as_ref().as_os_str().as_bytes();
+        self.shared.fs.symlink(&self.shared.context, parent, &name, target)?;
+        Ok(())
+    }
+
+    /// Target of a symbolic link.
+    pub fn read_link(&self, path: impl AsRef<Path>) -> io::Result<PathBuf> {
+        let attr = self.existing(path.as_ref(), false)?;
+        Ok(PathBuf::from(OsString::from_vec(self.shared.fs.readlink(attr.inode)?)))
+    }
+
+    /// Attributes of what a path leads to.
+    pub fn metadata(&self, path: impl AsRef<Path>) -> io::Result<Metadata> {
+        Ok(Metadata::new(self.existing(path.as_ref(), true)?))
+    }
+
+    /// Attributes of what a path names, be it a symbolic link.
+    pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> io::Result<Metadata> {
+        Ok(Metadata::new(self.existing(path.as_ref(), false)?))
+    }
+
+    /// Whether a path leads to something. Errors other than its absence are told.
+    pub fn try_exists(&self, path: impl AsRef<Path>) -> io::Result<bool> {
+        match self.existing(path.as_ref(), true) {
+            Ok(_) => Ok(true),
+            Err(Error::NotFound) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Iterates over a directory.
+    pub fn read_dir(&self, path: impl AsRef<Path>) -> io::Result<ReadDir> {
+        let path = path.as_ref();
+        let attr = self.existing(path, true)?;
+        let handle = self.shared.fs.opendir(attr.inode)?;
+        Ok(ReadDir::new(self.shared.clone(), handle, path.to_owned()))
+    }
+
+    /// The absolute path without symbolic links, `.` and `..`.
+    pub fn canonicalize(&self, path: impl AsRef<Path>) -> io::Result<PathBuf> {
+        let place = self.shared.resolve(path.as_ref(), true)?;
+        let mut names = Vec::new();
+        let mut directory = place.parent;
+        if !place.name.is_empty() {
+            names.push(place.name.clone());
+        }
+        place.existing()?;
+        while directory != ObjectNo::ROOT_DIR {
+            let (parent, name) = self.name_of(directory)?;
+            names.push(name);
+            directory = parent;
+        }
+        let mut path = PathBuf::from("/");
+        path.extend(names.iter().rev().map(|name| OsStr::from_bytes(name)));
+        Ok(path)
+    }
+
+    /// A directory's parent, and its name there.
+    fn name_of(&self, directory: ObjectNo) -> crate::Result<(ObjectNo, Vec<u8>)> {
+        let fs = &self.shared.fs;
+        let parent = fs.lookup(directory, b"..")?.attr.inode;
+        let handle = fs.opendir(parent)?;
+        let mut found = None;
+        let read = fs.readdir(handle, 2, &mut |entry| {
+            if entry.inode == directory {
+                found = Some(entry.name.to_vec());
+                return std::ops::ControlFlow::Break(());
+            }
+            std::ops::ControlFlow::Continue(())
+        });
+        fs.release(handle)?;
+        read?;
+        Ok((parent, found.ok_or(Error::NotFound)?))
+    }
+
+    /// Sets the permission bits of what a path leads to.
+    pub fn set_permissions(&self, path: impl AsRef<Path>, mode: u32) -> io::Result<()> {
+        self.set_attributes(path, &SetAttr { mode: Some(mode), ..SetAttr::default() })
+    }
+
+    /// Changes attributes of what a path leads to.
+    pub fn set_attributes(&self, path: impl AsRef<Path>, set: &SetAttr) -> io::Result<()> {
+        let attr = self.existing(path.as_ref(), true)?;
+        self.shared.fs.setattr(&self.shared.context, attr.inode, set, None)?;
+        Ok(())
+    }
+
+    /// An extended attribute's value; `None` if there is none of that name.
+    pub fn xattr(&self, path: impl AsRef<Path>, name: impl AsRef<OsStr>) -> io::Result<Option<Vec<u8>>> {
+        let attr = self.existing(path.as_ref(), true)?;
+        match self.shared.fs.xattr(&self.shared.context, attr.inode, name.as_ref().as_bytes()) {
+            Ok(value) => Ok(Some(value)),
+            Err(Error::NoAttribute) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Sets an extended attribute. The name starts with `user.`, `trusted.` or `security.`.
+    pub fn set_xattr(
+        &self,
+        path: impl AsRef<Path>,
+        name: impl AsRef<OsStr>,
+        value: impl AsRef<[u8]>,
+    ) -> io::Result<()> {
+        let attr = self.existing(path.as_ref(), true)?;
+        let (name, value) = (name.as_ref().as_bytes(), value.as_ref());
+        Ok(self.shared.fs.set_xattr(&self.shared.context, attr.inode, name, value, SetXattr::Any)?)
+    }
+
+    /// Removes an extended attribute.
+    pub fn remove_xattr(&self, path: impl AsRef<Path>, name: impl AsRef<OsStr>) -> io::Result<()> {
+        let attr = self.existing(path.as_ref(), true)?;
+        Ok(self.shared.fs.remove_xattr(&self.shared.context, attr.inode, name.as_ref().as_bytes())?)
+    }
+
+    /// Names of all extended attributes.
+    pub fn list_xattrs(&self, path: impl AsRef<Path>) -> io::Result<Vec<OsString>> {
+        let attr = self.existing(path.as_ref(), true)?;
+        let names = self.shared.fs.list_xattrs(&self.shared.context, attr.inode)?;
+        let names = names.split(|&byte| byte == 0).filter(|name| !name.is_empty());
+        Ok(names.map(|name| OsString::from_vec(name.to_vec())).collect())
+    }
+
+    /// Space and limits.
+    pub fn statfs(&self) -> VolumeSpace {
+        self.shared.fs.statfs()
+    }
+
+    /// Makes everything on the volume durable, un-synced data of all files included.
+    pub fn sync_all(&self) -> io::Result<()> {
+        let start = Instant::now();
+        let result = self.shared.fs.sync_all();
+        self.shared.sync_latency.record(start.elapsed());
+        Ok(result?)
+    }
+
+    /// Writes a checkpoint, so that the next open has little to recover. Not needed for durability.
+    pub fn checkpoint(&self) -> io::Result<()> {
+        Ok(self.shared.fs.checkpoint()?)
+    }
+
+    /// What the volume has done and how full it is.
+    pub fn stats(&self) -> VolumeStats {
+        let fs = &self.shared.fs;
+        VolumeStats {
+            sync_latency: self.shared.sync_latency.clone(),
+            device: fs.store.device().counters(),
+            load: fs.store.load(),
+            space: fs.statfs(),
+        }
+    }
+}
+
+impl std::fmt::Debug for Volume {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Volume").field("info", &self.shared.fs.volume_info()).finish()
+    }
+}

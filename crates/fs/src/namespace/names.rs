@@ -1,0 +1,97 @@
+//! Directory entries in the tree: one item per entry, keyed by the name's hash.
+//!
+//! Names whose hashes collide take the next free slot of [`NAME_PROBES`] consecutive ones. A lookup reads the whole
+//! probe range and compares names, so removing an entry never hides another, entries never move, and a slot can serve
+//! as a directory cookie.
+
+use crate::{Error, Fs, Result};
+use std::ops::ControlFlow;
+use syncline_format::item::{DirentItem, NAME_BYTES_MAX};
+use syncline_format::{FormatError, Key, NAME_PROBES, ObjectNo, name_hash};
+
+/// An entry that was found, and where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FoundEntry {
+    pub(crate) slot: u64,
+    pub(crate) inode: ObjectNo,
+    pub(crate) file_type: u8,
+}
+
+/// What a directory holds under a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Slot {
+    Taken(FoundEntry),
+    /// No such name; it would go here.
+    Free(u64),
+    /// No such name, and no room for it: its hash collides with that of eight others.
+    Full,
+}
+
+impl Slot {
+    pub(crate) fn found(self) -> Option<FoundEntry> {
+        match self {
+            Slot::Taken(found) => Some(found),
+            Slot::Free(_) | Slot::Full => None,
+        }
+    }
+}
+
+/// Whether a name may be given to something. Errors: `NotFound` when empty, `NameTooLong`, `Invalid`.
+pub(crate) fn check_name(name: &[u8]) -> Result<()> {
+    if name.is_empty() {
+        return Err(Error::NotFound);
+    }
+    if name.len() > NAME_BYTES_MAX {
+        return Err(Error::NameTooLong);
+    }
+    if name.contains(&b'/') || name.contains(&0) {
+        return Err(Error::Invalid("a name contains neither '/' nor NUL"));
+    }
+    if name == b"." || name == b".." {
+        return Err(Error::Invalid("'.' and '..' always name directories and cannot be changed"));
+    }
+    Ok(())
+}
+
+impl Fs {
+    /// Looks a name up in the tree.
+    pub(crate) fn find_name(&self, directory: ObjectNo, name: &[u8]) -> Result<Slot> {
+        let first = name_hash(self.hash_seed, name);
+        let mut taken = 0u8;
+        let mut found: std::result::Result<Option<FoundEntry>, FormatError> = Ok(None);
+        let from = Key::dirent(directory, first);
+        let end = Key::dirent(directory, first + NAME_PROBES);
+        self.store.scan(from, end, &mut |key, value| {
+            taken |= 1 << (key.offset - first);
+            match DirentItem::decode(value) {
+                Ok(dirent) if dirent.name == name => {
+                    let (inode, file_type) = (dirent.inode, dirent.file_type);
+                    found = Ok(Some(FoundEntry { slot: key.offset, inode, file_type }));
+                    ControlFlow::Break(())
+                }
+                Ok(_) => ControlFlow::Continue(()),
+                Err(error) => {
+                    found = Err(error);
+                    ControlFlow::Break(())
+                }
+            }
+        })?;
+        if let Some(found) = found? {
+            return Ok(Slot::Taken(found));
+        }
+        let free = u64::from(taken.trailing_ones());
+        Ok(if free < NAME_PROBES { Slot::Free(first + free) } else { Slot::Full })
+    }
+
+    /// The entry of that name. Errors: `NotFound`.
+    pub(crate) fn find_entry(&self, directory: ObjectNo, name: &[u8]) -> Result<FoundEntry> {
+        self.find_name(directory, name)?.found().ok_or(Error::NotFound)
+    }
+}
+
+const _: () = assert!(NAME_PROBES == 8, "find_name keeps the taken slots in a u8");
+
+/// The value of a directory entry's item.
+pub(crate) fn dirent_value(inode: ObjectNo, mode: u32, name: &[u8]) -> Vec<u8> {
+    DirentItem { inode, file_type: (mode >> 12) as u8, name: name.to_vec() }.encode()
+}

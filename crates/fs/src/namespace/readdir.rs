@@ -1,0 +1,127 @@
+//! Reading directories.
+//!
+//! An entry's cookie is its key: the hash slot of its name. Entries never move, so whatever is removed or added
+//! meanwhile makes no other entry be skipped or doubled. `.` has cookie 1, `..` has 2; real slots are above.
+
+use super::names::FoundEntry;
+use crate::{Attr, Entry, Error, Fs, HandleId, Result};
+use std::ops::ControlFlow;
+use syncline_format::item::{DirentItem, MODE_DIRECTORY};
+use syncline_format::{Key, NAME_HASH_MIN, ObjectNo};
+
+/// Cookie of `.`.
+const COOKIE_DOT: u64 = 1;
+/// Cookie of `..`.
+const COOKIE_DOT_DOT: u64 = 2;
+const _: () = assert!(COOKIE_DOT_DOT < NAME_HASH_MIN);
+
+/// `d_type` of a directory.
+const DIRECTORY_TYPE: u8 = (MODE_DIRECTORY >> 12) as u8;
+
+/// One entry as [`Fs::readdir`] shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DirEntry<'a> {
+    /// Position of this entry; reading on from it continues with the next.
+    pub cookie: u64,
+    /// Inode number.
+    pub inode: ObjectNo,
+    /// `d_type`: the mode's type bits shifted right by 12.
+    pub file_type: u8,
+    /// 1 to 255 bytes.
+    pub name: &'a [u8],
+}
+
+impl Fs {
+    /// Visits the entries behind `cookie` (0 starts with `.`) until the visitor breaks.
+    ///
+    /// Errors: `BadHandle`, `NotDirectory`, corruption.
+    pub fn readdir(
+        &self,
+        handle: HandleId,
+        cookie: u64,
+        visit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let open = self.open_file(handle)?;
+        let number = open.inode.number;
+        let (parent, dead) = {
+            let state = open.inode.state.read();
+            if !state.item.is_directory() {
+                return Err(Error::NotDirectory);
+            }
+            (state.item.parent, state.is_dead())
+        };
+        if dead {
+            return Ok(());
+        }
+        self.touch_accessed(&open.inode, open.flags.no_atime);
+        let dots = [(COOKIE_DOT, number, b".".as_slice()), (COOKIE_DOT_DOT, parent, b"..".as_slice())];
+        for (dot, inode, name) in dots {
+            let entry = DirEntry { cookie: dot, inode, file_type: DIRECTORY_TYPE, name };
+            if cookie < dot && visit(entry).is_break() {
+                return Ok(());
+            }
+        }
+        let mut damaged = Ok(());
+        let from = Key::dirent(number, cookie.saturating_add(1).max(NAME_HASH_MIN));
+        self.store.scan(from, Key::xattr(number, 0), &mut |key, value| match DirentItem::decode(value) {
+            Ok(dirent) => visit(DirEntry {
+                cookie: key.offset,
+                inode: dirent.inode,
+                file_type: dirent.file_type,
+                name: &dirent.name,
+            }),
+            Err(error) => {
+                damaged = Err(error);
+                ControlFlow::Break(())
+            }
+        })?;
+        Ok(damaged?)
+    }
+
+    /// Like [`Fs::readdir`], with the attributes of each entry. What is removed during the call is left out.
+    pub fn readdir_plus(
+        &self,
+        handle: HandleId,
+        cookie: u64,
+        visit: &mut dyn FnMut(DirEntry<'_>, Attr) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let mut failed = Ok(());
+        self.readdir(handle, cookie, &mut |entry| match self.getattr(entry.inode) {
+            Ok(attr) => visit(entry, attr),
+            Err(Error::Stale) => ControlFlow::Continue(()),
+            Err(error) => {
+                failed = Err(error);
+                ControlFlow::Break(())
+            }
+        })?;
+        failed
+    }
+
+    /// The inode that a name leads to. `.` and `..` are understood.
+    ///
+    /// Errors: `NotFound`, `NotDirectory`, `NameTooLong`, corruption.
+    pub fn lookup(&self, parent: ObjectNo, name: &[u8]) -> Result<Entry> {
+        let directory = self.directory(parent)?;
+        let inode = {
+            // Held until the inode is in hand, so that a name that is replaced meanwhile never seems to be missing.
+            let state = directory.state.read();
+            match name {
+                b"." => directory.clone(),
+                b".." => self.inode(state.item.parent)?,
+                _ if name.len() > syncline_format::item::NAME_BYTES_MAX => return Err(Error::NameTooLong),
+                _ if state.is_dead() => return Err(Error::NotFound),
+                _ => {
+                    let FoundEntry { inode, .. } = self.find_entry(parent, name)?;
+                    self.inode(inode).map_err(|error| match error {
+                        Error::NotFound => {
+                            let what = "a directory entry names an inode that does not exist";
+                            Error::Inconsistent { object: parent, what }
+                        }
+                        other => other,
+                    })?
+                }
+            }
+        };
+        Ok(self.entry(&inode))
+    }
+}

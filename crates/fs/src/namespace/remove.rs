@@ -1,0 +1,234 @@
+//! Removing names, and inodes that have lost their last one.
+//!
+//! An inode without a name lives on while it has handles: its orphan item is in the batch that removed the name. The
+//! last close, or the next mount, reaps it: extended attributes first, content piecewise, the inode itself with the
+//! last piece. What has neither content nor attributes nor handles goes in the batch that removes its name.
+
+use super::change::{Change, Locked, estimate};
+use super::names::check_name;
+use crate::flags::{forbid_change, forbid_removal_in};
+use crate::inode::{Inode, InodeState};
+use crate::{Error, Fs, Result};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use syncline_format::batch::{BATCH_HEADER_BYTES, DELETE_BYTES};
+use syncline_format::item::OrphanReason;
+use syncline_format::{Key, Kind, ObjectNo};
+use syncline_store::{Batch, Class, Estimate};
+
+/// Items of an inode that one batch of its removal deletes at most.
+const REAP_ITEMS_MAX: usize = 256;
+
+/// What `remove_name` is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Removal {
+    File,
+    Directory,
+}
+
+impl Fs {
+    /// Removes a name of anything but a directory. Errors: `NotFound`, `IsDirectory`, `NotDirectory`, `NotPermitted`
+    /// (immutable or append-only), name errors, `ReadOnly`.
+    pub fn unlink(&self, parent: ObjectNo, name: &[u8]) -> Result<()> {
+        check_name(name)?;
+        self.remove_name(parent, name, Removal::File)
+    }
+
+    /// Removes an empty directory. Errors: `NotFound`, `NotDirectory`, `NotEmpty`, `Invalid` for `.`, `NotPermitted`,
+    /// `ReadOnly`.
+    pub fn rmdir(&self, parent: ObjectNo, name: &[u8]) -> Result<()> {
+        if name == b".." {
+            return Err(Error::NotEmpty);
+        }
+        check_name(name)?;
+        self.remove_name(parent, name, Removal::Directory)
+    }
+
+    fn remove_name(&self, parent: ObjectNo, name: &[u8], what: Removal) -> Result<()> {
+        self.check_writable()?;
+        let directory = self.directory(parent)?;
+        loop {
+            let found = self.find_entry(parent, name)?;
+            let inode = match self.inode(found.inode) {
+                Ok(inode) => inode,
+                Err(Error::NotFound) if self.find_name(parent, name)?.found().as_ref() != Some(&found) => {
+                    continue;
+                }
+                Err(Error::NotFound) => {
+                    let what = "a directory entry names an inode that does not exist";
+                    return Err(Error::Inconsistent { object: parent, what });
+                }
+                Err(error) => return Err(error),
+            };
+            let permit = self.admit(Class::Normal, estimate(2, 4, 0, 0))?;
+            let locked = Locked::new(&[&directory, &inode]);
+            if locked.state(parent).is_dead() {
+                return Err(Error::NotFound);
+            }
+            if self.find_name(parent, name)?.found().as_ref() != Some(&found) {
+                continue;
+            }
+            check_removable(&locked, parent, inode.number, what)?;
+            let mut change = Change::new(locked);
+            change.batch.delete(Key::dirent(parent, found.slot));
+            let now = self.clock.now();
+            let item = change.item(parent);
+            item.entries = item.entries.saturating_sub(1);
+            item.modified = now;
+            item.changed = now;
+            if what == Removal::Directory {
+                item.nlink = item.nlink.saturating_sub(1);
+            }
+            self.drop_link(&mut change, &inode)?;
+            drop(change.commit(self, permit)?);
+            drop(directory);
+            return self.reap_if_unused(&inode);
+        }
+    }
+
+    /// Takes one name off an inode inside an operation; a directory loses everything, since it was empty.
+    pub(crate) fn drop_link(&self, change: &mut Change<'_>, inode: &Arc<Inode>) -> Result<()> {
+        let number = inode.number;
+        let now = self.clock.now();
+        let item = change.item(number);
+        item.changed = now;
+        item.nlink = if item.is_directory() { 0 } else { item.nlink.saturating_sub(1) };
+        if item.nlink > 0 {
+            return Ok(());
+        }
+        let is_symlink = item.is_symlink();
+        change.locked.state_mut(number).linkable = false;
+        if self.is_bare(change.state(number), inode)? {
+            if is_symlink {
+                change.batch.delete(Key::symlink(number));
+            }
+            change.remove_inode(number);
+        } else {
+            change.batch.put(Key::orphan(number), &OrphanReason::Unlinked.encode());
+        }
+        Ok(())
+    }
+
+    /// Whether nothing but the inode itself has to be removed, and nobody has it open.
+    fn is_bare(&self, state: &InodeState, inode: &Inode) -> Result<bool> {
+        if inode.handles.load(Ordering::SeqCst) > 0 {
+            return Ok(false);
+        }
+        let item = &state.item;
+        if item.is_regular() && (item.size > 0 || item.blocks > 0 || state.data.has_dirty()) {
+            return Ok(false);
+        }
+        Ok(self.xattr_keys(inode.number, 1)?.is_empty())
+    }
+
+    /// Keys of up to `count` extended attribute items of an inode.
+    fn xattr_keys(&self, number: ObjectNo, count: usize) -> Result<Vec<Key>> {
+        let mut keys = Vec::new();
+        self.store.scan(Key::xattr(number, 0), Key::extent(number, 0), &mut |key, _| {
+            keys.push(key);
+            if keys.len() < count { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+        Ok(keys)
+    }
+
+    /// Removes an inode that has neither names nor handles any more; for any other one there is nothing to do.
+    pub(crate) fn reap_if_unused(&self, inode: &Arc<Inode>) -> Result<()> {
+        {
+            let mut state = inode.state.write();
+            if state.item.nlink > 0 || inode.handles.load(Ordering::SeqCst) > 0 {
+                return Ok(());
+            }
+            if state.gone {
+                drop(state);
+                self.inodes.remove(inode.number);
+                return Ok(());
+            }
+            // From here on nobody can open it, and exactly one thread reaps it.
+            if std::mem::replace(&mut state.dying, true) {
+                return Ok(());
+            }
+        }
+        let result = self.reap(inode);
+        self.inodes.remove(inode.number);
+        result
+    }
+
+    fn reap(&self, inode: &Arc<Inode>) -> Result<()> {
+        let number = inode.number;
+        loop {
+            let keys = self.xattr_keys(number, REAP_ITEMS_MAX)?;
+            if keys.is_empty() {
+                break;
+            }
+            let bytes = BATCH_HEADER_BYTES + keys.len() * DELETE_BYTES;
+            let permit = self.admit(Class::Normal, Estimate { bytes, items: keys.len(), images: 0 })?;
+            let mut batch = Batch::new();
+            keys.iter().for_each(|key| batch.delete(*key));
+            self.store.commit(permit, batch)?;
+        }
+        let mut last = |batch: &mut Batch| {
+            batch.delete(Key::symlink(number));
+            batch.delete(Key::inode(number));
+            batch.delete(Key::orphan(number));
+        };
+        if inode.state.read().item.is_regular() {
+            return self.remove_file_content(inode, &mut last);
+        }
+        let permit = self.admit(Class::Normal, estimate(0, 3, 0, 0))?;
+        let mut batch = Batch::new();
+        last(&mut batch);
+        let mut state = inode.state.write();
+        self.store.commit(permit, batch)?;
+        state.gone = true;
+        state.item_dirty = false;
+        self.note_dirty(inode, &mut state);
+        Ok(())
+    }
+
+    /// Finishes what the last session had to leave: removals of inodes that were open, and large truncations.
+    pub(crate) fn finish_orphans(&self) -> Result<()> {
+        let mut orphans = Vec::new();
+        let from = Key::orphan(ObjectNo(0));
+        let end = Key::new(ObjectNo::VOLUME, Kind::Tree, 0);
+        self.store.scan(from, end, &mut |key, value| {
+            orphans.push((ObjectNo(key.offset), OrphanReason::decode(value)));
+            ControlFlow::Continue(())
+        })?;
+        for (number, reason) in orphans {
+            match (self.inode(number), reason?) {
+                // Whatever the reason says: a truncated file may have lost its last name afterwards.
+                (Ok(inode), _) if inode.state.read().item.nlink == 0 => self.reap_if_unused(&inode)?,
+                (Ok(inode), OrphanReason::Truncated) => {
+                    self.note_truncation(&inode);
+                    self.finish_truncation(&inode)?;
+                }
+                (Ok(_), OrphanReason::Unlinked) | (Err(Error::NotFound), _) => self.forget_orphan(number)?,
+                (Err(error), _) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes an orphan item that means nothing.
+    fn forget_orphan(&self, number: ObjectNo) -> Result<()> {
+        let permit = self.admit(Class::Normal, estimate(0, 1, 0, 0))?;
+        let mut batch = Batch::new();
+        batch.delete(Key::orphan(number));
+        self.store.commit(permit, batch)?;
+        Ok(())
+    }
+}
+
+/// Whether the entry may be removed: its type, its emptiness, immutable and append-only flags.
+fn check_removable(locked: &Locked<'_>, parent: ObjectNo, number: ObjectNo, what: Removal) -> Result<()> {
+    let item = &locked.state(number).item;
+    forbid_removal_in(&locked.state(parent).item)?;
+    match what {
+        Removal::File if item.is_directory() => return Err(Error::IsDirectory),
+        Removal::Directory if !item.is_directory() => return Err(Error::NotDirectory),
+        Removal::Directory if item.entries > 0 => return Err(Error::NotEmpty),
+        Removal::File | Removal::Directory => {}
+    }
+    forbid_change(item)
+}

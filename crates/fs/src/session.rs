@@ -1,0 +1,179 @@
+//! From device to open volume and back: `mkfs`, recovery, the last checkpoint.
+
+use crate::data::Writeback;
+use crate::handle::HandleTable;
+use crate::namespace::InodeTable;
+use crate::{Clock, Entropy, Error, Fs, FsOptions, Result, Timestamp};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use syncline_device::Device;
+use syncline_format::item::{InodeItem, MODE_DIRECTORY};
+use syncline_format::{BLOCK_BYTES, Key, ObjectNo};
+use syncline_store::{FormatOptions, RecoverySummary, Store, StoreOptions};
+
+/// Longest label, in bytes of UTF-8.
+const LABEL_BYTES_MAX: usize = 64;
+/// Share of the memory bound for clean tree nodes; as much again may be dirty.
+const NODE_CACHE_SHARE: usize = 8;
+
+/// What `mkfs` decides.
+#[derive(Debug, Clone)]
+pub struct MkfsOptions {
+    /// Name of the volume: UTF-8, at most 64 bytes.
+    pub label: String,
+    /// Chosen at random when not given.
+    pub uuid: Option<[u8; 16]>,
+    /// Size of the journal; by default 1/64 of the volume, 16 MiB to 1 GiB, less on small volumes.
+    pub journal_bytes: Option<u64>,
+    /// Size of the volume; by default the whole device.
+    pub size_bytes: Option<u64>,
+    /// Owner of the root directory.
+    pub root_uid: u32,
+    /// Group of the root directory.
+    pub root_gid: u32,
+    /// Permission bits of the root directory.
+    pub root_mode: u32,
+}
+
+impl Default for MkfsOptions {
+    fn default() -> MkfsOptions {
+        MkfsOptions {
+            label: String::new(),
+            uuid: None,
+            journal_bytes: None,
+            size_bytes: None,
+            root_uid: 0,
+            root_gid: 0,
+            root_mode: 0o755,
+        }
+    }
+}
+
+impl Fs {
+    /// Makes an empty volume on a device, whatever was on it. `progress` is told (done, of) bytes.
+    ///
+    /// Errors: `Invalid` (label), a device too small or a journal that does not fit, I/O errors.
+    pub fn format(
+        device: &dyn Device,
+        options: &MkfsOptions,
+        clock: &dyn Clock,
+        entropy: &dyn Entropy,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<()> {
+        if options.label.len() > LABEL_BYTES_MAX || options.label.contains('\0') {
+            return Err(Error::Invalid("a label has at most 64 bytes and no NUL"));
+        }
+        let now = clock.now();
+        let blocks = |bytes: u64| bytes / BLOCK_BYTES as u64;
+        let format = FormatOptions {
+            uuid: options.uuid.unwrap_or_else(|| random_uuid(entropy)),
+            label: options.label.clone(),
+            journal_blocks: options.journal_bytes.map(blocks),
+            blocks: options.size_bytes.map(blocks),
+            hash_seed: entropy.number(),
+            epoch: entropy.number(),
+            created_seconds: now.seconds,
+            created_nanoseconds: now.nanoseconds,
+            items: vec![(Key::inode(ObjectNo::ROOT_DIR), root_directory(options, now).encode().to_vec())],
+        };
+        Ok(Store::format(device, &format, progress)?)
+    }
+
+    /// Opens the volume on a device, recovering what the last session synced. Read-only, nothing is written.
+    ///
+    /// Errors: no volume, damage, I/O errors.
+    pub fn open(
+        device: Arc<dyn Device>,
+        options: FsOptions,
+        clock: Arc<dyn Clock>,
+        entropy: &dyn Entropy,
+    ) -> Result<Arc<Fs>> {
+        Ok(Fs::open_reporting(device, options, clock, entropy)?.0)
+    }
+
+    /// Like [`Fs::open`], and tells what recovery did.
+    pub fn open_reporting(
+        device: Arc<dyn Device>,
+        options: FsOptions,
+        clock: Arc<dyn Clock>,
+        entropy: &dyn Entropy,
+    ) -> Result<(Arc<Fs>, RecoverySummary)> {
+        let store_options = StoreOptions {
+            read_only: options.read_only,
+            node_cache_bytes: options.memory_bytes_max / NODE_CACHE_SHARE,
+            ..StoreOptions::new(entropy.number())
+        };
+        let mut recovery = Store::open(device, store_options)?;
+        let summary = recovery.summary();
+        let store = recovery.store().clone();
+        let fs = Arc::new(Fs {
+            hash_seed: store.info().hash_seed,
+            inodes: InodeTable::new(options.memory_bytes_max),
+            handles: HandleTable::default(),
+            renames: Mutex::new(()),
+            writeback: Writeback::new(&options),
+            store,
+            options,
+            clock,
+        });
+        let root = fs.inode(ObjectNo::ROOT_DIR).map_err(|error| match error {
+            Error::NotFound => {
+                let what = "the volume has no root directory";
+                Error::Inconsistent { object: ObjectNo::ROOT_DIR, what }
+            }
+            other => other,
+        })?;
+        if !root.state.read().item.is_directory() {
+            let what = "the root is not a directory";
+            return Err(Error::Inconsistent { object: ObjectNo::ROOT_DIR, what });
+        }
+        fs.recover_images(recovery.take_images())?;
+        if !fs.options.read_only {
+            fs.finish_orphans()?;
+        }
+        recovery.finish()?;
+        fs.store.set_piggyback(Arc::downgrade(&fs) as std::sync::Weak<dyn syncline_store::Piggyback>);
+        Ok((fs, summary))
+    }
+
+    /// Ends the session: everything is written, unlinked files are removed, and the superblock says clean. Nothing
+    /// may be called afterwards. Dropping an `Fs` without it loses nothing that was synced.
+    pub fn close(&self) -> Result<()> {
+        if self.options.read_only {
+            return Ok(());
+        }
+        self.release_all();
+        self.sync_all()?;
+        Ok(self.store.close()?)
+    }
+}
+
+fn random_uuid(entropy: &dyn Entropy) -> [u8; 16] {
+    let mut uuid = [0; 16];
+    uuid[..8].copy_from_slice(&entropy.number().to_le_bytes());
+    uuid[8..].copy_from_slice(&entropy.number().to_le_bytes());
+    // Version 4, variant 1 of RFC 9562.
+    uuid[6] = uuid[6] & 0x0f | 0x40;
+    uuid[8] = uuid[8] & 0x3f | 0x80;
+    uuid
+}
+
+fn root_directory(options: &MkfsOptions, now: Timestamp) -> InodeItem {
+    InodeItem {
+        mode: MODE_DIRECTORY | options.root_mode & 0o7777,
+        nlink: 2,
+        uid: options.root_uid,
+        gid: options.root_gid,
+        size: 0,
+        blocks: 0,
+        accessed: now,
+        modified: now,
+        changed: now,
+        created: now,
+        rdev: 0,
+        parent: ObjectNo::ROOT_DIR,
+        entries: 0,
+        flags: 0,
+        project: 0,
+    }
+}

@@ -1,0 +1,178 @@
+//! What the tests of the engine share: a volume in memory with a clock and chance of its own, and a power switch.
+#![allow(dead_code)] // Every test program uses another part.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use syncline::{
+    Clock, Context, Entropy, Error, Fs, FsOptions, HandleId, MkfsOptions, ObjectNo, OpenFlags, Result,
+    Timestamp,
+};
+use syncline_device::{Device, MemoryDevice, Volatile};
+
+pub const ROOT: ObjectNo = ObjectNo::ROOT_DIR;
+pub const MIB: u64 = 1 << 20;
+
+/// A clock that moves a second with every look, so that every change has a time of its own.
+pub struct TickingClock(AtomicI64);
+
+impl Clock for TickingClock {
+    fn now(&self) -> Timestamp {
+        Timestamp { seconds: self.0.fetch_add(1, Ordering::SeqCst), nanoseconds: 0 }
+    }
+}
+
+/// Counts, scrambled.
+pub struct CountingEntropy(AtomicU64);
+
+impl Entropy for CountingEntropy {
+    fn number(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::SeqCst).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+}
+
+/// A volume whose device forgets what was not flushed when the power is cut.
+pub struct Rig {
+    pub memory: Arc<MemoryDevice>,
+    pub volatile: Arc<Volatile>,
+    pub clock: Arc<TickingClock>,
+    pub entropy: CountingEntropy,
+    pub options: FsOptions,
+    pub fs: Arc<Fs>,
+}
+
+impl Rig {
+    pub fn new() -> Rig {
+        Rig::with_size(64 * MIB)
+    }
+
+    pub fn with_size(bytes: u64) -> Rig {
+        let memory = Arc::new(MemoryDevice::new(bytes / 4096));
+        let clock = Arc::new(TickingClock(AtomicI64::new(1_000_000)));
+        let entropy = CountingEntropy(AtomicU64::new(1));
+        Fs::format(&*memory, &MkfsOptions::default(), &*clock, &entropy, &mut |_, _| {}).expect("mkfs");
+        let volatile = Arc::new(Volatile::new(memory.clone()));
+        let options = FsOptions::default();
+        let fs = open(volatile.clone(), &options, &clock, &entropy).expect("open");
+        Rig { memory, volatile, clock, entropy, options, fs }
+    }
+
+    /// Cuts the power: what was not flushed is gone. Then opens again.
+    pub fn crash(&mut self) {
+        self.volatile = Arc::new(Volatile::new(self.memory.clone()));
+        self.fs = open(self.volatile.clone(), &self.options, &self.clock, &self.entropy).expect("recovery");
+    }
+
+    /// Closes and opens again.
+    pub fn reopen(&mut self) {
+        self.fs.close().expect("close");
+        self.crash();
+    }
+}
+
+pub fn open(
+    device: Arc<dyn Device>,
+    options: &FsOptions,
+    clock: &Arc<TickingClock>,
+    entropy: &CountingEntropy,
+) -> Result<Arc<Fs>> {
+    Fs::open(device, options.clone(), clock.clone(), entropy)
+}
+
+pub fn root() -> Context {
+    Context::root()
+}
+
+pub fn user(uid: u32, gid: u32) -> Context {
+    Context { uid, gid, groups: vec![gid], umask: 0o022, pid: 1 }
+}
+
+pub fn lookup(fs: &Fs, parent: ObjectNo, name: &str) -> Result<ObjectNo> {
+    Ok(fs.lookup(parent, name.as_bytes())?.attr.inode)
+}
+
+pub fn mkdir(fs: &Fs, parent: ObjectNo, name: &str) -> ObjectNo {
+    fs.mkdir(&root(), parent, name.as_bytes(), 0o755).expect("mkdir").attr.inode
+}
+
+/// Makes an empty file.
+pub fn touch(fs: &Fs, parent: ObjectNo, name: &str) -> ObjectNo {
+    fs.mknod(&root(), parent, name.as_bytes(), 0o100644, 0).expect("mknod").attr.inode
+}
+
+/// Makes a file with content.
+pub fn put(fs: &Fs, parent: ObjectNo, name: &str, content: &[u8]) -> ObjectNo {
+    let (entry, handle) =
+        fs.create(&root(), parent, name.as_bytes(), 0o644, OpenFlags::READ_WRITE).expect("create");
+    write(fs, handle, 0, content);
+    fs.release(handle).expect("release");
+    entry.attr.inode
+}
+
+pub fn write(fs: &Fs, handle: HandleId, offset: u64, content: &[u8]) {
+    let (at, count) = fs.write(&root(), handle, offset, content).expect("write");
+    assert_eq!((at, count), (offset, content.len()));
+}
+
+pub fn content(fs: &Fs, number: ObjectNo) -> Vec<u8> {
+    let handle = fs.open_handle(&root(), number, OpenFlags::READ).expect("open");
+    let size = fs.handle_attr(handle).expect("attr").size;
+    let mut bytes = vec![0; size as usize];
+    let mut done = 0;
+    while done < bytes.len() {
+        let count = fs.read(handle, done as u64, &mut bytes[done..]).expect("read");
+        assert!(count > 0, "the file ends before its size");
+        done += count;
+    }
+    fs.release(handle).expect("release");
+    bytes
+}
+
+/// Names in a directory, without `.` and `..`, with their inodes; fails on a doubled one.
+pub fn list(fs: &Fs, directory: ObjectNo) -> BTreeMap<String, ObjectNo> {
+    let handle = fs.opendir(directory).expect("opendir");
+    let mut names = BTreeMap::new();
+    fs.readdir(handle, 2, &mut |entry| {
+        let name = String::from_utf8(entry.name.to_vec()).expect("UTF-8");
+        assert_eq!(names.insert(name, entry.inode), None, "an entry came twice");
+        ControlFlow::Continue(())
+    })
+    .expect("readdir");
+    fs.release(handle).expect("releasedir");
+    names
+}
+
+pub fn names(fs: &Fs, directory: ObjectNo) -> Vec<String> {
+    list(fs, directory).into_keys().collect()
+}
+
+pub fn error<T: std::fmt::Debug>(result: Result<T>) -> Error {
+    result.expect_err("this must fail")
+}
+
+/// Checks link counts, entry counts and parents of the whole tree below the root.
+pub fn check_tree(fs: &Fs) {
+    let mut links: BTreeMap<ObjectNo, u32> = BTreeMap::new();
+    let mut stack = vec![(ROOT, ROOT)];
+    while let Some((directory, parent)) = stack.pop() {
+        let attr = fs.getattr(directory).expect("attributes of a directory");
+        assert_eq!(lookup(fs, directory, "..").expect("parent"), parent, "parent of {directory}");
+        let entries = list(fs, directory);
+        assert_eq!(attr.size, 32 * entries.len() as u64, "entries of {directory}");
+        let mut subdirectories = 0;
+        for (name, inode) in entries {
+            let attr = fs.getattr(inode).unwrap_or_else(|error| panic!("{name}: {error}"));
+            if attr.mode & 0o170000 == 0o040000 {
+                subdirectories += 1;
+                stack.push((inode, directory));
+            } else {
+                *links.entry(inode).or_default() += 1;
+            }
+        }
+        assert_eq!(attr.nlink, 2 + subdirectories, "links of directory {directory}");
+    }
+    for (inode, links) in links {
+        assert_eq!(fs.getattr(inode).expect("attributes").nlink, links, "links of {inode}");
+    }
+}
