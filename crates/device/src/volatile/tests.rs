@@ -151,21 +151,21 @@ fn discard_forgets_unflushed_content() {
 
 #[test]
 fn reads_during_flushes_never_go_back_in_time() {
-    let device = Volatile::new(Arc::new(MemoryDevice::new(8)));
-    let stop = std::sync::atomic::AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-                device.flush().unwrap();
-            }
-        });
-        for round in 0..20_000u32 {
-            let byte = (round % 251) as u8;
-            device.write(BlockNo(2), vec![page(byte)]).unwrap();
-            assert_eq!(first_byte(&device, 2), byte);
+    let device = Arc::new(Volatile::new(Arc::new(MemoryDevice::new(8))));
+    let flushed = Arc::downgrade(&device);
+    // Ends with the test, also when that fails: then the device is gone.
+    let flusher = std::thread::spawn(move || {
+        while let Some(device) = flushed.upgrade() {
+            device.flush().unwrap();
         }
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });
+    for round in 0..20_000u32 {
+        let byte = (round % 251) as u8;
+        device.write(BlockNo(2), vec![page(byte)]).unwrap();
+        assert_eq!(first_byte(&*device, 2), byte);
+    }
+    drop(device);
+    flusher.join().unwrap();
 }
 
 #[test]
