@@ -1,6 +1,6 @@
 //! Damaged and foreign images: one sentence, the right exit code, and nothing lost.
 
-use super::common::{Bench, Run, assert_populated, called, flip, poke, syncline};
+use super::common::{Bench, Run, age, assert_populated, called, flip, syncline};
 use std::fs;
 use std::path::Path;
 
@@ -67,13 +67,9 @@ fn empty_image_is_no_volume() {
 fn newer_version_asks_for_newer_software() {
     let bench = Bench::new();
     let image = bench.populated();
-    for slot in [SLOT_0, SLOT_1] {
-        poke(&image, slot + 16, &[2, 0]);
-    }
-    // Slot 1 of a volume that was opened often enough holds a superblock; the version counts before the checksum.
     let blocks = fs::metadata(&image).unwrap().len() / 4096;
-    for backup in [blocks - 2, blocks - 1] {
-        poke(&image, backup * 4096 + 16, &[2, 0]);
+    for block in [SLOT_0 / 4096, SLOT_1 / 4096, blocks - 2, blocks - 1] {
+        age(&image, block);
     }
     all_fail(&image, "newer version");
 }
