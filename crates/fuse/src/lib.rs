@@ -1,1 +1,45 @@
-//! Under construction.
+//! Syncline's mount: a FUSE daemon over one volume.
+//!
+//! The kernel's requests come in through a transport (`transport_fuser`, over the crate fuser), which knows the wire and
+//! nothing else, and reach the engine through the trait `Operations`. `readers` decides which thread reads, `daemon`
+//! is the life of the process around it, and `mount_point` and `unmount` deal with the tree of mounts.
+//!
+//! What does not reach a FUSE daemon by this transport, and therefore does not work through the mount: `sync(2)` and
+//! `syncfs(2)` (an `fsync` of the root directory commits everything instead), `O_TMPFILE`, birth times in `statx`,
+//! collapse and insert range of `fallocate`, `FICLONE`. Access times are updated when the daemon is asked for data, not
+//! when the kernel's page cache has it.
+
+mod daemon;
+mod error;
+mod filesystem;
+mod ioctl;
+mod latency;
+mod log;
+mod messages;
+mod mount_point;
+mod operations;
+mod options;
+mod readers;
+mod transport_fuser;
+mod unmount;
+mod volume;
+
+pub use daemon::Mount;
+pub use error::MountError;
+pub use options::MountOptions;
+pub use unmount::{abort, source_of, unmount};
+
+use std::path::Path;
+
+/// Counters of a mounted volume, as JSON.
+pub fn statistics(directory: &Path) -> Result<String, MountError> {
+    let mut buffer = vec![0; ioctl::STATISTICS_BYTES];
+    unmount::ioctl_on(directory, ioctl::STATISTICS, &mut buffer)?;
+    ioctl::decode_statistics(&buffer).ok_or_else(|| MountError::NotMounted(directory.to_owned()))
+}
+
+/// Stops a mounted volume at once, as a power cut would: nothing is written any more, and every sync fails. What was synced
+/// is there after the next mount. Needs root.
+pub fn shut_down(directory: &Path) -> Result<(), MountError> {
+    unmount::ioctl_on(directory, ioctl::SHUT_DOWN, &mut [0; 4])
+}

@@ -1,0 +1,319 @@
+//! Life of the daemon: open, mount, serve, close.
+//!
+//! Order of things: the volume is opened (locked, recovered) before anything is mounted, so that a failure leaves no
+//! trace; the mount is live when the kernel's handshake is answered; and when the connection ends, for whatever reason, the
+//! volume is closed with a last checkpoint before its lock is released. So whoever gets the lock finds a clean volume.
+//!
+//! In the background the process forks before it has any thread, and the parent waits until the child says that the
+//! mount is live, or why not.
+//!
+//! SIGTERM, SIGINT and SIGHUP unmount: at once if nobody uses the mount, else lazily; then everything is committed,
+//! and the daemon ends with the last user. A second signal does not wait for users: the volume is closed and the process
+//! ends; whoever still uses the mount gets ENOTCONN.
+
+use crate::filesystem::Filesystem;
+use crate::messages::MessageCounts;
+use crate::mount_point::{Detach, attach, detach, helper_options, may_mount, mounted_at};
+use crate::readers::Readers;
+use crate::transport_fuser::Transport;
+use crate::unmount::clear_dead_mount;
+use crate::volume::OpenVolume;
+use crate::{MountError, MountOptions, log};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Said by the child when the mount is live; anything else is the reason why not.
+const LIVE: &[u8] = b"\0live";
+
+/// What to mount where.
+#[derive(Debug, Clone)]
+pub struct Mount {
+    /// Image file or block device.
+    pub source: PathBuf,
+    pub directory: PathBuf,
+    pub options: MountOptions,
+}
+
+impl Mount {
+    /// Mounts, and serves until the volume is unmounted and closed. `live` is called once the mount can be used.
+    ///
+    /// For a process of its own: signals, the panic hook and the log are set up for all of it.
+    pub fn serve(&self, live: impl FnOnce()) -> Result<(), MountError> {
+        log::install(match &self.options.log {
+            Some(path) => log::Destination::File(path),
+            None => log::Destination::StandardError,
+        })?;
+        self.serve_logged(live)
+    }
+
+    /// Forks a daemon that mounts and serves; returns when the mount can be used, or why it cannot. Must be called while
+    /// the process has a single thread.
+    pub fn serve_in_background(&self) -> Result<(), MountError> {
+        let (mut from_child, to_parent) = pipe()?;
+        // SAFETY: the caller guarantees a single thread, so the child may do anything.
+        match unsafe { libc::fork() } {
+            -1 => Err(MountError::last_os("starting the daemon")),
+            0 => {
+                drop(from_child);
+                let code = match self.run_child(to_parent) {
+                    Ok(()) => 0,
+                    Err(()) => 1,
+                };
+                std::process::exit(code);
+            }
+            _ => {
+                drop(to_parent);
+                let mut said = Vec::new();
+                let read = from_child.read_to_end(&mut said);
+                read.map_err(|source| MountError::System { what: "waiting for the daemon", source })?;
+                match said.strip_suffix(LIVE) {
+                    Some(_) => Ok(()),
+                    None if said.is_empty() => Err(MountError::Daemon(
+                        "the daemon died before the mount was live; see its log".to_owned(),
+                    )),
+                    None => Err(MountError::Daemon(String::from_utf8_lossy(&said).into_owned())),
+                }
+            }
+        }
+    }
+
+    /// The child: tells `to_parent` how mounting went, then serves.
+    fn run_child(&self, to_parent: File) -> Result<(), ()> {
+        // SAFETY: setsid has no preconditions; the child is no process group leader.
+        unsafe { libc::setsid() };
+        let mut to_parent = Some(to_parent);
+        // Tells it once; false if it was told before.
+        let mut tell = |message: &[u8]| match to_parent.take() {
+            Some(mut pipe) => {
+                // A parent that was killed does not stop the daemon.
+                let _ = pipe.write_all(message);
+                true
+            }
+            None => false,
+        };
+        let destination = match &self.options.log {
+            Some(path) => log::Destination::File(path),
+            None => log::Destination::System,
+        };
+        let result = log::install(destination).and_then(|()| {
+            self.serve_logged(|| {
+                if let Err(error) = log::leave_terminal() {
+                    tracing::warn!(%error, "the daemon keeps its terminal");
+                }
+                tell(LIVE);
+            })
+        });
+        result.map_err(|error| {
+            // Who waits for the mount prints it; printed here as well it would appear twice on the terminal.
+            if !tell(error.to_string().as_bytes()) {
+                tracing::error!(%error, "the daemon ends");
+            }
+        })
+    }
+
+    fn serve_logged(&self, live: impl FnOnce()) -> Result<(), MountError> {
+        if let Some(cpu) = self.options.cpu {
+            pin_to(cpu)?;
+        }
+        let signals = block_signals()?;
+        let source = self.source.canonicalize().unwrap_or_else(|_| self.source.clone());
+        let directory = self.mount_point()?;
+        let volume = OpenVolume::open(&source, &self.options)?;
+        let messages = Arc::new(MessageCounts::default());
+        let readers = Arc::new(Readers::new(self.options.threads));
+        let filesystem = Arc::new(Filesystem::new(&volume, &self.options, readers.clone(), messages.clone()));
+        let transport = Transport {
+            operations: filesystem.clone(),
+            readers: readers.clone(),
+            messages,
+            writeback_cache: self.options.writeback_cache,
+        };
+        let session = match self.open_session(transport, &source, &directory) {
+            Ok(session) => session,
+            Err(error) => {
+                // What went wrong first is what the user needs to know.
+                drop(filesystem);
+                let _ = volume.close();
+                return Err(error);
+            }
+        };
+        let connection = session.as_fd().try_clone_to_owned();
+        readers
+            .set_connection(connection.map_err(|source| MountError::System { what: "duplicating", source })?);
+        std::thread::scope(|scope| -> Result<(), MountError> {
+            let started = spawn_scoped(scope, "syncline-watch", || readers.watch())
+                .and_then(|()| spawn_scoped(scope, "syncline-syncs", || filesystem.drive_syncs()))
+                .and_then(|()| spawn_signal_thread(signals, directory.clone(), &volume));
+            let served = started.map(|()| {
+                tracing::info!(source = %source.display(), directory = %directory.display(), "mounted");
+                live();
+                session.run()
+            });
+            readers.end_all();
+            filesystem.stop_driving();
+            served?.map_err(|source| MountError::System { what: "reading requests", source })
+        })?;
+        let was_shut_down = filesystem.was_shut_down();
+        drop(filesystem);
+        match volume.close() {
+            Err(error) if was_shut_down => {
+                tracing::warn!(%error, "unmounted after a shutdown; the next mount recovers what was synced");
+                return Ok(());
+            }
+            closed => closed?,
+        }
+        tracing::info!(source = %source.display(), "unmounted, the volume is clean");
+        Ok(())
+    }
+
+    /// The directory to mount on, with what a dead daemon left there removed.
+    fn mount_point(&self) -> Result<PathBuf, MountError> {
+        let failed = |source| MountError::MountPoint { path: self.directory.clone(), source };
+        clear_dead_mount(&self.directory).map_err(failed)?;
+        let directory = self.directory.canonicalize().map_err(failed)?;
+        if directory.is_dir() {
+            Ok(directory)
+        } else {
+            Err(failed(io::Error::from_raw_os_error(libc::ENOTDIR)))
+        }
+    }
+
+    fn open_session(
+        &self,
+        transport: Transport<Filesystem>,
+        source: &Path,
+        directory: &Path,
+    ) -> Result<fuser::Session<Transport<Filesystem>>, MountError> {
+        let mut config = fuser::Config::default();
+        config.n_threads = Some(self.options.threads);
+        // Who may use the mount is decided by the kernel.
+        config.acl = fuser::SessionACL::All;
+        if may_mount() {
+            let connection = attach(source, directory, &self.options)?;
+            return fuser::Session::from_fd(transport, connection, fuser::SessionACL::All, config).map_err(
+                |error| {
+                    let _ = detach(directory, Detach::Lazily);
+                    MountError::Handshake(error)
+                },
+            );
+        }
+        if !self.options.allow_other {
+            config.acl = fuser::SessionACL::Owner;
+        }
+        config.mount_options = helper_options(source, &self.options);
+        fuser::Session::new(transport, directory, &config).map_err(MountError::Fusermount)
+    }
+}
+
+fn pipe() -> Result<(File, File), MountError> {
+    let mut ends = [0; 2];
+    // SAFETY: pipe2 fills the array of two descriptors.
+    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
+        return Err(MountError::last_os("making a pipe"));
+    }
+    // SAFETY: both descriptors are new and owned by nobody else.
+    let [read, write] = ends.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+    Ok((File::from(read), File::from(write)))
+}
+
+fn pin_to(cpu: usize) -> Result<(), MountError> {
+    // SAFETY: a zeroed cpu_set_t is the empty set; CPU_SET ignores numbers beyond its size.
+    let result = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set)
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(MountError::last_os("pinning the daemon to the CPU of option cpu="))
+    }
+}
+
+/// Blocks the signals that end the daemon in all threads (they inherit the mask), so that one thread can wait for them.
+fn block_signals() -> Result<libc::sigset_t, MountError> {
+    // SAFETY: sigemptyset initialises the set before it is used; the pointers are valid.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+            libc::sigaddset(&mut set, signal);
+        }
+        match libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) {
+            0 => Ok(set),
+            errno => Err(MountError::System {
+                what: "blocking signals",
+                source: io::Error::from_raw_os_error(errno),
+            }),
+        }
+    }
+}
+
+fn wait_for_signal(signals: &libc::sigset_t) -> i32 {
+    let mut signal = 0;
+    // SAFETY: the set is initialised, and `signal` is valid for writing.
+    while unsafe { libc::sigwait(signals, &mut signal) } != 0 {}
+    signal
+}
+
+fn spawn_scoped<'scope>(
+    scope: &'scope std::thread::Scope<'scope, '_>,
+    name: &str,
+    body: impl FnOnce() + Send + 'scope,
+) -> Result<(), MountError> {
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn_scoped(scope, body)
+        .map(drop)
+        .map_err(|source| MountError::System { what: "starting a thread", source })
+}
+
+/// The thread that waits for signals is never joined: it ends with the process.
+fn spawn_signal_thread(
+    signals: libc::sigset_t,
+    directory: PathBuf,
+    volume: &OpenVolume,
+) -> Result<(), MountError> {
+    let fs = Arc::downgrade(volume.fs());
+    let body = move || {
+        let signal = wait_for_signal(&signals);
+        tracing::info!(signal, "asked to end, unmounting");
+        unmount_own(&directory);
+        if let Some(fs) = fs.upgrade() {
+            // The last users of a lazy unmount may stay for long; what they have so far is safe from here on.
+            if let Err(error) = fs.sync_all() {
+                tracing::error!(%error, "committing failed");
+            }
+        }
+        let signal = wait_for_signal(&signals);
+        tracing::warn!(signal, "asked again, not waiting for the last users of the mount");
+        let closed = fs.upgrade().map_or(Ok(()), |fs| fs.close());
+        if let Err(error) = &closed {
+            tracing::error!(%error, "closing the volume failed; the next mount recovers what was synced");
+        }
+        std::process::exit(if closed.is_ok() { 0 } else { 1 });
+    };
+    std::thread::Builder::new()
+        .name("syncline-signals".to_owned())
+        .spawn(body)
+        .map(drop)
+        .map_err(|source| MountError::System { what: "starting a thread", source })
+}
+
+/// Unmounts what this daemon mounted, lazily if it is in use.
+fn unmount_own(directory: &Path) {
+    let ours = mounted_at(directory).ok().flatten().is_some_and(|entry| entry.is_ours());
+    if !ours {
+        return;
+    }
+    if detach(directory, Detach::IfIdle).is_ok() {
+        return;
+    }
+    tracing::info!("the mount is in use; it disappears now and ends with its last user");
+    if let Err(error) = detach(directory, Detach::Lazily) {
+        tracing::error!(%error, "unmounting failed");
+    }
+}

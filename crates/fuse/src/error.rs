@@ -1,0 +1,55 @@
+use std::io;
+use std::path::PathBuf;
+
+/// Why a volume could not be mounted, served or unmounted. Each message is one sentence that says what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MountError {
+    #[error("mount option '{0}' is not known: see `syncline mount --help` for the list")]
+    UnknownOption(String),
+    #[error("mount option '{option}' needs {expected}")]
+    BadOption { option: String, expected: &'static str },
+    #[error("/dev/fuse cannot be opened ({0}): load the fuse module, or give this container the device")]
+    NoFuseDevice(io::Error),
+    #[error("{path} is not a directory that can be mounted on: {source}")]
+    MountPoint { path: PathBuf, source: io::Error },
+    #[error(
+        "{source_path} is a block device that is in use (mounted, or claimed by another program): unmount it first"
+    )]
+    DeviceBusy { source_path: PathBuf },
+    #[error("mounting {source_path} on {path} was refused by the kernel: {source}")]
+    Refused { source_path: PathBuf, path: PathBuf, source: io::Error },
+    #[error(
+        "mounting as a normal user needs fusermount3, and it failed ({0}): install the package fuse3, or mount as root"
+    )]
+    Fusermount(io::Error),
+    #[error("the kernel ended the mount before it was live: {0}")]
+    Handshake(io::Error),
+    #[error(transparent)]
+    Open(Box<dyn std::error::Error + Send + Sync>),
+    #[error("{source_path} cannot be opened as a volume: {source}")]
+    Volume { source_path: PathBuf, source: syncline::Error },
+    #[error("closing the volume failed: {0}; the next mount will recover what was synced")]
+    Close(syncline::Error),
+    #[error("{what} failed: {source}")]
+    System { what: &'static str, source: io::Error },
+    #[error("{0} is not the root of a mounted Syncline volume")]
+    NotMounted(PathBuf),
+    #[error("{path} is busy: end the programs that use it (`fuser -vm {path}` lists them) and unmount again")]
+    Busy { path: PathBuf },
+    #[error("unmounting {path} failed: {source}")]
+    Unmount { path: PathBuf, source: io::Error },
+    /// The daemon in the background failed; this is its own sentence.
+    #[error("{0}")]
+    Daemon(String),
+    #[error(
+        "{path} is unmounted, but its daemon still writes after {seconds} s: wait before removing the device"
+    )]
+    StillWriting { path: PathBuf, seconds: u64 },
+}
+
+impl MountError {
+    pub(crate) fn last_os(what: &'static str) -> MountError {
+        MountError::System { what, source: io::Error::last_os_error() }
+    }
+}

@@ -1,0 +1,64 @@
+//! How many messages of each kind the kernel sent: what an operation through the mount costs.
+//!
+//! Relaxed atomics: they are statistics and order nothing.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+macro_rules! messages {
+    ($($kind:ident $name:literal,)*) => {
+        /// A kind of message.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(crate) enum Message { $($kind,)* }
+
+        const NAMES: &[&str] = &[$($name,)*];
+    };
+}
+
+messages! {
+    Lookup "lookup", Forget "forget", Getattr "getattr", Setattr "setattr", Readlink "readlink", Mknod "mknod",
+    Mkdir "mkdir", Symlink "symlink", Link "link", Unlink "unlink", Rmdir "rmdir", Rename "rename", Open "open",
+    Create "create", Read "read", Write "write", Flush "flush", Release "release", Fsync "fsync",
+    Opendir "opendir", Readdir "readdir", Readdirplus "readdirplus", Fsyncdir "fsyncdir", Statfs "statfs",
+    Setxattr "setxattr", Getxattr "getxattr", Listxattr "listxattr", Removexattr "removexattr",
+    Fallocate "fallocate", Lseek "lseek", CopyFileRange "copy_file_range", Ioctl "ioctl", Other "other",
+}
+
+const KINDS: usize = Message::Other as usize + 1;
+
+#[derive(Debug)]
+pub(crate) struct MessageCounts([AtomicU64; KINDS]);
+
+impl Default for MessageCounts {
+    fn default() -> MessageCounts {
+        MessageCounts(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
+}
+
+impl MessageCounts {
+    pub(crate) fn count(&self, message: Message) {
+        self.0[message as usize].fetch_add(1, Relaxed);
+    }
+
+    /// Names and counts of the kinds seen so far.
+    pub(crate) fn seen(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        NAMES
+            .iter()
+            .copied()
+            .zip(self.0.iter().map(|count| count.load(Relaxed)))
+            .filter(|(_, count)| *count > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_carry_the_names_of_their_messages() {
+        let counts = MessageCounts::default();
+        counts.count(Message::Lookup);
+        counts.count(Message::Ioctl);
+        counts.count(Message::Ioctl);
+        assert_eq!(counts.seen().collect::<Vec<_>>(), [("lookup", 1), ("ioctl", 2)]);
+    }
+}

@@ -1,0 +1,213 @@
+//! Mount options: what `-o` accepts, and what becomes of it.
+
+use crate::MountError;
+use std::path::PathBuf;
+use std::time::Duration;
+use syncline::{AccessTimes, FsOptions};
+
+/// Threads that may serve requests at once: one reads, the others stand in for it when it has to wait.
+const THREADS_DEFAULT: usize = 8;
+const THREADS_MAX: usize = 64;
+/// Smallest bound on memory that leaves the engine room to work.
+const MEMORY_BYTES_MIN: usize = 16 << 20;
+
+/// Options that mean something to mount(8) or to init systems only.
+const FOREIGN: [&str; 16] = [
+    "defaults",
+    "auto",
+    "noauto",
+    "user",
+    "nouser",
+    "users",
+    "owner",
+    "group",
+    "_netdev",
+    "nofail",
+    "rw",
+    "async",
+    "suid",
+    "dev",
+    "exec",
+    "default_permissions",
+];
+
+/// How a volume is mounted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountOptions {
+    /// Nothing is written to the device, not even recovery.
+    pub read_only: bool,
+    pub access_times: AccessTimes,
+    /// Every write and every change of names and attributes is durable when it returns.
+    pub sync: bool,
+    /// Every change of names and attributes is durable when it returns.
+    pub dirsync: bool,
+    /// Un-synced data is durable after at most this long.
+    pub commit_interval: Duration,
+    /// Bound on the daemon's cached data, in bytes.
+    pub memory_bytes_max: usize,
+    /// Other users may use the mount; permissions are checked by the kernel in any case. On when root mounts.
+    pub allow_other: bool,
+    pub nosuid: bool,
+    pub nodev: bool,
+    pub noexec: bool,
+    /// The kernel collects writes in its page cache: faster without syncs, more messages with them.
+    pub writeback_cache: bool,
+    /// Pin the daemon to this CPU.
+    pub cpu: Option<usize>,
+    /// Threads that serve requests.
+    pub threads: usize,
+    /// Where the daemon's log goes; `None` is the system log (in the foreground: standard error).
+    pub log: Option<PathBuf>,
+    /// Keep unflushed writes in memory only, so that killing the daemon is a power cut. For tests and demonstrations.
+    pub volatile: bool,
+}
+
+impl Default for MountOptions {
+    fn default() -> MountOptions {
+        let engine = FsOptions::default();
+        MountOptions {
+            read_only: engine.read_only,
+            access_times: engine.access_times,
+            sync: false,
+            dirsync: false,
+            commit_interval: engine.commit_interval,
+            memory_bytes_max: engine.memory_bytes_max,
+            // SAFETY: geteuid has no preconditions and cannot fail.
+            allow_other: unsafe { libc::geteuid() } == 0,
+            nosuid: false,
+            nodev: false,
+            noexec: false,
+            writeback_cache: false,
+            cpu: None,
+            threads: THREADS_DEFAULT,
+            log: None,
+            volatile: false,
+        }
+    }
+}
+
+impl MountOptions {
+    /// Reads a comma-separated list as it stands after `-o` or in /etc/fstab. Later options win.
+    pub fn parse(list: &str) -> Result<MountOptions, MountError> {
+        let mut options = MountOptions::default();
+        options.apply(list)?;
+        Ok(options)
+    }
+
+    /// Applies a further list.
+    pub fn apply(&mut self, list: &str) -> Result<(), MountError> {
+        for option in list.split(',').map(str::trim).filter(|option| !option.is_empty()) {
+            self.apply_one(option)?;
+        }
+        Ok(())
+    }
+
+    fn apply_one(&mut self, option: &str) -> Result<(), MountError> {
+        let (name, value) = match option.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (option, None),
+        };
+        let bad = |expected| MountError::BadOption { option: option.to_owned(), expected };
+        match (name, value) {
+            ("ro", None) => self.read_only = true,
+            ("rw", None) => self.read_only = false,
+            ("noatime", None) => self.access_times = AccessTimes::Never,
+            ("relatime" | "atime", None) => self.access_times = AccessTimes::Relative,
+            ("strictatime", None) => self.access_times = AccessTimes::Always,
+            ("sync", None) => self.sync = true,
+            ("dirsync", None) => self.dirsync = true,
+            ("commit", Some(value)) => {
+                let seconds =
+                    value.parse::<f64>().ok().filter(|s| s.is_finite() && (0.01..=3600.0).contains(s));
+                let seconds = seconds.ok_or_else(|| bad("a number of seconds from 0.01 to 3600"))?;
+                self.commit_interval = Duration::from_secs_f64(seconds);
+            }
+            ("memory", Some(value)) => {
+                let bytes = parse_bytes(value).filter(|bytes| *bytes >= MEMORY_BYTES_MIN);
+                self.memory_bytes_max =
+                    bytes.ok_or_else(|| bad("a size of at least 16M, like 256M or 1G"))?;
+            }
+            ("allow_other", None) => self.allow_other = true,
+            ("noallow_other", None) => self.allow_other = false,
+            ("nosuid", None) => self.nosuid = true,
+            ("suid", None) => self.nosuid = false,
+            ("nodev", None) => self.nodev = true,
+            ("dev", None) => self.nodev = false,
+            ("noexec", None) => self.noexec = true,
+            ("exec", None) => self.noexec = false,
+            ("writeback_cache", None) => self.writeback_cache = true,
+            ("cpu", Some(value)) => {
+                self.cpu = Some(value.parse().map_err(|_| bad("the number of a CPU"))?);
+            }
+            ("threads", Some(value)) => {
+                let threads = value.parse().ok().filter(|threads| (1..=THREADS_MAX).contains(threads));
+                self.threads = threads.ok_or_else(|| bad("a number from 1 to 64"))?;
+            }
+            ("log", Some(value)) => self.log = Some(PathBuf::from(value)),
+            ("volatile", None) => self.volatile = true,
+            ("comment", Some(_)) => {}
+            _ if name.starts_with("x-") || name.starts_with("X-") => {}
+            (_, None) if FOREIGN.contains(&name) => {}
+            _ => return Err(MountError::UnknownOption(option.to_owned())),
+        }
+        Ok(())
+    }
+
+    /// What the engine needs to know.
+    pub fn engine(&self) -> FsOptions {
+        FsOptions {
+            read_only: self.read_only,
+            commit_interval: self.commit_interval,
+            memory_bytes_max: self.memory_bytes_max,
+            access_times: self.access_times,
+        }
+    }
+}
+
+/// `4096`, `64k`, `256M`, `1G`.
+fn parse_bytes(text: &str) -> Option<usize> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let shift = match text[digits.len()..].to_ascii_lowercase().as_str() {
+        "" => 0,
+        "k" | "kib" => 10,
+        "m" | "mib" => 20,
+        "g" | "gib" => 30,
+        _ => return None,
+    };
+    digits.parse::<usize>().ok()?.checked_mul(1 << shift)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_options_of_the_manual_are_understood() {
+        let options = MountOptions::parse("ro,noatime,sync,dirsync,commit=5,memory=64M,nosuid,nodev,noexec")
+            .expect("ok");
+        assert!(options.read_only && options.sync && options.dirsync);
+        assert!(options.nosuid && options.nodev && options.noexec);
+        assert_eq!(options.access_times, AccessTimes::Never);
+        assert_eq!(options.commit_interval, Duration::from_secs(5));
+        assert_eq!(options.memory_bytes_max, 64 << 20);
+    }
+
+    #[test]
+    fn later_options_win_and_fstab_words_are_ignored() {
+        let options =
+            MountOptions::parse("defaults,ro,rw,nofail,x-systemd.automount,noatime,strictatime").expect("ok");
+        assert!(!options.read_only);
+        assert_eq!(options.access_times, AccessTimes::Always);
+    }
+
+    #[test]
+    fn wrong_options_are_named() {
+        let message = |list: &str| MountOptions::parse(list).expect_err("refused").to_string();
+        assert!(message("ro,frobnicate").contains("'frobnicate'"));
+        assert!(message("commit=never").contains("seconds"));
+        assert!(message("commit").contains("'commit'"));
+        assert!(message("memory=1k").contains("16M"));
+        assert!(message("memory=99999999999999999999").contains("size"));
+        assert!(message("cpu=x").contains("CPU"));
+    }
+}

@@ -1,0 +1,786 @@
+//! The transport over the crate fuser: /dev/fuse messages to calls of [`Operations`] and back.
+//!
+//! Why the kernel is told what it is told (figures in `docs/design.md`):
+//! - entries, attributes and absent names are cached for long: the daemon is the only writer of its volume;
+//! - `flush` and `opendir` are answered once with ENOSYS, after which the kernel leaves them out. `release` carries what
+//!   a close has to do, and directories need no handle because their positions are stable;
+//! - HANDLE_KILLPRIV_V2: otherwise each write would be preceded by a question for `security.capability`.
+//!
+//! What fuser 0.18 leaves out, and what stands in for it:
+//! - it drops the kernel's "clear set-id bits" flag of truncation and of `open(O_TRUNC)`: whether the caller is root decides;
+//! - it hands on times before 1970 with the nanoseconds subtracted instead of added: [`from_request_time`] undoes that
+//!   (the one second at the lowest end of 64 bits is not representable there);
+//! - SETXATTR_EXT makes it panic, so it is not asked for; the group test behind it is made by the daemon;
+//! - `statx` with a birth time, O_TMPFILE and `syncfs` never arrive.
+
+use crate::messages::{Message, MessageCounts};
+use crate::operations::{
+    Answer, AttributeChange, Attributes, Caller, DeviceNumber, DirectoryEntry, DirectorySink, Errno, Handle,
+    Mode, NewTime, Opened, Operations, Position, RenameHow, SyncReply, WriteRequest,
+};
+use crate::readers::Readers;
+use fuser::{FopenFlags, InitFlags, KernelConfig, Request};
+use std::cell::RefCell;
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use syncline::{ObjectNo, Timestamp};
+
+/// How long the kernel may keep what it was told; nobody else changes the volume.
+const CACHE_TIME: Duration = Duration::from_secs(24 * 3600);
+/// Largest write message, and read-ahead.
+const MESSAGE_BYTES_MAX: u32 = 1 << 20;
+/// Asynchronous requests (read-ahead, writeback, direct I/O) the kernel may have open at once.
+const BACKGROUND_MAX: u16 = 64;
+/// Object numbers are never used twice, so all of them are of the first generation.
+const GENERATION: fuser::Generation = fuser::Generation(0);
+
+/// Capabilities without which the mount would be wrong.
+const REQUIRED: InitFlags =
+    InitFlags::FUSE_DONT_MASK.union(InitFlags::FUSE_POSIX_ACL).union(InitFlags::FUSE_HANDLE_KILLPRIV_V2);
+
+/// Capabilities that make it faster.
+const WANTED: [InitFlags; 10] = [
+    InitFlags::FUSE_ATOMIC_O_TRUNC,
+    InitFlags::FUSE_ASYNC_DIO,
+    InitFlags::FUSE_PARALLEL_DIROPS,
+    InitFlags::FUSE_DO_READDIRPLUS,
+    InitFlags::FUSE_READDIRPLUS_AUTO,
+    InitFlags::FUSE_CACHE_SYMLINKS,
+    InitFlags::FUSE_NO_OPENDIR_SUPPORT,
+    InitFlags::FUSE_EXPLICIT_INVAL_DATA,
+    InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
+    InitFlags::FUSE_MAX_PAGES,
+];
+
+thread_local! {
+    /// Where a read's data is put together; as large as the largest read of this thread.
+    static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    static END: RefCell<Option<EndOfThread>> = const { RefCell::new(None) };
+}
+
+/// The transport's threads end only with the connection; the first one that does lets the parked ones go.
+struct EndOfThread(Arc<Readers>);
+
+impl Drop for EndOfThread {
+    fn drop(&mut self) {
+        self.0.end_all();
+    }
+}
+
+/// Presents an [`Operations`] to fuser.
+pub(crate) struct Transport<O> {
+    pub(crate) operations: Arc<O>,
+    pub(crate) readers: Arc<Readers>,
+    pub(crate) messages: Arc<MessageCounts>,
+    pub(crate) writeback_cache: bool,
+}
+
+impl<O: Operations> Transport<O> {
+    /// Serves one request: `act` calls the operation and replies.
+    fn serve(&self, request: &Request, message: Message, act: impl FnOnce(&O, &Caller)) {
+        self.messages.count(message);
+        self.readers.begin(request.pid());
+        let caller = Caller { uid: request.uid(), gid: request.gid(), pid: request.pid() };
+        act(&self.operations, &caller);
+        self.readers.end();
+        END.with_borrow_mut(|end| {
+            if end.is_none() {
+                *end = Some(EndOfThread(self.readers.clone()));
+            }
+        });
+    }
+
+    /// The same for a request that may have to wait for I/O.
+    fn serve_waiting(&self, request: &Request, message: Message, act: impl FnOnce(&O, &Caller)) {
+        self.serve(request, message, |operations, caller| {
+            let _waiting = self.readers.about_to_wait();
+            act(operations, caller);
+        });
+    }
+}
+
+fn node(number: fuser::INodeNo) -> ObjectNo {
+    ObjectNo(number.0)
+}
+
+fn errno(errno: Errno) -> fuser::Errno {
+    fuser::Errno::from_i32(errno.0)
+}
+
+fn reply_empty(reply: fuser::ReplyEmpty, answer: Answer<()>) {
+    match answer {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+fn reply_entry(reply: fuser::ReplyEntry, answer: Answer<Attributes>) {
+    match answer {
+        Ok(attributes) => reply.entry(&CACHE_TIME, &to_file_attr(&attributes), GENERATION),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+fn reply_attributes(reply: fuser::ReplyAttr, answer: Answer<Attributes>) {
+    match answer {
+        Ok(attributes) => reply.attr(&CACHE_TIME, &to_file_attr(&attributes)),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+fn reply_sized(reply: fuser::ReplyXattr, size: u32, answer: Answer<Vec<u8>>) {
+    match answer {
+        Ok(value) if size == 0 => reply.size(value.len() as u32),
+        Ok(value) if value.len() <= size as usize => reply.data(&value),
+        Ok(_) => reply.error(fuser::Errno::ERANGE),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+fn sync_reply(reply: fuser::ReplyEmpty) -> SyncReply {
+    Box::new(move |answer| reply_empty(reply, answer))
+}
+
+fn open_flags(opened: &Opened) -> FopenFlags {
+    if opened.direct_io {
+        FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
+    } else {
+        FopenFlags::FOPEN_KEEP_CACHE
+    }
+}
+
+fn file_type(mode: u32) -> fuser::FileType {
+    match mode & libc::S_IFMT {
+        libc::S_IFDIR => fuser::FileType::Directory,
+        libc::S_IFLNK => fuser::FileType::Symlink,
+        libc::S_IFIFO => fuser::FileType::NamedPipe,
+        libc::S_IFSOCK => fuser::FileType::Socket,
+        libc::S_IFCHR => fuser::FileType::CharDevice,
+        libc::S_IFBLK => fuser::FileType::BlockDevice,
+        _ => fuser::FileType::RegularFile,
+    }
+}
+
+fn to_system_time(time: Timestamp) -> SystemTime {
+    let seconds = Duration::from_secs(time.seconds.unsigned_abs());
+    let whole =
+        if time.seconds >= 0 { UNIX_EPOCH.checked_add(seconds) } else { UNIX_EPOCH.checked_sub(seconds) };
+    whole
+        .and_then(|at| at.checked_add(Duration::from_nanos(u64::from(time.nanoseconds))))
+        .unwrap_or(UNIX_EPOCH)
+}
+
+/// A time as fuser hands it on: before 1970 both parts of the caller's timespec were subtracted from the epoch.
+fn from_request_time(time: SystemTime) -> Timestamp {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(since) => Timestamp {
+            seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+            nanoseconds: since.subsec_nanos(),
+        },
+        Err(before) => {
+            let before = before.duration();
+            Timestamp {
+                seconds: i64::try_from(before.as_secs()).map_or(i64::MIN, |seconds| -seconds),
+                nanoseconds: before.subsec_nanos(),
+            }
+        }
+    }
+}
+
+fn new_time(time: fuser::TimeOrNow) -> NewTime {
+    match time {
+        fuser::TimeOrNow::Now => NewTime::Now,
+        fuser::TimeOrNow::SpecificTime(time) => NewTime::At(from_request_time(time)),
+    }
+}
+
+fn to_file_attr(attributes: &Attributes) -> fuser::FileAttr {
+    fuser::FileAttr {
+        ino: fuser::INodeNo(attributes.node.0),
+        size: attributes.size,
+        blocks: attributes.sectors,
+        atime: to_system_time(attributes.accessed),
+        mtime: to_system_time(attributes.modified),
+        ctime: to_system_time(attributes.changed),
+        crtime: UNIX_EPOCH,
+        kind: file_type(attributes.mode),
+        perm: (attributes.mode & 0o7777) as u16,
+        nlink: attributes.links,
+        uid: attributes.uid,
+        gid: attributes.gid,
+        rdev: attributes.device.to_kernel(),
+        blksize: 4096,
+        flags: 0,
+    }
+}
+
+/// What tells the kernel that a name does not exist: an entry without a node, which it may keep.
+fn absent() -> fuser::FileAttr {
+    fuser::FileAttr {
+        ino: fuser::INodeNo(0),
+        size: 0,
+        blocks: 0,
+        atime: UNIX_EPOCH,
+        mtime: UNIX_EPOCH,
+        ctime: UNIX_EPOCH,
+        crtime: UNIX_EPOCH,
+        kind: fuser::FileType::RegularFile,
+        perm: 0,
+        nlink: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        blksize: 4096,
+        flags: 0,
+    }
+}
+
+struct PlainSink(fuser::ReplyDirectory);
+
+impl DirectorySink for PlainSink {
+    fn wants_attributes(&self) -> bool {
+        false
+    }
+
+    fn add(&mut self, entry: &DirectoryEntry<'_>, _: Option<&Attributes>) -> bool {
+        let kind = file_type(u32::from(entry.file_type) << 12);
+        !self.0.add(fuser::INodeNo(entry.node.0), entry.next, kind, OsStr::from_bytes(entry.name))
+    }
+}
+
+struct PlusSink(fuser::ReplyDirectoryPlus);
+
+impl DirectorySink for PlusSink {
+    fn wants_attributes(&self) -> bool {
+        true
+    }
+
+    fn add(&mut self, entry: &DirectoryEntry<'_>, attributes: Option<&Attributes>) -> bool {
+        let number = fuser::INodeNo(entry.node.0);
+        let name = OsStr::from_bytes(entry.name);
+        match attributes {
+            Some(attributes) => {
+                let attr = to_file_attr(attributes);
+                !self.0.add(number, entry.next, name, &CACHE_TIME, &attr, GENERATION)
+            }
+            None => {
+                // The name is listed, the kernel looks it up when it needs to.
+                let kind = file_type(u32::from(entry.file_type) << 12);
+                !self.0.add(
+                    number,
+                    entry.next,
+                    name,
+                    &Duration::ZERO,
+                    &fuser::FileAttr { kind, ..absent() },
+                    GENERATION,
+                )
+            }
+        }
+    }
+}
+
+impl<O: Operations> fuser::Filesystem for Transport<O> {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        config.add_capabilities(REQUIRED).map_err(|missing| {
+            tracing::error!(
+                ?missing,
+                "this kernel's FUSE lacks what the mount needs; Linux 5.12 or newer has it"
+            );
+            io::Error::from_raw_os_error(libc::EPROTONOSUPPORT)
+        })?;
+        for flag in WANTED {
+            if config.add_capabilities(flag).is_err() {
+                tracing::info!(?flag, "not offered by this kernel; the mount works without it");
+            }
+        }
+        if self.writeback_cache && config.add_capabilities(InitFlags::FUSE_WRITEBACK_CACHE).is_err() {
+            tracing::warn!("this kernel has no writeback cache for FUSE; mounted without it");
+        }
+        let settings = [
+            config.set_max_write(MESSAGE_BYTES_MAX).err(),
+            config.set_max_background(BACKGROUND_MAX).err().map(u32::from),
+        ];
+        for nearest in settings.into_iter().flatten() {
+            tracing::warn!(nearest, "the kernel's limit on message sizes or counts is lower than wanted");
+        }
+        // Reading ahead is the kernel's business up to the largest message.
+        let _ = config.set_max_readahead(MESSAGE_BYTES_MAX);
+        Ok(())
+    }
+
+    fn lookup(&self, request: &Request, parent: fuser::INodeNo, name: &OsStr, reply: fuser::ReplyEntry) {
+        self.serve(request, Message::Lookup, |operations, _| {
+            match operations.lookup(node(parent), name.as_bytes()) {
+                Ok(Some(attributes)) => reply.entry(&CACHE_TIME, &to_file_attr(&attributes), GENERATION),
+                Ok(None) => reply.entry(&CACHE_TIME, &absent(), GENERATION),
+                Err(error) => reply.error(errno(error)),
+            }
+        });
+    }
+
+    fn forget(&self, request: &Request, _: fuser::INodeNo, _: u64) {
+        self.serve(request, Message::Forget, |_, _| {});
+    }
+
+    fn getattr(
+        &self,
+        request: &Request,
+        ino: fuser::INodeNo,
+        _: Option<fuser::FileHandle>,
+        reply: fuser::ReplyAttr,
+    ) {
+        self.serve(request, Message::Getattr, |operations, _| {
+            reply_attributes(reply, operations.getattr(node(ino)))
+        });
+    }
+
+    fn setattr(
+        &self,
+        request: &Request,
+        ino: fuser::INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<fuser::TimeOrNow>,
+        mtime: Option<fuser::TimeOrNow>,
+        ctime: Option<SystemTime>,
+        _fh: Option<fuser::FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<fuser::BsdFileFlags>,
+        reply: fuser::ReplyAttr,
+    ) {
+        let change = AttributeChange {
+            mode,
+            uid,
+            gid,
+            size,
+            accessed: atime.map(new_time),
+            modified: mtime.map(new_time),
+            changed: ctime.map(from_request_time),
+        };
+        self.serve(request, Message::Setattr, |operations, caller| {
+            let _waiting = size.and_then(|_| self.readers.about_to_wait());
+            reply_attributes(reply, operations.setattr(caller, node(ino), &change));
+        });
+    }
+
+    fn readlink(&self, request: &Request, ino: fuser::INodeNo, reply: fuser::ReplyData) {
+        self.serve(request, Message::Readlink, |operations, _| match operations.readlink(node(ino)) {
+            Ok(target) => reply.data(&target),
+            Err(error) => reply.error(errno(error)),
+        });
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: fuser::INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        rdev: u32,
+        reply: fuser::ReplyEntry,
+    ) {
+        let mode = Mode { bits: mode, umask };
+        self.serve(request, Message::Mknod, |operations, caller| {
+            let device = DeviceNumber::from_kernel(rdev);
+            reply_entry(reply, operations.mknod(caller, node(parent), name.as_bytes(), mode, device));
+        });
+    }
+
+    fn mkdir(
+        &self,
+        request: &Request,
+        parent: fuser::INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        reply: fuser::ReplyEntry,
+    ) {
+        let mode = Mode { bits: mode, umask };
+        self.serve(request, Message::Mkdir, |operations, caller| {
+            reply_entry(reply, operations.mkdir(caller, node(parent), name.as_bytes(), mode));
+        });
+    }
+
+    fn symlink(
+        &self,
+        request: &Request,
+        parent: fuser::INodeNo,
+        name: &OsStr,
+        target: &Path,
+        reply: fuser::ReplyEntry,
+    ) {
+        self.serve(request, Message::Symlink, |operations, caller| {
+            let target = target.as_os_str().as_bytes();
+            reply_entry(reply, operations.symlink(caller, node(parent), name.as_bytes(), target));
+        });
+    }
+
+    fn link(
+        &self,
+        request: &Request,
+        ino: fuser::INodeNo,
+        newparent: fuser::INodeNo,
+        newname: &OsStr,
+        reply: fuser::ReplyEntry,
+    ) {
+        self.serve(request, Message::Link, |operations, caller| {
+            reply_entry(reply, operations.link(caller, node(ino), node(newparent), newname.as_bytes()));
+        });
+    }
+
+    fn unlink(&self, request: &Request, parent: fuser::INodeNo, name: &OsStr, reply: fuser::ReplyEmpty) {
+        self.serve_waiting(request, Message::Unlink, |operations, caller| {
+            reply_empty(reply, operations.unlink(caller, node(parent), name.as_bytes()));
+        });
+    }
+
+    fn rmdir(&self, request: &Request, parent: fuser::INodeNo, name: &OsStr, reply: fuser::ReplyEmpty) {
+        self.serve(request, Message::Rmdir, |operations, caller| {
+            reply_empty(reply, operations.rmdir(caller, node(parent), name.as_bytes()));
+        });
+    }
+
+    fn rename(
+        &self,
+        request: &Request,
+        parent: fuser::INodeNo,
+        name: &OsStr,
+        newparent: fuser::INodeNo,
+        newname: &OsStr,
+        flags: fuser::RenameFlags,
+        reply: fuser::ReplyEmpty,
+    ) {
+        let bits = flags.bits();
+        let how = RenameHow {
+            no_replace: bits & libc::RENAME_NOREPLACE != 0,
+            exchange: bits & libc::RENAME_EXCHANGE != 0,
+            whiteout: bits & libc::RENAME_WHITEOUT != 0,
+        };
+        let known = libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE | libc::RENAME_WHITEOUT;
+        self.serve_waiting(request, Message::Rename, |operations, caller| {
+            if bits & !known != 0 || (how.exchange && (how.no_replace || how.whiteout)) {
+                return reply.error(fuser::Errno::EINVAL);
+            }
+            let from = (node(parent), name.as_bytes());
+            let to = (node(newparent), newname.as_bytes());
+            reply_empty(reply, operations.rename(caller, from, to, how));
+        });
+    }
+
+    fn open(&self, request: &Request, ino: fuser::INodeNo, flags: fuser::OpenFlags, reply: fuser::ReplyOpen) {
+        self.serve(request, Message::Open, |operations, caller| {
+            match operations.open(caller, node(ino), flags.0) {
+                Ok(opened) => reply.opened(fuser::FileHandle(opened.handle.0), open_flags(&opened)),
+                Err(error) => reply.error(errno(error)),
+            }
+        });
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: fuser::INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        flags: i32,
+        reply: fuser::ReplyCreate,
+    ) {
+        let mode = Mode { bits: mode, umask };
+        self.serve(request, Message::Create, |operations, caller| {
+            match operations.create(caller, node(parent), name.as_bytes(), mode, flags) {
+                Ok((attributes, opened)) => {
+                    let handle = fuser::FileHandle(opened.handle.0);
+                    let attr = to_file_attr(&attributes);
+                    reply.created(&CACHE_TIME, &attr, GENERATION, handle, open_flags(&opened));
+                }
+                Err(error) => reply.error(errno(error)),
+            }
+        });
+    }
+
+    fn read(
+        &self,
+        request: &Request,
+        _: fuser::INodeNo,
+        fh: fuser::FileHandle,
+        offset: u64,
+        size: u32,
+        _: fuser::OpenFlags,
+        _: Option<fuser::LockOwner>,
+        reply: fuser::ReplyData,
+    ) {
+        self.serve_waiting(request, Message::Read, |operations, caller| {
+            READ_BUFFER.with_borrow_mut(|buffer| {
+                let size = size as usize;
+                if buffer.len() < size {
+                    buffer.resize(size, 0);
+                }
+                match operations.read(caller, Handle(fh.0), offset, &mut buffer[..size]) {
+                    Ok(len) => reply.data(&buffer[..len]),
+                    Err(error) => reply.error(errno(error)),
+                }
+            });
+        });
+    }
+
+    fn write(
+        &self,
+        request: &Request,
+        _: fuser::INodeNo,
+        fh: fuser::FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: fuser::WriteFlags,
+        flags: fuser::OpenFlags,
+        _: Option<fuser::LockOwner>,
+        reply: fuser::ReplyWrite,
+    ) {
+        let write = WriteRequest {
+            offset,
+            data,
+            clear_set_id: write_flags.contains(fuser::WriteFlags::FUSE_WRITE_KILL_SUIDGID),
+            durable: flags.0 & libc::O_DSYNC != 0,
+        };
+        self.serve(request, Message::Write, |operations, caller| {
+            let _waiting = if write.durable { self.readers.about_to_wait() } else { None };
+            match operations.write(caller, Handle(fh.0), write) {
+                Ok(len) => reply.written(len as u32),
+                Err(error) => reply.error(errno(error)),
+            }
+        });
+    }
+
+    fn flush(
+        &self,
+        request: &Request,
+        _: fuser::INodeNo,
+        _: fuser::FileHandle,
+        _: fuser::LockOwner,
+        reply: fuser::ReplyEmpty,
+    ) {
+        self.serve(request, Message::Flush, |_, _| reply.error(fuser::Errno::ENOSYS));
+    }
+
+    fn release(
+        &self,
+        request: &Request,
+        _: fuser::INodeNo,
+        fh: fuser::FileHandle,
+        _: fuser::OpenFlags,
+        _: Option<fuser::LockOwner>,
+        _: bool,
+        reply: fuser::ReplyEmpty,
+    ) {
+        self.serve_waiting(request, Message::Release, |operations, _| {
+            operations.release(Handle(fh.0));
+            reply.ok();
+        });
+    }
+
+    fn fsync(
+        &self,
+        request: &Request,
+        ino: fuser::INodeNo,
+        fh: fuser::FileHandle,
+        datasync: bool,
+        reply: fuser::ReplyEmpty,
+    ) {
+        self.serve(request, Message::Fsync, |operations, caller| {
+            operations.fsync(caller, node(ino), Handle(fh.0), datasync, sync_reply(reply));
+        });
+    }
+
+    fn opendir(&self, request: &Request, _: fuser::INodeNo, _: fuser::OpenFlags, reply: fuser::ReplyOpen) {
+        self.serve(request, Message::Opendir, |_, _| reply.error(fuser::Errno::ENOSYS));
+    }
+
+    fn readdir(
+        &self,
+        request: &Request,
+        ino: fuser::INodeNo,
+        _: fuser::FileHandle,
+        offset: u64,
+        reply: fuser::ReplyDirectory,
+    ) {
+        self.serve(request, Message::Readdir, |operations, caller| {
+            let mut sink = PlainSink(reply);
+            match operations.readdir(caller, node(ino), offset, &mut sink) {
+                Ok(()) => sink.0.ok(),
+                Err(error) => sink.0.error(errno(error)),
+            }
+        });
+    }
+
+    fn readdirplus(
+        &self,
+        request: &Request,
+        ino: fuser::INodeNo,
+        _: fuser::FileHandle,
+        offset: u64,
+        reply: fuser::ReplyDirectoryPlus,
+    ) {
+        self.serve(request, Message::Readdirplus, |operations, caller| {
+            let mut sink = PlusSink(reply);
+            match operations.readdir(caller, node(ino), offset, &mut sink) {
+                Ok(()) => sink.0.ok(),
+                Err(error) => sink.0.error(errno(error)),
+            }
+        });
+    }
+
+    fn fsyncdir(
+        &self,
+        request: &Request,
+        ino: fuser::INodeNo,
+        _: fuser::FileHandle,
+        _: bool,
+        reply: fuser::ReplyEmpty,
+    ) {
+        self.serve(request, Message::Fsyncdir, |operations, caller| {
+            operations.fsyncdir(caller, node(ino), sync_reply(reply));
+        });
+    }
+
+    fn statfs(&self, request: &Request, _: fuser::INodeNo, reply: fuser::ReplyStatfs) {
+        self.serve(request, Message::Statfs, |operations, _| match operations.statfs() {
+            Ok(totals) => reply.statfs(
+                totals.blocks,
+                totals.blocks_free,
+                totals.blocks_available,
+                totals.inodes,
+                totals.inodes_free,
+                totals.block_bytes,
+                totals.name_bytes_max,
+                totals.block_bytes,
+            ),
+            Err(error) => reply.error(errno(error)),
+        });
+    }
+
+    fn setxattr(
+        &self,
+        request: &Request,
+        ino: fuser::INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _: u32,
+        reply: fuser::ReplyEmpty,
+    ) {
+        self.serve(request, Message::Setxattr, |operations, caller| {
+            reply_empty(reply, operations.setxattr(caller, node(ino), name.as_bytes(), value, flags));
+        });
+    }
+
+    fn getxattr(
+        &self,
+        request: &Request,
+        ino: fuser::INodeNo,
+        name: &OsStr,
+        size: u32,
+        reply: fuser::ReplyXattr,
+    ) {
+        self.serve(request, Message::Getxattr, |operations, caller| {
+            reply_sized(reply, size, operations.getxattr(caller, node(ino), name.as_bytes()));
+        });
+    }
+
+    fn listxattr(&self, request: &Request, ino: fuser::INodeNo, size: u32, reply: fuser::ReplyXattr) {
+        self.serve(request, Message::Listxattr, |operations, caller| {
+            reply_sized(reply, size, operations.listxattr(caller, node(ino)));
+        });
+    }
+
+    fn removexattr(&self, request: &Request, ino: fuser::INodeNo, name: &OsStr, reply: fuser::ReplyEmpty) {
+        self.serve(request, Message::Removexattr, |operations, caller| {
+            reply_empty(reply, operations.removexattr(caller, node(ino), name.as_bytes()));
+        });
+    }
+
+    fn fallocate(
+        &self,
+        request: &Request,
+        _: fuser::INodeNo,
+        fh: fuser::FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: fuser::ReplyEmpty,
+    ) {
+        self.serve_waiting(request, Message::Fallocate, |operations, caller| {
+            reply_empty(reply, operations.fallocate(caller, Handle(fh.0), mode, offset, length));
+        });
+    }
+
+    fn lseek(
+        &self,
+        request: &Request,
+        _: fuser::INodeNo,
+        fh: fuser::FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: fuser::ReplyLseek,
+    ) {
+        self.serve(request, Message::Lseek, |operations, caller| {
+            let Ok(offset) = u64::try_from(offset) else { return reply.error(fuser::Errno::ENXIO) };
+            match operations.lseek(caller, Handle(fh.0), offset, whence) {
+                Ok(found) => reply.offset(i64::try_from(found).unwrap_or(i64::MAX)),
+                Err(error) => reply.error(errno(error)),
+            }
+        });
+    }
+
+    fn copy_file_range(
+        &self,
+        request: &Request,
+        _: fuser::INodeNo,
+        fh_in: fuser::FileHandle,
+        offset_in: u64,
+        _: fuser::INodeNo,
+        fh_out: fuser::FileHandle,
+        offset_out: u64,
+        len: u64,
+        _: fuser::CopyFileRangeFlags,
+        reply: fuser::ReplyWrite,
+    ) {
+        let from = Position { handle: Handle(fh_in.0), offset: offset_in };
+        let to = Position { handle: Handle(fh_out.0), offset: offset_out };
+        // The reply has 32 bits for what was copied; a caller goes on where a short copy ended.
+        let len = len.min(1 << 30);
+        self.serve_waiting(request, Message::CopyFileRange, |operations, caller| {
+            match operations.copy_file_range(caller, from, to, len) {
+                Ok(copied) => reply.written(copied as u32),
+                Err(error) => reply.error(errno(error)),
+            }
+        });
+    }
+
+    fn ioctl(
+        &self,
+        request: &Request,
+        ino: fuser::INodeNo,
+        _: fuser::FileHandle,
+        _: fuser::IoctlFlags,
+        cmd: u32,
+        in_data: &[u8],
+        out_size: u32,
+        reply: fuser::ReplyIoctl,
+    ) {
+        self.serve(request, Message::Ioctl, |operations, caller| {
+            match operations.ioctl(caller, node(ino), cmd, in_data, out_size as usize) {
+                Ok(output) => reply.ioctl(0, &output),
+                Err(error) => reply.error(errno(error)),
+            }
+        });
+    }
+}

@@ -1,0 +1,116 @@
+//! Unmounting, so that it returns when the volume is clean on its device.
+
+use crate::MountError;
+use crate::mount_point::{Detach, abort_file, detach, mounted_at, with_directory};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long to wait for the last checkpoint.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// A mount that is in use for a moment only (a scanner, a shell prompt) is tried again for so long.
+const BUSY_PATIENCE: Duration = Duration::from_millis(300);
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Unmounts the volume at `directory`, and returns when its daemon has written the last checkpoint and let go of
+/// the image or device. `lazily` takes a mount that is in use out of the tree; then there is nothing to wait for.
+///
+/// Errors: `NotMounted`, `Busy`, `StillWriting`.
+pub fn unmount(directory: &Path, lazily: bool) -> Result<(), MountError> {
+    let failed = |source| MountError::Unmount { path: directory.to_owned(), source };
+    let entry = mounted_at(directory).map_err(failed)?;
+    let entry = entry.filter(|entry| entry.is_ours());
+    let entry = entry.ok_or_else(|| MountError::NotMounted(directory.to_owned()))?;
+    let how = if lazily { Detach::Lazily } else { Detach::IfIdle };
+    let deadline = Instant::now() + BUSY_PATIENCE;
+    loop {
+        match detach(&entry.path, how) {
+            Ok(()) => break,
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                if Instant::now() > deadline {
+                    return Err(MountError::Busy { path: directory.to_owned() });
+                }
+                std::thread::sleep(PAUSE);
+            }
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    if lazily { Ok(()) } else { wait_until_released(&entry.source) }
+}
+
+/// Waits until nobody holds the lock of the image or device, or somebody has mounted it again.
+fn wait_until_released(source: &Path) -> Result<(), MountError> {
+    let Ok(file) = File::open(source) else { return Ok(()) };
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        // SAFETY: the descriptor is open; flock has no memory effects. The lock is dropped with the file.
+        if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_SH | libc::LOCK_NB) } == 0 {
+            return Ok(());
+        }
+        if io::Error::last_os_error().raw_os_error() != Some(libc::EWOULDBLOCK)
+            || syncline_device::is_mounted(source).is_some()
+        {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            return Err(MountError::StillWriting { path: source.to_owned(), seconds: PATIENCE.as_secs() });
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Removes what a dead daemon left in the tree of mounts at `directory`, if that is what is there: a directory on which
+/// every call fails with ENOTCONN.
+pub(crate) fn clear_dead_mount(directory: &Path) -> io::Result<()> {
+    let dead = std::fs::metadata(directory).is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN));
+    if !dead {
+        return Ok(());
+    }
+    match mounted_at(directory)? {
+        Some(entry) if entry.is_ours() => {
+            tracing::warn!(path = %directory.display(), "removing the mount that a dead daemon left behind");
+            detach(&entry.path, Detach::Lazily)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The image or device that is mounted at `directory`.
+pub fn source_of(directory: &Path) -> Result<PathBuf, MountError> {
+    let entry =
+        mounted_at(directory).map_err(|source| MountError::System { what: "reading mountinfo", source })?;
+    match entry {
+        Some(entry) if entry.is_ours() => Ok(entry.source),
+        _ => Err(MountError::NotMounted(directory.to_owned())),
+    }
+}
+
+/// Ends a mount whose daemon does not answer any more: every call on it fails from then on.
+pub fn abort(directory: &Path) -> Result<(), MountError> {
+    let failed = |source| MountError::Unmount { path: directory.to_owned(), source };
+    let entry = mounted_at(directory).map_err(failed)?.filter(|entry| entry.is_ours());
+    let file =
+        entry.as_ref().and_then(abort_file).ok_or_else(|| MountError::NotMounted(directory.to_owned()))?;
+    std::fs::write(file, b"1").map_err(failed)
+}
+
+/// Runs an ioctl with an output buffer on the root directory of a mounted volume.
+pub(crate) fn ioctl_on(directory: &Path, command: u32, output: &mut [u8]) -> Result<(), MountError> {
+    let not_mounted = || MountError::NotMounted(directory.to_owned());
+    let result = with_directory(directory, |fd| {
+        // SAFETY: the commands this is called with write at most the size encoded in them, which the callers'
+        // buffers have.
+        unsafe { libc::ioctl(fd.as_raw_fd(), libc::Ioctl::from(command), output.as_mut_ptr()) }
+    });
+    match result {
+        Ok(0) => Ok(()),
+        Ok(_) => match io::Error::last_os_error() {
+            error if error.raw_os_error() == Some(libc::ENOTTY) => Err(not_mounted()),
+            source => Err(MountError::System { what: "asking the daemon", source }),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(not_mounted()),
+        Err(source) => Err(MountError::System { what: "opening the mounted directory", source }),
+    }
+}

@@ -1,0 +1,135 @@
+//! The volume behind a mount: its device, its engine, and the thread that maintains it.
+
+use crate::{MountError, MountOptions};
+use parking_lot::{Condvar, Mutex};
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use syncline::{Clock, Fs, SystemClock, SystemEntropy};
+use syncline_device::{Device, FileDevice, OpenError, OpenOptions, Volatile};
+
+/// How long to wait for a daemon that is writing its last checkpoint.
+const LEAVING_DAEMON_PATIENCE: Duration = Duration::from_secs(60);
+/// Longest pause between two rounds of maintenance.
+const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(100);
+/// Blocks that one round of maintenance may write before it looks whether it has to stop.
+const MAINTENANCE_BUDGET: usize = 4096;
+
+/// An opened volume with its maintenance running.
+pub(crate) struct OpenVolume {
+    fs: Arc<Fs>,
+    device: Arc<dyn Device>,
+    stop: Arc<Stop>,
+    maintenance: JoinHandle<()>,
+}
+
+#[derive(Default)]
+struct Stop {
+    stopped: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Stop {
+    /// Waits; true when it is time to stop.
+    fn wait(&self, pause: Duration) -> bool {
+        let mut stopped = self.stopped.lock();
+        if !*stopped && !pause.is_zero() {
+            self.changed.wait_for(&mut stopped, pause);
+        }
+        *stopped
+    }
+
+    fn stop(&self) {
+        *self.stopped.lock() = true;
+        self.changed.notify_all();
+    }
+}
+
+impl OpenVolume {
+    /// Opens the device (waiting for a daemon that is just leaving), recovers, and starts maintenance.
+    pub(crate) fn open(source: &Path, options: &MountOptions) -> Result<OpenVolume, MountError> {
+        let file =
+            open_device(source, options.read_only).map_err(|error| MountError::Open(Box::new(error)))?;
+        let device: Arc<dyn Device> =
+            if options.volatile { Arc::new(Volatile::new(Arc::new(file))) } else { Arc::new(file) };
+        let clock = Arc::new(SystemClock);
+        let opened = Fs::open_reporting(device.clone(), options.engine(), clock, &SystemEntropy::default());
+        let (fs, recovery) =
+            opened.map_err(|error| MountError::Volume { source_path: source.to_owned(), source: error })?;
+        if recovery.records > 0 {
+            tracing::info!(
+                records = recovery.records,
+                batches = recovery.batches,
+                images = recovery.images,
+                cut = recovery.records_cut,
+                "the volume was not unmounted cleanly; recovered what was synced"
+            );
+        }
+        let stop = Arc::new(Stop::default());
+        let interval = MAINTENANCE_INTERVAL.min(options.commit_interval / 4);
+        let maintenance = {
+            let (fs, stop) = (fs.clone(), stop.clone());
+            std::thread::Builder::new()
+                .name("syncline-maintain".to_owned())
+                .spawn(move || maintain(&fs, &stop, interval))
+        };
+        let maintenance =
+            maintenance.map_err(|source| MountError::System { what: "starting a thread", source })?;
+        Ok(OpenVolume { fs, device, stop, maintenance })
+    }
+
+    pub(crate) fn fs(&self) -> &Arc<Fs> {
+        &self.fs
+    }
+
+    pub(crate) fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
+    /// Writes the last checkpoint and lets go of the device.
+    pub(crate) fn close(self) -> Result<(), MountError> {
+        self.stop.stop();
+        if self.maintenance.join().is_err() {
+            // Not reached in a daemon, where a panic ends the process.
+            tracing::error!("maintenance had stopped by an internal error");
+        }
+        self.fs.close().map_err(MountError::Close)
+    }
+}
+
+fn open_device(source: &Path, read_only: bool) -> Result<FileDevice, OpenError> {
+    if let Some(on) = syncline_device::is_mounted(source) {
+        return Err(OpenError::Mounted { path: source.to_owned(), on });
+    }
+    let options = OpenOptions { read_only, ..OpenOptions::default() };
+    match FileDevice::open(source, &options) {
+        Err(OpenError::Locked { .. }) => {
+            tracing::info!(source = %source.display(), "waiting for the daemon that is leaving");
+            let wait_for_lock = Some(LEAVING_DAEMON_PATIENCE);
+            FileDevice::open(source, &OpenOptions { wait_for_lock, ..options })
+        }
+        result => result,
+    }
+}
+
+fn maintain(fs: &Fs, stop: &Stop, interval: Duration) {
+    let clock = SystemClock;
+    let mut failed = false;
+    let mut pause = interval;
+    while !stop.wait(pause) {
+        pause = match fs.maintain(clock.now(), MAINTENANCE_BUDGET) {
+            Ok(more) => {
+                failed = false;
+                if more { Duration::ZERO } else { interval }
+            }
+            Err(error) => {
+                if !failed {
+                    tracing::error!(%error, "background writing failed");
+                }
+                failed = true;
+                interval
+            }
+        };
+    }
+}
