@@ -1,0 +1,221 @@
+//! The facade: paths, files, directories, errors as `std::io` has them.
+
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+use syncline::{File, MkfsOptions, OpenOptions, RenameFlags, Volume, VolumeOptions};
+use syncline_device::{MemoryDevice, Volatile};
+
+fn volume() -> Volume {
+    Volume::create_in_memory(64 << 20).expect("a volume")
+}
+
+fn kind<T: std::fmt::Debug>(result: std::io::Result<T>) -> ErrorKind {
+    result.expect_err("this must fail").kind()
+}
+
+#[test]
+fn files_can_be_shared_between_threads() {
+    fn shared<T: Send + Sync>() {}
+    shared::<Volume>();
+    shared::<File>();
+}
+
+#[test]
+fn reading_writing_and_seeking_share_a_position() {
+    let volume = volume();
+    let options = OpenOptions::new().read(true).write(true).create_new(true).clone();
+    let mut file = options.open(&volume, "file").expect("open");
+    assert_eq!(kind(options.open(&volume, "file")), ErrorKind::AlreadyExists);
+    file.write_all(b"hello world").expect("write");
+    assert_eq!(file.seek(SeekFrom::Start(6)).expect("seek"), 6);
+    let mut text = String::new();
+    file.read_to_string(&mut text).expect("read");
+    assert_eq!(text, "world");
+    assert_eq!(file.seek(SeekFrom::End(-5)).expect("seek"), 6);
+    assert_eq!(kind(file.seek(SeekFrom::Current(-100))), ErrorKind::InvalidInput);
+    (&file).write_all(b"there").expect("write");
+    let mut bytes = [0; 5];
+    file.read_exact_at(&mut bytes, 6).expect("read");
+    assert_eq!(&bytes, b"there");
+    assert_eq!(kind(file.read_exact_at(&mut bytes, 8)), ErrorKind::UnexpectedEof);
+    file.set_len(3).expect("truncate");
+    assert_eq!(file.metadata().expect("metadata").len(), 3);
+    let time = UNIX_EPOCH + Duration::new(5, 6);
+    file.set_times(Some(time), Some(time)).expect("times");
+    assert_eq!(file.metadata().expect("metadata").modified(), time);
+    file.set_permissions(0o600).expect("chmod");
+    assert_eq!(volume.metadata("file").expect("metadata").mode(), 0o600);
+}
+
+#[test]
+fn open_options_mean_what_those_of_std_mean() {
+    let volume = volume();
+    assert_eq!(kind(OpenOptions::new().open(&volume, "x")), ErrorKind::InvalidInput);
+    assert_eq!(kind(OpenOptions::new().read(true).create(true).open(&volume, "x")), ErrorKind::InvalidInput);
+    let both = OpenOptions::new().append(true).truncate(true).open(&volume, "x");
+    assert_eq!(kind(both), ErrorKind::InvalidInput);
+    assert_eq!(kind(volume.open_file("x")), ErrorKind::NotFound);
+    volume.write("x", "one").expect("write");
+    let mut appending = OpenOptions::new().append(true).open(&volume, "x").expect("open");
+    appending.write_all(b"two").expect("append");
+    assert_eq!(volume.read_to_string("x").expect("read"), "onetwo");
+    volume.write("x", "3").expect("write");
+    assert_eq!(volume.read("x").expect("read"), b"3");
+    let private = OpenOptions::new().write(true).create(true).mode(0o640).open(&volume, "y").expect("open");
+    assert_eq!(private.metadata().expect("metadata").mode(), 0o640);
+    assert_eq!(kind(OpenOptions::new().write(true).open(&volume, "/")), ErrorKind::IsADirectory);
+    assert_eq!(
+        kind(OpenOptions::new().write(true).create(true).open(&volume, "z/")),
+        ErrorKind::IsADirectory
+    );
+    volume.symlink("made", "dangling").expect("symlink");
+    OpenOptions::new().write(true).create(true).open(&volume, "dangling").expect("creates the target");
+    assert!(volume.metadata("made").expect("metadata").is_file());
+    let no_follow = OpenOptions::new().read(true).follow_symlink(false).open(&volume, "dangling");
+    assert_eq!(no_follow.expect_err("a link").raw_os_error(), Some(40));
+}
+
+#[test]
+fn paths_follow_links_and_parents() {
+    let volume = volume();
+    volume.create_dir_all("/a/b/c").expect("dirs");
+    volume.create_dir_all("a/b/c").expect("they exist already");
+    volume.write("a/b/file", "content").expect("write");
+    volume.symlink("b", "a/relative").expect("symlink");
+    volume.symlink("/a/b", "absolute").expect("symlink");
+    volume.symlink("loop2", "loop1").expect("symlink");
+    volume.symlink("loop1", "loop2").expect("symlink");
+    for path in [
+        "a/b/file",
+        "/a/b/file",
+        "a//b/./file",
+        "a/relative/file",
+        "absolute/file",
+        "absolute/c/../file",
+        "../a/b/file",
+    ] {
+        assert_eq!(volume.read_to_string(path).expect(path), "content", "{path}");
+        assert_eq!(volume.canonicalize(path).expect(path), Path::new("/a/b/file"), "{path}");
+    }
+    assert_eq!(volume.canonicalize("/").expect("root"), Path::new("/"));
+    assert_eq!(volume.canonicalize("absolute/..").expect("dir"), Path::new("/a"));
+    assert_eq!(volume.read("loop1").expect_err("a loop").raw_os_error(), Some(40));
+    assert_eq!(kind(volume.read("a/b/file/x")), ErrorKind::NotADirectory);
+    assert_eq!(kind(volume.metadata("a/b/file/")), ErrorKind::NotADirectory);
+    assert_eq!(kind(volume.metadata("")), ErrorKind::NotFound);
+    assert_eq!(kind(volume.metadata("a/none/..")), ErrorKind::NotFound);
+    assert_eq!(volume.read_link("a/relative").expect("readlink"), Path::new("b"));
+    assert!(volume.symlink_metadata("absolute").expect("metadata").is_symlink());
+    assert!(volume.metadata("absolute").expect("metadata").is_dir());
+    assert!(!volume.try_exists("nothing").expect("no error"));
+    // Forty links are followed, one more is too many.
+    volume.write("link0", "end").expect("write");
+    for number in 1..=41 {
+        volume.symlink(format!("link{}", number - 1), format!("link{number}")).expect("symlink");
+    }
+    assert_eq!(volume.read("link40").expect("forty"), b"end");
+    assert!(volume.read("link41").is_err());
+}
+
+#[test]
+fn names_are_made_moved_and_removed() {
+    let volume = volume();
+    volume.create_dir("dir").expect("mkdir");
+    volume.write("dir/file", "x").expect("write");
+    volume.hard_link("dir/file", "link").expect("link");
+    assert_eq!(volume.metadata("link").expect("metadata").attr().nlink, 2);
+    assert_eq!(kind(volume.create_dir("dir")), ErrorKind::AlreadyExists);
+    assert_eq!(kind(volume.remove_dir("dir")), ErrorKind::DirectoryNotEmpty);
+    assert_eq!(kind(volume.remove_file("dir")), ErrorKind::IsADirectory);
+    assert_eq!(kind(volume.remove_dir("link")), ErrorKind::NotADirectory);
+    assert_eq!(kind(volume.remove_file("none")), ErrorKind::NotFound);
+    volume.write("other", "y").expect("write");
+    let no_replace = RenameFlags { no_replace: true, ..RenameFlags::default() };
+    assert_eq!(kind(volume.rename_with("link", "other", no_replace)), ErrorKind::AlreadyExists);
+    volume.rename("link", "other").expect("rename");
+    assert_eq!(volume.read("other").expect("read"), b"x");
+    assert_eq!(kind(volume.rename("dir", "dir/sub")), ErrorKind::InvalidInput);
+    volume.create_dir_all("dir/deep/er").expect("dirs");
+    volume.symlink("/", "dir/deep/root").expect("symlink");
+    let mut names: Vec<_> = volume
+        .read_dir("dir")
+        .expect("readdir")
+        .map(|entry| entry.expect("entry").file_name().to_owned())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["deep", "file"]);
+    volume.remove_dir_all("dir").expect("remove all");
+    assert_eq!(volume.read_dir("/").expect("readdir").count(), 1);
+}
+
+#[test]
+fn extended_attributes_by_path() {
+    let volume = volume();
+    volume.write("file", "").expect("write");
+    assert_eq!(volume.xattr("file", "user.x").expect("none"), None);
+    volume.set_xattr("file", "user.x", "value").expect("set");
+    assert_eq!(volume.xattr("file", "user.x").expect("get").as_deref(), Some(b"value".as_slice()));
+    assert_eq!(volume.list_xattrs("file").expect("list"), ["user.x"]);
+    volume.remove_xattr("file", "user.x").expect("remove");
+    assert!(volume.list_xattrs("file").expect("list").is_empty());
+}
+
+#[test]
+fn a_volume_in_an_image_file_is_created_once_opened_once_and_kept() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("image");
+    let options = MkfsOptions { size_bytes: Some(32 << 20), label: "test".into(), ..MkfsOptions::default() };
+    let volume = Volume::create(&path, &options).expect("create");
+    assert_eq!(volume.inner().volume_info().label, "test");
+    volume.write("kept", "safe").expect("write");
+    assert!(Volume::open(&path).is_err(), "it is in use");
+    volume.close().expect("close");
+    assert_eq!(kind(Volume::create(&path, &options)), ErrorKind::AlreadyExists);
+    let volume = Volume::open(&path).expect("open");
+    assert_eq!(volume.read("kept").expect("read"), b"safe");
+    let file = volume.create_file("synced").expect("create");
+    file.write_all_at(&[5; 100_000], 0).expect("write");
+    file.sync_all().expect("sync");
+    assert_eq!(volume.stats().sync_latency.count(), 1);
+    drop(file);
+    drop(volume);
+    let reader = VolumeOptions::new().read_only(true).open(&path).expect("open");
+    assert_eq!(reader.read("synced").expect("read"), vec![5; 100_000]);
+    assert_eq!(kind(reader.write("new", "x")), ErrorKind::ReadOnlyFilesystem);
+}
+
+#[test]
+fn unsynced_data_is_durable_after_the_commit_interval() {
+    let memory = Arc::new(MemoryDevice::new(8192));
+    let clock = syncline::SystemClock;
+    let entropy = syncline::SystemEntropy::default();
+    syncline::Fs::format(&*memory, &MkfsOptions::default(), &clock, &entropy, &mut |_, _| {}).expect("mkfs");
+    let options = VolumeOptions::new().commit_interval(Duration::from_millis(50));
+    let volume = Volume::on_device(Arc::new(Volatile::new(memory.clone())), &options).expect("open");
+    volume.write("file", "not synced").expect("write");
+    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    loop {
+        std::thread::sleep(Duration::from_millis(100));
+        // What a power cut now would leave.
+        let copy = Arc::new(MemoryDevice::from_bytes(memory.to_bytes()));
+        let after_cut = Volume::on_device(copy, &VolumeOptions::new().read_only(true));
+        if after_cut.is_ok_and(|volume| volume.read("file").is_ok_and(|content| content == b"not synced")) {
+            break;
+        }
+        assert!(std::time::Instant::now() < deadline, "never written");
+    }
+}
+
+#[test]
+fn files_outlive_a_volume_that_is_dropped_but_not_one_that_is_closed() {
+    let volume = volume();
+    let file = volume.create_file("file").expect("create");
+    let clone = volume.clone();
+    drop(volume);
+    file.write_at(b"x", 0).expect("write");
+    clone.remove_file("file").expect("unlink");
+    clone.close().expect("close");
+    assert_eq!(file.write_at(b"x", 0).expect_err("closed").raw_os_error(), Some(9));
+}
