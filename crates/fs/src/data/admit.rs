@@ -7,8 +7,11 @@
 use crate::{Error, Fs, Result};
 use syncline_store::{Class, Estimate, Permit, Pressure, Reservation, StoreError};
 
-/// Reliefs that one admission leads before it gives up: after that the batch cannot fit.
-const RELIEFS_MAX: u32 = 8;
+/// Reliefs that one admission leads before it gives up: after that the batch cannot fit. The second brings back what
+/// the first one's checkpoint superseded.
+const RELIEFS_MAX: u32 = 3;
+/// Items of smaller batches that are asked for in turn when the volume is too full for the nodes of a large one.
+const SMALLER_ITEMS: [usize; 2] = [12, 4];
 
 impl Fs {
     /// The right to commit a batch within the estimate; relieves the store as often as needed. Takes no lock that is
@@ -22,6 +25,7 @@ impl Fs {
                 Ok(permit) => return Ok(permit),
                 Err(StoreError::Pressure(_)) if led >= RELIEFS_MAX => return Err(Error::NoSpace),
                 Err(StoreError::Pressure(_)) if class == Class::Destage => {
+                    // Nobody else's relief is waited for: it may be this one.
                     self.store.checkpoint()?;
                     led += 1;
                 }
@@ -29,6 +33,27 @@ impl Fs {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    /// Admits what needs no new space, or even frees some: data that has its blocks reserved, truncation, removal. It
+    /// must get through on a full volume, so it draws on the space that is kept for nodes, and makes do with a smaller
+    /// batch. Returns how many items were granted.
+    pub(super) fn admit_necessary(
+        &self,
+        class: Class,
+        estimate: impl Fn(usize) -> Estimate,
+        items: usize,
+    ) -> Result<(Permit, usize)> {
+        let mut result = self.admit(class, estimate(items)).map(|permit| (permit, items));
+        let class = if class == Class::Normal { Class::Reclaim } else { class };
+        for smaller in SMALLER_ITEMS {
+            if !matches!(result, Err(Error::NoSpace)) {
+                break;
+            }
+            let items = items.min(smaller);
+            result = self.admit(class, estimate(items)).map(|permit| (permit, items));
+        }
+        result
     }
 
     /// Sets blocks aside (R18). The caller holds no turn and no inode.

@@ -7,7 +7,7 @@
 
 use super::extents::{Cost, DROP_COST, ExtentMap, put_cost};
 use super::pages::{PAGE_BYTES, pages_of};
-use super::truncate::removal;
+use super::truncate::Removal;
 use super::{FallocateMode, WriteAt};
 use crate::inode::Inode;
 use crate::{Error, Fs, Result};
@@ -207,8 +207,7 @@ impl Fs {
     }
 
     fn punch_some(&self, inode: &Arc<Inode>, pages: Range<u64>) -> Result<u64> {
-        let (limit, estimate) = removal(self, inode, pages.clone())?;
-        let permit = self.admit(Class::Normal, estimate)?;
+        let Removal { permit, limit } = self.admit_removal(inode, pages.clone())?;
         let turn = inode.state.read().data.turn().lock_arc();
         let (mut map, cut_off) = ExtentMap::load_some(self, inode.number, pages.clone(), limit)?;
         let end = cut_off.unwrap_or(pages.end);

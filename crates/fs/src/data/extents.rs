@@ -125,10 +125,12 @@ impl ExtentMap {
         let mut cost = Cost::default();
         for (first, item) in self.overlapping(pages.clone()) {
             let end = first + u64::from(item.pages());
-            cost = cost.plus(Cost { bytes: DELETE_BYTES + SPACE_OP_BYTES, items: 1 });
-            if first < pages.start {
-                cost = cost.plus(put_cost(pages.start - first));
-            }
+            // What is left in front keeps its key, so that it is put or deleted.
+            cost = cost.plus(match pages.start.checked_sub(first) {
+                Some(left) if left > 0 => put_cost(left),
+                _ => Cost { bytes: DELETE_BYTES, items: 1 },
+            });
+            cost.bytes += SPACE_OP_BYTES;
             if end > pages.end {
                 cost = cost.plus(put_cost(end - pages.end));
             }

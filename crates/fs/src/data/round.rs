@@ -23,6 +23,8 @@ use syncline_store::{Batch, Class, Estimate, Permit, Reservation, Run};
 pub(super) const ROUND_PAGES_MAX: u64 = 1024;
 /// Pages of one device write.
 const WRITE_PAGES_MAX: usize = 256;
+/// Items of a round's batch: the store sets aside the nodes that each may need.
+const ITEMS_MAX: usize = 128;
 /// Bytes of a round's batch that are asked for even if the pages look cheap; one piece always fits.
 const BATCH_BYTES_MIN: usize = 4096;
 
@@ -128,9 +130,10 @@ impl Fs {
         wait: bool,
     ) -> Result<Outcome> {
         let estimate = self.estimate(files);
-        let permit = self.admit(class, estimate)?;
+        let items = estimate.items;
+        let (permit, items) = self.admit_necessary(class, |items| Estimate { items, ..estimate }, items)?;
         let mut outcome = Outcome { lsn: None, rest: Vec::with_capacity(files.len()) };
-        let mut left = Cost { bytes: estimate.bytes - BATCH_HEADER_BYTES, items: estimate.items };
+        let mut left = Cost { bytes: estimate.bytes - BATCH_HEADER_BYTES, items };
         let mut pages_left = ROUND_PAGES_MAX;
         let mut parts: Vec<Part> = Vec::new();
         let mut result = Ok(());
@@ -211,14 +214,14 @@ impl Fs {
 
     fn estimate(&self, files: &[(Arc<Inode>, Select)]) -> Estimate {
         let mut bytes = BATCH_HEADER_BYTES;
-        let mut items = 16;
+        let mut items = 4;
         for (inode, select) in files {
             let gauge = gauge(&inode.state.read().data, select);
             bytes += INODE_COST.bytes + 224 * gauge.pieces as usize + 24 * gauge.pages as usize;
             items += 1 + 3 * gauge.pieces as usize + gauge.pages as usize / 32;
         }
         let bytes = bytes.max(BATCH_BYTES_MIN).min(self.store.batch_bytes_max());
-        Estimate { bytes, items, images: 0 }
+        Estimate { bytes, items: items.min(ITEMS_MAX), images: 0 }
     }
 
     /// Finds blocks for the chosen pages, as far as the batch has room for what that changes.

@@ -104,7 +104,9 @@ impl Fs {
             Ok(permit) => permit,
             // Extents need less of the ring.
             Err(StoreError::Pressure(Pressure::Journal)) if pages > 0 => return Ok(false),
-            Err(StoreError::Pressure(_)) => self.admit(Class::Normal, image_estimate(pages))?,
+            Err(StoreError::Pressure(_) | StoreError::NoSpace) => {
+                self.admit_necessary(Class::Normal, |_| image_estimate(pages), 1)?.0
+            }
             Err(error) => return Err(error.into()),
         };
         let turn = inode.state.read().data.turn().lock_arc();

@@ -5,7 +5,7 @@
 //! no old data. When the extents to free do not fit one batch, the first batch holds the new size and an orphan item, and
 //! `FileData::truncating_from` keeps new data away from the old extents until [`Fs::finish_truncation`] has freed them.
 
-use super::extents::{Cost, DROP_COST, ExtentMap, put_cost};
+use super::extents::{DROP_COST, ExtentMap, put_cost};
 use super::pages::{PAGE_BYTES, pages_of};
 use super::round::Turn;
 use super::sync::image_estimate;
@@ -17,12 +17,12 @@ use syncline_device::Buffer;
 use syncline_format::Key;
 use syncline_format::batch::{DELETE_BYTES, SPACE_OP_BYTES};
 use syncline_format::item::{EXTENT_PAGES_MAX, FILE_BYTES_MAX, InodeItem, OrphanReason};
-use syncline_store::{Batch, Class, Estimate};
+use syncline_store::{Batch, Class, Estimate, Permit};
 
 /// Extents that one batch frees at most.
 const EXTENTS_PER_BATCH: usize = 200;
 /// Room for what the last batch of a removal deletes besides the content, and for an orphan item.
-const LAST_COST: Cost = Cost { bytes: 256, items: 8 };
+const LAST_BYTES: usize = 256;
 
 /// The page that a new size cuts in two, as it is to be.
 struct Tail {
@@ -47,8 +47,7 @@ impl Fs {
         self.finish_truncation(inode)?;
         let cuts_page = !size.is_multiple_of(PAGE_BYTES) && size < inode.state.read().item.size;
         let mut block = if cuts_page { Some(self.reserve(1)?) } else { None };
-        let (limit, estimate) = removal(self, inode, pages_of(size)..u64::MAX)?;
-        let permit = self.admit(Class::Normal, estimate)?;
+        let Removal { permit, limit } = self.admit_removal(inode, pages_of(size)..u64::MAX)?;
         let turn = inode.state.read().data.turn().lock_arc();
         let grows = size > inode.state.read().item.size;
         // Growing keeps what was allocated beyond the end.
@@ -138,8 +137,7 @@ impl Fs {
     pub(crate) fn finish_truncation(&self, inode: &Arc<Inode>) -> Result<()> {
         while inode.state.read().data.truncating_from.is_some() {
             let Some(first) = inode.state.read().data.truncating_from else { break };
-            let (limit, estimate) = removal(self, inode, first..u64::MAX)?;
-            let permit = self.admit(Class::Normal, estimate)?;
+            let Removal { permit, limit } = self.admit_removal(inode, first..u64::MAX)?;
             let turn = inode.state.read().data.turn().lock_arc();
             let Some(first) = inode.state.read().data.truncating_from else { break };
             let (mut map, cut_off) = ExtentMap::load_some(self, inode.number, first..u64::MAX, limit)?;
@@ -177,15 +175,14 @@ impl Fs {
     }
 
     /// Removes the content of an inode that nobody uses any more, in pieces. `last` adds the deletes of everything else to
-    /// the last batch (at most 256 bytes and 8 items); the inode is gone then.
+    /// the last batch (at most 256 bytes and 3 items); the inode is gone then.
     pub(crate) fn remove_file_content(
         &self,
         inode: &Arc<Inode>,
         last: &mut dyn FnMut(&mut Batch),
     ) -> Result<()> {
         loop {
-            let (limit, estimate) = removal(self, inode, 0..u64::MAX)?;
-            let permit = self.admit(Class::Normal, estimate)?;
+            let Removal { permit, limit } = self.admit_removal(inode, 0..u64::MAX)?;
             let turn = inode.state.read().data.turn().lock_arc();
             let (mut map, cut_off) = ExtentMap::load_some(self, inode.number, 0..u64::MAX, limit)?;
             let mut state = inode.state.write();
@@ -193,21 +190,23 @@ impl Fs {
             let cut = map.cut(0..u64::MAX, true);
             map.emit(&mut batch);
             batch.drop_images(inode.number, 0, u64::MAX);
-            if cut_off.is_none() {
+            // Together only if they are few, so that the nodes of a full volume suffice.
+            let ends = cut_off.is_none() && (cut == 0 || limit > 1);
+            if ends {
                 last(&mut batch);
             }
             self.store.commit(permit, batch)?;
             let now = self.clock.now();
             state.item.blocks = state.item.blocks.saturating_sub(cut);
             state.item_dirty = false;
-            state.gone |= cut_off.is_none();
+            state.gone |= ends;
             state.data.discard_range(0..u64::MAX);
             state.data.extent_changes += 1;
-            state.data.truncating_from = cut_off.map(|_| 0);
+            state.data.truncating_from = (!ends).then_some(0);
             self.writeback.relist(inode, &mut state, now);
             drop(state);
             drop(turn);
-            if cut_off.is_none() {
+            if ends {
                 return Ok(());
             }
         }
@@ -222,21 +221,33 @@ fn zero_tail(state: &InodeState, tail: Tail, size: u64) -> Tail {
     Tail { page: tail.page, zeroed: Arc::new(zeroed) }
 }
 
-/// Most extents that a batch is going to free in the range, and the bound of that batch. Few extents are the
-/// rule, and asking for much more than needed would find small volumes full.
-pub(super) fn removal(fs: &Fs, inode: &Inode, pages: Range<u64>) -> Result<(usize, Estimate)> {
-    let (map, cut_off) = ExtentMap::load_some(fs, inode.number, pages.clone(), EXTENTS_PER_BATCH)?;
-    let found = map.overlapping(pages).count();
-    let limit = if cut_off.is_some() { EXTENTS_PER_BATCH } else { (found + 2).min(EXTENTS_PER_BATCH) };
-    let image = image_estimate(1);
-    let one = Cost { bytes: DELETE_BYTES + SPACE_OP_BYTES, items: 1 };
-    // The first and the last may leave something, and `limit` does not count one that starts at or before the first page.
-    let rest = put_cost(u64::from(EXTENT_PAGES_MAX));
-    let cost = rest.plus(rest).plus(LAST_COST).plus(DROP_COST);
-    let estimate = Estimate {
-        bytes: image.bytes + cost.bytes + (limit + 1) * one.bytes,
-        items: image.items + cost.items + limit + 1,
-        images: 1,
-    };
-    Ok((limit, estimate))
+/// A batch that is going to free extents.
+pub(super) struct Removal {
+    pub(super) permit: Permit,
+    /// Extents behind the first page that it may free (besides the one that covers the first page).
+    pub(super) limit: usize,
+}
+
+/// Items of a batch besides the extents: what is left of the last extent, the inode, an orphan item or deletes.
+const REMOVAL_ITEMS: usize = 3;
+
+impl Fs {
+    /// Admission for freeing the extents of the range. Asks for what the extents there need now, which may be less than
+    /// what is there when they are freed: `limit` then makes several batches of it.
+    pub(super) fn admit_removal(&self, inode: &Inode, pages: Range<u64>) -> Result<Removal> {
+        let (map, _) = ExtentMap::load_some(self, inode.number, pages.clone(), EXTENTS_PER_BATCH)?;
+        let found = map.overlapping(pages).count().clamp(1, EXTENTS_PER_BATCH);
+        let estimate = |items: usize| {
+            let rest = put_cost(u64::from(EXTENT_PAGES_MAX)).bytes;
+            let extents = items * (DELETE_BYTES + SPACE_OP_BYTES);
+            let image = image_estimate(1);
+            Estimate {
+                bytes: image.bytes + 2 * rest + extents + LAST_BYTES + DROP_COST.bytes,
+                items,
+                images: 1,
+            }
+        };
+        let (permit, items) = self.admit_necessary(Class::Reclaim, estimate, found + 1 + REMOVAL_ITEMS)?;
+        Ok(Removal { permit, limit: items.saturating_sub(1 + REMOVAL_ITEMS).max(1) })
+    }
 }

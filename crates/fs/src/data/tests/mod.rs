@@ -1,1 +1,146 @@
-//! Tests.
+//! Tests of file content on a device in memory; crashes are a [`Volatile`] device whose unflushed writes are gone.
+
+mod crash;
+mod model;
+mod pressure;
+mod sync;
+
+use super::WriteAt;
+use crate::inode::Inode;
+use crate::{Clock, Context, Fs, FsOptions, MkfsOptions, Result, SystemEntropy, Timestamp};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use syncline_device::{Device, MemoryDevice, Volatile};
+use syncline_format::{BLOCK_BYTES, ObjectNo};
+
+pub(super) const MIB: u64 = 1 << 20;
+
+/// A clock that only moves when it is told to.
+#[derive(Default)]
+pub(super) struct TestClock(AtomicU64);
+
+impl TestClock {
+    pub(super) fn advance(&self, milliseconds: u64) -> Timestamp {
+        self.0.fetch_add(milliseconds, Ordering::Relaxed);
+        self.now()
+    }
+}
+
+impl Clock for TestClock {
+    fn now(&self) -> Timestamp {
+        let milliseconds = self.0.load(Ordering::Relaxed);
+        let nanoseconds = (milliseconds % 1000) as u32 * 1_000_000;
+        Timestamp { seconds: 1_000_000 + (milliseconds / 1000) as i64, nanoseconds }
+    }
+}
+
+/// A volume whose power can be cut.
+pub(super) struct TestVolume {
+    memory: Arc<MemoryDevice>,
+    pub(super) device: Arc<Volatile>,
+    pub(super) clock: Arc<TestClock>,
+    pub(super) fs: Arc<Fs>,
+    options: FsOptions,
+}
+
+impl TestVolume {
+    pub(super) fn new(bytes: u64, journal_bytes: u64) -> TestVolume {
+        TestVolume::with_options(bytes, journal_bytes, FsOptions::default())
+    }
+
+    pub(super) fn with_options(bytes: u64, journal_bytes: u64, options: FsOptions) -> TestVolume {
+        let memory = Arc::new(MemoryDevice::new(bytes / BLOCK_BYTES as u64));
+        let clock = Arc::new(TestClock::default());
+        let mkfs = MkfsOptions { journal_bytes: Some(journal_bytes), ..MkfsOptions::default() };
+        Fs::format(&*memory, &mkfs, &*clock, &SystemEntropy::default(), &mut |_, _| {}).unwrap();
+        let device = Arc::new(Volatile::new(memory.clone()));
+        let fs = open(&device, &options, &clock);
+        TestVolume { memory, device, clock, fs, options }
+    }
+
+    /// Loses everything that was not flushed, and opens the volume again.
+    pub(super) fn crash(&mut self) {
+        self.fs.shut_down();
+        // A copy, so that nothing the old session still does can reach it.
+        self.memory = Arc::new(MemoryDevice::from_bytes(self.memory.to_bytes()));
+        self.device = Arc::new(Volatile::new(self.memory.clone()));
+        self.fs = open(&self.device, &self.options, &self.clock);
+    }
+
+    /// Ends the session properly, and opens the volume again.
+    pub(super) fn reopen(&mut self) {
+        self.fs.close().unwrap();
+        self.crash();
+    }
+
+    pub(super) fn create(&self, name: &str) -> Arc<Inode> {
+        let entry =
+            self.fs.mknod(&Context::root(), ObjectNo::ROOT_DIR, name.as_bytes(), 0o100644, 0).unwrap();
+        self.fs.inode(entry.attr.inode).unwrap()
+    }
+
+    pub(super) fn find(&self, name: &str) -> Arc<Inode> {
+        let entry = self.fs.lookup(ObjectNo::ROOT_DIR, name.as_bytes()).unwrap();
+        self.fs.inode(entry.attr.inode).unwrap()
+    }
+
+    pub(super) fn write(&self, inode: &Arc<Inode>, offset: u64, data: &[u8]) {
+        let (_, written) = self.try_write(inode, offset, data).unwrap();
+        assert_eq!(written, data.len());
+    }
+
+    pub(super) fn try_write(&self, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<(u64, usize)> {
+        self.fs.file_write(inode, WriteAt::Offset(offset), data, &mut |_| {})
+    }
+
+    pub(super) fn truncate(&self, inode: &Arc<Inode>, size: u64) {
+        self.fs.file_truncate(inode, size, &mut |_| {}).unwrap();
+    }
+
+    pub(super) fn sync(&self, inode: &Arc<Inode>) {
+        self.fs.file_sync(inode, super::SyncScope::All).unwrap();
+    }
+
+    pub(super) fn content(&self, inode: &Arc<Inode>) -> Vec<u8> {
+        let size = inode.state.read().item.size as usize;
+        let mut content = vec![0xAA; size];
+        assert_eq!(self.fs.file_read(inode, 0, &mut content).unwrap(), size);
+        content
+    }
+
+    /// Forgets all clean pages of the file, so that the next read goes to the device.
+    pub(super) fn drop_cache(&self, inode: &Arc<Inode>) {
+        let mut state = inode.state.write();
+        for _ in 0..2 {
+            state.data.hand = 0;
+            state.data.evict(usize::MAX);
+        }
+    }
+}
+
+fn open(device: &Arc<Volatile>, options: &FsOptions, clock: &Arc<TestClock>) -> Arc<Fs> {
+    let device: Arc<dyn Device> = device.clone();
+    Fs::open(device, options.clone(), clock.clone(), &SystemEntropy::default()).unwrap()
+}
+
+/// Bytes that tell where they belong.
+pub(super) fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+    (0..len).map(|_| random.next() as u8).collect()
+}
+
+/// A small random generator, so that a failing run can be repeated by its seed.
+pub(super) struct Random(pub(super) u64);
+
+impl Random {
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 16
+    }
+
+    pub(super) fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+}

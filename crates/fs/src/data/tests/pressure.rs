@@ -1,0 +1,145 @@
+use super::{MIB, TestVolume, pattern};
+use crate::data::FallocateMode;
+use crate::{Error, FsOptions};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+#[test]
+fn full_volume_refuses_the_write_and_takes_it_after_a_removal() {
+    let mut volume = TestVolume::new(16 * MIB, MIB);
+    let inode = volume.create("a");
+    let chunk = pattern(1, 64 << 10);
+    let mut written = 0;
+    let error = loop {
+        match volume.try_write(&inode, written, &chunk) {
+            Ok((_, len)) => written += len as u64,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error, Error::NoSpace);
+    assert!(written > 8 * MIB, "only {written} bytes fit");
+    volume.sync(&inode);
+    drop(inode);
+    volume.crash();
+    let inode = volume.find("a");
+    let content = volume.content(&inode);
+    assert_eq!(content.len() as u64, written);
+    assert!(content.chunks(chunk.len()).all(|part| part == &chunk[..part.len()]));
+    volume.truncate(&inode, 0);
+    volume.write(&inode, 0, &chunk);
+    volume.sync(&inode);
+    assert_eq!(volume.content(&inode), chunk);
+}
+
+#[test]
+fn preallocated_space_can_be_written_on_a_full_volume() {
+    let volume = TestVolume::new(16 * MIB, MIB);
+    let (reserved, filler) = (volume.create("reserved"), volume.create("filler"));
+    let mode = FallocateMode::Allocate { keep_size: false };
+    volume.fs.file_allocate(&reserved, mode, 0, MIB, &mut |_| {}).unwrap();
+    let mut offset = 0;
+    while let Ok((_, len)) = volume.try_write(&filler, offset, &[1; 65_536]) {
+        offset += len as u64;
+    }
+    volume.sync(&filler);
+    let data = pattern(2, MIB as usize);
+    for (page, bytes) in data.chunks(4096).enumerate() {
+        volume.write(&reserved, page as u64 * 4096, bytes);
+    }
+    volume.sync(&reserved);
+    volume.drop_cache(&reserved);
+    assert_eq!(volume.content(&reserved), data);
+}
+
+#[test]
+fn a_small_journal_takes_any_number_of_small_syncs() {
+    let mut volume = TestVolume::new(32 * MIB, MIB / 4);
+    let files: Vec<_> = (0..20).map(|n| volume.create(&format!("f{n}"))).collect();
+    for round in 0..1000u64 {
+        let file = &files[round as usize % 20];
+        volume.write(file, round / 20 * 4096, &pattern(round, 4096));
+        volume.sync(file);
+    }
+    drop(files);
+    volume.crash();
+    for n in 0..20 {
+        let content = volume.content(&volume.find(&format!("f{n}")));
+        assert_eq!(content.len(), 50 * 4096);
+        for (index, page) in content.chunks(4096).enumerate() {
+            assert_eq!(page, pattern(index as u64 * 20 + n, 4096));
+        }
+    }
+}
+
+#[test]
+fn more_dirty_data_than_memory_is_written_as_it_comes() {
+    let options = FsOptions { memory_bytes_max: 1 << 20, ..FsOptions::default() };
+    let volume = TestVolume::with_options(128 * MIB, MIB, options);
+    let inode = volume.create("a");
+    for part in 0..48 {
+        volume.write(&inode, part * MIB, &pattern(part, MIB as usize));
+    }
+    let account = &volume.fs.writeback.account;
+    assert!(account.cached() <= volume.fs.writeback.pages_max + 1024, "{} pages cached", account.cached());
+    for part in 0..48 {
+        let mut content = vec![0; MIB as usize];
+        volume.fs.file_read(&inode, part * MIB, &mut content).unwrap();
+        assert_eq!(content, pattern(part, MIB as usize), "part {part}");
+    }
+}
+
+#[test]
+fn syncs_writes_and_maintenance_run_together() {
+    let volume = TestVolume::new(128 * MIB, MIB);
+    let files: Vec<_> = (0..3).map(|n| volume.create(&format!("f{n}"))).collect();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for (n, file) in files.iter().enumerate().take(2) {
+            let (volume, stop) = (&volume, &stop);
+            scope.spawn(move || {
+                for round in 0..400u64 {
+                    volume.write(file, round % 50 * 4096, &pattern(round * 2 + n as u64, 4096));
+                    volume.sync(file);
+                }
+                stop.store(true, Ordering::Relaxed);
+            });
+        }
+        let (volume, stop, large) = (&volume, &stop, &files[2]);
+        scope.spawn(move || {
+            for round in 0u64.. {
+                volume.write(large, round % 20 * MIB, &pattern(round, MIB as usize));
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
+        scope.spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                volume.fs.maintain(volume.clock.advance(300), 4).unwrap();
+            }
+        });
+    });
+    for (n, file) in files.iter().enumerate().take(2) {
+        volume.fs.destage_everything().unwrap();
+        volume.drop_cache(file);
+        for (page, content) in volume.content(file).chunks(4096).enumerate() {
+            assert_eq!(content, pattern((350 + page as u64) * 2 + n as u64, 4096));
+        }
+    }
+}
+
+#[test]
+fn damaged_data_is_an_error_and_never_wrong_bytes() {
+    use std::sync::Arc;
+    use syncline_device::{Buffer, Device};
+    let volume = TestVolume::new(64 * MIB, 4 * MIB);
+    let inode = volume.create("a");
+    volume.write(&inode, 0, &pattern(1, 100_000));
+    volume.sync(&inode);
+    volume.drop_cache(&inode);
+    let map = crate::data::extents::ExtentMap::load(&volume.fs, inode.number, 0..25).unwrap();
+    let block = map.find(0).unwrap().1.start.plus(3);
+    volume.device.write(block, vec![Arc::new(Buffer::from_bytes(&[1; 4096]))]).unwrap();
+    let mut content = vec![0; 100_000];
+    let error = volume.fs.file_read(&inode, 0, &mut content).unwrap_err();
+    assert_eq!(error, Error::Checksum { object: inode.number, page: 3, block });
+}

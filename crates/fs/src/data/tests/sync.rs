@@ -1,0 +1,142 @@
+use super::{MIB, TestVolume, pattern};
+use crate::data::SyncScope;
+use syncline_device::Device;
+
+#[test]
+fn append_and_sync_is_one_write_and_one_flush() {
+    let volume = TestVolume::new(64 * MIB, 4 * MIB);
+    let inode = volume.create("log");
+    volume.sync(&inode);
+    for round in 0..100 {
+        let before = volume.device.counters();
+        volume.write(&inode, round * 4096, &pattern(round, 4096));
+        volume.sync(&inode);
+        let after = volume.device.counters();
+        assert_eq!(after.writes - before.writes, 1, "round {round}");
+        assert_eq!(after.flushes - before.flushes, 1, "round {round}");
+        // The image, its batch and the record's header.
+        assert!(after.written_bytes - before.written_bytes <= 8192, "round {round}");
+    }
+}
+
+#[test]
+fn create_write_and_sync_is_one_write_and_one_flush() {
+    let volume = TestVolume::new(64 * MIB, 4 * MIB);
+    for round in 0..50 {
+        let before = volume.device.counters();
+        let inode = volume.create(&format!("file{round}"));
+        volume.write(&inode, 0, &pattern(round, 4096));
+        volume.sync(&inode);
+        let after = volume.device.counters();
+        assert_eq!((after.writes - before.writes, after.flushes - before.flushes), (1, 1), "round {round}");
+    }
+}
+
+#[test]
+fn large_sync_writes_data_once_and_flushes_once() {
+    let volume = TestVolume::new(64 * MIB, 4 * MIB);
+    let inode = volume.create("large");
+    volume.sync(&inode);
+    volume.write(&inode, 0, &pattern(1, 512 << 10));
+    let before = volume.device.counters();
+    volume.sync(&inode);
+    let after = volume.device.counters();
+    assert_eq!(after.flushes - before.flushes, 1);
+    assert!(after.written_bytes - before.written_bytes < (512 << 10) + (16 << 10), "data is not logged");
+}
+
+#[test]
+fn sync_of_a_clean_file_does_no_io_once_everything_is_durable() {
+    let volume = TestVolume::new(64 * MIB, 4 * MIB);
+    let inode = volume.create("a");
+    volume.write(&inode, 0, b"content");
+    volume.sync(&inode);
+    let before = volume.device.counters();
+    volume.sync(&inode);
+    volume.fs.file_sync(&inode, SyncScope::Data).unwrap();
+    assert_eq!(volume.device.counters(), before);
+}
+
+#[test]
+fn sync_writes_no_data_of_other_files_but_small_ones() {
+    let volume = TestVolume::new(256 * MIB, 16 * MIB);
+    let (large, small) = (volume.create("large"), volume.create("small"));
+    volume.write(&large, 0, &pattern(1, 16 << 20));
+    volume.write(&small, 0, &pattern(2, 100));
+    let before = volume.device.counters();
+    volume.sync(&small);
+    let after = volume.device.counters();
+    assert!(after.written_bytes - before.written_bytes <= 72 << 10);
+    assert!(large.state.read().data.has_dirty());
+}
+
+#[test]
+fn small_files_that_were_just_written_travel_with_a_sync() {
+    let mut volume = TestVolume::new(64 * MIB, 4 * MIB);
+    let files: Vec<_> = (0..8).map(|n| volume.create(&format!("f{n}"))).collect();
+    for (n, file) in files.iter().enumerate() {
+        volume.write(file, 0, &pattern(n as u64, 3000));
+    }
+    volume.sync(&files[0]);
+    let before = volume.device.counters();
+    files.iter().for_each(|file| volume.sync(file));
+    assert_eq!(volume.device.counters(), before, "they are durable already");
+    drop(files);
+    volume.crash();
+    for n in 0..8 {
+        assert_eq!(volume.content(&volume.find(&format!("f{n}"))), pattern(n, 3000));
+    }
+}
+
+#[test]
+fn logged_pages_are_destaged_and_read_back_from_the_device() {
+    let mut volume = TestVolume::new(64 * MIB, 4 * MIB);
+    let inode = volume.create("a");
+    let data = pattern(3, 10_000);
+    volume.write(&inode, 0, &data);
+    volume.sync(&inode);
+    assert_eq!(inode.state.read().data.logged_pages(), 3);
+    let later = volume.clock.advance(10_000);
+    while volume.fs.maintain(later, 16).unwrap() {}
+    assert_eq!(inode.state.read().data.logged_pages(), 0);
+    assert_eq!(inode.state.read().item.blocks, 3);
+    volume.drop_cache(&inode);
+    assert_eq!(inode.state.read().data.cached_pages(), 0);
+    assert_eq!(volume.content(&inode), data);
+    drop(inode);
+    volume.reopen();
+    assert_eq!(volume.content(&volume.find("a")), data);
+}
+
+#[test]
+fn unsynced_data_is_durable_after_the_commit_interval() {
+    let mut volume = TestVolume::new(64 * MIB, 4 * MIB);
+    let inode = volume.create("a");
+    let data = pattern(4, 100_000);
+    volume.write(&inode, 0, &data);
+    volume.fs.maintain(volume.clock.advance(500), 16).unwrap();
+    assert!(inode.state.read().data.has_dirty(), "too young to be written");
+    volume.fs.maintain(volume.clock.advance(600), 16).unwrap();
+    drop(inode);
+    volume.crash();
+    assert_eq!(volume.content(&volume.find("a")), data);
+}
+
+#[test]
+fn destaging_many_small_files_shares_batches_and_writes() {
+    let volume = TestVolume::new(64 * MIB, 4 * MIB);
+    let files: Vec<_> = (0..100).map(|n| volume.create(&format!("f{n}"))).collect();
+    for (n, file) in files.iter().enumerate() {
+        volume.write(file, 0, &pattern(n as u64, 4096));
+        volume.sync(file);
+    }
+    let (before, batches) = (volume.device.counters(), volume.fs.store.last_lsn());
+    volume.fs.destage_everything().unwrap();
+    let writes = volume.device.counters().writes - before.writes;
+    assert!(writes <= 10, "{writes} writes");
+    assert!(volume.fs.store.last_lsn().0 - batches.0 <= 4);
+    for (n, file) in files.iter().enumerate() {
+        volume.drop_cache(file);
+        assert_eq!(volume.content(file), pattern(n as u64, 4096));
+    }
+}
