@@ -160,3 +160,47 @@ fn images_split_an_extent_in_its_middle_and_free_its_blocks() {
         assert!(bytes[at..at + BLOCK_BYTES].iter().any(|&b| b != 0));
     }
 }
+
+#[test]
+fn images_are_found_anywhere_in_a_long_record() {
+    let mut image = Image::populated();
+    let file = image.add_file(ObjectNo::ROOT_DIR, "six", 6);
+    image.bits.insert(25_000, true);
+    let device = image.build();
+    let pages: Vec<Vec<u8>> = (0..6u8).map(|page| vec![0xa0 + page; BLOCK_BYTES]).collect();
+    let numbered = (0u64..).zip(&pages);
+    let ops: Vec<_> =
+        numbered.map(|(page, bytes)| Op::Image { tree: TreeId::MAIN, object: file, page, bytes }).collect();
+    Log::new(&image).write(&device, &ops);
+    expect_repaired(&device, &[]);
+    expect(&device, &[]);
+    let bytes = device.to_bytes();
+    let places: Vec<_> = pages
+        .iter()
+        .map(|page| bytes.chunks_exact(BLOCK_BYTES).position(|block| block == page).expect("destaged"))
+        .collect();
+    assert!(places.windows(2).all(|two| two[1] == two[0] + 1), "one run of blocks: {places:?}");
+}
+
+/// R12: a record that was cut off could count after all, were its data to appear later.
+#[test]
+fn repair_keeps_off_the_blocks_of_records_that_were_cut_off() {
+    let mut image = Image::populated();
+    image.bits.insert(25_000, true);
+    let device = image.build();
+    let free = (0..200).map(|index| image.superblock.layout.groups_start.plus(index)).filter(|&block| {
+        read(&device, block, 1).iter().all(|&b| b == 0) && image.superblock.layout.holds_run(block, 1)
+    });
+    let named: Vec<BlockNo> = free.collect();
+    assert!(named.len() > 50);
+    let extent = ExtentItem::written(named[0], vec![1]).encode();
+    let mut ops =
+        vec![Op::Put { tree: TreeId::MAIN, key: Key::extent(ObjectNo(12), 9), value: &extent, fresh: true }];
+    ops.extend(named[1..].iter().map(|&start| Op::Allocate { start, len: 1 }));
+    Log::new(&image).write(&device, &ops);
+    expect(&device, &[Code::JournalUnproven, Code::BlockLeaked]);
+    expect_repaired(&device, &[]);
+    for block in named {
+        assert!(read(&device, block, 1).iter().all(|&b| b == 0), "block {block} was written to");
+    }
+}
