@@ -172,11 +172,7 @@ pub fn verify(
     let common = header::verify(WHAT, MAGIC_NODE, bytes, pointer.block, volume)?;
     let field = |field, value| Err(FormatError::Field { what: WHAT, field, value });
     if common.checksum.get() != pointer.checksum {
-        return Err(FormatError::Checksum {
-            what: WHAT,
-            want: pointer.checksum,
-            got: common.checksum.get(),
-        });
+        return Err(FormatError::Checksum { what: WHAT, want: pointer.checksum, got: common.checksum.get() });
     }
     if common.generation() != pointer.generation {
         return field("generation", common.generation.get());
@@ -199,11 +195,17 @@ pub fn verify(
         return field("count", 0);
     }
     let mut previous: Option<Key> = None;
+    let mut used = 0;
     for index in 0..count {
         let slot = slot(bytes, index);
         let (at, len) = (usize::from(slot.value_at.get()), usize::from(slot.value_len.get()));
         if at < heap || at + len > NODE_BYTES || len > ITEM_VALUE_BYTES_MAX {
             return field("value", at as u64);
+        }
+        // Values may not share bytes, or the node would not hold its own items once it is rebuilt.
+        used += SLOT_BYTES + len;
+        if used > NODE_SPACE_BYTES {
+            return field("values", used as u64);
         }
         let key = Key::new(ObjectNo(slot.object.get()), Kind::try_from(slot.kind)?, slot.offset.get());
         if previous.is_some_and(|previous| previous >= key) {

@@ -1,7 +1,7 @@
 //! What a caller hands to `commit`: operations, and the data writes they depend on.
 
 use crate::shared::Shared;
-use crate::sync::Ordering;
+use crate::sync::{AtomicU64, Ordering};
 use std::sync::Arc;
 use syncline_device::Ticket;
 use syncline_format::batch::{BatchBuf, Op};
@@ -57,13 +57,14 @@ impl Drop for Permit {
 /// The right to have some data in flight when its batch is logged; at most 1 MiB together exists at a time.
 #[derive(Debug)]
 pub struct DataSlot {
-    pub(crate) shared: Arc<Shared>,
+    /// Not the whole store: records in flight hold slots, and the store holds the records.
+    pub(crate) window: Arc<AtomicU64>,
     pub(crate) bytes: u64,
 }
 
 impl Drop for DataSlot {
     fn drop(&mut self) {
-        self.shared.data_in_flight.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.window.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 

@@ -9,13 +9,13 @@ use crate::shared::{Durable, Shared};
 use crate::sync::Ordering;
 use crate::tree::page::Page;
 use crate::tree::{Node, Root};
-use crate::{Run, Store, StoreError};
+use crate::{Store, StoreError};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use syncline_device::{Buffer, Device, Ticket};
 use syncline_format::node::{self, NodePointer};
 use syncline_format::superblock::{JournalTail, SUPERBLOCK_SLOTS, Superblock, VolumeState};
-use syncline_format::{Generation, Key, Lsn, NODE_BLOCKS, ObjectNo, TreeId, bitmap};
+use syncline_format::{Generation, Key, Lsn, ObjectNo, TreeId, bitmap};
 
 /// Node and bitmap writes in flight.
 const WRITES_MAX: usize = 32;
@@ -27,6 +27,15 @@ struct Frozen {
     oldest: Lsn,
     root: Root,
     next_object: ObjectNo,
+}
+
+/// What has been written of it, all but the superblock.
+struct Written {
+    superblock: Superblock,
+    /// Root of the main tree.
+    main: NodePointer,
+    /// The record that the journal's tail moves to.
+    record: Option<RecordMeta>,
 }
 
 /// Why a checkpoint is written.
@@ -63,26 +72,34 @@ impl Store {
             }
         }
         let mut durable = shared.checkpointing.lock();
-        let Some(frozen) = shared.freeze(&durable, purpose) else { return Ok(()) };
+        let frozen = match shared.freeze(&durable, purpose) {
+            Ok(Some(frozen)) => frozen,
+            Ok(None) => return Ok(()),
+            Err(error) => return Err(self.stop(error)),
+        };
         let mut writes = Writes { device: &*shared.device, in_flight: VecDeque::new() };
         let written = self.write_frozen(&frozen, &durable, purpose, &mut writes);
         // R8: whatever happened, no write of ours is in flight when we leave.
         let settled = writes.wait_all();
-        match written.and_then(|written| settled.map(|()| written)).and_then(|(superblock, tail)| {
+        match written.and_then(|written| settled.map(|()| written)).and_then(|written| {
             shared.device.flush()?;
-            self.write_superblock(superblock, tail, &mut durable)
+            shared.confirm_flush()?;
+            self.write_superblock(written, &mut durable)
         }) {
             Ok(()) => Ok(()),
-            Err(error) => {
-                // The frozen state cannot be taken back: the volume stops here and recovers at the next open.
-                if let (Some(journal), StoreError::Device(cause)) = (shared.journal.get(), &error) {
-                    journal.fail(latched(cause.clone()));
-                } else if let Some(journal) = shared.journal.get() {
-                    journal.fail(error.clone());
-                }
-                Err(error)
-            }
+            Err(error) => Err(self.stop(error)),
         }
+    }
+
+    /// The frozen state cannot be taken back: the volume stops here and recovers at the next open.
+    fn stop(&self, error: StoreError) -> StoreError {
+        if let Some(journal) = self.shared.journal.get() {
+            journal.fail(match &error {
+                StoreError::Device(cause) => latched(cause.clone()),
+                other => other.clone(),
+            });
+        }
+        error
     }
 
     fn write_frozen(
@@ -91,15 +108,17 @@ impl Store {
         durable: &Durable,
         purpose: Purpose,
         writes: &mut Writes<'_>,
-    ) -> Result<(Superblock, Option<RecordMeta>), StoreError> {
+    ) -> Result<Written, StoreError> {
         let shared = &self.shared;
         let generation = durable.superblock.generation.next();
-        let root = match &frozen.root {
-            Root::Clean(_) => durable.superblock.root,
-            Root::Held(node) => {
-                let main = shared.write_node(node, generation, writes)?;
-                shared.write_root_leaf(main, generation, writes)?
-            }
+        let main = match &frozen.root {
+            Root::Clean(pointer) => *pointer,
+            Root::Held(node) => shared.write_node(node, generation, writes)?,
+        };
+        // A root that is clean may still be another one: a tree whose root lost all children but one continues with that.
+        let root = match main == durable.main {
+            true => durable.superblock.root,
+            false => shared.write_root_leaf(main, generation, writes)?,
         };
         for (group, slot, bits) in shared.space.lock().frozen_groups() {
             let at = shared.layout().bitmap_slot(group, slot);
@@ -115,24 +134,23 @@ impl Store {
             None => (first_tail(shared.options.epoch), None),
         };
         let free_blocks = shared.space.lock().frozen_free();
-        Ok((next_superblock(&durable.superblock, frozen, root, tail, free_blocks, purpose, shared), record))
+        let superblock =
+            next_superblock(&durable.superblock, frozen, root, tail, free_blocks, purpose, shared);
+        Ok(Written { superblock, main, record })
     }
 
-    fn write_superblock(
-        &self,
-        superblock: Superblock,
-        record: Option<RecordMeta>,
-        durable: &mut Durable,
-    ) -> Result<(), StoreError> {
+    fn write_superblock(&self, written: Written, durable: &mut Durable) -> Result<(), StoreError> {
         let shared = &self.shared;
+        let Written { superblock, main, record } = written;
         let slot = 1 - durable.slot;
         let block = SUPERBLOCK_SLOTS[slot];
         shared.device.write(block, vec![Arc::new(Buffer::from_bytes(&superblock.encode(block)))])?;
         shared.device.flush()?;
+        shared.confirm_flush()?;
         // Durable. Only now may anything that the previous state named be reused.
         let generation = superblock.generation;
         shared.checkpoint_lsn.store(superblock.checkpoint_lsn.0, Ordering::Relaxed);
-        *durable = Durable { superblock, slot };
+        *durable = Durable { superblock, slot, main };
         shared.settle();
         shared.space.lock().thaw();
         shared.frozen_nodes.store(0, Ordering::Relaxed);
@@ -168,18 +186,20 @@ fn next_superblock(
 
 impl Shared {
     /// Takes the state as of now. `None` if a regular checkpoint would change nothing.
-    fn freeze(&self, durable: &Durable, purpose: Purpose) -> Option<Frozen> {
+    ///
+    /// Errors: the bitmaps contradict the tree; the volume has to stop then.
+    fn freeze(&self, durable: &Durable, purpose: Purpose) -> Result<Option<Frozen>, StoreError> {
         let mut trees = self.trees.write();
         let mut space = self.space.lock();
         let old = &durable.superblock;
         let lsn = trees.lsn;
         let oldest = trees.images.oldest().map_or(lsn, |image| image.min(lsn));
         if purpose == Purpose::Regular && lsn == old.checkpoint_lsn && !self.tail_would_move(old, oldest) {
-            return None;
+            return Ok(None);
         }
         for node in std::mem::take(&mut trees.superseded) {
             if let Some(home) = node.home.get() {
-                space.commit_free(Run { start: home.block, len: NODE_BLOCKS });
+                space.free_node(home.block)?;
             }
         }
         let root = match &trees.main.root {
@@ -187,14 +207,14 @@ impl Shared {
             Root::Held(node) => Root::Clean(*node.home.get().expect("just seen")),
             Root::Clean(pointer) => Root::Clean(*pointer),
         };
-        if matches!(root, Root::Held(_)) {
-            space.commit_free(Run { start: old.root.block, len: NODE_BLOCKS });
+        if !matches!(root, Root::Clean(pointer) if pointer == durable.main) {
+            space.free_node(old.root.block)?;
         }
         space.freeze();
         trees.freeze += 1;
         self.frozen_nodes.store(std::mem::take(&mut trees.current_nodes), Ordering::Relaxed);
         let next_object = ObjectNo(self.next_object.load(Ordering::Relaxed));
-        Some(Frozen { lsn, oldest, root, next_object })
+        Ok(Some(Frozen { lsn, oldest, root, next_object }))
     }
 
     fn tail_would_move(&self, old: &Superblock, oldest: Lsn) -> bool {
@@ -240,6 +260,12 @@ impl Shared {
         Ok(home)
     }
 
+    /// A flush of ours has succeeded. A device tells a lost write once: had a flush of the journal that ran meanwhile been
+    /// told of it, ours would not have been (C8).
+    fn confirm_flush(&self) -> Result<(), StoreError> {
+        self.journal.get().map_or(Ok(()), |journal| journal.confirm_flush())
+    }
+
     /// Gives a page its place and seals it.
     fn place_page(
         &self,
@@ -249,9 +275,7 @@ impl Shared {
         let block = {
             let mut space = self.space.lock();
             let block = space.allocate_node().ok_or(StoreError::NoSpace)?;
-            if self.journal.get().is_some() {
-                space.adjust_claims(1, 0);
-            }
+            space.adjust_claims(1, 0);
             block
         };
         let mut bytes = (**page.bytes()).clone();

@@ -1,8 +1,8 @@
 //! Opening a volume: superblock, bitmaps, replay, and the checkpoint that ends recovery.
 
 use crate::images::ImageIndex;
-use crate::journal::{Journal, JournalStart};
-use crate::ring_scan::RingReader;
+use crate::journal::{Journal, JournalStart, first_tail};
+use crate::ring_scan::{Chained, RingReader};
 use crate::shared::{Durable, Shared, Trees};
 use crate::space::SpaceMap;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, RwLock};
@@ -18,6 +18,8 @@ use syncline_format::{BLOCK_BYTES, BlockNo, FormatError, Generation, GroupNo, Ke
 
 /// Groups whose bitmaps are read at a time.
 const GROUPS_PER_READ: usize = 256;
+/// Largest believable generation, LSN, sequence or object number.
+const COUNTER_MAX: u64 = 1 << 62;
 
 /// A page image that recovery found live.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,8 +58,7 @@ impl Store {
     /// Opens a volume: chooses the superblock, loads the bitmaps, replays the journal in memory. Writes nothing, but
     /// flushes the device unless the volume is opened read-only (R13).
     pub fn open(device: Arc<dyn Device>, options: StoreOptions) -> Result<Recovery, StoreError> {
-        let durable = choose_superblock(&*device)?;
-        let superblock = durable.superblock.clone();
+        let (superblock, slot) = choose_superblock(&*device)?;
         if !options.read_only {
             device.flush()?;
         }
@@ -76,7 +77,7 @@ impl Store {
             volume,
             cache,
             journal: OnceLock::new(),
-            checkpointing: Mutex::new(durable),
+            checkpointing: Mutex::new(Durable { superblock: superblock.clone(), slot, main }),
             trees: RwLock::new(Trees {
                 main: Tree { id: TreeId::MAIN, root: Root::Clean(main) },
                 freeze: 1,
@@ -88,7 +89,7 @@ impl Store {
             space: Mutex::new(space),
             piggyback: Mutex::new(None),
             next_object: AtomicU64::new(superblock.next_object.0),
-            data_in_flight: AtomicU64::new(0),
+            data_in_flight: Arc::default(),
             checkpoints: AtomicU64::new(0),
             checkpoint_lsn: AtomicU64::new(superblock.checkpoint_lsn.0),
             opened: AtomicBool::new(false),
@@ -99,6 +100,7 @@ impl Store {
         });
         let mut reader = RingReader::new(&*shared.device, &superblock);
         let chain = reader.chain()?;
+        check_reach(&superblock, &chain)?;
         let replayed = replay::replay(&shared, &superblock, &mut reader, &chain)?;
         if superblock.state != VolumeState::Clean || !chain.is_empty() {
             reader.search_beyond(replayed.end)?;
@@ -153,22 +155,53 @@ impl Recovery {
             );
             assert!(shared.journal.set(journal).is_ok(), "recovery ends once");
         }
+        shared.space.lock().end_recovery();
         shared.opened.store(true, Ordering::Release);
         Ok(self.store)
     }
 }
 
+/// A checkpoint is written only after its records are durable (R1), and its tail never passes the last of them: a chain that
+/// ends before the checkpoint has lost a record, perhaps with live images in it.
+fn check_reach(superblock: &Superblock, chain: &[Chained]) -> Result<(), StoreError> {
+    let reached = match chain.last() {
+        Some(last) => last.info.last_lsn() >= superblock.checkpoint_lsn,
+        None => superblock.tail == first_tail(superblock.epoch),
+    };
+    if reached {
+        return Ok(());
+    }
+    let sequence = chain.last().map_or(superblock.tail.sequence, |last| last.info.sequence.next());
+    Err(StoreError::JournalBroken { sequence })
+}
+
+/// Numbers that only grow are far from their end on every volume that was ever written; counting on from a forged one would
+/// overflow.
+fn check_counters(superblock: &Superblock) -> Result<(), FormatError> {
+    let counters = [
+        ("generation", superblock.generation.0),
+        ("checkpoint_lsn", superblock.checkpoint_lsn.0),
+        ("tail_sequence", superblock.tail.sequence.0),
+        ("next_object", superblock.next_object.0),
+    ];
+    match counters.into_iter().find(|(_, value)| *value > COUNTER_MAX) {
+        Some((field, value)) => Err(FormatError::Field { what: "superblock", field, value }),
+        None => Ok(()),
+    }
+}
+
 /// The valid superblock of the highest generation. The backups at the end are never chosen here.
-fn choose_superblock(device: &dyn Device) -> Result<Durable, StoreError> {
-    let mut best: Option<Durable> = None;
+fn choose_superblock(device: &dyn Device) -> Result<(Superblock, usize), StoreError> {
+    let mut best: Option<(Superblock, usize)> = None;
     let mut failure: Option<FormatError> = None;
     for (slot, block) in SUPERBLOCK_SLOTS.into_iter().enumerate() {
         let mut bytes = Buffer::zeroed(1);
         device.read(block, &mut bytes)?;
-        match Superblock::decode(&bytes, block, device.blocks()) {
+        let decoded = Superblock::decode(&bytes, block, device.blocks());
+        match decoded.and_then(|superblock| check_counters(&superblock).map(|()| superblock)) {
             Ok(superblock) => {
-                if best.as_ref().is_none_or(|best| best.superblock.generation < superblock.generation) {
-                    best = Some(Durable { superblock, slot });
+                if best.as_ref().is_none_or(|(best, _)| best.generation < superblock.generation) {
+                    best = Some((superblock, slot));
                 }
             }
             // A slot that was never written says less than one that another version wrote.
@@ -211,6 +244,12 @@ fn load_bitmaps(device: &dyn Device, superblock: &Superblock) -> Result<(Bitmaps
         for (index, bytes) in buffers.iter().enumerate() {
             let group = GroupNo((first + index) as u32);
             let (slot, bits) = current_slot(bytes, group, superblock, &mut newer)?;
+            let head = mkfs::empty_bits(layout, group);
+            if bits.iter().zip(&head).any(|(bits, head)| bits & head != *head) {
+                let block = layout.bitmap_slot(group, slot);
+                let what = "the bitmap offers blocks that are not the group's to give";
+                return Err(StoreError::Inconsistent { block, what });
+            }
             let bits = if *bits == *empty { Arc::clone(&empty) } else { Arc::from(bits) };
             bitmaps.push((slot, bits));
         }

@@ -55,9 +55,13 @@ pub(crate) fn replay(
                 continue;
             }
             summary.batches += u64::from(new);
-            replay_batch(shared, ops, lsn, new, block, &mut images)?;
+            let at = Position { lsn, new, block };
+            replay_batch(shared, superblock, ops, at, &mut images)?;
         }
     }
+    // The next checkpoint writes these nodes: destaging must leave them their chunks (R18).
+    let current = shared.trees.read().current_nodes;
+    shared.space.lock().adjust_claims(0, current);
     summary.images = images.len() as u64;
     let images = images
         .into_iter()
@@ -67,14 +71,24 @@ pub(crate) fn replay(
     Ok(Replayed { images, summary, end })
 }
 
+/// Where a batch stands in the log.
+#[derive(Clone, Copy)]
+struct Position {
+    lsn: Lsn,
+    /// Newer than the checkpoint.
+    new: bool,
+    /// First block of its record.
+    block: BlockNo,
+}
+
 fn replay_batch(
     shared: &Shared,
+    superblock: &Superblock,
     ops: &[Op<'_>],
-    lsn: Lsn,
-    new: bool,
-    block: BlockNo,
+    at: Position,
     images: &mut Images,
 ) -> Result<(), StoreError> {
+    let Position { lsn, new, block } = at;
     let pinned = Pinned::new(&shared.cache);
     for op in ops {
         check_tree(op, block)?;
@@ -83,6 +97,11 @@ fn replay_batch(
                 let mut whole = vec![0; BLOCK_BYTES];
                 whole[..bytes.len()].copy_from_slice(bytes);
                 images.insert((tree, object, page), whole);
+                // Each live image holds a reserved block of the ring (R17): more of them are a forgery.
+                if images.len() as u64 > superblock.layout.journal_blocks {
+                    let what = "the journal holds more page images than blocks";
+                    return Err(StoreError::Inconsistent { block, what });
+                }
             }
             Op::Drop { tree, object, first, end } if first < end => {
                 let void: Vec<_> =
@@ -124,12 +143,13 @@ fn replay_space(shared: &Shared, op: &Op<'_>, block: BlockNo) -> Result<(), Stor
 }
 
 fn load_path(shared: &Shared, key: Key, pinned: &Pinned<'_>) -> Result<(), StoreError> {
+    let mut stale = None;
     loop {
         let missing = match shared.trees.read().main.check_resident(key, pinned) {
             Ok(()) => return Ok(()),
             Err(missing) => missing,
         };
-        pinned.load(&*shared.device, TreeId::MAIN, &missing)?;
+        pinned.load(&*shared.device, TreeId::MAIN, &missing, &mut stale)?;
     }
 }
 

@@ -14,6 +14,7 @@ use crate::tree::{Node, Tree};
 use std::sync::{Arc, OnceLock, Weak};
 use syncline_device::Device;
 use syncline_format::layout::Layout;
+use syncline_format::node::NodePointer;
 use syncline_format::superblock::Superblock;
 use syncline_format::{Lsn, VolumeId};
 
@@ -32,7 +33,7 @@ pub(crate) struct Shared {
     pub(crate) piggyback: Mutex<Option<Weak<dyn Piggyback>>>,
     pub(crate) next_object: AtomicU64,
     /// Bytes of data in flight whose batches are logged already.
-    pub(crate) data_in_flight: AtomicU64,
+    pub(crate) data_in_flight: Arc<AtomicU64>,
     pub(crate) checkpoints: AtomicU64,
     /// LSN of the last durable checkpoint.
     pub(crate) checkpoint_lsn: AtomicU64,
@@ -48,6 +49,8 @@ pub(crate) struct Durable {
     pub(crate) superblock: Superblock,
     /// 0 or 1; the next superblock goes to the other one (R9).
     pub(crate) slot: usize,
+    /// Root of the main tree under it.
+    pub(crate) main: NodePointer,
 }
 
 /// What the trees' lock guards.

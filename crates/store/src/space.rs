@@ -14,17 +14,22 @@
 
 mod bits;
 
-use crate::StoreError;
 use crate::store::Run;
+use crate::{Batch, StoreError};
 use bits::{bit, chunk_count, free_chunks, next_free, run_length, set_bits};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use syncline_format::batch::Op;
 use syncline_format::bitmap::{BITMAP_WORDS, Bits};
 use syncline_format::layout::{GROUP_HEAD_BLOCKS, Layout};
 use syncline_format::{BlockNo, GroupNo, NODE_BLOCKS};
 
 /// Candidate runs looked at before the longest is taken.
 const RUN_CANDIDATES_MAX: u32 = 32;
+
+/// Bounds of the headroom, in chunks: an unlink must fit the least of it.
+const HEADROOM_MIN: u64 = 20;
+const HEADROOM_MAX: u64 = 256;
 
 pub(crate) struct Group {
     committed: Arc<Bits>,
@@ -50,6 +55,7 @@ pub(crate) struct SpaceMap {
     node_claims: u64,
     /// Chunks kept for freeing space on a full volume.
     headroom: u64,
+    recovering: bool,
     /// Groups whose committed bits differ from their slot on the device.
     dirty: BTreeSet<u32>,
     /// Groups that the running checkpoint has to write; `None` when none runs.
@@ -75,6 +81,7 @@ impl SpaceMap {
             reserved: 0,
             node_claims: 0,
             headroom: 0,
+            recovering: true,
             dirty: BTreeSet::new(),
             frozen_dirty: None,
             pinned: Vec::new(),
@@ -98,7 +105,7 @@ impl SpaceMap {
             });
         }
         map.committed_free = map.free;
-        map.headroom = (layout.data_blocks() / u64::from(NODE_BLOCKS) / 64).clamp(6, 256);
+        map.headroom = (layout.data_blocks() / u64::from(NODE_BLOCKS) / 64).clamp(HEADROOM_MIN, HEADROOM_MAX);
         map
     }
 
@@ -112,8 +119,20 @@ impl SpaceMap {
 
     /// What a new reservation could get.
     pub(crate) fn available(&self) -> u64 {
-        let chunks = (self.node_claims + self.headroom) * u64::from(NODE_BLOCKS);
+        let chunks = (self.node_claims + self.kept_chunks()) * u64::from(NODE_BLOCKS);
         self.free.saturating_sub(chunks).saturating_sub(self.reserved)
+    }
+
+    /// Whole chunks that data leaves alone, besides the claimed ones: the headroom, and as much again so that changes other
+    /// than freeing find chunks too on a volume whose free space is in fragments. Recovery may use them: it has to get
+    /// through whatever state the volume was in.
+    fn kept_chunks(&self) -> u64 {
+        if self.recovering { 0 } else { 2 * self.headroom }
+    }
+
+    /// Recovery is over.
+    pub(crate) fn end_recovery(&mut self) {
+        self.recovering = false;
     }
 
     pub(crate) fn reserve(&mut self, blocks: u64) -> Result<(), StoreError> {
@@ -151,11 +170,14 @@ impl SpaceMap {
         assert!(blocks > 0 && self.reserved > 0 && self.free > 0, "allocation is reserved");
         let near = near.filter(|b| self.layout.locate(*b).is_some());
         let start = near.unwrap_or(self.data_cursor);
-        // Breaking a whole chunk is allowed while more of them are free than nodes may need.
-        let spare_chunks = self.free_chunks.saturating_sub(self.node_claims);
+        // Breaking a whole chunk is allowed while more of them are free than nodes may need. The kept ones are broken only if
+        // they have been claimed partly for freeing space, so that too little is left outside.
+        let unclaimed = self.free_chunks.saturating_sub(self.node_claims);
+        let spare_chunks = unclaimed.saturating_sub(self.kept_chunks());
         let want = blocks.min(u32::try_from(self.reserved).unwrap_or(u32::MAX));
         let run = self
             .find_run(start, want, spare_chunks)
+            .or_else(|| self.find_run(start, want, unclaimed))
             .expect("reserved blocks are free outside of the chunks kept for nodes");
         self.reserved -= u64::from(run.len);
         self.set_used(run, true);
@@ -206,6 +228,40 @@ impl SpaceMap {
         self.set_committed(run, false);
         self.pinned_blocks += u64::from(run.len);
         self.pinned.push(run);
+    }
+
+    /// Whether what the batch frees is in use. The callers know it from items of the volume, which may lie.
+    pub(crate) fn check_frees(&self, batch: &Batch) -> Result<(), StoreError> {
+        let mut freed: Vec<Run> = Vec::new();
+        for op in batch.ops.iter() {
+            let Op::Free { start, len } = op else { continue };
+            let run = Run { start, len };
+            if !self.layout.holds_run(start, len) || !self.all_committed(run, true) {
+                let what = "an item names blocks that are free or outside of any group";
+                return Err(StoreError::Inconsistent { block: start, what });
+            }
+            freed.push(run);
+        }
+        freed.sort_by_key(|run| run.start);
+        for pair in freed.windows(2) {
+            if pair[0].start.plus(u64::from(pair[0].len)) > pair[1].start {
+                let what = "two items name the same block";
+                return Err(StoreError::Inconsistent { block: pair[1].start, what });
+            }
+        }
+        Ok(())
+    }
+
+    /// Frees a node that the tree does not name any more.
+    ///
+    /// Errors: the bitmaps say that it is free already.
+    pub(crate) fn free_node(&mut self, block: BlockNo) -> Result<(), StoreError> {
+        let run = Run { start: block, len: NODE_BLOCKS };
+        if !self.layout.holds_node(block) || !self.all_committed(run, true) {
+            return Err(StoreError::Inconsistent { block, what: "a tree node lies in blocks that are free" });
+        }
+        self.commit_free(run);
+        Ok(())
     }
 
     /// Replays an allocation from the journal; false if the blocks were not free.

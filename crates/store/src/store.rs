@@ -197,7 +197,8 @@ impl Store {
             dirty_node_bytes_max: shared.options.node_cache_bytes as u64,
             pinned_blocks: shared.space.lock().pinned_blocks(),
             images,
-            batches: lsn.0 - shared.checkpoint_lsn.load(Ordering::Relaxed),
+            // A checkpoint may have ended since the LSN was read.
+            batches: lsn.0.saturating_sub(shared.checkpoint_lsn.load(Ordering::Relaxed)),
         }
     }
 
@@ -270,7 +271,7 @@ impl Store {
                 (used + bytes <= DATA_WINDOW_BYTES).then_some(used + bytes)
             })
             .ok()?;
-        Some(DataSlot { shared: Arc::clone(&self.shared), bytes })
+        Some(DataSlot { window: Arc::clone(window), bytes })
     }
 
     /// Applies the batch and appends it to the journal buffer; it is then visible, ordered, and durable once
@@ -282,20 +283,27 @@ impl Store {
             let (bytes, bytes_max) = (batch.bytes(), permit.estimate.bytes);
             return Err(StoreError::BatchTooLarge { bytes, bytes_max });
         }
-        if let Some(failed) = shared.journal.get().and_then(|journal| journal.failure()) {
-            return Err(failed);
+        match shared.journal.get() {
+            Some(journal) => match journal.failure() {
+                Some(failed) => return Err(failed),
+                None => {}
+            },
+            // No force will look at the tickets: the data has to be there before recovery's checkpoint flushes (R10).
+            None => batch.data.iter().try_for_each(|ticket| shared.device.wait(ticket))?,
         }
         let pinned = Pinned::new(&shared.cache);
+        let mut stale = None;
         let mut trees = loop {
             let trees = shared.trees.write();
             match trees.check_resident(&batch, &pinned) {
                 Ok(()) => break trees,
                 Err(missing) => {
                     drop(trees);
-                    pinned.load(&*shared.device, TreeId::MAIN, &missing)?;
+                    pinned.load(&*shared.device, TreeId::MAIN, &missing, &mut stale)?;
                 }
             }
         };
+        shared.space.lock().check_frees(&batch)?;
         let before = trees.current_nodes;
         let lsn = trees.lsn.next();
         trees.apply_items(&batch, &pinned, lsn);
@@ -311,14 +319,12 @@ impl Store {
                     _ => {}
                 }
             }
-            if shared.journal.get().is_some() {
-                space.adjust_claims(std::mem::take(&mut permit.nodes) + less, more);
-            }
+            space.adjust_claims(std::mem::take(&mut permit.nodes) + less, more);
         }
         if let Some(journal) = shared.journal.get() {
             let bytes = batch.ops.encoded().to_vec();
-            journal.release(std::mem::take(&mut permit.ring_blocks));
-            let logged = journal.append(bytes, batch.data, batch.slots, trees.images.len());
+            let promised = std::mem::take(&mut permit.ring_blocks);
+            let logged = journal.append(bytes, batch.data, batch.slots, trees.images.len(), promised);
             assert_eq!(logged, lsn, "batches are logged in the order in which they are applied");
         }
         Ok(lsn)
@@ -406,9 +412,9 @@ impl Store {
             Err(missing) => missing,
         };
         let pinned = Pinned::new(&shared.cache);
-        let mut missing = missing;
+        let (mut missing, mut stale) = (missing, None);
         loop {
-            pinned.load(&*shared.device, TreeId::MAIN, &missing)?;
+            pinned.load(&*shared.device, TreeId::MAIN, &missing, &mut stale)?;
             match lookup(&shared.trees.read(), &pinned) {
                 Ok(found) => return Ok(found),
                 Err(next) => missing = next,
@@ -418,10 +424,16 @@ impl Store {
 }
 
 impl crate::shared::Trees {
+    /// Reports the first node that applying the batch will need and that is not in memory.
     pub(crate) fn check_resident(&self, batch: &Batch, resident: &dyn Resident) -> Result<(), Missing> {
+        let deletes = batch.ops.iter().filter(|op| matches!(op, Op::Delete { .. })).count();
         for op in batch.ops.iter() {
             match op {
-                Op::Put { key, .. } | Op::Delete { key, .. } => self.main.check_resident(key, resident)?,
+                Op::Put { key, .. } => self.main.check_resident(key, resident)?,
+                Op::Delete { key, .. } => {
+                    self.main.check_resident(key, resident)?;
+                    self.main.check_heirs(key, deletes, batch.bytes(), resident)?;
+                }
                 _ => {}
             }
         }

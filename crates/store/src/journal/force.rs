@@ -66,6 +66,8 @@ impl Journal {
                 MutexGuard::unlocked(&mut state, || before_group(pending));
                 state.driven = false;
                 self.begin(&mut state);
+                // Who came to block meanwhile may drive the group.
+                self.progress.notify_all();
             }
             if !self.poll_group(&mut state) {
                 break;
@@ -75,6 +77,29 @@ impl Journal {
             MutexGuard::unlocked(&mut state, || finish(done));
         }
         !state.waiters.is_empty()
+    }
+
+    /// Waits for the flush that is under way, if any; the error if this or an earlier one failed.
+    pub(crate) fn confirm_flush(&self) -> Result<(), StoreError> {
+        let mut state = self.state.lock();
+        let flushing = |state: &State| match &state.phase {
+            Phase::Flushing { upto, .. } => Some(*upto),
+            _ => None,
+        };
+        let group = flushing(&state);
+        while group.is_some() && flushing(&state) == group && state.failed.is_none() {
+            if state.driven {
+                self.progress.wait(&mut state);
+                continue;
+            }
+            state.driven = true;
+            self.drive_blocking(&mut state, &|_| ());
+            state.driven = false;
+            self.progress.notify_all();
+            let done = take_done(&mut state);
+            MutexGuard::unlocked(&mut state, || finish(done));
+        }
+        state.failed.clone().map_or(Ok(()), Err)
     }
 
     /// One whole group, blocking. The caller has set `driven`.
@@ -138,7 +163,7 @@ impl Journal {
 
     /// Seals what is pending; everything in flight is part of the group (R7).
     fn begin(&self, state: &mut State) {
-        if !matches!(state.phase, Phase::Idle) {
+        if !matches!(state.phase, Phase::Idle) || state.failed.is_some() {
             return;
         }
         self.seal_pending(state);

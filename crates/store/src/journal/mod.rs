@@ -210,8 +210,18 @@ impl Journal {
 
     /// Appends an applied batch. Called under the trees' lock, so batches arrive in the order in which they were
     /// applied. Streams a long buffer out without a flush.
-    pub(crate) fn append(&self, bytes: Vec<u8>, data: Vec<Ticket>, slots: Vec<DataSlot>, images: u64) -> Lsn {
+    /// `promised` is the batch's part of what `admit` promised: it turns into the batch's own blocks in one step, or
+    /// somebody else would be admitted to the same room in between.
+    pub(crate) fn append(
+        &self,
+        bytes: Vec<u8>,
+        data: Vec<Ticket>,
+        slots: Vec<DataSlot>,
+        images: u64,
+        promised: u64,
+    ) -> Lsn {
         let mut state = self.state.lock();
+        state.permit_blocks -= promised;
         state.images = images;
         state.pending_bytes += bytes.len();
         state.pending.push_back(Pending { bytes, data, slots });

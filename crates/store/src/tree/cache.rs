@@ -124,16 +124,28 @@ impl<'a> Pinned<'a> {
         Pinned { cache, nodes: RefCell::default() }
     }
 
-    /// Loads what was missing and keeps it.
+    /// Loads what was missing and keeps it. `stale` is the operation's memory of a node that it could not verify: the first
+    /// time the caller only looks again.
     pub(crate) fn load(
         &self,
         device: &dyn Device,
         tree: TreeId,
         missing: &Missing,
+        stale: &mut Option<NodePointer>,
     ) -> Result<(), StoreError> {
-        let node = self.cache.load(device, tree, &missing.0)?;
-        self.nodes.borrow_mut().insert(missing.0.block, node);
-        Ok(())
+        match self.cache.load(device, tree, &missing.0) {
+            Ok(node) => {
+                self.nodes.borrow_mut().insert(missing.0.block, node);
+                Ok(())
+            }
+            // Nothing is locked while a node is read: it may have been superseded, freed and overwritten meanwhile. It is
+            // damaged only if the tree still names it afterwards.
+            Err(StoreError::Corrupt { .. }) if *stale != Some(missing.0) => {
+                *stale = Some(missing.0);
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
     }
 }
 

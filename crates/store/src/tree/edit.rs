@@ -53,6 +53,48 @@ impl Tree {
         Ok(())
     }
 
+    /// Reports the first missing node of the two leaves beside `key`'s, if a batch of `deletes` deletes and `bytes` bytes could
+    /// empty that leaf: it leaves the tree then, and one of the two inherits its keys, which the rest of the batch may
+    /// name. The path to `key` itself must be resident.
+    pub(crate) fn check_heirs(
+        &self,
+        key: Key,
+        deletes: usize,
+        bytes: usize,
+        resident: &dyn Resident,
+    ) -> Result<(), Missing> {
+        let mut node = self.root(resident)?;
+        let (mut before, mut after) = (None, None);
+        while !node.is_leaf() {
+            let index = node.page.child_index(key);
+            if index > 0 {
+                before = Some((Arc::clone(&node), index - 1));
+            }
+            if index + 1 < node.page.count() {
+                after = Some((Arc::clone(&node), index + 1));
+            }
+            node = node.child(index, resident)?;
+        }
+        // The batch's own puts may split the leaf first, and its deletes empty one half.
+        let splits = node.page.used_bytes() + bytes > NODE_SPACE_BYTES;
+        if node.page.count() > deletes && !splits {
+            return Ok(());
+        }
+        if let Some((parent, index)) = before {
+            let mut node = parent.child(index, resident)?;
+            while !node.is_leaf() {
+                node = node.child(node.page.count() - 1, resident)?;
+            }
+        }
+        if let Some((parent, index)) = after {
+            let mut node = parent.child(index, resident)?;
+            while !node.is_leaf() {
+                node = node.child(0, resident)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Sets an item. The path must be resident.
     pub(crate) fn put(&mut self, key: Key, value: &[u8], editor: &mut Editor<'_>) {
         let id = self.id;
@@ -109,12 +151,13 @@ impl Editor<'_> {
     /// Makes the node current and returns it for editing.
     fn edit<'n>(&mut self, node: &'n mut Arc<Node>) -> &'n mut Node {
         if node.freeze != self.freeze {
-            let copy = Node {
-                page: node.page.clone(),
-                freeze: self.freeze,
-                home: OnceLock::new(),
-                children: node.children.clone(),
-            };
+            let mut page = node.page.clone();
+            if node.freeze == 0 {
+                // Values of a node from the device may overlap; edited in place, one would change another.
+                page.compact();
+            }
+            let copy =
+                Node { page, freeze: self.freeze, home: OnceLock::new(), children: node.children.clone() };
             self.superseded.push(std::mem::replace(node, Arc::new(copy)));
             *self.current_nodes += 1;
         }
@@ -283,6 +326,7 @@ fn append_interior(left: &mut Node, right: &Node, separator: Key) {
 
 /// Bound on the nodes that a batch of `items` puts and deletes can make current, for a tree whose root is at `level`.
 pub(crate) fn nodes_bound(level: u16, items: usize) -> u64 {
-    // Each item copies its path and may split every node of it; the root may grow by one level.
-    (items as u64) * (u64::from(level) + 2) + 2
+    // Each item copies its path below the root and may split every node of it; the root is copied once, may split once
+    // and may get a new root above it. A tree of one leaf grows by a level on the way.
+    (items as u64) * (2 * u64::from(level)).max(u64::from(level) + 2) + 3
 }

@@ -196,7 +196,8 @@ impl Page {
         usize::from(node::head(&self.0).heap.get()) - (NODE_HEADER_BYTES + self.count() * SLOT_BYTES)
     }
 
-    fn compact(&mut self) {
+    /// Rebuilds the page without garbage.
+    pub(crate) fn compact(&mut self) {
         let mut fresh = Page::empty(self.tree(), self.level());
         let count = self.count();
         let out = fresh.edit();
