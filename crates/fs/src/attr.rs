@@ -112,6 +112,10 @@ impl Fs {
         let state = inode.state.read();
         let item = &state.item;
         let size = if item.is_directory() { item.entries * DIRECTORY_ENTRY_SIZE } else { item.size };
+        // Written data counts before it has its place: a file that seems to have no blocks is taken for a hole by
+        // programs that copy. What only replaces other blocks must not count twice, as far as that can be told.
+        let most = item.blocks.max(item.size.div_ceil(BLOCK_BYTES as u64));
+        let blocks = item.blocks.saturating_add(state.data.reserved_blocks()).min(most);
         Attr {
             inode: inode.number,
             mode: item.mode,
@@ -119,7 +123,7 @@ impl Fs {
             uid: item.uid,
             gid: item.gid,
             size,
-            blocks: item.blocks.saturating_mul(SECTORS_PER_BLOCK),
+            blocks: blocks.saturating_mul(SECTORS_PER_BLOCK),
             accessed: item.accessed,
             modified: item.modified,
             changed: item.changed,

@@ -357,3 +357,17 @@ fn a_default_acl_is_inherited_and_replaces_the_umask() {
     let after = fs.mknod(&ctx, dir, b"after", 0o100666, 0).expect("file").attr;
     assert_eq!(after.mode, 0o100600, "the umask counts again");
 }
+
+#[test]
+fn written_data_counts_as_blocks_before_it_is_synced() {
+    let rig = Rig::new();
+    let fs = &rig.fs;
+    let file = put(fs, ROOT, "file", &[1; 10_000]);
+    assert_eq!(fs.getattr(file).expect("attr").blocks, 24);
+    fs.sync_inode(file, syncline::SyncScope::All).expect("sync");
+    assert_eq!(fs.getattr(file).expect("attr").blocks, 24);
+    let handle = fs.open_handle(&root(), file, OpenFlags::READ_WRITE).expect("open");
+    write(fs, handle, 0, &[2; 10_000]);
+    assert_eq!(fs.getattr(file).expect("attr").blocks, 24);
+    fs.release(handle).expect("release");
+}

@@ -149,6 +149,11 @@ impl FileData {
         self.unlogged > 0
     }
 
+    /// Blocks set aside for pages whose extents are not logged yet.
+    pub(crate) fn reserved_blocks(&self) -> u64 {
+        self.reservation.as_ref().map_or(0, Reservation::blocks)
+    }
+
     pub(super) fn turn(&self) -> Arc<Mutex<()>> {
         self.turn.clone()
     }
