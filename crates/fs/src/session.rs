@@ -144,6 +144,8 @@ impl Fs {
         }
         self.release_all();
         self.sync_all()?;
+        // So that the last checkpoint leaves nothing in the journal.
+        self.destage_everything()?;
         Ok(self.store.close()?)
     }
 }

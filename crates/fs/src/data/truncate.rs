@@ -150,7 +150,8 @@ impl Fs {
             let cut = map.cut(first..u64::MAX, true);
             map.emit(&mut batch);
             batch.drop_images(inode.number, first, u64::MAX);
-            if cut_off.is_none() {
+            // One that lost its last name meanwhile stays an orphan.
+            if cut_off.is_none() && state.item.nlink > 0 {
                 batch.delete(Key::orphan(inode.number));
             }
             state.item.blocks = state.item.blocks.saturating_sub(cut);

@@ -147,3 +147,51 @@ fn collapse_and_insert_move_what_follows() {
     volume.crash();
     assert_eq!(volume.content(&volume.find("a")), want);
 }
+
+#[test]
+fn rename_over_after_writeback_shows_old_or_new_content() {
+    for size in [5_000, 300_000, 3 << 20] {
+        let mut volume = TestVolume::new(64 * MIB, 4 * MIB);
+        let target = volume.create("target");
+        volume.write(&target, 0, b"old");
+        volume.sync(&target);
+        let temporary = volume.create("temporary");
+        let data = pattern(1, size);
+        volume.write(&temporary, 0, &data);
+        let ctx = crate::Context::root();
+        let root = syncline_format::ObjectNo::ROOT_DIR;
+        let flags = crate::RenameFlags::default();
+        volume.fs.rename(&ctx, root, b"temporary", root, b"target", flags).unwrap();
+        // The sync of another file makes the rename durable.
+        let other = volume.create("other");
+        volume.sync(&other);
+        drop((target, temporary, other));
+        volume.crash();
+        assert_eq!(volume.content(&volume.find("target")), data);
+    }
+}
+
+#[test]
+fn removed_file_gives_its_space_back_and_its_images_stay_dead() {
+    let mut volume = TestVolume::new(64 * MIB, 4 * MIB);
+    let root = syncline_format::ObjectNo::ROOT_DIR;
+    volume.fs.store.checkpoint().unwrap();
+    let before = volume.fs.store.space().free;
+    for round in 0..20u64 {
+        let inode = volume.create("a");
+        volume.write(&inode, 0, &pattern(round, 10_000));
+        volume.sync(&inode);
+        volume.write(&inode, 10_000, &pattern(round, 500_000));
+        if round % 2 == 0 {
+            volume.sync(&inode);
+        }
+        drop(inode);
+        volume.fs.unlink(root, b"a").unwrap();
+    }
+    assert_eq!(volume.fs.writeback.account.pinned(), 0);
+    assert_eq!(volume.fs.store.load().images, 0);
+    volume.crash();
+    volume.fs.store.checkpoint().unwrap();
+    let after = volume.fs.store.space().free;
+    assert!(before.abs_diff(after) < 64, "{before} blocks were free, now {after}");
+}
