@@ -11,6 +11,7 @@ use crate::inode::Inode;
 use crate::{Clock, Context, Fs, FsOptions, MkfsOptions, Result, SystemEntropy, Timestamp};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use syncline_check::{CheckOptions, check};
 use syncline_device::{Device, MemoryDevice, Volatile};
 use syncline_format::{BLOCK_BYTES, ObjectNo};
 
@@ -64,8 +65,16 @@ impl TestVolume {
         self.fs.shut_down();
         // A copy, so that nothing the old session still does can reach it.
         self.memory = Arc::new(MemoryDevice::from_bytes(self.memory.to_bytes()));
+        self.check();
         self.device = Arc::new(Volatile::new(self.memory.clone()));
         self.fs = open(&self.device, &self.options, &self.clock);
+    }
+
+    /// What the offline check thinks of what is on the device.
+    fn check(&self) {
+        let options = CheckOptions { data: true, ..CheckOptions::default() };
+        let report = check(&*self.memory, options).unwrap();
+        assert!(report.is_sound(), "{:#?}", report.findings);
     }
 
     /// Ends the session properly, and opens the volume again.
