@@ -1,1 +1,196 @@
+//! Mounting, unmounting, dying.
 
+use crate::harness::{Volume, detach, errno, is_mounted, server};
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+
+fn kill(pid: libc::pid_t, signal: i32) {
+    // SAFETY: a signal to a child of this process that was not waited for.
+    assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+}
+
+#[test]
+fn a_daemon_in_the_background_is_live_when_the_command_returns() {
+    let Some(volume) = Volume::format(crate::harness::VOLUME_BYTES) else { return };
+    let mount = || {
+        Command::new(server()).arg("--background").arg(volume.image()).arg(volume.root()).output().unwrap()
+    };
+    for round in 0..3_u8 {
+        let output = mount();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        if round > 0 {
+            assert_eq!(fs::read(volume.path("f")).unwrap(), [round - 1]);
+        }
+        fs::write(volume.path("f"), [round]).unwrap();
+        syncline_fuse::unmount(&volume.root(), false).unwrap();
+        assert!(!is_mounted(&volume.root()));
+    }
+    fs::write(volume.image(), b"not a volume").unwrap();
+    let output = mount();
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success());
+    assert_eq!(message.trim().lines().count(), 1, "one sentence: {message}");
+    assert!(message.contains("image"), "{message}");
+}
+
+#[test]
+fn a_volume_is_mounted_once_only() {
+    let Some(volume) = Volume::mounted("") else { return };
+    let second = tempfile::tempdir().unwrap();
+    let output = volume.start("", second.path()).wait_with_output().unwrap();
+    assert!(!output.status.success());
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(message.contains("unmount it first"), "{message}");
+    assert!(!is_mounted(second.path()));
+    fs::write(volume.path("f"), b"the first mount goes on").unwrap();
+}
+
+#[test]
+fn a_directory_that_does_not_exist_is_named() {
+    let Some(volume) = Volume::format(crate::harness::VOLUME_BYTES) else { return };
+    let output = volume.start("", &volume.path("none")).wait_with_output().unwrap();
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("none is not a directory"));
+}
+
+#[test]
+fn an_unmount_is_refused_while_a_file_is_open_unless_it_is_lazy() {
+    let Some(mut volume) = Volume::mounted("") else { return };
+    let mut file = File::create(volume.path("f")).unwrap();
+    let error = syncline_fuse::unmount(&volume.root(), false).unwrap_err().to_string();
+    assert!(error.contains("busy"), "{error}");
+    syncline_fuse::unmount(&volume.root(), true).unwrap();
+    assert!(!is_mounted(&volume.root()));
+    file.write_all(b"still possible").unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    assert!(volume.wait_for_daemon().success());
+    volume.mount("").unwrap();
+    assert_eq!(fs::read(volume.path("f")).unwrap(), b"still possible");
+}
+
+#[test]
+fn a_signal_leaves_a_clean_volume() {
+    for signal in [libc::SIGTERM, libc::SIGINT] {
+        let Some(mut volume) = Volume::mounted("volatile,commit=1000") else { return };
+        fs::write(volume.path("f"), b"not synced").unwrap();
+        kill(volume.daemon(), signal);
+        assert!(volume.wait_for_daemon().success());
+        assert!(!is_mounted(&volume.root()));
+        volume.mount("").unwrap();
+        assert_eq!(fs::read(volume.path("f")).unwrap(), b"not synced");
+        assert!(!volume.log().contains("recovered"), "{}", volume.log());
+    }
+}
+
+#[test]
+fn a_second_signal_does_not_wait_for_users() {
+    let Some(mut volume) = Volume::mounted("volatile,commit=1000") else { return };
+    let mut file = File::create(volume.path("f")).unwrap();
+    file.write_all(b"written").unwrap();
+    kill(volume.daemon(), libc::SIGTERM);
+    while is_mounted(&volume.root()) {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    kill(volume.daemon(), libc::SIGTERM);
+    assert!(volume.wait_for_daemon().success());
+    assert_eq!(errno(file.sync_all()), libc::ENOTCONN);
+    volume.mount("").unwrap();
+    assert_eq!(fs::read(volume.path("f")).unwrap(), b"written");
+}
+
+#[test]
+fn after_the_daemons_death_calls_fail_and_the_next_mount_recovers() {
+    let Some(mut volume) = Volume::mounted("") else { return };
+    let mut file = File::create(volume.path("f")).unwrap();
+    file.write_all(b"synced").unwrap();
+    file.sync_all().unwrap();
+    kill(volume.daemon(), libc::SIGSEGV);
+    let status = volume.wait_for_daemon();
+    assert_eq!(status.signal(), Some(libc::SIGSEGV));
+    assert!(volume.log().contains("fatal signal 11"), "{}", volume.log());
+    assert_eq!(errno(fs::metadata(volume.path("f"))), libc::ENOTCONN);
+    drop(file);
+    // The dead mount is still there; mounting clears it away.
+    volume.mount("").unwrap();
+    assert_eq!(fs::read(volume.path("f")).unwrap(), b"synced");
+}
+
+#[test]
+fn a_shutdown_is_a_power_cut() {
+    let Some(mut volume) = Volume::mounted("commit=1000") else { return };
+    let mut file = File::create(volume.path("f")).unwrap();
+    file.write_all(b"synced").unwrap();
+    file.sync_all().unwrap();
+    fs::write(volume.path("later"), b"not synced").unwrap();
+    syncline_fuse::shut_down(&volume.root()).unwrap();
+    assert!(file.sync_all().is_err());
+    assert!(fs::write(volume.path("g"), b"x").is_err());
+    drop(file);
+    syncline_fuse::unmount(&volume.root(), false).unwrap();
+    assert!(volume.wait_for_daemon().success(), "{}", volume.log());
+    volume.mount("").unwrap();
+    assert_eq!(fs::read(volume.path("f")).unwrap(), b"synced");
+    assert!(!volume.path("later").exists());
+}
+
+#[test]
+fn unmounting_something_else_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let error = syncline_fuse::unmount(dir.path(), false).unwrap_err().to_string();
+    assert!(error.contains("is not the root of a mounted Syncline volume"), "{error}");
+    let error = syncline_fuse::statistics(dir.path()).unwrap_err().to_string();
+    assert!(error.contains("is not the root of a mounted Syncline volume"), "{error}");
+}
+
+#[test]
+fn other_requests_are_served_while_a_large_sync_runs() {
+    let Some(mut volume) = Volume::format(512 << 20) else { return };
+    volume.mount("memory=256M").unwrap();
+    let mut file = File::create(volume.path("large")).unwrap();
+    file.write_all(&vec![1; 96 << 20]).unwrap();
+    fs::write(volume.path("small"), b"x").unwrap();
+    std::thread::scope(|scope| {
+        let syncing = scope.spawn(|| file.sync_all().unwrap());
+        let mut served = 0;
+        while !syncing.is_finished() {
+            // Not in the kernel's caches: each is a message.
+            assert!(fs::metadata(volume.path(&format!("none-{served}"))).is_err());
+            served += 1;
+        }
+        assert!(served > 3, "only {served} lookups were served during the sync");
+    });
+}
+
+#[test]
+fn a_block_device_is_mounted_as_such() {
+    let Some(volume) = Volume::format(crate::harness::VOLUME_BYTES) else { return };
+    let losetup = Command::new("losetup").args(["--find", "--show"]).arg(volume.image()).output();
+    let device = match losetup {
+        Ok(output) if output.status.success() => String::from_utf8_lossy(&output.stdout).trim().to_owned(),
+        _ => {
+            eprintln!("skipped: no loop device to be had");
+            return;
+        }
+    };
+    let mount =
+        || Command::new(server()).args(["--background", &device]).arg(volume.root()).output().unwrap();
+    for round in 0..2_u8 {
+        let output = mount();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        assert!(table.lines().any(|line| line.contains("fuseblk.syncline") && line.contains(&device)));
+        if round > 0 {
+            assert_eq!(fs::read(volume.path("f")).unwrap(), b"on a device");
+        }
+        fs::write(volume.path("f"), b"on a device").unwrap();
+        let again = mount();
+        assert!(!again.status.success(), "a second mount of the device");
+        syncline_fuse::unmount(&volume.root(), false).unwrap();
+    }
+    detach(&volume.root());
+    let freed = Command::new("losetup").args(["--detach", &device]).status().unwrap();
+    assert!(freed.success());
+}
