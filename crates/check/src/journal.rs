@@ -159,6 +159,13 @@ impl<'a> Journal<'a> {
     /// Whether the chain's end can be the log's end (R4).
     fn check_end(&self, chain: &[Link], findings: &mut Findings) {
         let missing = chain.last().map_or(self.superblock.tail.sequence, |link| link.info.sequence.next());
+        let tail = &self.superblock.tail;
+        let new_epoch =
+            (tail.block, tail.sequence, tail.predecessor) == (0, Sequence(1), self.superblock.epoch);
+        if chain.is_empty() && !new_epoch {
+            let message = format!("record {}, the first of the log, cannot be read", tail.sequence);
+            findings.at(Code::JournalBroken, self.block(tail.block), message);
+        }
         if let Some(last) = chain.last().map(|link| link.info.last_lsn())
             && last < self.superblock.checkpoint_lsn
         {

@@ -113,7 +113,7 @@ impl Repair<'_> {
         superblock.state = VolumeState::Clean;
         superblock.checkpoint_lsn = replay.last_lsn;
         superblock.epoch = std::collections::hash_map::RandomState::new().build_hasher().finish();
-        superblock.tail = JournalTail { block: 0, sequence: Sequence(1), predecessor: 0 };
+        superblock.tail = JournalTail { block: 0, sequence: Sequence(1), predecessor: superblock.epoch };
         superblock.root = root;
         superblock.next_object = next_object;
         superblock.free_blocks = old.layout.data_blocks().saturating_sub(used);

@@ -143,7 +143,7 @@ fn structures(image: &Image) -> Vec<(u64, usize)> {
     let layout = image.superblock.layout;
     let group = layout.group_start(GroupNo(0)).0;
     let nodes = (0..16).map(|node| (group + 4 + 4 * node, 4));
-    let records = (0..4).map(|record| (24 + record, 1));
+    let records = (0..4).map(|record| (16 + record, 1));
     nodes.chain(records).chain([(2, 1), (group, 1), (layout.group_start(GroupNo(1)).0, 1)]).collect()
 }
 

@@ -57,7 +57,7 @@ impl Image {
             layout,
             checkpoint_lsn: Lsn(100),
             epoch: 0xfeed,
-            tail: JournalTail { block: 8, sequence: Sequence(3), predecessor: 77 },
+            tail: JournalTail { block: 0, sequence: Sequence(1), predecessor: 0xfeed },
             root: NodePointer { block: BlockNo(0), checksum: 0, generation: GENERATION, level: 0 },
             hash_seed: 42,
             next_object: ObjectNo(1000),

@@ -73,13 +73,16 @@ fn an_unclean_volume_is_judged_as_it_would_recover() {
 
 #[test]
 fn the_chain_goes_round_the_end_of_the_ring() {
-    let (mut image, device, mut log) = volume();
+    let mut image = Image::populated();
+    image.superblock.tail.block = 9;
+    let device = image.build();
+    let mut log = Log::new(&image);
     let big = vec![7u8; BLOCK_BYTES - 300];
     let mut positions = Vec::new();
     for index in 0..30 {
         let file = NewFile::new(&mut image, &device, &format!("f{index}"), 20_000 + index);
         let mut ops = file.ops().to_vec();
-        // Two blocks a record from position 8 on: the last block of the ring stays empty once it is odd.
+        // Two blocks a record from an odd position on: the last block of the ring stays empty.
         let image = Op::Image { tree: TreeId::MAIN, object: file.object, page: 0, bytes: &big };
         ops.push(image);
         positions.push(log.write(&device, &ops));
@@ -137,7 +140,7 @@ fn a_torn_record_that_a_later_one_knew_durable_is_corruption() {
     let (mut image, device, mut log) = volume();
     log.write(&device, &NewFile::new(&mut image, &device, "a", 20_000).ops());
     let torn = log.write(&device, &NewFile::new(&mut image, &device, "b", 20_001).ops());
-    log.known_flushed = Sequence(4);
+    log.known_flushed = Sequence(2);
     log.write(&device, &NewFile::new(&mut image, &device, "c", 20_002).ops());
     expect(&device, &[Code::JournalReplay]);
     tear(&device, &image, torn);
@@ -155,11 +158,23 @@ fn a_log_that_ends_before_the_checkpoint_is_corruption() {
 }
 
 #[test]
+fn a_log_whose_first_record_is_lost_is_corruption_unless_the_epoch_is_new() {
+    let mut image = Image::populated();
+    image.superblock.tail.block = 7;
+    image.superblock.tail.sequence = Sequence(3);
+    let device = image.build();
+    expect(&device, &[Code::JournalBroken]);
+    let mut log = Log::new(&image);
+    log.write(&device, &NewFile::new(&mut image, &device, "a", 20_000).ops());
+    expect(&device, &[Code::JournalReplay]);
+}
+
+#[test]
 fn data_that_did_not_arrive_ends_the_log_before_its_record() {
     let (mut image, device, mut log) = volume();
     log.write(&device, &NewFile::new(&mut image, &device, "a", 20_000).ops());
     let missing = NewFile::new(&mut image, &device, "b", 20_001);
-    log.known_flushed = Sequence(3);
+    log.known_flushed = Sequence(1);
     log.write(&device, &missing.ops());
     log.write(&device, &NewFile::new(&mut image, &device, "c", 20_002).ops());
     write(&device, missing.block, &[0; BLOCK_BYTES]);
@@ -193,7 +208,7 @@ fn data_of_a_record_known_durable_that_does_not_match_is_corruption() {
     let (mut image, device, mut log) = volume();
     let damaged = NewFile::new(&mut image, &device, "a", 20_000);
     log.write(&device, &damaged.ops());
-    log.known_flushed = Sequence(3);
+    log.known_flushed = Sequence(1);
     log.write(&device, &NewFile::new(&mut image, &device, "b", 20_001).ops());
     write(&device, damaged.block, &[0; BLOCK_BYTES]);
     let report = look(&device);
