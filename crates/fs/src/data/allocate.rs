@@ -111,7 +111,7 @@ impl Fs {
                 images: 0,
             },
         )?;
-        let turn = inode.state.read().data.turn().lock_arc();
+        let turn = inode.lock_turn();
         let mut map = ExtentMap::load(self, inode.number, window.clone())?;
         let mut batch = Batch::new();
         let mut runs = Vec::new();
@@ -158,7 +158,7 @@ impl Fs {
     ) -> Result<()> {
         let bytes = BATCH_HEADER_BYTES + PUT_OVERHEAD_BYTES + INODE_BYTES;
         let permit = self.admit(Class::Normal, Estimate { bytes, items: 1, images: 0 })?;
-        let turn = inode.state.read().data.turn().lock_arc();
+        let turn = inode.lock_turn();
         let mut state = inode.state.write();
         if state.gone {
             return Err(Error::NotFound);
@@ -208,7 +208,7 @@ impl Fs {
 
     fn punch_some(&self, inode: &Arc<Inode>, pages: Range<u64>) -> Result<u64> {
         let Removal { permit, limit } = self.admit_removal(inode, pages.clone())?;
-        let turn = inode.state.read().data.turn().lock_arc();
+        let turn = inode.lock_turn();
         let (mut map, cut_off) = ExtentMap::load_some(self, inode.number, pages.clone(), limit)?;
         let end = cut_off.unwrap_or(pages.end);
         let mut state = inode.state.write();
@@ -271,7 +271,7 @@ impl Fs {
             }
             let estimate = Estimate { bytes: cost.bytes, items: cost.items, images: 0 };
             let permit = self.admit(Class::Normal, estimate)?;
-            let turn = inode.state.read().data.turn().lock_arc();
+            let turn = inode.lock_turn();
             let mut map = ExtentMap::load(self, inode.number, first..u64::MAX)?;
             let mut state = inode.state.write();
             if state.gone {

@@ -52,6 +52,14 @@ impl Select {
 /// A file's turn.
 pub(super) type Turn = ArcMutexGuard<RawMutex, ()>;
 
+impl Inode {
+    /// Waits for the file's turn. The state is not locked meanwhile: whoever has the turn needs it to end it.
+    pub(super) fn lock_turn(&self) -> Turn {
+        let turn = self.state.read().data.turn();
+        turn.lock_arc()
+    }
+}
+
 /// How much there is to do for a selection.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Gauge {

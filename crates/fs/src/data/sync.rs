@@ -109,7 +109,7 @@ impl Fs {
             }
             Err(error) => return Err(error.into()),
         };
-        let turn = inode.state.read().data.turn().lock_arc();
+        let turn = inode.lock_turn();
         let mut state = inode.state.write();
         if state.gone {
             return Ok(true);

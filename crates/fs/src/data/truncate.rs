@@ -48,7 +48,7 @@ impl Fs {
         let cuts_page = !size.is_multiple_of(PAGE_BYTES) && size < inode.state.read().item.size;
         let mut block = if cuts_page { Some(self.reserve(1)?) } else { None };
         let Removal { permit, limit } = self.admit_removal(inode, pages_of(size)..u64::MAX)?;
-        let turn = inode.state.read().data.turn().lock_arc();
+        let turn = inode.lock_turn();
         let grows = size > inode.state.read().item.size;
         // Growing keeps what was allocated beyond the end.
         let first = if grows { u64::MAX } else { pages_of(size) };
@@ -138,7 +138,7 @@ impl Fs {
         while inode.state.read().data.truncating_from.is_some() {
             let Some(first) = inode.state.read().data.truncating_from else { break };
             let Removal { permit, limit } = self.admit_removal(inode, first..u64::MAX)?;
-            let turn = inode.state.read().data.turn().lock_arc();
+            let turn = inode.lock_turn();
             let Some(first) = inode.state.read().data.truncating_from else { break };
             let (mut map, cut_off) = ExtentMap::load_some(self, inode.number, first..u64::MAX, limit)?;
             let mut state = inode.state.write();
@@ -184,7 +184,7 @@ impl Fs {
     ) -> Result<()> {
         loop {
             let Removal { permit, limit } = self.admit_removal(inode, 0..u64::MAX)?;
-            let turn = inode.state.read().data.turn().lock_arc();
+            let turn = inode.lock_turn();
             let (mut map, cut_off) = ExtentMap::load_some(self, inode.number, 0..u64::MAX, limit)?;
             let mut state = inode.state.write();
             let mut batch = Batch::new();
