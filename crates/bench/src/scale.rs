@@ -62,7 +62,7 @@ fn fill_journal(path: &std::path::Path) -> io::Result<u64> {
         index += 1;
         if index.is_multiple_of(64) {
             volume.sync_all()?;
-            let load = volume.stats().load;
+            let load = volume.stats().engine.load;
             if load.ring_bytes * 10 > load.ring_bytes_max * 9 || index > 400_000 {
                 return Ok(load.ring_bytes);
             }
