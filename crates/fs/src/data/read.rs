@@ -101,8 +101,7 @@ impl Fs {
                 drop(state);
                 tries += 1;
                 if tries == TRIES && turn.is_none() && own_turn.is_none() {
-                    let turn = inode.state.read().data.turn();
-                    own_turn = Some(turn.lock_arc());
+                    own_turn = Some(inode.lock_turn());
                 }
                 continue;
             }

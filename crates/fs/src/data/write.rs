@@ -115,8 +115,7 @@ impl Fs {
                     Err(Error::NoSpace) if span.pages().end - span.pages().start == 1 => {
                         // No block is needed for a page that has one already, allocated and never written. Only under the
                         // turn it is sure to stay so until the page is dirty.
-                        let mutex = inode.state.read().data.turn();
-                        turn = Some(mutex.lock_arc());
+                        turn = Some(inode.lock_turn());
                         let map = ExtentMap::load(self, inode.number, span.pages())?;
                         if !map.find(span.pages().start).is_some_and(|(_, item)| is_unwritten(item)) {
                             return Err(Error::NoSpace);
