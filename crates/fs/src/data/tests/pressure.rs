@@ -143,3 +143,32 @@ fn damaged_data_is_an_error_and_never_wrong_bytes() {
     let error = volume.fs.file_read(&inode, 0, &mut content).unwrap_err();
     assert_eq!(error, Error::Checksum { object: inode.number, page: 3, block });
 }
+
+#[test]
+fn syncs_and_maintenance_of_one_file_never_wait_for_each_other_for_good() {
+    let options = FsOptions { commit_interval: std::time::Duration::ZERO, ..FsOptions::default() };
+    let volume = TestVolume::with_options(128 * MIB, MIB, options);
+    let inode = volume.create("a");
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                volume.fs.maintain(volume.clock.advance(1), 4).unwrap();
+            }
+        });
+        for round in 0..3000u64 {
+            volume.write(&inode, round * 4096, &[round as u8; 4096]);
+            volume.sync(&inode);
+            if round % 100 == 99 {
+                volume.truncate(&inode, round * 4096 + 1000);
+                volume.truncate(&inode, (round + 1) * 4096);
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    for (round, page) in volume.content(&inode).chunks(4096).enumerate() {
+        let kept = if round % 100 == 99 { 1000 } else { 4096 };
+        assert!(page[..kept].iter().all(|&byte| byte == round as u8), "page {round}");
+        assert!(page[kept..].iter().all(|&byte| byte == 0), "page {round}");
+    }
+}
