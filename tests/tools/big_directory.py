@@ -1,0 +1,140 @@
+"""A directory of many files: create, list, seekdir, removal while others list it.
+
+usage: big_directory.py create|list|seek|remove DIRECTORY FILES
+
+libc's readdir, telldir and seekdir are called directly, because Python has no seekdir.
+"""
+
+import ctypes
+import os
+import random
+import sys
+import threading
+import time
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Entry(ctypes.Structure):
+    _fields_ = [
+        ("ino", ctypes.c_uint64),
+        ("off", ctypes.c_int64),
+        ("reclen", ctypes.c_ushort),
+        ("type", ctypes.c_ubyte),
+        ("name", ctypes.c_char * 256),
+    ]
+
+
+libc.opendir.restype = ctypes.c_void_p
+libc.readdir.restype = ctypes.POINTER(Entry)
+libc.readdir.argtypes = libc.telldir.argtypes = libc.closedir.argtypes = libc.rewinddir.argtypes = [ctypes.c_void_p]
+libc.telldir.restype = ctypes.c_long
+libc.seekdir.argtypes = [ctypes.c_void_p, ctypes.c_long]
+
+
+def name_of(number):
+    """Names of several lengths, the longest 255 bytes for one in a thousand."""
+    return f"{number:07}" + "x" * (248 if number % 1000 == 0 else number % 40)
+
+
+def open_directory(path):
+    handle = libc.opendir(os.fsencode(path))
+    assert handle, os.strerror(ctypes.get_errno())
+    return handle
+
+
+def read_entry(handle):
+    ctypes.set_errno(0)
+    entry = libc.readdir(handle)
+    if not entry:
+        assert ctypes.get_errno() == 0, os.strerror(ctypes.get_errno())
+        return None
+    return entry.contents.name
+
+
+def names(handle):
+    while (name := read_entry(handle)) is not None:
+        yield name
+
+
+def create(path, files):
+    os.mkdir(path)
+    begun = time.monotonic()
+    for number in range(files):
+        os.close(os.open(f"{path}/{name_of(number)}", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    print(f"{files / (time.monotonic() - begun):.0f} creates/s")
+
+
+def list_all(path, files):
+    begun = time.monotonic()
+    got = os.listdir(path)
+    took = time.monotonic() - begun
+    assert len(got) == files, f"{len(got)} entries, not {files}"
+    assert set(got) == {name_of(n) for n in range(files)}, "names differ"
+    for number in random.Random(1).sample(range(files), 2000):
+        os.stat(f"{path}/{name_of(number)}")
+    assert not os.path.exists(f"{path}/{name_of(files)}")
+    print(f"listed in {took:.2f} s")
+
+
+def seek(path, files):
+    handle = open_directory(path)
+    position, places = libc.telldir(handle), []
+    for name in names(handle):
+        places.append((position, name))
+        position = libc.telldir(handle)
+    assert len(places) == files + 2, f"{len(places)} entries with . and .."
+    choose = random.Random(2)
+    for _ in range(2000):
+        index = choose.randrange(len(places))
+        libc.seekdir(handle, places[index][0])
+        # The entry at the cookie, and the two behind it.
+        for _, want in places[index : index + 3]:
+            got = read_entry(handle)
+            assert got == want, f"after seekdir: {got}, not {want}"
+    libc.rewinddir(handle)
+    assert len(list(names(handle))) == files + 2, "after rewinddir"
+    libc.closedir(handle)
+
+
+def remove(path, files):
+    """One thread removes the odd files; others list meanwhile and must see each even one exactly once."""
+    odd = [name_of(n) for n in range(1, files, 2)]
+    random.Random(3).shuffle(odd)
+    even = {os.fsencode(name_of(n)) for n in range(0, files, 2)}
+    done, problems = threading.Event(), []
+
+    def lister():
+        while not done.is_set() and not problems:
+            handle = open_directory(path)
+            seen = list(names(handle))
+            libc.closedir(handle)
+            if len(seen) != len(set(seen)):
+                problems.append("an entry was listed twice")
+            if missing := even - set(seen):
+                problems.append(f"{len(missing)} files were not listed, {next(iter(missing))} among them")
+
+    listers = [threading.Thread(target=lister) for _ in range(2)]
+    for thread in listers:
+        thread.start()
+    begun = time.monotonic()
+    for name in odd:
+        os.unlink(f"{path}/{name}")
+    took = time.monotonic() - begun
+    done.set()
+    for thread in listers:
+        thread.join()
+    assert not problems, problems
+    assert {os.fsencode(n) for n in os.listdir(path)} == even, "what is left differs"
+    # Removing what readdir returns, as rm -r does.
+    handle = open_directory(path)
+    for name in names(handle):
+        if name not in (b".", b".."):
+            os.unlink(os.path.join(os.fsencode(path), name))
+    libc.closedir(handle)
+    os.rmdir(path)
+    print(f"{len(odd) / took:.0f} unlinks/s under two listers")
+
+
+action, path, files = sys.argv[1:]
+{"create": create, "list": list_all, "seek": seek, "remove": remove}[action](path, int(files))
