@@ -9,9 +9,10 @@ use crate::{Error, Result};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
+use syncline_device::DeviceCounters;
 use syncline_format::ObjectNo;
 use syncline_format::item::NAME_BYTES_MAX;
-use syncline_store::{Store, VolumeInfo};
+use syncline_store::{Counters, Load, Store, VolumeInfo};
 
 /// How a volume behaves once it is open.
 #[derive(Debug, Clone)]
@@ -88,7 +89,30 @@ pub struct VolumeSpace {
     pub id: u64,
 }
 
+/// What a volume has done since it was opened, and how full its bounded things are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FsStats {
+    /// Reads, writes and flushes of the device.
+    pub device: DeviceCounters,
+    /// Groups made durable and the batches in them, checkpoints, hits and misses of the node cache.
+    pub store: Counters,
+    /// How full journal and node cache are.
+    pub load: Load,
+    /// Inodes in memory.
+    pub inodes_cached: u64,
+}
+
 impl Fs {
+    /// Counters since the volume was opened.
+    pub fn stats(&self) -> FsStats {
+        FsStats {
+            device: self.store.device().counters(),
+            store: self.store.counters(),
+            load: self.store.load(),
+            inodes_cached: self.inodes.len() as u64,
+        }
+    }
+
     /// Space and limits.
     pub fn statfs(&self) -> VolumeSpace {
         let space = self.store.space();

@@ -29,7 +29,7 @@ pub use attr::{Attr, Entry, SetAttr, SetTime};
 pub use clock::{Clock, Entropy, SystemClock, SystemEntropy};
 pub use context::Context;
 pub use data::{FallocateMode, SeekWhat, SyncScope};
-pub use engine::{AccessTimes, Fs, FsOptions, VolumeSpace};
+pub use engine::{AccessTimes, Fs, FsOptions, FsStats, VolumeSpace};
 pub use error::{Error, Result};
 pub use facade::{
     DirectoryEntry, File, LatencyHistogram, Metadata, OpenOptions, ReadDir, Volume, VolumeOptions,
@@ -39,7 +39,8 @@ pub use flags::{ExtendedFlags, FLAG_APPEND, FLAG_IMMUTABLE, FLAG_NO_ATIME, FLAG_
 pub use handle::{HandleId, OpenFlags};
 pub use namespace::{DirEntry, RenameFlags};
 pub use session::MkfsOptions;
+pub use syncline_device::DeviceCounters;
 pub use syncline_format::ObjectNo;
 pub use syncline_format::item::Timestamp;
-pub use syncline_store::{RecoverySummary, VolumeInfo};
+pub use syncline_store::{Counters, Load, RecoverySummary, VolumeInfo};
 pub use xattr::SetXattr;

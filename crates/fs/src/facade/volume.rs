@@ -8,7 +8,7 @@ use super::open::OpenOptions;
 use super::read_dir::ReadDir;
 use super::volume_options::VolumeOptions;
 use crate::{
-    Attr, Context, Error, Fs, MkfsOptions, ObjectNo, RenameFlags, SetAttr, SetXattr, SystemClock,
+    Attr, Context, Error, Fs, FsStats, MkfsOptions, ObjectNo, RenameFlags, SetAttr, SetXattr, SystemClock,
     SystemEntropy, VolumeSpace,
 };
 use std::ffi::{OsStr, OsString};
@@ -17,10 +17,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
-use syncline_device::{Device, DeviceCounters, FileDevice, MemoryDevice};
+use syncline_device::{Device, FileDevice, MemoryDevice};
 use syncline_format::BLOCK_BYTES;
 use syncline_format::item::{MODE_DIRECTORY, MODE_TYPE_MASK};
-use syncline_store::Load;
 
 /// What a volume's handles share.
 pub(super) struct Shared {
@@ -68,10 +67,8 @@ pub struct Volume {
 pub struct VolumeStats {
     /// Latencies of file syncs made through this volume; their number is the histogram's count.
     pub sync_latency: LatencyHistogram,
-    /// Reads, writes and flushes of the device.
-    pub device: DeviceCounters,
-    /// How full journal and caches are.
-    pub load: Load,
+    /// Counters of the engine, its store and its device.
+    pub engine: FsStats,
     /// Space.
     pub space: VolumeSpace,
 }
@@ -460,12 +457,7 @@ impl Volume {
     /// What the volume has done and how full it is.
     pub fn stats(&self) -> VolumeStats {
         let fs = &self.shared.fs;
-        VolumeStats {
-            sync_latency: self.shared.sync_latency.clone(),
-            device: fs.store.device().counters(),
-            load: fs.store.load(),
-            space: fs.statfs(),
-        }
+        VolumeStats { sync_latency: self.shared.sync_latency.clone(), engine: fs.stats(), space: fs.statfs() }
     }
 }
 

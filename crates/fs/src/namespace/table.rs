@@ -50,6 +50,11 @@ impl InodeTable {
         Some(inode.clone())
     }
 
+    /// How many are in memory.
+    pub(crate) fn len(&self) -> usize {
+        self.inner.lock().by_number.len()
+    }
+
     fn removals(&self) -> u64 {
         self.inner.lock().removals
     }
