@@ -365,10 +365,9 @@ impl ExtentItem {
     pub fn slice(&self, skip: u32, pages: u32) -> ExtentItem {
         let start = self.start.plus(u64::from(skip));
         match &self.content {
-            ExtentContent::Written(checksums) => ExtentItem::written(
-                start,
-                checksums[skip as usize..(skip + pages) as usize].to_vec(),
-            ),
+            ExtentContent::Written(checksums) => {
+                ExtentItem::written(start, checksums[skip as usize..(skip + pages) as usize].to_vec())
+            }
             ExtentContent::Unwritten { .. } => ExtentItem::unwritten(start, pages),
         }
     }

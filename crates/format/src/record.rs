@@ -127,11 +127,7 @@ pub fn peek(bytes: &[u8], at: BlockNo, volume: VolumeId) -> Result<RecordInfo, F
 }
 
 /// Verifies a whole record; returns what it says, its checksum, and its batches' bytes.
-pub fn verify(
-    bytes: &[u8],
-    at: BlockNo,
-    volume: VolumeId,
-) -> Result<(RecordInfo, u64, &[u8]), FormatError> {
+pub fn verify(bytes: &[u8], at: BlockNo, volume: VolumeId) -> Result<(RecordInfo, u64, &[u8]), FormatError> {
     const WHAT: &str = "journal record";
     let info = peek(bytes, at, volume)?;
     let want = info.blocks() as usize * BLOCK_BYTES;

@@ -120,7 +120,9 @@ impl Store {
             true => durable.superblock.root,
             false => shared.write_root_leaf(main, generation, writes)?,
         };
-        for (group, slot, bits) in shared.space.lock().frozen_groups() {
+        // The lock is not held while anything is written.
+        let groups = shared.space.lock().frozen_groups();
+        for (group, slot, bits) in groups {
             let at = shared.layout().bitmap_slot(group, slot);
             let bytes = bitmap::encode(&bits, group, at, generation, shared.volume);
             writes.submit(at, Buffer::from_bytes(&bytes))?;

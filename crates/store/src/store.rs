@@ -284,10 +284,7 @@ impl Store {
             return Err(StoreError::BatchTooLarge { bytes, bytes_max });
         }
         match shared.journal.get() {
-            Some(journal) => match journal.failure() {
-                Some(failed) => return Err(failed),
-                None => {}
-            },
+            Some(journal) => journal.failure().map_or(Ok(()), Err)?,
             // No force will look at the tickets: the data has to be there before recovery's checkpoint flushes (R10).
             None => batch.data.iter().try_for_each(|ticket| shared.device.wait(ticket))?,
         }
