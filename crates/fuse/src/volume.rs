@@ -57,7 +57,7 @@ impl OpenVolume {
         let opened = Fs::open_reporting(device.clone(), options.engine(), clock, &SystemEntropy::default());
         let (fs, recovery) =
             opened.map_err(|error| MountError::Volume { source_path: source.to_owned(), source: error })?;
-        if recovery.records > 0 {
+        if recovery.batches > 0 || recovery.images > 0 {
             tracing::info!(
                 records = recovery.records,
                 batches = recovery.batches,

@@ -233,6 +233,7 @@ fn statistics_count_messages_and_syncs() {
     assert_eq!(parsed["messages"]["fsync"], 10);
     assert_eq!(parsed["messages"]["write"], 10);
     assert_eq!(parsed["fsync_us"]["count"], 10);
-    assert!(parsed["messages"]["getxattr"].is_null(), "a write must not ask for attributes: {text}");
+    // One for the directory's default ACL when the file is created, none for the writes.
+    assert!(parsed["messages"]["getxattr"].as_u64().unwrap_or(0) <= 1, "{text}");
     assert!(parsed["device"]["flushes"].as_u64().unwrap() >= 10);
 }
