@@ -24,6 +24,15 @@ pub enum StoreError {
     Inconsistent { block: BlockNo, what: &'static str },
     #[error("no valid superblock: {source}")]
     NoSuperblock { source: FormatError },
+    #[error("this is not a Syncline volume (no superblock at its places); check the path")]
+    NotSyncline,
+    #[error(
+        "the device or image is shorter ({} bytes) than its volume ({} bytes): it was cut off; \
+         restore the whole image",
+        .device_blocks * 4096,
+        .volume_blocks * 4096
+    )]
+    TooShort { volume_blocks: u64, device_blocks: u64 },
     #[error("journal record {sequence} is missing or damaged although a later one says it was flushed")]
     JournalBroken { sequence: Sequence },
     #[error(

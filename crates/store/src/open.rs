@@ -216,6 +216,12 @@ fn choose_superblock(device: &dyn Device) -> Result<(Superblock, usize), StoreEr
             Err(StoreError::NoSuperblock { source })
         }
         (Some(best), _) => Ok(best),
+        (None, Some(FormatError::Field { what: "layout", field: "blocks", value }))
+            if value > device.blocks() =>
+        {
+            Err(StoreError::TooShort { volume_blocks: value, device_blocks: device.blocks() })
+        }
+        (None, Some(FormatError::Magic { .. })) => Err(StoreError::NotSyncline),
         (None, Some(source)) => Err(StoreError::NoSuperblock { source }),
         (None, None) => unreachable!("two slots were read"),
     }
