@@ -101,7 +101,7 @@ impl Volume {
                 let output = child.wait_with_output().expect("output");
                 return Err(String::from_utf8_lossy(&output.stderr).into_owned());
             }
-            if is_mounted(&self.root()) && fs::metadata(&self.root()).is_ok() {
+            if is_mounted(&self.root()) && fs::metadata(self.root()).is_ok() {
                 self.daemon = Some(child);
                 return Ok(());
             }
