@@ -111,7 +111,8 @@ impl Fs {
     pub(crate) fn attr(&self, inode: &Inode) -> Attr {
         let state = inode.state.read();
         let item = &state.item;
-        let size = if item.is_directory() { item.entries * DIRECTORY_ENTRY_SIZE } else { item.size };
+        let size =
+            if item.is_directory() { item.entries.saturating_mul(DIRECTORY_ENTRY_SIZE) } else { item.size };
         // Written data counts before it has its place: a file that seems to have no blocks is taken for a hole by
         // programs that copy. What only replaces other blocks must not count twice, as far as that can be told.
         let most = item.blocks.max(item.size.div_ceil(BLOCK_BYTES as u64));

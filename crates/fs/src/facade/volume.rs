@@ -21,6 +21,9 @@ use syncline_device::{Device, FileDevice, MemoryDevice};
 use syncline_format::BLOCK_BYTES;
 use syncline_format::item::{MODE_DIRECTORY, MODE_TYPE_MASK};
 
+/// Names in the longest canonical path; damage can make the parents of a directory a cycle.
+const PATH_DEPTH_MAX: usize = 1 << 16;
+
 /// What a volume's handles share.
 pub(super) struct Shared {
     pub(super) fs: Arc<Fs>,
@@ -363,6 +366,9 @@ impl Volume {
         while directory != ObjectNo::ROOT_DIR {
             let (parent, name) = self.name_of(directory)?;
             names.push(name);
+            if names.len() > PATH_DEPTH_MAX {
+                return Err(Error::NameTooLong.into());
+            }
             directory = parent;
         }
         let mut path = PathBuf::from("/");

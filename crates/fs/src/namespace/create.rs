@@ -173,7 +173,7 @@ impl Fs {
         self.put_new(&mut change.batch, &inode, &inherited, new);
         change.batch.put(Key::dirent(parent, slot), &dirent_value(number, new.mode, name));
         let item = change.item(parent);
-        item.entries += 1;
+        item.entries = item.entries.saturating_add(1);
         item.nlink += u32::from(is_directory);
         item.modified = inherited.item.created;
         item.changed = inherited.item.created;
@@ -314,7 +314,7 @@ impl Fs {
         item.nlink += 1;
         item.changed = now;
         let item = change.item(parent);
-        item.entries += 1;
+        item.entries = item.entries.saturating_add(1);
         item.modified = now;
         item.changed = now;
         drop(change.commit(self, permit)?);

@@ -61,7 +61,7 @@ impl Fs {
                 }
                 Err(error) => return Err(error),
             };
-            let permit = self.admit(Class::Normal, estimate(2, 4, 0, 0))?;
+            let permit = self.admit(Class::Reclaim, estimate(2, 4, 0, 0))?;
             let locked = Locked::new(&[&directory, &inode]);
             if locked.state(parent).is_dead() {
                 return Err(Error::NotFound);
@@ -162,7 +162,7 @@ impl Fs {
                 break;
             }
             let bytes = BATCH_HEADER_BYTES + keys.len() * DELETE_BYTES;
-            let permit = self.admit(Class::Normal, Estimate { bytes, items: keys.len(), images: 0 })?;
+            let permit = self.admit(Class::Reclaim, Estimate { bytes, items: keys.len(), images: 0 })?;
             let mut batch = Batch::new();
             keys.iter().for_each(|key| batch.delete(*key));
             self.store.commit(permit, batch)?;
@@ -175,7 +175,7 @@ impl Fs {
         if inode.state.read().item.is_regular() {
             return self.remove_file_content(inode, &mut last);
         }
-        let permit = self.admit(Class::Normal, estimate(0, 3, 0, 0))?;
+        let permit = self.admit(Class::Reclaim, estimate(0, 3, 0, 0))?;
         let mut batch = Batch::new();
         last(&mut batch);
         let mut state = inode.state.write();
@@ -212,7 +212,7 @@ impl Fs {
 
     /// Deletes an orphan item that means nothing.
     fn forget_orphan(&self, number: ObjectNo) -> Result<()> {
-        let permit = self.admit(Class::Normal, estimate(0, 1, 0, 0))?;
+        let permit = self.admit(Class::Reclaim, estimate(0, 1, 0, 0))?;
         let mut batch = Batch::new();
         batch.delete(Key::orphan(number));
         self.store.commit(permit, batch)?;

@@ -14,6 +14,9 @@ use syncline_format::item::{LINKS_MAX, MODE_CHARACTER};
 use syncline_format::{Key, ObjectNo};
 use syncline_store::Class;
 
+/// Directories above one another that a cycle check follows.
+const DEPTH_MAX: u32 = 1 << 20;
+
 /// How [`Fs::rename`] deals with the new name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RenameFlags {
@@ -157,7 +160,8 @@ impl Fs {
     /// Whether `ancestor` is the directory itself or above it.
     fn has_ancestor(&self, directory: &Arc<Inode>, ancestor: ObjectNo) -> Result<bool> {
         let mut current = directory.clone();
-        loop {
+        // Damage can make the parents a cycle; no sound tree is this deep.
+        for _ in 0..DEPTH_MAX {
             if current.number == ancestor {
                 return Ok(true);
             }
@@ -172,6 +176,8 @@ impl Fs {
                 Err(error) => return Err(error),
             };
         }
+        let what = "the parents of the directory do not lead to the root";
+        Err(Error::Inconsistent { object: directory.number, what })
     }
 
     fn rename_parties(
@@ -246,13 +252,17 @@ impl Fs {
         item.entries = item.entries.saturating_sub(1);
         match &parties.target {
             Some(target) => self.drop_link(change, target)?,
-            None => change.item(new.parent).entries += 1,
+            None => {
+                let item = change.item(new.parent);
+                item.entries = item.entries.saturating_add(1);
+            }
         }
         if is_directory {
             let item = change.item(old.parent);
             item.nlink = item.nlink.saturating_sub(1);
             // A directory that is replaced takes its ".." with it.
-            change.item(new.parent).nlink += u32::from(parties.target.is_none());
+            let item = change.item(new.parent);
+            item.nlink = item.nlink.saturating_add(u32::from(parties.target.is_none()));
             change.item(source).parent = new.parent;
         }
         Ok(())
@@ -266,7 +276,7 @@ impl Fs {
         parties: &Parties,
     ) -> Inode {
         let directory = change.item(old.parent);
-        directory.entries += 1;
+        directory.entries = directory.entries.saturating_add(1);
         let directory = directory.clone();
         let inode = self.new_whiteout(ctx, old.parent, &directory);
         let state = inode.state.read();
@@ -303,7 +313,8 @@ fn exchange(change: &mut Change<'_>, old: Place<'_>, new: Place<'_>, parties: &P
             change.item(inode.number).parent = to;
             let item = change.item(from);
             item.nlink = item.nlink.saturating_sub(1);
-            change.item(to).nlink += 1;
+            let item = change.item(to);
+            item.nlink = item.nlink.saturating_add(1);
         }
     }
 }
