@@ -7,7 +7,8 @@
 //! What does not reach a FUSE daemon by this transport, and therefore does not work through the mount: `sync(2)` and
 //! `syncfs(2)` (an `fsync` of the root directory commits everything instead), `O_TMPFILE`, birth times in `statx`,
 //! collapse and insert range of `fallocate`, `FICLONE`. Access times are updated when the daemon is asked for data, not
-//! when the kernel's page cache has it.
+//! when the kernel's page cache has it. A mount of an image file learns of a close after `close` has returned, so the space
+//! of a file that was removed while open is free a moment later.
 
 mod daemon;
 mod error;

@@ -85,8 +85,19 @@ fn a_full_volume_says_so_and_goes_on_when_something_is_removed() {
     file.sync_all().unwrap();
     fs::remove_file(volume.path("big")).unwrap();
     drop(file);
-    let again = File::create(volume.path("again")).unwrap();
-    again.write_all_at(&chunk, 0).unwrap();
+    // The kernel tells the daemon of the close after `close` has returned; the space is there a moment later.
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
+    let again = loop {
+        match File::create(volume.path("again")).and_then(|file| file.write_all_at(&chunk, 0).map(|()| file))
+        {
+            Err(error)
+                if error.raw_os_error() == Some(libc::ENOSPC) && std::time::Instant::now() < deadline =>
+            {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            result => break result.unwrap(),
+        }
+    };
     again.sync_all().unwrap();
 }
 
