@@ -9,13 +9,15 @@ DESTDIR ?=
 BIN = $(or $(CARGO_TARGET_DIR),target)/release/syncline
 NAMES = mkfs.syncline fsck.syncline mount.syncline mount.fuse.syncline
 
-.PHONY: help build test test-full check fmt lint tidy demo man install uninstall clean
+.PHONY: help build test test-full workloads bench check fmt lint tidy demo man install uninstall clean
 
 help:
 	@echo "make build      the syncline command, optimised"
 	@echo "make demo       a power cut under SQLite and 2,000 small files, and what is left after it"
 	@echo "make test       all tests that run in minutes (what CI runs)"
-	@echo "make test-full  the long rest as well: workloads of other programs on a real mount"
+	@echo "make test-full  the long rest as well: random power cuts, other programs' workloads (as root; hours)"
+	@echo "make workloads  other programs' workloads on a mount, in minutes (as root)"
+	@echo "make bench      what a sync costs here, beside ext4, xfs and btrfs (as root)"
 	@echo "make check      format, lints, tidy and tests: run it before you send a change"
 	@echo "make man        manual pages and shell completions in dist/"
 	@echo "make install    the command, its mkfs/fsck/mount names, manual pages (PREFIX, SBINDIR, DESTDIR)"
@@ -31,7 +33,16 @@ test:
 test-full: build
 	@scripts/setup.sh test-full
 	@SYNCLINE_TEST_FULL=1 scripts/test.sh --release
-	@scripts/workloads.sh $(BIN)
+	@SYNCLINE=$(BIN) tests/crash/random_cuts.py --cuts 200
+	@SYNCLINE=$(BIN) tests/run-workloads --full
+
+workloads: build
+	@scripts/setup.sh test-full
+	@SYNCLINE=$(BIN) tests/run-workloads --quick
+
+bench: build
+	@scripts/setup.sh bench
+	$(CARGO) run --release --locked -p syncline-bench -- --syncline $(BIN)
 
 check: fmt lint tidy test
 

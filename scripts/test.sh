@@ -3,17 +3,34 @@
 #
 # usage: scripts/test.sh [cargo test options]
 #
+# First the tests of the crates, then the power cuts at chosen moments through a mount (where one is possible).
+#
 # A test that lacks /dev/fuse, root, a loop device or a program writes one line "skipped: TEST: why" to the real standard
 # error (which the harness does not capture) and returns. This script counts those lines.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+trap 'rm -f "$log" "$log.cuts"' EXIT
 
 # Documentation examples run as well: plain `cargo test` builds and runs all of them.
 ${CARGO:-cargo} test --workspace --locked --no-fail-fast "$@" 2>&1 | tee "$log"
 status=${PIPESTATUS[0]}
+
+profile=debug
+[[ " $* " == *" --release "* ]] && profile=release
+binary=$(realpath -m "${CARGO_TARGET_DIR:-target}")/$profile/syncline
+if ! [ -x "$binary" ]; then
+    echo "skipped: power cuts: the command was not built"
+elif ! [ -w /dev/fuse ]; then
+    echo "skipped: power cuts: /dev/fuse cannot be opened; load the fuse module or run where it is allowed"
+elif ! command -v python3 >/dev/null 2>&1; then
+    echo "skipped: power cuts: python3 is not installed"
+else
+    SYNCLINE=$binary tests/crash/scenarios.py >"$log.cuts" 2>&1
+    grep -v '^ok ' "$log.cuts"
+fi 2>&1 | tee -a "$log"
+grep -q '^crash scenarios .* passed, 0 failed' "$log" || grep -q '^skipped: power cuts' "$log" || status=1
 
 awk '
     /^test result:/ { passed += $4; failed += $6; ignored += $8 }

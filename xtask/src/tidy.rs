@@ -10,10 +10,12 @@ use std::path::{Path, PathBuf};
 const FILE_LINES_MAX: usize = 600;
 
 /// Files that may be longer. Each must say why, in a header line that contains [`LONG_FILE_REASON`].
-const LONG_FILES: &[&str] = &[];
+const LONG_FILES: &[&str] = &["crates/fuse/src/transport_fuser.rs"];
 const LONG_FILE_REASON: &str = "Longer than the limit because";
 
 /// Words that mean unfinished work. They are written in two halves, so that this file does not find itself.
+///
+/// Code that tests share may be unused in some of them: the last one holds outside of tests only.
 const FORBIDDEN: &[[&str; 2]] = &[
     ["todo", "!("],
     ["unimple", "mented!("],
@@ -21,8 +23,8 @@ const FORBIDDEN: &[[&str; 2]] = &[
     ["#[ign", "ore"],
     ["TO", "DO"],
     ["FIX", "ME"],
-    ["allow(dead", "_code)"],
     ["under con", "struction"],
+    ["allow(dead", "_code)"],
 ];
 
 /// Which crates of the workspace each crate may use (tests may use more). Arrows point down only.
@@ -35,6 +37,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("crates/fuse", &["syncline-format", "syncline-device", "syncline"]),
     ("crates/cli", &["syncline-format", "syncline-device", "syncline", "syncline-check", "syncline-fuse"]),
     ("crates/sim", &["syncline-format", "syncline-device", "syncline-store", "syncline", "syncline-check"]),
+    ("crates/bench", &["syncline-format", "syncline-device", "syncline"]),
     ("xtask", &["syncline-cli"]),
 ];
 
@@ -81,7 +84,7 @@ fn sources(root: &Path) -> Result<Vec<PathBuf>, String> {
 
 /// Test code may be as long as it likes.
 fn is_test(name: &str) -> bool {
-    name.ends_with("/tests.rs") || name.contains("/tests/") || name.contains("/crates/sim/")
+    name.ends_with("/tests.rs") || name.contains("/tests/") || name.starts_with("crates/sim/")
 }
 
 fn check_length(name: &str, text: &str, findings: &mut Vec<String>) {
@@ -104,8 +107,9 @@ fn check_length(name: &str, text: &str, findings: &mut Vec<String>) {
 }
 
 fn check_words(name: &str, text: &str, findings: &mut Vec<String>) {
+    let words = if is_test(name) { &FORBIDDEN[..FORBIDDEN.len() - 1] } else { FORBIDDEN };
     for (number, line) in text.lines().enumerate() {
-        for word in FORBIDDEN.iter().map(|halves| halves.concat()) {
+        for word in words.iter().map(|halves| halves.concat()) {
             if line.contains(&word) {
                 findings.push(format!("{name}:{}: \"{word}\" must not stay in the tree", number + 1));
             }

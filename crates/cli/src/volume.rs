@@ -31,8 +31,9 @@ impl Superblocks {
         self.current().ok_or_else(|| {
             let path = path.to_owned();
             // The slot that comes closest to a superblock tells most.
-            let closeness =
-                |error: &&FormatError| !matches!(error, FormatError::Magic { .. } | FormatError::Truncated { .. });
+            let closeness = |error: &&FormatError| {
+                !matches!(error, FormatError::Magic { .. } | FormatError::Truncated { .. })
+            };
             let errors = self.copies.iter().filter_map(|copy| copy.content.as_ref().err());
             match errors.max_by_key(closeness).cloned() {
                 Some(source @ (FormatError::Version { .. } | FormatError::Features { .. })) => {

@@ -12,6 +12,8 @@
 //!   (the one second at the lowest end of 64 bits is not representable there);
 //! - SETXATTR_EXT makes it panic, so it is not asked for; the group test behind it is made by the daemon;
 //! - `statx` with a birth time, O_TMPFILE and `syncfs` never arrive.
+//!
+//! Longer than the limit because fuser's trait wants all its methods in one block.
 
 use crate::messages::{Message, MessageCounts};
 use crate::operations::{
