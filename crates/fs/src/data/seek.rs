@@ -10,8 +10,9 @@ use std::sync::Arc;
 use syncline_format::Key;
 use syncline_format::item::{EXTENT_PAGES_MAX, ExtentItem};
 
-/// Pages whose extents are looked at together.
-const WINDOW_PAGES: u64 = 1 << 15;
+/// Pages whose extents are looked at together: at first, because most holes are near, and at most.
+const WINDOW_PAGES_FIRST: u64 = 1 << 7;
+const WINDOW_PAGES_MAX: u64 = 1 << 15;
 /// Bytes copied at a time.
 const COPY_BYTES: u64 = 1 << 20;
 
@@ -54,8 +55,10 @@ impl Fs {
 
     fn next_hole(&self, inode: &Arc<Inode>, page: u64, end: u64) -> Result<u64> {
         let mut next = page;
+        let mut window_pages = WINDOW_PAGES_FIRST;
         while next < end {
-            let window = next..end.min(next + WINDOW_PAGES);
+            let window = next..end.min(next + window_pages);
+            window_pages = WINDOW_PAGES_MAX.min(window_pages * 4);
             let map = ExtentMap::load(self, inode.number, window.clone())?;
             let state = inode.state.read();
             while next < window.end {
