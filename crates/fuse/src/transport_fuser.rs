@@ -8,28 +8,33 @@
 //!
 //! What fuser 0.18 leaves out, and what stands in for it:
 //! - it drops the kernel's "clear set-id bits" flag of truncation and of `open(O_TRUNC)`: whether the caller is root decides;
-//! - it hands on times before 1970 with the nanoseconds subtracted instead of added: [`from_request_time`] undoes that
-//!   (the one second at the lowest end of 64 bits is not representable there);
+//! - it hands on times before 1970 with the nanoseconds subtracted instead of added: [`from_request_time`] undoes that;
+//! - negating the lowest 64-bit time overflows there, so it is built without overflow checks (see the profiles in
+//!   the workspace's manifest): the result is right all the same, and a panic would end the daemon;
 //! - SETXATTR_EXT makes it panic, so it is not asked for; the group test behind it is made by the daemon;
 //! - `statx` with a birth time, O_TMPFILE and `syncfs` never arrive.
 //!
 //! Longer than the limit because fuser's trait wants all its methods in one block.
 
+mod convert;
+
 use crate::messages::{Message, MessageCounts};
 use crate::operations::{
-    Answer, AttributeChange, Attributes, Caller, DeviceNumber, DirectoryEntry, DirectorySink, Errno, Handle,
-    Mode, NewTime, Opened, Operations, Position, RenameHow, SyncReply, WriteRequest,
+    AttributeChange, Caller, DeviceNumber, Handle, Mode, Operations, Position, RenameHow, WriteRequest,
 };
 use crate::readers::Readers;
-use fuser::{FopenFlags, InitFlags, KernelConfig, Request};
+use convert::{
+    PlainSink, PlusSink, absent, errno, from_request_time, new_time, node, open_flags, reply_attributes,
+    reply_empty, reply_entry, reply_sized, sync_reply, to_file_attr,
+};
+use fuser::{InitFlags, KernelConfig, Request};
 use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use syncline::{ObjectNo, Timestamp};
+use std::time::{Duration, SystemTime};
 
 /// How long the kernel may keep what it was told; nobody else changes the volume.
 const CACHE_TIME: Duration = Duration::from_secs(24 * 3600);
@@ -102,186 +107,6 @@ impl<O: Operations> Transport<O> {
             let _waiting = self.readers.about_to_wait();
             act(operations, caller);
         });
-    }
-}
-
-fn node(number: fuser::INodeNo) -> ObjectNo {
-    ObjectNo(number.0)
-}
-
-fn errno(errno: Errno) -> fuser::Errno {
-    fuser::Errno::from_i32(errno.0)
-}
-
-fn reply_empty(reply: fuser::ReplyEmpty, answer: Answer<()>) {
-    match answer {
-        Ok(()) => reply.ok(),
-        Err(error) => reply.error(errno(error)),
-    }
-}
-
-fn reply_entry(reply: fuser::ReplyEntry, answer: Answer<Attributes>) {
-    match answer {
-        Ok(attributes) => reply.entry(&CACHE_TIME, &to_file_attr(&attributes), GENERATION),
-        Err(error) => reply.error(errno(error)),
-    }
-}
-
-fn reply_attributes(reply: fuser::ReplyAttr, answer: Answer<Attributes>) {
-    match answer {
-        Ok(attributes) => reply.attr(&CACHE_TIME, &to_file_attr(&attributes)),
-        Err(error) => reply.error(errno(error)),
-    }
-}
-
-fn reply_sized(reply: fuser::ReplyXattr, size: u32, answer: Answer<Vec<u8>>) {
-    match answer {
-        Ok(value) if size == 0 => reply.size(value.len() as u32),
-        Ok(value) if value.len() <= size as usize => reply.data(&value),
-        Ok(_) => reply.error(fuser::Errno::ERANGE),
-        Err(error) => reply.error(errno(error)),
-    }
-}
-
-fn sync_reply(reply: fuser::ReplyEmpty) -> SyncReply {
-    Box::new(move |answer| reply_empty(reply, answer))
-}
-
-fn open_flags(opened: &Opened) -> FopenFlags {
-    if opened.direct_io {
-        FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
-    } else {
-        FopenFlags::FOPEN_KEEP_CACHE
-    }
-}
-
-fn file_type(mode: u32) -> fuser::FileType {
-    match mode & libc::S_IFMT {
-        libc::S_IFDIR => fuser::FileType::Directory,
-        libc::S_IFLNK => fuser::FileType::Symlink,
-        libc::S_IFIFO => fuser::FileType::NamedPipe,
-        libc::S_IFSOCK => fuser::FileType::Socket,
-        libc::S_IFCHR => fuser::FileType::CharDevice,
-        libc::S_IFBLK => fuser::FileType::BlockDevice,
-        _ => fuser::FileType::RegularFile,
-    }
-}
-
-fn to_system_time(time: Timestamp) -> SystemTime {
-    let seconds = Duration::from_secs(time.seconds.unsigned_abs());
-    let whole =
-        if time.seconds >= 0 { UNIX_EPOCH.checked_add(seconds) } else { UNIX_EPOCH.checked_sub(seconds) };
-    whole
-        .and_then(|at| at.checked_add(Duration::from_nanos(u64::from(time.nanoseconds))))
-        .unwrap_or(UNIX_EPOCH)
-}
-
-/// A time as fuser hands it on: before 1970 both parts of the caller's timespec were subtracted from the epoch.
-fn from_request_time(time: SystemTime) -> Timestamp {
-    match time.duration_since(UNIX_EPOCH) {
-        Ok(since) => Timestamp {
-            seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
-            nanoseconds: since.subsec_nanos(),
-        },
-        Err(before) => {
-            let before = before.duration();
-            Timestamp {
-                seconds: i64::try_from(before.as_secs()).map_or(i64::MIN, |seconds| -seconds),
-                nanoseconds: before.subsec_nanos(),
-            }
-        }
-    }
-}
-
-fn new_time(time: fuser::TimeOrNow) -> NewTime {
-    match time {
-        fuser::TimeOrNow::Now => NewTime::Now,
-        fuser::TimeOrNow::SpecificTime(time) => NewTime::At(from_request_time(time)),
-    }
-}
-
-fn to_file_attr(attributes: &Attributes) -> fuser::FileAttr {
-    fuser::FileAttr {
-        ino: fuser::INodeNo(attributes.node.0),
-        size: attributes.size,
-        blocks: attributes.sectors,
-        atime: to_system_time(attributes.accessed),
-        mtime: to_system_time(attributes.modified),
-        ctime: to_system_time(attributes.changed),
-        crtime: UNIX_EPOCH,
-        kind: file_type(attributes.mode),
-        perm: (attributes.mode & 0o7777) as u16,
-        nlink: attributes.links,
-        uid: attributes.uid,
-        gid: attributes.gid,
-        rdev: attributes.device.to_kernel(),
-        blksize: 4096,
-        flags: 0,
-    }
-}
-
-/// What tells the kernel that a name does not exist: an entry without a node, which it may keep.
-fn absent() -> fuser::FileAttr {
-    fuser::FileAttr {
-        ino: fuser::INodeNo(0),
-        size: 0,
-        blocks: 0,
-        atime: UNIX_EPOCH,
-        mtime: UNIX_EPOCH,
-        ctime: UNIX_EPOCH,
-        crtime: UNIX_EPOCH,
-        kind: fuser::FileType::RegularFile,
-        perm: 0,
-        nlink: 0,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        blksize: 4096,
-        flags: 0,
-    }
-}
-
-struct PlainSink(fuser::ReplyDirectory);
-
-impl DirectorySink for PlainSink {
-    fn wants_attributes(&self) -> bool {
-        false
-    }
-
-    fn add(&mut self, entry: &DirectoryEntry<'_>, _: Option<&Attributes>) -> bool {
-        let kind = file_type(u32::from(entry.file_type) << 12);
-        !self.0.add(fuser::INodeNo(entry.node.0), entry.next, kind, OsStr::from_bytes(entry.name))
-    }
-}
-
-struct PlusSink(fuser::ReplyDirectoryPlus);
-
-impl DirectorySink for PlusSink {
-    fn wants_attributes(&self) -> bool {
-        true
-    }
-
-    fn add(&mut self, entry: &DirectoryEntry<'_>, attributes: Option<&Attributes>) -> bool {
-        let number = fuser::INodeNo(entry.node.0);
-        let name = OsStr::from_bytes(entry.name);
-        match attributes {
-            Some(attributes) => {
-                let attr = to_file_attr(attributes);
-                !self.0.add(number, entry.next, name, &CACHE_TIME, &attr, GENERATION)
-            }
-            None => {
-                // The name is listed, the kernel looks it up when it needs to.
-                let kind = file_type(u32::from(entry.file_type) << 12);
-                !self.0.add(
-                    number,
-                    entry.next,
-                    name,
-                    &Duration::ZERO,
-                    &fuser::FileAttr { kind, ..absent() },
-                    GENERATION,
-                )
-            }
-        }
     }
 }
 

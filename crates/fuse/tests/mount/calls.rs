@@ -211,7 +211,9 @@ fn times_are_set_and_kept_also_before_1970() {
         // SAFETY: a NUL-terminated path and an array of two timespecs.
         assert_eq!(unsafe { libc::utimensat(libc::AT_FDCWD, path.as_ptr(), times.as_ptr(), 0) }, 0);
     };
-    for (accessed, modified) in [((5, 6), (1 << 33, 999_999_999)), ((-1, 1), (-86_401, 250_000_000))] {
+    for (accessed, modified) in
+        [((5, 6), (1 << 33, 999_999_999)), ((-1, 1), (-86_401, 250_000_000)), ((i64::MIN, 0), (i64::MAX, 0))]
+    {
         set(accessed, modified);
         volume.remount();
         let metadata = fs::metadata(&path).unwrap();
