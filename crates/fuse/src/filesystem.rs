@@ -28,13 +28,11 @@ use syncline::{
     Attr, Context, Error, ExtendedFlags, FallocateMode, Fs, HandleId, ObjectNo, OpenFlags, RenameFlags,
     SeekWhat, SetAttr, SetTime, SetXattr, SyncScope,
 };
-use syncline_device::Device;
 
 /// A mounted volume.
 pub(crate) struct Filesystem {
     // Constant.
     fs: Arc<Fs>,
-    device: Arc<dyn Device>,
     readers: Arc<Readers>,
     messages: Arc<MessageCounts>,
     /// Changes of names and attributes are durable when they are answered.
@@ -126,7 +124,6 @@ impl Filesystem {
     ) -> Filesystem {
         Filesystem {
             fs: volume.fs().clone(),
-            device: volume.device().clone(),
             readers,
             messages,
             sync_names: options.sync || options.dirsync,
@@ -217,7 +214,8 @@ impl Filesystem {
     }
 
     fn statistics(&self) -> String {
-        let device = self.device.counters();
+        let engine = self.fs.stats();
+        let (device, store, load) = (engine.device, engine.store, engine.load);
         let sync = self.sync_latency.percentiles();
         let space = self.fs.statfs();
         let info = self.fs.volume_info();
@@ -242,6 +240,17 @@ impl Filesystem {
                 "flushes": device.flushes,
                 "discards": device.discards,
             },
+            "store": {
+                "groups": store.groups,
+                "grouped_batches": store.grouped_batches,
+                "checkpoints": store.checkpoints,
+                "node_cache_hits": store.node_cache_hits,
+                "node_cache_misses": store.node_cache_misses,
+                "journal_bytes": load.ring_bytes,
+                "journal_bytes_max": load.ring_bytes_max,
+                "images": load.images,
+            },
+            "inodes_cached": engine.inodes_cached,
             "fsync_us": {
                 "count": sync.count,
                 "p50": microseconds(sync.p50),

@@ -17,6 +17,7 @@
 //! Longer than the limit because fuser's trait wants all its methods in one block.
 
 mod convert;
+mod handshake;
 
 use crate::messages::{Message, MessageCounts};
 use crate::operations::{
@@ -27,7 +28,7 @@ use convert::{
     PlainSink, PlusSink, absent, errno, from_request_time, new_time, node, open_flags, reply_attributes,
     reply_empty, reply_entry, reply_sized, sync_reply, to_file_attr,
 };
-use fuser::{InitFlags, KernelConfig, Request};
+use fuser::{KernelConfig, Request};
 use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::io;
@@ -38,30 +39,8 @@ use std::time::{Duration, SystemTime};
 
 /// How long the kernel may keep what it was told; nobody else changes the volume.
 const CACHE_TIME: Duration = Duration::from_secs(24 * 3600);
-/// Largest write message, and read-ahead.
-const MESSAGE_BYTES_MAX: u32 = 1 << 20;
-/// Asynchronous requests (read-ahead, writeback, direct I/O) the kernel may have open at once.
-const BACKGROUND_MAX: u16 = 64;
 /// Object numbers are never used twice, so all of them are of the first generation.
 const GENERATION: fuser::Generation = fuser::Generation(0);
-
-/// Capabilities without which the mount would be wrong.
-const REQUIRED: InitFlags =
-    InitFlags::FUSE_DONT_MASK.union(InitFlags::FUSE_POSIX_ACL).union(InitFlags::FUSE_HANDLE_KILLPRIV_V2);
-
-/// Capabilities that make it faster.
-const WANTED: [InitFlags; 10] = [
-    InitFlags::FUSE_ATOMIC_O_TRUNC,
-    InitFlags::FUSE_ASYNC_DIO,
-    InitFlags::FUSE_PARALLEL_DIROPS,
-    InitFlags::FUSE_DO_READDIRPLUS,
-    InitFlags::FUSE_READDIRPLUS_AUTO,
-    InitFlags::FUSE_CACHE_SYMLINKS,
-    InitFlags::FUSE_NO_OPENDIR_SUPPORT,
-    InitFlags::FUSE_EXPLICIT_INVAL_DATA,
-    InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
-    InitFlags::FUSE_MAX_PAGES,
-];
 
 thread_local! {
     /// Where a read's data is put together; as large as the largest read of this thread.
@@ -112,31 +91,7 @@ impl<O: Operations> Transport<O> {
 
 impl<O: Operations> fuser::Filesystem for Transport<O> {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        config.add_capabilities(REQUIRED).map_err(|missing| {
-            tracing::error!(
-                ?missing,
-                "this kernel's FUSE lacks what the mount needs; Linux 5.12 or newer has it"
-            );
-            io::Error::from_raw_os_error(libc::EPROTONOSUPPORT)
-        })?;
-        for flag in WANTED {
-            if config.add_capabilities(flag).is_err() {
-                tracing::info!(?flag, "not offered by this kernel; the mount works without it");
-            }
-        }
-        if self.writeback_cache && config.add_capabilities(InitFlags::FUSE_WRITEBACK_CACHE).is_err() {
-            tracing::warn!("this kernel has no writeback cache for FUSE; mounted without it");
-        }
-        let settings = [
-            config.set_max_write(MESSAGE_BYTES_MAX).err(),
-            config.set_max_background(BACKGROUND_MAX).err().map(u32::from),
-        ];
-        for nearest in settings.into_iter().flatten() {
-            tracing::warn!(nearest, "the kernel's limit on message sizes or counts is lower than wanted");
-        }
-        // Reading ahead is the kernel's business up to the largest message.
-        let _ = config.set_max_readahead(MESSAGE_BYTES_MAX);
-        Ok(())
+        handshake::agree(config, self.writeback_cache)
     }
 
     fn lookup(&self, request: &Request, parent: fuser::INodeNo, name: &OsStr, reply: fuser::ReplyEntry) {

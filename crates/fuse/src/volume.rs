@@ -1,4 +1,4 @@
-//! The volume behind a mount: its device, its engine, and the thread that maintains it.
+//! The volume behind a mount: its engine, and the thread that maintains it.
 
 use crate::{MountError, MountOptions};
 use parking_lot::{Condvar, Mutex};
@@ -19,7 +19,6 @@ const MAINTENANCE_BUDGET: usize = 4096;
 /// An opened volume with its maintenance running.
 pub(crate) struct OpenVolume {
     fs: Arc<Fs>,
-    device: Arc<dyn Device>,
     stop: Arc<Stop>,
     maintenance: JoinHandle<()>,
 }
@@ -54,7 +53,7 @@ impl OpenVolume {
         let device: Arc<dyn Device> =
             if options.volatile { Arc::new(Volatile::new(Arc::new(file))) } else { Arc::new(file) };
         let clock = Arc::new(SystemClock);
-        let opened = Fs::open_reporting(device.clone(), options.engine(), clock, &SystemEntropy::default());
+        let opened = Fs::open_reporting(device, options.engine(), clock, &SystemEntropy::default());
         let (fs, recovery) =
             opened.map_err(|error| MountError::Volume { source_path: source.to_owned(), source: error })?;
         if recovery.batches > 0 || recovery.images > 0 {
@@ -76,15 +75,11 @@ impl OpenVolume {
         };
         let maintenance =
             maintenance.map_err(|source| MountError::System { what: "starting a thread", source })?;
-        Ok(OpenVolume { fs, device, stop, maintenance })
+        Ok(OpenVolume { fs, stop, maintenance })
     }
 
     pub(crate) fn fs(&self) -> &Arc<Fs> {
         &self.fs
-    }
-
-    pub(crate) fn device(&self) -> &Arc<dyn Device> {
-        &self.device
     }
 
     /// Writes the last checkpoint and lets go of the device.
