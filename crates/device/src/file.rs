@@ -12,8 +12,8 @@
 //! it with the last reference to the open file, and requests in flight hold one: the next opener never
 //! overlaps with old writes.
 //!
-//! Errors: the kernel reports a failed writeback once per open file; a second `flush` after a failed one may
-//! succeed although data is lost. The user of the device has to latch the first error (contract C8).
+//! Errors: the kernel reports a failed writeback once per open file. The first flush that fails is latched here,
+//! so that no later one pretends that all is well (contract C8).
 //!
 //! Open after any `fork` that is meant to use the device: the ring's memory is shared with a child.
 #![allow(unsafe_code)]
@@ -29,7 +29,8 @@ pub use open::OpenOptions;
 use crate::counters::Counters;
 use crate::range::{check_range, check_read, check_write};
 use crate::{Buffer, Device, DeviceCounters, DeviceError, Operation, ReadRequest, Ticket};
-use ring::{Ring, Work};
+use parking_lot::Mutex;
+use ring::Ring;
 use rustix::fs::FallocateFlags;
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -65,6 +66,8 @@ pub struct FileDevice {
     engine: Engine,
 
     counters: Counters,
+    /// The error of the first flush that failed. Held while a flush is under way.
+    failed_flush: Mutex<Option<DeviceError>>,
     /// Cleared when the host says that it cannot discard.
     discards: AtomicBool,
 }
@@ -130,7 +133,7 @@ impl FileDevice {
             let into = &mut *request.into;
             // SAFETY: `into` stays exclusively borrowed by the caller until every ticket below is complete.
             let transfer = unsafe { Transfer::read(request.at, into.as_mut_ptr(), into.len()) };
-            ring.submit(Work::Transfer(transfer))
+            ring.submit(transfer)
         };
         let tickets: Vec<Ticket> = requests.iter_mut().map(submit).collect();
         let mut result = Ok(());
@@ -197,19 +200,15 @@ impl Device for FileDevice {
         }
         let transfer = Transfer::write(at, data);
         match &self.engine {
-            Engine::Ring(ring) => ring.submit(Work::Transfer(transfer)),
+            Engine::Ring(ring) => ring.submit(transfer),
             Engine::Synchronous => Ticket::completed(transfer.run(self.file.as_raw_fd())),
         }
     }
 
+    /// Done on the caller's thread: the kernel would hand a submitted one to a worker, which is slower, and see
+    /// [`FileDevice::flush`] for why two must not overlap.
     fn submit_flush(&self) -> Ticket {
-        match &self.engine {
-            Engine::Ring(ring) => {
-                self.counters.count_flush();
-                ring.submit(Work::Flush)
-            }
-            Engine::Synchronous => Ticket::completed(self.flush()),
-        }
+        Ticket::completed(self.flush())
     }
 
     fn wait(&self, ticket: &Ticket) -> Result<(), DeviceError> {
@@ -233,12 +232,22 @@ impl Device for FileDevice {
     }
 
     /// `fdatasync` on the caller's thread: the ring would hand it to a worker thread, which costs more.
+    /// One flush at a time, and none succeeds after one that failed: the kernel reports a failed writeback once per
+    /// open file, so of two overlapping flushes one could take the error and the other acknowledge what was lost.
     fn flush(&self) -> Result<(), DeviceError> {
+        let mut failed = self.failed_flush.lock();
+        if let Some(error) = &*failed {
+            return Err(error.clone());
+        }
         self.counters.count_flush();
-        rustix::io::retry_on_intr(|| rustix::fs::fdatasync(&*self.file)).map_err(|error| DeviceError::Io {
-            operation: Operation::Flush,
-            block: BlockNo(0),
-            errno: error.raw_os_error(),
+        rustix::io::retry_on_intr(|| rustix::fs::fdatasync(&*self.file)).map_err(|error| {
+            let error = DeviceError::Io {
+                operation: Operation::Flush,
+                block: BlockNo(0),
+                errno: error.raw_os_error(),
+            };
+            *failed = Some(error.clone());
+            error
         })
     }
 

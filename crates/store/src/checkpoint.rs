@@ -151,6 +151,7 @@ impl Store {
         shared.confirm_flush()?;
         // Durable. Only now may anything that the previous state named be reused.
         let generation = superblock.generation;
+        shared.generation.store(generation.0, Ordering::Relaxed);
         shared.checkpoint_lsn.store(superblock.checkpoint_lsn.0, Ordering::Relaxed);
         *durable = Durable { superblock, slot, main };
         shared.settle();

@@ -8,7 +8,7 @@ use crate::space::SpaceMap;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, RwLock};
 use crate::tree::cache::NodeCache;
 use crate::tree::{Root, Tree};
-use crate::{Store, StoreError, StoreOptions, checkpoint, mkfs, replay};
+use crate::{Store, StoreError, StoreOptions, VolumeInfo, checkpoint, mkfs, replay};
 use std::sync::{Arc, OnceLock};
 use syncline_device::{Buffer, Device, ReadRequest};
 use syncline_format::bitmap::{self, Bits};
@@ -91,7 +91,16 @@ impl Store {
             next_object: AtomicU64::new(superblock.next_object.0),
             data_in_flight: Arc::default(),
             checkpoints: AtomicU64::new(0),
+            generation: AtomicU64::new(superblock.generation.0),
             checkpoint_lsn: AtomicU64::new(superblock.checkpoint_lsn.0),
+            info: VolumeInfo {
+                uuid: superblock.uuid,
+                label: superblock.label.clone(),
+                hash_seed: superblock.hash_seed,
+                blocks: superblock.layout.blocks,
+                journal_blocks: superblock.layout.journal_blocks,
+                generation: superblock.generation,
+            },
             opened: AtomicBool::new(false),
             layout: superblock.layout,
             frozen_nodes: AtomicU64::new(0),

@@ -7,7 +7,7 @@ use crate::StoreOptions;
 use crate::images::ImageIndex;
 use crate::journal::Journal;
 use crate::space::SpaceMap;
-use crate::store::Piggyback;
+use crate::store::{Piggyback, VolumeInfo};
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, RwLock};
 use crate::tree::cache::NodeCache;
 use crate::tree::{Node, Tree};
@@ -35,11 +35,15 @@ pub(crate) struct Shared {
     /// Bytes of data in flight whose batches are logged already.
     pub(crate) data_in_flight: Arc<AtomicU64>,
     pub(crate) checkpoints: AtomicU64,
+    /// Generation of the durable superblock.
+    pub(crate) generation: AtomicU64,
     /// LSN of the last durable checkpoint.
     pub(crate) checkpoint_lsn: AtomicU64,
     /// Recovery is over (a read-only volume has no journal even then).
     pub(crate) opened: AtomicBool,
     pub(crate) layout: Layout,
+    /// Facts of the superblock; its generation as of the open.
+    pub(crate) info: VolumeInfo,
     /// Nodes of the running checkpoint that are still in memory because of it.
     pub(crate) frozen_nodes: AtomicU64,
 }

@@ -160,6 +160,11 @@ impl SpaceMap {
         true
     }
 
+    /// Whole free chunks beyond claims and headroom.
+    pub(crate) fn spare_chunks(&self) -> u64 {
+        self.free_chunks.saturating_sub(self.node_claims + self.headroom)
+    }
+
     /// Changes the claims to what is really needed now.
     pub(crate) fn adjust_claims(&mut self, less: u64, more: u64) {
         self.node_claims = (self.node_claims + more).checked_sub(less).expect("claims are returned once");

@@ -91,16 +91,8 @@ impl Store {
     }
 
     pub fn info(&self) -> VolumeInfo {
-        let durable = self.shared.checkpointing.lock();
-        let superblock = &durable.superblock;
-        VolumeInfo {
-            uuid: superblock.uuid,
-            label: superblock.label.clone(),
-            hash_seed: superblock.hash_seed,
-            blocks: superblock.layout.blocks,
-            journal_blocks: superblock.layout.journal_blocks,
-            generation: superblock.generation,
-        }
+        let generation = Generation(self.shared.generation.load(Ordering::Relaxed));
+        VolumeInfo { generation, ..self.shared.info.clone() }
     }
 
     pub fn is_read_only(&self) -> bool {
@@ -227,12 +219,25 @@ impl Store {
         if estimate.bytes > bytes_max {
             return Err(StoreError::BatchTooLarge { bytes: estimate.bytes, bytes_max });
         }
+        if estimate.images > 0 && class != Class::Destage {
+            self.admit_images(estimate.images as u64)?;
+        }
         let nodes = self.admit_nodes(class, estimate.items)?;
         let mut permit = Permit { shared: Arc::clone(shared), estimate, ring_blocks: 0, nodes };
         let cost = journal.cost_blocks(estimate.bytes, estimate.images);
         journal.admit(cost, class == Class::Destage)?;
         permit.ring_blocks = cost;
         Ok(permit)
+    }
+
+    /// Recovery may have to copy a leaf for each image it destages, with nothing but free chunks to put it: without
+    /// that many to spare, pages have to go to extents (R18).
+    fn admit_images(&self, more: u64) -> Result<(), StoreError> {
+        let live = self.shared.trees.read().images.len();
+        if self.shared.space.lock().spare_chunks() < live + more {
+            return Err(StoreError::Pressure(Pressure::Journal));
+        }
+        Ok(())
     }
 
     /// Claims free chunks for the nodes that `items` changes may copy or split.

@@ -7,6 +7,7 @@ use super::transfer::Transfer;
 use super::{Engine, FileDevice, Kind};
 use crate::counters::Counters;
 use crate::{Buffer, DeviceError, OpenError, OpenStep};
+use parking_lot::Mutex;
 use rustix::fs::OFlags;
 use std::fs::{File, Metadata};
 use std::io::{self, Seek, SeekFrom};
@@ -113,6 +114,7 @@ impl FileDevice {
             direct,
             engine,
             counters: Counters::default(),
+            failed_flush: Mutex::new(None),
             discards: AtomicBool::new(true),
         })
     }

@@ -25,7 +25,7 @@
 #![allow(unsafe_code)]
 
 use super::transfer::{Progress, Transfer};
-use crate::{DeviceError, Operation, Ticket};
+use crate::{DeviceError, Ticket};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use parking_lot::Mutex;
 use std::fs::File;
@@ -35,7 +35,6 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::thread::Thread;
 use std::time::Duration;
-use syncline_format::BlockNo;
 
 /// Requests in flight at most; a submitter beyond it waits for one of them. Far beyond any device's queue.
 const IN_FLIGHT_MAX: u32 = 1024;
@@ -47,13 +46,8 @@ const REAP_BATCH: usize = 64;
 /// Pause before the kernel is asked again after it refused a submission for lack of memory.
 const BACKOFF: Duration = Duration::from_micros(50);
 
-pub(super) enum Work {
-    Transfer(Transfer),
-    Flush,
-}
-
 struct Request {
-    work: Work,
+    work: Transfer,
     ticket: Ticket,
 }
 
@@ -120,7 +114,7 @@ impl Ring {
     }
 
     /// Starts the work and returns its ticket. Waits only when [`IN_FLIGHT_MAX`] requests are in flight.
-    pub(super) fn submit(&self, work: Work) -> Ticket {
+    pub(super) fn submit(&self, work: Transfer) -> Ticket {
         let ticket = Ticket::pending();
         let mut request = Request { work, ticket: ticket.clone() };
         let slot = loop {
@@ -224,19 +218,14 @@ impl Ring {
         }
     }
 
-    fn entry(&self, work: &Work) -> squeue::Entry {
+    fn entry(&self, transfer: &Transfer) -> squeue::Entry {
         let fd = types::Fd(self.file.as_raw_fd());
-        match work {
-            Work::Flush => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
-            Work::Transfer(transfer) => {
-                let segments = transfer.segments();
-                let (pointer, count) = (segments.as_ptr(), segments.len() as u32);
-                if transfer.is_write() {
-                    opcode::Writev::new(fd, pointer, count).offset(transfer.position()).build()
-                } else {
-                    opcode::Readv::new(fd, pointer, count).offset(transfer.position()).build()
-                }
-            }
+        let segments = transfer.segments();
+        let (pointer, count) = (segments.as_ptr(), segments.len() as u32);
+        if transfer.is_write() {
+            opcode::Writev::new(fd, pointer, count).offset(transfer.position()).build()
+        } else {
+            opcode::Readv::new(fd, pointer, count).offset(transfer.position()).build()
         }
     }
 
@@ -313,10 +302,7 @@ impl Reaper<'_> {
     fn settle(&mut self, slot: usize, answer: i32) -> bool {
         let mut requests = self.ring.requests.lock();
         let request = requests.slots[slot].as_mut().expect("a completion belongs to a request in flight");
-        let outcome = match &mut request.work {
-            Work::Transfer(transfer) => transfer.settle(i64::from(answer)),
-            Work::Flush => settle_flush(answer),
-        };
+        let outcome = request.work.settle(i64::from(answer));
         let result = match outcome {
             Ok(Progress::Again) => {
                 drop(requests);
@@ -368,14 +354,6 @@ impl Drop for Reaper<'_> {
         if let Some(heir) = reaping.followers.pop() {
             heir.thread.unpark();
         }
-    }
-}
-
-fn settle_flush(answer: i32) -> Result<Progress, DeviceError> {
-    match -answer {
-        0 => Ok(Progress::Done),
-        libc::EINTR | libc::EAGAIN | libc::ECANCELED => Ok(Progress::Again),
-        errno => Err(DeviceError::Io { operation: Operation::Flush, block: BlockNo(0), errno }),
     }
 }
 

@@ -133,7 +133,8 @@ impl Tree {
     }
 }
 
-/// Looks in the covering child first; a leaf may hold only greater keys, so earlier siblings come next.
+/// Looks in the covering child first; a leaf may hold only greater keys, then the sibling before it has the item (no
+/// leaf but a lone root is empty; two children a node also bound the search in a hostile tree).
 fn last_at_or_before(
     node: &Arc<Node>,
     key: Key,
@@ -147,7 +148,7 @@ fn last_at_or_before(
         };
         return Ok(Some((node.page.key(index), node.page.value(index).to_vec())));
     }
-    for index in (0..=node.page.child_index(key)).rev() {
+    for index in (0..=node.page.child_index(key)).rev().take(2) {
         let child = node.child(index, resident)?;
         if let Some(found) = last_at_or_before(&child, key, resident)? {
             return Ok(Some(found));

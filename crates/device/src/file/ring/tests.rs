@@ -1,8 +1,8 @@
 use super::*;
-use crate::Buffer;
+use crate::{Buffer, Operation};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use syncline_format::BLOCK_BYTES;
+use syncline_format::{BLOCK_BYTES, BlockNo};
 
 /// A ring on a file that is written already and bypasses the page cache, so that requests really are in
 /// flight; and another handle of the file to look at it.
@@ -15,9 +15,9 @@ fn ring(submission_entries: u32, in_flight_max: u32) -> (Ring, File) {
     (Ring::with_limits(Arc::new(file), submission_entries, in_flight_max).unwrap(), path.into_file())
 }
 
-fn write(block: u64, content: u64, blocks: usize) -> Work {
+fn write(block: u64, content: u64, blocks: usize) -> Transfer {
     let buffer = |_| Arc::new(Buffer::from_bytes(&content.to_le_bytes().repeat(BLOCK_BYTES / 8)));
-    Work::Transfer(Transfer::write(BlockNo(block), (0..blocks).map(buffer).collect()))
+    Transfer::write(BlockNo(block), (0..blocks).map(buffer).collect())
 }
 
 fn content(file: &File, block: u64) -> u64 {
@@ -59,7 +59,7 @@ fn no_wakeup_is_lost_among_many_waiters() {
                         ring.wait(&second).unwrap();
                         ring.wait(&first).unwrap();
                         if round % 100 == 0 {
-                            ring.wait(&ring.submit(Work::Flush)).unwrap();
+                            ring.poll();
                         }
                     }
                 });
@@ -140,7 +140,7 @@ fn memory_is_released_before_the_ticket_completes() {
     let mut buffer = Arc::new(Buffer::zeroed(1));
     for block in 0..100 {
         let transfer = Transfer::write(BlockNo(block), vec![Arc::clone(&buffer)]);
-        ring.wait(&ring.submit(Work::Transfer(transfer))).unwrap();
+        ring.wait(&ring.submit(transfer)).unwrap();
         assert!(Arc::get_mut(&mut buffer).is_some());
     }
 }
@@ -154,7 +154,7 @@ fn failure_is_told_to_every_waiter_of_that_request_only() {
     let mut block = Buffer::from_bytes(&[1; BLOCK_BYTES]);
     // SAFETY: `block` outlives the wait.
     let read = unsafe { Transfer::read(BlockNo(0), block.as_mut_ptr(), BLOCK_BYTES) };
-    let read = ring.submit(Work::Transfer(read));
+    let read = ring.submit(read);
     let error = DeviceError::Io { operation: Operation::Write, block: BlockNo(9), errno: libc::EBADF };
     assert_eq!(ring.wait(&failing), Err(error.clone()));
     assert_eq!(ring.wait(&failing.clone()), Err(error));
