@@ -149,7 +149,7 @@ impl Fs {
             return self.set_acl(ctx, number, name, None);
         }
         let inode = self.live_inode(number)?;
-        let permit = self.admit(Class::Normal, replacement_estimate(0))?;
+        let permit = self.admit(Class::Reclaim, replacement_estimate(0))?;
         let mut change = Change::new(Locked::new(&[&inode]));
         let item = change.item(number);
         forbid_change(item)?;
