@@ -80,6 +80,21 @@ class Tree:
     def returned_now(self):
         self.returned = self.begun
 
+    def undo(self):
+        """The operation begun last was refused: nothing of it happened."""
+        with self.lock:
+            del self.snapshots[self.begun]
+            self.begun -= 1
+            before = self.snapshots[self.begun]
+        for node, _, mode, _, xattrs in before.values():
+            node.mode, node.xattrs = mode, dict(xattrs)
+            node.entries = None if node.entries is None else {}
+            node.floors = [floor for floor in node.floors if floor[0] <= self.begun]
+        for path, entry in before.items():
+            if path:
+                head, _, name = path.rpartition("/")
+                before[head][0].entries[name] = entry[0]
+
     def cover(self, upto):
         """A sync that began after operation `upto` had returned has succeeded."""
         with self.lock:

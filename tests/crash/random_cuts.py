@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Random operations, power cuts at random moments, and a model of what must be there.
 
-usage: tests/crash/random_cuts.py [--cuts N] [--seed S] [--workers N] [--backend syncline|ext4]
+usage: tests/crash/random_cuts.py [--cuts N] [--seed S] [--workers N] [--size MIB] [--backend syncline|ext4]
 
 Several workers change a small tree each on one volume: create, write, append, truncate, punch, rename, exchange, link, unlink, mkdir,
 rmdir, symlink, chmod, xattrs, fsync, fdatasync, fsync of directories. The daemon is killed at a random moment; what is there after the
@@ -24,7 +24,7 @@ from model import Node, Tree
 from syscalls import EXCHANGE, KEEP_SIZE, PUNCH_HOLE, fallocate, rename2
 from volume import SetUpError, Volume
 
-FILE_BYTES_MAX = 120_000
+FILE_BYTES_MAX = 1_500_000
 FILES_MAX = 40
 # What a call may answer once the daemon is dead.
 DEAD = {errno.ENOTCONN, errno.ECONNABORTED, errno.EIO, errno.EINTR}
@@ -47,6 +47,9 @@ class Worker:
         self.problem = None
         self.operations = 0
         self.syncs = 0
+        self.refused = 0
+        self.sync_share = 0.4
+        self.large = 100_000
     def real(self, path=""):
         return os.path.join(self.volume.top, self.name, path) if path else os.path.join(self.volume.top, self.name)
 
@@ -59,10 +62,18 @@ class Worker:
                 raise PowerIsOff from error
             raise
 
+    def never_full(self, function, *arguments):
+        """A sync or a removal: a full volume is no excuse."""
+        try:
+            return self.call(function, *arguments)
+        except OSError as error:
+            raise AssertionError(f"{function.__name__}: {error}") from error
+
     def metadata(self, function, *arguments):
         """A namespace operation that the model has already done."""
         self.tree.begin()
-        self.call(function, *arguments)
+        removal = function in (os.unlink, os.rmdir, os.removexattr)
+        (self.never_full if removal else self.call)(function, *arguments)
         self.tree.returned_now()
 
     # Choices.
@@ -94,8 +105,8 @@ class Worker:
         self.tree.returned_now()
         try:
             if self.random.random() < 0.8:
-                self.write_to(node, handle, 0, self.random.choice([10, 3000, 4096, 20_000, 70_000]))
-            if self.random.random() < 0.5:
+                self.write_to(node, handle, 0, self.random.choice([10, 3000, 4096, 20_000, 70_000, self.large]))
+            if self.random.random() < self.sync_share:
                 self.sync(node, handle)
         finally:
             self.close(handle)
@@ -115,9 +126,18 @@ class Worker:
         old = node.content()
         node.append_version(old[:at].ljust(at, b"\0") + data + old[at + length :])
         done = 0
-        while done < length:
-            # A short write is followed by the error: the power went off in it.
-            done += self.call(os.pwrite, handle, data[done:], at + done)
+        try:
+            while done < length:
+                # A short write is followed by the error: the power went off in it, or the volume is full.
+                done += self.call(os.pwrite, handle, data[done:], at + done)
+        except OSError:
+            self.look_again(node, handle)
+            raise
+
+    def look_again(self, node, handle):
+        """After a refused write the file holds what it holds: that is the newest version."""
+        size = self.call(os.fstat, handle).st_size
+        node.append_version(self.call(os.pread, handle, size, 0))
 
     def write(self):
         path = self.some("file")
@@ -129,10 +149,10 @@ class Worker:
             for _ in range(self.random.choice([1, 1, 3])):
                 size = len(node.content())
                 at = self.random.choice([0, size, self.random.randrange(size + 1), min(size + 10_000, FILE_BYTES_MAX)])
-                length = self.random.choice([1, 100, 4096, 8192, 30_000])
+                length = self.random.choice([1, 100, 4096, 8192, 30_000, self.large])
                 if at + length <= FILE_BYTES_MAX:
                     self.write_to(node, handle, at, length)
-            if self.random.random() < 0.4:
+            if self.random.random() < self.sync_share:
                 self.sync(node, handle)
         finally:
             self.close(handle)
@@ -141,7 +161,7 @@ class Worker:
         version = len(node.versions) - 1
         # Only calls that have returned count, and other workers go on meanwhile.
         marks = [(tree, tree.returned) for tree in self.covered_trees()]
-        self.call(self.random.choice([os.fsync, os.fdatasync]), handle)
+        self.never_full(self.random.choice([os.fsync, os.fdatasync]), handle)
         if not self.covers_all:
             # Other filesystems promise less for an fsync of a file that has not changed.
             os.sync()
@@ -168,7 +188,7 @@ class Worker:
         handle = self.call(os.open, self.real(path), os.O_RDONLY)
         marks = [(tree, tree.returned) for tree in self.covered_trees()]
         try:
-            self.call(os.fsync, handle)
+            self.never_full(os.fsync, handle)
             if not self.covers_all:
                 os.sync()
         finally:
@@ -184,7 +204,14 @@ class Worker:
         old = node.content()
         size = self.random.choice([0, self.random.randrange(len(old) + 1), self.random.randrange(FILE_BYTES_MAX)])
         node.append_version(old[:size].ljust(size, b"\0"))
-        self.call(os.truncate, self.real(path), size)
+        handle = self.opened(path)
+        try:
+            self.call(os.ftruncate, handle, size)
+        except OSError:
+            self.look_again(node, handle)
+            raise
+        finally:
+            self.close(handle)
 
     def punch(self):
         path = self.some("file")
@@ -199,6 +226,9 @@ class Worker:
         handle = self.opened(path)
         try:
             self.call(fallocate, handle, KEEP_SIZE | PUNCH_HOLE, at, length)
+        except OSError:
+            self.look_again(node, handle)
+            raise
         finally:
             self.close(handle)
 
@@ -299,18 +329,34 @@ class Worker:
         node.xattrs[name] = value
         self.metadata(os.setxattr, self.real(path), name, value)
 
+    def attempt(self, operation):
+        try:
+            operation(self)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            self.refused += 1
+            if self.tree.begun > self.tree.returned:
+                self.tree.undo()
+
     OPERATIONS = (
         [create] * 6 + [write] * 8 + [sync_file] * 3 + [sync_directory] + [truncate] * 2 + [punch] + [unlink] * 3 + [link] * 2
         + [symlink] + [mkdir] * 2 + [rmdir] + [rename] * 5 + [exchange] + [chmod] + [xattr] * 2
     )
 
     def run(self, stop, limit):
+        # Some rounds sync much, some hardly; some write large pieces.
+        self.sync_share = self.random.choice([0.0, 0.05, 0.4, 0.8])
+        self.large = self.random.choice([70_000, 200_000, 1_000_000])
+        no_syncs = self.sync_share == 0
         try:
             for _ in range(limit):
                 if stop.is_set():
                     return
                 operation = self.random.choice(self.OPERATIONS)
-                operation(self)
+                if no_syncs and operation in (Worker.sync_file, Worker.sync_directory):
+                    continue
+                self.attempt(operation)
                 self.operations += 1
         except PowerIsOff:
             pass
@@ -366,13 +412,15 @@ def main():
     parser.add_argument("--cuts", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=3)
+    parser.add_argument("--size", type=int, default=96, metavar="MIB", help="size of the volume; 12 is always full")
+    parser.add_argument("--journal", default="1M", metavar="SIZE")
     parser.add_argument("--between", action="store_true", help="cut between operations only: replays exactly with one worker")
     parser.add_argument("--backend", default="syncline", choices=["syncline", "ext4"])
     parser.add_argument("--scratch", default=os.environ.get("SCRATCH", "/var/tmp"))
     parser.add_argument("--keep", action="store_true", help="keep the image of a failure")
     arguments = parser.parse_args()
     try:
-        volume = Volume(arguments.backend, arguments.scratch, journal="1M", mebibytes=96)
+        volume = Volume(arguments.backend, arguments.scratch, journal=arguments.journal, mebibytes=arguments.size)
     except SetUpError as error:
         print(f"skip  random cuts: {error}\n0 passed, 0 failed, 1 skipped")
         return 0
@@ -415,7 +463,7 @@ def run(volume, arguments):
             traceback.print_exc()
         between = " --between" if arguments.between else ""
         print(f"      again: tests/crash/random_cuts.py --cuts {arguments.cuts} --seed {arguments.seed} "
-              f"--workers {arguments.workers}{between}")
+              f"--workers {arguments.workers} --size {arguments.size} --journal {arguments.journal}{between}")
         if arguments.keep:
             volume.abandon()
             print(f"      kept: {volume.work}")
@@ -424,7 +472,9 @@ def run(volume, arguments):
         volume.destroy()
     operations = sum(worker.operations for worker in workers)
     syncs = sum(worker.syncs for worker in workers)
-    print(f"random cuts (seed {arguments.seed}) in {time.monotonic() - begun:.0f} s, {operations} operations, {syncs} syncs: "
+    refused = sum(worker.refused for worker in workers)
+    print(f"random cuts (seed {arguments.seed}) in {time.monotonic() - begun:.0f} s, {operations} operations, {syncs} syncs, "
+          f"{refused} times no space: "
           f"{passed} passed, {failed} failed, 0 skipped")
     return failed
 
