@@ -34,7 +34,8 @@ impl Daemon {
         let device_of = |path: &Path| fs::metadata(path).map(|metadata| metadata.dev()).ok();
         let below = device_of(&stage.directory);
         let mut command = Command::new(program);
-        command.arg("mount").arg("--foreground");
+        // What the daemon has to say about recovery is the demo's to say.
+        command.arg("mount").arg("--foreground").env("SYNCLINE_LOG", "warn");
         if volatile {
             command.args(["-o", "volatile"]);
         }
