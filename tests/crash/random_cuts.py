@@ -72,7 +72,7 @@ class Worker:
     def metadata(self, function, *arguments):
         """A namespace operation that the model has already done."""
         self.tree.begin()
-        removal = function in (os.unlink, os.rmdir, os.removexattr)
+        removal = function in (os.unlink, os.rmdir)
         (self.never_full if removal else self.call)(function, *arguments)
         self.tree.returned_now()
 
