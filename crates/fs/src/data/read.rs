@@ -9,6 +9,7 @@ use super::pages::{PAGE_BYTES, pages_of};
 use super::round::Turn;
 use crate::inode::Inode;
 use crate::{Error, Fs, Result};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -92,9 +93,14 @@ impl Fs {
         let mut own_turn = None;
         let mut tries = 0;
         loop {
-            let changes = inode.state.read().data.extent_changes;
+            let (changes, held) = {
+                let data = &inode.state.read().data;
+                let held = data.range(pages.clone()).map(|(page, slot)| (page, slot.page.clone()));
+                (data.extent_changes, held.collect::<BTreeMap<_, _>>())
+            };
             let map = ExtentMap::load(self, inode.number, pages.clone())?;
-            let wanted = wanted(&map, pages.clone());
+            // What is cached is not read: its data may still be on its way to the device.
+            let wanted = wanted(&map, pages.clone(), &held);
             let read = self.read_verified(inode, &wanted);
             let mut state = inode.state.write();
             if state.data.extent_changes != changes {
@@ -114,7 +120,8 @@ impl Fs {
                     }
                 }
             }
-            let cached = pages.clone().map(|page| data.get(page).map(|slot| slot.page.clone())).collect();
+            let cached = |page| data.get(page).map(|slot| &slot.page).or_else(|| held.get(&page)).cloned();
+            let cached = pages.clone().map(cached).collect();
             self.writeback.relist(inode, &mut state, self.clock.now());
             return Ok(Fetched { first: pages.start, pages: cached, changes });
         }
@@ -154,9 +161,9 @@ impl Fs {
     }
 }
 
-/// The device reads that bring the written pages of the range: extents that follow one another on the device are read
-/// together.
-fn wanted(map: &ExtentMap, pages: Range<u64>) -> Vec<Wanted> {
+/// The device reads that bring the written pages of the range, without those that are held: extents that follow one
+/// another on the device are read together.
+fn wanted(map: &ExtentMap, pages: Range<u64>, held: &BTreeMap<u64, Arc<Buffer>>) -> Vec<Wanted> {
     let mut reads: Vec<Wanted> = Vec::new();
     for (first, item) in map.overlapping(pages.clone()) {
         let ExtentContent::Written(checksums) = &item.content else { continue };
@@ -164,8 +171,13 @@ fn wanted(map: &ExtentMap, pages: Range<u64>) -> Vec<Wanted> {
         let to = (first + checksums.len() as u64).min(pages.end);
         let mut page = from;
         while page < to {
+            let next_held = held.range(page..to).next().map_or(to, |(&held, _)| held);
+            if next_held == page {
+                page += 1;
+                continue;
+            }
             let block = item.start.plus(page - first);
-            let len = (to - page).min(READ_PAGES_MAX);
+            let len = (next_held - page).min(READ_PAGES_MAX);
             let sums = &checksums[(page - first) as usize..(page - first + len) as usize];
             match reads.last_mut() {
                 Some(last)

@@ -10,7 +10,7 @@ use crate::flags::{forbid_change, forbid_removal_in, is_immutable};
 use crate::inode::Inode;
 use crate::{Context, Error, Fs, Result};
 use std::sync::Arc;
-use syncline_format::item::{LINKS_MAX, MODE_CHARACTER};
+use syncline_format::item::{InodeItem, LINKS_MAX, MODE_CHARACTER};
 use syncline_format::{Key, ObjectNo};
 use syncline_store::Class;
 
@@ -88,12 +88,9 @@ impl Fs {
                 self.forbid_cycles(&parties, flags)?;
             }
             if let Some(target) = &parties.target
-                && !flags.exchange
                 && !flags.no_replace
-                && !target.state.read().item.is_directory()
-                && parties.source.state.read().item.is_regular()
             {
-                self.write_back_file(&parties.source)?;
+                self.write_back_replacements(&parties.source, target, flags)?;
             }
             if let Attempt::Done = self.rename_parties(ctx, old, new, &parties, flags)? {
                 drop(renames);
@@ -104,6 +101,24 @@ impl Fs {
                 };
             }
         }
+    }
+
+    /// Logs the data of what is about to take an existing name, so that a crash shows that name with the old content or
+    /// the new one (C3, R20). An exchange gives both files a name that had another.
+    fn write_back_replacements(
+        &self,
+        source: &Arc<Inode>,
+        target: &Arc<Inode>,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let is = |inode: &Arc<Inode>, what: fn(&InodeItem) -> bool| what(&inode.state.read().item);
+        if is(source, InodeItem::is_regular) && (flags.exchange || !is(target, InodeItem::is_directory)) {
+            self.write_back_file(source)?;
+        }
+        if flags.exchange && is(target, InodeItem::is_regular) {
+            self.write_back_file(target)?;
+        }
+        Ok(())
     }
 
     /// Looks both names up, without locks.
