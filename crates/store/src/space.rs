@@ -27,8 +27,8 @@ use syncline_format::{BlockNo, GroupNo, NODE_BLOCKS};
 /// Candidate runs looked at before the longest is taken.
 const RUN_CANDIDATES_MAX: u32 = 32;
 
-/// Bounds of the headroom, in chunks: an unlink must fit the least of it.
-const HEADROOM_MIN: u64 = 20;
+/// Bounds of the headroom, in chunks: an unlink (six items, 27 nodes in a tree of three levels) must fit the least of it.
+const HEADROOM_MIN: u64 = 28;
 const HEADROOM_MAX: u64 = 256;
 
 pub(crate) struct Group {
