@@ -28,7 +28,7 @@ pub use open::OpenOptions;
 
 use crate::counters::Counters;
 use crate::range::{check_range, check_read, check_write};
-use crate::{Buffer, Device, DeviceCounters, DeviceError, Operation, ReadRequest, Ticket};
+use crate::{Buffer, Device, DeviceCounters, DeviceError, Operation, ReadRequest, Reading, Ticket};
 use parking_lot::Mutex;
 use ring::Ring;
 use rustix::fs::FallocateFlags;
@@ -192,6 +192,19 @@ impl Device for FileDevice {
             self.counters.count_read(count);
         }
         Self::read_through(ring, requests)
+    }
+
+    fn submit_read(&self, at: BlockNo, blocks: usize) -> Reading {
+        if let Err(error) = check_range(Operation::Read, at, blocks as u64, self.blocks) {
+            return Reading::failed(error);
+        }
+        self.counters.count_read(blocks as u64);
+        let (transfer, blocks) = Transfer::read_blocks(at, blocks);
+        let ticket = match &self.engine {
+            Engine::Ring(ring) => ring.submit(transfer),
+            Engine::Synchronous => Ticket::completed(transfer.run(self.file.as_raw_fd())),
+        };
+        Reading::new(ticket, blocks)
     }
 
     fn submit_write(&self, at: BlockNo, data: Vec<Arc<Buffer>>) -> Ticket {

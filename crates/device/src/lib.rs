@@ -19,6 +19,7 @@ mod file;
 mod memory;
 mod page_pool;
 mod range;
+mod reading;
 mod signature;
 mod ticket;
 mod volatile;
@@ -27,12 +28,13 @@ pub use buffer::Buffer;
 pub use error::{DeviceError, OpenError, OpenStep, Operation};
 pub use file::{FileDevice, OpenOptions, in_use_by_kernel, is_mounted};
 pub use memory::MemoryDevice;
+pub use reading::Reading;
 pub use signature::{Signature, probe};
 pub use ticket::Ticket;
 pub use volatile::Volatile;
 
 use std::sync::Arc;
-use syncline_format::BlockNo;
+use syncline_format::{BLOCK_BYTES, BlockNo};
 
 /// One part of [`Device::read_many`].
 pub struct ReadRequest<'a> {
@@ -66,6 +68,16 @@ pub trait Device: Send + Sync + 'static {
             self.read(request.at, request.into)?;
         }
         Ok(())
+    }
+
+    /// Starts reading `blocks` consecutive blocks into buffers of their own. Devices that can read without blocking
+    /// override this; here it blocks.
+    fn submit_read(&self, at: BlockNo, blocks: usize) -> Reading {
+        let mut together = Buffer::for_overwrite(blocks.max(1));
+        let result = self.read(at, &mut together[..blocks * BLOCK_BYTES]);
+        let parts = together[..blocks * BLOCK_BYTES].chunks_exact(BLOCK_BYTES);
+        let parts = parts.map(|bytes| Arc::new(Buffer::from_bytes(bytes))).collect();
+        Reading::new(Ticket::completed(result), parts)
     }
 
     /// Starts writing the buffers one after another from `at` on, as one write; returns without waiting for

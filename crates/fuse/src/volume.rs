@@ -5,7 +5,7 @@ use parking_lot::{Condvar, Mutex};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use syncline::{Clock, Fs, SystemClock, SystemEntropy};
 use syncline_device::{Device, FileDevice, OpenError, OpenOptions, Volatile};
 
@@ -13,8 +13,11 @@ use syncline_device::{Device, FileDevice, OpenError, OpenOptions, Volatile};
 const LEAVING_DAEMON_PATIENCE: Duration = Duration::from_secs(60);
 /// Longest pause between two rounds of maintenance.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(100);
-/// Blocks that one round of maintenance may write before it looks whether it has to stop.
-const MAINTENANCE_BUDGET: usize = 4096;
+/// Rounds of writing of one call before it is looked whether to stop.
+const MAINTENANCE_BUDGET: usize = 64;
+/// Bounds of the pause after a piece of work that gave way to syncs.
+const PAUSE_MIN: Duration = Duration::from_millis(1);
+const PAUSE_MAX: Duration = Duration::from_millis(20);
 
 /// An opened volume with its maintenance running.
 pub(crate) struct OpenVolume {
@@ -25,22 +28,34 @@ pub(crate) struct OpenVolume {
 
 #[derive(Default)]
 struct Stop {
-    stopped: Mutex<bool>,
+    state: Mutex<StopState>,
     changed: Condvar,
 }
 
+#[derive(Default)]
+struct StopState {
+    stopped: bool,
+    /// Work is to be done without further delay.
+    kicked: bool,
+}
+
 impl Stop {
-    /// Waits; true when it is time to stop.
-    fn wait(&self, pause: Duration) -> bool {
-        let mut stopped = self.stopped.lock();
-        if !*stopped && !pause.is_zero() {
-            self.changed.wait_for(&mut stopped, pause);
-        }
-        *stopped
+    /// Waits; true when it is time to stop. A kick ends the wait if it may.
+    fn wait(&self, pause: Duration, may_kick: bool) -> bool {
+        let mut state = self.state.lock();
+        let woken = |state: &mut StopState| state.stopped || may_kick && state.kicked;
+        self.changed.wait_while_for(&mut state, |state| !woken(state), pause);
+        state.kicked = false;
+        state.stopped
+    }
+
+    fn kick(&self) {
+        self.state.lock().kicked = true;
+        self.changed.notify_all();
     }
 
     fn stop(&self) {
-        *self.stopped.lock() = true;
+        self.state.lock().stopped = true;
         self.changed.notify_all();
     }
 }
@@ -66,6 +81,8 @@ impl OpenVolume {
             );
         }
         let stop = Arc::new(Stop::default());
+        let of_writers = stop.clone();
+        fs.on_demand(Box::new(move || of_writers.kick()));
         let interval = MAINTENANCE_INTERVAL.min(options.commit_interval / 4);
         let maintenance = {
             let (fs, stop) = (fs.clone(), stop.clone());
@@ -112,11 +129,17 @@ fn maintain(fs: &Fs, stop: &Stop, interval: Duration) {
     let clock = SystemClock;
     let mut failed = false;
     let mut pause = interval;
-    while !stop.wait(pause) {
+    while !stop.wait(pause, pause == interval) {
+        let began = Instant::now();
         pause = match fs.maintain(clock.now(), MAINTENANCE_BUDGET) {
             Ok(more) => {
                 failed = false;
-                if more { Duration::ZERO } else { interval }
+                match more {
+                    // Two thirds of the device's time are left to the syncs.
+                    true if fs.gives_way() => (began.elapsed() * 2).clamp(PAUSE_MIN, PAUSE_MAX),
+                    true => Duration::ZERO,
+                    false => interval,
+                }
             }
             Err(error) => {
                 if !failed {

@@ -22,12 +22,12 @@ pub(super) struct Transfer {
     segments: Vec<libc::iovec>,
     /// First segment that is not yet done.
     next: usize,
-    /// Keeps the memory of a write alive.
+    /// Keeps the memory alive, but for a read into lent memory.
     _data: Vec<Arc<Buffer>>,
 }
 
-// SAFETY: the segments point into `_data`, which is `Send + Sync`, or into memory that the creator of the
-// transfer lends exclusively (see `Transfer::read`); neither is tied to a thread.
+// SAFETY: the segments point into `_data`, which is `Send + Sync` (and which nobody looks at while a read fills it), or into
+// memory that the creator of the transfer lends exclusively (see `Transfer::read`); neither is tied to a thread.
 unsafe impl Send for Transfer {}
 
 /// What is left to do after the kernel answered.
@@ -71,6 +71,27 @@ impl Transfer {
             next: 0,
             _data: Vec::new(),
         }
+    }
+
+    /// A read of `count` blocks into buffers of its own, which are returned as well: nobody may look at them before the
+    /// transfer is done.
+    pub(super) fn read_blocks(at: BlockNo, count: usize) -> (Transfer, Vec<Arc<Buffer>>) {
+        let mut segments = Vec::with_capacity(count);
+        let mut blocks = Vec::with_capacity(count);
+        for _ in 0..count {
+            let mut block = Buffer::for_overwrite(1);
+            segments.push(libc::iovec { iov_base: block.as_mut_ptr().cast(), iov_len: block.len() });
+            blocks.push(Arc::new(block));
+        }
+        let transfer = Transfer {
+            operation: Operation::Read,
+            at,
+            position: at.byte_offset(),
+            segments,
+            next: 0,
+            _data: blocks.clone(),
+        };
+        (transfer, blocks)
     }
 
     pub(super) fn is_write(&self) -> bool {

@@ -11,8 +11,9 @@ use crate::FsOptions;
 use crate::inode::{Inode, InodeState};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 use syncline_device::Ticket;
 use syncline_format::BLOCK_BYTES;
 use syncline_format::item::Timestamp;
@@ -21,10 +22,20 @@ use syncline_format::item::Timestamp;
 const PAGES_PERCENT: usize = 60;
 /// Share of the page bound that pages may take which cannot be dropped.
 const PINNED_PERCENT: u64 = 60;
+/// The background writes while more than this share of the pages that cannot be dropped is dirty (11 MiB by default): early,
+/// so that a sync finds little left.
+const BACKGROUND_SHARE: u64 = 8;
+/// Calls of the background without any sync between them after which it no longer gives way.
+const QUIET_CALLS: u32 = 16;
+/// How long a writer waits for others to write before it looks whether it can do so itself.
+const PROGRESS_PATIENCE: Duration = Duration::from_millis(10);
 /// Fewest pages, whatever the memory bound says: one batch must always fit.
 const PAGES_MIN: u64 = 2048;
 /// Small files that were dirtied last; older ones are left to the background.
 const RECENT_MAX: usize = 256;
+
+/// Flights that can be given up for others; older ones have mostly landed.
+const AHEAD_NOTES_MAX: usize = 256;
 
 /// What a page counts as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -102,6 +113,8 @@ pub(super) struct Lists {
     /// Small files in the order in which they were dirtied or closed, newest last.
     pub(super) recent: VecDeque<Weak<Inode>>,
     pub(super) cached: VecDeque<Weak<Inode>>,
+    /// Files that were read ahead, oldest first.
+    pub(super) ahead: VecDeque<Weak<Inode>>,
     /// Committed data writes in flight: their files stay in memory, so that nobody reads the blocks too early.
     pub(super) in_flight: Vec<(Ticket, Arc<Inode>)>,
     /// When maintenance last forced the log.
@@ -123,9 +136,26 @@ pub(crate) struct Writeback {
     pub(super) account: Arc<PageAccount>,
     pub(super) pages_max: u64,
     pub(super) pinned_max: u64,
+    /// Pages of all flights.
+    pub(super) under_way: Arc<AtomicU64>,
     pub(super) lists: Mutex<Lists>,
     pub(super) relief: Mutex<Relief>,
     pub(super) relieved: Condvar,
+    /// Rounds of writeback that ended.
+    progress: Mutex<u64>,
+    progressed: Condvar,
+    /// Asks for [`Fs::maintain`](crate::Fs::maintain) now.
+    wake: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// It was asked for, and did not begin yet.
+    woken: AtomicBool,
+    /// Syncs that began.
+    pub(super) syncs: AtomicU64,
+    /// Of these, how many the background has seen, and how often in a row it saw no new one.
+    syncs_seen: AtomicU64,
+    quiet_calls: AtomicU32,
+    pub(super) gives_way: AtomicBool,
+    /// Writers that were slowed down since the background last looked.
+    pub(super) slowed: AtomicBool,
 }
 
 impl Writeback {
@@ -136,9 +166,70 @@ impl Writeback {
             account: Arc::default(),
             pages_max,
             pinned_max: pages_max * PINNED_PERCENT / 100,
+            under_way: Arc::default(),
             lists: Mutex::default(),
             relief: Mutex::default(),
             relieved: Condvar::new(),
+            progress: Mutex::default(),
+            progressed: Condvar::new(),
+            wake: OnceLock::new(),
+            woken: AtomicBool::new(false),
+            syncs: AtomicU64::new(0),
+            syncs_seen: AtomicU64::new(0),
+            quiet_calls: AtomicU32::new(QUIET_CALLS),
+            gives_way: AtomicBool::new(false),
+            slowed: AtomicBool::new(false),
+        }
+    }
+
+    /// Who is to be told that background work should begin.
+    pub(crate) fn on_demand(&self, wake: Box<dyn Fn() + Send + Sync>) {
+        // The first one stays; there is one thread for the background.
+        let _ = self.wake.set(wake);
+    }
+
+    /// Background work begins: demands from now on are new ones; decides whether it gives way.
+    pub(super) fn begin_background(&self) {
+        self.woken.store(false, Ordering::Relaxed);
+        let syncs = self.syncs.load(Ordering::Relaxed);
+        let quiet = match self.syncs_seen.swap(syncs, Ordering::Relaxed) == syncs {
+            true => self.quiet_calls.load(Ordering::Relaxed).saturating_add(1),
+            false => 0,
+        };
+        self.quiet_calls.store(quiet, Ordering::Relaxed);
+        let slowed = self.slowed.swap(false, Ordering::Relaxed);
+        self.gives_way.store(quiet < QUIET_CALLS && !slowed, Ordering::Relaxed);
+    }
+
+    /// Wakes the background once so many pages are dirty that it should write.
+    pub(super) fn demand_if_many_dirty(&self) {
+        if self.has_many_dirty()
+            && !self.woken.swap(true, Ordering::Relaxed)
+            && let Some(wake) = self.wake.get()
+        {
+            wake();
+        }
+    }
+
+    pub(super) fn has_many_dirty(&self) -> bool {
+        self.account.dirty() > self.pinned_max / BACKGROUND_SHARE
+    }
+
+    /// A round of writeback ended, or somebody who held a turn for one gave it up.
+    pub(super) fn note_progress(&self) {
+        *self.progress.lock() += 1;
+        self.progressed.notify_all();
+    }
+
+    pub(super) fn progress(&self) -> u64 {
+        *self.progress.lock()
+    }
+
+    /// Waits until progress was made since `seen`; not for long, because a turn may be held for other reasons.
+    pub(super) fn wait_for_progress(&self, seen: u64) {
+        let mut progress = self.progress.lock();
+        if *progress == seen {
+            self.progressed.wait_for(&mut progress, PROGRESS_PATIENCE);
         }
     }
 
@@ -180,6 +271,15 @@ impl Writeback {
         if lists.recent.len() > RECENT_MAX {
             // Its `in_recent` stays set until the next look at it; it was not synced for 256 files.
             lists.recent.pop_front();
+        }
+    }
+
+    /// Notes that something is under way ahead of the file's reader.
+    pub(super) fn note_ahead(&self, inode: &Arc<Inode>) {
+        let mut lists = self.lists.lock();
+        lists.ahead.push_back(Arc::downgrade(inode));
+        if lists.ahead.len() > AHEAD_NOTES_MAX {
+            lists.ahead.pop_front();
         }
     }
 

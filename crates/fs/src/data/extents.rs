@@ -114,6 +114,11 @@ impl ExtentMap {
         self.entries.range(range).map(|(&first, entry)| (first, &entry.item))
     }
 
+    /// Whether one extent holds pages on both sides of the border before `page`.
+    pub(super) fn reaches_across(&self, page: u64) -> bool {
+        self.find(page).is_some_and(|(first, _)| first < page)
+    }
+
     /// The block after the extent that ends closest before `page`: where its data would be contiguous.
     pub(super) fn near(&self, page: u64) -> Option<BlockNo> {
         let (_, entry) = self.entries.range(..page).next_back()?;

@@ -3,7 +3,9 @@
 //! The facade's thread calls [`Fs::maintain`] about every 100 ms; a program without threads calls it when it likes. It
 //! keeps C9: what is older than the commit interval is written and forced.
 
+use super::stream::Pace;
 use crate::{Fs, Result};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use syncline_format::BLOCK_BYTES;
 use syncline_format::item::Timestamp;
@@ -27,15 +29,20 @@ impl Fs {
         if self.store.is_read_only() || self.store.failure().is_some() {
             return Ok(false);
         }
+        self.writeback.begin_background();
         self.writeback.release_in_flight();
         let mut more = true;
         let mut aged = false;
-        for _ in 0..budget.max(1) {
+        let mut left = budget.max(1);
+        let pace = if self.gives_way() { Pace::YIELDING } else { Pace::BACKGROUND };
+        while left > 0 {
+            // A piece at a time, so that the caller can pause.
+            left = if self.gives_way() { 0 } else { left.saturating_sub(pace.rounds()) };
             let due = self.has_aged(now);
-            more = (due || self.has_many_dirty()) && self.write_oldest(false)?;
+            more = (due || self.writeback.has_many_dirty()) && self.write_oldest(false, pace)?;
             aged |= due;
             if !more {
-                more = self.must_destage(now) && self.write_oldest(true)?;
+                more = self.must_destage(now) && self.write_oldest(true, pace)?;
             }
             if !more {
                 break;
@@ -54,8 +61,16 @@ impl Fs {
         oldest.is_some_and(|oldest| since(now, oldest.since) >= self.options.commit_interval)
     }
 
-    fn has_many_dirty(&self) -> bool {
-        self.writeback.account.dirty() > self.writeback.pinned_max / 4
+    /// Whether background work should be done in small pieces with pauses between them: somebody synced a short while
+    /// before the last call of [`Fs::maintain`], and no writer waited for memory then.
+    pub fn gives_way(&self) -> bool {
+        self.writeback.gives_way.load(Ordering::Relaxed)
+    }
+
+    /// `wake` is called, on the thread of a writer, when so much is dirty that [`Fs::maintain`] should be called without
+    /// further delay. Only the first one given counts.
+    pub fn on_demand(&self, wake: Box<dyn Fn() + Send + Sync>) {
+        self.writeback.on_demand(wake);
     }
 
     fn must_destage(&self, now: Timestamp) -> bool {

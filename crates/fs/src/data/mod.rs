@@ -11,7 +11,8 @@
 //! found stay as they are, and the file's identity and truncation count cannot change between the choice of pages and
 //! the commit: that is how rule R6 is kept, and a sync that has the turn knows that what others were writing is logged.
 //! A page that is written to while its content is in flight is copied (`Arc::make_mut`), keeps its older content in the
-//! batch, and stays dirty: no image of the newer content can exist, because logging one takes the turn as well.
+//! batch, and stays dirty: no image of the newer content can exist, because logging one takes the turn as well. The one
+//! exception: while a round destages a file, a sync logs images of other pages than the round's without the turn.
 //!
 //! # Locks, outermost first
 //!
@@ -32,6 +33,7 @@ mod admit;
 mod allocate;
 mod evict;
 mod extents;
+mod flight;
 mod maintain;
 mod pages;
 mod piggyback;
@@ -39,6 +41,7 @@ mod read;
 mod recovery;
 mod round;
 mod seek;
+mod stream;
 mod sync;
 mod truncate;
 mod write;

@@ -6,8 +6,9 @@
 //! these states updates the counters here and in the global [`PageAccount`] together.
 
 use super::account::{PageAccount, Standing};
+use super::flight::Flight;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use syncline_device::{Buffer, Ticket};
@@ -75,10 +76,12 @@ impl PageSlot {
 /// Sequential reading, as seen by cache misses.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct ReadAhead {
-    /// The page after the last fetch.
+    /// The page after the last one that was wanted.
     pub(super) next: u64,
-    /// Pages to fetch at once if the next miss is there.
+    /// Pages to have under way ahead of it.
     pub(super) window: u64,
+    /// Everything before this page was asked for.
+    pub(super) until: u64,
 }
 
 /// Content of one file, as far as it is in memory.
@@ -86,8 +89,8 @@ pub(crate) struct FileData {
     /// See the module `data`.
     turn: Arc<Mutex<()>>,
     slots: BTreeMap<u64, PageSlot>,
-    /// Dirty pages of `slots`.
-    dirty: u64,
+    /// Dirty pages of `slots`, so that a sync does not look at all that are cached.
+    dirty: BTreeSet<u64>,
     /// Logged pages of `slots`.
     logged: u64,
     /// Pages of `slots` whose newest content is not logged: dirty, or on the way.
@@ -101,6 +104,10 @@ pub(crate) struct FileData {
     /// A truncation that is not finished: stored extents from this page on are to be freed before any new data goes there.
     pub(super) truncating_from: Option<u64>,
     pub(super) read_ahead: ReadAhead,
+    /// Pages on their way into memory.
+    pub(super) flights: Vec<Arc<Flight>>,
+    /// Rounds under way that destage pages of this file; one of them has the turn then.
+    pub(super) destaging: u32,
     /// Position in `Lists::dirty`.
     pub(super) dirty_since: Option<u64>,
     /// Position in `Lists::logged`.
@@ -121,7 +128,7 @@ impl FileData {
         FileData {
             turn: Arc::default(),
             slots: BTreeMap::new(),
-            dirty: 0,
+            dirty: BTreeSet::new(),
             logged: 0,
             unlogged: 0,
             reservation: None,
@@ -129,6 +136,8 @@ impl FileData {
             extent_changes: 0,
             truncating_from: None,
             read_ahead: ReadAhead::default(),
+            flights: Vec::new(),
+            destaging: 0,
             dirty_since: None,
             logged_since: None,
             in_clock: false,
@@ -159,7 +168,7 @@ impl FileData {
     }
 
     pub(super) fn dirty_pages(&self) -> u64 {
-        self.dirty
+        self.dirty.len() as u64
     }
 
     pub(super) fn logged_pages(&self) -> u64 {
@@ -180,13 +189,31 @@ impl FileData {
         self.slots.range(pages).map(|(&page, slot)| (page, slot))
     }
 
+    /// Dirty pages of the range, ascending.
+    pub(super) fn dirty_range(&self, pages: std::ops::Range<u64>) -> impl Iterator<Item = (u64, &PageSlot)> {
+        let pages = if pages.start < pages.end { pages } else { 0..0 };
+        self.dirty.range(pages).map(|page| (*page, self.slots.get(page).expect("dirty pages are cached")))
+    }
+
+    /// Whether all that is newer than what is logged can be logged as images while a round destages the file: the round
+    /// takes none of it along, so it will not drop those images.
+    pub(super) fn is_apart_from_destaging(&self) -> bool {
+        self.destaging > 0
+            && self.unlogged == self.dirty_pages()
+            && self.dirty_range(0..u64::MAX).all(|(_, slot)| !slot.writing)
+    }
+
     /// Changes a page's state; the counters follow. The page must be cached.
     pub(super) fn update<R>(&mut self, page: u64, change: impl FnOnce(&mut PageSlot) -> R) -> R {
         let slot = self.slots.get_mut(&page).expect("only cached pages are updated");
         let before = slot.standing();
         let result = change(slot);
         let after = slot.standing();
-        self.dirty = self.dirty + u64::from(after.dirty) - u64::from(before.dirty);
+        match (before.dirty, after.dirty) {
+            (false, true) => drop(self.dirty.insert(page)),
+            (true, false) => drop(self.dirty.remove(&page)),
+            _ => {}
+        }
         self.logged = self.logged + u64::from(after.logged) - u64::from(before.logged);
         self.unlogged = self.unlogged + u64::from(after.unlogged) - u64::from(before.unlogged);
         let account = self.account.as_ref().expect("a file with pages has an account");

@@ -52,7 +52,7 @@ impl Fs {
     /// Logs a file's dirty pages as images, if that is possible without waiting and fits into `room`.
     fn take_along(&self, inode: &Arc<Inode>, room: usize) -> Taken {
         let Some(turn) = inode.state.try_read().map(|state| state.data.turn()) else { return Taken::Later };
-        let Some(turn) = turn.try_lock_arc() else { return Taken::Later };
+        let Some(_turn) = turn.try_lock_arc() else { return Taken::Later };
         let Some(mut state) = inode.state.try_write() else { return Taken::Later };
         let dirty = state.data.dirty_pages();
         let small = state.item.size <= IMAGE_PAGES_MAX * PAGE_BYTES;
@@ -65,7 +65,7 @@ impl Fs {
             return Taken::Later;
         }
         let Ok(permit) = self.store.admit(Class::Normal, image_estimate(dirty)) else { return Taken::Stop };
-        match self.commit_images(inode, &mut state, &turn, permit) {
+        match self.commit_images(inode, &mut state, permit) {
             Ok(bytes) => {
                 state.data.piggybacked = true;
                 Taken::Bytes(bytes)

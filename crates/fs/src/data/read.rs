@@ -5,24 +5,21 @@
 //! again. After a few tries the fetch takes the file's turn, under which extents stay as they are.
 
 use super::extents::ExtentMap;
+use super::flight::Plan;
 use super::pages::{PAGE_BYTES, pages_of};
 use super::round::Turn;
-use crate::inode::Inode;
+use crate::inode::{Inode, InodeState};
 use crate::{Error, Fs, Result};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use syncline_device::{Buffer, ReadRequest};
+use syncline_device::{Buffer, Reading};
 use syncline_format::item::ExtentContent;
 use syncline_format::{BLOCK_BYTES, BlockNo, checksum};
 
-/// Most pages fetched at once, and the largest read-ahead: 2 MiB.
-const FETCH_PAGES_MAX: u64 = 512;
-/// Pages that the first sequential miss fetches: 128 KiB.
-const READ_AHEAD_PAGES_MIN: u64 = 32;
-/// Pages of one device read: 512 KiB.
-const READ_PAGES_MAX: u64 = 128;
+/// Pages of one device read: 1 MiB.
+const READ_PAGES_MAX: u64 = 256;
 /// Fetches without the turn before the turn is taken.
 const TRIES: u32 = 3;
 
@@ -35,7 +32,13 @@ pub(super) struct Fetched {
     pub(super) changes: u64,
 }
 
-/// Verified pages of one device read, or what is to become them.
+/// Pages that were cached when a fetch began.
+pub(super) type Held = BTreeMap<u64, Arc<Buffer>>;
+
+/// Reads under way.
+pub(super) struct Reads(Vec<(Wanted, Reading)>);
+
+/// What one device read is to bring.
 struct Wanted {
     page: u64,
     block: BlockNo,
@@ -53,32 +56,20 @@ impl Fs {
             let Some(miss) = miss else { break };
             let position = offset + done as u64;
             let end = pages_of(offset.saturating_add(into.len() as u64));
-            let Some(pages) = self.plan_fetch(inode, miss..end.max(miss + 1)) else { continue };
-            let fetched = self.fetch(inode, pages, None)?;
+            let wanted = miss..end.max(miss + 1);
+            let fetched = match self.plan_read(inode, wanted.clone()) {
+                Plan::Cached => continue,
+                Plan::Fetch(pages) => self.fetch(inode, pages, None)?,
+                Plan::Land(flight) => match self.land(inode, &flight) {
+                    Some(fetched) => fetched,
+                    None if inode.state.read().data.get(miss).is_some() => continue,
+                    None => self.fetch(inode, miss..wanted.end.min(flight.pages.end), None)?,
+                },
+            };
             done += copy_fetched(inode, &fetched, position, &mut into[done..]);
             self.shrink_cache();
         }
         Ok(done)
-    }
-
-    /// What to fetch for a miss at the start of `wanted`: more than that when reading is sequential, nothing that is
-    /// cached. `None` if the page is cached by now.
-    fn plan_fetch(&self, inode: &Arc<Inode>, wanted: Range<u64>) -> Option<Range<u64>> {
-        let mut state = inode.state.write();
-        let size_pages = pages_of(state.item.size);
-        let data = &mut state.data;
-        let window = if wanted.start == data.read_ahead.next && wanted.start > 0 || wanted.start == 0 {
-            (data.read_ahead.window * 2).clamp(READ_AHEAD_PAGES_MIN, FETCH_PAGES_MAX)
-        } else {
-            0
-        };
-        let end = wanted.end.max(wanted.start + window).min(wanted.start + FETCH_PAGES_MAX);
-        let end = end.min(size_pages.max(wanted.start + 1));
-        let cached = data.range(wanted.start..end).next().map(|(page, _)| page);
-        let end = cached.unwrap_or(end);
-        data.read_ahead.window = window;
-        data.read_ahead.next = end;
-        (end > wanted.start).then_some(wanted.start..end)
     }
 
     /// Brings pages into the cache that are not there; holes are not cached. `turn`: the caller has the file's turn.
@@ -96,12 +87,11 @@ impl Fs {
             let (changes, held) = {
                 let data = &inode.state.read().data;
                 let held = data.range(pages.clone()).map(|(page, slot)| (page, slot.page.clone()));
-                (data.extent_changes, held.collect::<BTreeMap<_, _>>())
+                (data.extent_changes, held.collect::<Held>())
             };
-            let map = ExtentMap::load(self, inode.number, pages.clone())?;
             // What is cached is not read: its data may still be on its way to the device.
-            let wanted = wanted(&map, pages.clone(), &held);
-            let read = self.read_verified(inode, &wanted);
+            let reads = self.start_reads(inode, pages.clone(), &held)?;
+            let read = self.finish_reads(inode, reads);
             let mut state = inode.state.write();
             if state.data.extent_changes != changes {
                 drop(state);
@@ -111,38 +101,57 @@ impl Fs {
                 }
                 continue;
             }
-            let read = read?;
-            let data = &mut state.data;
-            for (wanted, buffers) in wanted.iter().zip(read) {
-                for (page, buffer) in (wanted.page..).zip(buffers) {
-                    if data.get(page).is_none() {
-                        data.insert_clean(&self.writeback.account, page, buffer);
-                    }
-                }
-            }
-            let cached = |page| data.get(page).map(|slot| &slot.page).or_else(|| held.get(&page)).cloned();
-            let cached = pages.clone().map(cached).collect();
-            self.writeback.relist(inode, &mut state, self.clock.now());
-            return Ok(Fetched { first: pages.start, pages: cached, changes });
+            let fetched = self.keep_pages(inode, &mut state, pages, &held, read?);
+            return Ok(Fetched { changes, ..fetched });
         }
     }
 
-    fn read_verified(&self, inode: &Arc<Inode>, wanted: &[Wanted]) -> Result<Vec<Vec<Arc<Buffer>>>> {
-        let mut buffers: Vec<Buffer> =
-            wanted.iter().map(|wanted| Buffer::zeroed(wanted.checksums.len())).collect();
-        let mut requests: Vec<ReadRequest<'_>> = wanted
-            .iter()
-            .zip(&mut buffers)
-            .map(|(wanted, buffer)| ReadRequest { at: wanted.block, into: buffer })
-            .collect();
-        match &mut requests[..] {
-            [] => {}
-            [one] => self.store.device().read(one.at, one.into)?,
-            many => self.store.device().read_many(many)?,
+    /// Puts pages that were read into the cache, but for those that are there; holes are not cached. Returns what is
+    /// there then.
+    pub(super) fn keep_pages(
+        &self,
+        inode: &Arc<Inode>,
+        state: &mut InodeState,
+        pages: Range<u64>,
+        held: &Held,
+        read: Vec<(u64, Vec<Arc<Buffer>>)>,
+    ) -> Fetched {
+        let data = &mut state.data;
+        for (first, buffers) in read {
+            for (page, buffer) in (first..).zip(buffers) {
+                if data.get(page).is_none() {
+                    data.insert_clean(&self.writeback.account, page, buffer);
+                }
+            }
         }
-        let mut read = Vec::with_capacity(wanted.len());
-        for (wanted, buffer) in wanted.iter().zip(buffers) {
-            for (index, bytes) in buffer.chunks_exact(BLOCK_BYTES).enumerate() {
+        let mut there = vec![None; (pages.end - pages.start) as usize];
+        let cached = data.range(pages.clone()).map(|(page, slot)| (page, &slot.page));
+        for (page, buffer) in held.iter().map(|(&page, buffer)| (page, buffer)).chain(cached) {
+            there[(page - pages.start) as usize] = Some(buffer.clone());
+        }
+        let changes = data.extent_changes;
+        self.writeback.relist(inode, state, self.clock.now());
+        Fetched { first: pages.start, pages: there, changes }
+    }
+
+    /// Looks up where the pages are stored, but for those held, and starts reading them.
+    pub(super) fn start_reads(&self, inode: &Inode, pages: Range<u64>, held: &Held) -> Result<Reads> {
+        let map = ExtentMap::load(self, inode.number, pages.clone())?;
+        let device = self.store.device();
+        let start = |wanted: Wanted| {
+            let reading = device.submit_read(wanted.block, wanted.checksums.len());
+            (wanted, reading)
+        };
+        Ok(Reads(wanted(&map, pages, held).into_iter().map(start).collect()))
+    }
+
+    /// Waits for reads, and verifies what they brought: the first page of each, and its pages.
+    pub(super) fn finish_reads(&self, inode: &Inode, reads: Reads) -> Result<Vec<(u64, Vec<Arc<Buffer>>)>> {
+        let mut read = Vec::with_capacity(reads.0.len());
+        for (wanted, reading) in reads.0 {
+            self.store.device().wait(reading.ticket())?;
+            let buffers = reading.into_blocks()?;
+            for (index, bytes) in buffers.iter().enumerate() {
                 if checksum(bytes) != wanted.checksums[index] {
                     return Err(Error::Checksum {
                         object: inode.number,
@@ -151,11 +160,7 @@ impl Fs {
                     });
                 }
             }
-            read.push(if wanted.checksums.len() == 1 {
-                vec![Arc::new(buffer)]
-            } else {
-                buffer.chunks_exact(BLOCK_BYTES).map(|bytes| Arc::new(Buffer::from_bytes(bytes))).collect()
-            });
+            read.push((wanted.page, buffers));
         }
         Ok(read)
     }
@@ -163,7 +168,7 @@ impl Fs {
 
 /// The device reads that bring the written pages of the range, without those that are held: extents that follow one
 /// another on the device are read together.
-fn wanted(map: &ExtentMap, pages: Range<u64>, held: &BTreeMap<u64, Arc<Buffer>>) -> Vec<Wanted> {
+fn wanted(map: &ExtentMap, pages: Range<u64>, held: &Held) -> Vec<Wanted> {
     let mut reads: Vec<Wanted> = Vec::new();
     for (first, item) in map.overlapping(pages.clone()) {
         let ExtentContent::Written(checksums) = &item.content else { continue };

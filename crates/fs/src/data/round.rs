@@ -7,11 +7,12 @@
 //! and committing.
 
 use super::extents::{Cost, DROP_COST, ExtentMap, is_unwritten, put_cost};
-use super::pages::{FileData, PAGE_BYTES};
+use super::pages::{FileData, PAGE_BYTES, PageSlot};
 use crate::inode::{Inode, InodeState};
 use crate::{Fs, Result};
 use parking_lot::{ArcMutexGuard, RawMutex, RwLockWriteGuard};
 use std::ops::Range;
+use std::rc::Rc;
 use std::sync::Arc;
 use syncline_device::{Buffer, Ticket};
 use syncline_format::batch::{BATCH_HEADER_BYTES, PUT_OVERHEAD_BYTES, SPACE_OP_BYTES};
@@ -46,6 +47,15 @@ impl Select {
 
     pub(super) fn logged() -> Select {
         Select { pages: 0..u64::MAX, logged: true }
+    }
+
+    /// The pages it takes, ascending.
+    fn of<'a>(&self, data: &'a FileData) -> Box<dyn Iterator<Item = (u64, &'a PageSlot)> + 'a> {
+        if self.logged {
+            Box::new(data.range(self.pages.clone()).filter(|(_, slot)| slot.dirty || slot.logged))
+        } else {
+            Box::new(data.dirty_range(self.pages.clone()))
+        }
     }
 }
 
@@ -86,6 +96,8 @@ struct Piece {
 /// A file's share of a round.
 struct Part {
     inode: Arc<Inode>,
+    /// Counted in `FileData::destaging`.
+    destages: bool,
     /// Ascending. Pages beyond those planned are put back.
     chosen: Vec<Chosen>,
     pieces: Vec<Piece>,
@@ -98,7 +110,34 @@ struct Part {
     blocks_put: u64,
     /// First page that was selected, but left for another round.
     rest: Option<u64>,
-    _turn: Turn,
+    /// Shared by the rounds of a stream.
+    _turn: Rc<Turn>,
+}
+
+/// Parts whose data is being written, and the right to log them.
+pub(super) struct Round {
+    parts: Vec<Part>,
+    permit: Permit,
+    tickets: Vec<(Ticket, u64)>,
+}
+
+/// What a round of a stream starts with.
+pub(super) struct Start<'a> {
+    pub(super) inode: &'a Arc<Inode>,
+    pub(super) select: &'a Select,
+    pub(super) pages_max: u64,
+    pub(super) turn: Rc<Turn>,
+    /// The last of the rounds in flight.
+    pub(super) behind: Option<&'a Round>,
+}
+
+/// What came of starting a round.
+pub(super) enum Started {
+    /// Its data is being written; the first page that is left.
+    Round(Round, Option<u64>),
+    /// Rounds in flight have to be settled before.
+    Blocked,
+    Nothing,
 }
 
 /// What a round did.
@@ -113,10 +152,7 @@ pub(super) struct Outcome {
 pub(super) fn gauge(data: &FileData, select: &Select) -> Gauge {
     let mut gauge = Gauge::default();
     let mut next = None;
-    for (page, slot) in data.range(select.pages.clone()) {
-        if !(slot.dirty || select.logged && slot.logged) {
-            continue;
-        }
+    for (page, _) in select.of(data) {
         gauge.pages += 1;
         gauge.pieces += u64::from(next != Some(page));
         next = Some(page + 1);
@@ -153,14 +189,14 @@ impl Fs {
                 outcome.rest.push(Some(select.pages.start));
                 continue;
             };
-            let Some(mut part) = self.choose(inode, select, pages_left, turn) else {
+            let Some(mut part) = self.choose(inode, select, pages_left, Rc::new(turn)) else {
                 outcome.rest.push(None);
                 continue;
             };
             left = Cost { bytes: left.bytes - INODE_COST.bytes, items: left.items - INODE_COST.items };
             pages_left -= part.chosen.len() as u64;
             let near = parts.last().and_then(|part: &Part| part.next_block());
-            result = self.plan(&mut part, &mut left, near);
+            result = self.plan(&mut part, &mut left, near, 0);
             outcome.rest.push(part.rest);
             parts.push(part);
         }
@@ -177,7 +213,7 @@ impl Fs {
     }
 
     /// Takes the selected pages of a file, at most `pages_max`; `None` if there is nothing to log for it.
-    fn choose(&self, inode: &Arc<Inode>, select: &Select, pages_max: u64, turn: Turn) -> Option<Part> {
+    fn choose(&self, inode: &Arc<Inode>, select: &Select, pages_max: u64, turn: Rc<Turn>) -> Option<Part> {
         let mut state = inode.state.write();
         if state.gone {
             // Its content is removed by whoever takes the turn next.
@@ -203,11 +239,13 @@ impl Fs {
                 slot.writing = true;
             });
         }
+        state.data.destaging += u32::from(select.logged);
         drop(state);
         let chosen =
             pages.into_iter().map(|(page, buffer)| Chosen { page, buffer, checksum: 0, ticket: None });
         Some(Part {
             inode: inode.clone(),
+            destages: select.logged,
             chosen: chosen.collect(),
             pieces: Vec::new(),
             covered,
@@ -220,7 +258,7 @@ impl Fs {
         })
     }
 
-    fn estimate(&self, files: &[(Arc<Inode>, Select)]) -> Estimate {
+    pub(super) fn estimate(&self, files: &[(Arc<Inode>, Select)]) -> Estimate {
         let mut bytes = BATCH_HEADER_BYTES;
         let mut items = 4;
         for (inode, select) in files {
@@ -232,12 +270,17 @@ impl Fs {
         Estimate { bytes, items: items.min(ITEMS_MAX), images: 0 }
     }
 
-    /// Finds blocks for the chosen pages, as far as the batch has room for what that changes.
-    fn plan(&self, part: &mut Part, left: &mut Cost, near: Option<BlockNo>) -> Result<()> {
+    /// Finds blocks for the chosen pages, as far as the batch has room for what that changes: none if an extent reaches
+    /// across `unsettled`, before which rounds in flight are going to change the extents.
+    fn plan(&self, part: &mut Part, left: &mut Cost, near: Option<BlockNo>, unsettled: u64) -> Result<()> {
         let (Some(first), Some(last)) = (part.chosen.first(), part.chosen.last()) else { return Ok(()) };
         let (first, last) = (first.page, last.page);
         let mut map = ExtentMap::load(self, part.inode.number, first..last + 1)?;
-        let mut near = map.near(first).or(near);
+        if map.reaches_across(unsettled) {
+            self.leave_out(part, 0);
+            return Ok(());
+        }
+        let mut near = if unsettled > 0 { near.or(map.near(first)) } else { map.near(first).or(near) };
         let mut spare: Option<Run> = None;
         let mut index = 0;
         while index < part.chosen.len() {
@@ -327,20 +370,66 @@ impl Fs {
             }
         }
         if !in_flight {
-            // All of them, also after an error: blocks in flight must not be given back (R8).
-            let results: Vec<_> =
-                tickets.iter().map(|(ticket, _)| self.store.device().wait(ticket)).collect();
-            if let Some(error) = results.into_iter().find_map(|result| result.err()) {
-                // The sync that needs this data fails, and all later ones (C8).
-                self.store.fail(error.clone());
-                return Err(error.into());
-            }
+            self.complete(&tickets)?;
         }
         let result = self.commit_parts(parts, permit, batch, &tickets);
         if result.is_err() && in_flight {
             tickets.iter().for_each(|(ticket, _)| drop(self.store.device().wait(ticket)));
         }
         result
+    }
+
+    /// Waits for data writes: for all of them, also after an error, since blocks in flight must not be given back (R8).
+    fn complete(&self, tickets: &[(Ticket, u64)]) -> Result<()> {
+        let results: Vec<_> = tickets.iter().map(|(ticket, _)| self.store.device().wait(ticket)).collect();
+        match results.into_iter().find_map(|result| result.err()) {
+            None => Ok(()),
+            Some(error) => {
+                // The sync that needs this data fails, and all later ones (C8).
+                self.store.fail(error.clone());
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Starts a round of one file's pages from `select.pages.start` on, within the permit for `cost`. Of its extents
+    /// those before page `unsettled` are not settled yet. Gives the permit back if there is nothing to log now.
+    pub(super) fn start_round(&self, start: Start<'_>, permit: Permit, cost: Cost) -> Result<Started> {
+        let Start { inode, select, pages_max, turn, behind } = start;
+        let Some(mut part) = self.choose(inode, select, pages_max, turn) else { return Ok(Started::Nothing) };
+        let mut left = Cost { bytes: cost.bytes - INODE_COST.bytes, items: cost.items - INODE_COST.items };
+        let near = behind.and_then(|round| round.parts[0].next_block());
+        let unsettled = behind.map_or(0, |round| round.parts[0].end());
+        if let Err(error) = self.plan(&mut part, &mut left, near, unsettled) {
+            self.undo(part);
+            return Err(error);
+        }
+        if part.chosen.is_empty() && part.rest.is_some() {
+            self.undo(part);
+            return Ok(Started::Blocked);
+        }
+        let rest = part.rest;
+        let mut parts = vec![part];
+        let tickets = self.submit(&mut parts);
+        Ok(Started::Round(Round { parts, permit, tickets }, rest))
+    }
+
+    /// Waits for a round's data and logs it.
+    pub(super) fn finish_round(&self, mut round: Round) -> Result<Option<Lsn>> {
+        let complete = self.complete(&round.tickets);
+        let result = complete
+            .and_then(|()| self.commit_parts(&mut round.parts, round.permit, Batch::new(), &round.tickets));
+        if result.is_err() {
+            round.parts.into_iter().for_each(|part| self.undo(part));
+        }
+        result
+    }
+
+    /// Waits for a round's data and takes the round back.
+    pub(super) fn undo_round(&self, round: Round) {
+        // An error of its own latches the volume as well.
+        let _ = self.complete(&round.tickets);
+        round.parts.into_iter().for_each(|part| self.undo(part));
     }
 
     /// Starts the data writes, as few and as large as the blocks' places allow.
@@ -395,6 +484,9 @@ impl Fs {
             items.push(item);
         }
         if batch.is_empty() {
+            for (part, state) in parts.iter().zip(&mut states) {
+                state.data.destaging -= u32::from(part.destages);
+            }
             return Ok(None);
         }
         let lsn = self.store.commit(permit, batch)?;
@@ -423,6 +515,7 @@ impl Fs {
         for chosen in part.chosen.drain(..) {
             unchoose(&mut state.data, chosen.page, &mut part.pool);
         }
+        state.data.destaging -= u32::from(part.destages);
         self.writeback.relist(&part.inode, &mut state, self.clock.now());
     }
 }
@@ -432,10 +525,7 @@ type Pages = Vec<(u64, Arc<Buffer>)>;
 /// The selected pages, and the first one that is more than `pages_max`.
 fn select_pages(data: &FileData, select: &Select, pages_max: u64) -> (Pages, Option<u64>) {
     let mut pages = Vec::new();
-    for (page, slot) in data.range(select.pages.clone()) {
-        if !(slot.dirty || select.logged && slot.logged) {
-            continue;
-        }
+    for (page, slot) in select.of(data) {
         if pages.len() as u64 == pages_max {
             return (pages, Some(page));
         }
@@ -449,8 +539,8 @@ fn select_pages(data: &FileData, select: &Select, pages_max: u64) -> (Pages, Opt
 fn covered_by(state: &InodeState, chosen: &Pages) -> u64 {
     let covered = state.data.covered;
     let is_chosen = |page: u64| chosen.binary_search_by_key(&page, |&(page, _)| page).is_ok();
-    let behind = state.data.range(covered / PAGE_BYTES..u64::MAX);
-    let unlogged = behind.filter(|&(page, slot)| slot.dirty && !is_chosen(page)).map(|(page, _)| page).next();
+    let mut behind = state.data.dirty_range(covered / PAGE_BYTES..u64::MAX).map(|(page, _)| page);
+    let unlogged = behind.find(|&page| !is_chosen(page));
     let limit = unlogged.map_or(u64::MAX, |page| page.saturating_mul(PAGE_BYTES));
     covered.max(state.item.size.min(limit))
 }
@@ -502,6 +592,11 @@ fn fit(map: &ExtentMap, page: u64, pages: u64, left: Cost) -> Option<(u64, Cost,
 }
 
 impl Part {
+    /// The page behind the last one chosen.
+    fn end(&self) -> u64 {
+        self.chosen.last().map_or(0, |chosen| chosen.page + 1)
+    }
+
     /// The block behind the last one planned.
     fn next_block(&self) -> Option<BlockNo> {
         let piece = self.pieces.iter().rev().find(|piece| !piece.in_place)?;
@@ -535,6 +630,7 @@ impl Part {
                 slot.in_flight = chosen.ticket.clone().filter(|ticket| !ticket.is_complete());
             });
         }
+        data.destaging -= u32::from(self.destages);
         if !self.chosen.is_empty() {
             data.extent_changes += 1;
         }

@@ -6,10 +6,12 @@
 
 use super::SyncScope;
 use super::pages::pages_of;
-use super::round::{Select, Turn, gauge};
+use super::round::{Select, gauge};
+use super::stream::{Pace, STREAM_PAGES_MIN};
 use crate::inode::{Inode, InodeState};
 use crate::{Fs, Result};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use syncline_format::Key;
 use syncline_format::batch::{BATCH_HEADER_BYTES, IMAGE_OVERHEAD_BYTES, PUT_OVERHEAD_BYTES};
 use syncline_format::item::INODE_BYTES;
@@ -63,6 +65,7 @@ impl Fs {
     fn sync_point(&self, inode: &Arc<Inode>, scope: SyncScope) -> Result<Lsn> {
         // Later syncs keep failing, also of files that were not touched since (C8).
         self.check_failure()?;
+        self.writeback.syncs.fetch_add(1, Ordering::Relaxed);
         self.commit_file(inode, scope)?;
         Ok(self.store.last_lsn())
     }
@@ -89,8 +92,12 @@ impl Fs {
         let mut cursor = 0;
         loop {
             let select = Select { pages: cursor..pages, logged: false };
-            let outcome = self.write_out(Class::Normal, &[(inode.clone(), select)], false)?;
-            match outcome.rest[0] {
+            let rest = if dirty >= STREAM_PAGES_MIN {
+                self.stream_out(Class::Normal, inode, select, Pace::FULL)?
+            } else {
+                self.write_out(Class::Normal, &[(inode.clone(), select)], false)?.rest[0]
+            };
+            match rest {
                 Some(rest) => cursor = rest,
                 None => return Ok(()),
             }
@@ -109,29 +116,36 @@ impl Fs {
             }
             Err(error) => return Err(error.into()),
         };
-        let turn = inode.lock_turn();
-        let mut state = inode.state.write();
-        if state.gone {
-            return Ok(true);
+        let mut turn = None;
+        loop {
+            let mut state = inode.state.write();
+            if state.gone {
+                return Ok(true);
+            }
+            if state.data.dirty_pages() > pages {
+                return Ok(false);
+            }
+            // A sync does not wait until older pages of the file are destaged.
+            if turn.is_some() || state.data.is_apart_from_destaging() {
+                self.commit_images(inode, &mut state, permit)?;
+                return Ok(true);
+            }
+            drop(state);
+            turn = Some(inode.lock_turn());
         }
-        if state.data.dirty_pages() > pages {
-            return Ok(false);
-        }
-        self.commit_images(inode, &mut state, &turn, permit)?;
-        Ok(true)
     }
 
-    /// Logs all dirty pages of a file, within the permit's estimate; returns the batch's bytes. The caller has the turn.
+    /// Logs all dirty pages of a file, within the permit's estimate; returns the batch's bytes. The caller has the turn, or
+    /// the pages are apart from what whoever has it destages.
     pub(super) fn commit_images(
         &self,
         inode: &Arc<Inode>,
         state: &mut InodeState,
-        _turn: &Turn,
         permit: Permit,
     ) -> Result<usize> {
         let mut batch = Batch::new();
         let mut logged = Vec::new();
-        for (page, slot) in state.data.range(0..u64::MAX).filter(|(_, slot)| slot.dirty) {
+        for (page, slot) in state.data.dirty_range(0..u64::MAX) {
             batch.image(inode.number, page, &slot.page);
             logged.push(page);
         }
@@ -184,14 +198,31 @@ impl Fs {
         while !queue.is_empty() {
             let count = pack(queue.iter());
             let group: Vec<_> = queue.drain(..count).collect();
-            let outcome = self.write_out(class, &group, true)?;
-            for ((inode, select), rest) in group.into_iter().zip(outcome.rest).rev() {
+            let rests = self.write_group(class, &group, Pace::FULL)?;
+            for ((inode, select), rest) in group.into_iter().zip(rests).rev() {
                 if let Some(rest) = rest {
                     queue.push_front((inode, Select { pages: rest..select.pages.end, ..select }));
                 }
             }
         }
         Ok(())
+    }
+}
+
+impl Fs {
+    /// Writes out a group of files that was packed, or as much of it as the pace allows; returns what is left of each.
+    pub(super) fn write_group(
+        &self,
+        class: Class,
+        group: &[(Arc<Inode>, Select)],
+        pace: Pace,
+    ) -> Result<Vec<Option<u64>>> {
+        match group {
+            [(inode, select)] if gauge(&inode.state.read().data, select).pages >= STREAM_PAGES_MIN => {
+                Ok(vec![self.stream_out(class, inode, select.clone(), pace)?])
+            }
+            group => Ok(self.write_out(class, group, true)?.rest),
+        }
     }
 }
 

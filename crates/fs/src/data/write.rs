@@ -9,6 +9,7 @@ use super::extents::{ExtentMap, is_unwritten};
 use super::pages::{FileData, PAGE_BYTES, pages_of};
 use super::read::Fetched;
 use super::round::{Select, Turn};
+use super::stream::Pace;
 use super::sync::{IMAGE_PAGES_MAX, pack};
 use crate::inode::{Inode, InodeState};
 use crate::{Error, Fs, Result};
@@ -24,6 +25,8 @@ use syncline_store::{Class, Reservation};
 const CHUNK_BYTES_MAX: usize = 4 << 20;
 /// Rounds that a writer does for others at most before it goes on.
 const THROTTLE_ROUNDS_MAX: u32 = 64;
+/// Waits for rounds of others (of up to 10 ms each) before a writer goes on all the same: somebody is stuck then.
+const THROTTLE_WAITS_MAX: u32 = 3000;
 /// Files considered when a group is picked for writeback.
 const PICK_FILES_MAX: usize = 64;
 
@@ -138,6 +141,7 @@ impl Fs {
             adjust(&mut state.item);
             self.copy_in(inode, &mut state, &span, &data[..span.len], &partial, reservation.as_mut());
             drop(state);
+            self.writeback.demand_if_many_dirty();
             self.shrink_cache();
             return Ok((span.offset, span.len));
         }
@@ -195,47 +199,66 @@ impl Fs {
         }
     }
 
-    /// Slows a writer down while too many pages wait to be written, by making it write some.
+    /// Slows a writer down while too many pages wait to be written: it writes some itself, or, while others do that
+    /// already, waits for them once the bound is reached.
     fn throttle(&self) -> Result<()> {
         let writeback = &self.writeback;
-        for _ in 0..THROTTLE_ROUNDS_MAX {
-            let pinned = writeback.account.pinned();
-            if pinned <= writeback.pinned_max / 4 * 3 {
+        let (mut rounds, mut waits) = (0, 0);
+        while rounds < THROTTLE_ROUNDS_MAX && waits < THROTTLE_WAITS_MAX {
+            if writeback.account.pinned() <= writeback.pinned_max / 4 * 3 {
                 return Ok(());
             }
-            self.write_some()?;
+            writeback.slowed.store(true, Ordering::Relaxed);
+            let seen = writeback.progress();
+            let wrote = self.write_some()?;
             if writeback.account.pinned() <= writeback.pinned_max {
                 return Ok(());
+            }
+            if wrote {
+                rounds += 1;
+            } else {
+                waits += 1;
+                writeback.wait_for_progress(seen);
             }
         }
         Ok(())
     }
 
     /// One round for the files that wait longest, of dirty or of logged pages, whichever there are more of. False if
-    /// there was nothing to do.
-    pub(super) fn write_some(&self) -> Result<bool> {
-        if self.writeback.account.dirty() >= self.writeback.account.logged() {
-            self.write_oldest(false)
-        } else {
-            self.write_oldest(true)
+    /// there was nothing to do, or somebody else is at it.
+    fn write_some(&self) -> Result<bool> {
+        let logged = self.writeback.account.dirty() < self.writeback.account.logged();
+        let files = self.oldest(logged);
+        let Some((first, _)) = files.first() else { return Ok(false) };
+        let turn = first.state.read().data.turn();
+        if turn.is_locked() {
+            return Ok(false);
         }
+        self.write_group(class_of(logged), &files, Pace::ROUND)?;
+        Ok(true)
     }
 
-    /// One round for the files that are dirty (or logged) for the longest time; false if there was none.
-    pub(super) fn write_oldest(&self, logged: bool) -> Result<bool> {
-        let files: Vec<_> = {
+    /// A round or more, as the pace says, for the files that are dirty (or logged) for the longest time; false if there
+    /// was none.
+    pub(super) fn write_oldest(&self, logged: bool, pace: Pace) -> Result<bool> {
+        let files = self.oldest(logged);
+        if files.is_empty() {
+            return Ok(false);
+        }
+        self.write_group(class_of(logged), &files, pace)?;
+        Ok(true)
+    }
+
+    /// The files that are dirty (or logged) for the longest time, as many as make a round.
+    fn oldest(&self, logged: bool) -> Vec<(Arc<Inode>, Select)> {
+        let mut files: Vec<_> = {
             let lists = self.writeback.lists.lock();
             let list = if logged { &lists.logged } else { &lists.dirty };
             let select = if logged { Select::logged() } else { Select::dirty() };
             list.values().take(PICK_FILES_MAX).map(|listed| (listed.inode.clone(), select.clone())).collect()
         };
-        let count = pack(files.iter());
-        if count == 0 {
-            return Ok(false);
-        }
-        let class = if logged { Class::Destage } else { Class::Normal };
-        self.write_out(class, &files[..count], true)?;
-        Ok(true)
+        files.truncate(pack(files.iter()));
+        files
     }
 
     /// Notes that the inode's item differs from what is logged, so that it is committed within the commit interval.
@@ -243,6 +266,10 @@ impl Fs {
     pub(crate) fn note_dirty(&self, inode: &Arc<Inode>, state: &mut InodeState) {
         self.writeback.relist(inode, state, self.clock.now());
     }
+}
+
+fn class_of(logged: bool) -> Class {
+    if logged { Class::Destage } else { Class::Normal }
 }
 
 /// Whether a page that was fetched without the lock may be used: it is cached, or still what is stored.

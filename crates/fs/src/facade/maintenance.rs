@@ -4,12 +4,15 @@ use crate::{Clock, Fs};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often maintenance looks for something to do.
 const PERIOD: Duration = Duration::from_millis(100);
-/// Pages that one call of [`Fs::maintain`] may deal with.
-const BUDGET_PAGES: usize = 4096;
+/// Rounds of one call of [`Fs::maintain`].
+const BUDGET_ROUNDS: usize = 64;
+/// Bounds of the pause after a piece of work that gave way to syncs.
+const PAUSE_MIN: Duration = Duration::from_millis(1);
+const PAUSE_MAX: Duration = Duration::from_millis(20);
 
 #[derive(Default)]
 struct Signal {
@@ -23,6 +26,13 @@ struct Control {
     changed: Condvar,
 }
 
+impl Control {
+    fn kick(&self) {
+        self.signal.lock().kicked = true;
+        self.changed.notify_one();
+    }
+}
+
 /// Runs [`Fs::maintain`] until dropped.
 pub(super) struct Maintenance {
     control: Arc<Control>,
@@ -34,6 +44,8 @@ impl Maintenance {
     pub(super) fn start(fs: Arc<Fs>, clock: Arc<dyn Clock>) -> std::io::Result<Maintenance> {
         let control = Arc::new(Control::default());
         let of_thread = control.clone();
+        let of_writers = control.clone();
+        fs.on_demand(Box::new(move || of_writers.kick()));
         let thread = std::thread::Builder::new()
             .name("syncline-maintain".to_owned())
             .spawn(move || run(&fs, &*clock, &of_thread))?;
@@ -42,8 +54,7 @@ impl Maintenance {
 
     /// Makes the thread look now.
     pub(super) fn kick(&self) {
-        self.control.signal.lock().kicked = true;
-        self.control.changed.notify_one();
+        self.control.kick();
     }
 
     /// Stops the thread and waits until it has ended.
@@ -80,8 +91,14 @@ fn run(fs: &Fs, clock: &dyn Clock, control: &Control) {
             }
         }
         loop {
-            match fs.maintain(clock.now(), BUDGET_PAGES) {
-                Ok(true) if !control.signal.lock().stop => {}
+            let began = Instant::now();
+            match fs.maintain(clock.now(), BUDGET_ROUNDS) {
+                Ok(true) if !control.signal.lock().stop => {
+                    if fs.gives_way() {
+                        // Two thirds of the device's time are left to the syncs.
+                        std::thread::sleep((began.elapsed() * 2).clamp(PAUSE_MIN, PAUSE_MAX));
+                    }
+                }
                 Ok(_) => break,
                 Err(error) => {
                     if reported.as_ref() != Some(&error) {

@@ -1,0 +1,184 @@
+//! [`Flight`]: pages of one file on their way into memory, for whoever needs them.
+//!
+//! A sequential reader starts reading ahead of itself and goes on with what it has; whoever comes to a page that is under way
+//! waits for its flight instead of reading it again. The first one who needs a flight *lands* it: waits for the device,
+//! verifies, and puts the pages into the cache. Flights have no errors: one that met a bad checksum or a changed file is
+//! forgotten, and who needed it fetches the pages itself ([`Fs::fetch`] knows how to tell corruption from change).
+//!
+//! Locks: a flight's `state` is taken before the inode's, never under it, except by its maker, whom nobody else can know
+//! yet. It is held while the extents are looked up and while the device is waited for.
+
+use super::pages::{FileData, ReadAhead, pages_of};
+use super::read::{Fetched, Held, Reads};
+use crate::Fs;
+use crate::inode::Inode;
+use parking_lot::{Mutex, MutexGuard};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Most pages of one flight, and the furthest that is read ahead: 2 MiB.
+const WINDOW_PAGES_MAX: u64 = 512;
+/// Pages that the first sequential miss reads ahead: 128 KiB.
+const WINDOW_PAGES_MIN: u64 = 32;
+/// Requests of one reader may come out of order by this much (256 KiB): a kernel sends several at once.
+const DISORDER_PAGES: u64 = 64;
+/// Share of the page cache that may be under way ahead of readers.
+const AHEAD_SHARE: u64 = 8;
+/// Files whose flights are given up at most to make room for another one.
+const RECLAIMS_MAX: usize = 8;
+
+/// Pages under way.
+pub(super) struct Flight {
+    pub(super) pages: Range<u64>,
+    /// `FileData::extent_changes` when it began.
+    changes: u64,
+    state: Mutex<State>,
+    /// Counts the pages of all flights.
+    under_way: Arc<AtomicU64>,
+}
+
+enum State {
+    Starting,
+    Reading(Reads),
+    Over,
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        self.under_way.fetch_sub(self.pages.end - self.pages.start, Ordering::Relaxed);
+    }
+}
+
+/// What a reader that misses a page is to do.
+pub(super) enum Plan {
+    /// Look again: the page is there by now.
+    Cached,
+    /// Fetch these pages itself.
+    Fetch(Range<u64>),
+    /// Wait for this flight.
+    Land(Arc<Flight>),
+}
+
+impl Fs {
+    /// Decides for a miss at the start of `wanted`, and starts reading ahead of it if the file is read sequentially.
+    pub(super) fn plan_read(&self, inode: &Arc<Inode>, wanted: Range<u64>) -> Plan {
+        let mut state = inode.state.write();
+        if state.data.get(wanted.start).is_some() {
+            return Plan::Cached;
+        }
+        let end = pages_of(state.item.size).max(wanted.start + 1);
+        let data = &mut state.data;
+        let wanted = wanted.start..wanted.end.min(end).min(wanted.start + WINDOW_PAGES_MAX);
+        let Some(ahead) = data.read_ahead.advance(wanted.clone(), end) else {
+            data.flights.clear();
+            return Plan::Fetch(data.uncached(wanted));
+        };
+        let own = match data.flights.iter().find(|flight| flight.pages.contains(&wanted.start)) {
+            Some(flight) => (flight.clone(), false),
+            None => {
+                let pages = data.uncached(wanted);
+                (self.new_flight(data, pages), true)
+            }
+        };
+        let first = ahead.start.max(own.0.pages.end);
+        let rest = data.uncached(first..ahead.end.max(first));
+        let next = (!rest.is_empty() && self.may_read_ahead()).then(|| self.new_flight(data, rest));
+        if next.is_some() {
+            self.writeback.note_ahead(inode);
+        }
+        // Taken before anybody else can see the flights.
+        let starting: Vec<(&Arc<Flight>, MutexGuard<'_, State>)> = [own.1.then_some(&own.0), next.as_ref()]
+            .into_iter()
+            .flatten()
+            .map(|flight| (flight, flight.state.lock()))
+            .collect();
+        drop(state);
+        for (flight, mut state) in starting {
+            *state = match self.start_reads(inode, flight.pages.clone(), &Held::new()) {
+                Ok(reads) => State::Reading(reads),
+                Err(_) => State::Over,
+            };
+        }
+        Plan::Land(own.0)
+    }
+
+    fn new_flight(&self, data: &mut FileData, pages: Range<u64>) -> Arc<Flight> {
+        let under_way = self.writeback.under_way.clone();
+        under_way.fetch_add(pages.end - pages.start, Ordering::Relaxed);
+        let changes = data.extent_changes;
+        let flight = Arc::new(Flight { pages, changes, state: Mutex::new(State::Starting), under_way });
+        data.flights.push(flight.clone());
+        flight
+    }
+
+    /// Whether memory for it is left. What was read ahead for readers that did not go on is given up.
+    fn may_read_ahead(&self) -> bool {
+        let writeback = &self.writeback;
+        let full = || writeback.under_way.load(Ordering::Relaxed) >= writeback.pages_max / AHEAD_SHARE;
+        for _ in 0..RECLAIMS_MAX {
+            if !full() {
+                return true;
+            }
+            let Some(oldest) = writeback.lists.lock().ahead.pop_front() else { return false };
+            // Whoever is at it goes on.
+            if let Some(inode) = oldest.upgrade()
+                && let Some(mut state) = inode.state.try_write()
+            {
+                state.data.flights.clear();
+            }
+        }
+        !full()
+    }
+
+    /// Waits for a flight and puts its pages into the cache. `None` if somebody else did that, or it came to nothing.
+    pub(super) fn land(&self, inode: &Arc<Inode>, flight: &Arc<Flight>) -> Option<Fetched> {
+        let mut reading = flight.state.lock();
+        let State::Reading(reads) = std::mem::replace(&mut *reading, State::Over) else { return None };
+        let read = self.finish_reads(inode, reads);
+        let mut state = inode.state.write();
+        state.data.flights.retain(|other| !Arc::ptr_eq(other, flight));
+        let pages = read.ok().filter(|_| state.data.extent_changes == flight.changes && !state.gone)?;
+        let fetched = self.keep_pages(inode, &mut state, flight.pages.clone(), &Held::new(), pages);
+        Some(Fetched { changes: flight.changes, ..fetched })
+    }
+}
+
+impl ReadAhead {
+    /// Takes note of a miss; what is to be under way ahead of it and is not yet, or `None` if the file is not read in order.
+    /// `end` is the file's.
+    fn advance(&mut self, wanted: Range<u64>, end: u64) -> Option<Range<u64>> {
+        let in_order =
+            wanted.start <= self.next + DISORDER_PAGES && wanted.start + DISORDER_PAGES >= self.next;
+        let begins = wanted.start == 0;
+        if !in_order || begins && self.next > DISORDER_PAGES {
+            *self = ReadAhead { next: wanted.end, window: 0, until: wanted.end };
+            if !begins {
+                return None;
+            }
+        }
+        if wanted.end > self.next || self.window == 0 {
+            self.window = (self.window * 2).clamp(WINDOW_PAGES_MIN, WINDOW_PAGES_MAX);
+        }
+        self.next = self.next.max(wanted.end);
+        let until = (self.next + self.window).min(end);
+        let from = self.until.max(self.next);
+        // Small remainders wait until they are worth a read of their own.
+        if until < from + self.window / 2 && until < end {
+            return Some(from..from);
+        }
+        self.until = until.max(from);
+        Some(from.min(until)..until)
+    }
+}
+
+impl FileData {
+    /// The beginning of the range up to the first page that is cached or under way.
+    fn uncached(&self, pages: Range<u64>) -> Range<u64> {
+        let cached = self.range(pages.clone()).next().map(|(page, _)| page);
+        let under_way = self.flights.iter().map(|flight| flight.pages.start);
+        let under_way = under_way.filter(|start| pages.contains(start)).min();
+        let end = [cached, under_way].into_iter().flatten().min();
+        pages.start..end.unwrap_or(pages.end)
+    }
+}

@@ -1,0 +1,152 @@
+//! Streaming: writing out a large file with several rounds in flight.
+//!
+//! The rounds are those of `round`, but the next ones are chosen, planned and submitted while the data of earlier ones is
+//! still being written, so that the device does not wait for the processor. Each is logged when its own data is
+//! complete, in order; the file's turn is held from the first choice to the last commit of a stretch, and given up in
+//! between, so that truncation and others get theirs.
+//!
+//! A round in flight has changed nothing of the stored extents yet, and the next one plans on what is stored. Their pages
+//! are disjoint and ascend, so this goes wrong only where one stored extent reaches across the border between two rounds:
+//! then the later one waits until the earlier ones are logged. After an error the rounds behind it are taken back.
+//!
+//! Admission of the first round may wait, before the turn is taken; later ones are only asked for, and a refusal ends the
+//! stretch.
+
+use super::extents::Cost;
+use super::round::{ROUND_PAGES_MAX, Round, Select, Start, Started, Turn};
+use crate::inode::Inode;
+use crate::{Fs, Result};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use syncline_format::batch::BATCH_HEADER_BYTES;
+use syncline_store::{Class, Estimate, Permit};
+
+/// A file with fewer pages to write (1 MiB) is not worth a stream.
+pub(super) const STREAM_PAGES_MIN: u64 = 256;
+/// Pages of a round that gives way to syncs: what is in flight of it delays them by no more than 1 MiB.
+const YIELDING_PAGES: u64 = 256;
+
+/// How much a stream does under one hold of the turn, and how fast.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pace {
+    rounds: usize,
+    pages: u64,
+    in_flight: usize,
+    /// Stops when somebody syncs.
+    background: bool,
+}
+
+impl Pace {
+    /// As fast as the device takes it, 16 MiB in flight, 64 MiB per turn: what a sync does.
+    pub(super) const FULL: Pace =
+        Pace { rounds: 16, pages: ROUND_PAGES_MAX, in_flight: 4, background: false };
+    /// As fast, with less in flight for a sync to wait behind.
+    pub(super) const BACKGROUND: Pace = Pace { in_flight: 2, background: true, ..Pace::FULL };
+    /// One round: what a writer does that has to slow down.
+    pub(super) const ROUND: Pace =
+        Pace { rounds: 1, pages: ROUND_PAGES_MAX, in_flight: 1, background: false };
+    /// What the background does while others sync.
+    pub(super) const YIELDING: Pace =
+        Pace { rounds: 1, pages: YIELDING_PAGES, in_flight: 1, background: true };
+
+    pub(super) fn rounds(self) -> usize {
+        self.rounds
+    }
+}
+
+/// A stretch of rounds.
+struct Stretch<'a> {
+    inode: &'a Arc<Inode>,
+    select: Select,
+    class: Class,
+    estimate: Estimate,
+    pace: Pace,
+    turn: Rc<Turn>,
+    in_flight: VecDeque<Round>,
+    /// Where the next round starts; `None`: all is under way.
+    cursor: Option<u64>,
+}
+
+impl Fs {
+    /// Writes out what is selected of a file, as much as the pace allows; returns the first page that is left.
+    pub(super) fn stream_out(
+        &self,
+        class: Class,
+        inode: &Arc<Inode>,
+        select: Select,
+        pace: Pace,
+    ) -> Result<Option<u64>> {
+        let estimate = self.estimate(&[(inode.clone(), select.clone())]);
+        let sized = |items| Estimate { items, ..estimate };
+        let (permit, items) = self.admit_necessary(class, sized, estimate.items)?;
+        let cursor = Some(select.pages.start);
+        let turn = Rc::new(inode.lock_turn());
+        let in_flight = VecDeque::new();
+        let mut stretch =
+            Stretch { inode, select, class, estimate: sized(items), pace, turn, in_flight, cursor };
+        let result = self.run_stretch(&mut stretch, permit);
+        while let Some(round) = stretch.in_flight.pop_back() {
+            self.undo_round(round);
+        }
+        let cursor = stretch.cursor;
+        drop(stretch);
+        self.writeback.note_progress();
+        result.map(|()| cursor)
+    }
+
+    fn run_stretch(&self, stretch: &mut Stretch<'_>, permit: Permit) -> Result<()> {
+        let mut permit = Some(permit);
+        let mut rounds = 0;
+        let syncs = self.writeback.syncs.load(Ordering::Relaxed);
+        loop {
+            if stretch.pace.background && self.writeback.syncs.load(Ordering::Relaxed) != syncs && rounds > 0
+            {
+                rounds = stretch.pace.rounds;
+            }
+            while rounds < stretch.pace.rounds && stretch.in_flight.len() < stretch.pace.in_flight {
+                let admitted =
+                    permit.take().or_else(|| self.store.admit(stretch.class, stretch.estimate).ok());
+                let Some(admitted) = admitted else {
+                    rounds = stretch.pace.rounds;
+                    break;
+                };
+                if !self.extend(stretch, admitted)? {
+                    break;
+                }
+                rounds += 1;
+            }
+            let Some(oldest) = stretch.in_flight.pop_front() else { return Ok(()) };
+            self.finish_round(oldest)?;
+            self.writeback.note_progress();
+        }
+    }
+
+    /// Starts another round; false if there is nothing to start now.
+    fn extend(&self, stretch: &mut Stretch<'_>, permit: Permit) -> Result<bool> {
+        let Some(cursor) = stretch.cursor else { return Ok(false) };
+        stretch.select.pages.start = cursor;
+        let start = Start {
+            inode: stretch.inode,
+            select: &stretch.select,
+            pages_max: stretch.pace.pages,
+            turn: stretch.turn.clone(),
+            behind: stretch.in_flight.back(),
+        };
+        let estimate = stretch.estimate;
+        let cost = Cost { bytes: estimate.bytes - BATCH_HEADER_BYTES, items: estimate.items };
+        match self.start_round(start, permit, cost)? {
+            Started::Round(round, rest) => {
+                stretch.cursor = rest;
+                stretch.in_flight.push_back(round);
+                Ok(true)
+            }
+            Started::Blocked => Ok(false),
+            Started::Nothing => {
+                stretch.cursor = None;
+                Ok(false)
+            }
+        }
+    }
+}
