@@ -63,8 +63,8 @@ demo: build
 	@$(BIN) demo
 
 man:
-	$(CARGO) run --quiet --locked -p xtask -- man dist/man
-	$(CARGO) run --quiet --locked -p xtask -- completions dist/completions
+	$(CARGO) run --quiet --release --locked -p xtask -- man dist/man
+	$(CARGO) run --quiet --release --locked -p xtask -- completions dist/completions
 
 install: build man
 	install -D -m 0755 $(BIN) $(DESTDIR)$(PREFIX)/bin/syncline
