@@ -6,10 +6,10 @@ libc's readdir, telldir and seekdir are called directly, because Python has no s
 """
 
 import ctypes
+import multiprocessing
 import os
 import random
 import sys
-import threading
 import time
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -97,35 +97,39 @@ def seek(path, files):
     libc.closedir(handle)
 
 
+def list_until(path, stays, done):
+    """At least once, then until told to stop."""
+    while True:
+        handle = open_directory(path)
+        seen = list(names(handle))
+        libc.closedir(handle)
+        assert len(seen) == len(set(seen)), "an entry was listed twice"
+        missing = stays - set(seen)
+        assert not missing, f"{len(missing)} files were not listed, {next(iter(missing))} among them"
+        if done.is_set():
+            return
+
+
 def remove(path, files):
     """One thread removes some files; others list meanwhile and must see each of the rest exactly once."""
     step = 2 if os.environ.get("SCALE") == "full" else 40
     goes = [name_of(n) for n in range(1, files, step)]
     random.Random(3).shuffle(goes)
     stays = {os.fsencode(name_of(n)) for n in range(files) if n % step != 1}
-    done, problems = threading.Event(), []
-
-    def lister():
-        while not done.is_set() and not problems:
-            handle = open_directory(path)
-            seen = list(names(handle))
-            libc.closedir(handle)
-            if len(seen) != len(set(seen)):
-                problems.append("an entry was listed twice")
-            if missing := stays - set(seen):
-                problems.append(f"{len(missing)} files were not listed, {next(iter(missing))} among them")
-
-    listers = [threading.Thread(target=lister) for _ in range(2)]
-    for thread in listers:
-        thread.start()
+    # Processes, not threads: Python's lock would slow the removals down.
+    context = multiprocessing.get_context("fork")
+    done = context.Event()
+    listers = [context.Process(target=list_until, args=(path, stays, done)) for _ in range(2)]
+    for lister in listers:
+        lister.start()
     begun = time.monotonic()
     for name in goes:
         os.unlink(f"{path}/{name}")
     took = time.monotonic() - begun
     done.set()
-    for thread in listers:
-        thread.join()
-    assert not problems, problems
+    for lister in listers:
+        lister.join()
+        assert lister.exitcode == 0, "a lister missed a file, or saw one twice"
     assert {os.fsencode(n) for n in os.listdir(path)} == stays, "what is left differs"
     # Removing what readdir returns, as rm -r does.
     handle = open_directory(path)
