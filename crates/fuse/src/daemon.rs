@@ -148,8 +148,9 @@ impl Mount {
                 .and_then(|()| spawn_scoped(scope, "syncline-syncs", || filesystem.drive_syncs()))
                 .and_then(|()| spawn_signal_thread(signals, directory.clone(), &volume));
             let served = started.map(|()| {
-                tracing::info!(source = %source.display(), directory = %directory.display(), "mounted");
+                // By now a daemon without a system log has left the terminal: success says nothing there.
                 live();
+                tracing::info!(source = %source.display(), directory = %directory.display(), "mounted");
                 session.run()
             });
             readers.end_all();
