@@ -6,7 +6,7 @@
 //! `FileData::truncating_from` keeps new data away from the old extents until [`Fs::finish_truncation`] has freed them.
 
 use super::extents::{DROP_COST, ExtentMap, put_cost};
-use super::pages::{PAGE_BYTES, pages_of};
+use super::pages::{FileData, PAGE_BYTES, pages_of};
 use super::round::Turn;
 use super::sync::image_estimate;
 use crate::inode::{Inode, InodeState};
@@ -45,8 +45,12 @@ impl Fs {
             return Err(Error::FileTooLarge);
         }
         self.finish_truncation(inode)?;
-        let cuts_page = !size.is_multiple_of(PAGE_BYTES) && size < inode.state.read().item.size;
-        let mut block = if cuts_page { Some(self.reserve(1)?) } else { None };
+        let needs_block = {
+            let state = inode.state.read();
+            let reserved = state.data.get(size / PAGE_BYTES).is_some_and(|slot| slot.reserved);
+            !size.is_multiple_of(PAGE_BYTES) && size < state.item.size && !reserved
+        };
+        let mut block = if needs_block { Some(self.reserve(1)?) } else { None };
         let Removal { permit, limit } = self.admit_removal(inode, pages_of(size)..u64::MAX)?;
         let turn = inode.lock_turn();
         let grows = size > inode.state.read().item.size;
@@ -83,7 +87,8 @@ impl Fs {
         if let Some(tail) = &tail {
             batch.image(inode.number, tail.page, &tail.zeroed);
         }
-        if cut_off.is_some() {
+        // One without a name is an orphan already, and loses everything at the next mount.
+        if cut_off.is_some() && item.nlink > 0 {
             batch.put(Key::orphan(inode.number), &OrphanReason::Truncated.encode());
         }
         batch.put(Key::inode(inode.number), &item.encode());
@@ -211,6 +216,13 @@ impl Fs {
                 return Ok(());
             }
         }
+    }
+}
+
+impl FileData {
+    /// Whether a truncation has left extents that are to be freed.
+    pub(crate) fn is_truncating(&self) -> bool {
+        self.truncating_from.is_some()
     }
 }
 

@@ -304,10 +304,13 @@ impl Fs {
             return Err(Error::TooManyLinks);
         }
         let (mode, nameless) = (state.item.mode, state.item.nlink == 0);
+        let is_truncating = state.data.is_truncating();
         let now = self.clock.now();
         let mut change = Change::new(locked);
         change.batch.put(Key::dirent(parent, slot), &dirent_value(number, mode, name));
-        if nameless {
+        if nameless && is_truncating {
+            change.batch.put(Key::orphan(number), &OrphanReason::Truncated.encode());
+        } else if nameless {
             change.batch.delete(Key::orphan(number));
         }
         let item = change.item(number);

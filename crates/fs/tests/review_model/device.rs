@@ -3,7 +3,7 @@
 //! reads a page back too early reads the wrong one.
 
 use std::sync::{Arc, Mutex};
-use syncline_device::{Buffer, Device, DeviceCounters, DeviceError, Ticket};
+use syncline_device::{Buffer, Device, DeviceCounters, DeviceError, Operation, Ticket};
 use syncline_format::{BLOCK_BYTES, BlockNo};
 
 const SECTOR: usize = 512;
@@ -54,6 +54,9 @@ struct Inner {
     /// The medium at the moment when the power went.
     frozen: Option<Medium>,
     writes_left: Option<u64>,
+    /// Writes and flushes that succeed before one fails.
+    successes_left: Option<u64>,
+    failed: bool,
     random: Random,
     counters: DeviceCounters,
 }
@@ -91,7 +94,16 @@ impl CrashDevice {
         let medium = Medium { stable, unflushed: Vec::new(), in_flight: Vec::new() };
         let random = Random(seed);
         let counters = DeviceCounters::default();
-        let inner = Inner { medium, seen, frozen: None, writes_left: None, random, counters };
+        let inner = Inner {
+            medium,
+            seen,
+            frozen: None,
+            writes_left: None,
+            successes_left: None,
+            failed: false,
+            random,
+            counters,
+        };
         Arc::new(CrashDevice { inner: Mutex::new(inner) })
     }
 
@@ -128,12 +140,38 @@ impl CrashDevice {
         self.inner.lock().unwrap().writes_left = Some(writes);
     }
 
+    /// Writes and flushes fail when this many more have succeeded: one of them, or all from then on.
+    pub fn fail_after(&self, successes: u64) {
+        self.inner.lock().unwrap().successes_left = Some(successes);
+    }
+
+    pub fn has_failed(&self) -> bool {
+        self.inner.lock().unwrap().failed
+    }
+
     pub fn is_off(&self) -> bool {
         self.inner.lock().unwrap().frozen.is_some()
     }
 }
 
 impl Inner {
+    fn fails(&mut self, operation: Operation, block: BlockNo) -> Result<(), DeviceError> {
+        match &mut self.successes_left {
+            None => Ok(()),
+            Some(0) => {
+                self.failed = true;
+                if self.random.one_in(2) {
+                    self.successes_left = None;
+                }
+                Err(DeviceError::Io { operation, block, errno: 5 })
+            }
+            Some(left) => {
+                *left -= 1;
+                Ok(())
+            }
+        }
+    }
+
     fn complete(&mut self, position: usize) {
         let (ticket, write) = self.medium.in_flight.swap_remove(position);
         put(&mut self.seen, &write);
@@ -169,6 +207,13 @@ impl Device for CrashDevice {
             Some(left) => inner.writes_left = Some(left - 1),
         }
         inner.counters.writes += 1;
+        if let Err(error) = inner.fails(Operation::Write, at) {
+            if inner.random.one_in(2) {
+                // Some of it may have got there.
+                inner.medium.unflushed.push(Write { at: at.0, blocks });
+            }
+            return Ticket::completed(Err(error));
+        }
         let ticket = Ticket::pending();
         inner.medium.in_flight.push((ticket.clone(), Write { at: at.0, blocks }));
         if inner.random.one_in(2) {
@@ -181,6 +226,13 @@ impl Device for CrashDevice {
     fn submit_flush(&self) -> Ticket {
         let mut inner = self.inner.lock().unwrap();
         inner.counters.flushes += 1;
+        if let Err(error) = inner.fails(Operation::Flush, BlockNo(0)) {
+            // What the cache held is lost for good, and later flushes do not tell.
+            if inner.random.one_in(2) {
+                inner.medium.unflushed.clear();
+            }
+            return Ticket::completed(Err(error));
+        }
         let medium = &mut inner.medium;
         for write in std::mem::take(&mut medium.unflushed) {
             put(&mut medium.stable, &write);

@@ -1,6 +1,6 @@
 //! Comparing the volume with the model: while it runs, and after a power cut.
 
-use crate::model::{Cause, File, Kind, Names, Node, Number, Version};
+use crate::model::{Cause, File, Kind, Names, Node, Number, PAGE, Version};
 use crate::{Run, options};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -96,7 +96,7 @@ impl Run {
     }
 
     /// What the offline check has to say about the device.
-    fn check(&self, when: &str) {
+    pub fn check(&self, when: &str) {
         let report = check(&*self.device, CheckOptions { data: true, ..CheckOptions::default() });
         let report = report.unwrap_or_else(|error| panic!("{when}: {error}"));
         let bad: Vec<_> =
@@ -105,7 +105,7 @@ impl Run {
     }
 
     /// Cuts the power and opens the volume again, now and then with another power cut during recovery.
-    pub fn crash(&mut self) {
+    pub fn recover(&mut self) {
         self.log.push(format!("--- crash (off: {})", self.device.is_off()));
         self.fs.shut_down();
         loop {
@@ -122,6 +122,11 @@ impl Run {
             }
             self.fs.shut_down();
         }
+    }
+
+    /// Recovers, and compares.
+    pub fn crash(&mut self) {
+        self.recover();
         self.settle();
         for number in self.live_files() {
             if self.random.one_in(2) {
@@ -131,6 +136,31 @@ impl Run {
         self.compare_all();
         self.fs.sync_metadata().expect("sync");
         self.names_are_durable();
+    }
+
+    /// After a failure of the device: the last operation may have been done, half done or not done in memory.
+    pub fn adopt_what_is_there(&mut self) {
+        self.names = read_names(&self.fs, self.root);
+        self.history.insert(self.step, self.names.clone());
+        for number in self.live_files() {
+            let content = read_content(&self.fs, number);
+            let step = self.step;
+            let file = self.files.entry(number).or_insert_with(|| File::new(step));
+            let (old, new) = (file.now().size, content.len() as u64);
+            let cause = if new < old { Cause::Resize { first: new / PAGE } } else { Cause::Data };
+            file.change(step, cause, |version| {
+                version.resize(new);
+                version.write(0, &content);
+            });
+        }
+    }
+
+    /// What was done, and how to do it again.
+    pub fn tell(&self, seed: u64) {
+        let from = self.log.len().saturating_sub(400);
+        eprintln!("{}", self.log[from..].join("\n"));
+        let end = seed + 1;
+        eprintln!("to repeat: SYNCLINE_MODEL_SEEDS={seed}..{end} cargo test -p syncline --test review_model");
     }
 
     fn open(&mut self) {
@@ -156,7 +186,7 @@ impl Run {
     }
 
     /// Takes what recovery made of the volume as the new beginning, if the contract allows it.
-    fn settle(&mut self) {
+    pub fn settle(&mut self) {
         let found = read_names(&self.fs, self.root);
         let contents: BTreeMap<Number, Vec<u8>> = found
             .nodes
