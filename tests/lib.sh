@@ -28,6 +28,7 @@ export PYTHONDONTWRITEBYTECODE=1
 PASSED=0
 FAILED=0
 SKIPPED=0
+FINISHED=
 IMAGE=
 DEVICE=
 MOUNTED=
@@ -85,6 +86,7 @@ clean_up() {
     local status=$?
     set +e
     trap - EXIT
+    [ -n "$FINISHED" ] || echo "FAIL  $NAME: ended before its summary (exit $status)"
     local server
     for server in "${SERVERS[@]}"; do
         kill -9 "$server" 2>/dev/null
@@ -315,6 +317,7 @@ finish() {
     if [ -n "$DEVICE" ] && [ -z "$MOUNTED" ]; then
         run_case "check is clean" check_volume
     fi
+    FINISHED=1
     if [ -n "${TALLY:-}" ]; then
         echo "$PASSED $FAILED $SKIPPED" >>"$TALLY"
     else

@@ -22,7 +22,7 @@ import traceback
 
 from model import Node, Tree
 from syscalls import EXCHANGE, KEEP_SIZE, PUNCH_HOLE, fallocate, rename2
-from volume import SetUpError, Volume
+from volume import SetUpError, Volume, clean_up_on_signals
 
 FILE_BYTES_MAX = 1_500_000
 FILES_MAX = 40
@@ -429,6 +429,7 @@ def main():
 
 def run(volume, arguments):
     os.umask(0o022)
+    clean_up_on_signals()
     choose = random.Random(arguments.seed)
     passed, begun = 0, time.monotonic()
     workers = [Worker(volume, f"w{n}", arguments.seed * 1000 + n, arguments.backend) for n in range(arguments.workers)]

@@ -18,7 +18,7 @@ import traceback
 
 import cases_data
 import cases_names
-from volume import SetUpError, Volume
+from volume import SetUpError, Volume, clean_up_on_signals
 
 
 def all_cases():
@@ -63,6 +63,7 @@ def main():
 
 
 def run_all(cases, arguments):
+    clean_up_on_signals()
     passed = failed = skipped = 0
     begun = time.monotonic()
     try:

@@ -12,6 +12,7 @@ import shutil
 import signal
 import struct
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -26,6 +27,11 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 class SetUpError(Exception):
     """The machine or the command cannot do what the tests need."""
+
+
+def clean_up_on_signals():
+    """SIGTERM ends the script like any error does, so that mounts are removed."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
 
 
 def find_syncline():
