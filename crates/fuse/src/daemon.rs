@@ -13,9 +13,9 @@
 
 use crate::filesystem::Filesystem;
 use crate::messages::MessageCounts;
-use crate::mount_point::{Detach, attach, detach, helper_options, may_mount, mounted_at};
+use crate::mount_point::{Detach, attach, detach, helper_options, may_mount, mounted_at, widen_read_ahead};
 use crate::readers::Readers;
-use crate::transport_fuser::Transport;
+use crate::transport_fuser::{MESSAGE_BYTES_MAX, Transport};
 use crate::unmount::clear_dead_mount;
 use crate::volume::OpenVolume;
 use crate::{MountError, MountOptions, log};
@@ -140,6 +140,7 @@ impl Mount {
                 return Err(error);
             }
         };
+        widen_read_ahead(&directory, MESSAGE_BYTES_MAX);
         let connection = session.as_fd().try_clone_to_owned();
         readers
             .set_connection(connection.map_err(|source| MountError::System { what: "duplicating", source })?);

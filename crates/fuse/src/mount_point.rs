@@ -82,6 +82,20 @@ pub(crate) fn attach(source: &Path, at: &Path, options: &MountOptions) -> Result
     Ok(connection)
 }
 
+/// Lets the kernel read ahead as much as one message takes: by default a FUSE mount is limited to 128 KiB, eight messages
+/// where one would do. Only root may, and nothing depends on it.
+pub(crate) fn widen_read_ahead(at: &Path, bytes: u32) {
+    let Ok(Some(entry)) = mounted_at(at) else { return };
+    let name = match entry.fs_type.starts_with("fuseblk") {
+        true => format!("{}-fuseblk", entry.device),
+        false => entry.device,
+    };
+    let setting = Path::new("/sys/class/bdi").join(name).join("read_ahead_kb");
+    if let Err(error) = std::fs::write(&setting, (bytes / 1024).to_string()) {
+        tracing::debug!(%error, setting = %setting.display(), "the kernel keeps its read-ahead");
+    }
+}
+
 fn open_fuse_device() -> Result<OwnedFd, MountError> {
     // SAFETY: the path is a NUL-terminated constant.
     let fd = unsafe { libc::open(c"/dev/fuse".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };

@@ -19,6 +19,8 @@
 mod convert;
 mod handshake;
 
+pub(crate) use handshake::MESSAGE_BYTES_MAX;
+
 use crate::messages::{Message, MessageCounts};
 use crate::operations::{
     AttributeChange, Caller, DeviceNumber, Handle, Mode, Operations, Position, RenameHow, WriteRequest,

@@ -48,6 +48,25 @@ pub(super) struct Standing {
     pub(super) pinned: bool,
 }
 
+/// The page cache: what is in it, and what it was good for since the volume was opened. In pages of 4 KiB.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PageStats {
+    /// Pages in memory.
+    pub cached: u64,
+    /// Bound on these; pages that cannot be dropped yet may go beyond it for a moment.
+    pub cached_max: u64,
+    /// Of these, newer than anything in the journal or its place.
+    pub dirty: u64,
+    /// Of these, durable in the journal only.
+    pub logged: u64,
+    /// Pages that a read found in memory.
+    pub hits: u64,
+    /// Pages that a read did not find in memory, holes included: these are not kept.
+    pub misses: u64,
+    /// Pages dropped to stay within the bound.
+    pub evictions: u64,
+}
+
 /// Counts pages of all files.
 #[derive(Default)]
 pub(super) struct PageAccount {
@@ -55,6 +74,9 @@ pub(super) struct PageAccount {
     dirty: AtomicU64,
     logged: AtomicU64,
     pinned: AtomicU64,
+    hits: AtomicU64,
+    misses: AtomicU64,
+    evictions: AtomicU64,
 }
 
 impl PageAccount {
@@ -64,6 +86,18 @@ impl PageAccount {
 
     pub(super) fn removed(&self, pages: u64) {
         self.cached.fetch_sub(pages, Ordering::Relaxed);
+    }
+
+    /// Pages were dropped to stay within the bound.
+    pub(super) fn evicted(&self, pages: u64) {
+        self.removed(pages);
+        self.evictions.fetch_add(pages, Ordering::Relaxed);
+    }
+
+    /// A read found so many pages in memory, and then so many it did not find.
+    pub(super) fn read(&self, hits: u64, misses: u64) {
+        self.hits.fetch_add(hits, Ordering::Relaxed);
+        self.misses.fetch_add(misses, Ordering::Relaxed);
     }
 
     /// A page's standing changed.
@@ -179,6 +213,19 @@ impl Writeback {
             quiet_calls: AtomicU32::new(QUIET_CALLS),
             gives_way: AtomicBool::new(false),
             slowed: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn page_stats(&self) -> PageStats {
+        let account = &self.account;
+        PageStats {
+            cached: account.cached(),
+            cached_max: self.pages_max,
+            dirty: account.dirty(),
+            logged: account.logged(),
+            hits: account.hits.load(Ordering::Relaxed),
+            misses: account.misses.load(Ordering::Relaxed),
+            evictions: account.evictions.load(Ordering::Relaxed),
         }
     }
 

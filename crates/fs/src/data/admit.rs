@@ -26,7 +26,7 @@ impl Fs {
                 Err(StoreError::Pressure(_)) if led >= RELIEFS_MAX => return Err(Error::NoSpace),
                 Err(StoreError::Pressure(_)) if class == Class::Destage => {
                     // Nobody else's relief is waited for: it may be this one.
-                    self.store.checkpoint()?;
+                    self.checkpoint()?;
                     led += 1;
                 }
                 Err(StoreError::Pressure(pressure)) => led += u32::from(self.relieve(pressure)?),
@@ -68,14 +68,14 @@ impl Fs {
             let space = self.store.space();
             match attempt {
                 // Freed blocks come back with the next durable checkpoint (R11).
-                0 if space.pinned > 0 => self.store.checkpoint()?,
+                0 if space.pinned > 0 => self.checkpoint()?,
                 0 => {}
                 // Overwritten pages hold two blocks until they are written, and pages of preallocated extents hold one
                 // they do not need.
                 1 if self.writeback.account.pinned() > 0 => {
                     self.write_back_everything()?;
                     self.destage_everything()?;
-                    self.store.checkpoint()?;
+                    self.checkpoint()?;
                 }
                 _ => return Err(Error::NoSpace),
             }
@@ -109,7 +109,6 @@ impl Fs {
             // The tail cannot pass the oldest live image (R2).
             self.destage_everything()?;
         }
-        self.store.checkpoint()?;
-        Ok(())
+        self.checkpoint()
     }
 }

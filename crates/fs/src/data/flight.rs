@@ -21,8 +21,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const WINDOW_PAGES_MAX: u64 = 512;
 /// Pages that the first sequential miss reads ahead: 128 KiB.
 const WINDOW_PAGES_MIN: u64 = 32;
-/// Requests of one reader may come out of order by this much (256 KiB): a kernel sends several at once.
-const DISORDER_PAGES: u64 = 64;
+/// Requests of one reader may come out of order by this much (4 MiB): a kernel sends several at once.
+const DISORDER_PAGES: u64 = 1024;
 /// Share of the page cache that may be under way ahead of readers.
 const AHEAD_SHARE: u64 = 8;
 /// Files whose flights are given up at most to make room for another one.
@@ -145,8 +145,10 @@ impl Fs {
 }
 
 impl ReadAhead {
-    /// Takes note of a miss; what is to be under way ahead of it and is not yet, or `None` if the file is not read in order.
-    /// `end` is the file's.
+    /// Takes note of a reader that came to a page which is not cached; what is to be started ahead of it now, or `None` if
+    /// the file is not read in order. `end` is the file's.
+    ///
+    /// Readers come here once per flight, so that one flight is always under way while another is being used.
     fn advance(&mut self, wanted: Range<u64>, end: u64) -> Option<Range<u64>> {
         let in_order =
             wanted.start <= self.next + DISORDER_PAGES && wanted.start + DISORDER_PAGES >= self.next;
@@ -157,18 +159,13 @@ impl ReadAhead {
                 return None;
             }
         }
-        if wanted.end > self.next || self.window == 0 {
-            self.window = (self.window * 2).clamp(WINDOW_PAGES_MIN, WINDOW_PAGES_MAX);
-        }
+        let least = (wanted.end - wanted.start).max(WINDOW_PAGES_MIN);
+        self.window = (self.window * 2).max(least).min(WINDOW_PAGES_MAX);
         self.next = self.next.max(wanted.end);
-        let until = (self.next + self.window).min(end);
-        let from = self.until.max(self.next);
-        // Small remainders wait until they are worth a read of their own.
-        if until < from + self.window / 2 && until < end {
-            return Some(from..from);
-        }
+        let from = self.until.max(wanted.end);
+        let until = if from <= wanted.start + self.window { (from + self.window).min(end) } else { from };
         self.until = until.max(from);
-        Some(from.min(until)..until)
+        Some(from..self.until)
     }
 }
 

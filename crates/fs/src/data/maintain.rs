@@ -4,6 +4,7 @@
 //! keeps C9: what is older than the commit interval is written and forced.
 
 use super::stream::Pace;
+use crate::clock::since;
 use crate::{Fs, Result};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -109,7 +110,7 @@ impl Fs {
         } else if !self.checkpoint_is_due(now, &load) {
             return Ok(());
         }
-        self.store.checkpoint()?;
+        self.checkpoint()?;
         self.writeback.lists.lock().checkpointed = now;
         Ok(())
     }
@@ -128,12 +129,4 @@ impl Fs {
                 || load.dirty_node_bytes > load.dirty_node_bytes_max / 2
                 || pinned > PINNED_BLOCKS_MIN && pinned > self.store.space().available / 4)
     }
-}
-
-/// Time from `then` to `now`; zero if the clock went back.
-fn since(now: Timestamp, then: Timestamp) -> Duration {
-    let nanoseconds =
-        |time: Timestamp| i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanoseconds);
-    let between = (nanoseconds(now) - nanoseconds(then)).max(0);
-    Duration::from_nanos(u64::try_from(between).unwrap_or(u64::MAX))
 }

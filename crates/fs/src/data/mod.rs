@@ -49,6 +49,7 @@ mod write;
 #[cfg(test)]
 mod tests;
 
+pub use account::PageStats;
 pub(crate) use account::Writeback;
 pub(crate) use pages::FileData;
 

@@ -19,6 +19,14 @@ use syncline_store::Reservation;
 /// Bytes per page, as a file offset.
 pub(super) const PAGE_BYTES: u64 = BLOCK_BYTES as u64;
 
+/// Pages that `len` bytes from `offset` on touch.
+pub(super) fn pages_touched(offset: u64, len: usize) -> u64 {
+    match len {
+        0 => 0,
+        _ => pages_of(offset + len as u64) - offset / PAGE_BYTES,
+    }
+}
+
 /// Pages that `bytes` bytes from offset 0 on touch.
 pub(super) fn pages_of(bytes: u64) -> u64 {
     bytes.div_ceil(PAGE_BYTES)
@@ -267,7 +275,7 @@ impl FileData {
             self.slots.remove(page);
         }
         if let Some(account) = &self.account {
-            account.removed(evicted.len() as u64);
+            account.evicted(evicted.len() as u64);
         }
         evicted.len() as u64
     }

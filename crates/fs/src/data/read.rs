@@ -6,7 +6,7 @@
 
 use super::extents::ExtentMap;
 use super::flight::Plan;
-use super::pages::{PAGE_BYTES, pages_of};
+use super::pages::{PAGE_BYTES, pages_of, pages_touched};
 use super::round::Turn;
 use crate::inode::{Inode, InodeState};
 use crate::{Error, Fs, Result};
@@ -52,6 +52,7 @@ impl Fs {
         while done < into.len() {
             let position = offset.saturating_add(done as u64);
             let (copied, miss) = copy_cached(inode, position, &mut into[done..]);
+            self.writeback.account.read(pages_touched(position, copied), 0);
             done += copied;
             let Some(miss) = miss else { break };
             let position = offset + done as u64;
@@ -66,7 +67,9 @@ impl Fs {
                     None => self.fetch(inode, miss..wanted.end.min(flight.pages.end), None)?,
                 },
             };
-            done += copy_fetched(inode, &fetched, position, &mut into[done..]);
+            let copied = copy_fetched(inode, &fetched, position, &mut into[done..]);
+            self.writeback.account.read(0, pages_touched(position, copied));
+            done += copied;
             self.shrink_cache();
         }
         Ok(done)

@@ -173,14 +173,17 @@ impl Fs {
             let skip = ((span.offset + done as u64) % PAGE_BYTES) as usize;
             let len = (bytes.len() - done).min(BLOCK_BYTES - skip);
             let data = &mut state.data;
+            let new = &bytes[done..done + len];
             if data.get(page).is_none() {
                 let old = partial.iter().find(|fetched| fetched.first == page);
                 let old = old.and_then(|fetched| fetched.pages[0].clone());
-                let buffer = old.unwrap_or_else(|| Arc::new(Buffer::zeroed(1)));
-                data.insert_clean(&self.writeback.account, page, buffer);
+                let blank = || {
+                    Arc::new(if len == BLOCK_BYTES { Buffer::for_overwrite(1) } else { Buffer::zeroed(1) })
+                };
+                data.insert_clean(&self.writeback.account, page, old.unwrap_or_else(blank));
             }
             data.update(page, |slot| {
-                Arc::make_mut(&mut slot.page)[skip..skip + len].copy_from_slice(&bytes[done..done + len]);
+                overwrite(&mut slot.page, skip, new);
                 slot.dirty = true;
                 slot.used.store(true, Ordering::Relaxed);
             });
@@ -265,6 +268,15 @@ impl Fs {
     /// To be called, with the lock held, after `item_dirty` was set.
     pub(crate) fn note_dirty(&self, inode: &Arc<Inode>, state: &mut InodeState) {
         self.writeback.relist(inode, state, self.clock.now());
+    }
+}
+
+/// Changes a page; one that is being written stays as it is and is replaced.
+fn overwrite(page: &mut Arc<Buffer>, skip: usize, new: &[u8]) {
+    match Arc::get_mut(page) {
+        Some(page) => page[skip..skip + new.len()].copy_from_slice(new),
+        None if new.len() == BLOCK_BYTES => *page = Arc::new(Buffer::from_bytes(new)),
+        None => Arc::make_mut(page)[skip..skip + new.len()].copy_from_slice(new),
     }
 }
 

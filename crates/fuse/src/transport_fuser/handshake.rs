@@ -4,7 +4,7 @@ use fuser::{InitFlags, KernelConfig};
 use std::io;
 
 /// Largest write message, and read-ahead.
-const MESSAGE_BYTES_MAX: u32 = 1 << 20;
+pub(crate) const MESSAGE_BYTES_MAX: u32 = 1 << 20;
 /// Asynchronous requests (read-ahead, writeback, direct I/O) the kernel may have open at once.
 const BACKGROUND_MAX: u16 = 64;
 
