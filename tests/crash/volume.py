@@ -55,6 +55,11 @@ class Volume:
     """One volume, its mount, and the files open on it."""
 
     def __init__(self, backend="syncline", scratch="/var/tmp", journal=BIG_JOURNAL, mebibytes=64):
+        self.syncline = find_syncline()
+        if backend == "syncline" and not self.syncline:
+            raise SetUpError("no syncline command; run make build")
+        if backend == "syncline" and not os.path.exists("/dev/fuse"):
+            raise SetUpError("there is no /dev/fuse")
         self.backend = backend
         self.journal = journal
         self.mebibytes = mebibytes if backend == "syncline" else max(mebibytes, 320 if backend == "xfs" else 64)
@@ -67,11 +72,6 @@ class Volume:
         self.mounted = False
         self.handles = set()
         os.mkdir(self.top)
-        self.syncline = find_syncline()
-        if backend == "syncline" and not self.syncline:
-            raise SetUpError("no syncline command; run make build")
-        if backend == "syncline" and not os.path.exists("/dev/fuse"):
-            raise SetUpError("there is no /dev/fuse")
 
     # Life of the volume.
 
