@@ -9,7 +9,11 @@ DESTDIR ?=
 BIN = $(or $(CARGO_TARGET_DIR),target)/release/syncline
 NAMES = mkfs.syncline fsck.syncline mount.syncline mount.fuse.syncline
 
-.PHONY: help build test test-full workloads bench check fmt lint tidy demo man install uninstall clean
+# Of make crash.
+SEED ?= 1
+MINUTES ?= 20
+
+.PHONY: help build test test-full crash workloads bench check fmt lint tidy demo man install uninstall clean
 
 help:
 	@echo "make build      the syncline command, optimised"
@@ -18,6 +22,7 @@ help:
 	@echo "make test-full  the long rest as well: random power cuts, other programs' workloads (as root; hours)"
 	@echo "make workloads  other programs' workloads on a mount, in minutes (as root)"
 	@echo "make bench      what a sync costs here, beside ext4, xfs and btrfs (as root)"
+	@echo "make crash      the crash laboratory (SEED=1, MINUTES=20; docs/testing.md)"
 	@echo "make check      format, lints, tidy and tests: run it before you send a change"
 	@echo "make man        manual pages and shell completions in dist/"
 	@echo "make install    the command, its mkfs/fsck/mount names, manual pages (PREFIX, SBINDIR, DESTDIR)"
@@ -43,6 +48,9 @@ workloads: build
 bench: build
 	@scripts/setup.sh bench
 	$(CARGO) run --release --locked -p syncline-bench -- --syncline $(BIN)
+
+crash:
+	$(CARGO) run --release --locked -p syncline-sim -- all --seed $(SEED) --minutes $(MINUTES)
 
 check: fmt lint tidy test
 

@@ -1,0 +1,115 @@
+//! Exhaustive workloads in the manner of ACE (Mohan et al., "Finding Crash-Consistency Bugs with Bounded Black-Box Crash
+//! Testing", OSDI 2018): every sequence of one or two operations on a small namespace of nested directories, each
+//! followed by fsync, fdatasync, sync or nothing, and at the end by background work, so that what was not synced
+//! reaches the device too.
+
+use crate::lab::{Start, prepare};
+use crate::operation::{Op, from_text};
+
+/// Size of the volume: 4 MiB, the smallest.
+pub const BLOCKS: u64 = 1024;
+/// Size of its journal: 256 KiB, the smallest.
+pub const JOURNAL_BLOCKS: u64 = 64;
+
+/// What is there at the start, closed and thus durable.
+const SETUP: &str = "mkdir:A;mkdir:B;mkdir:A/C;mkdir:E;creat:A/foo;write:A/foo:0:9000:11;setxattr:A/foo:user.old:20:3;creat:B/foo;\
+     write:B/foo:0:700:12;creat:A/C/foo;symlink:A/foo:B/sym;sync";
+
+/// The operations. Those that need something missing make it first.
+const OPERATIONS: &[&str] = &[
+    "creat:A/bar",
+    "creat:A/C/bar",
+    "mkdir:A/D",
+    "mkdir:A/C/D",
+    "falloc:A/foo:9000:8000",
+    "fallockeep:A/foo:12288:8192",
+    "falloc:B/foo:0:20000",
+    "punch:A/foo:4096:4096",
+    "zero:A/foo:1000:5000",
+    "write:A/foo:0:5000:21",
+    "write:A/foo:9000:4000:22",
+    "write:A/foo:30000:100:23",
+    "write:B/foo:100:200:24",
+    "write:A/C/foo:0:40000:25",
+    "dwrite:A/foo:4096:4096:26",
+    "dwrite:B/foo:0:8192:27",
+    "mwrite:A/foo:4000:300:28",
+    "mwrite:B/foo:0:700:29",
+    "dsyncwrite:A/foo:8000:3000:30",
+    "rewrite:A/foo:6000:31",
+    "rewrite:B/foo:20000:32",
+    "link:A/foo:A/bar",
+    "link:A/foo:B/bar",
+    "link:B/foo:A/C/bar",
+    "unlink:A/foo",
+    "unlink:B/foo",
+    "unlink:B/sym",
+    "rmdir:E",
+    "remove:A/C/foo",
+    "rename:A/foo:A/bar",
+    "rename:A/foo:B/foo",
+    "rename:B/foo:A/foo",
+    "rename:A/foo:A/C/bar",
+    "rename:A/C:B/C",
+    "rename:A:B/A",
+    "rename:A/C:E",
+    "exchange:A/foo:B/foo",
+    "exchange:A/C:B",
+    "symlink:B/foo:A/bar",
+    "setxattr:A/foo:user.new:100:33",
+    "setxattr:A/foo:user.old:3000:34",
+    "setxattr:A:user.dir:10:35",
+    "removexattr:A/foo:user.old",
+    "truncate:A/foo:0",
+    "truncate:A/foo:2500",
+    "truncate:A/foo:15000",
+    "truncate:B/foo:8192",
+    "chmod:A/foo:384",
+];
+
+/// What comes after each operation, besides nothing.
+const BACKGROUND: &str = "maintain:2000;maintain:6000;checkpoint";
+
+/// The path that a sync behind the operation names.
+fn target(op: &Op) -> String {
+    match op {
+        Op::Creat(path) | Op::Mkdir(path) => path.clone(),
+        Op::Falloc { path, .. } | Op::Write { path, .. } | Op::Rewrite { path, .. } => path.clone(),
+        Op::SetXattr { path, .. } | Op::RemoveXattr { path, .. } => path.clone(),
+        Op::Truncate { path, .. } | Op::Chmod { path, .. } => path.clone(),
+        Op::Link(_, path) | Op::Rename(_, path) | Op::Exchange(_, path) | Op::Symlink(_, path) => {
+            path.clone()
+        }
+        Op::Unlink(path) | Op::Rmdir(path) | Op::Remove(path) => {
+            path.rsplit_once('/').map_or("", |(directory, _)| directory).to_owned()
+        }
+        Op::Fsync(path) | Op::Fdatasync(path) => path.clone(),
+        Op::Sync | Op::Maintain { .. } | Op::Checkpoint => String::new(),
+    }
+}
+
+/// One operation with one of its four endings.
+pub fn steps() -> Vec<Vec<Op>> {
+    let mut steps = Vec::new();
+    for text in OPERATIONS {
+        let op: Op = text.parse().expect("the list holds operations");
+        let path = target(&op);
+        steps.push(vec![op.clone()]);
+        steps.push(vec![op.clone(), Op::Fsync(path.clone())]);
+        steps.push(vec![op.clone(), Op::Fdatasync(path)]);
+        steps.push(vec![op, Op::Sync]);
+    }
+    steps
+}
+
+/// A workload of the given steps, with background work behind it.
+pub fn workload(steps: &[&Vec<Op>]) -> Vec<Op> {
+    let mut ops: Vec<Op> = steps.iter().flat_map(|step| step.iter().cloned()).collect();
+    ops.extend(from_text(BACKGROUND).expect("the list holds operations"));
+    ops
+}
+
+/// The volume on which all of them start.
+pub fn start() -> Start {
+    prepare(BLOCKS, JOURNAL_BLOCKS, &from_text(SETUP).expect("the list holds operations"), 1)
+}

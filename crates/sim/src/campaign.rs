@@ -1,0 +1,286 @@
+//! Campaigns: many workloads on all cores until they are done or time is up, and the command that replays a failure.
+//!
+//! Workloads are independent of each other and each is determined by its number and the seed, so the order in which threads
+//! take them changes nothing.
+
+use crate::device::Failure;
+use crate::errors::{FREE_BLOCKS, When};
+use crate::lab::{Depth, Start, Tally, examine, examine_reliable, guarded};
+use crate::operation::{Op, from_text, to_text};
+use crate::random::derive;
+use crate::shrink::shrink;
+use crate::{ace, controls, errors, workload};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// A campaign that has found so many violations stops.
+const VIOLATIONS_MAX: usize = 10;
+/// A workload that is being shrunk is run at most so often.
+const SHRINK_RUNS_MAX: u32 = 400;
+
+/// How a campaign runs.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    pub seed: u64,
+    pub threads: u64,
+    pub time: Duration,
+    /// At most so many workloads of each kind.
+    pub workloads: u64,
+}
+
+/// What came of a campaign.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    pub name: &'static str,
+    pub tally: Tally,
+    pub elapsed: Duration,
+    /// Of how many workloads this was; `None` where there is no end of them.
+    pub of: Option<u64>,
+    pub done: u64,
+}
+
+/// Runs `body` for 0, 1, 2, ... below `count` on all threads.
+fn run(name: &'static str, plan: Plan, count: Option<u64>, body: &(dyn Fn(u64) -> Tally + Sync)) -> Outcome {
+    let began = Instant::now();
+    let next = AtomicU64::new(0);
+    let done = AtomicU64::new(0);
+    let total = Mutex::new(Tally::default());
+    std::thread::scope(|scope| {
+        for _ in 0..plan.threads {
+            scope.spawn(|| {
+                let mut mine = Tally::default();
+                while began.elapsed() < plan.time {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= plan.workloads.min(count.unwrap_or(u64::MAX)) {
+                        break;
+                    }
+                    let tally = body(number);
+                    done.fetch_add(1, Ordering::Relaxed);
+                    mine.add(tally);
+                    if mine.violations.len() >= VIOLATIONS_MAX {
+                        next.store(u64::MAX / 2, Ordering::Relaxed);
+                    }
+                }
+                total.lock().add(mine);
+            });
+        }
+    });
+    let tally = total.into_inner();
+    Outcome { name, tally, elapsed: began.elapsed(), of: count, done: done.into_inner() }
+}
+
+fn replay_command(start: &str, seed: u64, rest: &str, ops: &[Op]) -> String {
+    format!(
+        "cargo run --release -p syncline-sim -- replay --start {start} --seed {seed}{rest} '{}'",
+        to_text(ops)
+    )
+}
+
+/// Names the command that shows each violation again.
+fn with_replay(mut tally: Tally, replay: impl Fn() -> String) -> Tally {
+    for found in tally.violations.iter_mut().filter(|found| found.replay.is_empty()) {
+        found.replay = replay();
+    }
+    tally
+}
+
+/// The smallest workload that fails from the same start with the same seed.
+fn shrunk(start: &Start, ops: &[Op], seed: u64, depth: Depth) -> Vec<Op> {
+    let mut runs = 0;
+    shrink(ops, &mut |ops| {
+        runs += 1;
+        runs <= SHRINK_RUNS_MAX && !examine(start, ops, seed, depth).violations.is_empty()
+    })
+}
+
+fn examined(start: &Start, ops: &[Op], seed: u64, depth: Depth) -> Tally {
+    let tally = examine(start, ops, seed, depth);
+    if tally.violations.is_empty() {
+        return tally;
+    }
+    // Found with less depth than a replay has; only what a replay shows again is shrunk.
+    let again = !examine(start, ops, seed, Depth::FULL).violations.is_empty();
+    let small = if again { shrunk(start, ops, seed, Depth::FULL) } else { ops.to_vec() };
+    with_replay(tally, || replay_command("ace", seed, "", &small))
+}
+
+/// All workloads of one operation.
+pub fn seq1(plan: Plan) -> Outcome {
+    let (start, steps) = (ace::start(), ace::steps());
+    run("seq-1", plan, Some(steps.len() as u64), &|number| {
+        let ops = ace::workload(&[&steps[number as usize]]);
+        examined(&start, &ops, derive(plan.seed, number), Depth::FULL)
+    })
+}
+
+/// All workloads of two operations, in an order that samples them evenly if time is up before the end. `check_all`: the
+/// offline check looks at every recovered volume.
+pub fn seq2(plan: Plan, check_all: bool) -> Outcome {
+    let (start, steps) = (ace::start(), ace::steps());
+    let count = steps.len() as u64;
+    let depth =
+        Depth { check_every: if check_all { 1 } else { Depth::SAMPLED.check_every }, ..Depth::SAMPLED };
+    let total = count * count;
+    let stride = (total * 2 / 3..).find(|stride| coprime(*stride, total)).expect("there is always one");
+    run("seq-2", plan, Some(total), &|number| {
+        let chosen = (number * stride + plan.seed) % total;
+        let (first, second) = (&steps[(chosen / count) as usize], &steps[(chosen % count) as usize]);
+        examined(&start, &ace::workload(&[first, second]), derive(plan.seed, chosen), depth)
+    })
+}
+
+fn coprime(a: u64, b: u64) -> bool {
+    let (mut a, mut b) = (a, b);
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a == 1
+}
+
+/// Workloads of three operations, sampled.
+pub fn seq3(plan: Plan) -> Outcome {
+    let (start, steps) = (ace::start(), ace::steps());
+    run("seq-3", plan, None, &|number| {
+        let seed = derive(plan.seed, 1 << 32 | number);
+        let step = |salt| &steps[(derive(seed, salt) % steps.len() as u64) as usize];
+        examined(&start, &ace::workload(&[step(0), step(1), step(2)]), seed, Depth::SAMPLED)
+    })
+}
+
+/// Long random workloads.
+pub fn random(plan: Plan) -> Outcome {
+    run("random", plan, None, &|number| {
+        let seed = derive(plan.seed, 2 << 32 | number);
+        let tally = workload::run(seed);
+        if tally.violations.is_empty() {
+            return tally;
+        }
+        let round = tally.workloads - 1;
+        let small = workload::round(seed, round).map(|(start, ops)| {
+            let seed = workload::round_seed(seed, round);
+            let fails = !examine(&start, &ops, seed, Depth::FULL).violations.is_empty();
+            if fails { shrunk(&start, &ops, seed, Depth::FULL) } else { ops }
+        });
+        let start = format!("random:{seed}:{round}");
+        let seed = workload::round_seed(seed, round);
+        with_replay(tally, || replay_command(&start, seed, "", small.as_deref().unwrap_or(&[])))
+    })
+}
+
+/// A device error at every operation of the workloads; one of `every` failures (1: all).
+pub fn device_errors(plan: Plan, every: u64) -> Outcome {
+    let start = ace::start();
+    let mut all: Vec<(Vec<Op>, When, Failure)> = Vec::new();
+    for text in errors::WORKLOADS {
+        let ops = from_text(text).expect("the list holds operations");
+        let failures = errors::failures(&start, &ops, plan.seed);
+        all.extend(failures.into_iter().map(|(when, failure)| (ops.clone(), when, failure)));
+    }
+    let all: Vec<_> = all.into_iter().step_by(every as usize).collect();
+    run("device errors", plan, Some(all.len() as u64), &|number| {
+        let (ops, when, failure) = &all[number as usize];
+        let tally = errors::inject(&start, ops, plan.seed, *when, *failure);
+        let rest = format!(" --fail {}", failure_text(*when, *failure));
+        with_replay(tally, || replay_command("ace", plan.seed, &rest, ops))
+    })
+}
+
+/// Every operation on volumes with so many free blocks; one of `every` (1: all).
+pub fn full_volumes(plan: Plan, every: u64) -> Outcome {
+    let steps = ace::steps();
+    let starts: Vec<Option<Start>> = FREE_BLOCKS.iter().map(|free| errors::full_start(*free)).collect();
+    let depth = Depth { states_max: 30, recovery_every: 64, check_every: 16, ..Depth::SAMPLED };
+    let total = (starts.len() * steps.len()) as u64 / every;
+    run("full volumes", plan, Some(total), &|number| {
+        let number = number * every;
+        let (index, step) = (number as usize % starts.len(), &steps[number as usize / starts.len()]);
+        let Some(start) = &starts[index] else {
+            return guarded(|tally| tally.violation("the volume cannot be filled".to_owned()));
+        };
+        let ops = ace::workload(&[step]);
+        let seed = derive(plan.seed, 3 << 32 | number);
+        let name = format!("full:{}", FREE_BLOCKS[index]);
+        let tally = errors::on_full_volume(start, &ops, seed, depth);
+        with_replay(tally, || replay_command(&name, seed, "", &ops))
+    })
+}
+
+/// The negative controls: planted and caught, and the campaign of rot.
+pub fn negative_controls(plan: Plan) -> (controls::Score, Outcome, u64, u64) {
+    let start = ace::start();
+    let score = Mutex::new(controls::Score::new());
+    let count = controls::WORKLOADS.len() as u64;
+    let ops =
+        |number: u64| from_text(controls::WORKLOADS[number as usize]).expect("the list holds operations");
+    run("controls", plan, Some(count), &|number| {
+        for (fault, (planted, caught)) in controls::plant(&start, &ops(number), derive(plan.seed, number)) {
+            let mut score = score.lock();
+            let entry = score.entry(fault).or_default();
+            *entry = (entry.0 + planted, entry.1 + caught);
+        }
+        Tally::default()
+    });
+    let (told, harmless) = (AtomicU64::new(0), AtomicU64::new(0));
+    let outcome = run("rot", plan, Some(count), &|number| {
+        let (tally, found, same) = controls::rot(&start, &ops(number), derive(plan.seed, number));
+        told.fetch_add(found, Ordering::Relaxed);
+        harmless.fetch_add(same, Ordering::Relaxed);
+        tally
+    });
+    (score.into_inner(), outcome, told.into_inner(), harmless.into_inner())
+}
+
+fn failure_text(when: When, failure: Failure) -> String {
+    let when = if when == When::Opening { "opening" } else { "running" };
+    let only = failure.only.map_or("any".to_owned(), |only| only.to_string());
+    let length = if failure.for_good { "for-good" } else { "once" };
+    format!("{when}:{only}:{}:{length}", failure.at)
+}
+
+/// Reads what `failure_text` wrote.
+pub fn parse_failure(text: &str) -> Option<(When, Failure)> {
+    use syncline_device::Operation;
+    let words: Vec<&str> = text.split(':').collect();
+    let [when, only, at, length] = words[..] else { return None };
+    let when = match when {
+        "opening" => When::Opening,
+        "running" => When::Running,
+        _ => return None,
+    };
+    let only = match only {
+        "read" => Some(Operation::Read),
+        "write" => Some(Operation::Write),
+        "flush" => Some(Operation::Flush),
+        "any" => None,
+        _ => return None,
+    };
+    Some((when, Failure { at: at.parse().ok()?, for_good: length == "for-good", only }))
+}
+
+/// Runs one workload with everything that there is to be found in it.
+pub fn replay(start: &str, seed: u64, ops: &[Op], failure: Option<(When, Failure)>) -> Option<Tally> {
+    let words: Vec<&str> = start.split(':').collect();
+    let number = |index: usize| words.get(index)?.parse::<u64>().ok();
+    let (start, full) = match words[0] {
+        "ace" => (ace::start(), false),
+        "full" => (errors::full_start(number(1)?)?, true),
+        "random" => (workload::round(number(1)?, number(2)?)?.0, false),
+        _ => return None,
+    };
+    Some(match failure {
+        Some((when, failure)) => errors::inject(&start, ops, seed, when, failure),
+        None if full => errors::on_full_volume(&start, ops, seed, Depth::FULL),
+        None => examine_reliable(&start, ops, usize::MAX, seed, Depth::FULL),
+    })
+}
+
+/// Operations by name, over all outcomes.
+pub fn operations_of(outcomes: &[Outcome]) -> BTreeMap<&'static str, u64> {
+    let mut all = BTreeMap::new();
+    for (name, count) in outcomes.iter().flat_map(|outcome| &outcome.tally.by_operation) {
+        *all.entry(*name).or_default() += count;
+    }
+    all
+}

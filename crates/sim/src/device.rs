@@ -1,0 +1,346 @@
+//! The simulated device.
+//!
+//! # Fault model
+//!
+//! - A write becomes durable only by a flush that was *issued after the write had completed* and that ended well.
+//! - At a crash any subset of the other writes survives, each whole or torn: any subset of its 512-byte sectors.
+//!   Writes to the same block keep their order (a disk's cache is coherent), all others have none.
+//! - Writes and flushes complete late and out of order, as the seed decides: some at once, the others when somebody waits
+//!   or polls. A read sees completed writes only.
+//! - An operation may fail with `EIO`, once or for good, chosen by its number among reads, writes and flushes. A failed
+//!   write may have left any of its sectors. A failed flush makes nothing durable, and what it should have covered is
+//!   *forsaken*: no later flush makes it durable (a kernel that marks pages clean after an error does just that).
+//! - Stored blocks rot when a test says so ([`Disk::flip`]). A full device is one whose volume was filled.
+//!
+//! # Recording
+//!
+//! Everything the device is asked to do goes into a [`Trace`], with marks of the simulator between, so that one run of a
+//! workload yields every state that a crash during it could have left (`crash.rs`). The device does not know what the blocks
+//! mean.
+//!
+//! Locks: one mutex; the engine never calls back.
+
+use crate::random::Random;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use syncline_device::{Buffer, Device, DeviceCounters, DeviceError, Operation, Ticket};
+use syncline_format::{BLOCK_BYTES, BlockNo};
+
+/// Unit of tearing.
+pub const SECTOR_BYTES: usize = 512;
+/// `EIO`.
+const EIO: i32 = 5;
+
+/// One stored block.
+pub type Page = [u8; BLOCK_BYTES];
+
+/// Durable content: block by block, `None` for zeros. Clones share pages.
+#[derive(Clone)]
+pub struct Disk(Arc<Vec<Option<Arc<Page>>>>);
+
+impl Disk {
+    /// A device of zeros.
+    pub fn new(blocks: u64) -> Disk {
+        Disk(Arc::new(vec![None; blocks as usize]))
+    }
+
+    pub fn blocks(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    pub fn get(&self, block: u64) -> Option<&Arc<Page>> {
+        self.0[block as usize].as_ref()
+    }
+
+    pub fn put(&mut self, block: u64, page: Arc<Page>) {
+        Arc::make_mut(&mut self.0)[block as usize] = Some(page);
+    }
+
+    /// Rot: flips one bit.
+    pub fn flip(&mut self, block: u64, bit: u64) {
+        let mut page = self.get(block).map_or([0; BLOCK_BYTES], |page| **page);
+        page[(bit / 8) as usize % BLOCK_BYTES] ^= 1 << (bit % 8);
+        self.put(block, Arc::new(page));
+    }
+}
+
+/// Number of a write in its trace.
+pub type WriteId = usize;
+
+/// A recorded write.
+#[derive(Clone)]
+pub struct Write {
+    pub at: u64,
+    pub pages: Vec<Arc<Page>>,
+}
+
+/// What happened, in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    Submitted(WriteId),
+    /// Well or not: a failed write can be forsaken, and is never made durable.
+    Completed(WriteId, bool),
+    FlushIssued(usize),
+    FlushDone(usize, bool),
+    /// The simulator's: so many syncs are acknowledged.
+    Acknowledged(usize),
+}
+
+/// A recorded run.
+#[derive(Default, Clone)]
+pub struct Trace {
+    pub writes: Vec<Write>,
+    pub events: Vec<Event>,
+    pub flushes: usize,
+}
+
+/// Which operation fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Failure {
+    /// Number of the operation among all that are counted, from 0.
+    pub at: u64,
+    /// For good, not once.
+    pub for_good: bool,
+    /// Counts and fails only these; `None` for all.
+    pub only: Option<Operation>,
+}
+
+struct Waiting {
+    id: WriteId,
+    ticket: Ticket,
+    result: Result<(), DeviceError>,
+}
+
+struct WaitingFlush {
+    id: usize,
+    ticket: Ticket,
+    result: Result<(), DeviceError>,
+}
+
+struct State {
+    disk: Disk,
+    /// Completed writes on top of `disk`, newest content by block.
+    cache: BTreeMap<u64, Arc<Page>>,
+    trace: Trace,
+    writes: VecDeque<Waiting>,
+    flushes: VecDeque<WaitingFlush>,
+    random: Random,
+    counters: DeviceCounters,
+    failure: Option<Failure>,
+    counted: u64,
+    failed: bool,
+}
+
+/// A device in memory that records and fails.
+pub struct SimDevice {
+    blocks: u64,
+    state: Mutex<State>,
+}
+
+impl SimDevice {
+    /// A device that holds `disk`; `seed` decides when requests complete.
+    pub fn new(disk: Disk, seed: u64) -> Arc<SimDevice> {
+        let state = State {
+            cache: BTreeMap::new(),
+            trace: Trace::default(),
+            writes: VecDeque::new(),
+            flushes: VecDeque::new(),
+            random: Random::new(seed),
+            counters: DeviceCounters::default(),
+            failure: None,
+            counted: 0,
+            failed: false,
+            disk,
+        };
+        Arc::new(SimDevice { blocks: state.disk.blocks(), state: Mutex::new(state) })
+    }
+
+    /// Arms a failure; operations are counted from now on.
+    pub fn fail(&self, failure: Failure) {
+        let mut state = self.state.lock();
+        (state.failure, state.counted) = (Some(failure), 0);
+    }
+
+    /// Whether an operation has failed.
+    pub fn has_failed(&self) -> bool {
+        self.state.lock().failed
+    }
+
+    /// Reads, writes and flushes so far.
+    pub fn operations(&self) -> u64 {
+        let counters = self.state.lock().counters;
+        counters.reads + counters.writes + counters.flushes
+    }
+
+    /// Records that so many syncs are acknowledged.
+    pub fn acknowledge(&self, syncs: usize) {
+        self.state.lock().trace.events.push(Event::Acknowledged(syncs));
+    }
+
+    /// What was recorded, and the content before it. What is in flight stays in flight.
+    pub fn recorded(&self) -> (Disk, Trace) {
+        let state = self.state.lock();
+        (state.disk.clone(), state.trace.clone())
+    }
+
+    /// Events recorded so far.
+    pub fn position(&self) -> usize {
+        self.state.lock().trace.events.len()
+    }
+
+    /// Everything that was written, as after a shutdown that lost nothing.
+    pub fn settled(&self) -> Disk {
+        let mut state = self.state.lock();
+        while state.complete_some() {}
+        let mut disk = state.disk.clone();
+        state.cache.iter().for_each(|(block, page)| disk.put(*block, Arc::clone(page)));
+        disk
+    }
+}
+
+impl State {
+    /// The result of the next operation.
+    fn count(&mut self, operation: Operation, block: BlockNo) -> Result<(), DeviceError> {
+        match operation {
+            Operation::Read => self.counters.reads += 1,
+            Operation::Write => self.counters.writes += 1,
+            Operation::Flush => self.counters.flushes += 1,
+            Operation::Discard => self.counters.discards += 1,
+        }
+        let Some(failure) = self.failure else { return Ok(()) };
+        if operation == Operation::Discard || failure.only.is_some_and(|only| only != operation) {
+            return Ok(());
+        }
+        let number = self.counted;
+        self.counted += 1;
+        if number == failure.at || failure.for_good && number > failure.at {
+            self.failed = true;
+            return Err(DeviceError::Io { operation, block, errno: EIO });
+        }
+        Ok(())
+    }
+
+    fn complete_write(&mut self, index: usize) {
+        let Some(Waiting { id, ticket, result }) = self.writes.remove(index) else { return };
+        let write = &self.trace.writes[id];
+        if result.is_ok() {
+            for (block, page) in (write.at..).zip(&write.pages) {
+                self.cache.insert(block, Arc::clone(page));
+            }
+        }
+        self.trace.events.push(Event::Completed(id, result.is_ok()));
+        ticket.complete(result);
+    }
+
+    fn complete_flush(&mut self, index: usize) {
+        let Some(WaitingFlush { id, ticket, result }) = self.flushes.remove(index) else { return };
+        self.trace.events.push(Event::FlushDone(id, result.is_ok()));
+        ticket.complete(result);
+    }
+
+    /// Completes one request of those in flight; false if there is none.
+    fn complete_some(&mut self) -> bool {
+        let count = self.writes.len() + self.flushes.len();
+        if count == 0 {
+            return false;
+        }
+        let index = self.random.below(count as u64) as usize;
+        match index.checked_sub(self.writes.len()) {
+            None => self.complete_write(index),
+            Some(flush) => self.complete_flush(flush),
+        }
+        true
+    }
+
+    fn overlaps(&self, at: u64, blocks: u64) -> bool {
+        self.writes.iter().any(|waiting| {
+            let write = &self.trace.writes[waiting.id];
+            write.at < at + blocks && at < write.at + write.pages.len() as u64
+        })
+    }
+}
+
+impl Device for SimDevice {
+    fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    fn read(&self, at: BlockNo, into: &mut [u8]) -> Result<(), DeviceError> {
+        let mut state = self.state.lock();
+        state.count(Operation::Read, at)?;
+        if at.0 + (into.len() / BLOCK_BYTES) as u64 > self.blocks {
+            return Err(DeviceError::OutOfRange {
+                operation: Operation::Read,
+                block: at,
+                blocks: self.blocks,
+            });
+        }
+        state.counters.read_bytes += into.len() as u64;
+        for (block, bytes) in (at.0..).zip(into.chunks_mut(BLOCK_BYTES)) {
+            match state.cache.get(&block).or_else(|| state.disk.get(block)) {
+                Some(page) => bytes.copy_from_slice(&page[..]),
+                None => bytes.fill(0),
+            }
+        }
+        Ok(())
+    }
+
+    fn submit_write(&self, at: BlockNo, data: Vec<Arc<Buffer>>) -> Ticket {
+        let mut state = self.state.lock();
+        let result = state.count(Operation::Write, at);
+        let chunks = data.iter().flat_map(|buffer| buffer.chunks(BLOCK_BYTES));
+        let pages: Vec<Arc<Page>> =
+            chunks.map(|chunk| Arc::new(Page::try_from(chunk).expect("buffers are whole blocks"))).collect();
+        let blocks = pages.len() as u64;
+        assert!(at.0 + blocks <= self.blocks, "a write of block {at} goes beyond the end of the device");
+        assert!(!state.overlaps(at.0, blocks), "writes that overlap are in flight together at block {at}");
+        state.counters.written_bytes += blocks * BLOCK_BYTES as u64;
+        let id = state.trace.writes.len();
+        state.trace.writes.push(Write { at: at.0, pages });
+        state.trace.events.push(Event::Submitted(id));
+        let ticket = Ticket::pending();
+        state.writes.push_back(Waiting { id, ticket: ticket.clone(), result });
+        if state.random.one_in(2) {
+            let last = state.writes.len() - 1;
+            state.complete_write(last);
+        }
+        ticket
+    }
+
+    fn submit_flush(&self) -> Ticket {
+        let mut state = self.state.lock();
+        let result = state.count(Operation::Flush, BlockNo(0));
+        let id = state.trace.flushes;
+        state.trace.flushes += 1;
+        state.trace.events.push(Event::FlushIssued(id));
+        let ticket = Ticket::pending();
+        state.flushes.push_back(WaitingFlush { id, ticket: ticket.clone(), result });
+        ticket
+    }
+
+    fn wait(&self, ticket: &Ticket) -> Result<(), DeviceError> {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(result) = ticket.result() {
+                return result;
+            }
+            assert!(state.complete_some(), "somebody waits for a request that this device never had");
+        }
+    }
+
+    fn poll(&self) {
+        let mut state = self.state.lock();
+        for _ in 0..state.random.below(3) {
+            state.complete_some();
+        }
+    }
+
+    fn discard(&self, at: BlockNo, _blocks: u64) -> Result<(), DeviceError> {
+        self.state.lock().count(Operation::Discard, at)
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.state.lock().counters
+    }
+}

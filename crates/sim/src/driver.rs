@@ -1,0 +1,386 @@
+//! Runs operations on the engine, and reads back what a volume shows.
+//!
+//! Time and chance are the simulator's: a clock that moves with every look and when an operation says so, and numbers
+//! counted from the seed. So a run is the same every time.
+
+use crate::operation::{AllocateKind, Op, WriteKind, pattern};
+use crate::oracle::{Kind, Model, Node, PAGE, View};
+use crate::random::mix;
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use syncline::{
+    Clock, Context, Entropy, Error, FallocateMode, Fs, FsOptions, MkfsOptions, ObjectNo, OpenFlags,
+    RenameFlags, SetAttr, SetXattr, SyncScope, Timestamp,
+};
+use syncline_device::Device;
+
+const EIO: i32 = 5;
+const ENOSPC: i32 = 28;
+const EROFS: i32 = 30;
+const NANOSECONDS: i64 = 1_000_000_000;
+/// Rounds of background work that one `maintain` operation does at most.
+const MAINTAIN_ROUNDS: usize = 16;
+
+/// A clock that moves a microsecond with every look.
+#[derive(Debug)]
+pub struct SimClock(AtomicI64);
+
+impl SimClock {
+    pub fn new() -> Arc<SimClock> {
+        Arc::new(SimClock(AtomicI64::new(1_000_000 * NANOSECONDS)))
+    }
+
+    fn advance(&self, milliseconds: u64) {
+        self.0.fetch_add(milliseconds as i64 * 1_000_000, Ordering::Relaxed);
+    }
+}
+
+impl Clock for SimClock {
+    fn now(&self) -> Timestamp {
+        let now = self.0.fetch_add(1000, Ordering::Relaxed);
+        Timestamp { seconds: now / NANOSECONDS, nanoseconds: (now % NANOSECONDS) as u32 }
+    }
+}
+
+/// Numbers from a seed.
+pub struct SimEntropy(AtomicU64);
+
+impl SimEntropy {
+    pub fn new(seed: u64) -> SimEntropy {
+        SimEntropy(AtomicU64::new(mix(seed)))
+    }
+}
+
+impl Entropy for SimEntropy {
+    fn number(&self) -> u64 {
+        mix(self.0.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed))
+    }
+}
+
+/// Makes a volume with a journal of so many blocks.
+pub fn format(device: &dyn Device, journal_blocks: u64, seed: u64) -> Result<(), Error> {
+    let options = MkfsOptions { journal_bytes: Some(journal_blocks * PAGE), ..MkfsOptions::default() };
+    Fs::format(device, &options, &*SimClock::new(), &SimEntropy::new(seed), &mut |_, _| {})
+}
+
+/// Opens a volume; this is recovery.
+pub fn open(device: Arc<dyn Device>, clock: &Arc<SimClock>, seed: u64) -> Result<Arc<Fs>, Error> {
+    let options = FsOptions { memory_bytes_max: 8 << 20, ..FsOptions::default() };
+    let clock: Arc<dyn Clock> = Arc::clone(clock) as Arc<dyn Clock>;
+    Fs::open(device, options, clock, &SimEntropy::new(seed))
+}
+
+/// What became of an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Told {
+    Done,
+    /// Refused, as the model says it must be.
+    Refused(i32),
+    /// No space; nothing was changed.
+    NoSpace,
+    /// An I/O error, or the volume is read-only after one.
+    Failed(i32),
+}
+
+/// The engine answered otherwise than the model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unexpected {
+    pub op: Op,
+    pub got: Option<i32>,
+    pub want: Option<i32>,
+}
+
+/// Carries out one operation on volume and model.
+pub fn step(fs: &Fs, clock: &SimClock, model: &mut Model, op: &Op) -> Result<Told, Unexpected> {
+    let done = carry_out(fs, clock, op);
+    let unexpected = |got, want| Unexpected { op: op.clone(), got, want };
+    match done {
+        Err(errno @ (EIO | EROFS)) => Ok(Told::Failed(errno)),
+        Err(ENOSPC) => Ok(Told::NoSpace),
+        Err(errno) => match model.apply(op, 0, 0) {
+            Err(want) if want == errno => Ok(Told::Refused(errno)),
+            Err(want) => Err(unexpected(Some(errno), Some(want))),
+            Ok(()) => Err(unexpected(Some(errno), None)),
+        },
+        Ok(Effect { made, written, failed }) => {
+            model.apply(op, made, written).map_err(|want| unexpected(None, Some(want)))?;
+            match failed {
+                Some(ENOSPC) => return Ok(Told::NoSpace),
+                Some(errno) => return Ok(Told::Failed(errno)),
+                None => {}
+            }
+            match op {
+                Op::Fsync(path) | Op::Fdatasync(path) => {
+                    let ino = model.resolve(path).expect("the model has just accepted the path");
+                    model.sync(Some(ino));
+                }
+                Op::Write { path, kind: WriteKind::Dsync, .. } => {
+                    let ino = model.resolve(path).expect("the model has just accepted the path");
+                    model.sync(Some(ino));
+                }
+                Op::Sync => drop(model.sync(None)),
+                _ => {}
+            }
+            Ok(Told::Done)
+        }
+    }
+}
+
+/// What an operation did.
+#[derive(Default)]
+struct Effect {
+    /// Inode that was made.
+    made: u64,
+    /// Bytes that were written.
+    written: u64,
+    /// It was carried out in part, and then failed.
+    failed: Option<i32>,
+}
+
+fn errno(error: Error) -> i32 {
+    error.errno()
+}
+
+fn resolve(fs: &Fs, path: &str) -> Result<ObjectNo, Error> {
+    let parts = path.split('/').filter(|part| !part.is_empty());
+    parts.into_iter().try_fold(ObjectNo::ROOT_DIR, |at, part| Ok(fs.lookup(at, part.as_bytes())?.attr.inode))
+}
+
+fn place<'a>(fs: &Fs, path: &'a str) -> Result<(ObjectNo, &'a [u8]), Error> {
+    let (directory, name) = path.rsplit_once('/').unwrap_or(("", path));
+    let directory = resolve(fs, directory)?;
+    if fs.getattr(directory)?.mode & 0o170000 != 0o040000 {
+        return Err(Error::NotDirectory);
+    }
+    Ok((directory, name.as_bytes()))
+}
+
+fn carry_out(fs: &Fs, clock: &SimClock, op: &Op) -> Result<Effect, i32> {
+    match op {
+        Op::Write { path, kind, offset, len, fill } => write(fs, path, *kind, *offset, *len, *fill),
+        Op::Rewrite { path, len, fill } => rewrite(fs, path, *len, *fill),
+        Op::Maintain { milliseconds } => {
+            clock.advance(*milliseconds);
+            for _ in 0..MAINTAIN_ROUNDS {
+                if !fs.maintain(clock.now(), 4).map_err(errno)? {
+                    break;
+                }
+            }
+            Ok(Effect::default())
+        }
+        _ => change(fs, op).map(|made| Effect { made, ..Effect::default() }).map_err(errno),
+    }
+}
+
+fn change(fs: &Fs, op: &Op) -> Result<u64, Error> {
+    let root = Context::root();
+    match op {
+        Op::Creat(path) => {
+            let (directory, name) = place(fs, path)?;
+            let (entry, handle) = fs.create(&root, directory, name, 0o644, OpenFlags::READ_WRITE)?;
+            fs.release(handle)?;
+            return Ok(entry.attr.inode.0);
+        }
+        Op::Mkdir(path) => {
+            let (directory, name) = place(fs, path)?;
+            return Ok(fs.mkdir(&root, directory, name, 0o755)?.attr.inode.0);
+        }
+        Op::Symlink(target, path) => {
+            let (directory, name) = place(fs, path)?;
+            return Ok(fs.symlink(&root, directory, name, target.as_bytes())?.attr.inode.0);
+        }
+        Op::Falloc { path, kind, offset, len } => {
+            let handle = fs.open_handle(&root, resolve(fs, path)?, OpenFlags::READ_WRITE)?;
+            let mode = match kind {
+                AllocateKind::Grow => FallocateMode::Allocate { keep_size: false },
+                AllocateKind::KeepSize => FallocateMode::Allocate { keep_size: true },
+                AllocateKind::Punch => FallocateMode::PunchHole,
+                AllocateKind::Zero => FallocateMode::ZeroRange { keep_size: false },
+            };
+            let result = fs.fallocate(&root, handle, mode, *offset, *len);
+            fs.release(handle)?;
+            result?;
+        }
+        Op::Link(old, new) => {
+            let inode = resolve(fs, old)?;
+            let (directory, name) = place(fs, new)?;
+            fs.link(inode, directory, name)?;
+        }
+        Op::Unlink(path) => {
+            let (directory, name) = place(fs, path)?;
+            fs.unlink(directory, name)?;
+        }
+        Op::Rmdir(path) => {
+            let (directory, name) = place(fs, path)?;
+            fs.rmdir(directory, name)?;
+        }
+        Op::Remove(path) => {
+            let (directory, name) = place(fs, path)?;
+            match fs.unlink(directory, name) {
+                Err(Error::IsDirectory) => fs.rmdir(directory, name)?,
+                other => other?,
+            }
+        }
+        Op::Rename(old, new) | Op::Exchange(old, new) => {
+            let (from, name) = place(fs, old)?;
+            let (to, new_name) = place(fs, new)?;
+            let flags = RenameFlags { exchange: matches!(op, Op::Exchange(..)), ..RenameFlags::default() };
+            fs.rename(&root, from, name, to, new_name, flags)?;
+        }
+        Op::SetXattr { path, name, len, fill } => {
+            let value = pattern(*fill, 0, *len);
+            fs.set_xattr(&root, resolve(fs, path)?, name.as_bytes(), &value, SetXattr::Any)?;
+        }
+        Op::RemoveXattr { path, name } => fs.remove_xattr(&root, resolve(fs, path)?, name.as_bytes())?,
+        Op::Truncate { path, size } => {
+            let set = SetAttr { size: Some(*size), ..SetAttr::default() };
+            fs.setattr(&root, resolve(fs, path)?, &set, None)?;
+        }
+        Op::Chmod { path, mode } => {
+            let set = SetAttr { mode: Some(*mode), ..SetAttr::default() };
+            fs.setattr(&root, resolve(fs, path)?, &set, None)?;
+        }
+        Op::Fsync(path) => fs.sync_inode(resolve(fs, path)?, SyncScope::All)?,
+        Op::Fdatasync(path) => fs.sync_inode(resolve(fs, path)?, SyncScope::Data)?,
+        Op::Sync => fs.sync_all()?,
+        Op::Checkpoint => fs.checkpoint()?,
+        Op::Write { .. } | Op::Rewrite { .. } | Op::Maintain { .. } => {
+            unreachable!("carried out by their own functions")
+        }
+    }
+    Ok(0)
+}
+
+fn write(fs: &Fs, path: &str, kind: WriteKind, offset: u64, len: u64, fill: u8) -> Result<Effect, i32> {
+    let root = Context::root();
+    let flags = OpenFlags {
+        direct: kind == WriteKind::Direct,
+        dsync: kind == WriteKind::Dsync,
+        ..OpenFlags::READ_WRITE
+    };
+    let inode = resolve(fs, path).map_err(errno)?;
+    let handle = fs.open_handle(&root, inode, flags).map_err(errno)?;
+    let (result, scope) = match kind {
+        WriteKind::Mapped => (write_mapped(fs, handle, offset, len, fill), None),
+        _ => match fs.write_unsynced(&root, handle, offset, &pattern(fill, offset, len)) {
+            Ok((_, count, scope)) => (Ok(count as u64), scope),
+            Err(error) => (Err(error), None),
+        },
+    };
+    // What is written stays written when the sync behind it fails.
+    let synced = scope.map_or(Ok(()), |scope| fs.sync_handle(handle, scope));
+    let closed = fs.release(handle);
+    let written = result.map_err(errno)?;
+    Ok(Effect { written, failed: synced.and(closed).err().map(errno), ..Effect::default() })
+}
+
+/// What the kernel sends for pages that were changed through a mapping: whole pages, up to the end of the file.
+fn write_mapped(fs: &Fs, handle: syncline::HandleId, offset: u64, len: u64, fill: u8) -> Result<u64, Error> {
+    let size = fs.handle_attr(handle)?.size;
+    let end = (offset + len).min(size);
+    if offset >= end {
+        return Ok(0);
+    }
+    let from = offset / PAGE * PAGE;
+    let until = end.next_multiple_of(PAGE).min(size);
+    let mut pages = vec![0; (until - from) as usize];
+    let mut done = 0;
+    while done < pages.len() {
+        done += fs.read(handle, from + done as u64, &mut pages[done..])?;
+    }
+    pages[(offset - from) as usize..(end - from) as usize].copy_from_slice(&pattern(
+        fill,
+        offset,
+        end - offset,
+    ));
+    let (_, count) = fs.write(&Context::root(), handle, from, &pages)?;
+    Ok((from + count as u64).min(end).saturating_sub(offset))
+}
+
+fn rewrite(fs: &Fs, path: &str, len: u64, fill: u8) -> Result<Effect, i32> {
+    let root = Context::root();
+    let flags = OpenFlags { truncate: true, ..OpenFlags::READ_WRITE };
+    let inode = resolve(fs, path).map_err(errno)?;
+    let handle = fs.open_handle(&root, inode, flags).map_err(errno)?;
+    let result = fs.write(&root, handle, 0, &pattern(fill, 0, len));
+    let closed = fs.release(handle);
+    let (written, failed) = match (result, closed) {
+        (Ok((_, count)), Ok(())) => (count as u64, None),
+        (Ok((_, count)), Err(error)) => (count as u64, Some(errno(error))),
+        (Err(error), _) => (0, Some(errno(error))),
+    };
+    Ok(Effect { written, failed, ..Effect::default() })
+}
+
+/// Everything that a volume shows.
+pub fn view(fs: &Fs) -> Result<View, Error> {
+    let mut view = View::default();
+    let mut stack = vec![ObjectNo::ROOT_DIR];
+    while let Some(number) = stack.pop() {
+        if view.names.contains_key(&number.0) {
+            continue;
+        }
+        let attr = fs.getattr(number)?;
+        let kind = match attr.mode & 0o170000 {
+            0o040000 => {
+                let children = list(fs, number)?;
+                stack.extend(children.values().map(|ino| ObjectNo(*ino)));
+                Kind::Directory(children)
+            }
+            0o120000 => Kind::Symlink(fs.readlink(number)?),
+            _ => {
+                view.contents.insert(number.0, content(fs, number, attr.size)?);
+                Kind::File
+            }
+        };
+        let xattrs = xattrs(fs, number)?;
+        view.names.insert(number.0, Arc::new(Node { kind, mode: attr.mode, nlink: attr.nlink, xattrs }));
+    }
+    Ok(view)
+}
+
+fn list(fs: &Fs, directory: ObjectNo) -> Result<BTreeMap<String, u64>, Error> {
+    let handle = fs.opendir(directory)?;
+    let mut children = BTreeMap::new();
+    let mut twice = false;
+    let result = fs.readdir(handle, 2, &mut |entry| {
+        let name = String::from_utf8_lossy(entry.name).into_owned();
+        twice |= children.insert(name, entry.inode.0).is_some();
+        ControlFlow::Continue(())
+    });
+    fs.release(handle)?;
+    result?;
+    assert!(!twice, "a name is listed twice in directory {directory}");
+    for (name, ino) in &children {
+        let found = fs.lookup(directory, name.as_bytes())?.attr.inode.0;
+        assert_eq!(found, *ino, "lookup and readdir disagree on '{name}' in directory {directory}");
+    }
+    Ok(children)
+}
+
+fn content(fs: &Fs, number: ObjectNo, size: u64) -> Result<Vec<u8>, Error> {
+    let handle = fs.open_handle(&Context::root(), number, OpenFlags::READ)?;
+    let mut bytes = vec![0; size as usize];
+    let mut done = 0;
+    let mut result = Ok(());
+    while done < bytes.len() && result.is_ok() {
+        match fs.read(handle, done as u64, &mut bytes[done..]) {
+            Ok(0) => panic!("file {number} ends at {done}, before its size {size}"),
+            Ok(count) => done += count,
+            Err(error) => result = Err(error),
+        }
+    }
+    fs.release(handle)?;
+    result.map(|()| bytes)
+}
+
+fn xattrs(fs: &Fs, number: ObjectNo) -> Result<BTreeMap<String, Vec<u8>>, Error> {
+    let root = Context::root();
+    let names = fs.list_xattrs(&root, number)?;
+    let names = names.split(|byte| *byte == 0).filter(|name| !name.is_empty());
+    names
+        .map(|name| Ok((String::from_utf8_lossy(name).into_owned(), fs.xattr(&root, number, name)?)))
+        .collect()
+}

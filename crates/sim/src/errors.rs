@@ -1,0 +1,214 @@
+//! Device errors at every single operation (C8), and full volumes.
+//!
+//! After a failed write or flush no sync may succeed until the volume is opened again, nothing may panic or hang, and
+//! what was acknowledged before is there then. A failed read is told, and changes nothing.
+
+use crate::ace;
+use crate::crash::{Builder, Effort, Lie, states};
+use crate::device::{Disk, Failure, SimDevice};
+use crate::driver::{self, SimClock, Told};
+use crate::lab::{Depth, Start, Tally, examine_reliable, guarded, recover};
+use crate::operation::{Op, WriteKind, from_text};
+use crate::oracle::Model;
+use crate::random::{Random, derive};
+use std::sync::Arc;
+use syncline::Fs;
+use syncline_device::{Device, Operation};
+
+/// Crash states looked at after each injected error.
+const STATES_MAX: usize = 12;
+
+/// When the error comes: while the volume is opened, or afterwards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum When {
+    Opening,
+    Running,
+}
+
+/// How many operations the device carries out while opening, and then for the workload.
+pub fn operations(start: &Start, ops: &[Op], seed: u64) -> Option<(u64, u64)> {
+    let device = SimDevice::new(start.disk.clone(), derive(seed, 1));
+    let clock = SimClock::new();
+    let fs = driver::open(Arc::clone(&device) as Arc<dyn Device>, &clock, derive(seed, 2)).ok()?;
+    let opened = device.operations();
+    let mut model = Model::new(&start.view);
+    for op in ops.iter().chain([&Op::Sync]) {
+        driver::step(&fs, &clock, &mut model, op).ok()?;
+    }
+    Some((opened, device.operations() - opened))
+}
+
+/// Runs a workload with one failure.
+pub fn inject(start: &Start, ops: &[Op], seed: u64, when: When, failure: Failure) -> Tally {
+    guarded(|tally| {
+        tally.workloads += 1;
+        let device = SimDevice::new(start.disk.clone(), derive(seed, 1));
+        let clock = SimClock::new();
+        let mut model = Model::new(&start.view);
+        if when == When::Opening {
+            device.fail(failure);
+        }
+        match driver::open(Arc::clone(&device) as Arc<dyn Device>, &clock, derive(seed, 2)) {
+            Ok(fs) => {
+                if when == When::Running {
+                    device.fail(failure);
+                }
+                let mut run = Run { fs: &fs, device: &device, clock: &clock, failure };
+                run.all(ops, &mut model, tally);
+            }
+            Err(error) if !device.has_failed() => {
+                tally.violation(format!("the volume does not open, and no error was injected: {error}"));
+            }
+            Err(_) => {}
+        }
+        tally.errors += u64::from(device.has_failed());
+        judge(&device, &model, seed, tally);
+    })
+}
+
+struct Run<'a> {
+    fs: &'a Fs,
+    device: &'a SimDevice,
+    clock: &'a SimClock,
+    failure: Failure,
+}
+
+impl Run<'_> {
+    fn all(&mut self, ops: &[Op], model: &mut Model, tally: &mut Tally) {
+        let mut stopped = false;
+        for op in ops.iter().chain([&Op::Sync]) {
+            let told = match driver::step(self.fs, self.clock, model, op) {
+                Ok(told) => told,
+                Err(wrong) => {
+                    tally.violation(format!("{op} answers {:?}, want {:?} (errno)", wrong.got, wrong.want));
+                    return;
+                }
+            };
+            tally.count(op, told);
+            if matches!(told, Told::Failed(_)) && !self.device.has_failed() {
+                tally.violation(format!("{op} fails, and no error was injected"));
+            }
+            if stopped && is_sync(op) && told == Told::Done {
+                tally.violation(format!("C8: {op} succeeds although the volume had stopped"));
+            }
+            stopped |= self.fs.failure().is_some();
+            self.device.acknowledge(model.syncs());
+            if told == Told::Done && *op == Op::Sync && self.has_lost_writes() {
+                tally.violation("C8: the device failed a write or a flush, and sync succeeds".to_owned());
+            }
+        }
+        if !stopped && !self.failure.for_good {
+            match driver::view(self.fs) {
+                Ok(view) if view == model.live() => {}
+                Ok(_) => tally.violation("an operation that failed has changed something".to_owned()),
+                Err(_) if self.failure.only != Some(Operation::Write) => {}
+                Err(error) => tally.violation(format!("the running volume cannot be read: {error}")),
+            }
+        }
+    }
+
+    fn has_lost_writes(&self) -> bool {
+        let writes = matches!(self.failure.only, Some(Operation::Write | Operation::Flush));
+        writes && self.device.has_failed()
+    }
+}
+
+fn is_sync(op: &Op) -> bool {
+    matches!(op, Op::Fsync(_) | Op::Fdatasync(_) | Op::Sync | Op::Write { kind: WriteKind::Dsync, .. })
+}
+
+/// The volume opens again, and holds what was acknowledged.
+fn judge(device: &SimDevice, model: &Model, seed: u64, tally: &mut Tally) {
+    let (base, trace) = device.recorded();
+    let mut random = Random::new(derive(seed, 3));
+    let effort = Effort { subsets: 1, torn: 1 };
+    let mut all = states(&trace, trace.events.len(), effort, Lie::None, &mut random);
+    while all.len() > STATES_MAX {
+        all.swap_remove(random.below(all.len() as u64) as usize);
+    }
+    let mut builder = Builder::new(base, &trace, Lie::None);
+    let disks: Vec<(Disk, usize)> =
+        all.iter().map(|state| (builder.build(state), state.acknowledged)).collect();
+    for (disk, acknowledged) in disks {
+        tally.states += 1;
+        match recover(&SimDevice::new(disk, derive(seed, 4)), derive(seed, 5)) {
+            Ok(view) => {
+                if let Err(violation) = model.judge(&view, acknowledged) {
+                    tally.violation(format!("after the error and a crash: {violation:?}"));
+                }
+            }
+            Err(what) => tally.violation(format!("after the error and a crash: {what}")),
+        }
+    }
+}
+
+/// Every failure of one workload: each operation, once and for good, while opening and afterwards.
+pub fn failures(start: &Start, ops: &[Op], seed: u64) -> Vec<(When, Failure)> {
+    let Some((opening, running)) = operations(start, ops, seed) else { return Vec::new() };
+    let mut list = Vec::new();
+    for (when, count) in [(When::Opening, opening), (When::Running, running)] {
+        for only in [Operation::Read, Operation::Write, Operation::Flush] {
+            for at in 0..count {
+                for for_good in [false, true] {
+                    list.push((when, Failure { at, for_good, only: Some(only) }));
+                }
+            }
+        }
+    }
+    list
+}
+
+/// Workloads into which errors are injected.
+pub const WORKLOADS: &[&str] = &[
+    "write:A/foo:0:5000:41;fsync:A/foo;write:B/foo:0:30000:42;creat:A/bar;fsync:B/foo;rename:B/foo:A/bar;fsync:A",
+    "creat:x;write:x:0:90000:43;maintain:2000;write:x:8192:100:44;fsync:x;checkpoint;write:x:0:5000:45;sync;unlink:x;fsync:",
+    "dsyncwrite:A/foo:0:300:46;maintain:6000;truncate:A/foo:100;fsync:A/foo;setxattr:A/foo:user.n:9000:7;checkpoint;\
+     rewrite:A/foo:9000:48;fdatasync:A/foo;mkdir:A/D;sync",
+    "falloc:B/foo:0:40000;fsync:B/foo;write:B/foo:4096:8192:49;fsync:B/foo;punch:B/foo:8192:4096;link:B/foo:l;fsync:l;\
+     maintain:40000;mwrite:B/foo:0:600:50;fsync:B/foo",
+];
+
+/// Free blocks that are left on the full volumes.
+pub const FREE_BLOCKS: &[u64] = &[0, 1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 48, 64];
+
+/// What has to work again once the filler is gone.
+const AFTER_DELETION: &str = "unlink:filler;sync;checkpoint;creat:fresh;write:fresh:0:100000:9;fsync:fresh";
+
+/// The volume of the exhaustive workloads, filled up but for so many blocks.
+pub fn full_start(free: u64) -> Option<Start> {
+    let start = ace::start();
+    let device = SimDevice::new(start.disk, 77);
+    let clock = SimClock::new();
+    let fs = driver::open(Arc::clone(&device) as Arc<dyn Device>, &clock, 78).ok()?;
+    let mut model = Model::new(&start.view);
+    let mut step = |text: &str| {
+        let op: Op = text.parse().expect("operations of this list");
+        driver::step(&fs, &clock, &mut model, &op)
+    };
+    step("creat:spare").ok()?;
+    if free > 0 {
+        step(&format!("fallockeep:spare:0:{}", free * 4096)).ok()?;
+    }
+    step("creat:filler").ok()?;
+    let mut size = 0;
+    for piece in [65_536, 4096] {
+        while step(&format!("fallockeep:filler:{size}:{piece}")).ok()? == Told::Done {
+            size += piece;
+        }
+    }
+    step("sync").ok()?;
+    step("checkpoint").ok()?;
+    step("unlink:spare").ok()?;
+    step("checkpoint").ok()?;
+    let view = driver::view(&fs).ok()?;
+    fs.close().ok()?;
+    Some(Start { disk: device.settled(), view })
+}
+
+/// One workload on a full volume; the filler is deleted at the end, and then there is space again.
+pub fn on_full_volume(start: &Start, ops: &[Op], seed: u64, depth: Depth) -> Tally {
+    let mut all = ops.to_vec();
+    let reliable = all.len();
+    all.extend(from_text(AFTER_DELETION).expect("operations of this list"));
+    examine_reliable(start, &all, reliable, seed, depth)
+}

@@ -1,0 +1,335 @@
+//! The history of one file's content, and what of it may be there after a crash.
+//!
+//! The file is followed page by page. For each page there is a set of allowed contents: at first the durable one; every
+//! write adds what the page is then; a sync, or a rename over another file (C3), leaves only what it is then;
+//! truncation changes every member, because it is a metadata operation that applies to whatever is stored. The
+//! size is an interval in the same way. A size that an un-synced write has grown into needs the pages of that write.
+//!
+//! Pages are written whole from one moment's memory, so half a write in a page is not allowed.
+
+use crate::oracle::PAGE;
+
+/// What happened to a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FileEvent {
+    /// Data at an offset.
+    Write(u64, Vec<u8>),
+    Truncate(u64),
+    /// Preallocation up to an end beyond the size.
+    Grow(u64),
+    /// A range is zeroed: a change of data, not of metadata, so each page of it may be as before until the next sync.
+    Zero(u64, u64),
+    /// Everything is in the log, in order: a rename over another file (C3).
+    Barrier,
+    /// Everything is durable once the sync of this number is acknowledged.
+    Synced(usize),
+}
+
+/// How content is not allowed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Wrong {
+    Size {
+        got: u64,
+        least: u64,
+        most: u64,
+    },
+    /// The first byte that differs from the newest allowed content, and how many contents are allowed.
+    Page {
+        page: u64,
+        at: usize,
+        got: u8,
+        want: u8,
+        allowed: usize,
+    },
+}
+
+/// Events, each with the number of metadata operations that had returned by then.
+#[derive(Debug, Clone)]
+pub struct History {
+    start: Vec<u8>,
+    events: Vec<(usize, FileEvent)>,
+    current: Vec<u8>,
+}
+
+impl History {
+    pub fn new(start: Vec<u8>) -> History {
+        History { current: start.clone(), start, events: Vec::new() }
+    }
+
+    /// Content of the running volume.
+    pub fn current(&self) -> &[u8] {
+        &self.current
+    }
+
+    pub fn record(&mut self, metas: usize, event: FileEvent) {
+        apply(&mut self.current, &event);
+        self.events.push((metas, event));
+    }
+
+    /// Whether `got` is allowed when the first `prefix` metadata operations survived and `acknowledged` syncs had
+    /// returned.
+    pub fn judge(&self, got: &[u8], prefix: usize, acknowledged: usize) -> Result<(), Wrong> {
+        let mut follow = Follow::new(&self.start);
+        let events = self.events.iter().filter(|(metas, _)| *metas <= prefix);
+        for (tag, (_, event)) in (1..).zip(events) {
+            match event {
+                FileEvent::Synced(id) if *id > acknowledged => {}
+                event => follow.step(tag, event),
+            }
+        }
+        follow.judge(got)
+    }
+}
+
+fn apply(content: &mut Vec<u8>, event: &FileEvent) {
+    match event {
+        FileEvent::Write(offset, bytes) => {
+            let end = *offset as usize + bytes.len();
+            if content.len() < end {
+                content.resize(end, 0);
+            }
+            content[*offset as usize..end].copy_from_slice(bytes);
+        }
+        FileEvent::Truncate(size) => content.resize(*size as usize, 0),
+        FileEvent::Grow(end) if content.len() < *end as usize => content.resize(*end as usize, 0),
+        FileEvent::Zero(offset, len) => {
+            let end = content.len().min((offset + len) as usize);
+            let from = end.min(*offset as usize);
+            content[from..end].fill(0);
+        }
+        FileEvent::Grow(_) | FileEvent::Barrier | FileEvent::Synced(_) => {}
+    }
+}
+
+/// A content that a page may have, and the event it came with.
+struct Version {
+    tag: usize,
+    bytes: Vec<u8>,
+}
+
+/// A write that grew the file: a size beyond `from` needs the pages `first..end` to be as new as `tag`.
+struct Growth {
+    from: u64,
+    first: u64,
+    end: u64,
+    tag: usize,
+}
+
+/// What is allowed after the events so far.
+struct Follow {
+    content: Vec<u8>,
+    pages: Vec<Vec<Version>>,
+    sizes: (u64, u64),
+    growth: Vec<Growth>,
+}
+
+/// Zeroes what of the range lies in the page.
+fn zero(bytes: &mut [u8], page: u64, offset: u64, len: u64) {
+    let from = offset.saturating_sub(page * PAGE).min(PAGE);
+    let end = (offset + len).saturating_sub(page * PAGE).min(PAGE);
+    bytes[from as usize..end as usize].fill(0);
+}
+
+fn pages_of(size: u64) -> u64 {
+    size.div_ceil(PAGE)
+}
+
+impl Follow {
+    fn new(start: &[u8]) -> Follow {
+        let mut follow = Follow {
+            content: start.to_vec(),
+            pages: Vec::new(),
+            sizes: (start.len() as u64, start.len() as u64),
+            growth: Vec::new(),
+        };
+        follow.settle(0);
+        follow
+    }
+
+    /// The page as it is in memory, zeros behind the end.
+    fn page(&self, page: u64) -> Vec<u8> {
+        let from = ((page * PAGE) as usize).min(self.content.len());
+        let end = (from + PAGE as usize).min(self.content.len());
+        let mut bytes = self.content[from..end].to_vec();
+        bytes.resize(PAGE as usize, 0);
+        bytes
+    }
+
+    /// Nothing but the present is allowed.
+    fn settle(&mut self, tag: usize) {
+        let count = pages_of(self.content.len() as u64);
+        self.pages = (0..count).map(|page| vec![Version { tag, bytes: self.page(page) }]).collect();
+        self.sizes = (self.content.len() as u64, self.content.len() as u64);
+        self.growth.clear();
+    }
+
+    /// Pages up to the end of the content exist; those never written are zeros.
+    fn extend(&mut self) {
+        while (self.pages.len() as u64) < pages_of(self.content.len() as u64) {
+            self.pages.push(vec![Version { tag: 0, bytes: vec![0; PAGE as usize] }]);
+        }
+    }
+
+    fn add_versions(&mut self, tag: usize, first: u64, end: u64) {
+        for page in first..end.min(self.pages.len() as u64) {
+            let bytes = self.page(page);
+            self.pages[page as usize].push(Version { tag, bytes });
+        }
+    }
+
+    fn step(&mut self, tag: usize, event: &FileEvent) {
+        let before = self.content.len() as u64;
+        match event {
+            FileEvent::Barrier | FileEvent::Synced(_) => self.settle(tag),
+            FileEvent::Write(offset, bytes) => {
+                apply(&mut self.content, event);
+                let end = offset + bytes.len() as u64;
+                self.extend();
+                self.add_versions(tag, offset / PAGE, pages_of(end));
+                if end > before {
+                    self.sizes.1 = self.sizes.1.max(end);
+                    let first = before.max(*offset) / PAGE;
+                    self.growth.push(Growth { from: before, first, end: pages_of(end), tag });
+                }
+            }
+            FileEvent::Truncate(size) => self.truncate(tag, *size),
+            FileEvent::Grow(end) if *end > before => self.truncate(tag, *end),
+            FileEvent::Grow(_) => {}
+            FileEvent::Zero(offset, len) => {
+                apply(&mut self.content, event);
+                for page in self.range(*offset, *len) {
+                    self.zero_versions(page, tag, *offset, *len);
+                }
+                self.add_versions(tag, offset / PAGE, pages_of(offset + len));
+            }
+        }
+    }
+
+    fn range(&self, offset: u64, len: u64) -> std::ops::Range<u64> {
+        let count = self.pages.len() as u64;
+        (offset / PAGE).min(count)..pages_of(offset + len).min(count)
+    }
+
+    /// Whatever is stored of the page may be zeroed.
+    fn zero_versions(&mut self, page: u64, tag: usize, offset: u64, len: u64) {
+        let versions = &mut self.pages[page as usize];
+        let zeroed: Vec<Version> = versions
+            .iter()
+            .map(|version| {
+                let mut bytes = version.bytes.clone();
+                zero(&mut bytes, page, offset, len);
+                // A page that is all zeros is as new as the operation.
+                let tag = if bytes.iter().all(|byte| *byte == 0) { tag } else { version.tag };
+                Version { tag, bytes }
+            })
+            .collect();
+        versions.extend(zeroed);
+    }
+
+    /// A size that was asked for: it is in the log whatever is dirty below it.
+    fn truncate(&mut self, tag: usize, size: u64) {
+        let shrinks = size < self.content.len() as u64;
+        self.content.resize(size as usize, 0);
+        self.pages.truncate(pages_of(size) as usize);
+        self.extend();
+        self.growth.clear();
+        self.sizes = (size, size);
+        if shrinks && !size.is_multiple_of(PAGE) {
+            let page = size / PAGE;
+            for version in &mut self.pages[page as usize] {
+                version.bytes[(size % PAGE) as usize..].fill(0);
+            }
+            self.add_versions(tag, page, page + 1);
+        }
+    }
+
+    fn judge(&self, got: &[u8]) -> Result<(), Wrong> {
+        let size = got.len() as u64;
+        let (least, most) = self.sizes;
+        if !(least..=most).contains(&size) {
+            return Err(Wrong::Size { got: size, least, most });
+        }
+        for page in 0..pages_of(size) {
+            let bytes = &got[(page * PAGE) as usize..((page + 1) * PAGE).min(size) as usize];
+            let grown = self.growth.iter().filter(|growth| size > growth.from);
+            let needs = grown.filter(|growth| (growth.first..growth.end).contains(&page));
+            let oldest = needs.map(|growth| growth.tag).max().unwrap_or(0);
+            let allowed: Vec<&Version> =
+                self.pages[page as usize].iter().filter(|version| version.tag >= oldest).collect();
+            if allowed.iter().any(|version| &version.bytes[..bytes.len()] == bytes) {
+                continue;
+            }
+            let newest = allowed.last().expect("the newest content of a page is always allowed");
+            let pairs = bytes.iter().zip(&newest.bytes);
+            let (at, got, want) = pairs
+                .enumerate()
+                .find(|(_, (got, want))| got != want)
+                .map(|(at, (got, want))| (at, *got, *want))
+                .expect("the page differs from the newest content");
+            return Err(Wrong::Page { page, at, got, want, allowed: allowed.len() });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(history: &mut History, offset: u64, len: usize, fill: u8) {
+        history.record(0, FileEvent::Write(offset, vec![fill; len]));
+    }
+
+    #[test]
+    fn a_synced_write_must_be_there_and_an_unsynced_one_may_be() {
+        let mut history = History::new(vec![1; 100]);
+        written(&mut history, 0, 100, 2);
+        assert_eq!(history.judge(&[1; 100], 0, 0), Ok(()));
+        assert_eq!(history.judge(&[2; 100], 0, 0), Ok(()));
+        history.record(0, FileEvent::Synced(1));
+        assert_eq!(history.judge(&[1; 100], 0, 0), Ok(()), "not acknowledged yet");
+        assert!(history.judge(&[1; 100], 0, 1).is_err());
+        let mut mixed = vec![2; 100];
+        mixed[50] = 1;
+        assert!(history.judge(&mixed, 0, 0).is_err(), "half a page");
+    }
+
+    #[test]
+    fn a_size_beyond_data_is_wrong() {
+        let mut history = History::new(vec![1; 100]);
+        written(&mut history, 100, 5000, 2);
+        let mut zeros = vec![1; 100];
+        zeros.resize(5100, 0);
+        assert!(history.judge(&zeros, 0, 0).is_err());
+        let mut partial = vec![1; 100];
+        partial.resize(4096, 2);
+        assert_eq!(history.judge(&partial, 0, 0), Ok(()));
+        partial.resize(5100, 2);
+        assert_eq!(history.judge(&partial, 0, 0), Ok(()));
+        partial.push(2);
+        assert!(history.judge(&partial, 0, 0).is_err());
+    }
+
+    #[test]
+    fn bytes_from_before_a_truncation_never_come_back() {
+        let mut history = History::new(vec![1; 5000]);
+        history.record(1, FileEvent::Truncate(10));
+        history.record(2, FileEvent::Truncate(5000));
+        let mut want = vec![1; 10];
+        want.resize(5000, 0);
+        assert_eq!(history.judge(&want, 2, 0), Ok(()));
+        assert!(history.judge(&[1; 5000], 2, 0).is_err());
+        assert_eq!(history.judge(&[1; 5000], 0, 0), Ok(()), "neither truncation survived");
+        assert_eq!(history.judge(&[1; 10], 1, 0), Ok(()));
+    }
+
+    #[test]
+    fn a_barrier_holds_only_if_its_operation_survived() {
+        let mut history = History::new(Vec::new());
+        written(&mut history, 0, 10, 3);
+        history.record(1, FileEvent::Barrier);
+        assert_eq!(history.judge(&[], 0, 0), Ok(()));
+        assert!(history.judge(&[], 1, 0).is_err());
+        assert_eq!(history.judge(&[3; 10], 1, 0), Ok(()));
+    }
+}

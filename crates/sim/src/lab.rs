@@ -1,0 +1,317 @@
+//! One workload under the lab: it is run once, and every crash state of the run is recovered and judged.
+
+use crate::crash::{Builder, CrashState, Effort, Lie, states};
+use crate::device::{Disk, SimDevice, Trace};
+use crate::driver::{self, SimClock, Told};
+use crate::operation::Op;
+use crate::oracle::{Model, View};
+use crate::random::{Random, derive};
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use syncline_check::{CheckOptions, check};
+use syncline_device::Device;
+
+/// How thoroughly a workload is examined.
+#[derive(Debug, Clone, Copy)]
+pub struct Depth {
+    pub effort: Effort,
+    /// At most so many crash states, chosen at random from all.
+    pub states_max: usize,
+    /// The offline check looks at one of so many recovered volumes (1: at all).
+    pub check_every: u64,
+    /// One of so many recoveries is crashed at each of its own writes (1: all), and run twice.
+    pub recovery_every: u64,
+}
+
+impl Depth {
+    /// Everything, as for one-operation workloads and replays.
+    pub const FULL: Depth = Depth {
+        effort: Effort { subsets: 3, torn: 3 },
+        states_max: usize::MAX,
+        check_every: 1,
+        recovery_every: 8,
+    };
+    /// For two-operation workloads by the ten thousand.
+    pub const SAMPLED: Depth = Depth {
+        effort: Effort { subsets: 1, torn: 1 },
+        states_max: usize::MAX,
+        check_every: 64,
+        recovery_every: 512,
+    };
+}
+
+/// Where workloads start: a volume, and what it shows.
+#[derive(Clone)]
+pub struct Start {
+    pub disk: Disk,
+    pub view: View,
+}
+
+/// What was counted.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tally {
+    pub workloads: u64,
+    pub operations: u64,
+    pub states: u64,
+    /// Of these, crashes during recovery.
+    pub recovery_states: u64,
+    pub checks: u64,
+    pub refused: u64,
+    pub no_space: u64,
+    pub writes: u64,
+    pub flushes: u64,
+    /// Device errors that were injected.
+    pub errors: u64,
+    pub by_operation: BTreeMap<&'static str, u64>,
+    pub violations: Vec<Found>,
+}
+
+/// A violation, and where it was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    pub what: String,
+    pub replay: String,
+}
+
+impl Tally {
+    pub fn add(&mut self, other: Tally) {
+        self.workloads += other.workloads;
+        self.operations += other.operations;
+        self.states += other.states;
+        self.recovery_states += other.recovery_states;
+        self.checks += other.checks;
+        self.refused += other.refused;
+        self.no_space += other.no_space;
+        self.writes += other.writes;
+        self.flushes += other.flushes;
+        self.errors += other.errors;
+        for (name, count) in other.by_operation {
+            *self.by_operation.entry(name).or_default() += count;
+        }
+        self.violations.extend(other.violations);
+    }
+
+    pub fn violation(&mut self, what: String) {
+        self.violations.push(Found { what, replay: String::new() });
+    }
+
+    pub fn count(&mut self, op: &Op, told: Told) {
+        self.operations += 1;
+        *self.by_operation.entry(op.name()).or_default() += 1;
+        match told {
+            Told::Refused(_) => self.refused += 1,
+            Told::NoSpace => self.no_space += 1,
+            Told::Done | Told::Failed(_) => {}
+        }
+    }
+}
+
+/// A recorded run.
+pub struct Recorded {
+    pub base: Disk,
+    pub trace: Trace,
+    pub model: Model,
+    /// Events that belong to opening the volume.
+    pub opened: usize,
+}
+
+/// Makes a volume, runs the setup on it, and closes it.
+pub fn prepare(blocks: u64, journal_blocks: u64, setup: &[Op], seed: u64) -> Start {
+    let device = SimDevice::new(Disk::new(blocks), seed);
+    driver::format(&*device, journal_blocks, seed).expect("mkfs on a sound device");
+    let clock = SimClock::new();
+    let fs = driver::open(Arc::clone(&device) as Arc<dyn Device>, &clock, derive(seed, 8))
+        .expect("open after mkfs");
+    let mut model = Model::new(&driver::view(&fs).expect("view of an empty volume"));
+    for op in setup {
+        let told = driver::step(&fs, &clock, &mut model, op).expect("the setup is carried out");
+        assert_eq!(told, Told::Done, "setup: {op}");
+    }
+    let view = driver::view(&fs).expect("view after the setup");
+    assert_eq!(view, model.live(), "the volume shows what the setup made");
+    fs.close().expect("close after the setup");
+    drop(fs);
+    Start { disk: device.settled(), view }
+}
+
+/// Runs a workload once. Operations from number `reliable` on have to succeed.
+pub fn record(start: &Start, ops: &[Op], seed: u64, reliable: usize, tally: &mut Tally) -> Option<Recorded> {
+    let device = SimDevice::new(start.disk.clone(), derive(seed, 1));
+    let clock = SimClock::new();
+    let fs = match driver::open(Arc::clone(&device) as Arc<dyn Device>, &clock, derive(seed, 2)) {
+        Ok(fs) => fs,
+        Err(error) => {
+            tally.violation(format!("the volume does not open: {error}"));
+            return None;
+        }
+    };
+    let opened = device.position();
+    let mut model = Model::new(&start.view);
+    for (index, op) in ops.iter().enumerate() {
+        match driver::step(&fs, &clock, &mut model, op) {
+            Ok(told) => {
+                tally.count(op, told);
+                if index >= reliable && told != Told::Done {
+                    tally.violation(format!("{op} has to succeed here, and answers {told:?}"));
+                }
+                if told == Told::NoSpace && op.needs_no_space() {
+                    tally.violation(format!("C8: {op} needs no space, and finds none"));
+                }
+                if let Told::Failed(errno) = told {
+                    tally.violation(format!("{op} fails with errno {errno} on a sound device"));
+                    return None;
+                }
+            }
+            Err(wrong) => {
+                tally.violation(format!("{op} answers {:?}, want {:?} (errno)", wrong.got, wrong.want));
+                return None;
+            }
+        }
+        device.acknowledge(model.syncs());
+    }
+    let (base, trace) = device.recorded();
+    match driver::view(&fs) {
+        Ok(view) if view == model.live() => {}
+        Ok(_) => tally.violation("the running volume does not show what was done".to_owned()),
+        Err(error) => tally.violation(format!("the running volume cannot be read: {error}")),
+    }
+    tally.writes += trace.writes.len() as u64;
+    tally.flushes += trace.flushes as u64;
+    Some(Recorded { base, trace, model, opened })
+}
+
+/// Runs a workload and judges its crash states. Panics of the engine are violations.
+pub fn examine(start: &Start, ops: &[Op], seed: u64, depth: Depth) -> Tally {
+    examine_reliable(start, ops, usize::MAX, seed, depth)
+}
+
+/// Like [`examine`]; operations from number `reliable` on have to succeed.
+pub fn examine_reliable(start: &Start, ops: &[Op], reliable: usize, seed: u64, depth: Depth) -> Tally {
+    guarded(|tally| {
+        tally.workloads += 1;
+        if let Some(run) = record(start, ops, seed, reliable, tally) {
+            judge_states(&run, seed, depth, Lie::None, tally);
+        }
+    })
+}
+
+/// Runs `body`; a panic in it is a violation.
+pub fn guarded(body: impl FnOnce(&mut Tally)) -> Tally {
+    let mut tally = Tally::default();
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| body(&mut tally))) {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        tally.violation(format!("panic: {}", text.unwrap_or_default()));
+    }
+    tally
+}
+
+/// Judges every crash state of a recorded run. Returns the last recovered volume of a random state, to go on from.
+pub fn judge_states(run: &Recorded, seed: u64, depth: Depth, lie: Lie, tally: &mut Tally) -> Option<Start> {
+    let mut random = Random::new(derive(seed, 3));
+    let from = if lie == Lie::None { run.opened } else { 0 };
+    let mut all = states(&run.trace, from, depth.effort, lie, &mut random);
+    while all.len() > depth.states_max {
+        let drop = random.below(all.len() as u64) as usize;
+        all.swap_remove(drop);
+    }
+    all.sort_by_key(|state| state.event);
+    let chosen = random.below(all.len().max(1) as u64) as usize;
+    let mut continued = None;
+    let mut builder = Builder::new(run.base.clone(), &run.trace, lie);
+    for (index, state) in all.iter().enumerate() {
+        let disk = builder.build(state);
+        let recovered =
+            judge_one(run, state, disk, derive(seed, 1000 + index as u64), depth, &mut random, tally);
+        if index == chosen {
+            continued = recovered;
+        }
+        if !tally.violations.is_empty() {
+            break;
+        }
+    }
+    continued
+}
+
+/// Recovers one state and judges it.
+fn judge_one(
+    run: &Recorded,
+    state: &CrashState,
+    disk: Disk,
+    seed: u64,
+    depth: Depth,
+    random: &mut Random,
+    tally: &mut Tally,
+) -> Option<Start> {
+    tally.states += 1;
+    let at = |what: String| {
+        format!("{what} [crash behind event {} with survivors {:?}]", state.event, state.survivors)
+    };
+    let device = SimDevice::new(disk, seed);
+    let view = match recover(&device, seed) {
+        Ok(view) => view,
+        Err(what) => {
+            tally.violation(at(what));
+            return None;
+        }
+    };
+    if let Err(violation) = run.model.judge(&view, state.acknowledged) {
+        tally.violation(at(format!("{} syncs acknowledged: {violation:?}", state.acknowledged)));
+        return None;
+    }
+    if random.one_in(depth.check_every) {
+        tally.checks += 1;
+        for what in complaints(&*SimDevice::new(device.settled(), 0)) {
+            tally.violation(at(format!("check after recovery: {what}")));
+        }
+        let (crashed, _) = device.recorded();
+        for what in complaints(&*SimDevice::new(crashed, 0)) {
+            tally.violation(at(format!("check before recovery: {what}")));
+        }
+    }
+    if random.one_in(depth.recovery_every) {
+        crash_recovery(&device, &view, seed, tally);
+    }
+    Some(Start { disk: device.settled(), view })
+}
+
+/// Opens a volume and reads all of it.
+pub fn recover(device: &Arc<SimDevice>, seed: u64) -> Result<View, String> {
+    let clock = SimClock::new();
+    let fs = driver::open(Arc::clone(device) as Arc<dyn Device>, &clock, derive(seed, 4))
+        .map_err(|error| format!("recovery fails: {error}"))?;
+    driver::view(&fs).map_err(|error| format!("the recovered volume cannot be read: {error}"))
+}
+
+/// What the offline check has against a volume.
+pub fn complaints(device: &dyn Device) -> Vec<String> {
+    match check(device, CheckOptions { data: true, ..CheckOptions::default() }) {
+        Ok(report) if report.is_sound() => Vec::new(),
+        Ok(report) => {
+            let errors =
+                report.findings.iter().filter(|found| found.severity >= syncline_check::Severity::Error);
+            errors.map(|found| format!("{} {}", found.code, found.message)).collect()
+        }
+        Err(error) => vec![error.to_string()],
+    }
+}
+
+/// Crashes the recovery that `device` has recorded at each of its writes: the second one must show the same, and so must
+/// one after a recovery that was not disturbed.
+fn crash_recovery(device: &Arc<SimDevice>, view: &View, seed: u64, tally: &mut Tally) {
+    let (base, trace) = device.recorded();
+    let mut random = Random::new(derive(seed, 5));
+    let all = states(&trace, 0, Effort { subsets: 1, torn: 1 }, Lie::None, &mut random);
+    let mut builder = Builder::new(base, &trace, Lie::None);
+    let disks: Vec<Disk> = all.iter().map(|state| builder.build(state)).collect();
+    for disk in disks.into_iter().chain([device.settled()]) {
+        tally.states += 1;
+        tally.recovery_states += 1;
+        match recover(&SimDevice::new(disk, derive(seed, 6)), derive(seed, 7)) {
+            Ok(again) if again == *view => {}
+            Ok(_) => tally.violation("a second recovery shows another volume than the first".to_owned()),
+            Err(what) => tally.violation(format!("after a crash of recovery: {what}")),
+        }
+    }
+}

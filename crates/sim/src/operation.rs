@@ -1,0 +1,256 @@
+//! Operations of workloads, and their text, by which any workload can be written down and replayed.
+//!
+//! A workload is operations joined by `;`, an operation is words joined by `:`, the first is its name.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// What writes data in which way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WriteKind {
+    Buffered,
+    /// On a handle opened `O_DIRECT`.
+    Direct,
+    /// Whole pages, as the kernel brings pages that were changed through a mapping.
+    Mapped,
+    /// On a handle opened `O_DSYNC`: acknowledged is durable.
+    Dsync,
+}
+
+/// How `fallocate` is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AllocateKind {
+    Grow,
+    KeepSize,
+    Punch,
+    Zero,
+}
+
+/// One step of a workload. Paths are relative to the root, without a leading slash; the empty path is the root.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Op {
+    Creat(String),
+    Mkdir(String),
+    Falloc {
+        path: String,
+        kind: AllocateKind,
+        offset: u64,
+        len: u64,
+    },
+    Write {
+        path: String,
+        kind: WriteKind,
+        offset: u64,
+        len: u64,
+        fill: u8,
+    },
+    /// Opens truncating to zero, writes, closes.
+    Rewrite {
+        path: String,
+        len: u64,
+        fill: u8,
+    },
+    Link(String, String),
+    Unlink(String),
+    Rmdir(String),
+    /// Whichever of the two fits.
+    Remove(String),
+    Rename(String, String),
+    Exchange(String, String),
+    Symlink(String, String),
+    SetXattr {
+        path: String,
+        name: String,
+        len: u64,
+        fill: u8,
+    },
+    RemoveXattr {
+        path: String,
+        name: String,
+    },
+    Truncate {
+        path: String,
+        size: u64,
+    },
+    Chmod {
+        path: String,
+        mode: u32,
+    },
+    Fsync(String),
+    Fdatasync(String),
+    Sync,
+    /// Time passes, then background work is done.
+    Maintain {
+        milliseconds: u64,
+    },
+    Checkpoint,
+}
+
+impl Op {
+    /// The name by which the statistics count it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Op::Creat(_) => "creat",
+            Op::Mkdir(_) => "mkdir",
+            Op::Falloc { kind: AllocateKind::Grow, .. } => "falloc",
+            Op::Falloc { kind: AllocateKind::KeepSize, .. } => "fallockeep",
+            Op::Falloc { kind: AllocateKind::Punch, .. } => "punch",
+            Op::Falloc { kind: AllocateKind::Zero, .. } => "zero",
+            Op::Write { kind: WriteKind::Buffered, .. } => "write",
+            Op::Write { kind: WriteKind::Direct, .. } => "dwrite",
+            Op::Write { kind: WriteKind::Mapped, .. } => "mwrite",
+            Op::Write { kind: WriteKind::Dsync, .. } => "dsyncwrite",
+            Op::Rewrite { .. } => "rewrite",
+            Op::Link(..) => "link",
+            Op::Unlink(_) => "unlink",
+            Op::Rmdir(_) => "rmdir",
+            Op::Remove(_) => "remove",
+            Op::Rename(..) => "rename",
+            Op::Exchange(..) => "exchange",
+            Op::Symlink(..) => "symlink",
+            Op::SetXattr { .. } => "setxattr",
+            Op::RemoveXattr { .. } => "removexattr",
+            Op::Truncate { .. } => "truncate",
+            Op::Chmod { .. } => "chmod",
+            Op::Fsync(_) => "fsync",
+            Op::Fdatasync(_) => "fdatasync",
+            Op::Sync => "sync",
+            Op::Maintain { .. } => "maintain",
+            Op::Checkpoint => "checkpoint",
+        }
+    }
+}
+
+impl Op {
+    /// Whether the operation gets by without new space: syncs have had theirs set aside by the writes, removal gives some
+    /// back (C8).
+    pub fn needs_no_space(&self) -> bool {
+        matches!(self, Op::Fsync(_) | Op::Fdatasync(_) | Op::Sync | Op::Maintain { .. } | Op::Checkpoint)
+            || matches!(self, Op::Unlink(_) | Op::Rmdir(_) | Op::Remove(_) | Op::Truncate { size: 0, .. })
+    }
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())?;
+        match self {
+            Op::Creat(path) | Op::Mkdir(path) | Op::Unlink(path) | Op::Rmdir(path) | Op::Remove(path) => {
+                write!(f, ":{path}")
+            }
+            Op::Fsync(path) | Op::Fdatasync(path) => write!(f, ":{path}"),
+            Op::Falloc { path, offset, len, .. } => write!(f, ":{path}:{offset}:{len}"),
+            Op::Write { path, offset, len, fill, .. } => write!(f, ":{path}:{offset}:{len}:{fill}"),
+            Op::Rewrite { path, len, fill } => write!(f, ":{path}:{len}:{fill}"),
+            Op::Link(a, b) | Op::Rename(a, b) | Op::Exchange(a, b) | Op::Symlink(a, b) => {
+                write!(f, ":{a}:{b}")
+            }
+            Op::SetXattr { path, name, len, fill } => write!(f, ":{path}:{name}:{len}:{fill}"),
+            Op::RemoveXattr { path, name } => write!(f, ":{path}:{name}"),
+            Op::Truncate { path, size } => write!(f, ":{path}:{size}"),
+            Op::Chmod { path, mode } => write!(f, ":{path}:{mode}"),
+            Op::Maintain { milliseconds } => write!(f, ":{milliseconds}"),
+            Op::Sync | Op::Checkpoint => Ok(()),
+        }
+    }
+}
+
+/// The text is no operation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NotAnOperation(pub String);
+
+impl fmt::Display for NotAnOperation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "'{}' is no operation; see crates/sim/src/operation.rs for what is", self.0)
+    }
+}
+
+impl FromStr for Op {
+    type Err = NotAnOperation;
+
+    fn from_str(text: &str) -> Result<Op, NotAnOperation> {
+        parse(text).ok_or_else(|| NotAnOperation(text.to_owned()))
+    }
+}
+
+fn parse(text: &str) -> Option<Op> {
+    let mut words = text.split(':');
+    let name = words.next()?;
+    let words: Vec<&str> = words.collect();
+    let path = |index: usize| words.get(index).map(|word| (*word).to_owned());
+    let number = |index: usize| words.get(index)?.parse::<u64>().ok();
+    let fill = |index: usize| words.get(index)?.parse::<u8>().ok();
+    let write = |kind| {
+        let (path, offset, len, fill) = (path(0)?, number(1)?, number(2)?, fill(3)?);
+        Some(Op::Write { path, kind, offset, len, fill })
+    };
+    let allocate = |kind| Some(Op::Falloc { path: path(0)?, kind, offset: number(1)?, len: number(2)? });
+    Some(match name {
+        "creat" => Op::Creat(path(0)?),
+        "mkdir" => Op::Mkdir(path(0)?),
+        "falloc" => allocate(AllocateKind::Grow)?,
+        "fallockeep" => allocate(AllocateKind::KeepSize)?,
+        "punch" => allocate(AllocateKind::Punch)?,
+        "zero" => allocate(AllocateKind::Zero)?,
+        "write" => write(WriteKind::Buffered)?,
+        "dwrite" => write(WriteKind::Direct)?,
+        "mwrite" => write(WriteKind::Mapped)?,
+        "dsyncwrite" => write(WriteKind::Dsync)?,
+        "rewrite" => Op::Rewrite { path: path(0)?, len: number(1)?, fill: fill(2)? },
+        "link" => Op::Link(path(0)?, path(1)?),
+        "unlink" => Op::Unlink(path(0)?),
+        "rmdir" => Op::Rmdir(path(0)?),
+        "remove" => Op::Remove(path(0)?),
+        "rename" => Op::Rename(path(0)?, path(1)?),
+        "exchange" => Op::Exchange(path(0)?, path(1)?),
+        "symlink" => Op::Symlink(path(0)?, path(1)?),
+        "setxattr" => Op::SetXattr { path: path(0)?, name: path(1)?, len: number(2)?, fill: fill(3)? },
+        "removexattr" => Op::RemoveXattr { path: path(0)?, name: path(1)? },
+        "truncate" => Op::Truncate { path: path(0)?, size: number(1)? },
+        "chmod" => Op::Chmod { path: path(0)?, mode: number(1)? as u32 },
+        "fsync" => Op::Fsync(path(0)?),
+        "fdatasync" => Op::Fdatasync(path(0)?),
+        "sync" => Op::Sync,
+        "maintain" => Op::Maintain { milliseconds: number(0)? },
+        "checkpoint" => Op::Checkpoint,
+        _ => return None,
+    })
+}
+
+/// A workload as text.
+pub fn to_text(ops: &[Op]) -> String {
+    ops.iter().map(Op::to_string).collect::<Vec<_>>().join(";")
+}
+
+/// A workload from text.
+pub fn from_text(text: &str) -> Result<Vec<Op>, NotAnOperation> {
+    text.split(';').filter(|part| !part.is_empty()).map(str::parse).collect()
+}
+
+/// The bytes that a write of `fill` puts at `offset`: every byte tells the write and its own place, so that bytes of
+/// another write, file or position are seen for what they are.
+pub fn pattern(fill: u8, offset: u64, len: u64) -> Vec<u8> {
+    let byte = |at: u64| {
+        let place = (at ^ at >> 8 ^ at >> 12) as u8;
+        match at % 2 {
+            0 => fill | 1,
+            _ => place.wrapping_mul(31).wrapping_add(fill),
+        }
+    };
+    (offset..offset + len).map(byte).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_operation_survives_being_written_down() {
+        let text = "creat:A/x;mkdir:B/d;falloc:f:0:4096;fallockeep:f:1:2;punch:f:0:1;zero:f:3:4;write:f:0:9:1;\
+                    dwrite:f:1:2:3;mwrite:f:1:2:3;dsyncwrite:f:1:2:3;rewrite:f:1:2;link:a:b;unlink:a;rmdir:d;remove:e;\
+                    rename:a:b;exchange:a:b;symlink:t:a;setxattr:a:user.x:4:5;removexattr:a:user.x;truncate:a:77;\
+                    chmod:a:420;fsync:;fdatasync:a;sync;maintain:5;checkpoint";
+        let ops = from_text(text).expect("text of every operation");
+        assert_eq!(to_text(&ops), text.replace(' ', ""));
+        assert!(from_text("writ:f").is_err());
+    }
+}

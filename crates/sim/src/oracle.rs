@@ -1,0 +1,501 @@
+//! The oracle: what the contract allows to be there after a crash. It uses no product crate.
+//!
+//! [`Model`] is the namespace in memory, as the operations leave it, one snapshot per metadata operation, and for each
+//! file the history of its content (`history.rs`). [`Model::judge`] compares what a recovered volume shows:
+//!
+//! - **C1** the state holds every metadata operation that had returned before the last acknowledged sync, and every synced
+//!   file its data;
+//! - **C2** names, link counts, modes, extended attributes and link targets are exactly those after some prefix of the
+//!   metadata operations;
+//! - **C3** a prefix with a rename over an existing file holds the whole content that the source had then;
+//! - file content is, page by page, one that the file had at some moment since it was last made durable, and a size is
+//!   never beyond data: no stale, foreign or half-written bytes.
+//!
+//! Inodes are told apart by the number that the volume gave them; nothing else is taken over from it.
+
+use crate::history::{FileEvent, History, Wrong};
+use crate::operation::{AllocateKind, Op, pattern};
+use std::collections::BTreeMap;
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+/// Number of the root directory.
+pub const ROOT: u64 = 1;
+/// Bytes of a page of file content.
+pub const PAGE: u64 = 4096;
+
+pub const ENOENT: i32 = 2;
+pub const EEXIST: i32 = 17;
+pub const ENOTDIR: i32 = 20;
+pub const EISDIR: i32 = 21;
+pub const EINVAL: i32 = 22;
+pub const EPERM: i32 = 1;
+pub const ENOTEMPTY: i32 = 39;
+pub const ELOOP: i32 = 40;
+pub const ENODATA: i32 = 61;
+
+/// What an inode is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Kind {
+    File,
+    Directory(BTreeMap<String, u64>),
+    Symlink(Vec<u8>),
+}
+
+/// An inode without the content of a file.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Node {
+    pub kind: Kind,
+    pub mode: u32,
+    pub nlink: u32,
+    pub xattrs: BTreeMap<String, Vec<u8>>,
+}
+
+/// A whole namespace.
+pub type Names = BTreeMap<u64, Arc<Node>>;
+
+/// What a volume shows: the oracle's view of it, taken by the simulator.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct View {
+    pub names: Names,
+    pub contents: BTreeMap<u64, Vec<u8>>,
+}
+
+/// A state after some metadata operation.
+struct Snapshot {
+    names: Names,
+    hash: u64,
+}
+
+/// Why a recovered volume breaks the contract.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Violation {
+    /// C1, C2: no prefix of the operations looks like this. The difference is to the nearest allowed prefix.
+    NoPrefix { must: usize, may: usize, difference: String },
+    /// A prefix fits, but the content of a file is not allowed in it.
+    Content { file: u64, wrong: Wrong },
+}
+
+/// The model of one run.
+pub struct Model {
+    names: Names,
+    snapshots: Vec<Snapshot>,
+    files: BTreeMap<u64, History>,
+    /// For each sync, how many metadata operations had returned before it.
+    syncs: Vec<usize>,
+}
+
+fn hash_of(names: &Names) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    names.hash(&mut hasher);
+    hasher.finish()
+}
+
+impl Model {
+    /// Starts from what a volume holds durably.
+    pub fn new(start: &View) -> Model {
+        let files = start.contents.iter().map(|(ino, bytes)| (*ino, History::new(bytes.clone())));
+        let mut model = Model {
+            names: start.names.clone(),
+            snapshots: Vec::new(),
+            files: files.collect(),
+            syncs: Vec::new(),
+        };
+        model.snapshot();
+        model
+    }
+
+    fn snapshot(&mut self) {
+        self.snapshots.push(Snapshot { names: self.names.clone(), hash: hash_of(&self.names) });
+    }
+
+    /// Metadata operations so far.
+    fn metas(&self) -> usize {
+        self.snapshots.len() - 1
+    }
+
+    /// Syncs so far.
+    pub fn syncs(&self) -> usize {
+        self.syncs.len()
+    }
+
+    /// What the running volume shows.
+    pub fn live(&self) -> View {
+        let alive = |ino: &u64| self.names.contains_key(ino);
+        let contents = self.files.iter().filter(|(ino, _)| alive(ino));
+        View {
+            names: self.names.clone(),
+            contents: contents.map(|(ino, history)| (*ino, history.current().to_vec())).collect(),
+        }
+    }
+
+    /// Paths of all directories (the root is the empty one), files, and symbolic links.
+    pub fn paths(&self) -> [Vec<String>; 3] {
+        let mut paths = [vec![String::new()], Vec::new(), Vec::new()];
+        let mut next = 0;
+        while let Some(directory) = paths[0].get(next).cloned() {
+            next += 1;
+            let ino = self.resolve(&directory).expect("the path was just made");
+            let Kind::Directory(children) = &self.node(ino).kind else { continue };
+            for (name, child) in children {
+                let path = if directory.is_empty() { name.clone() } else { format!("{directory}/{name}") };
+                let list = match self.node(*child).kind {
+                    Kind::Directory(_) => 0,
+                    Kind::File => 1,
+                    Kind::Symlink(_) => 2,
+                };
+                paths[list].push(path);
+            }
+        }
+        paths
+    }
+
+    /// The inode that a path names.
+    pub fn resolve(&self, path: &str) -> Result<u64, i32> {
+        let parts = path.split('/').filter(|part| !part.is_empty());
+        parts.into_iter().try_fold(ROOT, |at, part| self.child(at, part)?.ok_or(ENOENT))
+    }
+
+    fn node(&self, ino: u64) -> &Node {
+        &self.names[&ino]
+    }
+
+    fn node_mut(&mut self, ino: u64) -> &mut Node {
+        Arc::make_mut(self.names.get_mut(&ino).expect("a node that was just found"))
+    }
+
+    fn child(&self, directory: u64, name: &str) -> Result<Option<u64>, i32> {
+        match &self.node(directory).kind {
+            Kind::Directory(children) => Ok(children.get(name).copied()),
+            _ => Err(ENOTDIR),
+        }
+    }
+
+    fn is_directory(&self, ino: u64) -> bool {
+        matches!(self.node(ino).kind, Kind::Directory(_))
+    }
+
+    fn place(&self, path: &str) -> Result<(u64, String), i32> {
+        let (directory, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let directory = self.resolve(directory)?;
+        self.child(directory, name)?;
+        Ok((directory, name.to_owned()))
+    }
+
+    fn entries(&mut self, directory: u64) -> &mut BTreeMap<String, u64> {
+        match &mut self.node_mut(directory).kind {
+            Kind::Directory(children) => children,
+            _ => unreachable!("a place was found in it"),
+        }
+    }
+
+    fn file(&self, path: &str) -> Result<u64, i32> {
+        let ino = self.resolve(path)?;
+        match self.node(ino).kind {
+            Kind::File => Ok(ino),
+            Kind::Directory(_) => Err(EISDIR),
+            Kind::Symlink(_) => Err(ELOOP),
+        }
+    }
+
+    /// Ends a metadata operation.
+    fn meta(&mut self) {
+        self.snapshot();
+    }
+
+    fn record(&mut self, ino: u64, event: FileEvent) {
+        let metas = self.metas();
+        self.files.get_mut(&ino).expect("every file has a history").record(metas, event);
+    }
+
+    /// A sync that has succeeded; the number that its acknowledgement names. `ino`: the file that is synced, `None` for all.
+    pub fn sync(&mut self, ino: Option<u64>) -> usize {
+        self.syncs.push(self.metas());
+        let id = self.syncs.len();
+        let metas = self.metas();
+        for (number, history) in &mut self.files {
+            if ino.is_none_or(|ino| ino == *number) {
+                history.record(metas, FileEvent::Synced(id));
+            }
+        }
+        id
+    }
+
+    /// Applies an operation that the volume carried out. `made` is the inode number it gave, `written` how many bytes of
+    /// a write it took.
+    ///
+    /// Errors: the errno that the volume should have answered with; nothing is changed then.
+    pub fn apply(&mut self, op: &Op, made: u64, written: u64) -> Result<(), i32> {
+        match op {
+            Op::Creat(path) => self.create(path, made, Kind::File, 0o100644),
+            Op::Mkdir(path) => self.create(path, made, Kind::Directory(BTreeMap::new()), 0o040755),
+            Op::Symlink(target, path) => {
+                self.create(path, made, Kind::Symlink(target.clone().into_bytes()), 0o120777)
+            }
+            Op::Link(old, new) => self.link(old, new),
+            Op::Unlink(path) => self.remove(path, Some(false)),
+            Op::Rmdir(path) => self.remove(path, Some(true)),
+            Op::Remove(path) => self.remove(path, None),
+            Op::Rename(old, new) => self.rename(old, new),
+            Op::Exchange(old, new) => self.exchange(old, new),
+            Op::SetXattr { path, name, len, fill } => {
+                let ino = self.resolve(path)?;
+                if matches!(self.node(ino).kind, Kind::Symlink(_)) {
+                    return Err(EPERM);
+                }
+                self.node_mut(ino).xattrs.insert(name.clone(), pattern(*fill, 0, *len));
+                self.meta();
+                Ok(())
+            }
+            Op::RemoveXattr { path, name } => {
+                let ino = self.resolve(path)?;
+                if matches!(self.node(ino).kind, Kind::Symlink(_)) {
+                    return Err(EPERM);
+                }
+                if !self.node(ino).xattrs.contains_key(name) {
+                    return Err(ENODATA);
+                }
+                self.node_mut(ino).xattrs.remove(name);
+                self.meta();
+                Ok(())
+            }
+            Op::Chmod { path, mode } => {
+                let ino = self.resolve(path)?;
+                let node = self.node_mut(ino);
+                node.mode = node.mode & !0o7777 | mode & 0o7777;
+                self.meta();
+                Ok(())
+            }
+            Op::Falloc { .. } | Op::Write { .. } | Op::Rewrite { .. } | Op::Truncate { .. } => {
+                self.change_content(op, written)
+            }
+            Op::Fsync(path) | Op::Fdatasync(path) => self.resolve(path).map(drop),
+            Op::Sync | Op::Maintain { .. } | Op::Checkpoint => Ok(()),
+        }
+    }
+
+    fn change_content(&mut self, op: &Op, written: u64) -> Result<(), i32> {
+        match op {
+            Op::Falloc { path, kind, offset, len } => {
+                let ino = self.file(path)?;
+                if matches!(kind, AllocateKind::Punch | AllocateKind::Zero) {
+                    self.record(ino, FileEvent::Zero(*offset, *len));
+                }
+                self.meta();
+                if matches!(kind, AllocateKind::Grow | AllocateKind::Zero) {
+                    self.record(ino, FileEvent::Grow(offset + len));
+                }
+            }
+            Op::Write { path, offset, fill, .. } => {
+                let ino = self.file(path)?;
+                if written > 0 {
+                    self.record(ino, FileEvent::Write(*offset, pattern(*fill, *offset, written)));
+                }
+            }
+            Op::Rewrite { path, fill, .. } => {
+                let ino = self.file(path)?;
+                self.meta();
+                self.record(ino, FileEvent::Truncate(0));
+                if written > 0 {
+                    self.record(ino, FileEvent::Write(0, pattern(*fill, 0, written)));
+                }
+            }
+            Op::Truncate { path, size } => {
+                let ino = self.file(path).map_err(|errno| if errno == ELOOP { EINVAL } else { errno })?;
+                self.meta();
+                self.record(ino, FileEvent::Truncate(*size));
+            }
+            _ => unreachable!("only these change content"),
+        }
+        Ok(())
+    }
+
+    fn create(&mut self, path: &str, made: u64, kind: Kind, mode: u32) -> Result<(), i32> {
+        let (directory, name) = self.place(path)?;
+        if self.child(directory, &name)?.is_some() {
+            return Err(EEXIST);
+        }
+        let is_directory = matches!(kind, Kind::Directory(_));
+        if kind == Kind::File {
+            self.files.insert(made, History::new(Vec::new()));
+        }
+        let nlink = if is_directory { 2 } else { 1 };
+        self.names.insert(made, Arc::new(Node { kind, mode, nlink, xattrs: BTreeMap::new() }));
+        self.entries(directory).insert(name, made);
+        self.node_mut(directory).nlink += u32::from(is_directory);
+        self.meta();
+        Ok(())
+    }
+
+    fn link(&mut self, old: &str, new: &str) -> Result<(), i32> {
+        let ino = self.resolve(old)?;
+        let (directory, name) = self.place(new)?;
+        if ino == directory {
+            return Err(EPERM);
+        }
+        if self.child(directory, &name)?.is_some() {
+            return Err(EEXIST);
+        }
+        if self.is_directory(ino) {
+            return Err(EPERM);
+        }
+        self.entries(directory).insert(name, ino);
+        self.node_mut(ino).nlink += 1;
+        self.meta();
+        Ok(())
+    }
+
+    fn remove(&mut self, path: &str, want_directory: Option<bool>) -> Result<(), i32> {
+        let (directory, name) = self.place(path)?;
+        let ino = self.child(directory, &name)?.ok_or(ENOENT)?;
+        match (want_directory, self.is_directory(ino)) {
+            (Some(false), true) => return Err(EISDIR),
+            (Some(true), false) => return Err(ENOTDIR),
+            _ => {}
+        }
+        if matches!(&self.node(ino).kind, Kind::Directory(children) if !children.is_empty()) {
+            return Err(ENOTEMPTY);
+        }
+        self.entries(directory).remove(&name);
+        self.drop_link(directory, ino);
+        self.meta();
+        Ok(())
+    }
+
+    /// One name less for an inode in a directory.
+    fn drop_link(&mut self, directory: u64, ino: u64) {
+        if self.is_directory(ino) {
+            self.node_mut(directory).nlink -= 1;
+            self.names.remove(&ino);
+            return;
+        }
+        self.node_mut(ino).nlink -= 1;
+        if self.node(ino).nlink == 0 {
+            self.names.remove(&ino);
+        }
+    }
+
+    fn contains(&self, ancestor: u64, ino: u64) -> bool {
+        ancestor == ino
+            || match &self.node(ancestor).kind {
+                Kind::Directory(children) => children.values().any(|child| self.contains(*child, ino)),
+                _ => false,
+            }
+    }
+
+    fn rename(&mut self, old: &str, new: &str) -> Result<(), i32> {
+        let (from, name) = self.place(old)?;
+        let (to, new_name) = self.place(new)?;
+        let source = self.child(from, &name)?.ok_or(ENOENT)?;
+        let target = self.child(to, &new_name)?;
+        if target == Some(source) {
+            return Ok(());
+        }
+        if from != to && self.is_directory(source) && self.contains(source, to) {
+            return Err(EINVAL);
+        }
+        if let Some(target) = target {
+            if from != to && self.is_directory(source) && self.contains(target, from) {
+                return Err(ENOTEMPTY);
+            }
+            match (self.is_directory(source), self.is_directory(target)) {
+                (true, false) => return Err(ENOTDIR),
+                (false, true) => return Err(EISDIR),
+                _ => {}
+            }
+            if matches!(&self.node(target).kind, Kind::Directory(children) if !children.is_empty()) {
+                return Err(ENOTEMPTY);
+            }
+            self.drop_link(to, target);
+        }
+        self.entries(from).remove(&name);
+        self.entries(to).insert(new_name, source);
+        if self.is_directory(source) {
+            self.node_mut(from).nlink -= 1;
+            self.node_mut(to).nlink += 1;
+        }
+        self.meta();
+        if target.is_some() && self.node(source).kind == Kind::File {
+            self.record(source, FileEvent::Barrier);
+        }
+        Ok(())
+    }
+
+    fn exchange(&mut self, old: &str, new: &str) -> Result<(), i32> {
+        let (from, name) = self.place(old)?;
+        let (to, new_name) = self.place(new)?;
+        let source = self.child(from, &name)?.ok_or(ENOENT)?;
+        let target = self.child(to, &new_name)?.ok_or(ENOENT)?;
+        if source == target {
+            return Ok(());
+        }
+        let cycle = self.is_directory(source) && self.contains(source, to)
+            || self.is_directory(target) && self.contains(target, from);
+        if from != to && cycle {
+            return Err(EINVAL);
+        }
+        self.entries(from).insert(name, target);
+        self.entries(to).insert(new_name, source);
+        for (ino, leaves, enters) in [(source, from, to), (target, to, from)] {
+            if self.is_directory(ino) {
+                self.node_mut(leaves).nlink -= 1;
+                self.node_mut(enters).nlink += 1;
+            }
+        }
+        self.meta();
+        Ok(())
+    }
+
+    /// Whether the contract allows a volume that looks like this after a crash by which `acknowledged` syncs had
+    /// returned 0.
+    pub fn judge(&self, view: &View, acknowledged: usize) -> Result<(), Violation> {
+        let must = if acknowledged == 0 { 0 } else { self.syncs[acknowledged - 1] };
+        let may = self.metas();
+        let hash = hash_of(&view.names);
+        let mut last = None;
+        for prefix in must..=may {
+            let snapshot = &self.snapshots[prefix];
+            if snapshot.hash != hash || snapshot.names != view.names {
+                continue;
+            }
+            match self.judge_contents(view, prefix, acknowledged) {
+                Ok(()) => return Ok(()),
+                Err(violation) => last = Some(violation),
+            }
+        }
+        Err(last.unwrap_or_else(|| {
+            let distances = (must..=may).map(|prefix| {
+                let lines = differences(&self.snapshots[prefix].names, &view.names);
+                (lines.len(), prefix, lines)
+            });
+            let (_, prefix, lines) = distances.min().expect("at least one prefix is allowed");
+            let difference = format!("nearest is prefix {prefix}: {}", lines.join(", "));
+            Violation::NoPrefix { must, may, difference }
+        }))
+    }
+
+    fn judge_contents(&self, view: &View, prefix: usize, acknowledged: usize) -> Result<(), Violation> {
+        for (file, bytes) in &view.contents {
+            let history = self.files.get(file).expect("the names are those of a snapshot");
+            history
+                .judge(bytes, prefix, acknowledged)
+                .map_err(|wrong| Violation::Content { file: *file, wrong })?;
+        }
+        Ok(())
+    }
+}
+
+fn differences(want: &Names, got: &Names) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (ino, node) in want {
+        match got.get(ino) {
+            None => lines.push(format!("inode {ino} is missing ({node:?})")),
+            Some(other) if other != node => lines.push(format!("inode {ino} is {other:?}, not {node:?}")),
+            Some(_) => {}
+        }
+    }
+    let extra = got.iter().filter(|(ino, _)| !want.contains_key(ino));
+    lines.extend(extra.map(|(ino, node)| format!("inode {ino} should not be ({node:?})")));
+    lines
+}

@@ -1,0 +1,121 @@
+//! The bounded part of the laboratory, and the proof that it can find something.
+
+use std::time::Duration;
+use syncline_sim::campaign::{self, Outcome, Plan};
+use syncline_sim::controls::must_be_caught;
+use syncline_sim::lab::{Depth, Tally, examine, record};
+use syncline_sim::operation::from_text;
+use syncline_sim::oracle::{Model, Violation};
+use syncline_sim::{ace, campaign::replay, controls};
+
+const SEED: u64 = 7;
+
+fn plan(workloads: u64) -> Plan {
+    // Two threads, so that other tests get on; the time only ends what hangs.
+    Plan { seed: SEED, threads: 2, time: Duration::from_secs(100), workloads }
+}
+
+fn assert_sound(outcome: &Outcome) {
+    let found = &outcome.tally.violations;
+    let lines: Vec<String> =
+        found.iter().map(|found| format!("{}\n  {}", found.what, found.replay)).collect();
+    assert!(found.is_empty(), "{}: {}", outcome.name, lines.join("\n"));
+    assert!(outcome.tally.states > 0 && outcome.done > 0, "{} has done nothing", outcome.name);
+}
+
+#[test]
+fn every_crash_state_of_every_single_operation_keeps_the_contract() {
+    let outcome = campaign::seq1(plan(u64::MAX));
+    assert_sound(&outcome);
+    assert_eq!(Some(outcome.done), outcome.of, "all of them");
+    assert!(outcome.tally.checks > 1000);
+}
+
+#[test]
+fn crash_states_of_two_operations_keep_the_contract_in_a_sample() {
+    assert_sound(&campaign::seq2(plan(1500), false));
+}
+
+#[test]
+fn crash_states_of_long_random_workloads_keep_the_contract() {
+    assert_sound(&campaign::random(plan(60)));
+}
+
+#[test]
+fn device_errors_at_every_operation_are_told_and_stay() {
+    let outcome = campaign::device_errors(plan(u64::MAX), 1);
+    assert_sound(&outcome);
+    assert!(outcome.tally.errors > 200, "{} errors were injected", outcome.tally.errors);
+}
+
+#[test]
+fn full_volumes_keep_what_they_had_and_recover_by_deletion() {
+    let outcome = campaign::full_volumes(plan(u64::MAX), 11);
+    assert_sound(&outcome);
+    assert!(outcome.tally.no_space > 0, "some operation found no space");
+}
+
+#[test]
+fn every_kind_of_lie_of_the_device_is_caught_and_rot_is_never_served() {
+    let (score, rot, told, _) = campaign::negative_controls(plan(u64::MAX));
+    assert_sound(&rot);
+    assert!(told > 50, "{told} flipped bits were noticed");
+    assert!(score.len() >= 8, "kinds of lies: {score:?}");
+    for (fault, (planted, caught)) in score {
+        assert!(caught > 0 || !must_be_caught(fault), "{fault:?}: none of {planted} was caught");
+    }
+}
+
+#[test]
+fn a_seed_gives_the_same_run_every_time() {
+    let ops = from_text(controls::WORKLOADS[2]).expect("operations");
+    let runs: Vec<_> = (0..2)
+        .map(|_| {
+            let mut tally = Tally::default();
+            let run = record(&ace::start(), &ops, SEED, usize::MAX, &mut tally).expect("the run is sound");
+            let writes: Vec<_> =
+                run.trace.writes.iter().map(|write| (write.at, write.pages.clone())).collect();
+            (run.trace.events, writes)
+        })
+        .collect();
+    assert!(runs[0] == runs[1]);
+}
+
+#[test]
+fn the_oracle_sees_a_lost_sync() {
+    let ops = from_text("creat:A/bar;fsync:A/bar;write:A/bar:0:100:5;fsync:A/bar").expect("operations");
+    let mut tally = Tally::default();
+    let start = ace::start();
+    let run = record(&start, &ops, SEED, usize::MAX, &mut tally).expect("the run is sound");
+    assert_eq!(run.model.judge(&start.view, 0), Ok(()));
+    assert!(matches!(run.model.judge(&start.view, 1), Err(Violation::NoPrefix { .. })));
+    let mut short = run.model.live();
+    short.contents.values_mut().filter(|bytes| bytes.len() == 100).for_each(Vec::clear);
+    assert_eq!(run.model.judge(&short, 1), Ok(()), "the data was not synced then");
+    assert!(matches!(run.model.judge(&short, 2), Err(Violation::Content { .. })));
+}
+
+#[test]
+fn the_oracle_sees_names_out_of_order() {
+    let start = ace::start();
+    let mut model = Model::new(&start.view);
+    for (made, text) in [(100, "creat:one"), (101, "creat:two")] {
+        model.apply(&text.parse().expect("an operation"), made, 0).expect("applied");
+    }
+    let mut later_only = Model::new(&start.view);
+    later_only.apply(&"creat:two".parse().expect("an operation"), 101, 0).expect("applied");
+    assert!(model.judge(&later_only.live(), 0).is_err());
+    assert_eq!(model.judge(&model.live(), 0), Ok(()));
+}
+
+#[test]
+fn a_replay_runs_what_its_command_says() {
+    let text = "write:A/foo:0:5000:21;fsync:A/foo;checkpoint";
+    let ops = from_text(text).expect("operations");
+    let direct = examine(&ace::start(), &ops, 5, Depth::FULL);
+    let replayed = replay("ace", 5, &ops, None).expect("a known start");
+    assert_eq!(direct, replayed);
+    let failure = campaign::parse_failure("running:flush:0:once");
+    let failed = replay("ace", 5, &ops, Some(failure.expect("a failure"))).map(|tally| tally.errors);
+    assert_eq!(failed, Some(1));
+}
