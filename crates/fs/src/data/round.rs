@@ -535,13 +535,15 @@ fn select_pages(data: &FileData, select: &Select, pages_max: u64) -> (Pages, Opt
 }
 
 /// The size that is covered once `chosen` is logged: it grows up to the first page that stays unlogged behind what is
-/// covered already.
+/// covered already, but never ends before a chosen page. So a page that was written to after a pass over the file went by
+/// does not leave what the pass writes beyond the end.
 fn covered_by(state: &InodeState, chosen: &Pages) -> u64 {
     let covered = state.data.covered;
     let is_chosen = |page: u64| chosen.binary_search_by_key(&page, |&(page, _)| page).is_ok();
     let mut behind = state.data.dirty_range(covered / PAGE_BYTES..u64::MAX).map(|(page, _)| page);
     let unlogged = behind.find(|&page| !is_chosen(page));
-    let limit = unlogged.map_or(u64::MAX, |page| page.saturating_mul(PAGE_BYTES));
+    let chosen_end = chosen.last().map_or(0, |&(page, _)| page + 1);
+    let limit = unlogged.map_or(u64::MAX, |page| page.max(chosen_end).saturating_mul(PAGE_BYTES));
     covered.max(state.item.size.min(limit))
 }
 

@@ -9,6 +9,7 @@ mod contents;
 mod device;
 mod model;
 mod operations;
+mod races;
 mod verify;
 
 use device::{CrashDevice, Random};
@@ -274,4 +275,14 @@ fn random_operations_and_power_cuts_keep_the_contract() {
 #[test]
 fn threads_and_power_cuts_keep_the_contract() {
     seeds(0..15).for_each(run_threads);
+}
+
+#[test]
+fn threads_that_share_files_never_meet_an_io_error() {
+    seeds(0..15).for_each(races::run);
+}
+
+#[test]
+fn a_file_written_while_it_is_synced_has_nothing_beyond_its_end() {
+    seeds(0..8).for_each(races::grow);
 }
