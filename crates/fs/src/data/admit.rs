@@ -11,7 +11,11 @@ use syncline_store::{Class, Estimate, Permit, Pressure, Reservation, StoreError}
 /// the first one's checkpoint superseded.
 const RELIEFS_MAX: u32 = 3;
 /// Items of smaller batches that are asked for in turn when the volume is too full for the nodes of a large one.
-const SMALLER_ITEMS: [usize; 2] = [12, 4];
+const SMALLER_ITEMS: [usize; 2] = [12, SMALLEST_ITEMS];
+/// The fewest items with which every necessary batch gets somewhere.
+const SMALLEST_ITEMS: usize = 4;
+/// Times that a necessary batch waits for others to end before the volume counts as too full for it.
+const WAITS_MAX: usize = 20;
 
 impl Fs {
     /// The right to commit a batch within the estimate; relieves the store as often as needed. Takes no lock that is
@@ -46,9 +50,15 @@ impl Fs {
     ) -> Result<(Permit, usize)> {
         let mut result = self.admit(class, estimate(items)).map(|permit| (permit, items));
         let class = if class == Class::Normal { Class::Reclaim } else { class };
-        for smaller in SMALLER_ITEMS {
+        let waits = SMALLER_ITEMS.iter().copied().chain(std::iter::repeat_n(SMALLEST_ITEMS, WAITS_MAX));
+        for (attempt, smaller) in waits.enumerate() {
             if !matches!(result, Err(Error::NoSpace)) {
                 break;
+            }
+            if attempt >= SMALLER_ITEMS.len() {
+                // What others are admitted for right now may be all that there is.
+                let seen = self.writeback.progress();
+                self.writeback.wait_for_progress(seen);
             }
             let items = items.min(smaller);
             result = self.admit(class, estimate(items)).map(|permit| (permit, items));

@@ -210,7 +210,7 @@ fn run(seed: u64) {
 
 /// Three threads, each with a directory of its own and its own part of the model, and one that maintains.
 fn run_threads(seed: u64) {
-    let mut base = Run::new(seed, u64::MAX);
+    let mut base = Run::new(seed, 3);
     let mut runs: Vec<Run> = ["x", "y", "z"].iter().map(|name| base.below(name)).collect();
     if base.random.one_in(2) {
         base.device.power_off_after(base.random.below(200));
