@@ -40,12 +40,11 @@ pub(super) enum Progress {
 
 impl Transfer {
     pub(super) fn write(at: BlockNo, data: Vec<Arc<Buffer>>) -> Transfer {
-        let segments = data.iter().map(|buffer| libc::iovec {
+        let mut segments = Vec::with_capacity(data.len());
+        for buffer in &data {
             // The kernel only reads from the segments of a write.
-            iov_base: buffer.as_ptr().cast_mut().cast(),
-            iov_len: buffer.len(),
-        });
-        let segments = segments.collect();
+            push_segment(&mut segments, buffer.as_ptr().cast_mut(), buffer.len());
+        }
         Transfer {
             operation: Operation::Write,
             at,
@@ -80,7 +79,7 @@ impl Transfer {
         let mut blocks = Vec::with_capacity(count);
         for _ in 0..count {
             let mut block = Buffer::for_overwrite(1);
-            segments.push(libc::iovec { iov_base: block.as_mut_ptr().cast(), iov_len: block.len() });
+            push_segment(&mut segments, block.as_mut_ptr(), block.len());
             blocks.push(Arc::new(block));
         }
         let transfer = Transfer {
@@ -173,13 +172,37 @@ impl Transfer {
     }
 }
 
+/// Adds memory to the list. Buffers that were allocated one after another mostly lie one behind the other; as one segment
+/// they cost the kernel one look-up instead of one each.
+fn push_segment(segments: &mut Vec<libc::iovec>, start: *mut u8, len: usize) {
+    match segments.last_mut() {
+        Some(last) if last.iov_base.addr() + last.iov_len == start.addr() => last.iov_len += len,
+        _ => segments.push(libc::iovec { iov_base: start.cast(), iov_len: len }),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use syncline_format::BLOCK_BYTES;
 
+    /// Of buffers that do not lie one behind the other.
     fn transfer(buffers: usize) -> Transfer {
-        Transfer::write(BlockNo(2), (0..buffers).map(|_| Arc::new(Buffer::zeroed(1))).collect())
+        let all: Vec<_> = (0..2 * buffers).map(|_| Arc::new(Buffer::zeroed(1))).collect();
+        let mut sorted = all;
+        sorted.sort_by_key(|buffer| buffer.as_ptr().addr());
+        Transfer::write(BlockNo(2), sorted.into_iter().step_by(2).collect())
+    }
+
+    #[test]
+    fn buffers_that_lie_one_behind_the_other_are_one_segment() {
+        let long = Buffer::zeroed(8);
+        let mut segments = Vec::new();
+        for part in long.chunks(BLOCK_BYTES).chain(long.chunks(2 * BLOCK_BYTES).skip(1)) {
+            push_segment(&mut segments, part.as_ptr().cast_mut(), part.len());
+        }
+        let lengths: Vec<_> = segments.iter().map(|segment| segment.iov_len / BLOCK_BYTES).collect();
+        assert_eq!(lengths, [8, 6]);
     }
 
     #[test]

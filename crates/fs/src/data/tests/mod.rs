@@ -4,6 +4,7 @@ mod crash;
 mod failure;
 mod model;
 mod pressure;
+mod stream;
 mod sync;
 
 use super::WriteAt;

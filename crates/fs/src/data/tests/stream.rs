@@ -1,0 +1,120 @@
+use super::{MIB, TestVolume, pattern};
+use std::sync::mpsc;
+use std::time::Duration;
+use syncline_device::Device;
+
+#[test]
+fn large_file_is_whole_after_rounds_that_cut_the_extents_of_their_neighbours() {
+    let mut volume = TestVolume::new(96 * MIB, 8 * MIB);
+    let inode = volume.create("large");
+    let old = pattern(1, 20 * MIB as usize);
+    volume.write(&inode, 0, &old);
+    volume.sync(&inode);
+    // One page off, so that an extent reaches across every border between two rounds.
+    let new = pattern(2, 14 * MIB as usize);
+    volume.write(&inode, 4096, &new);
+    volume.sync(&inode);
+    drop(inode);
+    volume.crash();
+    let content = volume.content(&volume.find("large"));
+    assert!(content[..4096] == old[..4096]);
+    assert!(content[4096..][..new.len()] == new[..]);
+    assert!(content[4096 + new.len()..] == old[4096 + new.len()..]);
+}
+
+#[test]
+fn sync_of_a_new_page_does_not_wait_for_older_pages_that_are_destaged() {
+    let volume = TestVolume::new(64 * MIB, 4 * MIB);
+    let inode = volume.create("log");
+    volume.write(&inode, 0, &pattern(1, 4096));
+    volume.sync(&inode);
+    // As a round leaves it that is writing page 0 to its place.
+    let turn = inode.lock_turn();
+    inode.state.write().data.destaging += 1;
+    inode.state.write().data.update(0, |slot| slot.writing = true);
+    volume.write(&inode, 4096, &pattern(2, 4096));
+    let (ended, end) = mpsc::channel();
+    let (fs, other) = (volume.fs.clone(), inode.clone());
+    let sync = move || ended.send(fs.file_sync(&other, crate::data::SyncScope::All)).unwrap();
+    let syncing = std::thread::spawn(sync.clone());
+    end.recv_timeout(Duration::from_secs(60)).expect("the new page is synced beside the round").unwrap();
+    syncing.join().unwrap();
+    // The page that is being destaged was written to: its image would be dropped with the round's batch.
+    volume.write(&inode, 0, b"newer");
+    let syncing = std::thread::spawn(sync);
+    assert!(end.recv_timeout(Duration::from_millis(100)).is_err(), "its sync waits for the round");
+    inode.state.write().data.update(0, |slot| slot.writing = false);
+    inode.state.write().data.destaging -= 1;
+    drop(turn);
+    end.recv_timeout(Duration::from_secs(60)).expect("the round is over").unwrap();
+    syncing.join().unwrap();
+}
+
+#[test]
+fn reading_in_order_reads_everything_once_and_ahead() {
+    let mut volume = TestVolume::new(96 * MIB, 8 * MIB);
+    let inode = volume.create("large");
+    let data = pattern(3, 24 * MIB as usize);
+    volume.write(&inode, 0, &data);
+    drop(inode);
+    volume.reopen();
+    let inode = volume.find("large");
+    let before = volume.device.counters();
+    let mut chunk = vec![0; 128 << 10];
+    for (index, expected) in data.chunks(chunk.len()).enumerate() {
+        let offset = (index * chunk.len()) as u64;
+        assert_eq!(volume.fs.file_read(&inode, offset, &mut chunk).unwrap(), chunk.len());
+        assert!(chunk == expected, "at {offset}");
+    }
+    let after = volume.device.counters();
+    let read = after.read_bytes - before.read_bytes;
+    assert!((24 * MIB..25 * MIB).contains(&read), "{read} bytes are read once, and a few nodes");
+    assert!(after.reads - before.reads < 48, "in long reads, not in the caller's");
+    assert!(inode.state.read().data.flights.is_empty(), "nothing is left under way");
+}
+
+#[test]
+fn pages_changed_while_they_are_under_way_are_not_what_was_read() {
+    let mut volume = TestVolume::new(96 * MIB, 8 * MIB);
+    let inode = volume.create("large");
+    let mut data = pattern(4, 4 * MIB as usize);
+    volume.write(&inode, 0, &data);
+    drop(inode);
+    volume.reopen();
+    let inode = volume.find("large");
+    let mut chunk = vec![0; 128 << 10];
+    for offset in (0..MIB).step_by(chunk.len()) {
+        volume.fs.file_read(&inode, offset, &mut chunk).unwrap();
+    }
+    let ahead = inode.state.read().data.flights.last().map(|flight| flight.pages.clone());
+    let ahead = ahead.expect("a flight is ahead of the reader");
+    let at = ahead.start * 4096;
+    let new = pattern(5, 8192);
+    volume.write(&inode, at, &new);
+    volume.sync(&inode);
+    volume.fs.destage_everything().unwrap();
+    volume.drop_cache(&inode);
+    data[at as usize..][..8192].copy_from_slice(&new);
+    assert!(volume.content(&inode) == data);
+}
+
+#[test]
+fn background_gives_way_for_a_while_after_a_sync() {
+    let volume = TestVolume::new(96 * MIB, 8 * MIB);
+    let (large, small) = (volume.create("large"), volume.create("small"));
+    volume.write(&large, 0, &pattern(6, 40 * MIB as usize));
+    volume.write(&small, 0, b"small");
+    volume.sync(&small);
+    let before = volume.device.counters();
+    assert!(volume.fs.maintain(volume.clock.advance(10), 64).unwrap(), "there is more to do");
+    assert!(volume.fs.gives_way());
+    let after = volume.device.counters();
+    let written = after.written_bytes - before.written_bytes;
+    assert!(written <= MIB + (64 << 10), "{written} bytes: a small piece");
+    let mut calls = 0;
+    while volume.fs.gives_way() {
+        volume.fs.maintain(volume.clock.advance(10), 64).unwrap();
+        calls += 1;
+        assert!(calls < 100, "without further syncs the background works on");
+    }
+}
