@@ -2,12 +2,21 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use syncline_format::item::Timestamp;
 
 /// A source of wall-clock time.
 pub trait Clock: Send + Sync {
     /// The time now.
     fn now(&self) -> Timestamp;
+}
+
+/// Time from `then` to `now`; zero if the clock went back.
+pub(crate) fn since(now: Timestamp, then: Timestamp) -> Duration {
+    let nanoseconds =
+        |time: Timestamp| i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanoseconds);
+    let between = (nanoseconds(now) - nanoseconds(then)).max(0);
+    Duration::from_nanos(u64::try_from(between).unwrap_or(u64::MAX))
 }
 
 /// The machine's real-time clock.

@@ -1,18 +1,18 @@
 //! [`Fs`]: one opened volume, addressed by inode numbers. Adapters (the mount) and the path-based facade stand on it.
 
-use crate::clock::Clock;
+use crate::clock::{Clock, since};
 use crate::data::Writeback;
 use crate::handle::HandleTable;
 use crate::inode::Inode;
 use crate::namespace::InodeTable;
-use crate::{Error, Result};
+use crate::{Error, LatencyHistogram, PageStats, Result};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 use syncline_device::DeviceCounters;
 use syncline_format::ObjectNo;
 use syncline_format::item::NAME_BYTES_MAX;
-use syncline_store::{Counters, Load, Store, VolumeInfo};
+use syncline_store::{Counters, Load, Store, StoreError, VolumeInfo};
 
 /// How a volume behaves once it is open.
 #[derive(Debug, Clone)]
@@ -68,6 +68,8 @@ pub struct Fs {
     pub(crate) renames: Mutex<()>,
     /// Dirty and logged pages of all files, and the page cache's account.
     pub(crate) writeback: Writeback,
+    /// What checkpoints took.
+    pub(crate) checkpoint_latency: LatencyHistogram,
 }
 
 /// Space and limits of a volume, as `statfs` reports them.
@@ -90,7 +92,7 @@ pub struct VolumeSpace {
 }
 
 /// What a volume has done since it was opened, and how full its bounded things are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct FsStats {
     /// Reads, writes and flushes of the device.
     pub device: DeviceCounters,
@@ -98,8 +100,14 @@ pub struct FsStats {
     pub store: Counters,
     /// How full journal and node cache are.
     pub load: Load,
+    /// The page cache.
+    pub pages: PageStats,
+    /// What checkpoints took, from the request on: a wait for the one before is part of it.
+    pub checkpoint_latency: LatencyHistogram,
     /// Inodes in memory.
     pub inodes_cached: u64,
+    /// Bound on all memory for pages, tree nodes and inodes, in bytes.
+    pub memory_bytes_max: u64,
 }
 
 impl Fs {
@@ -109,7 +117,10 @@ impl Fs {
             device: self.store.device().counters(),
             store: self.store.counters(),
             load: self.store.load(),
+            pages: self.writeback.page_stats(),
+            checkpoint_latency: self.checkpoint_latency.clone(),
             inodes_cached: self.inodes.len() as u64,
+            memory_bytes_max: self.options.memory_bytes_max as u64,
         }
     }
 
@@ -159,7 +170,21 @@ impl Fs {
         if self.options.read_only {
             return Ok(());
         }
-        Ok(self.store.checkpoint()?)
+        self.timed_checkpoint(Store::checkpoint)
+    }
+
+    /// Has the store write a checkpoint and notes how long that took, if there was anything to write.
+    pub(crate) fn timed_checkpoint(
+        &self,
+        write: fn(&Store) -> std::result::Result<(), StoreError>,
+    ) -> Result<()> {
+        let began = self.clock.now();
+        let before = self.store.counters().checkpoints;
+        write(&self.store)?;
+        if self.store.counters().checkpoints > before {
+            self.checkpoint_latency.record(since(self.clock.now(), began));
+        }
+        Ok(())
     }
 
     /// Makes every metadata operation up to now durable: what `fsync` of a directory promises (C1).

@@ -20,6 +20,7 @@ mod error;
 mod facade;
 mod flags;
 mod handle;
+mod histogram;
 mod inode;
 mod namespace;
 mod session;
@@ -28,15 +29,13 @@ mod xattr;
 pub use attr::{Attr, Entry, SetAttr, SetTime};
 pub use clock::{Clock, Entropy, SystemClock, SystemEntropy};
 pub use context::Context;
-pub use data::{FallocateMode, SeekWhat, SyncScope};
+pub use data::{FallocateMode, PageStats, SeekWhat, SyncScope};
 pub use engine::{AccessTimes, Fs, FsOptions, FsStats, VolumeSpace};
 pub use error::{Error, Result};
-pub use facade::{
-    DirectoryEntry, File, LatencyHistogram, Metadata, OpenOptions, ReadDir, Volume, VolumeOptions,
-    VolumeStats,
-};
+pub use facade::{DirectoryEntry, File, Metadata, OpenOptions, ReadDir, Volume, VolumeOptions, VolumeStats};
 pub use flags::{ExtendedFlags, FLAG_APPEND, FLAG_IMMUTABLE, FLAG_NO_ATIME, FLAG_NO_DUMP};
 pub use handle::{HandleId, OpenFlags};
+pub use histogram::LatencyHistogram;
 pub use namespace::{DirEntry, RenameFlags};
 pub use session::MkfsOptions;
 pub use syncline_device::DeviceCounters;

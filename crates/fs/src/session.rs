@@ -3,7 +3,7 @@
 use crate::data::Writeback;
 use crate::handle::HandleTable;
 use crate::namespace::InodeTable;
-use crate::{Clock, Entropy, Error, Fs, FsOptions, Result, Timestamp};
+use crate::{Clock, Entropy, Error, Fs, FsOptions, LatencyHistogram, Result, Timestamp};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use syncline_device::Device;
@@ -112,6 +112,7 @@ impl Fs {
             handles: HandleTable::default(),
             renames: Mutex::new(()),
             writeback: Writeback::new(&options),
+            checkpoint_latency: LatencyHistogram::default(),
             store,
             options,
             clock,
@@ -146,7 +147,7 @@ impl Fs {
         self.sync_all()?;
         // So that the last checkpoint leaves nothing in the journal.
         self.destage_everything()?;
-        Ok(self.store.close()?)
+        self.timed_checkpoint(Store::close)
     }
 }
 

@@ -219,3 +219,26 @@ fn files_outlive_a_volume_that_is_dropped_but_not_one_that_is_closed() {
     clone.close().expect("close");
     assert_eq!(file.write_at(b"x", 0).expect_err("closed").raw_os_error(), Some(9));
 }
+
+#[test]
+fn statistics_count_checkpoints_and_what_the_page_cache_is_good_for() {
+    let volume = Volume::create_in_memory(64 << 20).expect("create");
+    let before = volume.stats().engine;
+    volume.write("file", vec![7; 100_000]).expect("write");
+    volume.sync_all().expect("sync");
+    volume.checkpoint().expect("checkpoint");
+    let written = volume.stats().engine;
+    let checkpoints = written.checkpoint_latency.count() - before.checkpoint_latency.count();
+    assert_eq!(checkpoints, written.store.checkpoints - before.store.checkpoints);
+    assert!(checkpoints > 0);
+    assert!(written.pages.cached >= 25 && written.pages.cached <= written.pages.cached_max);
+    assert_eq!(written.pages.dirty, 0, "everything is synced");
+    assert_eq!(volume.read("file").expect("read").len(), 100_000);
+    let read = volume.stats().engine.pages;
+    assert!(read.hits >= written.pages.hits + 25, "{read:?}");
+    assert_eq!(read.misses, written.pages.misses, "what was written is in memory");
+    let sparse = volume.create_file("sparse").expect("create");
+    sparse.set_len(3 * 4096).expect("truncate");
+    assert_eq!(volume.read("sparse").expect("read"), vec![0; 3 * 4096]);
+    assert_eq!(volume.stats().engine.pages.misses, read.misses + 3, "holes are not kept");
+}

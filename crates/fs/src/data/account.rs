@@ -18,11 +18,13 @@ use syncline_device::Ticket;
 use syncline_format::BLOCK_BYTES;
 use syncline_format::item::Timestamp;
 
-/// Share of the memory bound that pages may take; tree nodes and inodes have the rest.
-const PAGES_PERCENT: usize = 60;
+/// Share of the memory bound that pages may take. Of the rest a quarter of the bound is for tree nodes (clean ones, and as
+/// many dirty, half as many again while a checkpoint writes), an eighth for inodes; then there are the transport's messages
+/// and what the allocator cannot reuse. Measured with random writes, which need most of all of these.
+const PAGES_PERCENT: usize = 35;
 /// Share of the page bound that pages may take which cannot be dropped.
 const PINNED_PERCENT: u64 = 60;
-/// The background writes while more than this share of the pages that cannot be dropped is dirty (11 MiB by default): early,
+/// The background writes while more than this share of the pages that cannot be dropped is dirty (7 MiB by default): early,
 /// so that a sync finds little left.
 const BACKGROUND_SHARE: u64 = 8;
 /// Calls of the background without any sync between them after which it no longer gives way.
@@ -94,10 +96,14 @@ impl PageAccount {
         self.evictions.fetch_add(pages, Ordering::Relaxed);
     }
 
-    /// A read found so many pages in memory, and then so many it did not find.
-    pub(super) fn read(&self, hits: u64, misses: u64) {
-        self.hits.fetch_add(hits, Ordering::Relaxed);
-        self.misses.fetch_add(misses, Ordering::Relaxed);
+    /// A read found pages in memory.
+    pub(super) fn hit(&self, pages: u64) {
+        self.hits.fetch_add(pages, Ordering::Relaxed);
+    }
+
+    /// A read did not find pages in memory.
+    pub(super) fn missed(&self, pages: u64) {
+        self.misses.fetch_add(pages, Ordering::Relaxed);
     }
 
     /// A page's standing changed.

@@ -52,7 +52,7 @@ impl Fs {
         while done < into.len() {
             let position = offset.saturating_add(done as u64);
             let (copied, miss) = copy_cached(inode, position, &mut into[done..]);
-            self.writeback.account.read(pages_touched(position, copied), 0);
+            self.writeback.account.hit(pages_touched(position, copied));
             done += copied;
             let Some(miss) = miss else { break };
             let position = offset + done as u64;
@@ -68,7 +68,7 @@ impl Fs {
                 },
             };
             let copied = copy_fetched(inode, &fetched, position, &mut into[done..]);
-            self.writeback.account.read(0, pages_touched(position, copied));
+            self.writeback.account.missed(pages_touched(position, copied));
             done += copied;
             self.shrink_cache();
         }

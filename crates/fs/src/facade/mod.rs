@@ -4,7 +4,6 @@
 //! volume, at most 40 of them; `..` leads to a directory's parent.
 
 mod file;
-mod histogram;
 mod maintenance;
 mod metadata;
 mod open;
@@ -14,7 +13,6 @@ mod volume;
 mod volume_options;
 
 pub use file::File;
-pub use histogram::LatencyHistogram;
 pub use metadata::Metadata;
 pub use open::OpenOptions;
 pub use read_dir::{DirectoryEntry, ReadDir};

@@ -1,15 +1,14 @@
 //! [`Volume`].
 
 use super::file::File;
-use super::histogram::LatencyHistogram;
 use super::maintenance::Maintenance;
 use super::metadata::Metadata;
 use super::open::OpenOptions;
 use super::read_dir::ReadDir;
 use super::volume_options::VolumeOptions;
 use crate::{
-    Attr, Context, Error, Fs, FsStats, MkfsOptions, ObjectNo, RenameFlags, SetAttr, SetXattr, SystemClock,
-    SystemEntropy, VolumeSpace,
+    Attr, Context, Error, Fs, FsStats, LatencyHistogram, MkfsOptions, ObjectNo, RenameFlags, SetAttr,
+    SetXattr, SystemClock, SystemEntropy, VolumeSpace,
 };
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
