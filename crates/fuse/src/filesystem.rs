@@ -10,7 +10,6 @@
 //! - *Directories* have no handles: their positions are stable, and the kernel is told to leave out `opendir`.
 //! - *dirsync* and *sync* mounts make every change of names and attributes durable before it is answered.
 
-use crate::latency::Histogram;
 use crate::messages::MessageCounts;
 use crate::operations::{
     Answer, AttributeChange, Attributes, Caller, DeviceNumber, DirectoryEntry, DirectorySink, Errno, Handle,
@@ -18,15 +17,15 @@ use crate::operations::{
 };
 use crate::readers::Readers;
 use crate::volume::OpenVolume;
-use crate::{MountOptions, ioctl};
+use crate::{MountOptions, ioctl, statistics};
 use parking_lot::{Condvar, Mutex};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use syncline::{
-    Attr, Context, Error, ExtendedFlags, FallocateMode, Fs, HandleId, ObjectNo, OpenFlags, RenameFlags,
-    SeekWhat, SetAttr, SetTime, SetXattr, SyncScope,
+    Attr, Context, Error, ExtendedFlags, FallocateMode, Fs, HandleId, LatencyHistogram, ObjectNo, OpenFlags,
+    RenameFlags, SeekWhat, SetAttr, SetTime, SetXattr, SyncScope,
 };
 
 /// A mounted volume.
@@ -39,7 +38,7 @@ pub(crate) struct Filesystem {
     sync_names: bool,
     /// The kernel reads through handles that were opened for writing only.
     writeback_cache: bool,
-    sync_latency: Arc<Histogram>,
+    sync_latency: Arc<LatencyHistogram>,
     was_shut_down: AtomicBool,
     driver: Driver,
 }
@@ -211,57 +210,6 @@ impl Filesystem {
             flags.read = true;
         }
         flags
-    }
-
-    fn statistics(&self) -> String {
-        let engine = self.fs.stats();
-        let (device, store, load) = (engine.device, engine.store, engine.load);
-        let sync = self.sync_latency.percentiles();
-        let space = self.fs.statfs();
-        let info = self.fs.volume_info();
-        let messages: serde_json::Map<String, serde_json::Value> =
-            self.messages.seen().map(|(name, count)| (name.to_owned(), count.into())).collect();
-        let microseconds = |nanoseconds: u64| nanoseconds as f64 / 1000.0;
-        serde_json::json!({
-            "label": info.label,
-            "generation": info.generation.0,
-            "failure": self.fs.failure().map(|error| error.to_string()),
-            "space": {
-                "block_bytes": space.block_bytes,
-                "blocks": space.blocks,
-                "blocks_free": space.blocks_free,
-                "blocks_available": space.blocks_available,
-            },
-            "device": {
-                "reads": device.reads,
-                "read_bytes": device.read_bytes,
-                "writes": device.writes,
-                "written_bytes": device.written_bytes,
-                "flushes": device.flushes,
-                "discards": device.discards,
-            },
-            "store": {
-                "groups": store.groups,
-                "grouped_batches": store.grouped_batches,
-                "checkpoints": store.checkpoints,
-                "node_cache_hits": store.node_cache_hits,
-                "node_cache_misses": store.node_cache_misses,
-                "journal_bytes": load.ring_bytes,
-                "journal_bytes_max": load.ring_bytes_max,
-                "images": load.images,
-            },
-            "inodes_cached": engine.inodes_cached,
-            "fsync_us": {
-                "count": sync.count,
-                "p50": microseconds(sync.p50),
-                "p90": microseconds(sync.p90),
-                "p99": microseconds(sync.p99),
-                "p999": microseconds(sync.p999),
-                "max": microseconds(sync.max),
-            },
-            "messages": messages,
-        })
-        .to_string()
     }
 
     fn extended_flags_ioctl(&self, caller: &Caller, node: ObjectNo, input: &[u8]) -> Answer<Vec<u8>> {
@@ -551,7 +499,10 @@ impl Operations for Filesystem {
                 self.fs.shut_down();
                 Vec::new()
             }
-            ioctl::STATISTICS => ioctl::encode_statistics(&self.statistics()),
+            ioctl::STATISTICS => {
+                let text = statistics::describe(&self.fs, &self.sync_latency, &self.messages);
+                ioctl::encode_statistics(&text)
+            }
             _ => return Err(Errno(libc::ENOTTY)),
         };
         output.truncate(out_bytes_max);

@@ -10,6 +10,11 @@ macro_rules! messages {
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(crate) enum Message { $($kind,)* }
 
+        #[cfg(test)]
+        impl Message {
+            pub(crate) const ALL: &[Message] = &[$(Message::$kind,)*];
+        }
+
         const NAMES: &[&str] = &[$($name,)*];
     };
 }

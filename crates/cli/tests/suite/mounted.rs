@@ -232,7 +232,18 @@ fn statistics_of_a_mount_are_json_and_count_syncs() {
     }
     let after = syncline(&["stats", "--json", at.text()]).ok().json();
     assert!(flushes(&after) >= flushes(&before) + 10, "{before} {after}");
-    assert!(!syncline(&["stats", at.text()]).ok().out.is_empty());
+    let histogram = &after["fsync_us"];
+    let counts = histogram["buckets"].as_array().expect("a list").iter().map(|bucket| &bucket["count"]);
+    let counted: u64 = counts.map(|count| count.as_u64().expect("a number")).sum();
+    assert_eq!(Some(counted), histogram["count"].as_u64());
+    assert!(counted >= 10, "{histogram}");
+    for figure in
+        ["/checkpoint_us/max", "/page_cache/misses", "/page_cache/evictions", "/ratios/batches_per_record"]
+    {
+        assert!(after.pointer(figure).is_some_and(|value| value.is_number()), "{figure} in {after}");
+    }
+    let text = syncline(&["stats", at.text()]).ok().out;
+    assert!(text.contains("fsync us:") && text.contains(" us ") && text.contains("  #"), "{text}");
     drop(file);
     at.unmount();
 }
