@@ -31,6 +31,7 @@
 mod account;
 mod admit;
 mod allocate;
+mod choice;
 mod evict;
 mod extents;
 mod flight;

@@ -6,7 +6,8 @@
 //! that safe); otherwise the data is complete first. The files' turns are held throughout, their locks only for choosing
 //! and committing.
 
-use super::extents::{Cost, DROP_COST, ExtentMap, is_unwritten, put_cost};
+use super::choice::{covered_by, fit, select_pages, unchoose};
+use super::extents::{Cost, ExtentMap};
 use super::pages::{FileData, PAGE_BYTES, PageSlot};
 use crate::inode::{Inode, InodeState};
 use crate::{Fs, Result};
@@ -15,8 +16,8 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 use syncline_device::{Buffer, Ticket};
-use syncline_format::batch::{BATCH_HEADER_BYTES, PUT_OVERHEAD_BYTES, SPACE_OP_BYTES};
-use syncline_format::item::{EXTENT_PAGES_MAX, ExtentItem, INODE_BYTES};
+use syncline_format::batch::{BATCH_HEADER_BYTES, PUT_OVERHEAD_BYTES};
+use syncline_format::item::{ExtentItem, INODE_BYTES};
 use syncline_format::{BlockNo, Key, Lsn, checksum};
 use syncline_store::{Batch, Class, Estimate, Permit, Reservation, Run};
 
@@ -50,7 +51,7 @@ impl Select {
     }
 
     /// The pages it takes, ascending.
-    fn of<'a>(&self, data: &'a FileData) -> Box<dyn Iterator<Item = (u64, &'a PageSlot)> + 'a> {
+    pub(super) fn of<'a>(&self, data: &'a FileData) -> Box<dyn Iterator<Item = (u64, &'a PageSlot)> + 'a> {
         if self.logged {
             Box::new(data.range(self.pages.clone()).filter(|(_, slot)| slot.dirty || slot.logged))
         } else {
@@ -520,77 +521,10 @@ impl Fs {
     }
 }
 
-type Pages = Vec<(u64, Arc<Buffer>)>;
-
-/// The selected pages, and the first one that is more than `pages_max`.
-fn select_pages(data: &FileData, select: &Select, pages_max: u64) -> (Pages, Option<u64>) {
-    let mut pages = Vec::new();
-    for (page, slot) in select.of(data) {
-        if pages.len() as u64 == pages_max {
-            return (pages, Some(page));
-        }
-        pages.push((page, slot.page.clone()));
-    }
-    (pages, None)
-}
-
-/// The size that is covered once `chosen` is logged: it grows up to the first page that stays unlogged behind what is
-/// covered already, but never ends before a chosen page. So a page that was written to after a pass over the file went by
-/// does not leave what the pass writes beyond the end.
-fn covered_by(state: &InodeState, chosen: &Pages) -> u64 {
-    let covered = state.data.covered;
-    let is_chosen = |page: u64| chosen.binary_search_by_key(&page, |&(page, _)| page).is_ok();
-    let mut behind = state.data.dirty_range(covered / PAGE_BYTES..u64::MAX).map(|(page, _)| page);
-    let unlogged = behind.find(|&page| !is_chosen(page));
-    let chosen_end = chosen.last().map_or(0, |&(page, _)| page + 1);
-    let limit = unlogged.map_or(u64::MAX, |page| page.max(chosen_end).saturating_mul(PAGE_BYTES));
-    covered.max(state.item.size.min(limit))
-}
-
-/// Makes a chosen page what it was; one block of the pool goes back to it.
-fn unchoose(data: &mut FileData, page: u64, pool: &mut Option<Reservation>) {
-    if let Some(pool) = pool.as_mut().filter(|pool| pool.blocks() > 0) {
-        data.give_block(page, pool);
-    }
-    data.update(page, |slot| {
-        slot.dirty |= slot.unlogged;
-        slot.unlogged = false;
-        slot.writing = false;
-    });
-}
-
 /// Pages at the head that follow one another.
 fn consecutive(chosen: &[Chosen]) -> u64 {
     let breaks = chosen.windows(2).position(|pair| pair[0].page + 1 != pair[1].page);
     breaks.map_or(chosen.len(), |at| at + 1) as u64
-}
-
-/// How many of the `pages` pages from `page` on can be one extent whose cost is within `left`, and the block if they
-/// are to be written in place, because their extent was never written.
-fn fit(map: &ExtentMap, page: u64, pages: u64, left: Cost) -> Option<(u64, Cost, Option<BlockNo>)> {
-    let mut len = pages.min(u64::from(EXTENT_PAGES_MAX));
-    let mut in_place = None;
-    match map.find(page).filter(|(_, item)| is_unwritten(item)) {
-        Some((first, item)) => {
-            len = len.min(first + u64::from(item.pages()) - page);
-            in_place = Some(item.start.plus(page - first));
-        }
-        None => {
-            let unwritten = map.overlapping(page..page + len).find(|(_, item)| is_unwritten(item));
-            if let Some((first, _)) = unwritten {
-                len = len.min(first - page);
-            }
-        }
-    }
-    while len > 0 {
-        let space = Cost { bytes: SPACE_OP_BYTES, items: 0 };
-        let cost = put_cost(len).plus(map.cut_cost(page..page + len)).plus(space).plus(DROP_COST);
-        if cost.fits(left) {
-            return Some((len, cost, in_place));
-        }
-        len /= 2;
-    }
-    None
 }
 
 impl Part {
