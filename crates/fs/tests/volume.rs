@@ -240,5 +240,6 @@ fn statistics_count_checkpoints_and_what_the_page_cache_is_good_for() {
     let sparse = volume.create_file("sparse").expect("create");
     sparse.set_len(3 * 4096).expect("truncate");
     assert_eq!(volume.read("sparse").expect("read"), vec![0; 3 * 4096]);
-    assert_eq!(volume.stats().engine.pages.misses, read.misses + 3, "holes are not kept");
+    let holes = volume.stats().engine.pages;
+    assert!(holes.misses >= read.misses + 3, "holes are not kept: {holes:?}");
 }
