@@ -7,7 +7,7 @@ use crate::floor;
 use crate::report::{self, Row};
 use crate::workload::{self, Scale, Workload};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use syncline::{Fs, MkfsOptions, SystemClock, SystemEntropy, Volume, VolumeOptions};
@@ -126,7 +126,7 @@ impl Mounted {
         command(&format)?;
         command(&mount)?;
         let unmount = unmount.into_iter().map(str::to_string).collect();
-        Ok(Mounted::Kernel { directory: Directory(PathBuf::from(point)), unmount })
+        Ok(Mounted::Kernel { directory: Directory(point), unmount })
     }
 
     fn engine(device: &Path) -> io::Result<Mounted> {
