@@ -4,7 +4,7 @@ use crate::crash::{Builder, CrashState, Effort, Lie, states};
 use crate::device::{Disk, SimDevice, Trace};
 use crate::driver::{self, SimClock, Told};
 use crate::operation::Op;
-use crate::oracle::{Model, View};
+use crate::oracle::{Model, View, difference};
 use crate::random::{Random, derive};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -271,7 +271,7 @@ fn judge_one(
         }
     }
     if random.one_in(depth.recovery_every) {
-        crash_recovery(&device, &view, seed, tally);
+        crash_recovery(run, state, &device, &view, seed, tally);
     }
     Some(Start { disk: device.settled(), view })
 }
@@ -297,21 +297,44 @@ pub fn complaints(device: &dyn Device) -> Vec<String> {
     }
 }
 
-/// Crashes the recovery that `device` has recorded at each of its writes: the second one must show the same, and so must
-/// one after a recovery that was not disturbed.
-fn crash_recovery(device: &Arc<SimDevice>, view: &View, seed: u64, tally: &mut Tally) {
+/// Crashes the recovery that `device` has recorded at each of its writes. What the next recovery shows has to keep the
+/// contract too; it need not be the same prefix, because nobody saw the first one: data that recovery itself writes in
+/// place can complete a record that had been cut off for the lack of it. After a recovery that was not disturbed it must be the
+/// same.
+fn crash_recovery(
+    run: &Recorded,
+    state: &CrashState,
+    device: &Arc<SimDevice>,
+    view: &View,
+    seed: u64,
+    tally: &mut Tally,
+) {
     let (base, trace) = device.recorded();
     let mut random = Random::new(derive(seed, 5));
     let all = states(&trace, 0, Effort { subsets: 1, torn: 1 }, Lie::None, &mut random);
     let mut builder = Builder::new(base, &trace, Lie::None);
-    let disks: Vec<Disk> = all.iter().map(|state| builder.build(state)).collect();
-    for disk in disks.into_iter().chain([device.settled()]) {
+    let mut disks: Vec<(String, bool, Disk)> = Vec::new();
+    for state in &all {
+        let name =
+            format!("crash behind event {} of recovery with survivors {:?}", state.event, state.survivors);
+        disks.push((name, false, builder.build(state)));
+    }
+    disks.push(("recovery was not disturbed".to_owned(), true, device.settled()));
+    for (name, whole, disk) in disks {
         tally.states += 1;
         tally.recovery_states += 1;
         match recover(&SimDevice::new(disk, derive(seed, 6)), derive(seed, 7)) {
             Ok(again) if again == *view => {}
-            Ok(_) => tally.violation("a second recovery shows another volume than the first".to_owned()),
-            Err(what) => tally.violation(format!("after a crash of recovery: {what}")),
+            Ok(again) if !whole => {
+                if let Err(violation) = run.model.judge(&again, state.acknowledged) {
+                    tally.violation(format!("after a crash of recovery: {violation:?} [{name}]"));
+                }
+            }
+            Ok(again) => {
+                let difference = difference(view, &again);
+                tally.violation(format!("a second recovery differs from the first: {difference} [{name}]"));
+            }
+            Err(what) => tally.violation(format!("after a crash of recovery: {what} [{name}]")),
         }
     }
 }

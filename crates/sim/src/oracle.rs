@@ -486,6 +486,19 @@ impl Model {
     }
 }
 
+/// How one volume differs from another, in words.
+pub fn difference(want: &View, got: &View) -> String {
+    let mut lines = differences(&want.names, &got.names);
+    for (file, bytes) in &want.contents {
+        if let Some(other) = got.contents.get(file).filter(|other| *other != bytes) {
+            let at = bytes.iter().zip(other).position(|(a, b)| a != b);
+            let (want, got) = (bytes.len(), other.len());
+            lines.push(format!("file {file} has size {got}, not {want}, and differs first at {at:?}"));
+        }
+    }
+    lines.join(", ")
+}
+
 fn differences(want: &Names, got: &Names) -> Vec<String> {
     let mut lines = Vec::new();
     for (ino, node) in want {
