@@ -35,6 +35,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("crates/fs", &["syncline-format", "syncline-device", "syncline-store"]),
     ("crates/check", &["syncline-format", "syncline-device"]),
     ("crates/fuse", &["syncline-format", "syncline-device", "syncline"]),
+    ("crates/fusering", &[]),
     ("crates/cli", &["syncline-format", "syncline-device", "syncline", "syncline-check", "syncline-fuse"]),
     ("crates/sim", &["syncline-format", "syncline-device", "syncline-store", "syncline", "syncline-check"]),
     ("crates/bench", &["syncline-format", "syncline-device", "syncline"]),

@@ -1,0 +1,3 @@
+//! Answers.
+
+pub(crate) mod slot;

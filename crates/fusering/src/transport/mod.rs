@@ -1,0 +1,111 @@
+//! How requests arrive and answers leave.
+//!
+//! Two transports, one [`Handler`] behind them:
+//! - [`dev`]: threads that read /dev/fuse. Always there: INIT, FORGET, INTERRUPT and what was queued before the other
+//!   one was ready arrive only here, and notifications leave only here;
+//! - [`uring`]: a pinned thread and a queue for each CPU. Started beside the first one when the kernel allows it.
+//!
+//! A transport splits each message into header, operation header and payload ([`RawRequest`]) and hands it over with
+//! the [`ReplySlot`](crate::reply::slot::ReplySlot) for its answer. It interprets nothing else.
+
+pub(crate) mod connection;
+pub(crate) mod dev;
+pub(crate) mod uring;
+
+use crate::abi::InHeader;
+use crate::reply::slot::ReplySlot;
+use std::fmt;
+use std::io;
+
+/// One message of the kernel. Both transports deliver these three parts.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RawRequest<'a> {
+    pub(crate) header: &'a InHeader,
+    /// Begins with the operation's fixed header; may be longer (io_uring has an area of fixed size for it).
+    pub(crate) op: &'a [u8],
+    /// The rest: names, data, extensions. Exact.
+    pub(crate) payload: &'a [u8],
+}
+
+/// Takes requests. Called on a transport's threads; returns when the request was answered or its slot is kept.
+pub(crate) trait Handler: Send + Sync {
+    fn handle(&self, source: &dyn Source, request: RawRequest<'_>, slot: ReplySlot);
+}
+
+/// What the thread that delivers a request can tell about its queue. Used while a handler runs.
+pub(crate) trait Source {
+    fn transport(&self) -> TransportKind;
+
+    /// Whether further requests wait to be read behind this one.
+    fn others_wait(&self) -> bool;
+
+    /// The calling thread may have to wait for I/O: the transport may let another one read in its place. True if
+    /// [`Source::end_wait`] is to be called when the wait is over.
+    fn begin_wait(&self) -> bool {
+        false
+    }
+
+    fn end_wait(&self) {}
+}
+
+/// A transport that is running.
+pub(crate) trait Transport: Send {
+    fn kind(&self) -> TransportKind;
+
+    /// Waits until the connection has ended and no thread delivers requests any more. Answers that are still owed stay
+    /// valid (and are lost). Errors: why requests could not be received any longer, if not because of an unmount.
+    fn join(self: Box<Self>) -> io::Result<()>;
+}
+
+/// Which transport requests come through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TransportKind {
+    /// Threads that read /dev/fuse.
+    Dev,
+    /// A queue per CPU over io_uring.
+    Uring,
+}
+
+impl TransportKind {
+    pub const fn name(self) -> &'static str {
+        match self {
+            TransportKind::Dev => "/dev/fuse",
+            TransportKind::Uring => "io_uring",
+        }
+    }
+}
+
+impl fmt::Display for TransportKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Why io_uring is not in use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum UringUnavailable {
+    /// The caller asked for /dev/fuse.
+    NotAsked,
+    /// The kernel did not offer it: older than 6.14, or /sys/module/fuse/parameters/enable_uring is N.
+    NotOffered,
+    /// A ring could not be made.
+    Ring { step: &'static str, errno: crate::Errno },
+    /// The kernel refused to register a queue's entries.
+    Register { queue: u16, errno: crate::Errno },
+}
+
+impl fmt::Display for UringUnavailable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            UringUnavailable::NotAsked => f.write_str("/dev/fuse was asked for"),
+            UringUnavailable::NotOffered => f.write_str(
+                "the kernel does not offer it: it is older than 6.14, or /sys/module/fuse/parameters/enable_uring is N",
+            ),
+            UringUnavailable::Ring { step, errno } => write!(f, "{step} failed: {errno}"),
+            UringUnavailable::Register { queue, errno } => {
+                write!(f, "the kernel refused to register queue {queue}: {errno}")
+            }
+        }
+    }
+}
