@@ -38,6 +38,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("crates/fusering", &[]),
     ("crates/cli", &["syncline-format", "syncline-device", "syncline", "syncline-check", "syncline-fuse"]),
     ("crates/sim", &["syncline-format", "syncline-device", "syncline-store", "syncline", "syncline-check"]),
+    ("crates/threads", &["syncline-format", "syncline-device"]),
     ("crates/bench", &["syncline-format", "syncline-device", "syncline"]),
     ("xtask", &["syncline-cli"]),
 ];
