@@ -277,10 +277,15 @@ impl<'a> Journal<'a> {
         }
         let checkpoint = self.superblock.checkpoint_lsn;
         replay.records += u64::from(!replay.cut);
-        let proven = link.info.sequence <= replay.known_flushed;
+        let proven = link.info.sequence <= replay.known_flushed || self.superblock.cut.is_some();
         for (ops, lsn) in batches.iter().zip(link.info.first_lsn.0..) {
             let newer = lsn > checkpoint.0;
             if replay.cut {
+                return;
+            }
+            if self.superblock.cut.is_some_and(|cut| lsn >= cut.0) {
+                // A recovery has decided so, and the data may have come to be there since (R12).
+                replay.cut = true;
                 return;
             }
             if newer && !self.data_arrived(ops) {

@@ -45,7 +45,7 @@ pub(crate) fn choose(device: &dyn Device, findings: &mut Findings) -> Result<Opt
     let chosen = match &slots {
         [Slot::Valid(a), Slot::Valid(b)] => {
             compare(a, b, findings);
-            let slot = usize::from(b.generation > a.generation);
+            let slot = usize::from(b.rank() > a.rank());
             let winner = if slot == 0 { a } else { b };
             Chosen { superblock: (**winner).clone(), slot }
         }
@@ -100,10 +100,15 @@ fn compare(a: &Superblock, b: &Superblock, findings: &mut Findings) {
             older,
             "the older slot has another UUID or geometry than the newer one",
         );
-    } else if a.generation == b.generation {
+    } else if a.generation == b.generation && !is_cut_of(a, b) && !is_cut_of(b, a) {
         let message = format!("both slots have generation {}", a.generation);
         findings.at(Code::SuperblockTwins, SUPERBLOCK_SLOTS[1], message);
     }
+}
+
+/// Whether `cut` is what a recovery writes to say where it cut the log that `old` describes: the same but for that.
+fn is_cut_of(cut: &Superblock, old: &Superblock) -> bool {
+    cut.cut.is_some() && old.cut.is_none() && *old == Superblock { cut: None, ..cut.clone() }
 }
 
 fn report_other(other: &Slot, winner: &Superblock, at: BlockNo, findings: &mut Findings) {

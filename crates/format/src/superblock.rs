@@ -46,7 +46,8 @@ pub struct SuperblockRaw {
     free_blocks: U64,
     created_seconds: I64,
     created_nanoseconds: U32,
-    reserved: [u8; 3804],
+    cut_lsn: U64,
+    reserved: [u8; 3796],
 }
 
 const _: () = assert!(size_of::<SuperblockRaw>() == BLOCK_BYTES);
@@ -96,9 +97,18 @@ pub struct Superblock {
     pub free_blocks: u64,
     pub created_seconds: i64,
     pub created_nanoseconds: u32,
+    /// The first batch of the log that a recovery has found not to be whole, and has cut off with all behind it: it stays
+    /// cut off even if it should verify later (R12).
+    pub cut: Option<Lsn>,
 }
 
 impl Superblock {
+    /// What decides between the two slots: the newer one counts; of one generation the one that a recovery wrote to say
+    /// where the log is cut.
+    pub fn rank(&self) -> (Generation, bool) {
+        (self.generation, self.cut.is_some())
+    }
+
     pub fn volume_id(&self) -> VolumeId {
         let mut first = [0; 8];
         first.copy_from_slice(&self.uuid[..8]);
@@ -134,6 +144,7 @@ impl Superblock {
         raw.free_blocks = U64::new(self.free_blocks);
         raw.created_seconds = I64::new(self.created_seconds);
         raw.created_nanoseconds = U32::new(self.created_nanoseconds);
+        raw.cut_lsn = U64::new(self.cut.map_or(0, |lsn| lsn.0));
         let mut bytes = raw.as_bytes().to_vec();
         crate::header::seal(&mut bytes);
         bytes
@@ -209,6 +220,7 @@ impl Superblock {
             free_blocks: raw.free_blocks.get(),
             created_seconds: raw.created_seconds.get(),
             created_nanoseconds: raw.created_nanoseconds.get(),
+            cut: Some(Lsn(raw.cut_lsn.get())).filter(|lsn| lsn.0 != 0),
         })
     }
 }

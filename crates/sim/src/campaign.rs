@@ -101,8 +101,8 @@ fn examined(start: &Start, ops: &[Op], seed: u64, depth: Depth) -> Tally {
         return tally;
     }
     // Found with less depth than a replay has; only what a replay shows again is shrunk.
-    let again = !examine(start, ops, seed, Depth::FULL).violations.is_empty();
-    let small = if again { shrunk(start, ops, seed, Depth::FULL) } else { ops.to_vec() };
+    let again = !examine(start, ops, seed, Depth::REPLAY).violations.is_empty();
+    let small = if again { shrunk(start, ops, seed, Depth::REPLAY) } else { ops.to_vec() };
     with_replay(tally, || replay_command("ace", seed, "", &small))
 }
 
@@ -160,8 +160,8 @@ pub fn random(plan: Plan) -> Outcome {
         let round = tally.workloads - 1;
         let small = workload::round(seed, round).map(|(start, ops)| {
             let seed = workload::round_seed(seed, round);
-            let fails = !examine(&start, &ops, seed, Depth::FULL).violations.is_empty();
-            if fails { shrunk(&start, &ops, seed, Depth::FULL) } else { ops }
+            let fails = !examine(&start, &ops, seed, Depth::REPLAY).violations.is_empty();
+            if fails { shrunk(&start, &ops, seed, Depth::REPLAY) } else { ops }
         });
         let start = format!("random:{seed}:{round}");
         let seed = workload::round_seed(seed, round);
@@ -271,8 +271,8 @@ pub fn replay(start: &str, seed: u64, ops: &[Op], failure: Option<(When, Failure
     };
     Some(match failure {
         Some((when, failure)) => errors::inject(&start, ops, seed, when, failure),
-        None if full => errors::on_full_volume(&start, ops, seed, Depth::FULL),
-        None => examine_reliable(&start, ops, usize::MAX, seed, Depth::FULL),
+        None if full => errors::on_full_volume(&start, ops, seed, Depth::REPLAY),
+        None => examine_reliable(&start, ops, usize::MAX, seed, Depth::REPLAY),
     })
 }
 

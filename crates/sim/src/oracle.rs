@@ -17,6 +17,7 @@ use crate::history::{FileEvent, History, Wrong};
 use crate::operation::{AllocateKind, Op, pattern};
 use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
+use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
@@ -44,12 +45,20 @@ pub enum Kind {
 }
 
 /// An inode without the content of a file.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Node {
     pub kind: Kind,
     pub mode: u32,
     pub nlink: u32,
     pub xattrs: BTreeMap<String, Vec<u8>>,
+}
+
+impl fmt::Debug for Node {
+    /// Values of attributes by their length and first byte: they may be long.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let xattrs: Vec<_> = self.xattrs.iter().map(|(name, v)| (name, v.len(), v.first())).collect();
+        write!(f, "{:?} mode {:o} nlink {} xattrs {xattrs:?}", self.kind, self.mode, self.nlink)
+    }
 }
 
 /// A whole namespace.

@@ -183,6 +183,7 @@ fn next_superblock(
         root,
         next_object: frozen.next_object,
         free_blocks,
+        cut: None,
         ..old.clone()
     }
 }

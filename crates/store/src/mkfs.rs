@@ -76,6 +76,7 @@ fn superblock(options: &FormatOptions, layout: Layout, root: NodePointer) -> Sup
         free_blocks: layout.data_blocks() - 2 * u64::from(NODE_BLOCKS),
         created_seconds: options.created_seconds,
         created_nanoseconds: options.created_nanoseconds,
+        cut: None,
     }
 }
 

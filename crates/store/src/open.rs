@@ -14,7 +14,7 @@ use syncline_device::{Buffer, Device, ReadRequest};
 use syncline_format::bitmap::{self, Bits};
 use syncline_format::node::NodePointer;
 use syncline_format::superblock::{SUPERBLOCK_SLOTS, Superblock, VolumeState};
-use syncline_format::{BLOCK_BYTES, BlockNo, FormatError, Generation, GroupNo, Key, TreeId};
+use syncline_format::{BLOCK_BYTES, BlockNo, FormatError, Generation, GroupNo, Key, Lsn, TreeId};
 
 /// Groups whose bitmaps are read at a time.
 const GROUPS_PER_READ: usize = 256;
@@ -55,8 +55,9 @@ pub struct Recovery {
 }
 
 impl Store {
-    /// Opens a volume: chooses the superblock, loads the bitmaps, replays the journal in memory. Writes nothing, but
-    /// flushes the device unless the volume is opened read-only (R13).
+    /// Opens a volume: chooses the superblock, loads the bitmaps, replays the journal in memory. Unless the volume is opened
+    /// read-only the device is flushed before (R13), and where the log had to be cut is written down (R12); nothing else is
+    /// written.
     pub fn open(device: Arc<dyn Device>, options: StoreOptions) -> Result<Recovery, StoreError> {
         let (superblock, slot) = choose_superblock(&*device)?;
         if !options.read_only {
@@ -111,8 +112,12 @@ impl Store {
         let chain = reader.chain()?;
         check_reach(&superblock, &chain)?;
         let replayed = replay::replay(&shared, &superblock, &mut reader, &chain)?;
+        let found_cut = superblock.cut.is_none().then_some(replayed.cut).flatten();
         if superblock.state != VolumeState::Clean || !chain.is_empty() {
             reader.search_beyond(replayed.end)?;
+        }
+        if let Some(cut) = found_cut.filter(|_| !shared.options.read_only) {
+            shared.write_cut(cut)?;
         }
         let changed = !newer.is_empty() || !chain.is_empty();
         let store = Arc::new(Store { shared });
@@ -170,6 +175,25 @@ impl Recovery {
     }
 }
 
+impl Shared {
+    /// R12: makes durable where the log is cut, before recovery writes anything else. Recovery's own writes can complete what was
+    /// cut off, content of a page that a lost write should have brought to the same place; after a crash of this recovery the
+    /// next one would find a longer log than this one has shown.
+    ///
+    /// The superblock is written once more into the other slot, of the same generation so that the bitmaps of a checkpoint that
+    /// was not completed do not come to count.
+    fn write_cut(&self, cut: Lsn) -> Result<(), StoreError> {
+        let mut durable = self.checkpointing.lock();
+        let superblock = Superblock { cut: Some(cut), ..durable.superblock.clone() };
+        let slot = 1 - durable.slot;
+        let block = SUPERBLOCK_SLOTS[slot];
+        self.device.write(block, vec![Arc::new(Buffer::from_bytes(&superblock.encode(block)))])?;
+        self.device.flush()?;
+        (durable.superblock, durable.slot) = (superblock, slot);
+        Ok(())
+    }
+}
+
 /// A checkpoint is written only after its records are durable (R1), and its tail never passes the last of them: a chain that
 /// ends before the checkpoint has lost a record, perhaps with live images in it.
 fn check_reach(superblock: &Superblock, chain: &[Chained]) -> Result<(), StoreError> {
@@ -209,7 +233,7 @@ fn choose_superblock(device: &dyn Device) -> Result<(Superblock, usize), StoreEr
         let decoded = Superblock::decode(&bytes, block, device.blocks());
         match decoded.and_then(|superblock| check_counters(&superblock).map(|()| superblock)) {
             Ok(superblock) => {
-                if best.as_ref().is_none_or(|(best, _)| best.generation < superblock.generation) {
+                if best.as_ref().is_none_or(|(best, _)| best.rank() < superblock.rank()) {
                     best = Some((superblock, slot));
                 }
             }

@@ -19,6 +19,8 @@ pub(crate) struct Replayed {
     pub(crate) summary: RecoverySummary,
     /// The first record that is not part of the log.
     pub(crate) end: Sequence,
+    /// The first batch that was cut off.
+    pub(crate) cut: Option<Lsn>,
 }
 
 /// Replays the chain into the shared trees and bitmaps.
@@ -31,8 +33,8 @@ pub(crate) fn replay(
     let known_flushed = chain.last().map_or(Sequence(0), |last| last.info.known_flushed);
     let mut images = Images::new();
     let mut summary = RecoverySummary::default();
-    let mut cut = false;
-    for chained in chain {
+    let mut cut = None;
+    'chain: for chained in chain {
         let block = superblock.layout.journal_start.plus(chained.block);
         let Some((info, _, payload)) = reader.record(chained.block)? else {
             return Err(StoreError::Inconsistent {
@@ -46,13 +48,15 @@ pub(crate) fn replay(
         for (index, ops) in batches.iter().enumerate() {
             let lsn = Lsn(info.first_lsn.0 + index as u64);
             let new = lsn > superblock.checkpoint_lsn;
-            if new && !cut && info.sequence > known_flushed {
-                cut = !fresh_data_is_whole(shared, ops)?;
-                summary.records_cut = u64::from(cut);
-            }
-            if cut {
-                quarantine(shared, ops, block)?;
-                continue;
+            // R12: what an earlier recovery has decided counts, whatever the data look like by now.
+            let whole = match superblock.cut {
+                Some(cut) => lsn < cut,
+                None => !new || info.sequence <= known_flushed || fresh_data_is_whole(shared, ops)?,
+            };
+            if !whole {
+                cut = Some(lsn);
+                summary.records_cut = 1;
+                break 'chain;
             }
             summary.batches += u64::from(new);
             let at = Position { lsn, new, block };
@@ -68,7 +72,7 @@ pub(crate) fn replay(
         .map(|((tree, object, page), bytes)| PageImage { tree, object, page, bytes })
         .collect();
     let end = chain.last().map_or(superblock.tail.sequence, |last| last.info.sequence.next());
-    Ok(Replayed { images, summary, end })
+    Ok(Replayed { images, summary, end, cut })
 }
 
 /// Where a batch stands in the log.
@@ -193,26 +197,4 @@ fn fresh_data_is_whole(shared: &Shared, ops: &[Op<'_>]) -> Result<bool, StoreErr
         }
     }
     Ok(true)
-}
-
-/// R12: blocks that cut records named stay untouched until recovery's checkpoint has ended their epoch.
-fn quarantine(shared: &Shared, ops: &[Op<'_>], block: BlockNo) -> Result<(), StoreError> {
-    for op in ops {
-        match *op {
-            Op::Allocate { start, len } => {
-                let run = run(shared, start, len, block)?;
-                shared.space.lock().quarantine(run);
-            }
-            // A write into unwritten blocks allocates nothing; its blocks are in use already or named above.
-            Op::Put { fresh: true, value, .. } => {
-                if let Ok(extent) = ExtentItem::decode(value)
-                    && let Ok(run) = run(shared, extent.start, extent.pages(), block)
-                {
-                    shared.space.lock().quarantine(run);
-                }
-            }
-            _ => {}
-        }
-    }
-    Ok(())
 }

@@ -292,18 +292,6 @@ impl SpaceMap {
         true
     }
 
-    /// Keeps blocks of cut records out of reach until recovery's checkpoint is durable (R12).
-    pub(crate) fn quarantine(&mut self, run: Run) {
-        for index in 0..run.len {
-            let block = Run { start: run.start.plus(u64::from(index)), len: 1 };
-            if !self.any_used(block) {
-                self.set_used(block, true);
-                self.pinned_blocks += 1;
-                self.pinned.push(block);
-            }
-        }
-    }
-
     /// Marks a group to be written by the next checkpoint.
     pub(crate) fn mark_dirty(&mut self, group: u32) {
         self.dirty.insert(group);

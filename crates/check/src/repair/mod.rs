@@ -115,6 +115,7 @@ impl Repair<'_> {
         superblock.epoch = std::collections::hash_map::RandomState::new().build_hasher().finish();
         superblock.tail = JournalTail { block: 0, sequence: Sequence(1), predecessor: superblock.epoch };
         superblock.root = root;
+        superblock.cut = None;
         superblock.next_object = next_object;
         superblock.free_blocks = old.layout.data_blocks().saturating_sub(used);
         self.write_superblock(&superblock)

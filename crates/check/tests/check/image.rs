@@ -64,6 +64,7 @@ impl Image {
             free_blocks: 0,
             created_seconds: 0,
             created_nanoseconds: 0,
+            cut: None,
         };
         let mut image = Image {
             superblock,

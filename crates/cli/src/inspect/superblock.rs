@@ -59,6 +59,7 @@ fn fields(superblock: &Superblock, block: u64, counts: bool) -> Value {
         "root_level": superblock.root.level,
         "root_generation": superblock.root.generation.0,
         "next_object": superblock.next_object.0,
+        "cut_lsn": superblock.cut.map(|lsn| lsn.0),
         "created": superblock.created_seconds,
     })
 }
