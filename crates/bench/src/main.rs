@@ -50,6 +50,9 @@ pub(crate) struct Arguments {
     /// Measure mounting a clean 1 TiB volume and recovering a full journal instead.
     #[arg(long)]
     scale: bool,
+    /// Only open the volume at this path and tell what that took.
+    #[arg(long, value_name = "PATH")]
+    recover: Option<PathBuf>,
     /// Write the results as JSON to this file as well.
     #[arg(long)]
     json: Option<PathBuf>,
@@ -57,7 +60,11 @@ pub(crate) struct Arguments {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let run = if arguments.scale { scale::run(&arguments) } else { system::run(&arguments) };
+    let run = match &arguments.recover {
+        Some(path) => scale::recover(path),
+        None if arguments.scale => scale::run(&arguments),
+        None => system::run(&arguments),
+    };
     match run {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

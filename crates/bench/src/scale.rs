@@ -1,19 +1,50 @@
-//! How long opening takes: a clean volume of 1 TiB, and a volume whose journal is full.
+//! How long opening takes: a clean volume of 1 TiB, and volumes whose journal is as full as admission lets it become.
+//!
+//! A journal is filled in a session with so much memory and no background work that nothing checkpoints before the ring
+//! demands it; the volume is then dropped without being closed. Each recovery runs in a process of its own with the default
+//! memory bound (`--recover`), so that its peak memory and processor time are its own.
 
 use crate::Arguments;
 use crate::system::fresh_volume;
 use std::io;
+use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 use syncline::{MkfsOptions, OpenOptions, Volume, VolumeOptions};
 
 const TIB: u64 = 1 << 40;
 /// A volume whose default journal is the largest default, 1 GiB, would be 64 GiB; a smaller one asks for it.
-const RECOVERY_BYTES: u64 = 12 << 30;
+const RECOVERY_BYTES: u64 = 24 << 30;
 const JOURNAL_BYTES: u64 = 1 << 30;
+/// Memory of the session that fills the journal: dirty nodes and logged pages must not make it checkpoint.
+const FILLING_MEMORY_BYTES: usize = 12 << 30;
+/// What admission leaves free: the longest record, which may have to skip the end of the lap, and some more.
+const MARGIN_BYTES: u64 = (64 << 20) + (8 << 20);
+/// Pages that the overwriting program syncs in turn: 32 MiB, as many as a session leaves undestaged.
+const OVERWRITTEN_PAGES: u64 = 8192;
+/// Of the files created, one in so many has content.
+const FILES_PER_IMAGE: u64 = 256;
 
-/// Measures and prints both.
+/// What a journal is full of.
+#[derive(Debug, Clone, Copy)]
+enum Filling {
+    /// New files, synced 64 at a time; some have 1 KiB of content.
+    Creates,
+    /// 4 KiB overwrites, each synced.
+    Overwrites,
+}
+
+/// Measures and prints all of it.
 pub(crate) fn run(arguments: &Arguments) -> io::Result<()> {
     std::fs::create_dir_all(&arguments.work)?;
+    measure_clean(arguments)?;
+    for filling in [Filling::Creates, Filling::Overwrites] {
+        measure_recovery(arguments, filling)?;
+    }
+    Ok(())
+}
+
+fn measure_clean(arguments: &Arguments) -> io::Result<()> {
     let mut clean = Vec::new();
     let path = arguments.work.join("1tib.img");
     std::fs::File::create(&path)?.set_len(TIB)?;
@@ -27,44 +58,89 @@ pub(crate) fn run(arguments: &Arguments) -> io::Result<()> {
     }
     std::fs::remove_file(&path)?;
     println!("open of a clean 1 TiB volume: median {:.3} s", median(clean).as_secs_f64());
-
-    let path = arguments.work.join("full-journal.img");
-    let mut recoveries = Vec::new();
-    let mut filled = 0;
-    for _ in 0..arguments.rounds {
-        std::fs::File::create(&path)?.set_len(RECOVERY_BYTES)?;
-        filled = fill_journal(&path)?;
-        drop_caches()?;
-        let start = Instant::now();
-        let volume = Volume::open(&path)?;
-        recoveries.push(start.elapsed());
-        volume.close()?;
-    }
-    std::fs::remove_file(&path)?;
-    println!(
-        "recovery with {:.0} MiB of records in a 1 GiB journal: median {:.3} s",
-        filled as f64 / (1 << 20) as f64,
-        median(recoveries).as_secs_f64()
-    );
     Ok(())
 }
 
-/// Fills the journal until maintenance would have to relieve it, then drops the volume without closing it.
-fn fill_journal(path: &std::path::Path) -> io::Result<u64> {
+/// The volume is filled once; its recoveries write to copies that share what they do not change, if the host can.
+fn measure_recovery(arguments: &Arguments, filling: Filling) -> io::Result<()> {
+    let path = arguments.work.join("full-journal.img");
+    let copy = arguments.work.join("full-journal-copy.img");
+    std::fs::File::create(&path)?.set_len(RECOVERY_BYTES)?;
+    let (bytes, operations) = fill_journal(&path, filling)?;
+    println!("journal of 1 GiB with {:.0} MiB of records, {operations} {filling:?}:", mib(bytes));
+    for _ in 0..arguments.rounds {
+        let sparse_copy =
+            Command::new("cp").args(["--sparse=always", "--reflink=auto"]).args([&path, &copy]).status()?;
+        if !sparse_copy.success() {
+            return Err(io::Error::other("the filled volume could not be copied"));
+        }
+        drop_caches()?;
+        let recovery = Command::new(std::env::current_exe()?).arg("--recover").arg(&copy).status()?;
+        if !recovery.success() {
+            return Err(io::Error::other("the recovery failed"));
+        }
+    }
+    std::fs::remove_file(&copy)?;
+    std::fs::remove_file(&path)
+}
+
+/// Opens a volume and prints what that took.
+pub(crate) fn recover(path: &Path) -> io::Result<()> {
+    let start = Instant::now();
+    let volume = Volume::open(path)?;
+    let elapsed = start.elapsed();
+    let usage = own_usage();
+    let load = volume.stats().engine.load;
+    println!(
+        "recovered in {:.3} s, {:.3} s of processor time, peak memory {:.0} MiB, {} images left",
+        elapsed.as_secs_f64(),
+        usage.0.as_secs_f64(),
+        mib(usage.1),
+        load.images
+    );
+    volume.close()
+}
+
+/// Processor time of this process and its peak memory in bytes.
+fn own_usage() -> (Duration, u64) {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = peak.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    (Duration::new(time.tv_sec as u64, time.tv_nsec as u32), kib.unwrap_or(0) * 1024)
+}
+
+/// Fills the journal until an operation would have to relieve it, then drops the volume without closing it. Returns the
+/// bytes of the ring in use and the operations done.
+fn fill_journal(path: &Path, filling: Filling) -> io::Result<(u64, u64)> {
     let options = MkfsOptions { journal_bytes: Some(JOURNAL_BYTES), ..MkfsOptions::default() };
     fresh_volume(path, &options)?.close()?;
-    // Without background maintenance nothing checkpoints before the journal demands it.
-    let volume = VolumeOptions::new().background(false).open(path)?;
+    let volume = VolumeOptions::new().background(false).memory_bytes_max(FILLING_MEMORY_BYTES).open(path)?;
+    let mut overwritten = OpenOptions::new();
+    let overwritten = overwritten.write(true).create(true).open(&volume, "overwritten")?;
     let mut index = 0u64;
     loop {
-        let file = OpenOptions::new().write(true).create(true).open(&volume, format!("file-{index}"))?;
-        file.write_all_at(&index.to_le_bytes().repeat(128), 0)?;
+        match filling {
+            Filling::Creates => {
+                let file =
+                    OpenOptions::new().write(true).create(true).open(&volume, format!("file-{index}"))?;
+                // Each live image keeps a block of the ring free: too many, and the ring is full of nothing.
+                if index.is_multiple_of(FILES_PER_IMAGE) {
+                    file.write_all_at(&index.to_le_bytes().repeat(128), 0)?;
+                }
+            }
+            Filling::Overwrites => {
+                let page = index.wrapping_mul(2_654_435_761) % OVERWRITTEN_PAGES;
+                overwritten.write_all_at(&index.to_le_bytes().repeat(512), page * 4096)?;
+                overwritten.sync_data()?;
+            }
+        }
         index += 1;
         if index.is_multiple_of(64) {
             volume.sync_all()?;
             let load = volume.stats().engine.load;
-            if load.ring_bytes * 10 > load.ring_bytes_max * 9 || index > 400_000 {
-                return Ok(load.ring_bytes);
+            if load.ring_bytes + load.images * 4096 + MARGIN_BYTES > load.ring_bytes_max {
+                return Ok((load.ring_bytes, index));
             }
         }
     }
@@ -73,6 +149,10 @@ fn fill_journal(path: &std::path::Path) -> io::Result<u64> {
 fn drop_caches() -> io::Result<()> {
     rustix::fs::sync();
     std::fs::write("/proc/sys/vm/drop_caches", "3")
+}
+
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / (1 << 20) as f64
 }
 
 fn median(mut values: Vec<Duration>) -> Duration {

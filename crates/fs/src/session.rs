@@ -128,7 +128,7 @@ impl Fs {
             let what = "the root is not a directory";
             return Err(Error::Inconsistent { object: ObjectNo::ROOT_DIR, what });
         }
-        fs.recover_images(recovery.take_images())?;
+        fs.recover_images(&mut recovery)?;
         if !fs.options.read_only {
             fs.finish_orphans()?;
         }

@@ -15,10 +15,11 @@ use std::sync::Arc;
 use syncline_device::{Buffer, Device, Ticket};
 use syncline_format::node::{self, NodePointer};
 use syncline_format::superblock::{JournalTail, SUPERBLOCK_SLOTS, Superblock, VolumeState};
-use syncline_format::{Generation, Key, Lsn, ObjectNo, TreeId, bitmap};
+use syncline_format::{BlockNo, Generation, Key, Lsn, ObjectNo, TreeId, bitmap};
 
-/// Node and bitmap writes in flight.
-const WRITES_MAX: usize = 32;
+/// Node and bitmap writes in flight, and blocks of one (1 MiB, a whole number of nodes).
+const WRITES_MAX: usize = 8;
+const WRITE_BLOCKS_MAX: u64 = 256;
 
 /// What was frozen.
 struct Frozen {
@@ -77,7 +78,7 @@ impl Store {
             Ok(None) => return Ok(()),
             Err(error) => return Err(self.stop(error)),
         };
-        let mut writes = Writes { device: &*shared.device, in_flight: VecDeque::new() };
+        let mut writes = Writes::new(&*shared.device);
         let written = self.write_frozen(&frozen, &durable, purpose, &mut writes);
         // R8: whatever happened, no write of ours is in flight when we leave.
         let settled = writes.wait_all();
@@ -125,7 +126,7 @@ impl Store {
         for (group, slot, bits) in groups {
             let at = shared.layout().bitmap_slot(group, slot);
             let bytes = bitmap::encode(&bits, group, at, generation, shared.volume);
-            writes.submit(at, Buffer::from_bytes(&bytes))?;
+            writes.submit(at, Arc::new(Buffer::from_bytes(&bytes)))?;
         }
         let (tail, record) = match shared.journal.get() {
             Some(journal) => {
@@ -243,7 +244,7 @@ impl Shared {
             }
         }
         let (home, bytes) = self.place_page(page, generation)?;
-        writes.submit_shared(home.block, Arc::clone(&bytes))?;
+        writes.submit(home.block, Arc::clone(&bytes))?;
         self.cache.insert(Arc::new(Node::clean(Page::from_verified(bytes), home)));
         node.home.set(home).expect("a node is written by one checkpoint");
         Ok(home)
@@ -260,7 +261,7 @@ impl Shared {
         let (home, bytes) = self.place_page(page, generation)?;
         // The claim for the next checkpoint's root leaf.
         self.space.lock().adjust_claims(0, 1);
-        writes.submit_shared(home.block, bytes)?;
+        writes.submit(home.block, bytes)?;
         Ok(home)
     }
 
@@ -319,35 +320,56 @@ fn settle_children(node: &mut Arc<Node>) {
     }
 }
 
-/// Writes of a checkpoint in flight, bounded.
+/// Writes of a checkpoint: what goes to consecutive blocks becomes one write; those in flight are bounded.
 struct Writes<'a> {
     device: &'a dyn Device,
     in_flight: VecDeque<Ticket>,
+    /// Not submitted yet: where it begins, how many blocks, and the content.
+    run: (BlockNo, u64, Vec<Arc<Buffer>>),
 }
 
-impl Writes<'_> {
-    fn submit(&mut self, at: syncline_format::BlockNo, buffer: Buffer) -> Result<(), StoreError> {
-        self.submit_shared(at, Arc::new(buffer))
+impl<'a> Writes<'a> {
+    fn new(device: &'a dyn Device) -> Writes<'a> {
+        Writes { device, in_flight: VecDeque::new(), run: (BlockNo(0), 0, Vec::new()) }
     }
 
-    fn submit_shared(&mut self, at: syncline_format::BlockNo, buffer: Arc<Buffer>) -> Result<(), StoreError> {
+    fn submit(&mut self, at: BlockNo, buffer: Arc<Buffer>) -> Result<(), StoreError> {
+        let (start, blocks, _) = &self.run;
+        if start.plus(*blocks) != at || *blocks >= WRITE_BLOCKS_MAX {
+            self.submit_run()?;
+        }
+        let (start, blocks, buffers) = &mut self.run;
+        if buffers.is_empty() {
+            *start = at;
+        }
+        *blocks += buffer.blocks();
+        buffers.push(buffer);
+        Ok(())
+    }
+
+    fn submit_run(&mut self) -> Result<(), StoreError> {
+        let (start, _, buffers) = std::mem::replace(&mut self.run, (BlockNo(0), 0, Vec::new()));
+        if buffers.is_empty() {
+            return Ok(());
+        }
         if self.in_flight.len() >= WRITES_MAX
             && let Some(oldest) = self.in_flight.pop_front()
         {
             self.device.wait(&oldest)?;
         }
-        self.in_flight.push_back(self.device.submit_write(at, vec![buffer]));
+        self.in_flight.push_back(self.device.submit_write(start, buffers));
         Ok(())
     }
 
+    /// Submits what is left and waits for all of it, also after an error.
     fn wait_all(&mut self) -> Result<(), StoreError> {
-        let mut result = Ok(());
+        let mut result = self.submit_run();
         while let Some(ticket) = self.in_flight.pop_front() {
             let done = self.device.wait(&ticket);
             if result.is_ok() {
-                result = done;
+                result = done.map_err(StoreError::from);
             }
         }
-        Ok(result?)
+        result
     }
 }

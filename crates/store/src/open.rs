@@ -2,7 +2,8 @@
 
 use crate::images::ImageIndex;
 use crate::journal::{Journal, JournalStart, first_tail};
-use crate::ring_scan::{Chained, RingReader};
+use crate::replay::Replayed;
+use crate::ring_scan::RingReader;
 use crate::shared::{Durable, Shared, Trees};
 use crate::space::SpaceMap;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, RwLock};
@@ -14,21 +15,42 @@ use syncline_device::{Buffer, Device, ReadRequest};
 use syncline_format::bitmap::{self, Bits};
 use syncline_format::node::NodePointer;
 use syncline_format::superblock::{SUPERBLOCK_SLOTS, Superblock, VolumeState};
-use syncline_format::{BLOCK_BYTES, BlockNo, FormatError, Generation, GroupNo, Key, Lsn, TreeId};
+use syncline_format::{BLOCK_BYTES, BlockNo, FormatError, Generation, GroupNo, Key, Lsn, TreeId, checksum};
 
 /// Groups whose bitmaps are read at a time.
 const GROUPS_PER_READ: usize = 256;
 /// Largest believable generation, LSN, sequence or object number.
 const COUNTER_MAX: u64 = 1 << 62;
 
-/// A page image that recovery found live.
+/// A page image that recovery found live; its content is still in the ring ([`Recovery::read_images`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PageImage {
     pub tree: TreeId,
     pub object: syncline_format::ObjectNo,
     pub page: u64,
-    /// The whole page, 4096 bytes.
-    pub bytes: Vec<u8>,
+    /// Where its first byte is.
+    pub(crate) block: BlockNo,
+    pub(crate) offset: u16,
+    /// Bytes there; the rest of the page is zero.
+    pub(crate) len: u16,
+    pub(crate) sum: u64,
+}
+
+impl PageImage {
+    /// Blocks that its bytes touch.
+    fn blocks(&self) -> usize {
+        (usize::from(self.offset) + usize::from(self.len)).div_ceil(BLOCK_BYTES).max(1)
+    }
+
+    /// The page, out of the blocks that hold its bytes.
+    fn page_in(&self, blocks: &[u8]) -> Result<Buffer, StoreError> {
+        let bytes = &blocks[usize::from(self.offset)..][..usize::from(self.len)];
+        if checksum(bytes) != self.sum {
+            let what = "a journal record changed while it was read";
+            return Err(StoreError::Inconsistent { block: self.block, what });
+        }
+        Ok(Buffer::from_bytes(bytes))
+    }
 }
 
 /// What recovery did.
@@ -109,17 +131,15 @@ impl Store {
             options,
         });
         let mut reader = RingReader::new(&*shared.device, &superblock);
-        let chain = reader.chain()?;
-        check_reach(&superblock, &chain)?;
-        let replayed = replay::replay(&shared, &superblock, &mut reader, &chain)?;
+        let replayed = replay::replay(&shared, &superblock, &mut reader)?;
+        check_reach(&superblock, &replayed)?;
         let found_cut = superblock.cut.is_none().then_some(replayed.cut).flatten();
-        if superblock.state != VolumeState::Clean || !chain.is_empty() {
-            reader.search_beyond(replayed.end)?;
-        }
+        let empty = replayed.last_lsn.is_none();
+        reader.search_beyond(replayed.walk, superblock.state == VolumeState::Clean && empty)?;
         if let Some(cut) = found_cut.filter(|_| !shared.options.read_only) {
             shared.write_cut(cut)?;
         }
-        let changed = !newer.is_empty() || !chain.is_empty();
+        let changed = !newer.is_empty() || !empty;
         let store = Arc::new(Store { shared });
         Ok(Recovery { store, images: replayed.images, summary: replayed.summary, changed })
     }
@@ -134,6 +154,19 @@ impl Recovery {
     /// serves them from memory.
     pub fn take_images(&mut self) -> Vec<PageImage> {
         std::mem::take(&mut self.images)
+    }
+
+    /// The content of some images, each a whole page, with as many reads in flight as there are images.
+    ///
+    /// Errors: what was verified at open is not there any more.
+    pub fn read_images(&self, images: &[PageImage]) -> Result<Vec<Buffer>, StoreError> {
+        let mut parts: Vec<Buffer> =
+            images.iter().map(|image| Buffer::for_overwrite(image.blocks())).collect();
+        let requests = images.iter().zip(&mut parts);
+        let mut requests: Vec<ReadRequest<'_>> =
+            requests.map(|(image, into)| ReadRequest { at: image.block, into }).collect();
+        self.store.shared.device.read_many(&mut requests)?;
+        images.iter().zip(&parts).map(|(image, part)| image.page_in(part)).collect()
     }
 
     pub fn summary(&self) -> RecoverySummary {
@@ -196,16 +229,12 @@ impl Shared {
 
 /// A checkpoint is written only after its records are durable (R1), and its tail never passes the last of them: a chain that
 /// ends before the checkpoint has lost a record, perhaps with live images in it.
-fn check_reach(superblock: &Superblock, chain: &[Chained]) -> Result<(), StoreError> {
-    let reached = match chain.last() {
-        Some(last) => last.info.last_lsn() >= superblock.checkpoint_lsn,
+fn check_reach(superblock: &Superblock, replayed: &Replayed) -> Result<(), StoreError> {
+    let reached = match replayed.last_lsn {
+        Some(last) => last >= superblock.checkpoint_lsn,
         None => superblock.tail == first_tail(superblock.epoch),
     };
-    if reached {
-        return Ok(());
-    }
-    let sequence = chain.last().map_or(superblock.tail.sequence, |last| last.info.sequence.next());
-    Err(StoreError::JournalBroken { sequence })
+    if reached { Ok(()) } else { Err(StoreError::JournalBroken { sequence: replayed.walk.sequence }) }
 }
 
 /// Numbers that only grow are far from their end on every volume that was ever written; counting on from a forged one would

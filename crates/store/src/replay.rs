@@ -1,26 +1,55 @@
 //! Replaying the chain in memory (R2, R4, R5, R12).
+//!
+//! The chain is read once. A record is applied as soon as a later one says that it was flushed; the rest, which nothing
+//! confirms, is kept until the end of the chain and proven then, many reads of fresh data at a time.
+//!
+//! Values are absolute, so of the changes to an item only the last counts: they are gathered and entered in the order of their
+//! keys, leaf by leaf. Allocations, frees, images and drops are applied in the order of the log. Of an image only its
+//! place in the ring is kept: the ring stays as it is until recovery ends.
 
-use crate::ring_scan::{Chained, RingReader};
+use crate::ring_scan::{Chained, RingReader, Walk};
 use crate::shared::Shared;
-use crate::tree::cache::Pinned;
 use crate::{PageImage, RecoverySummary, Run, StoreError};
-use std::collections::BTreeMap;
-use syncline_device::Buffer;
+use gathered::Gathered;
+use std::collections::{BTreeMap, VecDeque};
 use syncline_format::batch::{Op, decode_batches};
-use syncline_format::item::{ExtentContent, ExtentItem};
+use syncline_format::record::RECORD_HEADER_BYTES;
 use syncline_format::superblock::Superblock;
-use syncline_format::{BLOCK_BYTES, BlockNo, Key, Lsn, ObjectNo, Sequence, TreeId, checksum};
+use syncline_format::{BLOCK_BYTES, BlockNo, Lsn, ObjectNo, TreeId, checksum};
 
-type Images = BTreeMap<(TreeId, ObjectNo, u64), Vec<u8>>;
+mod gathered;
+mod proof;
+
+/// Payloads of unconfirmed records kept in memory; those of further ones are read again.
+const KEPT_BYTES_MAX: usize = 32 << 20;
 
 /// What replay leaves behind.
 pub(crate) struct Replayed {
     pub(crate) images: Vec<PageImage>,
     pub(crate) summary: RecoverySummary,
-    /// The first record that is not part of the log.
-    pub(crate) end: Sequence,
-    /// The first batch that was cut off.
+    /// The walk along the chain, at its end.
+    pub(crate) walk: Walk,
+    /// LSN of the last batch of the chain, if there is any.
+    pub(crate) last_lsn: Option<Lsn>,
+    /// The first batch that is not part of the log, if the chain holds any such.
     pub(crate) cut: Option<Lsn>,
+}
+
+/// Where the bytes of a live image are.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    /// Block of the device that the first byte is in.
+    block: BlockNo,
+    offset: u16,
+    len: u16,
+    sum: u64,
+}
+
+/// A record that no later one has confirmed so far.
+struct Unconfirmed {
+    chained: Chained,
+    /// `None`: to be read again.
+    payload: Option<Vec<u8>>,
 }
 
 /// Replays the chain into the shared trees and bitmaps.
@@ -28,51 +57,51 @@ pub(crate) fn replay(
     shared: &Shared,
     superblock: &Superblock,
     reader: &mut RingReader<'_>,
-    chain: &[Chained],
 ) -> Result<Replayed, StoreError> {
-    let known_flushed = chain.last().map_or(Sequence(0), |last| last.info.known_flushed);
-    let mut images = Images::new();
-    let mut summary = RecoverySummary::default();
-    let mut cut = None;
-    'chain: for chained in chain {
-        let block = superblock.layout.journal_start.plus(chained.block);
-        let Some((info, _, payload)) = reader.record(chained.block)? else {
-            return Err(StoreError::Inconsistent {
-                block,
-                what: "a journal record changed while it was read",
-            });
-        };
-        let batches =
-            decode_batches(&payload, info.batches).map_err(|source| StoreError::Corrupt { block, source })?;
-        summary.records += 1;
-        for (index, ops) in batches.iter().enumerate() {
-            let lsn = Lsn(info.first_lsn.0 + index as u64);
-            let new = lsn > superblock.checkpoint_lsn;
-            // R12: what an earlier recovery has decided counts, whatever the data look like by now.
-            let whole = match superblock.cut {
-                Some(cut) => lsn < cut,
-                None => !new || info.sequence <= known_flushed || fresh_data_is_whole(shared, ops)?,
-            };
-            if !whole {
-                cut = Some(lsn);
-                summary.records_cut = 1;
-                break 'chain;
-            }
-            summary.batches += u64::from(new);
-            let at = Position { lsn, new, block };
-            replay_batch(shared, superblock, ops, at, &mut images)?;
+    let mut replay = Replay {
+        shared,
+        superblock,
+        images: BTreeMap::new(),
+        items: Gathered::default(),
+        summary: RecoverySummary::default(),
+        cut: superblock.cut,
+    };
+    let mut walk = reader.walk();
+    let mut unconfirmed: VecDeque<Unconfirmed> = VecDeque::new();
+    let mut kept_bytes = 0;
+    let mut last_lsn = None;
+    while let Some(chained) = reader.next(&mut walk)? {
+        last_lsn = Some(chained.info.last_lsn());
+        let payload = reader.payload(&chained)?;
+        let keep = kept_bytes + payload.len() <= KEPT_BYTES_MAX;
+        let payload = keep.then(|| payload.to_vec());
+        kept_bytes += payload.as_ref().map_or(0, Vec::len);
+        unconfirmed.push_back(Unconfirmed { chained, payload });
+        let flushed = chained.info.known_flushed;
+        while unconfirmed.front().is_some_and(|first| first.chained.info.sequence <= flushed) {
+            let Some(first) = unconfirmed.pop_front() else { break };
+            kept_bytes -= first.payload.as_ref().map_or(0, Vec::len);
+            replay.apply(&first, reader)?;
         }
     }
-    // The next checkpoint writes these nodes: destaging must leave them their chunks (R18).
-    let current = shared.trees.read().current_nodes;
-    shared.space.lock().adjust_claims(0, current);
-    summary.images = images.len() as u64;
-    let images = images
-        .into_iter()
-        .map(|((tree, object, page), bytes)| PageImage { tree, object, page, bytes })
-        .collect();
-    let end = chain.last().map_or(superblock.tail.sequence, |last| last.info.sequence.next());
-    Ok(Replayed { images, summary, end, cut })
+    // Where an earlier recovery has cut the log it stays cut, whatever the data look like now (R12).
+    if replay.cut.is_none() {
+        replay.cut = replay.find_cut(&unconfirmed, reader)?;
+    }
+    for record in &unconfirmed {
+        replay.apply(record, reader)?;
+    }
+    replay.finish(walk, last_lsn)
+}
+
+struct Replay<'a> {
+    shared: &'a Shared,
+    superblock: &'a Superblock,
+    images: BTreeMap<(TreeId, ObjectNo, u64), Place>,
+    items: Gathered,
+    summary: RecoverySummary,
+    /// The first batch that is not part of the log.
+    cut: Option<Lsn>,
 }
 
 /// Where a batch stands in the log.
@@ -85,50 +114,118 @@ struct Position {
     block: BlockNo,
 }
 
-fn replay_batch(
-    shared: &Shared,
-    superblock: &Superblock,
-    ops: &[Op<'_>],
-    at: Position,
-    images: &mut Images,
-) -> Result<(), StoreError> {
-    let Position { lsn, new, block } = at;
-    let pinned = Pinned::new(&shared.cache);
-    for op in ops {
-        check_tree(op, block)?;
-        match *op {
-            Op::Image { tree, object, page, bytes } => {
-                let mut whole = vec![0; BLOCK_BYTES];
-                whole[..bytes.len()].copy_from_slice(bytes);
-                images.insert((tree, object, page), whole);
-                // Each live image holds a reserved block of the ring (R17): more of them are a forgery.
-                if images.len() as u64 > superblock.layout.journal_blocks {
-                    let what = "the journal holds more page images than blocks";
-                    return Err(StoreError::Inconsistent { block, what });
-                }
-            }
-            Op::Drop { tree, object, first, end } if first < end => {
-                let void: Vec<_> =
-                    images.range((tree, object, first)..(tree, object, end)).map(|(k, _)| *k).collect();
-                for key in void {
-                    images.remove(&key);
-                }
-            }
-            Op::Allocate { .. } | Op::Free { .. } if new => replay_space(shared, op, block)?,
-            Op::Put { key, .. } | Op::Delete { key, .. } if new => load_path(shared, key, &pinned)?,
-            _ => {}
-        }
-        if new || matches!(op, Op::Image { .. } | Op::Drop { .. }) {
-            let mut trees = shared.trees.write();
-            trees.apply_op(op, &pinned, lsn);
-            trees.lsn = trees.lsn.max(lsn);
-        }
-        if let (true, Op::Put { key, .. }) = (new, op) {
-            let next = key.object.0.saturating_add(1);
-            shared.next_object.fetch_max(next, crate::sync::Ordering::Relaxed);
+impl Unconfirmed {
+    fn payload<'p>(&'p self, reader: &'p mut RingReader<'_>) -> Result<&'p [u8], StoreError> {
+        match &self.payload {
+            Some(payload) => Ok(payload),
+            None => reader.payload(&self.chained),
         }
     }
-    Ok(())
+}
+
+impl Replay<'_> {
+    fn block_of(&self, chained: &Chained) -> BlockNo {
+        self.superblock.layout.journal_start.plus(chained.block)
+    }
+
+    fn apply(&mut self, record: &Unconfirmed, reader: &mut RingReader<'_>) -> Result<(), StoreError> {
+        let info = record.chained.info;
+        let block = self.block_of(&record.chained);
+        let payload = record.payload(reader)?;
+        let batches =
+            decode_batches(payload, info.batches).map_err(|source| StoreError::Corrupt { block, source })?;
+        self.summary.records += 1;
+        for (index, ops) in batches.iter().enumerate() {
+            let lsn = Lsn(info.first_lsn.0 + index as u64);
+            if self.cut.is_some_and(|cut| lsn >= cut) {
+                return Ok(());
+            }
+            let at = Position { lsn, new: lsn > self.superblock.checkpoint_lsn, block };
+            self.summary.batches += u64::from(at.new);
+            self.apply_batch(ops, payload, at)?;
+        }
+        if self.items.is_full() {
+            self.items.enter(self.shared)?;
+        }
+        Ok(())
+    }
+
+    fn apply_batch(&mut self, ops: &[Op<'_>], payload: &[u8], at: Position) -> Result<(), StoreError> {
+        let Position { lsn, new, block } = at;
+        let shared = self.shared;
+        let mut next_object = 0;
+        let mut trees = shared.trees.write();
+        for op in ops {
+            check_tree(op, block)?;
+            match *op {
+                Op::Image { tree, object, page, bytes } => {
+                    self.images.insert((tree, object, page), place_of(payload, bytes, block));
+                    // Each live image holds a reserved block of the ring (R17): more of them are a forgery.
+                    if self.images.len() as u64 > self.superblock.layout.journal_blocks {
+                        let what = "the journal holds more page images than blocks";
+                        return Err(StoreError::Inconsistent { block, what });
+                    }
+                    trees.images.insert(tree, object, page, lsn);
+                }
+                Op::Drop { tree, object, first, end } => {
+                    trees.images.drop_range(tree, object, first, end);
+                    self.drop_range(tree, object, first, end);
+                }
+                Op::Allocate { .. } | Op::Free { .. } if new => replay_space(shared, op, block)?,
+                Op::Put { key, value, .. } if new => {
+                    next_object = next_object.max(key.object.0.saturating_add(1));
+                    self.items.put(key, value);
+                }
+                Op::Delete { key, .. } if new => self.items.delete(key),
+                _ => {}
+            }
+        }
+        trees.lsn = trees.lsn.max(lsn);
+        shared.next_object.fetch_max(next_object, crate::sync::Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn drop_range(&mut self, tree: TreeId, object: ObjectNo, first: u64, end: u64) {
+        if first >= end {
+            return;
+        }
+        let void = self.images.range((tree, object, first)..(tree, object, end));
+        let void: Vec<_> = void.map(|(key, _)| *key).collect();
+        for key in void {
+            self.images.remove(&key);
+        }
+    }
+
+    fn finish(mut self, walk: Walk, last_lsn: Option<Lsn>) -> Result<Replayed, StoreError> {
+        self.items.enter(self.shared)?;
+        // The next checkpoint writes these nodes: destaging must leave them their chunks (R18).
+        let current = self.shared.trees.read().current_nodes;
+        self.shared.space.lock().adjust_claims(0, current);
+        self.summary.images = self.images.len() as u64;
+        self.summary.records_cut = u64::from(self.cut.is_some());
+        let images = self.images.into_iter().map(|((tree, object, page), place)| PageImage {
+            tree,
+            object,
+            page,
+            block: place.block,
+            offset: place.offset,
+            len: place.len,
+            sum: place.sum,
+        });
+        let (images, cut) = (images.collect(), self.cut);
+        Ok(Replayed { images, summary: self.summary, walk, last_lsn, cut })
+    }
+}
+
+/// Where the bytes of an image are, which are a part of the payload of the record at `block`.
+fn place_of(payload: &[u8], bytes: &[u8], block: BlockNo) -> Place {
+    let at = RECORD_HEADER_BYTES + (bytes.as_ptr() as usize - payload.as_ptr() as usize);
+    Place {
+        block: block.plus((at / BLOCK_BYTES) as u64),
+        offset: (at % BLOCK_BYTES) as u16,
+        len: bytes.len() as u16,
+        sum: checksum(bytes),
+    }
 }
 
 fn replay_space(shared: &Shared, op: &Op<'_>, block: BlockNo) -> Result<(), StoreError> {
@@ -144,17 +241,6 @@ fn replay_space(shared: &Shared, op: &Op<'_>, block: BlockNo) -> Result<(), Stor
         _ => return Ok(()),
     };
     if done { Ok(()) } else { Err(StoreError::Inconsistent { block: start, what }) }
-}
-
-fn load_path(shared: &Shared, key: Key, pinned: &Pinned<'_>) -> Result<(), StoreError> {
-    let mut stale = None;
-    loop {
-        let missing = match shared.trees.read().main.check_resident(key, pinned) {
-            Ok(()) => return Ok(()),
-            Err(missing) => missing,
-        };
-        pinned.load(&*shared.device, TreeId::MAIN, &missing, &mut stale)?;
-    }
 }
 
 fn check_tree(op: &Op<'_>, block: BlockNo) -> Result<(), StoreError> {
@@ -178,23 +264,4 @@ fn run(shared: &Shared, start: BlockNo, len: u32, block: BlockNo) -> Result<Run,
         });
     }
     Ok(Run { start, len })
-}
-
-/// R4: order is replaced by proof. True if all data that the batch itself wrote is on the device.
-fn fresh_data_is_whole(shared: &Shared, ops: &[Op<'_>]) -> Result<bool, StoreError> {
-    for op in ops {
-        let Op::Put { value, fresh: true, .. } = op else { continue };
-        let Ok(extent) = ExtentItem::decode(value) else { return Ok(false) };
-        let ExtentContent::Written(sums) = &extent.content else { continue };
-        if !shared.layout().holds_run(extent.start, extent.pages()) {
-            return Ok(false);
-        }
-        let mut data = Buffer::zeroed(extent.pages() as usize);
-        shared.device.read(extent.start, &mut data)?;
-        let whole = data.chunks_exact(BLOCK_BYTES).zip(sums).all(|(page, sum)| checksum(page) == *sum);
-        if !whole {
-            return Ok(false);
-        }
-    }
-    Ok(true)
 }

@@ -1,14 +1,19 @@
 //! Reading the journal ring: following the chain from the tail, and searching beyond its end.
+//!
+//! The ring is read once, in large windows of several requests in flight. Only what no chained record covers is looked at
+//! again by the search: inside of a chained record there is nothing but what that record says.
 
 use crate::StoreError;
 use crate::journal::record_blocks_max;
-use syncline_device::Device;
-use syncline_format::record::{self, RecordInfo};
+use std::ops::Range;
+use syncline_device::{Buffer, Device, ReadRequest};
+use syncline_format::record::{self, RECORD_HEADER_BYTES, RecordInfo};
 use syncline_format::superblock::Superblock;
 use syncline_format::{BLOCK_BYTES, Generation, Lsn, Sequence, VolumeId};
 
-/// Blocks read at a time.
-const WINDOW_BLOCKS: u64 = 256;
+/// Blocks read at a time (8 MiB), and blocks of each of the requests that are in flight together.
+const WINDOW_BLOCKS: u64 = 2048;
+const REQUEST_BLOCKS: usize = 256;
 /// The search for records beyond the end verifies at most this many times the ring.
 const VERIFY_RINGS_MAX: u64 = 4;
 
@@ -20,19 +25,31 @@ pub(crate) struct Chained {
     pub(crate) info: RecordInfo,
 }
 
+/// Where a walk along the chain stands: what the next record has to be.
+pub(crate) struct Walk {
+    block: u64,
+    pub(crate) sequence: Sequence,
+    predecessor: u64,
+    first_lsn: Option<Lsn>,
+    /// Places of the records so far, in blocks within the ring.
+    places: Vec<Range<u64>>,
+    blocks: u64,
+}
+
 /// Reads the ring through a window.
 pub(crate) struct RingReader<'a> {
     device: &'a dyn Device,
     superblock: &'a Superblock,
     volume: VolumeId,
-    window: Vec<u8>,
-    window_start: u64,
+    /// Blocks `held` of the ring, from its first byte on.
+    window: Buffer,
+    held: Range<u64>,
 }
 
 impl<'a> RingReader<'a> {
     pub(crate) fn new(device: &'a dyn Device, superblock: &'a Superblock) -> RingReader<'a> {
         let volume = superblock.volume_id();
-        RingReader { device, superblock, volume, window: Vec::new(), window_start: 0 }
+        RingReader { device, superblock, volume, window: Buffer::zeroed(1), held: 0..0 }
     }
 
     fn ring_blocks(&self) -> u64 {
@@ -41,24 +58,63 @@ impl<'a> RingReader<'a> {
 
     /// Blocks `block..block + blocks` of the ring; reads ahead.
     fn bytes(&mut self, block: u64, blocks: u64) -> Result<&[u8], StoreError> {
-        let held = self.window_start..self.window_start + (self.window.len() / BLOCK_BYTES) as u64;
-        if block < held.start || block + blocks > held.end {
-            let len = blocks.max(WINDOW_BLOCKS).min(self.ring_blocks() - block);
-            self.window.resize(len as usize * BLOCK_BYTES, 0);
-            self.window_start = block;
-            self.device.read(self.superblock.layout.journal_start.plus(block), &mut self.window)?;
+        if block < self.held.start || block + blocks > self.held.end {
+            self.load(block, blocks)?;
         }
-        let from = (block - self.window_start) as usize * BLOCK_BYTES;
+        let from = (block - self.held.start) as usize * BLOCK_BYTES;
         Ok(&self.window[from..from + blocks as usize * BLOCK_BYTES])
     }
 
-    /// The verified record at a ring block, if there is one.
-    pub(crate) fn record(&mut self, block: u64) -> Result<Option<(RecordInfo, u64, Vec<u8>)>, StoreError> {
+    /// Moves the window to `block`; what it holds from there on is not read again.
+    fn load(&mut self, block: u64, blocks: u64) -> Result<(), StoreError> {
+        let len = blocks.max(WINDOW_BLOCKS).min(self.ring_blocks() - block);
+        let kept = if self.held.contains(&block) { block..self.held.end } else { block..block };
+        let kept_bytes = (kept.end - kept.start) as usize * BLOCK_BYTES;
+        let kept_from = (kept.start.saturating_sub(self.held.start)) as usize * BLOCK_BYTES;
+        if self.window.blocks() < len {
+            let mut larger = Buffer::for_overwrite(len as usize);
+            if kept_bytes > 0 {
+                larger[..kept_bytes].copy_from_slice(&self.window[kept_from..kept_from + kept_bytes]);
+            }
+            self.window = larger;
+        } else if kept_bytes > 0 {
+            self.window.copy_within(kept_from..kept_from + kept_bytes, 0);
+        }
+        // Nothing is held while a read may fail.
+        self.held = 0..0;
+        let mut at = self.superblock.layout.journal_start.plus(kept.end);
+        let fresh = &mut self.window[kept_bytes..len as usize * BLOCK_BYTES];
+        let mut requests = Vec::new();
+        for into in fresh.chunks_mut(REQUEST_BLOCKS * BLOCK_BYTES) {
+            let next = at.plus((into.len() / BLOCK_BYTES) as u64);
+            requests.push(ReadRequest { at, into });
+            at = next;
+        }
+        self.device.read_many(&mut requests)?;
+        self.held = block..block + len;
+        Ok(())
+    }
+
+    /// The verified record at a ring block, if there is one, and its checksum.
+    fn verified(&mut self, block: u64) -> Result<Option<(RecordInfo, u64)>, StoreError> {
         let Some(info) = self.peek(block)? else { return Ok(None) };
         let at = self.superblock.layout.journal_start.plus(block);
         let volume = self.volume;
         let bytes = self.bytes(block, info.blocks())?;
-        Ok(record::verify(bytes, at, volume).ok().map(|(info, sum, payload)| (info, sum, payload.to_vec())))
+        Ok(record::verify(bytes, at, volume).ok().map(|(info, sum, _)| (info, sum)))
+    }
+
+    /// The batches of a chained record; verifies it again unless the window still holds it.
+    pub(crate) fn payload(&mut self, chained: &Chained) -> Result<&[u8], StoreError> {
+        let Chained { block, info } = *chained;
+        let held = self.held.contains(&block) && block + info.blocks() <= self.held.end;
+        if !held && self.verified(block)?.is_none_or(|(now, _)| now != info) {
+            let block = self.superblock.layout.journal_start.plus(block);
+            let what = "a journal record changed while it was read";
+            return Err(StoreError::Inconsistent { block, what });
+        }
+        let bytes = self.bytes(block, info.blocks())?;
+        Ok(&bytes[RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + info.payload_bytes as usize])
     }
 
     fn peek(&mut self, block: u64) -> Result<Option<RecordInfo>, StoreError> {
@@ -70,47 +126,54 @@ impl<'a> RingReader<'a> {
         }))
     }
 
-    /// Follows the chain from the superblock's tail to its end.
-    ///
-    /// Errors: a chained record of a generation newer than the superblock's.
-    pub(crate) fn chain(&mut self) -> Result<Vec<Chained>, StoreError> {
+    /// A walk that begins at the superblock's tail.
+    pub(crate) fn walk(&self) -> Walk {
         let tail = self.superblock.tail;
-        let (mut block, mut sequence, mut predecessor) = (tail.block, tail.sequence, tail.predecessor);
-        let mut chain: Vec<Chained> = Vec::new();
-        let mut taken = 0;
-        let mut expected_lsn: Option<Lsn> = None;
-        loop {
-            // A record that did not fit the rest of the lap starts the next one.
-            let mut candidates = vec![block, 0];
-            candidates.retain(|candidate| *candidate < self.ring_blocks());
-            candidates.dedup();
-            let mut next = None;
-            for candidate in candidates {
-                if let Some((info, sum, _)) = self.record(candidate)?
-                    && info.epoch == self.superblock.epoch
-                    && info.sequence == sequence
-                    && info.predecessor == predecessor
-                    && expected_lsn.is_none_or(|lsn| lsn == info.first_lsn)
-                {
-                    next = Some((candidate, info, sum));
-                    break;
-                }
-            }
-            let Some((at, info, sum)) = next else { return Ok(chain) };
-            self.check_generation(info.generation)?;
-            if chain.is_empty() && info.first_lsn > self.superblock.checkpoint_lsn.next() {
-                return Err(StoreError::JournalBroken { sequence });
-            }
-            taken += info.blocks();
-            if taken > self.ring_blocks() {
-                return Ok(chain);
-            }
-            chain.push(Chained { block: at, info });
-            block = at + info.blocks();
-            sequence = sequence.next();
-            predecessor = sum;
-            expected_lsn = Some(info.last_lsn().next());
+        Walk {
+            block: tail.block,
+            sequence: tail.sequence,
+            predecessor: tail.predecessor,
+            first_lsn: None,
+            places: Vec::new(),
+            blocks: 0,
         }
+    }
+
+    /// The next record of the chain; `None` at its end.
+    ///
+    /// Errors: a chained record of a generation newer than the superblock's, or a first one beyond the checkpoint.
+    pub(crate) fn next(&mut self, walk: &mut Walk) -> Result<Option<Chained>, StoreError> {
+        // A record that did not fit the rest of the lap starts the next one.
+        let mut found = None;
+        for candidate in [walk.block, 0] {
+            if candidate >= self.ring_blocks() {
+                continue;
+            }
+            if let Some((info, sum)) = self.verified(candidate)?
+                && info.epoch == self.superblock.epoch
+                && info.sequence == walk.sequence
+                && info.predecessor == walk.predecessor
+                && walk.first_lsn.is_none_or(|lsn| lsn == info.first_lsn)
+            {
+                found = Some((candidate, info, sum));
+                break;
+            }
+        }
+        let Some((block, info, sum)) = found else { return Ok(None) };
+        self.check_generation(info.generation)?;
+        if walk.places.is_empty() && info.first_lsn > self.superblock.checkpoint_lsn.next() {
+            return Err(StoreError::JournalBroken { sequence: walk.sequence });
+        }
+        if walk.blocks + info.blocks() > self.ring_blocks() {
+            return Ok(None);
+        }
+        walk.blocks += info.blocks();
+        walk.places.push(block..block + info.blocks());
+        walk.block = block + info.blocks();
+        walk.sequence = walk.sequence.next();
+        walk.predecessor = sum;
+        walk.first_lsn = Some(info.last_lsn().next());
+        Ok(Some(Chained { block, info }))
     }
 
     fn check_generation(&self, record: Generation) -> Result<(), StoreError> {
@@ -121,17 +184,33 @@ impl<'a> RingReader<'a> {
         Ok(())
     }
 
-    /// Searches the whole ring for proof that the chain should have gone on: a record of this epoch beyond the end that
-    /// knew the missing one (`end`, the sequence after the last chained record) to be flushed.
-    pub(crate) fn search_beyond(&mut self, end: Sequence) -> Result<(), StoreError> {
+    /// Searches the ring outside of the chain for proof that the walk should have gone on: a record of this epoch beyond
+    /// the end that knew the missing one to be flushed, or one that knew a newer superblock.
+    ///
+    /// Page images hold what users wrote, so a block amid the ring may look like a record without being one; only who can
+    /// read the device knows the epoch. Block 0 alone is always the head of a record, of whatever epoch: after a clean close
+    /// (`only_head`) it tells whether another session has begun.
+    pub(crate) fn search_beyond(&mut self, walk: Walk, only_head: bool) -> Result<(), StoreError> {
+        let end = walk.sequence;
+        let search_end = if only_head { 1 } else { self.ring_blocks() };
+        let mut places = walk.places;
+        places.sort_unstable_by_key(|place| place.start);
+        let mut places = places.into_iter().peekable();
         // Real records overlap only with what they overwrote: a ring full of long ones inside each other is a forgery, and
         // verifying them all would take for ever.
         let mut budget = VERIFY_RINGS_MAX * self.ring_blocks();
-        for block in 0..self.ring_blocks() {
-            let Some(info) = self.peek(block)? else { continue };
-            let newer = info.generation > self.superblock.generation;
-            let knew =
-                info.epoch == self.superblock.epoch && info.sequence > end && info.known_flushed >= end;
+        let mut block = 0;
+        while block < search_end {
+            if let Some(place) = places.next_if(|place| place.start <= block) {
+                block = block.max(place.end);
+                continue;
+            }
+            let at = block;
+            block += 1;
+            let Some(info) = self.peek(at)? else { continue };
+            let known_epoch = info.epoch == self.superblock.epoch;
+            let newer = info.generation > self.superblock.generation && (known_epoch || at == 0);
+            let knew = known_epoch && info.sequence > end && info.known_flushed >= end;
             if !newer && !knew {
                 continue;
             }
@@ -139,7 +218,7 @@ impl<'a> RingReader<'a> {
                 return Err(StoreError::JournalBroken { sequence: end });
             };
             budget = left;
-            if self.record(block)?.is_some() {
+            if self.verified(at)?.is_some() {
                 self.check_generation(info.generation)?;
                 return Err(StoreError::JournalBroken { sequence: end });
             }

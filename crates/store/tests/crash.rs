@@ -180,12 +180,13 @@ fn recover(device: Arc<dyn Device>, epoch: u64) -> (Arc<Store>, Model, BTreeMap<
     let images = recovery.take_images();
     let store = Arc::clone(recovery.store());
     let mut blocks = contents(&store).1;
-    for image in images {
+    let pages = recovery.read_images(&images).expect("images are in the ring");
+    for (image, page) in images.iter().zip(pages) {
         let mut reservation: Reservation = store.reserve(1).expect("space for images");
         let run = store.allocate(&mut reservation, 1, None);
-        store.device().write(run.start, vec![Arc::new(Buffer::from_bytes(&image.bytes))]).expect("write");
+        let extent = ExtentItem::written(run.start, vec![checksum(&page)]);
+        store.device().write(run.start, vec![Arc::new(page)]).expect("write");
         let mut batch = Batch::new();
-        let extent = ExtentItem::written(run.start, vec![checksum(&image.bytes)]);
         batch.put_fresh_extent(Key::extent(FILE, image.page), &extent);
         batch.allocate(run.start, 1);
         if let Some(old) = blocks.insert(image.page, run.start) {

@@ -330,13 +330,13 @@ fn recover(device: Arc<dyn Device>, epoch: u64) -> Result<Recovered, StoreError>
     let images = recovery.take_images();
     let store = Arc::clone(recovery.store());
     let mut blocks = contents(&store).1;
-    for image in images {
+    let pages = recovery.read_images(&images)?;
+    for (image, page) in images.iter().zip(pages) {
         let mut reservation = store.reserve(1)?;
         let run = store.allocate(&mut reservation, 1, None);
-        let data = vec![Arc::new(Buffer::from_bytes(&image.bytes))];
-        let ticket = store.device().submit_write(run.start, data);
+        let extent = ExtentItem::written(run.start, vec![checksum(&page)]);
+        let ticket = store.device().submit_write(run.start, vec![Arc::new(page)]);
         let mut batch = Batch::new();
-        let extent = ExtentItem::written(run.start, vec![checksum(&image.bytes)]);
         batch.put_fresh_extent(Key::extent(FILE, image.page), &extent);
         batch.allocate(run.start, 1);
         if let Some(old) = blocks.insert(image.page, run.start) {

@@ -12,13 +12,29 @@ use std::sync::Arc;
 use syncline_device::Buffer;
 use syncline_format::batch::{BATCH_HEADER_BYTES, DROP_BYTES};
 use syncline_format::{ObjectNo, TreeId};
-use syncline_store::{Batch, Class, Estimate, PageImage};
+use syncline_store::{Batch, Class, Estimate, PageImage, Recovery};
+
+/// Images read and destaged together: 8 MiB.
+const IMAGES_TOGETHER: usize = 2048;
 
 impl Fs {
-    /// Takes over the live images, before recovery is finished.
-    pub(crate) fn recover_images(&self, images: Vec<PageImage>) -> Result<()> {
+    /// Takes over the live images, before recovery is finished; no more of them are in memory than destaging takes at a time,
+    /// unless the volume is read-only.
+    pub(crate) fn recover_images(&self, recovery: &mut Recovery) -> Result<()> {
+        for images in recovery.take_images().chunks(IMAGES_TOGETHER) {
+            let files = self.adopt_all(images, recovery.read_images(images)?)?;
+            if !self.store.is_read_only() {
+                self.write_out_all(Class::Destage, files.into_values().collect(), true)?;
+                self.shrink_cache();
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the files that images were found for.
+    fn adopt_all(&self, images: &[PageImage], pages: Vec<Buffer>) -> Result<BTreeMap<ObjectNo, Arc<Inode>>> {
         let mut files: BTreeMap<ObjectNo, Arc<Inode>> = BTreeMap::new();
-        for image in images {
+        for (image, page) in images.iter().zip(pages) {
             if image.tree != TreeId::MAIN {
                 let what = "a page image belongs to an unknown tree";
                 return Err(Error::Inconsistent { object: image.object, what });
@@ -26,34 +42,30 @@ impl Fs {
             let inode = match self.inode(image.object) {
                 Ok(inode) => inode,
                 Err(Error::NotFound) => {
-                    self.drop_image(&image)?;
+                    self.drop_image(image)?;
                     continue;
                 }
                 Err(error) => return Err(error),
             };
             if image.page >= pages_of(inode.state.read().item.size) {
-                self.drop_image(&image)?;
+                self.drop_image(image)?;
                 continue;
             }
-            self.adopt(&inode, &image);
+            self.adopt(&inode, image.page, page);
             files.insert(image.object, inode);
         }
-        if self.store.is_read_only() {
-            return Ok(());
-        }
-        self.write_out_all(Class::Destage, files.into_values().collect(), true)
+        Ok(files)
     }
 
     /// Caches an image as a logged page.
-    fn adopt(&self, inode: &Arc<Inode>, image: &PageImage) {
+    fn adopt(&self, inode: &Arc<Inode>, page: u64, content: Buffer) {
         let block = if self.store.is_read_only() { None } else { self.store.reserve(1).ok() };
         let mut state = inode.state.write();
-        let buffer = Arc::new(Buffer::from_bytes(&image.bytes));
-        state.data.discard_range(image.page..image.page + 1);
-        state.data.insert_clean(&self.writeback.account, image.page, buffer);
-        state.data.update(image.page, |slot: &mut PageSlot| slot.logged = true);
+        state.data.discard_range(page..page + 1);
+        state.data.insert_clean(&self.writeback.account, page, Arc::new(content));
+        state.data.update(page, |slot: &mut PageSlot| slot.logged = true);
         if let Some(mut block) = block {
-            state.data.give_block(image.page, &mut block);
+            state.data.give_block(page, &mut block);
         }
         self.writeback.relist(inode, &mut state, self.clock.now());
     }

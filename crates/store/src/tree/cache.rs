@@ -10,7 +10,7 @@ use crate::sync::{AtomicU64, Mutex, Ordering};
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use syncline_device::{Buffer, Device};
+use syncline_device::{Buffer, Device, ReadRequest};
 use syncline_format::layout::Layout;
 use syncline_format::node::{self, NodePointer};
 use syncline_format::{BlockNo, FormatError, NODE_BLOCKS, NODE_BYTES, TreeId, VolumeId};
@@ -80,17 +80,25 @@ impl NodeCache {
         tree: TreeId,
         pointer: &NodePointer,
     ) -> Result<Arc<Node>, StoreError> {
-        let corrupt = |source| StoreError::Corrupt { block: pointer.block, source };
-        if !self.layout.holds_node(pointer.block) {
-            return Err(corrupt(FormatError::Field {
-                what: "node pointer",
-                field: "block",
-                value: pointer.block.0,
-            }));
-        }
-        let mut buffer = Buffer::zeroed(NODE_BLOCKS as usize);
+        self.check_place(pointer)?;
+        let mut buffer = Buffer::for_overwrite(NODE_BLOCKS as usize);
         device.read(pointer.block, &mut buffer)?;
-        node::verify(&buffer, pointer, tree, self.volume).map_err(corrupt)?;
+        self.enter(buffer, tree, pointer)
+    }
+
+    fn check_place(&self, pointer: &NodePointer) -> Result<(), StoreError> {
+        let block = pointer.block;
+        if self.layout.holds_node(block) {
+            return Ok(());
+        }
+        let source = FormatError::Field { what: "node pointer", field: "block", value: block.0 };
+        Err(StoreError::Corrupt { block, source })
+    }
+
+    /// Verifies what was read and enters it.
+    fn enter(&self, buffer: Buffer, tree: TreeId, pointer: &NodePointer) -> Result<Arc<Node>, StoreError> {
+        node::verify(&buffer, pointer, tree, self.volume)
+            .map_err(|source| StoreError::Corrupt { block: pointer.block, source })?;
         let node = Arc::new(Node::clean(Page::from_verified(Arc::new(buffer)), *pointer));
         self.insert(Arc::clone(&node));
         Ok(node)
@@ -122,6 +130,27 @@ pub(crate) struct Pinned<'a> {
 impl<'a> Pinned<'a> {
     pub(crate) fn new(cache: &'a NodeCache) -> Pinned<'a> {
         Pinned { cache, nodes: RefCell::default() }
+    }
+
+    /// Loads nodes together and keeps them, while nobody else changes the tree: one that cannot be verified is damaged.
+    pub(crate) fn load_many(
+        &self,
+        device: &dyn Device,
+        tree: TreeId,
+        missing: &[Missing],
+    ) -> Result<(), StoreError> {
+        missing.iter().try_for_each(|missing| self.cache.check_place(&missing.0))?;
+        let mut buffers: Vec<Buffer> =
+            missing.iter().map(|_| Buffer::for_overwrite(NODE_BLOCKS as usize)).collect();
+        let requests = missing.iter().zip(&mut buffers);
+        let mut requests: Vec<ReadRequest<'_>> =
+            requests.map(|(missing, into)| ReadRequest { at: missing.0.block, into }).collect();
+        device.read_many(&mut requests)?;
+        for (missing, buffer) in missing.iter().zip(buffers) {
+            let node = self.cache.enter(buffer, tree, &missing.0)?;
+            self.nodes.borrow_mut().insert(missing.0.block, node);
+        }
+        Ok(())
     }
 
     /// Loads what was missing and keeps it. `stale` is the operation's memory of a node that it could not verify: the first

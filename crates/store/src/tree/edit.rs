@@ -110,6 +110,29 @@ impl Tree {
         }
     }
 
+    /// Sets the first of the ascending items, up to the first deletion (`None`), that belong to one leaf and fit into it;
+    /// returns how many. The path to the first one must be resident.
+    pub(crate) fn put_into_leaf<V: AsRef<[u8]>>(
+        &mut self,
+        items: &[(Key, Option<V>)],
+        editor: &mut Editor<'_>,
+    ) -> usize {
+        let Some((first, _)) = items.first() else { return 0 };
+        let mut node = self.hold_root(editor);
+        let mut end = None;
+        loop {
+            let current = editor.edit(node);
+            if current.is_leaf() {
+                return put_while_room(&mut current.page, items, end);
+            }
+            let index = current.page.child_index(*first);
+            if index + 1 < current.page.count() {
+                end = Some(current.page.key(index + 1));
+            }
+            node = editor.held_child(current, index);
+        }
+    }
+
     /// Removes an item if it is there. The path must be resident.
     pub(crate) fn delete(&mut self, key: Key, editor: &mut Editor<'_>) {
         let id = self.id;
@@ -145,6 +168,19 @@ impl Tree {
             Root::Clean(_) => unreachable!("the root is held by now"),
         }
     }
+}
+
+/// Sets the first of the items that lie before `end` and fit.
+fn put_while_room<V: AsRef<[u8]>>(page: &mut Page, items: &[(Key, Option<V>)], end: Option<Key>) -> usize {
+    let mut entered = 0;
+    for (key, value) in items {
+        let Some(value) = value.as_ref().filter(|_| end.is_none_or(|end| *key < end)) else { break };
+        if page.put(*key, value.as_ref()).is_err() {
+            break;
+        }
+        entered += 1;
+    }
+    entered
 }
 
 impl Editor<'_> {

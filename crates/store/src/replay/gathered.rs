@@ -1,0 +1,100 @@
+//! The last change of each item, entered into the tree in the order of the keys.
+
+use crate::StoreError;
+use crate::shared::{Shared, Trees};
+use crate::tree::cache::Pinned;
+use crate::tree::{Editor, Missing};
+use std::collections::BTreeMap;
+use syncline_format::{Key, TreeId};
+
+/// Memory of gathered changes after which they are entered.
+const GATHERED_BYTES_MAX: usize = 16 << 20;
+/// What a change takes in memory besides its value.
+const OVERHEAD_BYTES: usize = 80;
+/// Changes whose leaves are read together.
+const ENTER_TOGETHER: usize = 256;
+
+#[derive(Default)]
+pub(super) struct Gathered {
+    /// `None`: deleted.
+    items: BTreeMap<Key, Option<Box<[u8]>>>,
+    bytes: usize,
+}
+
+impl Gathered {
+    pub(super) fn put(&mut self, key: Key, value: &[u8]) {
+        self.bytes += OVERHEAD_BYTES + value.len();
+        self.items.insert(key, Some(value.into()));
+    }
+
+    pub(super) fn delete(&mut self, key: Key) {
+        self.bytes += OVERHEAD_BYTES;
+        self.items.insert(key, None);
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.bytes >= GATHERED_BYTES_MAX
+    }
+
+    /// Enters everything gathered so far.
+    pub(super) fn enter(&mut self, shared: &Shared) -> Result<(), StoreError> {
+        self.bytes = 0;
+        let items: Vec<_> = std::mem::take(&mut self.items).into_iter().collect();
+        for items in items.chunks(ENTER_TOGETHER) {
+            let pinned = Pinned::new(&shared.cache);
+            load_leaves(shared, items, &pinned)?;
+            enter_some(shared, items, &pinned)?;
+        }
+        Ok(())
+    }
+}
+
+type Change = (Key, Option<Box<[u8]>>);
+
+/// Reads what is missing on the ways to the items, level by level, the nodes of a level together.
+fn load_leaves(shared: &Shared, items: &[Change], pinned: &Pinned<'_>) -> Result<(), StoreError> {
+    loop {
+        let mut missing: Vec<Missing> = Vec::new();
+        {
+            let trees = shared.trees.read();
+            for (key, _) in items {
+                if let Err(node) = trees.main.check_resident(*key, pinned)
+                    && missing.last().is_none_or(|last| last.0 != node.0)
+                {
+                    missing.push(node);
+                }
+            }
+        }
+        if missing.is_empty() {
+            return Ok(());
+        }
+        pinned.load_many(&*shared.device, TreeId::MAIN, &missing)?;
+    }
+}
+
+fn enter_some(shared: &Shared, items: &[Change], pinned: &Pinned<'_>) -> Result<(), StoreError> {
+    let mut rest = items;
+    while let Some((key, value)) = rest.first() {
+        let mut trees = shared.trees.write();
+        // An emptied leaf leaves its keys to a neighbour, which may not have been on the way to any.
+        if let Err(missing) = trees.main.check_resident(*key, pinned) {
+            drop(trees);
+            pinned.load_many(&*shared.device, TreeId::MAIN, &[missing])?;
+            continue;
+        }
+        let Trees { main, freeze, superseded, current_nodes, .. } = &mut *trees;
+        let mut editor = Editor { resident: pinned, freeze: *freeze, superseded, current_nodes };
+        let Some(value) = value else {
+            main.delete(*key, &mut editor);
+            rest = &rest[1..];
+            continue;
+        };
+        let entered = main.put_into_leaf(rest, &mut editor);
+        rest = &rest[entered..];
+        if entered == 0 {
+            main.put(*key, value, &mut editor);
+            rest = &rest[1..];
+        }
+    }
+    Ok(())
+}
