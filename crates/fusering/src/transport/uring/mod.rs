@@ -1,22 +1,185 @@
 //! FUSE over io_uring: a pinned thread and a queue for each possible CPU.
 //!
+//! The kernel puts a request on the queue of the CPU that its caller runs on. With the queue's thread on the same CPU a
+//! round trip is two switches on one core, whatever the scheduler thinks of it. Each queue has many *entries*: memory for
+//! one request and its answer, lent to the kernel and taken back by the commands of [`command`].
+//!
 //! Two steps, because the kernel holds all requests back from the moment INIT's answer agrees on io_uring until every
-//! queue has an entry: what can fail is done in [`prepare`], before INIT is answered.
+//! queue has an entry: what can fail is done in [`prepare`], before INIT is answered. Should registration fail after
+//! all, it fails for the whole connection: the kernel then sends everything to /dev/fuse, for good.
+//!
+//! FORGET, INTERRUPT and what the kernel sent before the queues were ready come by /dev/fuse in any case, notifications
+//! leave by it.
+//!
+//! Code map: [`command`] submissions; [`memory`] entries' memory; [`inbox`] answers of other threads; [`queue`] what all
+//! threads see of a queue; [`ring`] what only its own thread sees; [`thread`] that thread's loop; [`cpus`] pinning;
+//! [`abort`] the way out when a queue cannot be served any more.
+//!
+//! Memory: address space for `depth` payloads per queue, pages as they are used. The kernel reuses the entry that came
+//! back last, so what is used follows the requests that were open at once; above
+//! [`RESIDENT_BYTES_MAX`] a queue gives pages back before it sleeps.
+
+mod abort;
+mod command;
+mod cpus;
+mod inbox;
+mod memory;
+mod queue;
+mod ring;
+mod thread;
 
 use super::connection::Connection;
-use super::{Handler, Transport, UringUnavailable};
+use super::{Handler, Transport, TransportKind, UringUnavailable};
 use crate::errno::Errno;
 use crate::session::UringSettings;
-use std::sync::Arc;
+use command::QueueId;
+use inbox::Ending;
+use queue::Queue;
+use ring::Ring;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use thread::Runner;
+
+/// Above this many bytes in use, a queue gives pages of idle entries back before it sleeps.
+const RESIDENT_BYTES_MAX: usize = 8 << 20;
+
+/// More entries than this in a queue are not made, whatever is asked for: the kernel has few enough callers per CPU.
+const DEPTH_MAX: u16 = 1024;
 
 /// Rings, buffers and threads that wait for a connection.
 pub(crate) struct Prepared {
-    connection_less: std::convert::Infallible,
+    workers: Vec<Worker>,
 }
 
+/// The thread of a queue, seen from outside.
+struct Worker {
+    queue: Arc<Queue>,
+    /// Dropped without a word if the ring is not to be used.
+    begin: mpsc::SyncSender<Begin>,
+    thread: JoinHandle<io::Result<()>>,
+}
+
+/// What a queue's thread is told once INIT has been answered.
+struct Begin {
+    connection: Arc<Connection>,
+    handler: Arc<dyn Handler>,
+    all: Arc<[Arc<Queue>]>,
+    registered: mpsc::Sender<(QueueId, Result<usize, Errno>)>,
+}
+
+/// What a queue's thread says once it has made its ring.
+struct Made {
+    queue: Arc<Queue>,
+    pinned: bool,
+}
+
+/// A step that failed.
+type Failed = (&'static str, io::Error);
+
 /// Makes rings and buffers. `payload_bytes`: what one request or answer takes at most (a whole number of pages).
-pub(crate) fn prepare(_settings: &UringSettings, _payload_bytes: usize) -> Result<Prepared, UringUnavailable> {
-    Err(UringUnavailable::Ring { step: "making a ring", errno: Errno::ENOSYS })
+pub(crate) fn prepare(settings: &UringSettings, payload_bytes: usize) -> Result<Prepared, UringUnavailable> {
+    let unavailable = |(step, error): Failed| UringUnavailable::Ring { step, errno: Errno::from(error) };
+    let count = cpus::possible_count()
+        .ok_or_else(|| unavailable(("counting the possible CPUs", io::ErrorKind::Unsupported.into())))?;
+    let mut workers = Vec::with_capacity(usize::from(count));
+    let mut unpinned = 0usize;
+    for id in 0..count {
+        let (worker, pinned) = make_worker(QueueId(id), *settings, payload_bytes).map_err(unavailable)?;
+        unpinned += usize::from(!pinned);
+        workers.push(worker);
+    }
+    if unpinned > 0 && settings.pin {
+        tracing::warn!(
+            unpinned,
+            queues = count,
+            "some queues' threads run on any CPU, because theirs is offline or not in this process's affinity mask"
+        );
+    }
+    Ok(Prepared { workers })
+}
+
+/// Starts a queue's thread and waits until it has made its ring.
+fn make_worker(id: QueueId, settings: UringSettings, payload_bytes: usize) -> Result<(Worker, bool), Failed> {
+    let (begin, begins) = mpsc::sync_channel(1);
+    let (made, is_made) = mpsc::channel();
+    let thread = std::thread::Builder::new()
+        .name(format!("fuse-ring-{}", id.0))
+        .spawn(move || run_thread(id, settings, payload_bytes, &made, &begins))
+        .map_err(|error| ("starting a queue's thread", error))?;
+    let Made { queue, pinned } = is_made.recv().expect("the thread reports before anything else it does")?;
+    Ok((Worker { queue, begin, thread }, pinned))
+}
+
+/// A queue's thread, from beginning to end.
+fn run_thread(
+    id: QueueId,
+    settings: UringSettings,
+    payload_bytes: usize,
+    made: &mpsc::Sender<Result<Made, Failed>>,
+    begins: &mpsc::Receiver<Begin>,
+) -> io::Result<()> {
+    let pinned = settings.pin && cpus::pin_to(id.0);
+    let (queue, ring) = match make_ring(id, &settings, payload_bytes) {
+        Ok(pair) => pair,
+        Err(failed) => {
+            // The receiver waits for this message.
+            let _ = made.send(Err(failed));
+            return Ok(());
+        }
+    };
+    let _ = made.send(Ok(Made { queue: Arc::clone(&queue), pinned }));
+    let Ok(begin) = begins.recv() else { return Ok(()) };
+    serve(&queue, ring, begin)
+}
+
+/// Makes a queue's memory and ring, with fewer entries if there is no room for all.
+fn make_ring(
+    id: QueueId,
+    settings: &UringSettings,
+    payload_bytes: usize,
+) -> Result<(Arc<Queue>, Ring), Failed> {
+    let mut depth = settings.depth.clamp(1, DEPTH_MAX);
+    let queue = loop {
+        match Queue::new(id, depth, payload_bytes) {
+            Ok(queue) => break Arc::new(queue),
+            Err(error) if error.raw_os_error() == Some(libc::ENOMEM) && depth > 1 => depth /= 2,
+            Err(error) => return Err(("mapping a queue's buffers", error)),
+        }
+    };
+    let ring = Ring::new(Arc::clone(&queue), RESIDENT_BYTES_MAX).map_err(|error| ("making a ring", error))?;
+    Ok((queue, ring))
+}
+
+/// Serves a queue until the connection has ended.
+fn serve(queue: &Arc<Queue>, mut ring: Ring, begin: Begin) -> io::Result<()> {
+    let Begin { connection, handler, all, registered } = begin;
+    queue.own_by_this_thread();
+    let mut arrivals = Vec::new();
+    let taken = ring.register(connection.as_fd(), &mut arrivals);
+    let refused = taken.is_err();
+    if refused {
+        ring.refuse(connection.as_fd());
+    }
+    // The receiver waits for one message of each queue.
+    let _ = registered.send((queue.id, taken));
+    drop(registered);
+    if refused {
+        return Ok(());
+    }
+    let runner = Runner::new(Arc::clone(queue), all, handler, ring);
+    let served = catch_unwind(AssertUnwindSafe(|| runner.run(arrivals)))
+        .unwrap_or_else(|_| Err(io::Error::other("the thread of a queue panicked")));
+    queue.inbox.close();
+    if let Err(error) = &served {
+        tracing::error!(queue = queue.id.0, %error, "a queue cannot be served any longer; the connection is aborted");
+        if let Err(error) = abort::abort_connection(&connection) {
+            tracing::error!(%error, "the connection could not be aborted: unmount it with umount -f");
+        }
+    }
+    served
 }
 
 impl Prepared {
@@ -24,9 +187,86 @@ impl Prepared {
     /// everything to /dev/fuse.
     pub(crate) fn start(
         self,
-        _connection: Arc<Connection>,
-        _handler: Arc<dyn Handler>,
+        connection: Arc<Connection>,
+        handler: Arc<dyn Handler>,
     ) -> Result<Box<dyn Transport>, UringUnavailable> {
-        match self.connection_less {}
+        let workers = self.workers;
+        let all: Arc<[Arc<Queue>]> = workers.iter().map(|worker| Arc::clone(&worker.queue)).collect();
+        let (registered, registrations) = mpsc::channel();
+        for worker in &workers {
+            let begin = Begin {
+                connection: Arc::clone(&connection),
+                handler: Arc::clone(&handler),
+                all: Arc::clone(&all),
+                registered: registered.clone(),
+            };
+            worker.begin.send(begin).expect("a queue's thread waits until it is told to begin");
+        }
+        drop(registered);
+        let mut refusal = None;
+        for (queue, taken) in registrations {
+            match taken {
+                Ok(entries) => tracing::debug!(queue = queue.0, entries, "registered over io_uring"),
+                Err(errno) => refusal = Some(UringUnavailable::Register { queue: queue.0, errno }),
+            }
+        }
+        let running = Running { connection, workers, all };
+        match refusal {
+            None => Ok(Box::new(running)),
+            Some(refusal) => {
+                running.end(Ending::Abandoned);
+                if let Err(error) = running.join_threads() {
+                    tracing::warn!(%error, "a queue that is not used failed");
+                }
+                Err(refusal)
+            }
+        }
     }
+}
+
+/// Queues that requests come through.
+struct Running {
+    connection: Arc<Connection>,
+    workers: Vec<Worker>,
+    all: Arc<[Arc<Queue>]>,
+}
+
+impl Running {
+    fn end(&self, why: Ending) {
+        for queue in &*self.all {
+            queue.inbox.end(why);
+        }
+    }
+
+    /// The first error, once all threads have ended.
+    fn join_threads(self) -> io::Result<()> {
+        let mut result = Ok(());
+        for worker in self.workers {
+            let ended = worker.thread.join();
+            result =
+                result.and(ended.unwrap_or_else(|_| Err(io::Error::other("the thread of a queue panicked"))));
+        }
+        result
+    }
+}
+
+impl Transport for Running {
+    fn kind(&self) -> TransportKind {
+        TransportKind::Uring
+    }
+
+    fn join(self: Box<Self>) -> io::Result<()> {
+        // A queue whose entries are all with the filesystem gets no completion that would tell it.
+        wait_until_ended(&self.connection);
+        self.end(Ending::Ended);
+        self.join_threads()
+    }
+}
+
+/// Returns when the connection has ended.
+fn wait_until_ended(connection: &Connection) {
+    // No events asked for: only errors are reported, and the end of a connection is one.
+    let mut poll = libc::pollfd { fd: connection.as_fd().as_raw_fd(), events: 0, revents: 0 };
+    // SAFETY: `poll` is one valid pollfd.
+    while unsafe { libc::poll(&raw mut poll, 1, -1) } < 0 {}
 }

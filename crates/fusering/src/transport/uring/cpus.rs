@@ -1,0 +1,91 @@
+//! Which CPUs the kernel may ever have, which of them this process may use, and tying a thread to one.
+//!
+//! The kernel makes a queue of its own for every *possible* CPU and puts a request on the queue of the CPU that its caller runs on; it
+//! switches to the queues only when each of them has an entry. So all of them are served, those of CPUs that are offline or outside
+//! this process's affinity mask by threads that the scheduler may put anywhere.
+
+/// The kernel's list of possible CPUs.
+const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
+
+/// How many CPUs the kernel can ever have, which is how many queues it wants.
+///
+/// `None` when this machine does not say.
+pub(super) fn possible_count() -> Option<u16> {
+    let listed = std::fs::read_to_string(POSSIBLE).ok();
+    listed.as_deref().and_then(count_in_list).filter(|&count| count > 0)
+}
+
+/// Ties the calling thread to `cpu`; false when the machine or this process's affinity mask does not allow it.
+pub(super) fn pin_to(cpu: u16) -> bool {
+    let cpu = usize::from(cpu);
+    // Widening the mask would escape the limits that the administrator set for this process.
+    if cpu >= libc::CPU_SETSIZE as usize || !allowed().is_some_and(|mask| holds(&mask, cpu)) {
+        return false;
+    }
+    // SAFETY: all zeros is the empty set; `cpu` is within it.
+    let mut only: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: as above.
+    unsafe { libc::CPU_SET(cpu, &mut only) };
+    // SAFETY: `only` is a valid set of the size given; 0 is the calling thread.
+    unsafe { libc::sched_setaffinity(0, size_of_val(&only), &raw const only) == 0 }
+}
+
+/// Where the calling thread may run; `None` on machines with more CPUs than the set has room for.
+fn allowed() -> Option<libc::cpu_set_t> {
+    // SAFETY: all zeros is the empty set.
+    let mut mask: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `mask` is a valid set of the size given; 0 is the calling thread.
+    let result = unsafe { libc::sched_getaffinity(0, size_of_val(&mask), &raw mut mask) };
+    (result == 0).then_some(mask)
+}
+
+fn holds(mask: &libc::cpu_set_t, cpu: usize) -> bool {
+    // SAFETY: callers keep `cpu` below CPU_SETSIZE, which is the size of the set.
+    unsafe { libc::CPU_ISSET(cpu, mask) }
+}
+
+/// The number of CPUs in a list such as `0-3,8,10-11`.
+fn count_in_list(list: &str) -> Option<u16> {
+    let mut count: u16 = 0;
+    for part in list.trim().split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (u16, u16) = (first.parse().ok()?, last.parse().ok()?);
+        let length = last.checked_sub(first)?.checked_add(1)?;
+        count = count.checked_add(length)?;
+    }
+    Some(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_cpus_are_counted() {
+        assert_eq!(count_in_list("0\n"), Some(1));
+        assert_eq!(count_in_list("0-1\n"), Some(2));
+        assert_eq!(count_in_list("0-3,8,10-11"), Some(7));
+        assert_eq!(count_in_list(""), None);
+        assert_eq!(count_in_list("3-1"), None);
+        assert_eq!(count_in_list("0-65535"), None);
+        assert_eq!(count_in_list("none"), None);
+    }
+
+    #[test]
+    fn a_thread_is_not_pinned_outside_its_mask() {
+        std::thread::spawn(|| {
+            let mask = allowed().expect("the machines of tests have few CPUs");
+            let allowed: Vec<u16> = (0..1024).filter(|&cpu| holds(&mask, cpu.into())).collect();
+            let (first, last) = (allowed[0], *allowed.last().expect("some CPU runs this"));
+            assert!(pin_to(first));
+            // SAFETY: takes no arguments.
+            assert_eq!(unsafe { libc::sched_getcpu() }, i32::from(first));
+            if first != last {
+                assert!(!pin_to(last), "the mask holds only CPU {first} now");
+            }
+            assert!(!pin_to(u16::MAX));
+        })
+        .join()
+        .expect("the thread's own assertions hold");
+    }
+}

@@ -1,0 +1,284 @@
+//! One queue as all threads see it: its memory, its inbox, and the answering side of its requests.
+//!
+//! Answers may come from any thread. Whoever holds a request's [`Ticket`] owns its entry, but writes at most its
+//! payload, and that only if the request had none: a handler may still be reading the request while it is answered
+//! elsewhere. Everything else (header areas, payloads that held something) is written by the queue's own thread, after
+//! the handler has returned. An answer given on that thread itself, while it runs a handler, goes to a list of the
+//! thread's own instead of the inbox and so takes neither lock nor bell.
+
+use super::command::QueueId;
+use super::inbox::{Content, Inbox, Outgoing};
+use super::memory::{EntryIndex, Memory};
+use crate::errno::Errno;
+use crate::memory::{PageBuffer, ReplyMemory, SharedMemory};
+use crate::reply::slot::{Answer, ReplySink, SHORT_BYTES_MAX, ShortAnswer, Ticket};
+use std::cell::RefCell;
+use std::io::{self, IoSlice};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+thread_local! {
+    /// Of a queue's own thread.
+    static OWN: RefCell<OwnAnswers> =
+        const { RefCell::new(OwnAnswers { queue: std::ptr::null(), answers: Vec::new() }) };
+}
+
+/// Answers that a queue's thread gave to its own queue.
+struct OwnAnswers {
+    /// Compared only, never followed.
+    queue: *const Queue,
+    answers: Vec<Outgoing>,
+}
+
+/// The shared part of a queue.
+pub(super) struct Queue {
+    pub id: QueueId,
+    pub memory: Memory,
+    pub inbox: Inbox,
+    entries: Box<[EntryState]>,
+}
+
+/// What a ticket's holder may do with its entry's payload.
+#[derive(Default)]
+struct EntryState {
+    /// The request had no payload and nobody uses the memory: the answer may be put there. Set by the queue's thread before
+    /// it hands the request over, then the ticket's holder's; what orders the two is the handing over.
+    payload_is_free: AtomicBool,
+    /// Bytes of the payload that were given to the filesystem to write in.
+    lent_bytes: AtomicUsize,
+}
+
+impl Queue {
+    pub fn new(id: QueueId, depth: u16, payload_bytes: usize) -> io::Result<Queue> {
+        Ok(Queue {
+            id,
+            memory: Memory::map(depth, payload_bytes)?,
+            inbox: Inbox::new()?,
+            entries: (0..depth).map(|_| EntryState::default()).collect(),
+        })
+    }
+
+    /// Declares the calling thread this queue's own.
+    pub fn own_by_this_thread(&self) {
+        OWN.with_borrow_mut(|own| own.queue = self);
+    }
+
+    /// Takes the answers that the calling thread gave itself into `into`, which must be empty.
+    pub fn take_own_answers(into: &mut Vec<Outgoing>) {
+        debug_assert!(into.is_empty());
+        OWN.with_borrow_mut(|own| std::mem::swap(&mut own.answers, into));
+    }
+
+    /// For the queue's thread, before it hands a request over.
+    pub fn hand_over(&self, entry: EntryIndex, payload_is_empty: bool) {
+        let state = self.entry(entry);
+        state.payload_is_free.store(payload_is_empty, Ordering::Relaxed);
+        state.lent_bytes.store(0, Ordering::Relaxed);
+    }
+
+    /// Bytes of the entry's payload that the filesystem may have written since it was handed over.
+    pub fn lent_bytes(&self, entry: EntryIndex) -> usize {
+        self.entry(entry).lent_bytes.load(Ordering::Relaxed)
+    }
+
+    fn entry(&self, entry: EntryIndex) -> &EntryState {
+        &self.entries[usize::from(entry.0)]
+    }
+
+    /// Whether the caller, who holds the entry's ticket, may write its payload; it may be asked for once.
+    fn claim_payload(&self, entry: EntryIndex) -> bool {
+        self.entry(entry).payload_is_free.swap(false, Ordering::Relaxed)
+    }
+
+    fn give(&self, outgoing: Outgoing) {
+        let mut outgoing = Some(outgoing);
+        // An error means that the calling thread is past its end: then it is not a queue's own.
+        let _ = OWN.try_with(|own| {
+            let mut own = own.borrow_mut();
+            if std::ptr::eq(own.queue, self) {
+                own.answers.extend(outgoing.take());
+            }
+        });
+        if outgoing.is_some() {
+            self.inbox.leave(outgoing);
+        }
+    }
+
+    /// Data of an answer as it is sent.
+    fn content_of(&self, entry: EntryIndex, parts: &[IoSlice<'_>]) -> Content {
+        let bytes: usize = parts.iter().map(|part| part.len()).sum();
+        if bytes > self.memory.payload_bytes() {
+            return Content::Short(too_long(bytes, self.memory.payload_bytes()));
+        }
+        if bytes > 0 && self.claim_payload(entry) {
+            let mut to = self.memory.payload(entry);
+            for part in parts {
+                // SAFETY: the payload is ours by `claim_payload` and has room for the sum of all parts.
+                unsafe {
+                    to.copy_from_nonoverlapping(NonNull::from(&**part).cast(), part.len());
+                    to = to.add(part.len());
+                }
+            }
+            return Content::InPlace(bytes);
+        }
+        if let [part] = parts
+            && bytes <= SHORT_BYTES_MAX
+        {
+            return Content::Short(ShortAnswer::data(part));
+        }
+        let mut joined = Vec::with_capacity(bytes);
+        for part in parts {
+            joined.extend_from_slice(part);
+        }
+        if bytes <= SHORT_BYTES_MAX {
+            Content::Short(ShortAnswer::data(&joined))
+        } else {
+            Content::Copied(joined)
+        }
+    }
+}
+
+impl ReplySink for Queue {
+    fn send(&self, ticket: Ticket, answer: Answer<'_>) {
+        let entry = entry_of(ticket);
+        let content = match answer {
+            Answer::Error(errno) => Content::Short(ShortAnswer::error(errno)),
+            // The entry must be lent again all the same, and there is one command that does it.
+            Answer::Unwanted | Answer::Data([]) => Content::InPlace(0),
+            Answer::Data(parts) => self.content_of(entry, parts),
+        };
+        self.give(Outgoing { entry, unique: ticket.unique, content });
+    }
+
+    fn send_many(&self, answers: &mut Vec<(Ticket, ShortAnswer)>) {
+        self.inbox.leave(answers.drain(..).map(|(ticket, answer)| Outgoing {
+            entry: entry_of(ticket),
+            unique: ticket.unique,
+            content: Content::Short(answer),
+        }));
+    }
+
+    fn memory(&self, ticket: Ticket, bytes: usize) -> ReplyMemory {
+        let entry = entry_of(ticket);
+        if bytes > self.memory.payload_bytes() || !self.claim_payload(entry) {
+            return ReplyMemory::Own(PageBuffer::new(bytes));
+        }
+        self.entry(entry).lent_bytes.fetch_max(bytes, Ordering::Relaxed);
+        let bytes = bytes.next_multiple_of(crate::memory::PAGE_BYTES);
+        // SAFETY: the payload is initialised, a whole number of pages that is not less than `bytes`, and by
+        // `claim_payload` this ticket's until it is answered; the ticket's holder keeps the queue, and with it the
+        // mapping.
+        ReplyMemory::Shared(unsafe { SharedMemory::new(self.memory.payload(entry), bytes) })
+    }
+
+    fn send_memory(&self, ticket: Ticket, memory: ReplyMemory, bytes: usize) {
+        let entry = entry_of(ticket);
+        let content = match memory {
+            _ if bytes > self.memory.payload_bytes() => {
+                Content::Short(too_long(bytes, self.memory.payload_bytes()))
+            }
+            ReplyMemory::Shared(_) => Content::InPlace(bytes),
+            ReplyMemory::Own(buffer) => Content::Buffer(buffer, bytes),
+        };
+        self.give(Outgoing { entry, unique: ticket.unique, content });
+    }
+
+    fn return_memory(&self, ticket: Ticket, memory: ReplyMemory) {
+        if let ReplyMemory::Shared(_) = memory {
+            self.entry(entry_of(ticket)).payload_is_free.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+fn entry_of(ticket: Ticket) -> EntryIndex {
+    EntryIndex(u16::try_from(ticket.entry).expect("this queue's tickets name its entries"))
+}
+
+fn too_long(bytes: usize, payload_bytes: usize) -> ShortAnswer {
+    tracing::error!(
+        bytes,
+        payload_bytes,
+        "an answer is longer than the kernel has room for; its caller gets EIO"
+    );
+    ShortAnswer::error(Errno::EIO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TICKET: Ticket = Ticket { unique: 9, entry: 1 };
+
+    fn queue() -> Queue {
+        Queue::new(QueueId(0), 2, 8192).expect("small mappings succeed")
+    }
+
+    fn sent(queue: &Queue) -> Content {
+        let mut found = Vec::new();
+        queue.inbox.take(&mut found);
+        assert_eq!(found.len(), 1);
+        let outgoing = found.remove(0);
+        assert_eq!((outgoing.unique, outgoing.entry), (9, EntryIndex(1)));
+        outgoing.content
+    }
+
+    #[test]
+    fn memory_is_the_entrys_own_page_when_the_request_had_no_payload() {
+        let queue = queue();
+        queue.hand_over(EntryIndex(1), true);
+        let mut memory = queue.memory(TICKET, 100);
+        assert!(matches!(queue.memory(TICKET, 100), ReplyMemory::Own(_)), "it is given once");
+        memory.as_mut_slice()[..3].copy_from_slice(b"abc");
+        assert_eq!(memory.as_slice().as_ptr(), queue.memory.payload(EntryIndex(1)).as_ptr().cast_const());
+        queue.send_memory(TICKET, memory, 3);
+        assert!(matches!(sent(&queue), Content::InPlace(3)));
+        assert_eq!(queue.lent_bytes(EntryIndex(1)), 100);
+    }
+
+    #[test]
+    fn memory_that_was_returned_is_given_again() {
+        let queue = queue();
+        queue.hand_over(EntryIndex(1), true);
+        let memory = queue.memory(TICKET, 8192);
+        queue.return_memory(TICKET, memory);
+        assert!(matches!(queue.memory(TICKET, 8192), ReplyMemory::Shared(_)));
+    }
+
+    #[test]
+    fn a_payload_that_may_still_be_read_is_not_written() {
+        let queue = queue();
+        queue.hand_over(EntryIndex(1), false);
+        assert!(matches!(queue.memory(TICKET, 100), ReplyMemory::Own(_)));
+        queue.send(TICKET, Answer::Data(&[IoSlice::new(b"abc"), IoSlice::new(b"de")]));
+        let Content::Short(answer) = sent(&queue) else { panic!("short answers are kept by value") };
+        assert_eq!(answer.get(), Ok(&b"abcde"[..]));
+        queue.send(TICKET, Answer::Data(&[IoSlice::new(&[7; 5000])]));
+        assert!(matches!(sent(&queue), Content::Copied(bytes) if bytes == [7; 5000]));
+        // SAFETY: the entry is this test's.
+        assert_eq!(unsafe { queue.memory.payload(EntryIndex(1)).read() }, 0);
+    }
+
+    #[test]
+    fn an_answer_that_does_not_fit_becomes_an_error() {
+        let queue = queue();
+        queue.hand_over(EntryIndex(1), true);
+        queue.send(TICKET, Answer::Data(&[IoSlice::new(&[7; 8193])]));
+        assert!(matches!(sent(&queue), Content::Short(answer) if answer.get() == Err(Errno::EIO)));
+    }
+
+    #[test]
+    fn answers_of_the_queues_own_thread_take_no_inbox() {
+        std::thread::spawn(|| {
+            let queue = queue();
+            queue.own_by_this_thread();
+            queue.send(TICKET, Answer::Error(Errno::ENOENT));
+            let mut found = Vec::new();
+            queue.inbox.take(&mut found);
+            assert!(found.is_empty());
+            Queue::take_own_answers(&mut found);
+            assert_eq!(found.len(), 1);
+        })
+        .join()
+        .expect("the thread's own assertions hold");
+    }
+}

@@ -1,0 +1,279 @@
+//! A queue's io_uring and the entries that go through it; used by the queue's own thread only.
+//!
+//! Each entry is *lent* to the kernel, which completes its command when it has put a request there; *owed*, from then
+//! until the answer is submitted; or *retired*, once the kernel has ended a command with an error and will use it no
+//! more. The counts of the first and the last decide when the thread may end.
+//!
+//! Invariant: there is at most one submission per entry and one for the bell, so the submission queue cannot be full;
+//! there are at most as many completions, so the completion queue cannot overflow.
+
+use super::command::{self, FILE_BELL, FILE_DEVICE};
+use super::inbox::{Content, Outgoing};
+use super::memory::EntryIndex;
+use super::queue::Queue;
+use crate::abi::OutHeader;
+use crate::abi::uring::UringReqHeader;
+use crate::errno::Errno;
+use io_uring::{IoUring, cqueue, opcode, squeue};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use zerocopy::IntoBytes;
+
+/// Completions with this number are of the bell's poll.
+const USER_DATA_BELL: u64 = u64::MAX;
+
+/// Completions with this number concern nobody.
+const USER_DATA_NOBODY: u64 = u64::MAX - 1;
+
+/// A completion that concerns an entry.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arrival {
+    pub entry: EntryIndex,
+    /// Why the entry is retired; `None`: a request is in it.
+    pub ended: Option<Errno>,
+}
+
+/// What is known of an entry on this side.
+#[derive(Clone, Copy, Default)]
+struct Record {
+    /// Names the request in the command that answers it.
+    commit_id: u64,
+    /// Bytes of the payload whose pages may be in use.
+    touched: usize,
+    lent: bool,
+}
+
+/// The ring of one queue.
+pub(super) struct Ring {
+    uring: IoUring<squeue::Entry128, cqueue::Entry>,
+    queue: Arc<Queue>,
+    records: Vec<Record>,
+    /// Entries lent to the kernel.
+    lent: usize,
+    /// Sum of `touched`.
+    resident_bytes: usize,
+    /// Above this, pages of entries that are lent are given back before the thread sleeps.
+    resident_bytes_max: usize,
+    bell_armed: bool,
+    /// Reused by `commit_own`.
+    own: Vec<Outgoing>,
+}
+
+impl Ring {
+    /// Makes the ring; nothing is submitted. The calling thread is the one that will submit.
+    pub fn new(queue: Arc<Queue>, resident_bytes_max: usize) -> io::Result<Ring> {
+        let depth = queue.memory.depth();
+        let submissions = u32::from(depth) + 1;
+        let mut builder = IoUring::<squeue::Entry128, cqueue::Entry>::builder();
+        // One thread submits and reaps, and the kernel delivers requests only while it is in a system call: no
+        // interruptions between processors, and nobody touches an entry's memory while this process does.
+        builder.setup_single_issuer().setup_defer_taskrun().setup_submit_all();
+        builder.setup_cqsize(submissions.next_power_of_two() * 2);
+        let uring = builder.build(submissions)?;
+        uring.submitter().register_files(&[-1, queue.inbox.bell().as_raw_fd()])?;
+        Ok(Ring {
+            uring,
+            records: vec![Record::default(); usize::from(depth)],
+            queue,
+            lent: 0,
+            resident_bytes: 0,
+            resident_bytes_max,
+            bell_armed: false,
+            own: Vec::new(),
+        })
+    }
+
+    /// Lends all entries to the kernel, and tells how many it took.
+    ///
+    /// Requests may arrive at once: they are in `arrivals`. The error is the kernel's word on the first entry that it refused
+    /// if it took none.
+    pub fn register(&mut self, device: BorrowedFd<'_>, arrivals: &mut Vec<Arrival>) -> Result<usize, Errno> {
+        self.uring.submitter().register_files_update(FILE_DEVICE.0, &[device.as_raw_fd()])?;
+        let depth = self.queue.memory.depth();
+        let areas: Vec<_> = (0..depth).map(|index| self.queue.memory.areas(EntryIndex(index))).collect();
+        for (index, areas) in (0..depth).zip(&areas) {
+            let entry = EntryIndex(index);
+            self.push(command::register(self.queue.id, areas, user_data(entry)));
+            self.records[usize::from(index)].lent = true;
+            self.lent += 1;
+        }
+        self.arm_bell();
+        // The kernel has read `areas` when this returns.
+        self.enter(0)?;
+        self.collect(arrivals);
+        let refusal = arrivals.iter().find_map(|arrival| arrival.ended);
+        arrivals.retain(|arrival| arrival.ended.is_none());
+        match refusal {
+            Some(errno) if self.lent == 0 && arrivals.is_empty() => Err(errno),
+            _ => Ok(self.lent + arrivals.len()),
+        }
+    }
+
+    /// Makes the kernel stop holding requests back for this connection's queues: an entry that it must refuse.
+    pub fn refuse(&mut self, device: BorrowedFd<'_>) {
+        let areas = self.queue.memory.areas(EntryIndex(0));
+        // Here the table of files may be what failed.
+        let entry = command::register_impossible(device, &areas, USER_DATA_NOBODY);
+        self.push(entry);
+        if let Err(error) = self.enter(0) {
+            tracing::error!(%error, "the kernel could not be told that io_uring will not be used; requests will hang");
+        }
+    }
+
+    /// Entries lent to the kernel.
+    pub fn lent(&self) -> usize {
+        self.lent
+    }
+
+    /// Notes what the kernel put into an entry: `commit_id` of the request and the bytes of its payload.
+    pub fn note_request(&mut self, entry: EntryIndex, commit_id: u64, payload_bytes: usize) {
+        self.records[usize::from(entry.0)].commit_id = commit_id;
+        self.note_touched(entry, payload_bytes);
+    }
+
+    /// Writes the answers that this thread gave itself into their entries and queues the submissions, except that of
+    /// `except`, whose handler is still running.
+    pub fn commit_own(&mut self, except: Option<EntryIndex>) {
+        let mut own = std::mem::take(&mut self.own);
+        Queue::take_own_answers(&mut own);
+        for outgoing in own.drain(..) {
+            if Some(outgoing.entry) == except {
+                self.queue.inbox.leave([outgoing]);
+            } else {
+                self.commit(outgoing);
+            }
+        }
+        self.own = own;
+    }
+
+    /// Writes an answer into its entry and queues the submission that lends it to the kernel again.
+    pub fn commit(&mut self, outgoing: Outgoing) {
+        let Outgoing { entry, unique, content } = outgoing;
+        let queue = Arc::clone(&self.queue);
+        let payload = queue.memory.payload(entry);
+        let (error, bytes) = match &content {
+            Content::Short(answer) => match answer.get() {
+                Ok(data) => (0, self.put(payload, data)),
+                Err(errno) => (-errno.number(), 0),
+            },
+            Content::InPlace(bytes) => (0, *bytes),
+            Content::Copied(data) => (0, self.put(payload, data)),
+            Content::Buffer(buffer, bytes) => (0, self.put(payload, &buffer.as_slice()[..*bytes])),
+        };
+        self.note_touched(entry, bytes.max(queue.lent_bytes(entry)));
+        self.put_header(queue.memory.header(entry), unique, error, bytes);
+        let record = &mut self.records[usize::from(entry.0)];
+        assert!(!record.lent, "entry {} is answered twice", entry.0);
+        record.lent = true;
+        let commit_id = record.commit_id;
+        self.lent += 1;
+        self.push(command::commit_and_fetch(queue.id, commit_id, user_data(entry)));
+    }
+
+    fn put(&self, payload: NonNull<u8>, data: &[u8]) -> usize {
+        assert!(
+            data.len() <= self.queue.memory.payload_bytes(),
+            "answers were measured when they were given"
+        );
+        // SAFETY: the payload has room; its entry was answered and its handler has returned, so it is this thread's now.
+        unsafe { payload.copy_from_nonoverlapping(NonNull::from(data).cast(), data.len()) };
+        data.len()
+    }
+
+    fn put_header(&self, header: NonNull<UringReqHeader>, unique: u64, error: i32, bytes: usize) {
+        let out = OutHeader { len: (size_of::<OutHeader>() + bytes) as u32, error, unique };
+        let header = header.as_ptr();
+        // SAFETY: the header area belongs to this thread, as the payload does in `put`.
+        unsafe {
+            (&raw mut (*header).in_out).cast::<OutHeader>().write_unaligned(out);
+            (*header).ring_ent_in_out.payload_sz = bytes as u32;
+        }
+    }
+
+    fn note_touched(&mut self, entry: EntryIndex, bytes: usize) {
+        let record = &mut self.records[usize::from(entry.0)];
+        if bytes > record.touched {
+            self.resident_bytes += bytes - record.touched;
+            record.touched = bytes;
+        }
+    }
+
+    /// Gives pages of lent entries back while more than the bound are in use. Before the thread sleeps, not in a hurry.
+    pub fn trim(&mut self) {
+        if self.resident_bytes <= self.resident_bytes_max {
+            return;
+        }
+        for (index, record) in (0..).zip(&mut self.records) {
+            if record.lent && record.touched > crate::memory::PAGE_BYTES {
+                self.queue.memory.release_pages(EntryIndex(index));
+                self.resident_bytes -= record.touched;
+                record.touched = 0;
+            }
+        }
+    }
+
+    /// Submits what is queued and waits until `want` completions are there.
+    pub fn enter(&mut self, want: usize) -> io::Result<()> {
+        if !self.bell_armed && want > 0 {
+            self.arm_bell();
+        }
+        loop {
+            match self.uring.submit_and_wait(want) {
+                Ok(_) => return Ok(()),
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EINTR) => {}
+                    // Short of memory for a moment, or completions must be taken first.
+                    Some(libc::EAGAIN | libc::EBUSY) => return Ok(()),
+                    _ => return Err(error),
+                },
+            }
+        }
+    }
+
+    /// Takes the completions that are there; `arrivals` is added to.
+    pub fn collect(&mut self, arrivals: &mut Vec<Arrival>) {
+        for completion in self.uring.completion() {
+            match completion.user_data() {
+                USER_DATA_BELL => {
+                    self.bell_armed &= cqueue::more(completion.flags());
+                    continue;
+                }
+                USER_DATA_NOBODY => continue,
+                _ => {}
+            }
+            let entry = EntryIndex(completion.user_data() as u16);
+            let record = &mut self.records[usize::from(entry.0)];
+            assert!(record.lent, "entry {} came back twice", entry.0);
+            record.lent = false;
+            self.lent -= 1;
+            let result = completion.result();
+            let ended = (result < 0).then(|| Errno::from_number(-result));
+            arrivals.push(Arrival { entry, ended });
+        }
+    }
+
+    /// Completions that have not been taken.
+    pub fn has_completions(&mut self) -> bool {
+        !self.uring.completion().is_empty()
+    }
+
+    fn arm_bell(&mut self) {
+        // Edge-triggered as all polls that stay: the eventfd need never be read.
+        let entry = opcode::PollAdd::new(FILE_BELL, libc::POLLIN as u32).multi(true).build();
+        self.push(squeue::Entry128::from(entry).user_data(USER_DATA_BELL));
+        self.bell_armed = true;
+    }
+
+    fn push(&mut self, entry: squeue::Entry128) {
+        // SAFETY: commands name memory of `queue.memory`, which outlives the ring; registrations also name `areas`, which
+        // lives until they are submitted.
+        let pushed = unsafe { self.uring.submission().push(&entry) };
+        pushed.expect("there is room for one submission of every entry and the bell");
+    }
+}
+
+fn user_data(entry: EntryIndex) -> u64 {
+    u64::from(entry.0)
+}

@@ -1,0 +1,151 @@
+//! The thread of a queue: takes what the kernel put into entries, hands it to the filesystem, submits what was answered.
+//!
+//! One system call per round submits all answers of the round before and waits for more. While a handler runs the queue
+//! stands still, so handlers must not wait for long; one that announces that it will ([`Source::begin_wait`]) at least
+//! does not hold back the answers that other requests of its round already got.
+
+use super::inbox::{Ending, Look, Outgoing};
+use super::memory::EntryIndex;
+use super::queue::Queue;
+use super::ring::{Arrival, Ring};
+use crate::abi::InHeader;
+use crate::errno::Errno;
+use crate::reply::slot::{ReplySink, ReplySlot, Ticket};
+use crate::transport::{Handler, RawRequest, Source, TransportKind};
+use std::cell::RefCell;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// What a queue's thread works with. It stays on that thread.
+pub(super) struct Runner {
+    queue: Arc<Queue>,
+    /// `queue`, as slots hold it.
+    sink: Arc<dyn ReplySink>,
+    /// All queues of the connection, to tell them of its end.
+    all: Arc<[Arc<Queue>]>,
+    handler: Arc<dyn Handler>,
+    /// Not borrowed while a handler runs.
+    ring: RefCell<Ring>,
+}
+
+impl Runner {
+    pub fn new(queue: Arc<Queue>, all: Arc<[Arc<Queue>]>, handler: Arc<dyn Handler>, ring: Ring) -> Runner {
+        Runner {
+            sink: Arc::clone(&queue) as Arc<dyn ReplySink>,
+            queue,
+            all,
+            handler,
+            ring: RefCell::new(ring),
+        }
+    }
+
+    /// Serves requests until the connection has ended. `arrivals`: those that are there already.
+    ///
+    /// Errors: why the queue cannot be served any longer.
+    pub fn run(&self, mut arrivals: Vec<Arrival>) -> io::Result<()> {
+        let mut incoming: Vec<Outgoing> = Vec::new();
+        loop {
+            let behind = (0..arrivals.len()).rev();
+            for (arrival, behind) in arrivals.drain(..).zip(behind) {
+                match arrival.ended {
+                    None => self.deliver(arrival.entry, behind),
+                    Some(errno) => self.entry_ended(errno)?,
+                }
+            }
+            let mut ring = self.ring.borrow_mut();
+            let ending = self.queue.inbox.take(&mut incoming);
+            ring.commit_own(None);
+            for outgoing in incoming.drain(..) {
+                ring.commit(outgoing);
+            }
+            match ending {
+                Ending::Abandoned => return Ok(()),
+                Ending::Ended if ring.lent() == 0 => return Ok(()),
+                Ending::Ended | Ending::No => {}
+            }
+            if self.queue.inbox.look_before_sleep(ending) == Look::MaySleep {
+                ring.trim();
+                ring.enter(1)?;
+                ring.collect(&mut arrivals);
+            }
+        }
+    }
+
+    /// The kernel has retired an entry.
+    fn entry_ended(&self, errno: Errno) -> io::Result<()> {
+        match errno.number() {
+            libc::ENOTCONN | libc::ECONNABORTED | libc::ENODEV => {
+                // Queues whose entries are all with the filesystem hear of it only from here.
+                for queue in &*self.all {
+                    queue.inbox.end(Ending::Ended);
+                }
+                Ok(())
+            }
+            // The kernel was tearing the entry down while it was answered.
+            libc::ENOENT => Ok(()),
+            _ => Err(errno.into()),
+        }
+    }
+
+    /// Hands the request in `entry` to the filesystem.
+    fn deliver(&self, entry: EntryIndex, behind: usize) {
+        let area = self.queue.memory.header(entry).as_ptr();
+        // SAFETY: the kernel completed the entry, so its memory is this thread's until the request is answered; the header
+        // area is a valid `UringReqHeader` for any bytes, and begins with an `InHeader`.
+        let (header, state) = unsafe { (area.cast::<InHeader>().read_unaligned(), (*area).ring_ent_in_out) };
+        let payload_bytes = state.payload_sz as usize;
+        assert!(
+            payload_bytes <= self.queue.memory.payload_bytes(),
+            "the kernel keeps to the size of a payload"
+        );
+        self.ring.borrow_mut().note_request(entry, state.commit_id, payload_bytes);
+        self.queue.hand_over(entry, payload_bytes == 0);
+
+        let payload = self.queue.memory.payload(entry).as_ptr();
+        // SAFETY: as above; neither the area nor a payload that is not empty is written before this handler has returned
+        // (`Queue::hand_over`, `Ring::commit_own`).
+        let (op, payload): (&[u8], &[u8]) = unsafe {
+            let op = &raw const (*area).op_in;
+            (&*op, std::slice::from_raw_parts(payload, payload_bytes))
+        };
+        let ticket = Ticket { unique: header.unique, entry: u32::from(entry.0) };
+        let slot = ReplySlot::new(Arc::clone(&self.sink), ticket, header.opcode);
+        let here = Here { runner: self, current: entry, behind };
+        let request = RawRequest { header: &header, op, payload };
+        let handled = catch_unwind(AssertUnwindSafe(|| self.handler.handle(&here, request, slot)));
+        if handled.is_err() {
+            // The slot was dropped on the way, and with that answered.
+            tracing::error!(opcode = %header.opcode, unique = header.unique, "the filesystem panicked in a request");
+        }
+    }
+}
+
+/// What a handler can ask about the queue while it runs.
+struct Here<'a> {
+    runner: &'a Runner,
+    /// The request's entry, which must stay as it is.
+    current: EntryIndex,
+    /// Requests of the same round that have not been handed over.
+    behind: usize,
+}
+
+impl Source for Here<'_> {
+    fn transport(&self) -> TransportKind {
+        TransportKind::Uring
+    }
+
+    fn others_wait(&self) -> bool {
+        self.behind > 0 || self.runner.ring.borrow_mut().has_completions()
+    }
+
+    /// Nobody can take this thread's place: the kernel delivers to the thread that lent it the entries.
+    fn begin_wait(&self) -> bool {
+        let mut ring = self.runner.ring.borrow_mut();
+        ring.commit_own(Some(self.current));
+        if let Err(error) = ring.enter(0) {
+            tracing::debug!(%error, "answers could not be submitted early");
+        }
+        false
+    }
+}
