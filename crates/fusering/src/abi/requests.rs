@@ -3,8 +3,8 @@
 //! Field names are the kernel's (`include/uapi/linux/fuse.h`); all integers have the machine's byte order.
 
 use super::flags::{
-    FsyncFlags, GetattrFlags, IoctlFlags, LkFlags, OpenInFlags, PollFlags, ReadFlags, ReleaseFlags, SetattrValid,
-    SetxattrFlags, WriteFlags,
+    FsyncFlags, GetattrFlags, IoctlFlags, LkFlags, OpenInFlags, PollFlags, ReadFlags, ReleaseFlags,
+    SetattrValid, SetxattrFlags, WriteFlags,
 };
 use super::opcode::Opcode;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};

@@ -33,16 +33,6 @@ pub(crate) enum Answer<'a> {
     Unwanted,
 }
 
-impl Answer<'_> {
-    /// Bytes after the header.
-    pub(crate) fn data_bytes(&self) -> usize {
-        match self {
-            Answer::Data(parts) => parts.iter().map(|part| part.len()).sum(),
-            Answer::Error(_) | Answer::Unwanted => 0,
-        }
-    }
-}
-
 /// A short answer kept by value, for batches.
 #[derive(Clone, Copy)]
 pub(crate) struct ShortAnswer {
@@ -112,10 +102,6 @@ impl ReplySlot {
 
     pub(crate) fn unique(&self) -> u64 {
         self.ticket.unique
-    }
-
-    pub(crate) fn opcode(&self) -> Opcode {
-        self.opcode
     }
 
     fn take(&mut self) -> (Arc<dyn ReplySink>, Ticket) {

@@ -49,9 +49,18 @@ impl Connection {
 
     /// Looks without blocking.
     pub(crate) fn state(&self) -> ConnectionState {
+        self.poll(0)
+    }
+
+    /// Waits until a request can be read or the connection has ended.
+    pub(crate) fn wait_readable(&self) {
+        self.poll(-1);
+    }
+
+    fn poll(&self, timeout_ms: i32) -> ConnectionState {
         let mut poll = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: `poll` is one valid pollfd; a timeout of 0 does not block.
-        let ready = unsafe { libc::poll(&mut poll, 1, 0) };
+        // SAFETY: `poll` is one valid pollfd.
+        let ready = unsafe { libc::poll(&raw mut poll, 1, timeout_ms) };
         if ready <= 0 {
             ConnectionState::Quiet
         } else if poll.revents & (libc::POLLERR | libc::POLLHUP | libc::POLLNVAL) != 0 {

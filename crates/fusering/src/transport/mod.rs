@@ -10,9 +10,10 @@
 
 pub(crate) mod connection;
 pub(crate) mod dev;
+mod readers;
 pub(crate) mod uring;
 
-use crate::abi::InHeader;
+use crate::abi::{InHeader, Opcode};
 use crate::reply::slot::ReplySlot;
 use std::fmt;
 use std::io;
@@ -30,6 +31,9 @@ pub(crate) struct RawRequest<'a> {
 /// Takes requests. Called on a transport's threads; returns when the request was answered or its slot is kept.
 pub(crate) trait Handler: Send + Sync {
     fn handle(&self, source: &dyn Source, request: RawRequest<'_>, slot: ReplySlot);
+
+    /// Where the operation's header ends and the payload begins in a message that has both in one piece.
+    fn header_bytes(&self, opcode: Opcode) -> Option<usize>;
 }
 
 /// What the thread that delivers a request can tell about its queue. Used while a handler runs.
