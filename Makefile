@@ -13,7 +13,10 @@ NAMES = mkfs.syncline fsck.syncline mount.syncline mount.fuse.syncline
 SEED ?= 1
 MINUTES ?= 20
 
-.PHONY: help build test test-full crash workloads bench check fmt lint tidy demo man install uninstall clean
+# Of make threads: schedules of each scenario and scheduler.
+SCHEDULES ?= 20000
+
+.PHONY: help build test test-full crash threads workloads bench check fmt lint tidy demo man install uninstall clean
 
 help:
 	@echo "make build      the syncline command, optimised"
@@ -23,6 +26,7 @@ help:
 	@echo "make workloads  other programs' workloads on a mount, in minutes (as root)"
 	@echo "make bench      what a sync costs here, beside ext4, xfs and btrfs (as root)"
 	@echo "make crash      the crash laboratory (SEED=1, MINUTES=20; docs/testing.md)"
+	@echo "make threads    the store's threads in many orders (SEED=1, SCHEDULES=20000; docs/testing.md)"
 	@echo "make check      format, lints, tidy and tests: run it before you send a change"
 	@echo "make man        manual pages and shell completions in dist/"
 	@echo "make install    the command, its mkfs/fsck/mount names, manual pages (PREFIX, SBINDIR, DESTDIR)"
@@ -51,6 +55,9 @@ bench: build
 
 crash:
 	$(CARGO) run --release --locked -p syncline-sim -- all --seed $(SEED) --minutes $(MINUTES)
+
+threads:
+	SEED=$(SEED) SCHEDULES=$(SCHEDULES) $(CARGO) test --release --locked -p syncline-threads -- --nocapture
 
 check: fmt lint tidy test
 
