@@ -9,7 +9,7 @@ use crate::lab::{Depth, Start, Tally, examine, examine_reliable, guarded};
 use crate::operation::{Op, from_text, to_text};
 use crate::random::derive;
 use crate::shrink::shrink;
-use crate::{ace, controls, errors, workload};
+use crate::{ace, controls, errors, watchdog, workload};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -71,7 +71,7 @@ fn run(name: &'static str, plan: Plan, count: Option<u64>, body: &(dyn Fn(u64) -
     Outcome { name, tally, elapsed: began.elapsed(), of: count, done: done.into_inner() }
 }
 
-fn replay_command(start: &str, seed: u64, rest: &str, ops: &[Op]) -> String {
+pub(crate) fn replay_command(start: &str, seed: u64, rest: &str, ops: &[Op]) -> String {
     format!(
         "cargo run --release -p syncline-sim -- replay --start {start} --seed {seed}{rest} '{}'",
         to_text(ops)
@@ -96,6 +96,7 @@ fn shrunk(start: &Start, ops: &[Op], seed: u64, depth: Depth) -> Vec<Op> {
 }
 
 fn examined(start: &Start, ops: &[Op], seed: u64, depth: Depth) -> Tally {
+    watchdog::replayed_by(replay_command("ace", seed, "", ops));
     let tally = examine(start, ops, seed, depth);
     if tally.violations.is_empty() {
         return tally;
@@ -181,8 +182,9 @@ pub fn device_errors(plan: Plan, every: u64) -> Outcome {
     let all: Vec<_> = all.into_iter().step_by(every as usize).collect();
     run("device errors", plan, Some(all.len() as u64), &|number| {
         let (ops, when, failure) = &all[number as usize];
-        let tally = errors::inject(&start, ops, plan.seed, *when, *failure);
         let rest = format!(" --fail {}", failure_text(*when, *failure));
+        watchdog::replayed_by(replay_command("ace", plan.seed, &rest, ops));
+        let tally = errors::inject(&start, ops, plan.seed, *when, *failure);
         with_replay(tally, || replay_command("ace", plan.seed, &rest, ops))
     })
 }
@@ -202,6 +204,7 @@ pub fn full_volumes(plan: Plan, every: u64) -> Outcome {
         let ops = ace::workload(&[step]);
         let seed = derive(plan.seed, 3 << 32 | number);
         let name = format!("full:{}", FREE_BLOCKS[index]);
+        watchdog::replayed_by(replay_command(&name, seed, "", &ops));
         let tally = errors::on_full_volume(start, &ops, seed, depth);
         with_replay(tally, || replay_command(&name, seed, "", &ops))
     })

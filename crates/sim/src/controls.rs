@@ -96,6 +96,17 @@ fn is_caught(run: &Recorded, seed: u64, lie: Lie) -> bool {
     !tally.violations.is_empty()
 }
 
+/// Syncs that were acknowledged before the last record was written: that record says so, and no damage to others can hide it.
+fn confirmed(trace: &Trace) -> usize {
+    let is_record = |event: &Event| matches!(event, Event::Submitted(id) if purpose(trace.writes[*id].at) == Purpose::Journal);
+    let last = trace.events.iter().rposition(is_record).unwrap_or(0);
+    let acknowledged = trace.events[..last].iter().filter_map(|event| match event {
+        Event::Acknowledged(count) => Some(*count),
+        _ => None,
+    });
+    acknowledged.max().unwrap_or(0)
+}
+
 /// Flips a bit in each block that the workload leaves on the device. Counts of flips that were told (the volume or a file
 /// cannot be read) and of those that made no difference are returned besides the violations.
 pub fn rot(start: &Start, ops: &[Op], seed: u64) -> (Tally, u64, u64) {
@@ -103,6 +114,7 @@ pub fn rot(start: &Start, ops: &[Op], seed: u64) -> (Tally, u64, u64) {
     let tally = guarded(|tally| {
         tally.workloads += 1;
         let Some(run) = record(start, ops, seed, usize::MAX, tally) else { return };
+        let confirmed = confirmed(&run.trace);
         let mut disk = run.base.clone();
         for write in &run.trace.writes {
             for (block, page) in (write.at..).zip(&write.pages) {
@@ -115,8 +127,8 @@ pub fn rot(start: &Start, ops: &[Op], seed: u64) -> (Tally, u64, u64) {
             tally.states += 1;
             match recover(&SimDevice::new(rotten, seed), derive(seed, 6)) {
                 Err(_) => told += 1,
-                // Damage to the last records looks like a crash (C9), so no sync counts.
-                Ok(view) => match run.model.judge(&view, 0) {
+                // Damage to the last record looks like a crash (C9): what was acknowledged before it counts.
+                Ok(view) => match run.model.judge(&view, confirmed) {
                     Ok(()) => harmless += 1,
                     Err(violation) => tally.violation(format!("C7: rot in block {block}: {violation:?}")),
                 },

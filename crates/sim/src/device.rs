@@ -21,10 +21,14 @@
 //! Locks: one mutex; the engine never calls back.
 
 use crate::random::Random;
+use crate::watchdog;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 use syncline_device::{Buffer, Device, DeviceCounters, DeviceError, Operation, Ticket};
+use syncline_format::layout::JOURNAL_START;
+use syncline_format::superblock::{SUPERBLOCK_SLOTS, Superblock};
 use syncline_format::{BLOCK_BYTES, BlockNo};
 
 /// Unit of tearing.
@@ -132,9 +136,15 @@ struct State {
     failed: bool,
 }
 
+/// Called between the device's operations, on the thread of whoever calls the device.
+type Between = Box<dyn FnMut() + Send>;
+
 /// A device in memory that records and fails.
 pub struct SimDevice {
     blocks: u64,
+    /// Blocks of the journal: its writes are submitted under the journal's lock, so nobody is called there.
+    journal: Range<u64>,
+    between: Mutex<Option<Between>>,
     state: Mutex<State>,
 }
 
@@ -153,7 +163,22 @@ impl SimDevice {
             failed: false,
             disk,
         };
-        Arc::new(SimDevice { blocks: state.disk.blocks(), state: Mutex::new(state) })
+        watchdog::progress();
+        let journal = JOURNAL_START.0..journal_end(&state.disk);
+        let between = Mutex::new(None);
+        Arc::new(SimDevice { blocks: state.disk.blocks(), journal, between, state: Mutex::new(state) })
+    }
+
+    /// Calls `act` before each write that is not the journal's and before each flush, until it is replaced. `act` may use
+    /// the device; it is not called for what it does itself.
+    pub fn between(&self, act: Option<Between>) {
+        *self.between.lock() = act;
+    }
+
+    fn call_between(&self) {
+        let Some(mut act) = self.between.lock().take() else { return };
+        act();
+        self.between.lock().get_or_insert(act);
     }
 
     /// Arms a failure; operations are counted from now on.
@@ -197,6 +222,15 @@ impl SimDevice {
         state.cache.iter().for_each(|(block, page)| disk.put(*block, Arc::clone(page)));
         disk
     }
+}
+
+/// The block behind the journal, if a volume is there.
+fn journal_end(disk: &Disk) -> u64 {
+    let superblocks = SUPERBLOCK_SLOTS.iter().filter_map(|block| {
+        let page = disk.get(block.0)?;
+        Superblock::decode(&page[..], *block, disk.blocks()).ok()
+    });
+    superblocks.map(|superblock| superblock.layout.groups_start.0).next().unwrap_or(JOURNAL_START.0)
 }
 
 impl State {
@@ -287,6 +321,9 @@ impl Device for SimDevice {
     }
 
     fn submit_write(&self, at: BlockNo, data: Vec<Arc<Buffer>>) -> Ticket {
+        if !self.journal.contains(&at.0) {
+            self.call_between();
+        }
         let mut state = self.state.lock();
         let result = state.count(Operation::Write, at);
         let chunks = data.iter().flat_map(|buffer| buffer.chunks(BLOCK_BYTES));
@@ -309,6 +346,7 @@ impl Device for SimDevice {
     }
 
     fn submit_flush(&self) -> Ticket {
+        self.call_between();
         let mut state = self.state.lock();
         let result = state.count(Operation::Flush, BlockNo(0));
         let id = state.trace.flushes;

@@ -6,6 +6,7 @@
 use crate::operation::{AllocateKind, Op, WriteKind, pattern};
 use crate::oracle::{Kind, Model, Node, PAGE, View};
 use crate::random::mix;
+use crate::watchdog;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -20,6 +21,8 @@ const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
 const EROFS: i32 = 30;
 const NANOSECONDS: i64 = 1_000_000_000;
+/// After so many milliseconds everything is older than the commit interval (C9).
+const AGED_MS: u64 = 2000;
 /// Rounds of background work that one `maintain` operation does at most.
 const MAINTAIN_ROUNDS: usize = 16;
 
@@ -94,6 +97,7 @@ pub struct Unexpected {
 
 /// Carries out one operation on volume and model.
 pub fn step(fs: &Fs, clock: &SimClock, model: &mut Model, op: &Op) -> Result<Told, Unexpected> {
+    watchdog::progress();
     let done = carry_out(fs, clock, op);
     let unexpected = |got, want| Unexpected { op: op.clone(), got, want };
     match done {
@@ -121,6 +125,10 @@ pub fn step(fs: &Fs, clock: &SimClock, model: &mut Model, op: &Op) -> Result<Tol
                     model.sync(Some(ino));
                 }
                 Op::Sync => drop(model.sync(None)),
+                // C9: what is older than the commit interval is durable, unless the volume has stopped.
+                Op::Maintain { milliseconds } if *milliseconds >= AGED_MS && fs.failure().is_none() => {
+                    model.sync(None);
+                }
                 _ => {}
             }
             Ok(Told::Done)

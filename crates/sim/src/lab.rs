@@ -6,6 +6,7 @@ use crate::driver::{self, SimClock, Told};
 use crate::operation::Op;
 use crate::oracle::{Model, View, difference};
 use crate::random::{Random, derive};
+use crate::watchdog::Watch;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -201,6 +202,7 @@ pub fn examine_reliable(start: &Start, ops: &[Op], reliable: usize, seed: u64, d
 /// Runs `body`; a panic in it is a violation.
 pub fn guarded(body: impl FnOnce(&mut Tally)) -> Tally {
     let mut tally = Tally::default();
+    let _watch = Watch::begin();
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| body(&mut tally))) {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));

@@ -5,22 +5,32 @@
 //! - `operation`, `oracle`, `history`: workloads, and what the contract allows after them, without any product crate;
 //! - `driver`, `lab`: runs operations on engine and model, and judges the crash states of a run;
 //! - `ace`, `workload`, `errors`, `controls`: which workloads, device errors and planted faults;
+//! - `between`, `killed`, `leaks`, `mkfs`, `polled`, `volatile`: workloads that need something of their own around them;
+//! - `faults`: mistakes of the engine that the laboratory has to find; `watchdog`: what hangs is found as well;
 //! - `shrink`, `campaign`: smallest failing workload, many workloads on all cores.
 //!
 //! Nothing that ships depends on it. Everything is determined by a seed.
 #![forbid(unsafe_code)]
 
 pub mod ace;
+pub mod between;
 pub mod campaign;
 pub mod controls;
 pub mod crash;
 pub mod device;
 pub mod driver;
 pub mod errors;
+pub mod faults;
 pub mod history;
+pub mod killed;
 pub mod lab;
+pub mod leaks;
+pub mod mkfs;
 pub mod operation;
 pub mod oracle;
+pub mod polled;
 pub mod random;
 pub mod shrink;
+pub mod volatile;
+pub mod watchdog;
 pub mod workload;

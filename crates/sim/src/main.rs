@@ -5,7 +5,17 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use syncline_sim::campaign::{self, Outcome, Plan};
 use syncline_sim::controls::{Fault, Score};
+use syncline_sim::faults::hunt::hunt;
+use syncline_sim::faults::report::{self, Report, Verdict};
 use syncline_sim::operation::from_text;
+use syncline_sim::watchdog;
+
+/// Processor time of the hunt for one planted fault.
+const FAULT_TIME_MAX: Duration = Duration::from_secs(40);
+/// A run of `all` that is shorter plants no faults: the copy of the engine has to be built.
+const FAULTS_MINUTES_MIN: f64 = 10.0;
+/// Part of the time that is left in which hunts are begun.
+const FAULTS_SHARE: f64 = 0.5;
 
 const USAGE: &str = "usage: syncline-sim COMMAND [--seed N] [--minutes N] [--threads N] [--check-all]
 
@@ -14,6 +24,8 @@ commands:
   random    long random workloads
   errors    device errors at every operation, full volumes
   controls  planted faults, which have to be caught, and rot
+  faults [NAME]  mistakes planted into a copy of the engine, which have to be caught (all, or those whose names begin so)
+  hunt      all parts in turn until something is found: what is run with each planted fault
   all       everything, within the minutes
   replay [--start ace|full:N|random:SEED:ROUND] [--fail ...] OPERATIONS";
 
@@ -26,6 +38,8 @@ struct Arguments {
     start: String,
     fail: Option<String>,
     operations: Option<String>,
+    /// Seconds without progress that are a hang.
+    patience: Option<f64>,
 }
 
 fn arguments() -> Option<Arguments> {
@@ -40,12 +54,14 @@ fn arguments() -> Option<Arguments> {
         start: "ace".to_owned(),
         fail: None,
         operations: None,
+        patience: None,
     };
     while let Some(word) = words.next() {
         match word.as_str() {
             "--seed" => arguments.seed = words.next()?.parse().ok()?,
             "--minutes" => arguments.minutes = words.next()?.parse().ok()?,
             "--threads" => arguments.threads = words.next()?.parse().ok()?,
+            "--patience" => arguments.patience = Some(words.next()?.parse().ok()?),
             "--check-all" => arguments.check_all = true,
             "--start" => arguments.start = words.next()?,
             "--fail" => arguments.fail = Some(words.next()?),
@@ -63,6 +79,9 @@ fn main() -> ExitCode {
     };
     // A panic of the engine is a finding and is printed as one.
     std::panic::set_hook(Box::new(|_| {}));
+    if let Some(patience) = arguments.patience {
+        watchdog::set_patience(Duration::from_secs_f64(patience));
+    }
     let began = Instant::now();
     let end = began + Duration::from_secs_f64(arguments.minutes * 60.0);
     let plan = |share: f64| Plan {
@@ -73,6 +92,7 @@ fn main() -> ExitCode {
     };
     let check_all = arguments.check_all;
     let mut good = true;
+    let mut planted = None;
     let mut outcomes = Vec::new();
     let mut keep = |outcome: Outcome| {
         print(&outcome);
@@ -93,19 +113,32 @@ fn main() -> ExitCode {
         "all" => {
             keep(campaign::seq1(plan(1.0)));
             good &= controls(plan(0.1), &mut keep);
+            if arguments.minutes >= FAULTS_MINUTES_MIN {
+                planted = faults(&arguments, Some(Instant::now() + plan(FAULTS_SHARE).time));
+                good &= planted.as_ref().is_some_and(Report::is_good);
+            } else {
+                println!(
+                    "faults         not planted: that takes a run of at least {FAULTS_MINUTES_MIN} minutes"
+                );
+            }
             keep(campaign::device_errors(plan(0.1), 1));
             keep(campaign::full_volumes(plan(0.2), 1));
             keep(campaign::seq2(plan(0.7), check_all));
             keep(campaign::seq3(plan(0.2)));
             keep(campaign::random(plan(1.0)));
         }
+        "faults" => {
+            let good = faults(&arguments, None).is_some_and(|report| report.is_good());
+            return if good { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+        }
+        "hunt" => return hunted(arguments.seed, plan(1.0).time),
         "replay" => return replay(&arguments),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);
         }
     }
-    good &= summary(&outcomes, began.elapsed(), &arguments);
+    good &= summary(&outcomes, planted.as_ref(), began.elapsed(), &arguments);
     if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
@@ -195,15 +228,22 @@ fn name(fault: Fault) -> String {
     }
 }
 
-fn summary(outcomes: &[Outcome], elapsed: Duration, arguments: &Arguments) -> bool {
+fn summary(outcomes: &[Outcome], planted: Option<&Report>, elapsed: Duration, arguments: &Arguments) -> bool {
     let sum = |of: fn(&Outcome) -> u64| outcomes.iter().map(of).sum::<u64>();
     let states = sum(|outcome| outcome.tally.states);
     let violations = sum(|outcome| outcome.tally.violations.len() as u64);
+    let faults = planted.map_or_else(
+        || "no faults planted".to_owned(),
+        |report| format!("{} of {} planted faults caught", report.caught(), report.faults.len()),
+    );
+    // The hunt for planted faults has states of its own.
+    let searched =
+        elapsed.saturating_sub(planted.map_or(Duration::ZERO, |report| report.build + report.hunts));
     println!(
-        "total: {} workloads, {states} crash states recovered, {violations} violations, {:.0} states/s on {} threads, {:.0} s, \
-         seed {}",
+        "total: {} workloads, {states} crash states recovered, {violations} violations, {faults}, {:.0} states/s on {} threads, \
+         {:.0} s, seed {}",
         sum(|outcome| outcome.tally.workloads),
-        states as f64 / elapsed.as_secs_f64(),
+        states as f64 / searched.as_secs_f64(),
         arguments.threads,
         elapsed.as_secs_f64(),
         arguments.seed,
@@ -212,4 +252,73 @@ fn summary(outcomes: &[Outcome], elapsed: Duration, arguments: &Arguments) -> bo
     let words: Vec<String> = operations.iter().map(|(name, count)| format!("{name} {count}")).collect();
     println!("operations: {}", words.join(", "));
     violations == 0
+}
+
+/// What is run with each planted fault; its last line tells the verdict.
+fn hunted(seed: u64, time: Duration) -> ExitCode {
+    let found = hunt(seed, time);
+    match found.caught {
+        Some(catch) => {
+            println!("caught\t{}\t{}\t{}", catch.part, found.states, catch.what.replace('\n', " "));
+            ExitCode::FAILURE
+        }
+        None => {
+            println!("clean\t{}\t{}", found.states, if found.cut_short { "cut short" } else { "ended" });
+            ExitCode::SUCCESS
+        }
+    }
+}
+
+/// Hunts the planted faults; `None` if they could not be planted.
+fn faults(arguments: &Arguments, end: Option<Instant>) -> Option<Report> {
+    let plan = report::Plan {
+        seed: arguments.seed,
+        threads: arguments.threads,
+        time: FAULT_TIME_MAX,
+        end,
+        only: arguments.operations.iter().cloned().collect(),
+    };
+    let told = |name: &str, rule: &str, verdict: &Verdict| {
+        let text = match verdict {
+            Verdict::Caught { part, states, what } => {
+                format!("caught by {part} after {states} states: {}", shortened(what))
+            }
+            Verdict::Hang { what } => format!("caught by watchdog: {}", shortened(what)),
+            Verdict::Died { what } => format!("caught, the process died: {}", shortened(what)),
+            Verdict::Clean { states, cut_short } => {
+                let end = if *cut_short { "when time was up" } else { "at the end" };
+                let verdict = if name.starts_with('(') { "clean" } else { "NOT CAUGHT" };
+                format!("{verdict} {end}, {states} states")
+            }
+        };
+        println!("  {name:30} {rule:7} {text}");
+    };
+    match report::run(&plan, &told) {
+        Ok(report) => {
+            println!(
+                "faults         {} of {} planted faults caught, the engine without them {}; built in {:.0} s, hunted in {:.0} s",
+                report.caught(),
+                report.faults.len(),
+                if matches!(report.unchanged, Verdict::Clean { .. }) { "is clean" } else { "IS NOT CLEAN" },
+                report.build.as_secs_f64(),
+                report.hunts.as_secs_f64(),
+            );
+            if report.not_hunted > 0 {
+                println!("{:14} {} faults were not hunted: time was up", "", report.not_hunted);
+            }
+            Some(report)
+        }
+        Err(what) => {
+            println!("faults         {what}");
+            None
+        }
+    }
+}
+
+/// The beginning of a text that may be long.
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(140) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
+    }
 }

@@ -4,11 +4,13 @@
 //! A run has rounds: each starts from a state that a crash of the round before left, so that records of several
 //! sessions lie in the journal.
 
+use crate::campaign::replay_command;
 use crate::crash::{Effort, Lie};
 use crate::lab::{Depth, Start, Tally, guarded, judge_states, prepare, record};
 use crate::operation::{AllocateKind, Op, WriteKind};
 use crate::oracle::{Model, PAGE};
 use crate::random::{Random, derive};
+use crate::watchdog;
 
 /// Rounds of a run.
 pub const ROUNDS: u64 = 3;
@@ -45,7 +47,9 @@ pub fn run(seed: u64) -> Tally {
 
 fn run_round(start: &Start, seed: u64, round: u64) -> (Tally, Option<Start>) {
     let ops = operations(start, seed, round);
+    let name = format!("random:{seed}:{round}");
     let seed = derive(seed, 30 + round);
+    watchdog::replayed_by(replay_command(&name, seed, "", &ops));
     let mut next = None;
     let tally = guarded(|tally| {
         tally.workloads += 1;

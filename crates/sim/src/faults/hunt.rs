@@ -1,0 +1,176 @@
+//! The hunt: all parts of the laboratory in turn, until something is found.
+//!
+//! Everything is determined by the seed; the time only ends what does not end.
+
+use crate::controls;
+use crate::device::Failure;
+use crate::errors::{self, FREE_BLOCKS, When};
+use crate::lab::{Depth, Start, Tally, examine};
+use crate::operation::{Op, from_text};
+use crate::random::{Random, derive};
+use crate::{ace, between, killed, leaks, mkfs, polled, volatile, watchdog, workload};
+use std::time::{Duration, Instant};
+
+/// What a hunt came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hunt {
+    /// Crash states recovered, to the first violation if there was one.
+    pub states: u64,
+    pub caught: Option<Catch>,
+    /// Time was up before the end.
+    pub cut_short: bool,
+}
+
+/// Where a fault showed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Catch {
+    pub part: &'static str,
+    pub what: String,
+}
+
+/// Workloads of each part.
+const RANDOM_SEEDS: u64 = 120;
+const PAIRS: u64 = 1500;
+const FULL_EVERY: usize = 11;
+const LEAKS_EVERY: usize = 9;
+const BETWEEN_RUNS: u64 = 150;
+const KILLED_RUNS: u64 = 40;
+
+/// A part: its name, and its workloads until one finds something or there are no more.
+struct Part {
+    name: &'static str,
+    workloads: Box<dyn FnMut(u64) -> Option<Tally>>,
+}
+
+fn part(name: &'static str, workloads: impl FnMut(u64) -> Option<Tally> + 'static) -> Part {
+    Part { name, workloads: Box::new(workloads) }
+}
+
+fn parts(seed: u64) -> Vec<Part> {
+    let steps = ace::steps();
+    let count = steps.len() as u64;
+    let start = ace::start();
+    let [for_seq1, for_volatile, for_rot, for_seq2] = std::array::from_fn(|_| start.clone());
+    let single = steps.clone();
+    let pairs = steps.clone();
+    vec![
+        part("mkfs", move |number| (number < 4).then(|| mkfs::run(derive(seed, number)))),
+        part("polled", move |number| (number < 4).then(|| polled::run(derive(seed, number)))),
+        part("seq-1", move |number| {
+            let step = single.get(number as usize)?;
+            Some(examine(&for_seq1, &ace::workload(&[step]), derive(seed, number), Depth::FULL))
+        }),
+        part("volatile", move |number| {
+            let ops =
+                from_text(controls::WORKLOADS.get(number as usize)?).expect("the list holds operations");
+            Some(volatile::run(&for_volatile, &ops, derive(seed, number)))
+        }),
+        part("errors", injections(seed)),
+        part("rot", move |number| {
+            let ops =
+                from_text(controls::WORKLOADS.get(number as usize)?).expect("the list holds operations");
+            Some(controls::rot(&for_rot, &ops, derive(seed, number)).0)
+        }),
+        part("killed", move |number| {
+            (number < KILLED_RUNS).then(|| killed::run(derive(seed, 5 << 32 | number)))
+        }),
+        part("between", move |number| {
+            (number < BETWEEN_RUNS).then(|| between::run(derive(seed, 4 << 32 | number)))
+        }),
+        part("random", move |number| {
+            (number < RANDOM_SEEDS).then(|| workload::run(derive(seed, 2 << 32 | number)))
+        }),
+        part("seq-2", move |number| {
+            let mut random = Random::new(derive(seed, 6 << 32 | number));
+            let ops =
+                ace::workload(&[&pairs[random.below(count) as usize], &pairs[random.below(count) as usize]]);
+            let depth = Depth { recovery_every: 64, check_every: 8, ..Depth::SAMPLED };
+            (number < PAIRS).then(|| examine(&for_seq2, &ops, derive(seed, number), depth))
+        }),
+        part(
+            "full",
+            on_full(seed, steps.clone(), FULL_EVERY, |start, ops, seed| {
+                let depth = Depth { states_max: 30, recovery_every: 64, check_every: 16, ..Depth::SAMPLED };
+                errors::on_full_volume(start, ops, seed, depth)
+            }),
+        ),
+        part("leaks", on_full(seed, steps, LEAKS_EVERY, leaks::run)),
+    ]
+}
+
+/// Device errors at every operation of the workloads.
+fn injections(seed: u64) -> impl FnMut(u64) -> Option<Tally> {
+    let start = ace::start();
+    let mut all: Option<Vec<(Vec<Op>, When, Failure)>> = None;
+    move |number| {
+        let all = all.get_or_insert_with(|| {
+            let workloads = errors::WORKLOADS.iter().map(|text| from_text(text).expect("operations"));
+            let with_failures = workloads.flat_map(|ops| {
+                let failures = errors::failures(&start, &ops, seed);
+                failures.into_iter().map(move |(when, failure)| (ops.clone(), when, failure))
+            });
+            with_failures.collect()
+        });
+        let (ops, when, failure) = all.get(number as usize)?;
+        Some(errors::inject(&start, ops, seed, *when, *failure))
+    }
+}
+
+/// Operations on volumes that are nearly full, one of `every`.
+fn on_full(
+    seed: u64,
+    steps: Vec<Vec<Op>>,
+    every: usize,
+    body: fn(&Start, &[Op], u64) -> Tally,
+) -> impl FnMut(u64) -> Option<Tally> {
+    let mut starts: Option<Vec<Option<Start>>> = None;
+    move |number| {
+        let starts =
+            starts.get_or_insert_with(|| FREE_BLOCKS.iter().map(|free| errors::full_start(*free)).collect());
+        let number = number as usize * every;
+        let (index, step) = (number % starts.len(), steps.get(number / starts.len())?);
+        Some(match &starts[index] {
+            Some(start) => body(start, &ace::workload(&[step]), derive(seed, number as u64)),
+            None => {
+                let mut tally = Tally::default();
+                tally.violation("the volume cannot be filled".to_owned());
+                tally
+            }
+        })
+    }
+}
+
+/// Time that this thread has had of a processor, so that a loaded machine does not end a hunt early; where the system does not
+/// tell, the time that has passed.
+fn spent(began: Instant) -> Duration {
+    let told = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
+    let nanoseconds = told.and_then(|told| told.split(' ').next()?.parse().ok());
+    nanoseconds.map_or_else(|| began.elapsed(), Duration::from_nanos)
+}
+
+/// Runs the parts in turn. `time` is the processor's.
+pub fn hunt(seed: u64, time: Duration) -> Hunt {
+    let began = Instant::now();
+    let mut states = 0;
+    for mut part in parts(seed) {
+        for number in 0.. {
+            if number % 16 == 0 && spent(began) > time {
+                return Hunt { states, caught: None, cut_short: true };
+            }
+            watchdog::replayed_by(format!("part {} of hunt --seed {seed}, workload {number}", part.name));
+            let caught_panic = crate::lab::guarded(|tally| match (part.workloads)(number) {
+                Some(found) => tally.add(found),
+                None => tally.refused = u64::MAX,
+            });
+            if caught_panic.refused == u64::MAX {
+                break;
+            }
+            states += caught_panic.states;
+            if let Some(found) = caught_panic.violations.first() {
+                let catch = Catch { part: part.name, what: found.what.clone() };
+                return Hunt { states, caught: Some(catch), cut_short: false };
+            }
+        }
+    }
+    Hunt { states, caught: None, cut_short: false }
+}

@@ -1,0 +1,86 @@
+//! The parts of the laboratory that need something around a workload, and the watchdog. That planted faults are caught is
+//! shown by `make crash`, which builds the engine once more for it.
+
+use std::process::Command;
+use std::time::Duration;
+use syncline_sim::lab::Tally;
+use syncline_sim::operation::from_text;
+use syncline_sim::random::derive;
+use syncline_sim::watchdog::{self, Watch};
+use syncline_sim::{ace, between, controls, errors, killed, leaks, mkfs, polled, volatile};
+
+const SEED: u64 = 11;
+
+fn assert_sound(workloads: impl Iterator<Item = Tally>) -> Tally {
+    let mut all = Tally::default();
+    workloads.for_each(|tally| all.add(tally));
+    let found: Vec<&str> = all.violations.iter().map(|found| found.what.as_str()).collect();
+    assert!(found.is_empty(), "{}", found.join("\n"));
+    assert!(all.states > 0, "something was recovered");
+    all
+}
+
+#[test]
+fn an_interrupted_mkfs_leaves_the_old_volume_or_none_or_the_new_one() {
+    assert_sound((0..4).map(|number| mkfs::run(derive(SEED, number))));
+}
+
+#[test]
+fn a_force_that_is_polled_is_durable_when_it_is_acknowledged() {
+    assert_sound((0..6).map(|number| polled::run(derive(SEED, number))));
+}
+
+#[test]
+fn a_sync_reaches_the_device_below_the_one_that_forgets() {
+    let start = ace::start();
+    assert_sound(controls::WORKLOADS.iter().map(|text| {
+        let ops = from_text(text).expect("the list holds operations");
+        volatile::run(&start, &ops, SEED)
+    }));
+}
+
+#[test]
+fn recovery_after_a_kill_survives_the_loss_of_what_was_only_in_the_cache() {
+    let all = assert_sound((0..20).map(|number| killed::run(derive(SEED, number))));
+    assert!(all.recovery_states > 1000, "{} crashes of recovery", all.recovery_states);
+}
+
+#[test]
+fn others_may_work_between_the_writes_of_checkpoints_and_writeback() {
+    assert_sound((0..40).map(|number| between::run(derive(SEED, number))));
+}
+
+#[test]
+fn no_space_is_lost_by_what_fails_for_lack_of_it() {
+    let steps = ace::steps();
+    for free in [0, 3, 12, 48] {
+        let start = errors::full_start(free).expect("the volume can be filled");
+        let few = steps.iter().step_by(11);
+        assert_sound(few.map(|step| leaks::run(&start, &ace::workload(&[step]), SEED)));
+    }
+}
+
+/// Set in the process that hangs.
+const HANGS: &str = "SYNCLINE_SIM_TEST_HANGS";
+
+#[test]
+fn a_workload_that_hangs_ends_the_process_with_its_replay_command() {
+    if std::env::var_os(HANGS).is_some() {
+        watchdog::set_patience(Duration::from_millis(100));
+        watchdog::replayed_by("replay --seed 5 'creat:x'".to_owned());
+        let _watch = Watch::begin();
+        loop {
+            std::thread::sleep(Duration::from_secs(1));
+        }
+    }
+    let me = std::env::current_exe().expect("the test's own program");
+    let name = "a_workload_that_hangs_ends_the_process_with_its_replay_command";
+    let output = Command::new(me)
+        .args(["--exact", "--nocapture", name])
+        .env(HANGS, "1")
+        .output()
+        .expect("the test's own program runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(watchdog::EXIT_CODE), "{text}");
+    assert!(text.contains("HANG") && text.contains("replay --seed 5 'creat:x'"), "{text}");
+}
