@@ -9,14 +9,14 @@ DESTDIR ?=
 BIN = $(or $(CARGO_TARGET_DIR),target)/release/syncline
 NAMES = mkfs.syncline fsck.syncline mount.syncline mount.fuse.syncline
 
-# Of make crash.
+# Of make crash and, the minutes, of make fuzz.
 SEED ?= 1
 MINUTES ?= 20
 
 # Of make threads: schedules of each scenario and scheduler.
 SCHEDULES ?= 20000
 
-.PHONY: help build test test-full crash threads workloads bench check fmt lint tidy demo man install uninstall clean
+.PHONY: help build test test-full crash threads fuzz golden workloads bench check fmt lint tidy demo man install uninstall clean
 
 help:
 	@echo "make build      the syncline command, optimised"
@@ -27,6 +27,8 @@ help:
 	@echo "make bench      what a sync costs here, beside ext4, xfs and btrfs (as root)"
 	@echo "make crash      the crash laboratory (SEED=1, MINUTES=20; docs/testing.md)"
 	@echo "make threads    the store's threads in many orders (SEED=1, SCHEDULES=20000; docs/testing.md)"
+	@echo "make fuzz       the fuzzers of the format and of whole images (MINUTES=20; docs/testing.md)"
+	@echo "make golden     writes the golden images that are missing (docs/testing.md)"
 	@echo "make check      format, lints, tidy and tests: run it before you send a change"
 	@echo "make man        manual pages and shell completions in dist/"
 	@echo "make install    the command, its mkfs/fsck/mount names, manual pages (PREFIX, SBINDIR, DESTDIR)"
@@ -58,6 +60,13 @@ crash:
 
 threads:
 	SEED=$(SEED) SCHEDULES=$(SCHEDULES) $(CARGO) test --release --locked -p syncline-threads -- --nocapture
+
+fuzz:
+	@scripts/setup.sh fuzz
+	@scripts/fuzz.sh $(MINUTES)
+
+golden:
+	$(CARGO) run --quiet --release --locked -p syncline-images
 
 check: fmt lint tidy test
 

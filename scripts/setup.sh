@@ -1,18 +1,19 @@
 #!/bin/sh
 # Installs the Debian or Ubuntu packages that a make target needs and the machine lacks.
 #
-# usage: scripts/setup.sh build|test|test-full|bench|demo
+# usage: scripts/setup.sh build|test|test-full|fuzz|bench|demo
 #
 # A linker is necessary, so that its absence ends the target. Everything else only makes tests skip, with a sentence
 # each, so a machine without root or without a network is told what is missing and goes on.
 set -eu
 
-target=${1:?usage: scripts/setup.sh build|test|test-full|bench|demo}
+target=${1:?usage: scripts/setup.sh build|test|test-full|fuzz|bench|demo}
 
 # command=package pairs; a command that is found needs no package.
 required="cc=gcc"
 case $target in
     build) wanted="" ;;
+    fuzz) wanted="c++=g++" ;;
     test) wanted="fusermount3=fuse3 losetup=util-linux mkfs.ext4=e2fsprogs sqlite3=sqlite3 python3=python3" ;;
     bench) wanted="fusermount3=fuse3 losetup=util-linux mkfs.ext4=e2fsprogs mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs" ;;
     demo) wanted="fusermount3=fuse3 sqlite3=sqlite3" ;;

@@ -39,6 +39,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("crates/cli", &["syncline-format", "syncline-device", "syncline", "syncline-check", "syncline-fuse"]),
     ("crates/sim", &["syncline-format", "syncline-device", "syncline-store", "syncline", "syncline-check"]),
     ("crates/threads", &["syncline-format", "syncline-device"]),
+    (
+        "crates/images",
+        &["syncline-format", "syncline-device", "syncline-store", "syncline", "syncline-check"],
+    ),
     ("crates/bench", &["syncline-format", "syncline-device", "syncline"]),
     ("xtask", &["syncline-cli"]),
 ];

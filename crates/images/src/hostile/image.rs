@@ -1,0 +1,58 @@
+//! Target of whole volumes: an image with changes is checked, opened read-only and writable, walked, changed, closed,
+//! checked again and repaired.
+//!
+//! Besides not panicking, the check and the engine must agree: what the check calls sound can be used, and is sound
+//! afterwards; what repair has repaired, too.
+
+use super::exercise::{self, Used};
+use super::input::Input;
+use super::patch;
+use crate::packed::SparseImage;
+use crate::session;
+use syncline_check::{CheckOptions, Report, check};
+use syncline_device::MemoryDevice;
+
+pub fn image(input: &[u8]) {
+    let mut input = Input::new(input);
+    let image = patch::build(&mut input);
+    let sound = look(&image.device(), false).is_some_and(|report| report.is_sound());
+    let read_only = use_image(&image, true);
+    let writable = use_image(&image, false);
+    if sound {
+        assert_eq!(read_only, Used::Well, "the check calls this volume sound: reading");
+        assert_eq!(writable, Used::Well, "the check calls this volume sound: writing");
+    }
+    check_and_repair(&image);
+}
+
+fn look(device: &MemoryDevice, repair: bool) -> Option<Report> {
+    check(device, CheckOptions { repair, data: true, ..CheckOptions::default() }).ok()
+}
+
+fn use_image(image: &SparseImage, read_only: bool) -> Used {
+    let device = image.device();
+    let used = match session::open(device.clone(), read_only, 3) {
+        Ok(fs) => exercise::exercise(&fs, read_only),
+        Err(error) => return exercise::judge(&error),
+    };
+    if used == Used::Well && !read_only {
+        let after = look(&device, false).expect("a volume that was just closed can be checked");
+        assert!(
+            after.is_sound() || !look(&image.device(), false).is_some_and(|before| before.is_sound()),
+            "the engine has damaged a sound volume: {:#?}",
+            after.findings
+        );
+    }
+    used
+}
+
+/// Repairs a copy; what is repaired can be used.
+pub fn check_and_repair(image: &SparseImage) {
+    let device = image.device();
+    let Some(report) = look(&device, true) else { return };
+    if !report.repaired || !report.is_sound() {
+        return;
+    }
+    let repaired = SparseImage::of(&device);
+    assert_eq!(use_image(&repaired, false), Used::Well, "repaired: {:#?}", report.findings);
+}
