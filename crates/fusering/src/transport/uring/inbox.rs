@@ -7,7 +7,6 @@
 //! decided under the one lock, so there is no order of events that loses an answer.
 
 use super::memory::EntryIndex;
-use crate::errno::Errno;
 use crate::memory::PageBuffer;
 use crate::reply::slot::ShortAnswer;
 use parking_lot::Mutex;
@@ -33,12 +32,6 @@ pub(super) struct Outgoing {
     /// The kernel's number of the request that is answered.
     pub unique: u64,
     pub content: Content,
-}
-
-impl Outgoing {
-    pub fn error(entry: EntryIndex, unique: u64, errno: Errno) -> Outgoing {
-        Outgoing { entry, unique, content: Content::Short(ShortAnswer::error(errno)) }
-    }
 }
 
 /// Where other threads leave answers.
@@ -172,7 +165,7 @@ mod tests {
     use super::*;
 
     fn answer(unique: u64) -> Outgoing {
-        Outgoing::error(EntryIndex(0), unique, Errno::EIO)
+        Outgoing { entry: EntryIndex(0), unique, content: Content::InPlace(0) }
     }
 
     #[test]

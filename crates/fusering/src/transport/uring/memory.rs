@@ -16,7 +16,7 @@ use std::ptr::NonNull;
 
 /// Header areas are this far apart, so that no two share a cache line.
 const HEADER_STRIDE: usize = 320;
-const _: () = assert!(HEADER_STRIDE >= size_of::<UringReqHeader>() && HEADER_STRIDE % 64 == 0);
+const _: () = assert!(HEADER_STRIDE >= size_of::<UringReqHeader>() && HEADER_STRIDE.is_multiple_of(64));
 
 /// The index of an entry in its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

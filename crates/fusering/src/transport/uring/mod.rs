@@ -17,7 +17,7 @@
 //!
 //! Memory: address space for `depth` payloads per queue, pages as they are used. The kernel reuses the entry that came
 //! back last, so what is used follows the requests that were open at once; above
-//! [`RESIDENT_BYTES_MAX`] a queue gives pages back before it sleeps.
+//! [`UringSettings::resident_bytes_max`] a queue gives pages back before it sleeps.
 
 mod abort;
 mod command;
@@ -26,6 +26,8 @@ mod inbox;
 mod memory;
 mod queue;
 mod ring;
+#[cfg(test)]
+mod tests;
 mod thread;
 
 use super::connection::Connection;
@@ -42,9 +44,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use thread::Runner;
-
-/// Above this many bytes in use, a queue gives pages of idle entries back before it sleeps.
-const RESIDENT_BYTES_MAX: usize = 8 << 20;
 
 /// More entries than this in a queue are not made, whatever is asked for: the kernel has few enough callers per CPU.
 const DEPTH_MAX: u16 = 1024;
@@ -149,7 +148,8 @@ fn make_ring(
             Err(error) => return Err(("mapping a queue's buffers", error)),
         }
     };
-    let ring = Ring::new(Arc::clone(&queue), RESIDENT_BYTES_MAX).map_err(|error| ("making a ring", error))?;
+    let ring = Ring::new(Arc::clone(&queue), settings.resident_bytes_max)
+        .map_err(|error| ("making a ring", error))?;
     Ok((queue, ring))
 }
 
@@ -173,6 +173,7 @@ fn serve(queue: &Arc<Queue>, mut ring: Ring, begin: Begin) -> io::Result<()> {
     let served = catch_unwind(AssertUnwindSafe(|| runner.run(arrivals)))
         .unwrap_or_else(|_| Err(io::Error::other("the thread of a queue panicked")));
     queue.inbox.close();
+    tracing::debug!(queue = queue.id.0, wakes_by_others = queue.inbox.rings(), "a queue has ended");
     if let Err(error) = &served {
         tracing::error!(queue = queue.id.0, %error, "a queue cannot be served any longer; the connection is aborted");
         if let Err(error) = abort::abort_connection(&connection) {
@@ -203,22 +204,24 @@ impl Prepared {
             worker.begin.send(begin).expect("a queue's thread waits until it is told to begin");
         }
         drop(registered);
-        let mut refusal = None;
+        let mut refusal: Option<(QueueId, Errno)> = None;
         for (queue, taken) in registrations {
             match taken {
                 Ok(entries) => tracing::debug!(queue = queue.0, entries, "registered over io_uring"),
-                Err(errno) => refusal = Some(UringUnavailable::Register { queue: queue.0, errno }),
+                // Once it has refused one queue, the kernel refuses the others with this.
+                Err(Errno::EOPNOTSUPP) => refusal = refusal.or(Some((queue, Errno::EOPNOTSUPP))),
+                Err(errno) => refusal = Some((queue, errno)),
             }
         }
         let running = Running { connection, workers, all };
         match refusal {
             None => Ok(Box::new(running)),
-            Some(refusal) => {
+            Some((QueueId(queue), errno)) => {
                 running.end(Ending::Abandoned);
                 if let Err(error) = running.join_threads() {
                     tracing::warn!(%error, "a queue that is not used failed");
                 }
-                Err(refusal)
+                Err(UringUnavailable::Register { queue, errno })
             }
         }
     }

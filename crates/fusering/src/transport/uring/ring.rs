@@ -19,7 +19,6 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use zerocopy::IntoBytes;
 
 /// Completions with this number are of the bell's poll.
 const USER_DATA_BELL: u64 = u64::MAX;
