@@ -50,6 +50,9 @@ pub(crate) struct Arguments {
     /// Measure mounting a clean 1 TiB volume and recovering a full journal instead.
     #[arg(long)]
     scale: bool,
+    /// Create so many empty files in one directory of a fresh image without a sync instead.
+    #[arg(long, value_name = "FILES")]
+    creates: Option<u64>,
     /// Only open the volume at this path and tell what that took.
     #[arg(long, value_name = "PATH")]
     recover: Option<PathBuf>,
@@ -63,6 +66,7 @@ fn main() -> ExitCode {
     let run = match &arguments.recover {
         Some(path) => scale::recover(path),
         None if arguments.scale => scale::run(&arguments),
+        None if arguments.creates.is_some() => scale::creates(&arguments),
         None => system::run(&arguments),
     };
     match run {

@@ -84,6 +84,36 @@ fn measure_recovery(arguments: &Arguments, filling: Filling) -> io::Result<()> {
     std::fs::remove_file(&path)
 }
 
+/// Creates many files in one directory, with the background at work and without a sync, and prints how fast it went.
+pub(crate) fn creates(arguments: &Arguments) -> io::Result<()> {
+    std::fs::create_dir_all(&arguments.work)?;
+    let path = arguments.work.join("creates.img");
+    std::fs::File::create(&path)?.set_len(RECOVERY_BYTES)?;
+    let options = MkfsOptions { journal_bytes: Some(JOURNAL_BYTES), ..MkfsOptions::default() };
+    let volume = fresh_volume(&path, &options)?;
+    let files = arguments.creates.unwrap_or(0);
+    let part = (files / 10).max(1);
+    let mut start = Instant::now();
+    for index in 0..files {
+        OpenOptions::new().write(true).create(true).open(&volume, format!("file-{index}"))?;
+        if (index + 1).is_multiple_of(part) {
+            let stats = volume.stats().engine;
+            println!(
+                "{} files: {:.0}/s; so far {} checkpoints, {:.0} MiB written, {} nodes read, {:.1} s of processor time",
+                index + 1,
+                part as f64 / start.elapsed().as_secs_f64(),
+                stats.store.checkpoints,
+                mib(stats.device.written_bytes),
+                stats.store.node_cache_misses,
+                own_usage().0.as_secs_f64(),
+            );
+            start = Instant::now();
+        }
+    }
+    volume.close()?;
+    std::fs::remove_file(&path)
+}
+
 /// Opens a volume and prints what that took.
 pub(crate) fn recover(path: &Path) -> io::Result<()> {
     let start = Instant::now();

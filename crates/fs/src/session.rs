@@ -13,7 +13,7 @@ use syncline_store::{FormatOptions, RecoverySummary, Store, StoreOptions};
 
 /// Longest label, in bytes of UTF-8.
 const LABEL_BYTES_MAX: usize = 64;
-/// Share of the memory bound for clean tree nodes; as much again may be dirty.
+/// Share of the memory bound for clean tree nodes while a volume recovers; then they share it with pages.
 const NODE_CACHE_SHARE: usize = 8;
 
 /// What `mkfs` decides.
@@ -133,6 +133,7 @@ impl Fs {
             fs.finish_orphans()?;
         }
         recovery.finish()?;
+        fs.balance_memory();
         fs.store.set_piggyback(Arc::downgrade(&fs) as std::sync::Weak<dyn syncline_store::Piggyback>);
         Ok((fs, summary))
     }

@@ -5,15 +5,17 @@
 
 use crate::acl::{ACCESS_XATTR, Acl, DEFAULT_XATTR};
 use crate::flags::forbid_change;
+use crate::inode::Inode;
 use crate::namespace::change::{Change, Locked, estimate};
 use crate::{Context, Error, Fs, Result};
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use syncline_format::item::{
     InodeItem, XATTR_INLINE_BYTES_MAX, XATTR_PIECE_BYTES, XATTR_PIECES_MAX, XATTR_VALUE_BYTES_MAX, XattrItem,
     XattrValue,
 };
 use syncline_format::{FormatError, Key, Kind, NAME_PROBES, ObjectNo, name_hash};
-use syncline_store::Class;
+use syncline_store::{Class, Permit};
 
 /// Longest name of an extended attribute, prefix included.
 const NAME_BYTES_MAX: usize = 255;
@@ -119,8 +121,8 @@ impl Fs {
             return self.set_acl(ctx, number, name, Acl::parse(value)?);
         }
         let inode = self.live_inode(number)?;
-        let permit = self.admit(Class::Normal, replacement_estimate(value.len()))?;
-        let mut change = Change::new(Locked::new(&[&inode]));
+        let (permit, locked) = self.admit_replacement(Class::Normal, &inode, name, value.len())?;
+        let mut change = Change::new(locked);
         let item = change.item(number);
         forbid_change(item)?;
         check_user_namespace(name, item)?;
@@ -149,8 +151,8 @@ impl Fs {
             return self.set_acl(ctx, number, name, None);
         }
         let inode = self.live_inode(number)?;
-        let permit = self.admit(Class::Reclaim, replacement_estimate(0))?;
-        let mut change = Change::new(Locked::new(&[&inode]));
+        let (permit, locked) = self.admit_replacement(Class::Reclaim, &inode, name, 0)?;
+        let mut change = Change::new(locked);
         let item = change.item(number);
         forbid_change(item)?;
         check_user_namespace(name, item)?;
@@ -166,8 +168,28 @@ impl Fs {
         Ok(())
     }
 
+    /// Admission for replacing an attribute's value, with the inode locked: no more is asked for than the old value takes, so
+    /// that a small one can be removed on a full volume.
+    fn admit_replacement<'a>(
+        &self,
+        class: Class,
+        inode: &'a Arc<Inode>,
+        name: &[u8],
+        bytes: usize,
+    ) -> Result<(Permit, Locked<'a>)> {
+        let pieces = || Ok::<_, Error>(pieces_of(self.find_xattr(inode.number, name)?.present.as_ref()));
+        loop {
+            let bound = pieces()?;
+            let permit = self.admit(class, replacement_estimate(bound, bytes))?;
+            let locked = Locked::new(&[inode]);
+            if pieces()? <= bound {
+                return Ok((permit, locked));
+            }
+        }
+    }
+
     /// Removes file capabilities before a file's content or owner changes. Whether there are any is remembered.
-    pub(crate) fn drop_capabilities(&self, inode: &std::sync::Arc<crate::inode::Inode>) -> Result<()> {
+    pub(crate) fn drop_capabilities(&self, inode: &Arc<Inode>) -> Result<()> {
         let known = inode.state.read().has_capabilities;
         if known == Some(false) {
             return Ok(());
@@ -309,9 +331,16 @@ fn piece_key(number: ObjectNo, value_number: u64, piece: u64) -> Key {
     Key::new(number, Kind::XattrPiece, value_number * XATTR_PIECES_MAX + piece)
 }
 
-/// Bound of the batch that replaces a value of any size by one of `bytes` bytes.
-fn replacement_estimate(bytes: usize) -> syncline_store::Estimate {
-    let pieces = XATTR_VALUE_BYTES_MAX.div_ceil(XATTR_PIECE_BYTES);
+/// Pieces that a value is kept in.
+fn pieces_of(value: Option<&XattrValue>) -> usize {
+    match value {
+        Some(XattrValue::Pieces { len, .. }) => (*len as usize).div_ceil(XATTR_PIECE_BYTES),
+        _ => 0,
+    }
+}
+
+/// Bound of the batch that replaces a value kept in `pieces` pieces by one of `bytes` bytes.
+fn replacement_estimate(pieces: usize, bytes: usize) -> syncline_store::Estimate {
     let mut bound = estimate(1, 0, 1 + bytes.div_ceil(XATTR_PIECE_BYTES), 13 + NAME_BYTES_MAX + bytes);
     bound.bytes += pieces * syncline_format::batch::DELETE_BYTES;
     bound.items += pieces;

@@ -72,6 +72,9 @@ impl Drop for DataSlot {
 #[derive(Debug, Default)]
 pub struct Batch {
     pub(crate) ops: BatchBuf,
+    /// Puts and deletes.
+    pub(crate) items: usize,
+    pub(crate) images: usize,
     pub(crate) data: Vec<Ticket>,
     pub(crate) slots: Vec<DataSlot>,
 }
@@ -96,16 +99,19 @@ impl Batch {
     }
 
     pub fn put(&mut self, key: Key, value: &[u8]) {
+        self.items += 1;
         self.ops.push(Op::Put { tree: TreeId::MAIN, key, value, fresh: false });
     }
 
     pub fn delete(&mut self, key: Key) {
+        self.items += 1;
         self.ops.push(Op::Delete { tree: TreeId::MAIN, key });
     }
 
     /// Puts an extent whose data this very batch brings: the data is complete, or in flight under a ticket given to
     /// [`Batch::depends_on`]. Recovery verifies it (R4).
     pub fn put_fresh_extent(&mut self, key: Key, extent: &ExtentItem) {
+        self.items += 1;
         self.ops.push(Op::Put { tree: TreeId::MAIN, key, value: &extent.encode(), fresh: true });
     }
 
@@ -121,6 +127,7 @@ impl Batch {
 
     /// The content of a page (at most 4096 bytes; the rest is zero).
     pub fn image(&mut self, object: ObjectNo, page: u64, bytes: &[u8]) {
+        self.images += 1;
         self.ops.push(Op::Image { tree: TreeId::MAIN, object, page, bytes });
     }
 

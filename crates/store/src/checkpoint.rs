@@ -157,7 +157,6 @@ impl Store {
         *durable = Durable { superblock, slot, main };
         shared.settle();
         shared.space.lock().thaw();
-        shared.frozen_nodes.store(0, Ordering::Relaxed);
         shared.checkpoints.fetch_add(1, Ordering::Relaxed);
         if let (Some(journal), Some(record)) = (shared.journal.get(), record) {
             journal.checkpointed(&record, generation);
@@ -244,8 +243,7 @@ impl Shared {
             }
         }
         let (home, bytes) = self.place_page(page, generation)?;
-        writes.submit(home.block, Arc::clone(&bytes))?;
-        self.cache.insert(Arc::new(Node::clean(Page::from_verified(bytes), home)));
+        writes.submit(home.block, bytes)?;
         node.home.set(home).expect("a node is written by one checkpoint");
         Ok(home)
     }
@@ -289,34 +287,53 @@ impl Shared {
     }
 
     /// After a checkpoint: nodes that were written and not changed since become clean, so that the cache's bound holds
-    /// again.
+    /// again. They go to the cache as they are: what is changed next is most likely among them.
     fn settle(&self) {
         let mut trees = self.trees.write();
+        self.frozen_nodes.store(0, Ordering::Relaxed);
+        self.cache.set_dirty(trees.current_nodes);
         let home = match &mut trees.main.root {
             Root::Clean(_) => return,
             Root::Held(node) => match node.home.get() {
-                Some(home) => *home,
-                None => return settle_children(node),
+                Some(home) => {
+                    self.retire(node, *home);
+                    *home
+                }
+                None => return self.settle_children(node),
             },
         };
         trees.main.root = Root::Clean(home);
     }
-}
 
-fn settle_children(node: &mut Arc<Node>) {
-    if node.children.iter().all(Option::is_none) {
-        return;
-    }
-    let node = Arc::make_mut(node);
-    for index in 0..node.children.len() {
-        let Some(child) = &mut node.children[index] else { continue };
-        match child.home.get().copied() {
-            Some(home) => {
-                node.children[index] = None;
-                node.page.set_value(index, &home.encode());
-            }
-            None => settle_children(child),
+    fn settle_children(&self, node: &mut Arc<Node>) {
+        if node.children.iter().all(Option::is_none) {
+            return;
         }
+        let node = Arc::make_mut(node);
+        for index in 0..node.children.len() {
+            let Some(child) = &mut node.children[index] else { continue };
+            match child.home.get().copied() {
+                Some(home) => {
+                    self.retire(child, home);
+                    node.children[index] = None;
+                    node.page.set_value(index, &home.encode());
+                }
+                None => self.settle_children(child),
+            }
+        }
+    }
+
+    /// Hands a written node and everything below it that is held to the cache.
+    fn retire(&self, node: &Arc<Node>, home: NodePointer) {
+        let mut page = node.page.clone();
+        for (index, child) in node.children.iter().enumerate() {
+            if let Some(child) = child {
+                let home = *child.home.get().expect("children are written before their parents");
+                page.set_value(index, &home.encode());
+                self.retire(child, home);
+            }
+        }
+        self.cache.insert(Arc::new(Node::clean(page, home)));
     }
 }
 

@@ -25,7 +25,8 @@ pub struct FormatOptions {
 pub struct StoreOptions {
     /// Writes nothing at all, not even recovery: what the journal holds is kept in memory.
     pub read_only: bool,
-    /// Bound on cached clean tree nodes, in bytes; dirty nodes are bounded to the same amount by checkpoints.
+    /// Bound on cached clean tree nodes, in bytes; dirty nodes are bounded to the same amount by checkpoints. Can be changed
+    /// later: [`crate::Store::set_node_bounds`].
     pub node_cache_bytes: usize,
     /// A random number, new for every open: names this session's records.
     pub epoch: u64,

@@ -14,6 +14,8 @@ use syncline_format::{BLOCK_BYTES, Generation, Lsn, Sequence, VolumeId};
 /// Blocks read at a time (8 MiB), and blocks of each of the requests that are in flight together.
 const WINDOW_BLOCKS: u64 = 2048;
 const REQUEST_BLOCKS: usize = 256;
+/// Blocks read at a place that does not continue the window.
+const LOOK_BLOCKS: u64 = 128;
 /// The search for records beyond the end verifies at most this many times the ring.
 const VERIFY_RINGS_MAX: u64 = 4;
 
@@ -67,7 +69,10 @@ impl<'a> RingReader<'a> {
 
     /// Moves the window to `block`; what it holds from there on is not read again.
     fn load(&mut self, block: u64, blocks: u64) -> Result<(), StoreError> {
-        let len = blocks.max(WINDOW_BLOCKS).min(self.ring_blocks() - block);
+        // A look elsewhere is not the beginning of a journey.
+        let ahead =
+            if (self.held.start..=self.held.end).contains(&block) { WINDOW_BLOCKS } else { LOOK_BLOCKS };
+        let len = blocks.max(ahead).min(self.ring_blocks() - block);
         let kept = if self.held.contains(&block) { block..self.held.end } else { block..block };
         let kept_bytes = (kept.end - kept.start) as usize * BLOCK_BYTES;
         let kept_from = (kept.start.saturating_sub(self.held.start)) as usize * BLOCK_BYTES;

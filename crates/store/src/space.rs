@@ -27,7 +27,9 @@ use syncline_format::{BlockNo, GroupNo, NODE_BLOCKS};
 /// Candidate runs looked at before the longest is taken.
 const RUN_CANDIDATES_MAX: u32 = 32;
 
-/// Bounds of the headroom, in chunks: an unlink (six items, 27 nodes in a tree of three levels) must fit the least of it.
+/// Items of the largest change that must get through on a full volume as a whole: an unlink.
+pub(crate) const HEADROOM_ITEMS: usize = 6;
+/// Bounds of the headroom that the volume's size decides, in chunks; what an unlink needs in the tree as it is may be more.
 const HEADROOM_MIN: u64 = 28;
 const HEADROOM_MAX: u64 = 256;
 
@@ -143,9 +145,25 @@ impl SpaceMap {
         Ok(())
     }
 
+    /// Like `reserve`, for a block that replaces one which is freed then: half of what data leaves alone may be used as well.
+    pub(crate) fn reserve_for_freeing(&mut self, blocks: u64) -> Result<(), StoreError> {
+        let chunks = (self.node_claims + self.kept_chunks() / 2) * u64::from(NODE_BLOCKS);
+        if blocks + self.reserved + chunks > self.free {
+            return Err(StoreError::NoSpace);
+        }
+        self.reserved += blocks;
+        Ok(())
+    }
+
     pub(crate) fn unreserve(&mut self, blocks: u64) {
         assert!(self.reserved >= blocks, "reservations are returned once");
         self.reserved -= blocks;
+    }
+
+    /// Makes the headroom large enough for one change that needs so many nodes. Trees seldom grow a level, and what a volume
+    /// kept once it goes on keeping.
+    pub(crate) fn widen_headroom(&mut self, nodes: u64) {
+        self.headroom = self.headroom.max(nodes + 1);
     }
 
     /// Claims chunks for nodes; false if the volume cannot give them. `spare_headroom`: leave the headroom alone.

@@ -2,6 +2,7 @@
 
 use crate::journal::latched;
 use crate::shared::Shared;
+use crate::space::HEADROOM_ITEMS;
 use crate::sync::Ordering;
 use crate::tree::cache::Pinned;
 use crate::tree::{Editor, Missing, Resident};
@@ -149,6 +150,13 @@ impl Store {
         Ok(Reservation { shared: Arc::clone(&self.shared), blocks })
     }
 
+    /// Sets blocks aside for content that only replaces other, whose blocks are freed when it is written: on a full volume
+    /// they come from what is kept for freeing space. Errors: `NoSpace`.
+    pub fn reserve_for_freeing(&self, blocks: u64) -> Result<Reservation, StoreError> {
+        self.shared.space.lock().reserve_for_freeing(blocks)?;
+        Ok(Reservation { shared: Arc::clone(&self.shared), blocks })
+    }
+
     /// Turns up to `blocks` reserved blocks into one contiguous run, at least one block long, in `near`'s vicinity if
     /// possible. The run is in nobody's bitmap until a batch names it; the reservation shrinks by its length.
     pub fn allocate(&self, from: &mut Reservation, blocks: u32, near: Option<BlockNo>) -> Run {
@@ -186,12 +194,24 @@ impl Store {
             ring_bytes: journal.map_or(0, |journal| journal.used_bytes()),
             ring_bytes_max: journal.map_or(0, |journal| journal.ring_bytes()),
             dirty_node_bytes: dirty_nodes * NODE_BYTES as u64,
-            dirty_node_bytes_max: shared.options.node_cache_bytes as u64,
+            dirty_node_bytes_max: shared.cache.dirty_max() * NODE_BYTES as u64,
             pinned_blocks: shared.space.lock().pinned_blocks(),
             images,
             // A checkpoint may have ended since the LSN was read.
             batches: lsn.0.saturating_sub(shared.checkpoint_lsn.load(Ordering::Relaxed)),
         }
+    }
+
+    /// Bytes of tree nodes that are newer than the last checkpoint or being written by one.
+    pub fn dirty_node_bytes(&self) -> u64 {
+        let current = self.shared.trees.read().current_nodes;
+        (current + self.shared.frozen_nodes.load(Ordering::Relaxed)) * NODE_BYTES as u64
+    }
+
+    /// Changes the bounds on tree nodes in memory: clean ones, and dirty ones, whose part the clean ones may use while
+    /// there are fewer. More dirty nodes than that are relieved by the next admission.
+    pub fn set_node_bounds(&self, clean_bytes: usize, dirty_bytes: usize) {
+        self.shared.cache.set_bounds(clean_bytes, dirty_bytes);
     }
 
     pub fn counters(&self) -> Counters {
@@ -243,15 +263,16 @@ impl Store {
     /// Claims free chunks for the nodes that `items` changes may copy or split.
     fn admit_nodes(&self, class: Class, items: usize) -> Result<u64, StoreError> {
         let shared = &self.shared;
-        let (bound, current) = {
+        let (bound, unlink, current) = {
             let trees = shared.trees.read();
-            (trees.nodes_bound(items), trees.current_nodes)
+            (trees.nodes_bound(items), trees.nodes_bound(HEADROOM_ITEMS), trees.current_nodes)
         };
-        let dirty_bytes = (current + shared.frozen_nodes.load(Ordering::Relaxed)) * NODE_BYTES as u64;
-        if class == Class::Normal && dirty_bytes > shared.options.node_cache_bytes as u64 && current > 0 {
+        let dirty = current + shared.frozen_nodes.load(Ordering::Relaxed);
+        if class == Class::Normal && dirty > shared.cache.dirty_max() && current > 0 {
             return Err(StoreError::Pressure(Pressure::Nodes));
         }
         let mut space = shared.space.lock();
+        space.widen_headroom(unlink);
         if space.claim_nodes(bound, class == Class::Normal) {
             return Ok(bound);
         }
@@ -288,6 +309,9 @@ impl Store {
             let (bytes, bytes_max) = (batch.bytes(), permit.estimate.bytes);
             return Err(StoreError::BatchTooLarge { bytes, bytes_max });
         }
+        // More than was claimed would take nodes or ring blocks that others have been promised (R17, R18).
+        assert!(batch.items <= permit.estimate.items, "a batch keeps to the items it was admitted with");
+        assert!(batch.images <= permit.estimate.images, "a batch keeps to the images it was admitted with");
         match shared.journal.get() {
             Some(journal) => journal.failure().map_or(Ok(()), Err)?,
             // No force will look at the tickets: the data has to be there before recovery's checkpoint flushes (R10).
@@ -311,6 +335,10 @@ impl Store {
         trees.apply_items(&batch, &pinned, lsn);
         trees.lsn = lsn;
         let more = trees.current_nodes.saturating_sub(before);
+        if more > 0 {
+            let frozen = shared.frozen_nodes.load(Ordering::Relaxed);
+            shared.cache.set_dirty(trees.current_nodes + frozen);
+        }
         let less = before.saturating_sub(trees.current_nodes);
         {
             let mut space = shared.space.lock();

@@ -18,9 +18,8 @@ use syncline_device::Ticket;
 use syncline_format::BLOCK_BYTES;
 use syncline_format::item::Timestamp;
 
-/// Share of the memory bound that pages may take. Of the rest a quarter of the bound is for tree nodes (clean ones, and as
-/// many dirty, half as many again while a checkpoint writes), an eighth for inodes; then there are the transport's messages
-/// and what the allocator cannot reuse. Measured with random writes, which need most of all of these.
+/// Most that pages take of the memory bound (see `balance` for how they share it with tree nodes). Measured with random
+/// writes, which need most of all.
 const PAGES_PERCENT: usize = 35;
 /// Share of the page bound that pages may take which cannot be dropped.
 const PINNED_PERCENT: u64 = 60;
@@ -176,6 +175,9 @@ pub(crate) struct Writeback {
     pub(super) account: Arc<PageAccount>,
     pub(super) pages_max: u64,
     pub(super) pinned_max: u64,
+    /// Bounds as they stand now: pages in memory, and bytes of dirty tree nodes.
+    pub(super) pages_bound: AtomicU64,
+    pub(super) dirty_nodes_bound: AtomicU64,
     /// Pages of all flights.
     pub(super) under_way: Arc<AtomicU64>,
     pub(super) lists: Mutex<Lists>,
@@ -201,11 +203,13 @@ pub(crate) struct Writeback {
 impl Writeback {
     pub(crate) fn new(options: &FsOptions) -> Writeback {
         let bytes = options.memory_bytes_max / 100 * PAGES_PERCENT;
-        let pages_max = ((bytes / BLOCK_BYTES) as u64).max(PAGES_MIN);
+        let pages_max = Writeback::pages_at_least(bytes as u64);
         Writeback {
             account: Arc::default(),
             pages_max,
             pinned_max: pages_max * PINNED_PERCENT / 100,
+            pages_bound: AtomicU64::new(pages_max),
+            dirty_nodes_bound: AtomicU64::new(0),
             under_way: Arc::default(),
             lists: Mutex::default(),
             relief: Mutex::default(),
@@ -220,6 +224,11 @@ impl Writeback {
             gives_way: AtomicBool::new(false),
             slowed: AtomicBool::new(false),
         }
+    }
+
+    /// Pages in so many bytes, or the fewest that a cache has.
+    pub(super) fn pages_at_least(bytes: u64) -> u64 {
+        (bytes / BLOCK_BYTES as u64).max(PAGES_MIN)
     }
 
     pub(crate) fn page_stats(&self) -> PageStats {

@@ -7,9 +7,9 @@
 use crate::{Error, Fs, Result};
 use syncline_store::{Class, Estimate, Permit, Pressure, Reservation, StoreError};
 
-/// Reliefs that one admission leads before it gives up: after that the batch cannot fit. The second brings back what
-/// the first one's checkpoint superseded.
-const RELIEFS_MAX: u32 = 3;
+/// Reliefs that one admission leads before it gives up: after that the batch cannot fit. One may have been a larger bound
+/// only, and a second checkpoint brings back what the first one superseded.
+const RELIEFS_MAX: u32 = 4;
 /// Items of smaller batches that are asked for in turn when the volume is too full for the nodes of a large one.
 const SMALLER_ITEMS: [usize; 2] = [12, SMALLEST_ITEMS];
 /// The fewest items with which every necessary batch gets somewhere.
@@ -42,7 +42,7 @@ impl Fs {
     /// Admits what needs no new space, or even frees some: data that has its blocks reserved, truncation, removal. It
     /// must get through on a full volume, so it draws on the space that is kept for nodes, and makes do with a smaller
     /// batch. Returns how many items were granted.
-    pub(super) fn admit_necessary(
+    pub(crate) fn admit_necessary(
         &self,
         class: Class,
         estimate: impl Fn(usize) -> Estimate,
@@ -115,6 +115,10 @@ impl Fs {
     }
 
     fn relieve_now(&self, pressure: Pressure) -> Result<()> {
+        // Memory that pages do not need may do instead of a checkpoint.
+        if self.balance_memory() && pressure == Pressure::Nodes {
+            return Ok(());
+        }
         if pressure == Pressure::Journal {
             // The tail cannot pass the oldest live image (R2).
             self.destage_everything()?;

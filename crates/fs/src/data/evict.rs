@@ -4,6 +4,7 @@
 //! and was not used since the last visit. Files whose lock is taken are passed over, so nobody waits here.
 
 use crate::Fs;
+use std::sync::atomic::Ordering;
 
 /// Pages looked at per visit of a file.
 const VISIT_PAGES: usize = 256;
@@ -14,11 +15,16 @@ impl Fs {
     /// Drops clean pages if there are too many. The caller holds no inode.
     pub(super) fn shrink_cache(&self) {
         let writeback = &self.writeback;
-        if writeback.account.cached() <= writeback.pages_max {
+        if writeback.account.cached() <= writeback.pages_bound.load(Ordering::Relaxed) {
+            return;
+        }
+        self.balance_memory();
+        let bound = writeback.pages_bound.load(Ordering::Relaxed);
+        if writeback.account.cached() <= bound {
             return;
         }
         // A little more than needed, so that not every read has to come here.
-        let goal = writeback.pages_max - writeback.pages_max / 16;
+        let goal = bound - bound / 16;
         for _ in 0..VISITS_MAX {
             if writeback.account.cached() <= goal {
                 return;

@@ -49,9 +49,24 @@ pub(super) struct ExtentMap {
     stored: BTreeSet<u64>,
     /// Blocks that edits have set free.
     freed: Vec<Run>,
+    /// Extents that begin before this page were read, or left out for good.
+    scanned: u64,
+    /// The page behind the last stored extent that was read.
+    stored_end: u64,
 }
 
 impl ExtentMap {
+    fn empty(object: ObjectNo) -> ExtentMap {
+        ExtentMap {
+            object,
+            entries: BTreeMap::new(),
+            stored: BTreeSet::new(),
+            freed: Vec::new(),
+            scanned: 0,
+            stored_end: 0,
+        }
+    }
+
     /// Reads the extents that touch `pages`, and some before them (for their place on the device), but no more than
     /// `limit` that start behind the first page; the second value is the first that was not read, `None` if all were.
     pub(super) fn load_some(
@@ -60,24 +75,40 @@ impl ExtentMap {
         pages: Range<u64>,
         limit: usize,
     ) -> Result<(ExtentMap, Option<u64>)> {
-        let mut map =
-            ExtentMap { object, entries: BTreeMap::new(), stored: BTreeSet::new(), freed: Vec::new() };
+        let mut map = ExtentMap::empty(object);
+        let cut = map.read(fs, pages, limit)?;
+        Ok((map, cut))
+    }
+
+    /// Reads the extents that touch `pages` as well, which lie behind all that was read so far. What is between is left out,
+    /// so that a few changes far apart in a file of many extents do not read them all.
+    pub(super) fn load_more(&mut self, fs: &Fs, pages: Range<u64>) -> Result<()> {
+        if pages.end > self.scanned {
+            self.read(fs, pages, usize::MAX)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the first extent beyond the limit.
+    fn read(&mut self, fs: &Fs, pages: Range<u64>, limit: usize) -> Result<Option<u64>> {
+        let object = self.object;
         let mut cut = None;
         let mut bad = None;
-        let mut end = 0;
         let mut count = 0;
-        let from = Key::extent(object, pages.start.saturating_sub(u64::from(EXTENT_PAGES_MAX)));
-        fs.store.scan(from, Key::extent(object, pages.end), &mut |key, value| {
+        // An extent that begins earlier was read already, and may be changed by now.
+        let first = pages.start.saturating_sub(u64::from(EXTENT_PAGES_MAX)).max(self.scanned);
+        self.scanned = pages.end;
+        fs.store.scan(Key::extent(object, first), Key::extent(object, pages.end), &mut |key, value| {
             if key.offset > pages.start && count >= limit {
                 cut = Some(key.offset);
                 return ControlFlow::Break(());
             }
             match ExtentItem::decode(value) {
-                Ok(item) if key.offset >= end => {
-                    end = key.offset.saturating_add(u64::from(item.pages()));
+                Ok(item) if key.offset >= self.stored_end => {
+                    self.stored_end = key.offset.saturating_add(u64::from(item.pages()));
                     count += usize::from(key.offset > pages.start);
-                    map.stored.insert(key.offset);
-                    map.entries.insert(key.offset, Entry { item, changed: false, fresh: false });
+                    self.stored.insert(key.offset);
+                    self.entries.insert(key.offset, Entry { item, changed: false, fresh: false });
                     ControlFlow::Continue(())
                 }
                 Ok(_) => {
@@ -92,7 +123,7 @@ impl ExtentMap {
         })?;
         match bad {
             Some(error) => Err(error),
-            None => Ok((map, cut)),
+            None => Ok(cut),
         }
     }
 

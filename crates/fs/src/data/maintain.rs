@@ -50,6 +50,7 @@ impl Fs {
             }
         }
         self.force_if_due(now, aged)?;
+        self.balance_memory();
         self.checkpoint_if_due(now)?;
         self.shrink_cache();
         Ok(more)
@@ -105,14 +106,24 @@ impl Fs {
     fn checkpoint_if_due(&self, now: Timestamp) -> Result<()> {
         let load = self.store.load();
         if load.ring_bytes > load.ring_bytes_max / 2 {
-            // The tail cannot pass the oldest live image (R2).
-            self.destage_everything()?;
+            // The tail cannot pass the oldest live image (R2). Beside syncs the oldest are destaged piece by piece, and the
+            // tail follows, as long as there is room for that.
+            if !self.gives_way() || load.ring_bytes > load.ring_bytes_max / 4 * 3 {
+                self.destage_everything()?;
+            } else if !self.may_checkpoint_again(now) {
+                return Ok(());
+            }
         } else if !self.checkpoint_is_due(now, &load) {
             return Ok(());
         }
         self.checkpoint()?;
         self.writeback.lists.lock().checkpointed = now;
         Ok(())
+    }
+
+    /// Whether the last checkpoint is long enough ago for one that may not get the tail far.
+    fn may_checkpoint_again(&self, now: Timestamp) -> bool {
+        since(now, self.writeback.lists.lock().checkpointed) >= self.options.commit_interval
     }
 
     fn checkpoint_is_due(&self, now: Timestamp, load: &Load) -> bool {
@@ -126,7 +137,7 @@ impl Fs {
         let pinned = load.pinned_blocks;
         load.batches > 0
             && (aged
-                || load.dirty_node_bytes > load.dirty_node_bytes_max / 2
+                || load.dirty_node_bytes > load.dirty_node_bytes_max / 4 * 3
                 || pinned > PINNED_BLOCKS_MIN && pinned > self.store.space().available / 4)
     }
 }

@@ -31,6 +31,7 @@
 mod account;
 mod admit;
 mod allocate;
+mod balance;
 mod choice;
 mod evict;
 mod extents;
@@ -60,6 +61,8 @@ pub(crate) enum WriteAt {
     Offset(u64),
     /// At the end of the file, atomically with its growth (`O_APPEND`).
     End,
+    /// At an offset, but nothing at or behind the end, wherever that is by then.
+    Inside(u64),
 }
 
 /// What `fallocate` is to do.

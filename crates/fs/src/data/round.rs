@@ -274,9 +274,8 @@ impl Fs {
     /// Finds blocks for the chosen pages, as far as the batch has room for what that changes: none if an extent reaches
     /// across `unsettled`, before which rounds in flight are going to change the extents.
     fn plan(&self, part: &mut Part, left: &mut Cost, near: Option<BlockNo>, unsettled: u64) -> Result<()> {
-        let (Some(first), Some(last)) = (part.chosen.first(), part.chosen.last()) else { return Ok(()) };
-        let (first, last) = (first.page, last.page);
-        let mut map = ExtentMap::load(self, part.inode.number, first..last + 1)?;
+        let Some(first) = part.chosen.first().map(|first| first.page) else { return Ok(()) };
+        let mut map = ExtentMap::load(self, part.inode.number, first..first + consecutive(&part.chosen))?;
         if map.reaches_across(unsettled) {
             self.leave_out(part, 0);
             return Ok(());
@@ -285,11 +284,12 @@ impl Fs {
         let mut spare: Option<Run> = None;
         let mut index = 0;
         while index < part.chosen.len() {
+            let page = part.chosen[index].page;
             let consecutive = consecutive(&part.chosen[index..]);
-            let Some((len, cost, in_place)) = fit(&map, part.chosen[index].page, consecutive, *left) else {
+            map.load_more(self, page..page + consecutive)?;
+            let Some((len, cost, in_place)) = fit(&map, page, consecutive, *left) else {
                 break;
             };
-            let page = part.chosen[index].page;
             let (start, len) = match in_place {
                 Some(start) => (start, len),
                 None => {

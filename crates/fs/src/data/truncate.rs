@@ -50,7 +50,11 @@ impl Fs {
             let reserved = state.data.get(size / PAGE_BYTES).is_some_and(|slot| slot.reserved);
             !size.is_multiple_of(PAGE_BYTES) && size < state.item.size && !reserved
         };
-        let mut block = if needs_block { Some(self.reserve(1)?) } else { None };
+        // The page that is cut in two takes the place of one that is freed.
+        let mut block = match needs_block.then(|| self.reserve(1)) {
+            Some(Err(Error::NoSpace)) => Some(self.store.reserve_for_freeing(1)?),
+            reserved => reserved.transpose()?,
+        };
         let Removal { permit, limit } = self.admit_removal(inode, pages_of(size)..u64::MAX)?;
         let turn = inode.lock_turn();
         let grows = size > inode.state.read().item.size;

@@ -61,8 +61,11 @@ impl Fs {
                 Ok((offset, written)) => {
                     start.get_or_insert(offset);
                     done += written;
-                    if let WriteAt::Offset(offset) = &mut at {
+                    if let WriteAt::Offset(offset) | WriteAt::Inside(offset) = &mut at {
                         *offset += written as u64;
+                    }
+                    if written == 0 {
+                        break;
                     }
                 }
                 Err(error) if done == 0 => return Err(error),
@@ -70,7 +73,7 @@ impl Fs {
             }
         }
         let start = start.unwrap_or_else(|| match at {
-            WriteAt::Offset(offset) => offset,
+            WriteAt::Offset(offset) | WriteAt::Inside(offset) => offset,
             WriteAt::End => inode.state.read().item.size,
         });
         Ok((start, done))
@@ -79,7 +82,7 @@ impl Fs {
     /// A length that may fit where `len` did not: what there is space for, at least the first page.
     fn shorter(&self, inode: &Inode, at: WriteAt, len: usize) -> Option<usize> {
         let offset = match at {
-            WriteAt::Offset(offset) => offset,
+            WriteAt::Offset(offset) | WriteAt::Inside(offset) => offset,
             WriteAt::End => inode.state.read().item.size,
         };
         let pages = usize::try_from(self.store.space().available).unwrap_or(usize::MAX).max(1);
@@ -104,6 +107,9 @@ impl Fs {
                 let span = Span::of(&state, at, data.len())?;
                 (span, span.need(&state.data), state.data.truncating_from)
             };
+            if span.len == 0 {
+                return Ok((span.offset, 0));
+            }
             if truncating.is_some_and(|from| span.pages().end > from) {
                 drop(turn.take());
                 self.finish_truncation(inode)?;
@@ -305,11 +311,14 @@ impl Span {
         }
         let size = state.item.size;
         let offset = match at {
-            WriteAt::Offset(offset) => offset,
+            WriteAt::Offset(offset) | WriteAt::Inside(offset) => offset,
             WriteAt::End => size,
         };
-        let room = FILE_BYTES_MAX.saturating_sub(offset);
-        if room == 0 {
+        let room = match at {
+            WriteAt::Inside(_) => size.saturating_sub(offset),
+            WriteAt::Offset(_) | WriteAt::End => FILE_BYTES_MAX.saturating_sub(offset),
+        };
+        if room == 0 && !matches!(at, WriteAt::Inside(_)) {
             return Err(Error::FileTooLarge);
         }
         Ok(Span { offset, len: len.min(usize::try_from(room).unwrap_or(usize::MAX)), size })

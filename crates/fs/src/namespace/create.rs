@@ -14,7 +14,7 @@ use syncline_format::item::{
     MODE_SYMLINK, MODE_TYPE_MASK, OrphanReason, SYMLINK_BYTES_MAX,
 };
 use syncline_format::{Key, ObjectNo, name_hash};
-use syncline_store::{Batch, Class};
+use syncline_store::{Batch, Class, Estimate, Permit};
 
 /// Set-group-id bit of a mode.
 pub(crate) const MODE_SETGID: u32 = 0o2000;
@@ -146,7 +146,7 @@ impl Fs {
         self.check_writable()?;
         let directory = self.directory(parent)?;
         let bound = estimate(2, 1, 3, INHERITED_ACL_BYTES_MAX + new.target.len());
-        let permit = self.admit(Class::Normal, bound)?;
+        let permit = self.admit_name(parent, name, bound)?;
         let mut locked = Locked::new(&[&directory]);
         let state = locked.state(parent);
         if state.is_dead() {
@@ -185,6 +185,16 @@ impl Fs {
             return Err(error);
         }
         Ok(inode)
+    }
+
+    /// Admission for a new name: on a full volume one that is taken still is, rather than that there is no space.
+    fn admit_name(&self, parent: ObjectNo, name: &[u8], bound: Estimate) -> Result<Permit> {
+        match self.admit(Class::Normal, bound) {
+            Err(Error::NoSpace) if matches!(self.find_name(parent, name)?, Slot::Taken(_)) => {
+                Err(Error::Exists)
+            }
+            result => result,
+        }
     }
 
     /// A character device 0:0: what a whiteout leaves at the old name.
@@ -282,7 +292,7 @@ impl Fs {
         if number == parent {
             return Err(Error::NotPermitted);
         }
-        let permit = self.admit(Class::Normal, estimate(2, 2, 0, 0))?;
+        let permit = self.admit_name(parent, name, estimate(2, 2, 0, 0))?;
         let locked = Locked::new(&[&directory, &inode]);
         if locked.state(parent).is_dead() {
             return Err(Error::NotFound);

@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use syncline_format::batch::{BATCH_HEADER_BYTES, DELETE_BYTES};
 use syncline_format::item::OrphanReason;
 use syncline_format::{Key, Kind, ObjectNo};
-use syncline_store::{Batch, Class, Estimate};
+use syncline_store::{Batch, Class, Estimate, Permit};
 
 /// Items of an inode that one batch of its removal deletes at most.
 const REAP_ITEMS_MAX: usize = 256;
@@ -61,7 +61,7 @@ impl Fs {
                 }
                 Err(error) => return Err(error),
             };
-            let permit = self.admit(Class::Reclaim, estimate(2, 4, 0, 0))?;
+            let permit = self.admit_removal_of(2, 4)?;
             let locked = Locked::new(&[&directory, &inode]);
             if locked.state(parent).is_dead() {
                 return Err(Error::NotFound);
@@ -162,9 +162,10 @@ impl Fs {
                 break;
             }
             let bytes = BATCH_HEADER_BYTES + keys.len() * DELETE_BYTES;
-            let permit = self.admit(Class::Reclaim, Estimate { bytes, items: keys.len(), images: 0 })?;
+            let estimate = |items| Estimate { bytes, items, images: 0 };
+            let (permit, items) = self.admit_necessary(Class::Reclaim, estimate, keys.len())?;
             let mut batch = Batch::new();
-            keys.iter().for_each(|key| batch.delete(*key));
+            keys.iter().take(items).for_each(|key| batch.delete(*key));
             self.store.commit(permit, batch)?;
         }
         let mut last = |batch: &mut Batch| {
@@ -175,7 +176,7 @@ impl Fs {
         if inode.state.read().item.is_regular() {
             return self.remove_file_content(inode, &mut last);
         }
-        let permit = self.admit(Class::Reclaim, estimate(0, 3, 0, 0))?;
+        let permit = self.admit_removal_of(0, 3)?;
         let mut batch = Batch::new();
         last(&mut batch);
         let mut state = inode.state.write();
@@ -210,9 +211,14 @@ impl Fs {
         Ok(())
     }
 
+    /// Admission for removing names and inodes. On a full volume others may hold for a moment all there is for it.
+    fn admit_removal_of(&self, inodes: usize, entries: usize) -> Result<Permit> {
+        Ok(self.admit_necessary(Class::Reclaim, |_| estimate(inodes, entries, 0, 0), inodes + entries)?.0)
+    }
+
     /// Deletes an orphan item that means nothing.
     fn forget_orphan(&self, number: ObjectNo) -> Result<()> {
-        let permit = self.admit(Class::Reclaim, estimate(0, 1, 0, 0))?;
+        let permit = self.admit_removal_of(0, 1)?;
         let mut batch = Batch::new();
         batch.delete(Key::orphan(number));
         self.store.commit(permit, batch)?;

@@ -45,6 +45,7 @@ impl Gathered {
             load_leaves(shared, items, &pinned)?;
             enter_some(shared, items, &pinned)?;
         }
+        shared.cache.set_dirty(shared.trees.read().current_nodes);
         Ok(())
     }
 }

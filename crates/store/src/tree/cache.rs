@@ -2,6 +2,8 @@
 //!
 //! Entries are found by address and count only if their pointer matches in full: a block that was freed and reused
 //! never yields the old node. Replacement is second chance.
+//!
+//! Clean and dirty nodes share one bound: the cache takes what the dirty ones leave of it, at least its own part.
 
 use super::page::Page;
 use super::{Missing, Node, Resident};
@@ -17,9 +19,13 @@ use syncline_format::{BlockNo, FormatError, NODE_BLOCKS, NODE_BYTES, TreeId, Vol
 
 pub(crate) struct NodeCache {
     // Constant.
-    capacity_nodes: usize,
     volume: VolumeId,
     layout: Layout,
+    /// Nodes that may be cached however many are dirty, and nodes that may be dirty.
+    clean_max: AtomicU64,
+    dirty_max: AtomicU64,
+    /// Nodes that are dirty, those of a running checkpoint included.
+    dirty: AtomicU64,
     entries: Mutex<Entries>,
     pub(crate) hits: AtomicU64,
     pub(crate) misses: AtomicU64,
@@ -39,26 +45,62 @@ struct Entry {
 /// Fewest nodes that a cache keeps, whatever its bound: a few paths.
 const NODES_MIN: usize = 64;
 
+fn nodes_of(bytes: usize) -> u64 {
+    (bytes / NODE_BYTES).max(NODES_MIN) as u64
+}
+
 impl NodeCache {
     pub(crate) fn new(bytes: usize, volume: VolumeId, layout: Layout) -> NodeCache {
+        let nodes = nodes_of(bytes);
         NodeCache {
-            capacity_nodes: (bytes / NODE_BYTES).max(NODES_MIN),
             volume,
             layout,
+            clean_max: AtomicU64::new(nodes),
+            dirty_max: AtomicU64::new(nodes),
+            dirty: AtomicU64::new(0),
             entries: Mutex::new(Entries::default()),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
         }
     }
 
-    /// Enters a node that is on the device exactly like this.
+    /// Changes the bounds, in bytes.
+    pub(crate) fn set_bounds(&self, clean_bytes: usize, dirty_bytes: usize) {
+        self.clean_max.store(nodes_of(clean_bytes), Ordering::Relaxed);
+        self.dirty_max.store(nodes_of(dirty_bytes), Ordering::Relaxed);
+        self.shrink(&mut self.entries.lock());
+    }
+
+    /// Bound on dirty nodes.
+    pub(crate) fn dirty_max(&self) -> u64 {
+        self.dirty_max.load(Ordering::Relaxed)
+    }
+
+    /// Takes note of how many nodes are dirty, and gives way if they have become more.
+    pub(crate) fn set_dirty(&self, nodes: u64) {
+        if self.dirty.swap(nodes, Ordering::Relaxed) < nodes {
+            self.shrink(&mut self.entries.lock());
+        }
+    }
+
+    fn capacity(&self) -> usize {
+        let left = self.dirty_max().saturating_sub(self.dirty.load(Ordering::Relaxed));
+        (self.clean_max.load(Ordering::Relaxed) + left) as usize
+    }
+
+    /// Enters a node that is on the device like this, but for the parts of its header that only writing and reading it need.
     pub(crate) fn insert(&self, node: Arc<Node>) {
         let home = node.home.get().expect("cached nodes have a home").block;
         let mut entries = self.entries.lock();
         if entries.map.insert(home, Entry { node, used: false }).is_none() {
             entries.order.push_back(home);
         }
-        while entries.map.len() > self.capacity_nodes {
+        self.shrink(&mut entries);
+    }
+
+    fn shrink(&self, entries: &mut Entries) {
+        let capacity = self.capacity();
+        while entries.map.len() > capacity {
             let Some(oldest) = entries.order.pop_front() else { return };
             match entries.map.get_mut(&oldest) {
                 Some(entry) if entry.used => {

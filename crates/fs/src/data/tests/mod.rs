@@ -4,6 +4,7 @@ mod crash;
 mod failure;
 mod model;
 mod pressure;
+mod scale;
 mod stream;
 mod sync;
 

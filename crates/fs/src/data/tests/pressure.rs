@@ -1,7 +1,8 @@
 use super::{MIB, TestVolume, pattern};
-use crate::data::FallocateMode;
-use crate::{Error, FsOptions};
+use crate::data::{FallocateMode, WriteAt};
+use crate::{Context, Error, FsOptions, SetXattr};
 use std::sync::atomic::{AtomicBool, Ordering};
+use syncline_format::ObjectNo;
 
 #[test]
 fn full_volume_refuses_the_write_and_takes_it_after_a_removal() {
@@ -171,4 +172,55 @@ fn syncs_and_maintenance_of_one_file_never_wait_for_each_other_for_good() {
         assert!(page[..kept].iter().all(|&byte| byte == round as u8), "page {round}");
         assert!(page[kept..].iter().all(|&byte| byte == 0), "page {round}");
     }
+}
+
+#[test]
+fn a_brim_full_volume_shrinks_files_and_tells_taken_names_apart() {
+    let volume = TestVolume::new(24 * MIB, MIB);
+    let fs = &volume.fs;
+    let small = volume.create("small");
+    volume.write(&small, 0, &pattern(1, 4096));
+    fs.set_xattr(&Context::root(), small.number, b"user.a", b"b", SetXattr::Any).unwrap();
+    volume.sync(&small);
+    let filler = volume.create("filler");
+    let mut filled = 0;
+    while let Ok((_, written)) = volume.try_write(&filler, filled, &pattern(2, 65536)) {
+        filled += written as u64;
+    }
+    volume.sync(&filler);
+    fs.checkpoint().unwrap();
+    // Inodes, until not even one more fits.
+    let context = Context::root();
+    let mut index = 0;
+    let refused = loop {
+        let name = format!("file-{index}");
+        match fs.mknod(&context, ObjectNo::ROOT_DIR, name.as_bytes(), 0o100644, 0) {
+            Ok(_) => index += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(refused, Error::NoSpace), "{refused:?}");
+    let taken = fs.mknod(&context, ObjectNo::ROOT_DIR, b"small", 0o100644, 0);
+    assert!(matches!(taken, Err(Error::Exists)), "{taken:?}");
+    volume.drop_cache(&small);
+    volume.truncate(&small, 100);
+    assert_eq!(volume.content(&small), pattern(1, 4096)[..100]);
+    fs.remove_xattr(&context, small.number, b"user.a").unwrap();
+    fs.sync_all().unwrap();
+    fs.unlink(ObjectNo::ROOT_DIR, b"filler").unwrap();
+    volume.write(&small, 100, &pattern(3, 65536));
+}
+
+#[test]
+fn zeros_of_a_punched_edge_never_extend_a_file() {
+    let volume = TestVolume::new(24 * MIB, MIB);
+    let inode = volume.create("a");
+    volume.write(&inode, 0, &pattern(1, 5000));
+    let zero = |offset, len: usize| {
+        volume.fs.file_write(&inode, WriteAt::Inside(offset), &vec![0; len], &mut |_| {}).unwrap().1
+    };
+    assert_eq!((zero(5000, 100), zero(9000, 100), zero(4900, 200)), (0, 0, 100));
+    let content = volume.content(&inode);
+    assert_eq!(content.len(), 5000);
+    assert!(content[4900..].iter().all(|&byte| byte == 0) && content[..4900] == pattern(1, 5000)[..4900]);
 }

@@ -1,0 +1,96 @@
+//! What counts as proof that a superblock was lost, and what users can make look like it.
+
+mod support;
+
+use std::sync::Arc;
+use support::{CrashDevice, Random};
+use syncline_device::{Buffer, Device};
+use syncline_format::record::{self, RecordInfo};
+use syncline_format::superblock::SUPERBLOCK_SLOTS;
+use syncline_format::{BLOCK_BYTES, Generation, Key, Lsn, ObjectNo, Sequence, VolumeId};
+use syncline_store::{Batch, Class, Estimate, FormatOptions, Store, StoreError, StoreOptions};
+
+const FILE: ObjectNo = ObjectNo(500);
+/// Where an image's bytes begin in a record of one batch with one operation: headers of the record, the batch, the operation.
+const IMAGE_AT: usize = 128 + 8 + 23;
+
+fn format() -> Arc<CrashDevice> {
+    let device = CrashDevice::new(2048);
+    let options = FormatOptions {
+        uuid: [7; 16],
+        label: "forged".into(),
+        journal_blocks: Some(64),
+        blocks: None,
+        hash_seed: 1,
+        epoch: 99,
+        created_seconds: 0,
+        created_nanoseconds: 0,
+        items: vec![(Key::inode(ObjectNo(1)), vec![1; 160])],
+    };
+    Store::format(&*device, &options, &mut |_, _| {}).expect("format");
+    device
+}
+
+fn open(device: &Arc<CrashDevice>, epoch: u64) -> Result<Arc<Store>, StoreError> {
+    Store::open(device.clone(), StoreOptions::new(epoch))?.finish()
+}
+
+fn commit(store: &Store, fill: impl FnOnce(&mut Batch)) -> Lsn {
+    let permit =
+        store.admit(Class::Normal, Estimate { bytes: 8192, items: 1, images: 1 }).expect("there is room");
+    let mut batch = Batch::new();
+    fill(&mut batch);
+    store.commit(permit, batch).expect("commit")
+}
+
+#[test]
+fn page_image_that_looks_like_a_record_of_a_newer_superblock_is_no_proof_of_one() {
+    let device = format();
+    let store = open(&device, 5).expect("a fresh volume");
+    let journal = syncline_format::layout::Layout::new(2048, Some(64)).expect("valid").journal_start;
+    // The first record of a session is at ring block 0, so its image crosses into block 1.
+    let info = RecordInfo {
+        epoch: 12345,
+        sequence: Sequence(1000),
+        predecessor: 0,
+        known_flushed: Sequence(999),
+        generation: Generation(1 << 40),
+        first_lsn: Lsn(1),
+        batches: 1,
+        payload_bytes: (IMAGE_AT - record::RECORD_HEADER_BYTES) as u32,
+    };
+    let mut forged = vec![0; BLOCK_BYTES];
+    forged[record::RECORD_HEADER_BYTES..IMAGE_AT].fill(0xee);
+    record::seal(&mut forged, journal.plus(1), &info, VolumeId(u64::from_le_bytes([7; 8])));
+    let mut page = vec![0x11; BLOCK_BYTES];
+    page[BLOCK_BYTES - IMAGE_AT..].copy_from_slice(&forged[..IMAGE_AT]);
+    let lsn = commit(&store, |batch| batch.image(FILE, 0, &page));
+    store.force(lsn).expect("force");
+    let mut there = Buffer::zeroed(1);
+    device.read(journal.plus(1), &mut there).expect("read");
+    assert!(record::verify(&there, journal.plus(1), VolumeId(u64::from_le_bytes([7; 8]))).is_ok());
+    // Within the chain it is never looked at; behind the tail it has to be told apart by its epoch.
+    let crashed = device.crash(&mut Random(1));
+    drop(Store::open(crashed, StoreOptions::new(6)).expect("the record that holds it is chained"));
+    commit(&store, |batch| batch.drop_images(FILE, 0, 1));
+    store.checkpoint().expect("checkpoint");
+    let lsn = commit(&store, |batch| batch.put(Key::inode(ObjectNo(600)), &[1; 160]));
+    store.force(lsn).expect("force");
+    let crashed = device.crash(&mut Random(2));
+    let reopened = open(&crashed, 7).expect("a page image proves nothing");
+    assert!(reopened.get(Key::inode(ObjectNo(600))).expect("get").is_some());
+}
+
+#[test]
+fn first_record_of_a_session_proves_that_its_superblock_was_lost() {
+    let device = format();
+    let store = open(&device, 5).expect("a fresh volume");
+    let lsn = commit(&store, |batch| batch.put(Key::inode(ObjectNo(600)), &[1; 160]));
+    store.force(lsn).expect("force");
+    // The superblock of this session is in the slot that mkfs left empty; what mkfs wrote says that all is clean.
+    let lost = vec![Arc::new(Buffer::zeroed(1))];
+    device.write(SUPERBLOCK_SLOTS[1], lost).expect("write");
+    device.flush().expect("flush");
+    let crashed = device.crash(&mut Random(1));
+    assert!(matches!(open(&crashed, 6), Err(StoreError::SuperblockLost { .. })));
+}
