@@ -65,6 +65,16 @@ const OPERATIONS: &[&str] = &[
     "truncate:A/foo:15000",
     "truncate:B/foo:8192",
     "chmod:A/foo:384",
+    "chown:A/foo:1000:100",
+    "utimes:A/foo:777",
+    "setacl:A/foo:480",
+    "tmplink:A/bar:5000:36",
+    "tmpsynclink:A/C/bar:3000:37",
+    "unlinkopen:A/foo:12000:38",
+    "collapse:A/foo:4096:4096",
+    "insert:A/foo:4096:8192",
+    "copyrange:A/foo:B/foo:100:4096:6000",
+    "whiteout:A/foo:B/foo",
 ];
 
 /// What comes after each operation, besides nothing.
@@ -76,11 +86,12 @@ fn target(op: &Op) -> String {
         Op::Creat(path) | Op::Mkdir(path) => path.clone(),
         Op::Falloc { path, .. } | Op::Write { path, .. } | Op::Rewrite { path, .. } => path.clone(),
         Op::SetXattr { path, .. } | Op::RemoveXattr { path, .. } => path.clone(),
-        Op::Truncate { path, .. } | Op::Chmod { path, .. } => path.clone(),
-        Op::Link(_, path) | Op::Rename(_, path) | Op::Exchange(_, path) | Op::Symlink(_, path) => {
-            path.clone()
-        }
-        Op::Unlink(path) | Op::Rmdir(path) | Op::Remove(path) => {
+        Op::Truncate { path, .. } | Op::Chmod { path, .. } | Op::Chown { path, .. } => path.clone(),
+        Op::Utimes { path, .. } | Op::SetAcl { path, .. } | Op::TmpLink { path, .. } => path.clone(),
+        Op::Link(_, path) | Op::Rename(_, path) | Op::Exchange(_, path) => path.clone(),
+        Op::Whiteout(_, path) | Op::Symlink(_, path) => path.clone(),
+        Op::CopyRange { to, .. } => to.clone(),
+        Op::UnlinkOpen { path, .. } | Op::Unlink(path) | Op::Rmdir(path) | Op::Remove(path) => {
             path.rsplit_once('/').map_or("", |(directory, _)| directory).to_owned()
         }
         Op::Fsync(path) | Op::Fdatasync(path) => path.clone(),

@@ -130,8 +130,8 @@ pub fn run(seed: u64) -> Tally {
             return tally.violation(what);
         }
         let Acts { fs, device, model, .. } = acts;
-        match driver::view(&fs) {
-            Ok(view) if view == model.lock().live() => {}
+        match crate::view::view(&fs) {
+            Ok(view) if model.lock().shows(&view) => {}
             Ok(_) => return tally.violation("the running volume does not show what was done".to_owned()),
             Err(error) => return tally.violation(format!("the running volume cannot be read: {error}")),
         }

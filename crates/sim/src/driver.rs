@@ -3,17 +3,15 @@
 //! Time and chance are the simulator's: a clock that moves with every look and when an operation says so, and numbers
 //! counted from the seed. So a run is the same every time.
 
-use crate::operation::{AllocateKind, Op, WriteKind, pattern};
-use crate::oracle::{Kind, Model, Node, PAGE, View};
+use crate::operation::{AllocateKind, Op, WriteKind, acl, pattern};
+use crate::oracle::{Model, PAGE, View};
 use crate::random::mix;
 use crate::watchdog;
-use std::collections::BTreeMap;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use syncline::{
     Clock, Context, Entropy, Error, FallocateMode, Fs, FsOptions, MkfsOptions, ObjectNo, OpenFlags,
-    RenameFlags, SetAttr, SetXattr, SyncScope, Timestamp,
+    RenameFlags, SetAttr, SetTime, SetXattr, SyncScope, Timestamp,
 };
 use syncline_device::Device;
 
@@ -33,6 +31,12 @@ pub struct SimClock(AtomicI64);
 impl SimClock {
     pub fn new() -> Arc<SimClock> {
         Arc::new(SimClock(AtomicI64::new(1_000_000 * NANOSECONDS)))
+    }
+
+    /// One that shows later times than any change in the view: time goes on from one session to the next.
+    pub fn behind(view: &View) -> Arc<SimClock> {
+        let latest = view.stamps.values().map(|stamp| stamp.changed.0).max().unwrap_or(0);
+        Arc::new(SimClock(AtomicI64::new((latest + 1).max(1_000_000) * NANOSECONDS)))
     }
 
     fn advance(&self, milliseconds: u64) {
@@ -124,6 +128,7 @@ pub fn step(fs: &Fs, clock: &SimClock, model: &mut Model, op: &Op) -> Result<Tol
                     let ino = model.resolve(path).expect("the model has just accepted the path");
                     model.sync(Some(ino));
                 }
+                Op::UnlinkOpen { .. } => drop(model.sync(Some(made))),
                 Op::Sync => drop(model.sync(None)),
                 // C9: what is older than the commit interval is durable, unless the volume has stopped.
                 Op::Maintain { milliseconds } if *milliseconds >= AGED_MS && fs.failure().is_none() => {
@@ -169,6 +174,11 @@ fn carry_out(fs: &Fs, clock: &SimClock, op: &Op) -> Result<Effect, i32> {
     match op {
         Op::Write { path, kind, offset, len, fill } => write(fs, path, *kind, *offset, *len, *fill),
         Op::Rewrite { path, len, fill } => rewrite(fs, path, *len, *fill),
+        Op::TmpLink { path, len, fill, sync } => link_nameless(fs, path, *len, *fill, *sync).map_err(errno),
+        Op::UnlinkOpen { path, len, fill } => unlink_open(fs, path, *len, *fill).map_err(errno),
+        Op::CopyRange { from, to, at, to_at, len } => {
+            copy_range(fs, (from, *at), (to, *to_at), *len).map_err(errno)
+        }
         Op::Maintain { milliseconds } => {
             clock.advance(*milliseconds);
             for _ in 0..MAINTAIN_ROUNDS {
@@ -206,6 +216,8 @@ fn change(fs: &Fs, op: &Op) -> Result<u64, Error> {
                 AllocateKind::KeepSize => FallocateMode::Allocate { keep_size: true },
                 AllocateKind::Punch => FallocateMode::PunchHole,
                 AllocateKind::Zero => FallocateMode::ZeroRange { keep_size: false },
+                AllocateKind::Collapse => FallocateMode::CollapseRange,
+                AllocateKind::Insert => FallocateMode::InsertRange,
             };
             let result = fs.fallocate(&root, handle, mode, *offset, *len);
             fs.release(handle)?;
@@ -231,11 +243,16 @@ fn change(fs: &Fs, op: &Op) -> Result<u64, Error> {
                 other => other?,
             }
         }
-        Op::Rename(old, new) | Op::Exchange(old, new) => {
+        Op::Rename(old, new) | Op::Exchange(old, new) | Op::Whiteout(old, new) => {
             let (from, name) = place(fs, old)?;
             let (to, new_name) = place(fs, new)?;
-            let flags = RenameFlags { exchange: matches!(op, Op::Exchange(..)), ..RenameFlags::default() };
+            let whiteout = matches!(op, Op::Whiteout(..));
+            let exchange = matches!(op, Op::Exchange(..));
+            let flags = RenameFlags { exchange, whiteout, ..RenameFlags::default() };
             fs.rename(&root, from, name, to, new_name, flags)?;
+            if whiteout {
+                return Ok(fs.lookup(from, name)?.attr.inode.0);
+            }
         }
         Op::SetXattr { path, name, len, fill } => {
             let value = pattern(*fill, 0, *len);
@@ -250,11 +267,27 @@ fn change(fs: &Fs, op: &Op) -> Result<u64, Error> {
             let set = SetAttr { mode: Some(*mode), ..SetAttr::default() };
             fs.setattr(&root, resolve(fs, path)?, &set, None)?;
         }
+        Op::Chown { path, uid, gid } => {
+            let set = SetAttr { uid: Some(*uid), gid: Some(*gid), ..SetAttr::default() };
+            fs.setattr(&root, resolve(fs, path)?, &set, None)?;
+        }
+        Op::Utimes { path, seconds } => {
+            let at = SetTime::At(Timestamp { seconds: i64::from(*seconds), nanoseconds: 5 });
+            let set = SetAttr { accessed: Some(at), modified: Some(at), ..SetAttr::default() };
+            fs.setattr(&root, resolve(fs, path)?, &set, None)?;
+        }
+        Op::SetAcl { path, bits } => {
+            let inode = resolve(fs, path)?;
+            fs.set_xattr(&root, inode, b"system.posix_acl_access", &acl(*bits), SetXattr::Any)?;
+        }
         Op::Fsync(path) => fs.sync_inode(resolve(fs, path)?, SyncScope::All)?,
         Op::Fdatasync(path) => fs.sync_inode(resolve(fs, path)?, SyncScope::Data)?,
         Op::Sync => fs.sync_all()?,
         Op::Checkpoint => fs.checkpoint()?,
         Op::Write { .. } | Op::Rewrite { .. } | Op::Maintain { .. } => {
+            unreachable!("carried out by their own functions")
+        }
+        Op::TmpLink { .. } | Op::UnlinkOpen { .. } | Op::CopyRange { .. } => {
             unreachable!("carried out by their own functions")
         }
     }
@@ -322,73 +355,57 @@ fn rewrite(fs: &Fs, path: &str, len: u64, fill: u8) -> Result<Effect, i32> {
     Ok(Effect { written, failed, ..Effect::default() })
 }
 
-/// Everything that a volume shows.
-pub fn view(fs: &Fs) -> Result<View, Error> {
-    let mut view = View::default();
-    let mut stack = vec![ObjectNo::ROOT_DIR];
-    while let Some(number) = stack.pop() {
-        if view.names.contains_key(&number.0) {
-            continue;
-        }
-        let attr = fs.getattr(number)?;
-        let kind = match attr.mode & 0o170000 {
-            0o040000 => {
-                let children = list(fs, number)?;
-                stack.extend(children.values().map(|ino| ObjectNo(*ino)));
-                Kind::Directory(children)
-            }
-            0o120000 => Kind::Symlink(fs.readlink(number)?),
-            _ => {
-                view.contents.insert(number.0, content(fs, number, attr.size)?);
-                Kind::File
-            }
-        };
-        let xattrs = xattrs(fs, number)?;
-        view.names.insert(number.0, Arc::new(Node { kind, mode: attr.mode, nlink: attr.nlink, xattrs }));
-    }
-    Ok(view)
-}
-
-fn list(fs: &Fs, directory: ObjectNo) -> Result<BTreeMap<String, u64>, Error> {
-    let handle = fs.opendir(directory)?;
-    let mut children = BTreeMap::new();
-    let mut twice = false;
-    let result = fs.readdir(handle, 2, &mut |entry| {
-        let name = String::from_utf8_lossy(entry.name).into_owned();
-        twice |= children.insert(name, entry.inode.0).is_some();
-        ControlFlow::Continue(())
-    });
-    fs.release(handle)?;
-    result?;
-    assert!(!twice, "a name is listed twice in directory {directory}");
-    for (name, ino) in &children {
-        let found = fs.lookup(directory, name.as_bytes())?.attr.inode.0;
-        assert_eq!(found, *ino, "lookup and readdir disagree on '{name}' in directory {directory}");
-    }
-    Ok(children)
-}
-
-fn content(fs: &Fs, number: ObjectNo, size: u64) -> Result<Vec<u8>, Error> {
-    let handle = fs.open_handle(&Context::root(), number, OpenFlags::READ)?;
-    let mut bytes = vec![0; size as usize];
-    let mut done = 0;
-    let mut result = Ok(());
-    while done < bytes.len() && result.is_ok() {
-        match fs.read(handle, done as u64, &mut bytes[done..]) {
-            Ok(0) => panic!("file {number} ends at {done}, before its size {size}"),
-            Ok(count) => done += count,
-            Err(error) => result = Err(error),
-        }
-    }
-    fs.release(handle)?;
-    result.map(|()| bytes)
-}
-
-fn xattrs(fs: &Fs, number: ObjectNo) -> Result<BTreeMap<String, Vec<u8>>, Error> {
+fn link_nameless(fs: &Fs, path: &str, len: u64, fill: u8, sync: bool) -> Result<Effect, Error> {
     let root = Context::root();
-    let names = fs.list_xattrs(&root, number)?;
-    let names = names.split(|byte| *byte == 0).filter(|name| !name.is_empty());
-    names
-        .map(|name| Ok((String::from_utf8_lossy(name).into_owned(), fs.xattr(&root, number, name)?)))
-        .collect()
+    let (directory, name) = place(fs, path)?;
+    let (entry, handle) = fs.tmpfile(&root, directory, 0o600, OpenFlags::READ_WRITE, false)?;
+    let made = entry.attr.inode;
+    let linked = fs.write(&root, handle, 0, &pattern(fill, 0, len)).and_then(|(_, written)| {
+        if sync {
+            fs.sync_handle(handle, SyncScope::All)?;
+        }
+        fs.link(made, directory, name)?;
+        Ok(written as u64)
+    });
+    let closed = fs.release(handle);
+    let written = linked?;
+    Ok(Effect { made: made.0, written, failed: closed.err().map(errno) })
+}
+
+fn unlink_open(fs: &Fs, path: &str, len: u64, fill: u8) -> Result<Effect, Error> {
+    let root = Context::root();
+    let inode = resolve(fs, path)?;
+    let handle = fs.open_handle(&root, inode, OpenFlags::READ_WRITE)?;
+    let (directory, name) = place(fs, path)?;
+    if let Err(error) = fs.unlink(directory, name) {
+        fs.release(handle)?;
+        return Err(error);
+    }
+    let mut effect = Effect { made: inode.0, ..Effect::default() };
+    let mut work = || {
+        effect.written = fs.write(&root, handle, 0, &pattern(fill, 0, len))?.1 as u64;
+        fs.sync_handle(handle, SyncScope::All)?;
+        fs.checkpoint()?;
+        let mut bytes = vec![0; effect.written as usize];
+        let read = fs.read(handle, 0, &mut bytes)?;
+        assert!(read == bytes.len(), "an open file without a name reads short");
+        assert!(bytes == pattern(fill, 0, read as u64), "an open file without a name reads other bytes");
+        Ok(())
+    };
+    let done: Result<(), Error> = work();
+    effect.failed = done.and(fs.release(handle)).err().map(errno);
+    Ok(effect)
+}
+
+fn copy_range(fs: &Fs, from: (&str, u64), to: (&str, u64), len: u64) -> Result<Effect, Error> {
+    let root = Context::root();
+    let source = fs.open_handle(&root, resolve(fs, from.0)?, OpenFlags::READ)?;
+    let copied = resolve(fs, to.0).and_then(|target| {
+        let target = fs.open_handle(&root, target, OpenFlags::READ_WRITE)?;
+        let copied = fs.copy_file_range(&root, (source, from.1), (target, to.1), len);
+        fs.release(target)?;
+        copied
+    });
+    fs.release(source)?;
+    Ok(Effect { written: copied?, ..Effect::default() })
 }

@@ -11,6 +11,7 @@ use crate::lab::{Depth, Start, Tally, examine_reliable, guarded, recover};
 use crate::operation::{Op, WriteKind, from_text};
 use crate::oracle::Model;
 use crate::random::{Random, derive};
+use crate::view;
 use std::sync::Arc;
 use syncline::Fs;
 use syncline_device::{Device, Operation};
@@ -98,8 +99,8 @@ impl Run<'_> {
             }
         }
         if !stopped && !self.failure.for_good {
-            match driver::view(self.fs) {
-                Ok(view) if view == model.live() => {}
+            match view::view(self.fs) {
+                Ok(view) if model.shows(&view) => {}
                 Ok(_) => tally.violation("an operation that failed has changed something".to_owned()),
                 Err(_) if self.failure.only != Some(Operation::Write) => {}
                 Err(error) => tally.violation(format!("the running volume cannot be read: {error}")),
@@ -200,7 +201,7 @@ pub fn full_start(free: u64) -> Option<Start> {
     step("checkpoint").ok()?;
     step("unlink:spare").ok()?;
     step("checkpoint").ok()?;
-    let view = driver::view(&fs).ok()?;
+    let view = view::view(&fs).ok()?;
     fs.close().ok()?;
     Some(Start { disk: device.settled(), view })
 }

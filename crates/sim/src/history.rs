@@ -17,6 +17,8 @@ pub enum FileEvent {
     Truncate(u64),
     /// Preallocation up to an end beyond the size.
     Grow(u64),
+    /// All of the content is replaced by a metadata operation before which everything was logged.
+    Replace(Vec<u8>),
     /// A range is zeroed: a change of data, not of metadata, so each page of it may be as before until the next sync.
     Zero(u64, u64),
     /// Everything is in the log, in order: a rename over another file (C3).
@@ -91,6 +93,7 @@ fn apply(content: &mut Vec<u8>, event: &FileEvent) {
             content[*offset as usize..end].copy_from_slice(bytes);
         }
         FileEvent::Truncate(size) => content.resize(*size as usize, 0),
+        FileEvent::Replace(bytes) => content.clone_from(bytes),
         FileEvent::Grow(end) if content.len() < *end as usize => content.resize(*end as usize, 0),
         FileEvent::Zero(offset, len) => {
             let end = content.len().min((offset + len) as usize);
@@ -181,6 +184,10 @@ impl Follow {
         let before = self.content.len() as u64;
         match event {
             FileEvent::Barrier | FileEvent::Synced(_) => self.settle(tag),
+            FileEvent::Replace(_) => {
+                apply(&mut self.content, event);
+                self.settle(tag);
+            }
             FileEvent::Write(offset, bytes) => {
                 apply(&mut self.content, event);
                 let end = offset + bytes.len() as u64;

@@ -6,6 +6,7 @@ use crate::driver::{self, SimClock, Told};
 use crate::operation::Op;
 use crate::oracle::{Model, View, difference};
 use crate::random::{Random, derive};
+use crate::view;
 use crate::watchdog::Watch;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -126,13 +127,14 @@ pub fn prepare(blocks: u64, journal_blocks: u64, setup: &[Op], seed: u64) -> Sta
     let clock = SimClock::new();
     let fs = driver::open(Arc::clone(&device) as Arc<dyn Device>, &clock, derive(seed, 8))
         .expect("open after mkfs");
-    let mut model = Model::new(&driver::view(&fs).expect("view of an empty volume"));
+    let mut model = Model::new(&view::view(&fs).expect("view of an empty volume"));
     for op in setup {
         let told = driver::step(&fs, &clock, &mut model, op).expect("the setup is carried out");
         assert_eq!(told, Told::Done, "setup: {op}");
     }
-    let view = driver::view(&fs).expect("view after the setup");
-    assert_eq!(view, model.live(), "the volume shows what the setup made");
+    let view = view::view(&fs).expect("view after the setup");
+    let live = model.live();
+    assert!(view.names == live.names && view.contents == live.contents, "the setup shows");
     fs.close().expect("close after the setup");
     drop(fs);
     Start { disk: device.settled(), view }
@@ -141,7 +143,7 @@ pub fn prepare(blocks: u64, journal_blocks: u64, setup: &[Op], seed: u64) -> Sta
 /// Runs a workload once. Operations from number `reliable` on have to succeed.
 pub fn record(start: &Start, ops: &[Op], seed: u64, reliable: usize, tally: &mut Tally) -> Option<Recorded> {
     let device = SimDevice::new(start.disk.clone(), derive(seed, 1));
-    let clock = SimClock::new();
+    let clock = SimClock::behind(&start.view);
     let fs = match driver::open(Arc::clone(&device) as Arc<dyn Device>, &clock, derive(seed, 2)) {
         Ok(fs) => fs,
         Err(error) => {
@@ -150,7 +152,7 @@ pub fn record(start: &Start, ops: &[Op], seed: u64, reliable: usize, tally: &mut
         }
     };
     let opened = device.position();
-    let mut model = Model::new(&start.view);
+    let mut model = Model::with_times(&start.view);
     for (index, op) in ops.iter().enumerate() {
         match driver::step(&fs, &clock, &mut model, op) {
             Ok(told) => {
@@ -171,12 +173,19 @@ pub fn record(start: &Start, ops: &[Op], seed: u64, reliable: usize, tally: &mut
                 return None;
             }
         }
+        if let Err(error) = view::note_times(&fs, &mut model, op) {
+            tally.violation(format!("attributes cannot be read after {op}: {error}"));
+            return None;
+        }
         device.acknowledge(model.syncs());
     }
     let (base, trace) = device.recorded();
-    match driver::view(&fs) {
+    match view::view(&fs) {
         Ok(view) if view == model.live() => {}
-        Ok(_) => tally.violation("the running volume does not show what was done".to_owned()),
+        Ok(view) => {
+            let difference = difference(&model.live(), &view);
+            tally.violation(format!("the running volume does not show what was done: {difference}"));
+        }
         Err(error) => tally.violation(format!("the running volume cannot be read: {error}")),
     }
     tally.writes += trace.writes.len() as u64;
@@ -285,7 +294,7 @@ pub fn recover(device: &Arc<SimDevice>, seed: u64) -> Result<View, String> {
     let clock = SimClock::new();
     let fs = driver::open(Arc::clone(device) as Arc<dyn Device>, &clock, derive(seed, 4))
         .map_err(|error| format!("recovery fails: {error}"))?;
-    driver::view(&fs).map_err(|error| format!("the recovered volume cannot be read: {error}"))
+    view::view(&fs).map_err(|error| format!("the recovered volume cannot be read: {error}"))
 }
 
 /// What the offline check has against a volume.

@@ -31,6 +31,8 @@ pub mod oracle;
 pub mod polled;
 pub mod random;
 pub mod shrink;
+pub mod times;
+pub mod view;
 pub mod volatile;
 pub mod watchdog;
 pub mod workload;

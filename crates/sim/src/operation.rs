@@ -24,6 +24,8 @@ pub enum AllocateKind {
     KeepSize,
     Punch,
     Zero,
+    Collapse,
+    Insert,
 }
 
 /// One step of a workload. Paths are relative to the root, without a leading slash; the empty path is the root.
@@ -57,6 +59,8 @@ pub enum Op {
     Remove(String),
     Rename(String, String),
     Exchange(String, String),
+    /// Renames and leaves a whiteout, a character device 0:0, at the old name.
+    Whiteout(String, String),
     Symlink(String, String),
     SetXattr {
         path: String,
@@ -75,6 +79,42 @@ pub enum Op {
     Chmod {
         path: String,
         mode: u32,
+    },
+    Chown {
+        path: String,
+        uid: u32,
+        gid: u32,
+    },
+    /// Sets the times of last access and modification.
+    Utimes {
+        path: String,
+        seconds: u32,
+    },
+    /// Sets an access control list with a named user; the mode shows `bits`.
+    SetAcl {
+        path: String,
+        bits: u32,
+    },
+    /// `copy_file_range`.
+    CopyRange {
+        from: String,
+        to: String,
+        at: u64,
+        to_at: u64,
+        len: u64,
+    },
+    /// Makes a file without a name, writes it, syncs it perhaps, and links it.
+    TmpLink {
+        path: String,
+        len: u64,
+        fill: u8,
+        sync: bool,
+    },
+    /// Opens a file, removes its name, writes to it, syncs it, has a checkpoint written, reads it, closes it.
+    UnlinkOpen {
+        path: String,
+        len: u64,
+        fill: u8,
     },
     Fsync(String),
     Fdatasync(String),
@@ -96,6 +136,8 @@ impl Op {
             Op::Falloc { kind: AllocateKind::KeepSize, .. } => "fallockeep",
             Op::Falloc { kind: AllocateKind::Punch, .. } => "punch",
             Op::Falloc { kind: AllocateKind::Zero, .. } => "zero",
+            Op::Falloc { kind: AllocateKind::Collapse, .. } => "collapse",
+            Op::Falloc { kind: AllocateKind::Insert, .. } => "insert",
             Op::Write { kind: WriteKind::Buffered, .. } => "write",
             Op::Write { kind: WriteKind::Direct, .. } => "dwrite",
             Op::Write { kind: WriteKind::Mapped, .. } => "mwrite",
@@ -107,11 +149,19 @@ impl Op {
             Op::Remove(_) => "remove",
             Op::Rename(..) => "rename",
             Op::Exchange(..) => "exchange",
+            Op::Whiteout(..) => "whiteout",
             Op::Symlink(..) => "symlink",
             Op::SetXattr { .. } => "setxattr",
             Op::RemoveXattr { .. } => "removexattr",
             Op::Truncate { .. } => "truncate",
             Op::Chmod { .. } => "chmod",
+            Op::Chown { .. } => "chown",
+            Op::Utimes { .. } => "utimes",
+            Op::SetAcl { .. } => "setacl",
+            Op::CopyRange { .. } => "copyrange",
+            Op::TmpLink { sync: false, .. } => "tmplink",
+            Op::TmpLink { sync: true, .. } => "tmpsynclink",
+            Op::UnlinkOpen { .. } => "unlinkopen",
             Op::Fsync(_) => "fsync",
             Op::Fdatasync(_) => "fdatasync",
             Op::Sync => "sync",
@@ -141,13 +191,19 @@ impl fmt::Display for Op {
             Op::Falloc { path, offset, len, .. } => write!(f, ":{path}:{offset}:{len}"),
             Op::Write { path, offset, len, fill, .. } => write!(f, ":{path}:{offset}:{len}:{fill}"),
             Op::Rewrite { path, len, fill } => write!(f, ":{path}:{len}:{fill}"),
-            Op::Link(a, b) | Op::Rename(a, b) | Op::Exchange(a, b) | Op::Symlink(a, b) => {
-                write!(f, ":{a}:{b}")
-            }
+            Op::Link(a, b) | Op::Rename(a, b) | Op::Exchange(a, b) => write!(f, ":{a}:{b}"),
+            Op::Whiteout(a, b) | Op::Symlink(a, b) => write!(f, ":{a}:{b}"),
             Op::SetXattr { path, name, len, fill } => write!(f, ":{path}:{name}:{len}:{fill}"),
             Op::RemoveXattr { path, name } => write!(f, ":{path}:{name}"),
             Op::Truncate { path, size } => write!(f, ":{path}:{size}"),
             Op::Chmod { path, mode } => write!(f, ":{path}:{mode}"),
+            Op::Chown { path, uid, gid } => write!(f, ":{path}:{uid}:{gid}"),
+            Op::Utimes { path, seconds } => write!(f, ":{path}:{seconds}"),
+            Op::SetAcl { path, bits } => write!(f, ":{path}:{bits}"),
+            Op::CopyRange { from, to, at, to_at, len } => write!(f, ":{from}:{to}:{at}:{to_at}:{len}"),
+            Op::TmpLink { path, len, fill, .. } | Op::UnlinkOpen { path, len, fill } => {
+                write!(f, ":{path}:{len}:{fill}")
+            }
             Op::Maintain { milliseconds } => write!(f, ":{milliseconds}"),
             Op::Sync | Op::Checkpoint => Ok(()),
         }
@@ -191,6 +247,8 @@ fn parse(text: &str) -> Option<Op> {
         "fallockeep" => allocate(AllocateKind::KeepSize)?,
         "punch" => allocate(AllocateKind::Punch)?,
         "zero" => allocate(AllocateKind::Zero)?,
+        "collapse" => allocate(AllocateKind::Collapse)?,
+        "insert" => allocate(AllocateKind::Insert)?,
         "write" => write(WriteKind::Buffered)?,
         "dwrite" => write(WriteKind::Direct)?,
         "mwrite" => write(WriteKind::Mapped)?,
@@ -202,11 +260,21 @@ fn parse(text: &str) -> Option<Op> {
         "remove" => Op::Remove(path(0)?),
         "rename" => Op::Rename(path(0)?, path(1)?),
         "exchange" => Op::Exchange(path(0)?, path(1)?),
+        "whiteout" => Op::Whiteout(path(0)?, path(1)?),
         "symlink" => Op::Symlink(path(0)?, path(1)?),
         "setxattr" => Op::SetXattr { path: path(0)?, name: path(1)?, len: number(2)?, fill: fill(3)? },
         "removexattr" => Op::RemoveXattr { path: path(0)?, name: path(1)? },
         "truncate" => Op::Truncate { path: path(0)?, size: number(1)? },
         "chmod" => Op::Chmod { path: path(0)?, mode: number(1)? as u32 },
+        "chown" => Op::Chown { path: path(0)?, uid: number(1)? as u32, gid: number(2)? as u32 },
+        "utimes" => Op::Utimes { path: path(0)?, seconds: number(1)? as u32 },
+        "setacl" => Op::SetAcl { path: path(0)?, bits: number(1)? as u32 },
+        "copyrange" => {
+            Op::CopyRange { from: path(0)?, to: path(1)?, at: number(2)?, to_at: number(3)?, len: number(4)? }
+        }
+        "tmplink" => Op::TmpLink { path: path(0)?, len: number(1)?, fill: fill(2)?, sync: false },
+        "tmpsynclink" => Op::TmpLink { path: path(0)?, len: number(1)?, fill: fill(2)?, sync: true },
+        "unlinkopen" => Op::UnlinkOpen { path: path(0)?, len: number(1)?, fill: fill(2)? },
         "fsync" => Op::Fsync(path(0)?),
         "fdatasync" => Op::Fdatasync(path(0)?),
         "sync" => Op::Sync,
@@ -224,6 +292,25 @@ pub fn to_text(ops: &[Op]) -> String {
 /// A workload from text.
 pub fn from_text(text: &str) -> Result<Vec<Op>, NotAnOperation> {
     text.split(';').filter(|part| !part.is_empty()).map(str::parse).collect()
+}
+
+/// An access control list as the kernel passes it: the owner, a named user, the group, the mask, the others.
+pub fn acl(bits: u32) -> Vec<u8> {
+    const NONE: u32 = u32::MAX;
+    let entries = [
+        (0x01, bits >> 6 & 7, NONE),
+        (0x02, 6, 1000),
+        (0x04, 5, NONE),
+        (0x10, bits >> 3 & 7, NONE),
+        (0x20, bits & 7, NONE),
+    ];
+    let mut bytes = 2u32.to_le_bytes().to_vec();
+    for (tag, permissions, id) in entries {
+        bytes.extend_from_slice(&(tag as u16).to_le_bytes());
+        bytes.extend_from_slice(&(permissions as u16).to_le_bytes());
+        bytes.extend_from_slice(&id.to_le_bytes());
+    }
+    bytes
 }
 
 /// The bytes that a write of `fill` puts at `offset`: every byte tells the write and its own place, so that bytes of
@@ -248,7 +335,8 @@ mod tests {
         let text = "creat:A/x;mkdir:B/d;falloc:f:0:4096;fallockeep:f:1:2;punch:f:0:1;zero:f:3:4;write:f:0:9:1;\
                     dwrite:f:1:2:3;mwrite:f:1:2:3;dsyncwrite:f:1:2:3;rewrite:f:1:2;link:a:b;unlink:a;rmdir:d;remove:e;\
                     rename:a:b;exchange:a:b;symlink:t:a;setxattr:a:user.x:4:5;removexattr:a:user.x;truncate:a:77;\
-                    chmod:a:420;fsync:;fdatasync:a;sync;maintain:5;checkpoint";
+                    chmod:a:420;chown:a:5:6;utimes:a:7;setacl:a:416;copyrange:a:b:1:2:3;tmplink:t:5:6;tmpsynclink:t:5:6;\
+                    unlinkopen:a:5:6;collapse:f:0:4096;insert:f:0:4096;whiteout:a:b;fsync:;fdatasync:a;sync;maintain:5;checkpoint";
         let ops = from_text(text).expect("text of every operation");
         assert_eq!(to_text(&ops), text.replace(' ', ""));
         assert!(from_text("writ:f").is_err());

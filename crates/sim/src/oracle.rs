@@ -5,8 +5,8 @@
 //!
 //! - **C1** the state holds every metadata operation that had returned before the last acknowledged sync, and every synced
 //!   file its data;
-//! - **C2** names, link counts, modes, extended attributes and link targets are exactly those after some prefix of the
-//!   metadata operations;
+//! - **C2** names, link counts, owners, modes, extended attributes, ACLs and link targets are exactly those after some prefix
+//!   of the metadata operations, and times are those of the prefix or of writes after it (`times.rs`);
 //! - **C3** a prefix with a rename over an existing file holds the whole content that the source had then;
 //! - file content is, page by page, one that the file had at some moment since it was last made durable, and a size is
 //!   never beyond data: no stale, foreign or half-written bytes.
@@ -14,12 +14,15 @@
 //! Inodes are told apart by the number that the volume gave them; nothing else is taken over from it.
 
 use crate::history::{FileEvent, History, Wrong};
-use crate::operation::{AllocateKind, Op, pattern};
+use crate::operation::{Op, pattern};
+use crate::times::{Stamp, StampHistory};
 use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
+
+mod changes;
 
 /// Number of the root directory.
 pub const ROOT: u64 = 1;
@@ -35,6 +38,7 @@ pub const EPERM: i32 = 1;
 pub const ENOTEMPTY: i32 = 39;
 pub const ELOOP: i32 = 40;
 pub const ENODATA: i32 = 61;
+pub const ENOTSUP: i32 = 95;
 
 /// What an inode is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -42,6 +46,8 @@ pub enum Kind {
     File,
     Directory(BTreeMap<String, u64>),
     Symlink(Vec<u8>),
+    /// A device node: what whiteouts are.
+    Special,
 }
 
 /// An inode without the content of a file.
@@ -49,6 +55,7 @@ pub enum Kind {
 pub struct Node {
     pub kind: Kind,
     pub mode: u32,
+    pub owner: (u32, u32),
     pub nlink: u32,
     pub xattrs: BTreeMap<String, Vec<u8>>,
 }
@@ -57,7 +64,8 @@ impl fmt::Debug for Node {
     /// Values of attributes by their length and first byte: they may be long.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let xattrs: Vec<_> = self.xattrs.iter().map(|(name, v)| (name, v.len(), v.first())).collect();
-        write!(f, "{:?} mode {:o} nlink {} xattrs {xattrs:?}", self.kind, self.mode, self.nlink)
+        let Node { kind, mode, owner, nlink, .. } = self;
+        write!(f, "{kind:?} mode {mode:o} owner {owner:?} nlink {nlink} xattrs {xattrs:?}")
     }
 }
 
@@ -69,6 +77,7 @@ pub type Names = BTreeMap<u64, Arc<Node>>;
 pub struct View {
     pub names: Names,
     pub contents: BTreeMap<u64, Vec<u8>>,
+    pub stamps: BTreeMap<u64, Stamp>,
 }
 
 /// A state after some metadata operation.
@@ -84,6 +93,8 @@ pub enum Violation {
     NoPrefix { must: usize, may: usize, difference: String },
     /// A prefix fits, but the content of a file is not allowed in it.
     Content { file: u64, wrong: Wrong },
+    /// A prefix fits, but the times of an inode are not allowed in it.
+    Times { ino: u64, got: Stamp, newest: Stamp },
 }
 
 /// The model of one run.
@@ -93,6 +104,10 @@ pub struct Model {
     files: BTreeMap<u64, History>,
     /// For each sync, how many metadata operations had returned before it.
     syncs: Vec<usize>,
+    /// Only inodes whose times were noted.
+    stamps: BTreeMap<u64, StampHistory>,
+    /// Metadata operations when the times were noted last.
+    noted: usize,
 }
 
 fn hash_of(names: &Names) -> u64 {
@@ -110,9 +125,17 @@ impl Model {
             snapshots: Vec::new(),
             files: files.collect(),
             syncs: Vec::new(),
+            stamps: BTreeMap::new(),
+            noted: 0,
         };
         model.snapshot();
         model
+    }
+
+    /// Like [`Model::new`], for a run whose times are noted after each operation ([`Model::note_times`]) and judged.
+    pub fn with_times(start: &View) -> Model {
+        let stamps = start.stamps.iter().map(|(ino, stamp)| (*ino, StampHistory::new(*stamp)));
+        Model { stamps: stamps.collect(), ..Model::new(start) }
     }
 
     fn snapshot(&mut self) {
@@ -136,6 +159,11 @@ impl Model {
         View {
             names: self.names.clone(),
             contents: contents.map(|(ino, history)| (*ino, history.current().to_vec())).collect(),
+            stamps: self
+                .names
+                .keys()
+                .filter_map(|ino| Some((*ino, self.stamps.get(ino)?.current())))
+                .collect(),
         }
     }
 
@@ -152,7 +180,7 @@ impl Model {
                 let list = match self.node(*child).kind {
                     Kind::Directory(_) => 0,
                     Kind::File => 1,
-                    Kind::Symlink(_) => 2,
+                    Kind::Symlink(_) | Kind::Special => 2,
                 };
                 paths[list].push(path);
             }
@@ -205,6 +233,7 @@ impl Model {
             Kind::File => Ok(ino),
             Kind::Directory(_) => Err(EISDIR),
             Kind::Symlink(_) => Err(ELOOP),
+            Kind::Special => Err(EINVAL),
         }
     }
 
@@ -228,6 +257,11 @@ impl Model {
                 history.record(metas, FileEvent::Synced(id));
             }
         }
+        for (number, history) in &mut self.stamps {
+            if ino.is_none_or(|ino| ino == *number) {
+                history.sync(metas, id);
+            }
+        }
         id
     }
 
@@ -246,78 +280,27 @@ impl Model {
             Op::Unlink(path) => self.remove(path, Some(false)),
             Op::Rmdir(path) => self.remove(path, Some(true)),
             Op::Remove(path) => self.remove(path, None),
-            Op::Rename(old, new) => self.rename(old, new),
+            Op::Rename(old, new) => self.rename(old, new, None),
             Op::Exchange(old, new) => self.exchange(old, new),
-            Op::SetXattr { path, name, len, fill } => {
-                let ino = self.resolve(path)?;
-                if matches!(self.node(ino).kind, Kind::Symlink(_)) {
-                    return Err(EPERM);
+            Op::Whiteout(old, new) => self.rename(old, new, Some(made)),
+            Op::SetXattr { .. } | Op::RemoveXattr { .. } | Op::Chmod { .. } => self.change_attributes(op),
+            Op::Chown { .. } | Op::Utimes { .. } | Op::SetAcl { .. } => self.change_attributes(op),
+            Op::TmpLink { path, fill, sync, .. } => self.link_nameless(path, made, written, *fill, *sync),
+            Op::UnlinkOpen { path, fill, .. } => {
+                let ino = self.file(path)?;
+                self.remove(path, Some(false))?;
+                if written > 0 {
+                    self.record(ino, FileEvent::Write(0, pattern(*fill, 0, written)));
                 }
-                self.node_mut(ino).xattrs.insert(name.clone(), pattern(*fill, 0, *len));
-                self.meta();
                 Ok(())
             }
-            Op::RemoveXattr { path, name } => {
-                let ino = self.resolve(path)?;
-                if matches!(self.node(ino).kind, Kind::Symlink(_)) {
-                    return Err(EPERM);
-                }
-                if !self.node(ino).xattrs.contains_key(name) {
-                    return Err(ENODATA);
-                }
-                self.node_mut(ino).xattrs.remove(name);
-                self.meta();
-                Ok(())
-            }
-            Op::Chmod { path, mode } => {
-                let ino = self.resolve(path)?;
-                let node = self.node_mut(ino);
-                node.mode = node.mode & !0o7777 | mode & 0o7777;
-                self.meta();
-                Ok(())
-            }
+            Op::CopyRange { .. } => self.change_content(op, written),
             Op::Falloc { .. } | Op::Write { .. } | Op::Rewrite { .. } | Op::Truncate { .. } => {
                 self.change_content(op, written)
             }
             Op::Fsync(path) | Op::Fdatasync(path) => self.resolve(path).map(drop),
             Op::Sync | Op::Maintain { .. } | Op::Checkpoint => Ok(()),
         }
-    }
-
-    fn change_content(&mut self, op: &Op, written: u64) -> Result<(), i32> {
-        match op {
-            Op::Falloc { path, kind, offset, len } => {
-                let ino = self.file(path)?;
-                if matches!(kind, AllocateKind::Punch | AllocateKind::Zero) {
-                    self.record(ino, FileEvent::Zero(*offset, *len));
-                }
-                self.meta();
-                if matches!(kind, AllocateKind::Grow | AllocateKind::Zero) {
-                    self.record(ino, FileEvent::Grow(offset + len));
-                }
-            }
-            Op::Write { path, offset, fill, .. } => {
-                let ino = self.file(path)?;
-                if written > 0 {
-                    self.record(ino, FileEvent::Write(*offset, pattern(*fill, *offset, written)));
-                }
-            }
-            Op::Rewrite { path, fill, .. } => {
-                let ino = self.file(path)?;
-                self.meta();
-                self.record(ino, FileEvent::Truncate(0));
-                if written > 0 {
-                    self.record(ino, FileEvent::Write(0, pattern(*fill, 0, written)));
-                }
-            }
-            Op::Truncate { path, size } => {
-                let ino = self.file(path).map_err(|errno| if errno == ELOOP { EINVAL } else { errno })?;
-                self.meta();
-                self.record(ino, FileEvent::Truncate(*size));
-            }
-            _ => unreachable!("only these change content"),
-        }
-        Ok(())
     }
 
     fn create(&mut self, path: &str, made: u64, kind: Kind, mode: u32) -> Result<(), i32> {
@@ -330,7 +313,10 @@ impl Model {
             self.files.insert(made, History::new(Vec::new()));
         }
         let nlink = if is_directory { 2 } else { 1 };
-        self.names.insert(made, Arc::new(Node { kind, mode, nlink, xattrs: BTreeMap::new() }));
+        let (owner, inherited) = self.inherited(directory);
+        let mode = if is_directory { mode | inherited } else { mode };
+        let node = Node { kind, mode, owner, nlink, xattrs: BTreeMap::new() };
+        self.names.insert(made, Arc::new(node));
         self.entries(directory).insert(name, made);
         self.node_mut(directory).nlink += u32::from(is_directory);
         self.meta();
@@ -393,7 +379,7 @@ impl Model {
             }
     }
 
-    fn rename(&mut self, old: &str, new: &str) -> Result<(), i32> {
+    fn rename(&mut self, old: &str, new: &str, whiteout: Option<u64>) -> Result<(), i32> {
         let (from, name) = self.place(old)?;
         let (to, new_name) = self.place(new)?;
         let source = self.child(from, &name)?.ok_or(ENOENT)?;
@@ -423,6 +409,12 @@ impl Model {
         if self.is_directory(source) {
             self.node_mut(from).nlink -= 1;
             self.node_mut(to).nlink += 1;
+        }
+        if let Some(made) = whiteout {
+            let (owner, _) = self.inherited(from);
+            let node = Node { kind: Kind::Special, mode: 0o20000, owner, nlink: 1, xattrs: BTreeMap::new() };
+            self.names.insert(made, Arc::new(node));
+            self.entries(from).insert(name, made);
         }
         self.meta();
         if target.is_some() && self.node(source).kind == Kind::File {
@@ -491,6 +483,13 @@ impl Model {
                 .judge(bytes, prefix, acknowledged)
                 .map_err(|wrong| Violation::Content { file: *file, wrong })?;
         }
+        for (ino, got) in &view.stamps {
+            if let Some(history) =
+                self.stamps.get(ino).filter(|known| !known.allows(got, prefix, acknowledged))
+            {
+                return Err(Violation::Times { ino: *ino, got: *got, newest: history.current() });
+            }
+        }
         Ok(())
     }
 }
@@ -503,6 +502,11 @@ pub fn difference(want: &View, got: &View) -> String {
             let at = bytes.iter().zip(other).position(|(a, b)| a != b);
             let (want, got) = (bytes.len(), other.len());
             lines.push(format!("file {file} has size {got}, not {want}, and differs first at {at:?}"));
+        }
+    }
+    for (ino, stamp) in &want.stamps {
+        if let Some(other) = got.stamps.get(ino).filter(|other| *other != stamp) {
+            lines.push(format!("times of inode {ino} are {other:?}, not {stamp:?}"));
         }
     }
     lines.join(", ")

@@ -107,6 +107,7 @@ impl Maker {
         let written = match &op {
             Op::Write { kind: WriteKind::Mapped, .. } => 0,
             Op::Write { len, .. } | Op::Rewrite { len, .. } => *len,
+            Op::TmpLink { len, .. } | Op::UnlinkOpen { len, .. } => *len,
             _ => 0,
         };
         // Operations that are refused are part of the workload.
@@ -136,19 +137,40 @@ impl Maker {
         match random.below(100) {
             0..=11 => Op::Creat(self.place(random)),
             12..=15 => Op::Mkdir(self.place(random)),
-            16..=37 => self.write(file, fill, random),
+            16..=36 => self.write(file, fill, random),
+            37 => Op::CopyRange {
+                from: self.any(&[1], random),
+                to: file,
+                at: random.below(9000),
+                to_at: random.below(20_000),
+                len: 1 + random.below(20_000),
+            },
             38..=40 => Op::Rewrite { path: file, len: 1 + random.below(20_000), fill },
-            41..=44 => Op::Falloc {
+            41..=43 => Op::Falloc {
                 path: file,
                 kind: *random.pick(&[AllocateKind::Grow, AllocateKind::KeepSize, AllocateKind::Punch]),
                 offset: random.below(30_000),
                 len: 1 + random.below(30_000),
             },
+            44 => Op::Falloc {
+                path: file,
+                kind: *random.pick(&[AllocateKind::Collapse, AllocateKind::Insert]),
+                offset: random.below(6) * PAGE,
+                len: (1 + random.below(3)) * PAGE,
+            },
             45..=48 => Op::Truncate { path: file, size: random.below(40_000) },
-            49..=52 => Op::Link(file, self.place(random)),
+            49..=51 => Op::Link(file, self.place(random)),
+            52 => Op::TmpLink {
+                path: self.place(random),
+                len: 1 + random.below(30_000),
+                fill,
+                sync: random.one_in(2),
+            },
             53..=57 => Op::Remove(self.any(&[0, 1, 1, 2], random)),
-            58..=60 => Op::Unlink(file),
-            61..=67 => Op::Rename(self.any(&[0, 1, 1, 2], random), self.place(random)),
+            58..=59 => Op::Unlink(file),
+            60 => Op::UnlinkOpen { path: file, len: 1 + random.below(30_000), fill },
+            61 => Op::Whiteout(self.any(&[0, 1, 1, 2], random), self.place(random)),
+            62..=67 => Op::Rename(self.any(&[0, 1, 1, 2], random), self.place(random)),
             68..=70 => Op::Rename(file, self.any(&[1], random)),
             71 => Op::Exchange(self.any(&[0, 1, 2], random), self.any(&[0, 1, 2], random)),
             72..=73 => Op::Symlink(format!("target{}", random.below(100)), self.place(random)),
@@ -162,12 +184,22 @@ impl Maker {
                 path: self.any(&[0, 1], random),
                 name: format!("user.x{}", random.below(4)),
             },
-            79 => Op::Chmod { path: self.any(&[0, 1], random), mode: random.below(0o1000) as u32 },
+            79 => self.attributes(random),
             80..=87 => Op::Fsync(self.any(&[0, 1, 1], random)),
             88..=90 => Op::Fdatasync(file),
             91..=92 => Op::Sync,
             93..=97 => Op::Maintain { milliseconds: *random.pick(&[50, 500, 2000, 6000, 40_000]) },
             _ => Op::Checkpoint,
+        }
+    }
+
+    fn attributes(&self, random: &mut Random) -> Op {
+        let path = self.any(&[0, 1], random);
+        match random.below(4) {
+            0 => Op::Chmod { path, mode: random.below(0o10000) as u32 },
+            1 => Op::Chown { path, uid: random.below(5) as u32, gid: random.below(5) as u32 },
+            2 => Op::SetAcl { path, bits: random.below(0o1000) as u32 },
+            _ => Op::Utimes { path, seconds: random.below(1 << 30) as u32 },
         }
     }
 

@@ -1,0 +1,202 @@
+//! Operations that change content or attributes of one inode, in the model.
+
+use super::{EEXIST, EINVAL, ELOOP, ENODATA, ENOTSUP, EPERM, Kind, Model, Node, PAGE, View};
+use crate::history::{FileEvent, History};
+use crate::operation::{AllocateKind, Op, acl, pattern};
+use crate::times::{Change, Stamp, StampHistory};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The attribute that holds an access ACL.
+const ACL_NAME: &str = "system.posix_acl_access";
+
+impl Model {
+    pub(super) fn change_content(&mut self, op: &Op, written: u64) -> Result<(), i32> {
+        match op {
+            Op::Falloc { path, kind, offset, len } => {
+                let ino = self.file(path)?;
+                if matches!(kind, AllocateKind::Collapse | AllocateKind::Insert) {
+                    return self.shift(ino, *kind, *offset, *len);
+                }
+                if matches!(kind, AllocateKind::Punch | AllocateKind::Zero) {
+                    self.record(ino, FileEvent::Zero(*offset, *len));
+                }
+                self.meta();
+                if matches!(kind, AllocateKind::Grow | AllocateKind::Zero) {
+                    self.record(ino, FileEvent::Grow(offset + len));
+                }
+            }
+            Op::Write { path, offset, fill, .. } => {
+                let ino = self.file(path)?;
+                if written > 0 {
+                    self.record(ino, FileEvent::Write(*offset, pattern(*fill, *offset, written)));
+                }
+            }
+            Op::CopyRange { from, to, at, to_at, len } => {
+                let (source, target) = (self.file(from)?, self.file(to)?);
+                if source == target && at.max(to_at) - at.min(to_at) < *len {
+                    return Err(EINVAL);
+                }
+                if written > 0 {
+                    let bytes = &self.files[&source].current()[*at as usize..(at + written) as usize];
+                    let event = FileEvent::Write(*to_at, bytes.to_vec());
+                    self.record(target, event);
+                }
+            }
+            Op::Rewrite { path, fill, .. } => {
+                let ino = self.file(path)?;
+                self.meta();
+                self.record(ino, FileEvent::Truncate(0));
+                if written > 0 {
+                    self.record(ino, FileEvent::Write(0, pattern(*fill, 0, written)));
+                }
+            }
+            Op::Truncate { path, size } => {
+                let ino = self.file(path).map_err(|errno| if errno == ELOOP { EINVAL } else { errno })?;
+                self.meta();
+                self.record(ino, FileEvent::Truncate(*size));
+            }
+            _ => unreachable!("only these change content"),
+        }
+        Ok(())
+    }
+
+    /// Collapses or inserts: everything before it is in the log, and then all of the content changes at once.
+    fn shift(&mut self, ino: u64, kind: AllocateKind, offset: u64, len: u64) -> Result<(), i32> {
+        let mut bytes = self.files[&ino].current().to_vec();
+        let (from, count) = (offset as usize, len as usize);
+        let insert = kind == AllocateKind::Insert;
+        let aligned = offset.is_multiple_of(PAGE) && len.is_multiple_of(PAGE) && len > 0;
+        if !aligned || insert && from >= bytes.len() || !insert && from + count >= bytes.len() {
+            return Err(EINVAL);
+        }
+        match insert {
+            true => drop(bytes.splice(from..from, std::iter::repeat_n(0, count))),
+            false => drop(bytes.drain(from..from + count)),
+        }
+        self.meta();
+        self.record(ino, FileEvent::Replace(bytes));
+        Ok(())
+    }
+
+    pub(super) fn change_attributes(&mut self, op: &Op) -> Result<(), i32> {
+        match op {
+            Op::SetXattr { path, name, len, fill } => {
+                let ino = self.resolve(path)?;
+                if matches!(self.node(ino).kind, Kind::Symlink(_) | Kind::Special) {
+                    return Err(EPERM);
+                }
+                self.node_mut(ino).xattrs.insert(name.clone(), pattern(*fill, 0, *len));
+            }
+            Op::RemoveXattr { path, name } => {
+                let ino = self.resolve(path)?;
+                if matches!(self.node(ino).kind, Kind::Symlink(_) | Kind::Special) {
+                    return Err(EPERM);
+                }
+                self.node_mut(ino).xattrs.remove(name).ok_or(ENODATA)?;
+            }
+            Op::Chmod { path, mode } => {
+                let ino = self.resolve(path)?;
+                if matches!(self.node(ino).kind, Kind::Symlink(_)) {
+                    return Err(ENOTSUP);
+                }
+                let node = self.node_mut(ino);
+                node.mode = node.mode & !0o7777 | mode & 0o7777;
+                if let Some(value) = node.xattrs.get_mut(ACL_NAME) {
+                    *value = acl(*mode);
+                }
+            }
+            Op::Chown { path, uid, gid } => {
+                let ino = self.resolve(path)?;
+                let node = self.node_mut(ino);
+                node.owner = (*uid, *gid);
+                if node.kind == Kind::File {
+                    let group = if node.mode & 0o10 != 0 { 0o2000 } else { 0 };
+                    node.mode &= !(0o4000 | group);
+                }
+            }
+            Op::Utimes { path, .. } => drop(self.resolve(path)?),
+            Op::SetAcl { path, bits } => {
+                let ino = self.resolve(path)?;
+                if matches!(self.node(ino).kind, Kind::Symlink(_)) {
+                    return Err(ENOTSUP);
+                }
+                let node = self.node_mut(ino);
+                node.xattrs.insert(ACL_NAME.to_owned(), acl(*bits));
+                node.mode = node.mode & !0o777 | bits & 0o777;
+            }
+            _ => unreachable!("only these change attributes"),
+        }
+        self.meta();
+        Ok(())
+    }
+
+    /// A file that was made without a name gets one.
+    pub(super) fn link_nameless(
+        &mut self,
+        path: &str,
+        made: u64,
+        written: u64,
+        fill: u8,
+        sync: bool,
+    ) -> Result<(), i32> {
+        let (directory, name) = self.place(path)?;
+        if self.child(directory, &name)?.is_some() {
+            return Err(EEXIST);
+        }
+        self.files.insert(made, History::new(Vec::new()));
+        if written > 0 {
+            self.record(made, FileEvent::Write(0, pattern(fill, 0, written)));
+        }
+        if sync {
+            self.sync(Some(made));
+        }
+        let (owner, _) = self.inherited(directory);
+        let node = Node { kind: Kind::File, mode: 0o100600, owner, nlink: 1, xattrs: BTreeMap::new() };
+        self.names.insert(made, Arc::new(node));
+        self.entries(directory).insert(name, made);
+        self.meta();
+        Ok(())
+    }
+
+    /// Whether a running volume shows what was done; times apart, which are not noted when operations may fail.
+    pub fn shows(&self, view: &View) -> bool {
+        let live = self.live();
+        live.names == view.names && live.contents == view.contents
+    }
+
+    /// Owner of what root makes in a directory, and the mode bits that a directory takes over: set-group-id.
+    pub(super) fn inherited(&self, directory: u64) -> ((u32, u32), u32) {
+        let parent = self.node(directory);
+        match parent.mode & 0o2000 {
+            0 => ((0, 0), 0),
+            bit => ((0, parent.owner.1), bit),
+        }
+    }
+
+    /// Inodes that have a name.
+    pub fn alive(&self) -> Vec<u64> {
+        self.names.keys().copied().collect()
+    }
+
+    /// Notes the times that the running volume shows after an operation.
+    pub fn note_times(&mut self, op: &Op, shown: &[(u64, Stamp)]) {
+        let metas = self.metas();
+        let change = match op {
+            Op::Rewrite { .. } | Op::TmpLink { .. } | Op::UnlinkOpen { .. } | Op::CopyRange { .. } => {
+                Change::Steps
+            }
+            // A write that meets a full volume is done in pieces.
+            Op::Falloc { .. } | Op::Write { .. } => Change::Steps,
+            _ if metas > self.noted => Change::Logged,
+            _ => Change::Dirty,
+        };
+        self.noted = metas;
+        for (ino, stamp) in shown {
+            let known = self.stamps.entry(*ino).or_insert_with(|| StampHistory::new(*stamp));
+            if known.current() != *stamp {
+                known.change(metas, change, *stamp);
+            }
+        }
+    }
+}

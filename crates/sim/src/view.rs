@@ -1,0 +1,101 @@
+//! Reads everything that a volume shows, in the oracle's terms.
+
+use crate::operation::Op;
+use crate::oracle::{Kind, Model, Node, View};
+use crate::times::Stamp;
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use syncline::{Attr, Context, Error, Fs, ObjectNo, OpenFlags, Timestamp};
+
+fn stamp_of(attr: &Attr) -> Stamp {
+    let time = |at: Timestamp| (at.seconds, at.nanoseconds);
+    Stamp { modified: time(attr.modified), changed: time(attr.changed), created: time(attr.created) }
+}
+
+/// Has the model note the times that the running volume shows after an operation.
+pub fn note_times(fs: &Fs, model: &mut Model, op: &Op) -> Result<(), Error> {
+    let stamps = model.alive().into_iter().map(|ino| Ok((ino, stamp_of(&fs.getattr(ObjectNo(ino))?))));
+    let shown = stamps.collect::<Result<Vec<_>, Error>>()?;
+    model.note_times(op, &shown);
+    Ok(())
+}
+
+/// Everything that a volume shows.
+pub fn view(fs: &Fs) -> Result<View, Error> {
+    let mut view = View::default();
+    let mut stack = vec![ObjectNo::ROOT_DIR];
+    while let Some(number) = stack.pop() {
+        if view.names.contains_key(&number.0) {
+            continue;
+        }
+        let attr = fs.getattr(number)?;
+        let kind = match attr.mode & 0o170000 {
+            0o040000 => {
+                let children = list(fs, number)?;
+                stack.extend(children.values().map(|ino| ObjectNo(*ino)));
+                Kind::Directory(children)
+            }
+            0o120000 => Kind::Symlink(fs.readlink(number)?),
+            0o020000 => Kind::Special,
+            _ => {
+                view.contents.insert(number.0, content(fs, number, attr.size)?);
+                Kind::File
+            }
+        };
+        let node = Node {
+            kind,
+            mode: attr.mode,
+            owner: (attr.uid, attr.gid),
+            nlink: attr.nlink,
+            xattrs: xattrs(fs, number)?,
+        };
+        view.names.insert(number.0, Arc::new(node));
+        view.stamps.insert(number.0, stamp_of(&attr));
+    }
+    Ok(view)
+}
+
+fn list(fs: &Fs, directory: ObjectNo) -> Result<BTreeMap<String, u64>, Error> {
+    let handle = fs.opendir(directory)?;
+    let mut children = BTreeMap::new();
+    let mut twice = false;
+    let result = fs.readdir(handle, 2, &mut |entry| {
+        let name = String::from_utf8_lossy(entry.name).into_owned();
+        twice |= children.insert(name, entry.inode.0).is_some();
+        ControlFlow::Continue(())
+    });
+    fs.release(handle)?;
+    result?;
+    assert!(!twice, "a name is listed twice in directory {directory}");
+    for (name, ino) in &children {
+        let found = fs.lookup(directory, name.as_bytes())?.attr.inode.0;
+        assert_eq!(found, *ino, "lookup and readdir disagree on '{name}' in directory {directory}");
+    }
+    Ok(children)
+}
+
+fn content(fs: &Fs, number: ObjectNo, size: u64) -> Result<Vec<u8>, Error> {
+    let handle = fs.open_handle(&Context::root(), number, OpenFlags::READ)?;
+    let mut bytes = vec![0; size as usize];
+    let mut done = 0;
+    let mut result = Ok(());
+    while done < bytes.len() && result.is_ok() {
+        match fs.read(handle, done as u64, &mut bytes[done..]) {
+            Ok(0) => panic!("file {number} ends at {done}, before its size {size}"),
+            Ok(count) => done += count,
+            Err(error) => result = Err(error),
+        }
+    }
+    fs.release(handle)?;
+    result.map(|()| bytes)
+}
+
+fn xattrs(fs: &Fs, number: ObjectNo) -> Result<BTreeMap<String, Vec<u8>>, Error> {
+    let root = Context::root();
+    let names = fs.list_xattrs(&root, number)?;
+    let names = names.split(|byte| *byte == 0).filter(|name| !name.is_empty());
+    names
+        .map(|name| Ok((String::from_utf8_lossy(name).into_owned(), fs.xattr(&root, number, name)?)))
+        .collect()
+}
