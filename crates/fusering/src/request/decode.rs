@@ -114,8 +114,17 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// Decodes `request`. `setxattr_ext`: SETXATTR_EXT was agreed on.
-pub(crate) fn decode<'a>(request: &RawRequest<'a>, setxattr_ext: bool) -> Result<Operation<'a>, Errno> {
+/// What was agreed on, as far as it concerns decoding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Agreed {
+    /// SETXATTR's header is the longer one.
+    pub(crate) setxattr_ext: bool,
+    /// Most bytes of data that the kernel may ask for: nobody makes us allocate more.
+    pub(crate) data_bytes_max: u32,
+}
+
+/// Decodes `request`.
+pub(crate) fn decode<'a>(request: &RawRequest<'a>, agreed: Agreed) -> Result<Operation<'a>, Errno> {
     let header = request.header;
     let node = NodeId(header.nodeid);
     // Security contexts and supplementary groups come last; they are not asked for and not understood.
@@ -135,7 +144,7 @@ pub(crate) fn decode<'a>(request: &RawRequest<'a>, setxattr_ext: bool) -> Result
         | Opcode::CREATE
         | Opcode::TMPFILE => of_names(header.opcode, node, parts),
         Opcode::SETXATTR | Opcode::GETXATTR | Opcode::LISTXATTR | Opcode::REMOVEXATTR => {
-            of_xattrs(header.opcode, node, parts, setxattr_ext)
+            of_xattrs(header.opcode, node, parts, agreed.setxattr_ext)
         }
         Opcode::OPEN
         | Opcode::OPENDIR
@@ -147,7 +156,7 @@ pub(crate) fn decode<'a>(request: &RawRequest<'a>, setxattr_ext: bool) -> Result
         | Opcode::RELEASEDIR
         | Opcode::FLUSH
         | Opcode::FSYNC
-        | Opcode::FSYNCDIR => of_open_files(header.opcode, node, parts),
+        | Opcode::FSYNCDIR => of_open_files(header.opcode, node, parts, agreed.data_bytes_max),
         Opcode::IOCTL | Opcode::POLL | Opcode::FALLOCATE | Opcode::LSEEK => {
             of_ranges(header.opcode, node, parts)
         }
@@ -252,7 +261,13 @@ fn of_xattrs<'a>(
     })
 }
 
-fn of_open_files<'a>(opcode: Opcode, node: NodeId, parts: Parts<'a>) -> Result<Operation<'a>, Errno> {
+fn of_open_files<'a>(
+    opcode: Opcode,
+    node: NodeId,
+    parts: Parts<'a>,
+    data_bytes_max: u32,
+) -> Result<Operation<'a>, Errno> {
+    let within = |bytes: u32| if bytes <= data_bytes_max { Ok(bytes) } else { Err(Errno::EINVAL) };
     Ok(match opcode {
         Opcode::OPEN | Opcode::OPENDIR => {
             let op: abi::OpenIn = parts.fixed()?;
@@ -265,7 +280,7 @@ fn of_open_files<'a>(opcode: Opcode, node: NodeId, parts: Parts<'a>) -> Result<O
                 node,
                 handle: Handle(op.fh),
                 offset: op.offset,
-                size: op.size,
+                size: within(op.size)?,
                 read_flags: op.read_flags,
                 lock_owner: op.read_flags.contains(ReadFlags::LOCKOWNER).then_some(LockOwner(op.lock_owner)),
                 flags: op.flags as i32,
@@ -274,7 +289,8 @@ fn of_open_files<'a>(opcode: Opcode, node: NodeId, parts: Parts<'a>) -> Result<O
         Opcode::READDIR | Opcode::READDIRPLUS => {
             let op: abi::ReadIn = parts.fixed()?;
             let handle = Handle(op.fh);
-            let read = ReadDir { node, handle, offset: op.offset, size: op.size, flags: op.flags as i32 };
+            let (size, flags) = (within(op.size)?, op.flags as i32);
+            let read = ReadDir { node, handle, offset: op.offset, size, flags };
             if opcode == Opcode::READDIR { Operation::ReadDir(read) } else { Operation::ReadDirPlus(read) }
         }
         Opcode::WRITE => {
@@ -422,7 +438,10 @@ fn of_nodes<'a>(opcode: Opcode, node: NodeId, parts: Parts<'a>) -> Result<Operat
             let op: abi::BmapIn = parts.fixed()?;
             Operation::Bmap(Bmap { node, block: op.block, block_bytes: op.blocksize })
         }
-        Opcode::SYNCFS => Operation::SyncFs(SyncFs { node }),
+        Opcode::SYNCFS => {
+            let _: abi::SyncfsIn = parts.fixed()?;
+            Operation::SyncFs(SyncFs { node })
+        }
         Opcode::DESTROY => Operation::Destroy,
         _ => return Err(Errno::ENOSYS),
     })

@@ -8,7 +8,7 @@ mod decode;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use decode::{Operation, decode};
+pub(crate) use decode::{Agreed, Operation, decode};
 
 use crate::abi::{
     FsyncFlags, IoctlFlags, OpenInFlags, PollFlags, ReadFlags, ReleaseFlags, SetxattrFlags, WriteFlags,

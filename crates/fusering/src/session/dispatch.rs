@@ -12,7 +12,7 @@ use crate::reply::{
     ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatx, ReplyTotals,
     ReplyWrite, ReplyXattr,
 };
-use crate::request::{Forget, Operation, RequestContext, decode};
+use crate::request::{Agreed, Forget, Operation, RequestContext, decode};
 use crate::transport::{Handler, RawRequest, Source};
 use crate::types::{NodeId, RequestId};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,13 +24,13 @@ const LINK_BYTES_MAX: usize = 4095;
 /// Calls a filesystem.
 pub(crate) struct Dispatcher<F> {
     filesystem: Arc<F>,
-    setxattr_ext: bool,
+    agreed: Agreed,
     destroyed: Once,
 }
 
 impl<F: Filesystem> Dispatcher<F> {
-    pub(crate) fn new(filesystem: Arc<F>, setxattr_ext: bool) -> Dispatcher<F> {
-        Dispatcher { filesystem, setxattr_ext, destroyed: Once::new() }
+    pub(crate) fn new(filesystem: Arc<F>, agreed: Agreed) -> Dispatcher<F> {
+        Dispatcher { filesystem, agreed, destroyed: Once::new() }
     }
 
     /// Calls the filesystem's `destroy`, once; returns when it has returned.
@@ -125,7 +125,7 @@ impl<F: Filesystem> Dispatcher<F> {
 impl<F: Filesystem> Handler for Dispatcher<F> {
     fn handle(&self, source: &dyn Source, request: RawRequest<'_>, slot: ReplySlot) {
         let header = request.header;
-        let operation = match decode(&request, self.setxattr_ext) {
+        let operation = match decode(&request, self.agreed) {
             Ok(operation) => operation,
             Err(errno) => {
                 tracing::debug!(opcode = %header.opcode, unique = header.unique, %errno, "not understood");
@@ -143,7 +143,7 @@ impl<F: Filesystem> Handler for Dispatcher<F> {
     }
 
     fn header_bytes(&self, opcode: Opcode) -> Option<usize> {
-        opcode.header_bytes(self.setxattr_ext)
+        opcode.header_bytes(self.agreed.setxattr_ext)
     }
 }
 

@@ -18,6 +18,7 @@ use crate::error::Error;
 use crate::filesystem::Filesystem;
 use crate::mount::{Mount, MountOptions, Unmounter};
 use crate::notifier::Notifier;
+use crate::request::Agreed;
 use crate::transport::connection::Connection;
 use crate::transport::{Handler, Transport, TransportKind, UringUnavailable, dev, uring};
 use dispatch::Dispatcher;
@@ -77,11 +78,14 @@ impl<F: Filesystem> Session<F> {
             }
         };
         let negotiated = agreement.negotiated;
-        let setxattr_ext = negotiated.flags.contains(InitFlags::SETXATTR_EXT);
-        let dispatcher = Arc::new(Dispatcher::new(filesystem.clone(), setxattr_ext));
+        let message_bytes = message_bytes(&negotiated);
+        let agreed = Agreed {
+            setxattr_ext: negotiated.flags.contains(InitFlags::SETXATTR_EXT),
+            data_bytes_max: u32::try_from(message_bytes).unwrap_or(u32::MAX),
+        };
+        let dispatcher = Arc::new(Dispatcher::new(filesystem.clone(), agreed));
         let handler: Arc<dyn Handler> = dispatcher.clone();
         handshake::accept(&connection, &received, &agreement.out)?;
-        let message_bytes = message_bytes(&negotiated);
         let mut transports: Vec<Box<dyn Transport>> = Vec::new();
         transports.push(dev::start(connection.clone(), handler.clone(), &config.dev, message_bytes)?);
         if let Some(prepared) = prepared {
