@@ -59,7 +59,7 @@ crash:
 	$(CARGO) run --release --locked -p syncline-sim -- all --seed $(SEED) --minutes $(MINUTES)
 
 threads:
-	SEED=$(SEED) SCHEDULES=$(SCHEDULES) $(CARGO) test --release --locked -p syncline-threads -- --nocapture
+	SEED=$(SEED) SCHEDULES=$(SCHEDULES) $(CARGO) test --release --locked -p syncline-threads -p syncline-threads-loom -- --nocapture
 
 fuzz:
 	@scripts/setup.sh fuzz

@@ -43,6 +43,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "crates/images",
         &["syncline-format", "syncline-device", "syncline-store", "syncline", "syncline-check"],
     ),
+    ("crates/threads/loom", &["syncline-format", "syncline-device"]),
     ("crates/bench", &["syncline-format", "syncline-device", "syncline"]),
     ("xtask", &["syncline-cli"]),
 ];
