@@ -120,6 +120,17 @@ impl BatchBuf {
         self.ops += 1;
     }
 
+    /// Makes room for so many encoded bytes in all.
+    pub fn reserve(&mut self, bytes: usize) {
+        self.bytes.reserve_exact(bytes.saturating_sub(self.bytes.len()));
+    }
+
+    /// The finished batch, as its own bytes.
+    pub fn into_encoded(mut self) -> Vec<u8> {
+        self.encoded();
+        self.bytes
+    }
+
     /// The finished batch.
     pub fn encoded(&mut self) -> &[u8] {
         let len = self.bytes.len() as u32;

@@ -84,6 +84,13 @@ impl Batch {
         Batch::default()
     }
 
+    /// A batch that will take about so many encoded bytes.
+    pub fn with_capacity(bytes: usize) -> Batch {
+        let mut batch = Batch::default();
+        batch.ops.reserve(bytes);
+        batch
+    }
+
     pub fn is_empty(&self) -> bool {
         self.ops.is_empty()
     }

@@ -303,7 +303,7 @@ impl Store {
     /// Applies the batch and appends it to the journal buffer; it is then visible, ordered, and durable once
     /// `force` has returned for its LSN. Reads tree nodes from the device if they are not cached, before anything is
     /// changed: an error leaves no trace. Never waits for the journal.
-    pub fn commit(&self, mut permit: Permit, mut batch: Batch) -> Result<Lsn, StoreError> {
+    pub fn commit(&self, mut permit: Permit, batch: Batch) -> Result<Lsn, StoreError> {
         let shared = &self.shared;
         if batch.bytes() > permit.estimate.bytes {
             let (bytes, bytes_max) = (batch.bytes(), permit.estimate.bytes);
@@ -352,7 +352,7 @@ impl Store {
             space.adjust_claims(std::mem::take(&mut permit.nodes) + less, more);
         }
         if let Some(journal) = shared.journal.get() {
-            let bytes = batch.ops.encoded().to_vec();
+            let bytes = batch.ops.into_encoded();
             let promised = std::mem::take(&mut permit.ring_blocks);
             let logged = journal.append(bytes, batch.data, batch.slots, trees.images.len(), promised);
             assert_eq!(logged, lsn, "batches are logged in the order in which they are applied");

@@ -143,7 +143,7 @@ impl Fs {
         state: &mut InodeState,
         permit: Permit,
     ) -> Result<usize> {
-        let mut batch = Batch::new();
+        let mut batch = Batch::with_capacity(image_estimate(state.data.dirty_pages()).bytes);
         let mut logged = Vec::new();
         for (page, slot) in state.data.dirty_range(0..u64::MAX) {
             batch.image(inode.number, page, &slot.page);

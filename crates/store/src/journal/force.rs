@@ -1,6 +1,6 @@
 //! Group commit: the state machine that turns pending batches into durable ones.
 
-use super::{Done, Journal, Phase, State, latched};
+use super::{Done, Journal, Phase, Sealed, State, latched};
 use crate::StoreError;
 use crate::sync::MutexGuard;
 use syncline_device::{DeviceError, Ticket};
@@ -107,7 +107,9 @@ impl Journal {
         if matches!(state.phase, Phase::Idle) {
             let pending = state.pending_bytes;
             MutexGuard::unlocked(state, || before_group(pending));
-            self.begin(state);
+            if let Some(record) = self.begin_but_last(state) {
+                MutexGuard::unlocked(state, || self.write_here(record));
+            }
         }
         loop {
             let step = self.next_step(state);
@@ -172,6 +174,23 @@ impl Journal {
         }
     }
 
+    /// Like `begin`, but leaves the last record to the caller, who writes it at once.
+    fn begin_but_last(&self, state: &mut State) -> Option<Sealed> {
+        if !matches!(state.phase, Phase::Idle) || state.failed.is_some() {
+            return None;
+        }
+        let record = self.seal_pending_but_last(state);
+        if let Some(last) = state.in_flight.back() {
+            state.phase = Phase::Writing { upto: last.sequence, lsn: last.last_lsn };
+        }
+        record
+    }
+
+    fn write_here(&self, record: Sealed) {
+        let result = self.device.write(record.at, vec![record.buffer]);
+        record.write.complete(result);
+    }
+
     fn next_step(&self, state: &State) -> Step {
         match &state.phase {
             Phase::Idle => Step::Nothing,
@@ -211,7 +230,7 @@ impl Journal {
     fn wait_all(&self, tickets: &[Ticket]) -> Result<(), DeviceError> {
         let mut result = Ok(());
         for ticket in tickets {
-            result = result.and(self.device.wait(ticket));
+            result = result.and(ticket.result().unwrap_or_else(|| self.device.wait(ticket)));
         }
         result
     }

@@ -5,7 +5,8 @@
 //! the whole group durable (R7). One group is on its way at a time; whoever arrives meanwhile is in the next one.
 //!
 //! The group is a state machine ([`Phase`]): a lone blocking caller drives it on its own thread without a hand-over;
-//! a caller that must not block starts it and polls. Exactly one thread drives at a time (`driven`).
+//! a caller that must not block starts it and polls. Exactly one thread drives at a time (`driven`). A driver that blocks
+//! writes the group's last record itself, by one system call, while everything else of the group is in flight.
 //!
 //! Positions in the ring are *virtual*: they grow for ever, the place is the remainder by the ring's length. A record is
 //! contiguous; if the rest of the lap is too short for it, the record starts the next lap and the rest counts as used
@@ -56,6 +57,15 @@ struct InFlight {
     data: Vec<Ticket>,
     /// Held until the record is durable; dropping them widens the data window again.
     _slots: Vec<DataSlot>,
+}
+
+/// A record that is in flight as far as others can see, and is still to be written.
+struct Sealed {
+    sequence: Sequence,
+    at: BlockNo,
+    buffer: Arc<Buffer>,
+    /// To be completed by whoever writes it on its own thread.
+    write: Ticket,
 }
 
 /// Where the current group stands.
@@ -284,12 +294,32 @@ impl Journal {
 
     /// Seals everything pending into records and submits them, without a flush.
     fn seal_pending(&self, state: &mut State) {
-        while !state.pending.is_empty() {
-            self.seal_record(state);
+        while let Some(record) = self.seal_record(state) {
+            self.submit(state, record);
         }
     }
 
-    fn seal_record(&self, state: &mut State) {
+    /// Like `seal_pending`, but returns the last record for the caller to write.
+    fn seal_pending_but_last(&self, state: &mut State) -> Option<Sealed> {
+        let mut last = self.seal_record(state)?;
+        while let Some(next) = self.seal_record(state) {
+            self.submit(state, std::mem::replace(&mut last, next));
+        }
+        Some(last)
+    }
+
+    fn submit(&self, state: &mut State, record: Sealed) {
+        let write = self.device.submit_write(record.at, vec![record.buffer]);
+        if let Some(entry) = state.in_flight.iter_mut().rfind(|entry| entry.sequence == record.sequence) {
+            entry.write = write;
+        }
+    }
+
+    /// Makes a record of the oldest pending batches; it is in flight from then on, but nobody writes it yet.
+    fn seal_record(&self, state: &mut State) -> Option<Sealed> {
+        if state.pending.is_empty() {
+            return None;
+        }
         let bytes_max = self.batch_bytes_max().min(GROUP_BYTES_TARGET);
         let mut count = 0;
         let mut payload = 0;
@@ -327,14 +357,15 @@ impl Journal {
         state.ring.push(&place, blocks, sum, info.last_lsn());
         state.next_lsn = info.last_lsn().next();
         state.grouped_batches += count as u64;
-        let write = self.device.submit_write(at, vec![Arc::new(buffer)]);
+        let write = Ticket::pending();
         state.in_flight.push_back(InFlight {
             sequence: place.sequence,
             last_lsn: info.last_lsn(),
-            write,
+            write: write.clone(),
             data,
             _slots: slots,
         });
+        Some(Sealed { sequence: place.sequence, at, buffer: Arc::new(buffer), write })
     }
 }
 
