@@ -2,7 +2,7 @@
 //!
 //! A batch is a length, a count, and operations back to back. Replaying a batch twice gives the same tree as once.
 
-use crate::item::ExtentItem;
+use crate::item::{ExtentItem, FILE_BYTES_MAX};
 use crate::key::{KEY_BYTES, Key, Kind, array};
 use crate::{BLOCK_BYTES, BlockNo, FormatError, ITEM_VALUE_BYTES_MAX, ObjectNo, TreeId};
 
@@ -242,6 +242,9 @@ fn take_op<'a>(rest: &mut &'a [u8]) -> Result<Op<'a>, FormatError> {
             let tree = TreeId(take_u32(rest)?);
             let object = ObjectNo(take_u64(rest)?);
             let page = take_u64(rest)?;
+            if page > FILE_BYTES_MAX / BLOCK_BYTES as u64 {
+                return Err(field("image page", page));
+            }
             let len = usize::from(take_u16(rest)?);
             if len > BLOCK_BYTES {
                 return Err(field("image length", len as u64));
@@ -281,6 +284,17 @@ mod tests {
         assert!(matches!(decoded[0][4], Op::Image { bytes: b"ab", .. }), "trailing zeros are not stored");
         for cut in 0..bytes.len() {
             assert!(decode_batches(&bytes[..cut], 1).is_err(), "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn an_image_beyond_the_largest_file_is_refused() {
+        for (page, valid) in
+            [(0, true), (FILE_BYTES_MAX / 4096, true), (FILE_BYTES_MAX / 4096 + 1, false), (u64::MAX, false)]
+        {
+            let mut batch = BatchBuf::new();
+            batch.push(Op::Image { tree: TreeId::MAIN, object: ObjectNo(9), page, bytes: b"x" });
+            assert_eq!(decode_batches(batch.encoded(), 1).is_ok(), valid, "page {page}");
         }
     }
 }
