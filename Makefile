@@ -16,7 +16,7 @@ MINUTES ?= 20
 # Of make threads: schedules of each scenario and scheduler.
 SCHEDULES ?= 20000
 
-.PHONY: help build test test-full crash threads fuzz golden workloads bench check fmt lint tidy demo man install uninstall clean
+.PHONY: help build test test-full crash model threads fuzz golden workloads bench check fmt lint tidy demo man install uninstall clean
 
 help:
 	@echo "make build      the syncline command, optimised"
@@ -26,6 +26,7 @@ help:
 	@echo "make workloads  other programs' workloads on a mount, in minutes (as root)"
 	@echo "make bench      what a sync costs here, beside ext4, xfs and btrfs (as root)"
 	@echo "make crash      the crash laboratory (SEED=1, MINUTES=20; docs/testing.md)"
+	@echo "make model      the design's model: every rule on, and off alone (minutes; docs/testing.md)"
 	@echo "make threads    the store's threads in many orders (SEED=1, SCHEDULES=20000; docs/testing.md)"
 	@echo "make fuzz       the fuzzers of the format and of whole images (MINUTES=20; docs/testing.md)"
 	@echo "make golden     writes the golden images that are missing (docs/testing.md)"
@@ -57,6 +58,9 @@ bench: build
 
 crash:
 	$(CARGO) run --release --locked -p syncline-sim -- all --seed $(SEED) --minutes $(MINUTES)
+
+model:
+	$(CARGO) run --release --locked -p syncline-model -- large
 
 threads:
 	SEED=$(SEED) SCHEDULES=$(SCHEDULES) $(CARGO) test --release --locked -p syncline-threads -p syncline-threads-loom -- --nocapture

@@ -38,12 +38,13 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("crates/fusering", &[]),
     ("crates/cli", &["syncline-format", "syncline-device", "syncline", "syncline-check", "syncline-fuse"]),
     ("crates/sim", &["syncline-format", "syncline-device", "syncline-store", "syncline", "syncline-check"]),
-    ("crates/threads", &["syncline-format", "syncline-device"]),
     (
         "crates/images",
         &["syncline-format", "syncline-device", "syncline-store", "syncline", "syncline-check"],
     ),
+    ("crates/threads", &["syncline-format", "syncline-device"]),
     ("crates/threads/loom", &["syncline-format", "syncline-device"]),
+    ("crates/model", &[]),
     ("crates/bench", &["syncline-format", "syncline-device", "syncline"]),
     ("xtask", &["syncline-cli"]),
 ];

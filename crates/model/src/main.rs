@@ -1,0 +1,159 @@
+//! Explores the model of the design and prints what was found: with all rules, with each switched off, and the questions that
+//! were put to it.
+//!
+//!     syncline-model                  the small scopes, in seconds
+//!     syncline-model large [STATES]   larger ones as well, and random walks; at most STATES states each
+//!     syncline-model trace RULE       the shortest way to a broken promise without a rule
+
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::time::Instant;
+use syncline_model::explore::{Outcome, Trace, explore, walk};
+use syncline_model::rules::Rule;
+use syncline_model::scope::Scope;
+use syncline_model::scopes::{LARGE, SMALL, WIDE, WIDE_FAULTS, questions, scope_of};
+
+/// Exhaustive exploration of a small scope ends by itself; this is for a mistake in it.
+const SMALL_STATES_MAX: usize = 1_000_000;
+const LARGE_STATES_MAX: usize = 1_000_000;
+const WALK_STEPS: u64 = 5_000_000;
+const WALK_SEED: u64 = 1;
+
+/// One line of the report.
+struct Task {
+    label: String,
+    scope: Scope,
+    /// Steps of random walks instead of a search.
+    walk: Option<u64>,
+    states_max: usize,
+    kept: bool,
+}
+
+impl Task {
+    fn search(label: impl Into<String>, scope: Scope, states_max: usize, kept: bool) -> Task {
+        Task { label: label.into(), scope, walk: None, states_max, kept }
+    }
+
+    fn run(&self) -> Outcome {
+        match self.walk {
+            Some(steps) => walk(&self.scope, WALK_SEED, steps),
+            None => explore(&self.scope, self.states_max),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match arguments.as_slice() {
+        [] => report(false, 0),
+        ["large"] => report(true, LARGE_STATES_MAX),
+        ["large", states] => match states.parse() {
+            Ok(states) => report(true, states),
+            Err(_) => usage(),
+        },
+        ["trace", rule] => match Rule::ALL.into_iter().find(|known| known.name() == *rule) {
+            Some(rule) => trace(rule),
+            None => usage(),
+        },
+        _ => usage(),
+    }
+}
+
+fn usage() -> ExitCode {
+    eprintln!("usage: syncline-model [large [STATES] | trace RULE]");
+    let names: Vec<&str> = Rule::ALL.iter().map(|rule| rule.name()).collect();
+    eprintln!("rules: {}", names.join("; "));
+    ExitCode::FAILURE
+}
+
+fn trace(rule: Rule) -> ExitCode {
+    let outcome = explore(&scope_of(rule).without(rule), SMALL_STATES_MAX);
+    match outcome.found {
+        Some(found) => print_trace(&found),
+        None => println!("no violation in {} states", outcome.states),
+    }
+    ExitCode::SUCCESS
+}
+
+fn report(large: bool, states_max: usize) -> ExitCode {
+    let mut wrong = 0;
+    let small = SMALL.map(|scope| Task::search(scope.name, scope, SMALL_STATES_MAX, true));
+    wrong += section("All rules kept: no promise may be broken.", &small);
+    let off = Rule::ALL
+        .map(|rule| Task::search(rule.name(), scope_of(rule).without(rule), SMALL_STATES_MAX, false));
+    wrong += section("One rule switched off: a promise must be broken.", &off);
+    let asked: Vec<Task> = questions()
+        .into_iter()
+        .map(|question| Task::search(question.asks, question.scope, SMALL_STATES_MAX, question.kept))
+        .collect();
+    wrong += section("Questions.", &asked);
+    if large {
+        let mut tasks: Vec<Task> =
+            LARGE.map(|scope| Task::search(scope.name, scope, states_max, true)).into_iter().collect();
+        for scope in [WIDE, WIDE_FAULTS] {
+            tasks.push(Task { walk: Some(WALK_STEPS), ..Task::search(scope.name, scope, 0, true) });
+        }
+        wrong += section("All rules kept, larger scopes and random walks.", &tasks);
+    }
+    match wrong {
+        0 => ExitCode::SUCCESS,
+        _ => {
+            println!("{wrong} lines are not as they should be");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs the tasks on two threads and prints them in order; how many ended otherwise than they should.
+fn section(title: &str, tasks: &[Task]) -> usize {
+    println!("{title}\n");
+    println!("| | scope | states | recoveries | steps | found |\n|---|---|---|---|---|---|");
+    let start = Instant::now();
+    let next = Mutex::new(0);
+    let outcomes = Mutex::new(Vec::new());
+    std::thread::scope(|threads| {
+        for _ in 0..2 {
+            threads.spawn(|| {
+                loop {
+                    let index = {
+                        let mut next = next.lock().expect("no task panics");
+                        *next += 1;
+                        *next - 1
+                    };
+                    let Some(task) = tasks.get(index) else { break };
+                    let outcome = task.run();
+                    outcomes.lock().expect("no task panics").push((index, outcome));
+                }
+            });
+        }
+    });
+    let mut outcomes = outcomes.into_inner().expect("no task panics");
+    outcomes.sort_by_key(|(index, _)| *index);
+    let mut wrong = 0;
+    for (task, (_, outcome)) in tasks.iter().zip(&outcomes) {
+        let found = match &outcome.found {
+            Some(found) => found.violation.what.clone(),
+            None if outcome.complete => "nothing, complete".to_owned(),
+            None => "nothing, as far as explored".to_owned(),
+        };
+        let steps = outcome.found.as_ref().map_or(outcome.depth, |found| found.steps.len());
+        println!(
+            "| {} | {} | {} | {} | {steps} | {found} |",
+            task.label, task.scope.name, outcome.states, outcome.recoveries
+        );
+        if task.kept == outcome.found.is_some() {
+            wrong += 1;
+            outcome.found.iter().for_each(print_trace);
+        }
+    }
+    println!("\n{:.1} s\n", start.elapsed().as_secs_f64());
+    wrong
+}
+
+fn print_trace(trace: &Trace) {
+    for (number, step) in trace.steps.iter().enumerate() {
+        println!("{:4}. {step}", number + 1);
+    }
+    println!("      VIOLATION: {}", trace.violation.what);
+}
