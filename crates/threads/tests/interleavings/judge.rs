@@ -8,7 +8,7 @@
 use crate::image::{Image, ImageDevice};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
-use syncline_device::Device;
+use syncline_device::{Buffer, Device};
 use syncline_format::item::{ExtentContent, ExtentItem};
 use syncline_format::{BLOCK_BYTES, Key, Lsn, ObjectNo, checksum};
 use syncline_store::{FormatOptions, Store, StoreOptions};
@@ -118,8 +118,9 @@ impl Past {
         let options = StoreOptions { read_only: true, ..StoreOptions::new(99) };
         let mut recovery = Store::open(Arc::clone(&device), options)
             .unwrap_or_else(|error| panic!("crash {why}: the volume does not open: {error}"));
-        let images: HashMap<u64, Vec<u8>> =
-            recovery.take_images().into_iter().map(|image| (image.object.0, image.bytes)).collect();
+        let images = recovery.take_images();
+        let pages = recovery.read_images(&images).expect("images that were verified");
+        let images: HashMap<u64, Buffer> = images.iter().map(|image| image.object.0).zip(pages).collect();
         let store = recovery.finish().expect("nothing is written");
         // The LSNs at which the volume was like this: `from..end`.
         let (mut from, mut end) = (Lsn(0), Lsn(u64::MAX));
@@ -151,7 +152,7 @@ impl Past {
 fn check_content(
     store: &Store,
     device: &dyn Device,
-    image: Option<&Vec<u8>>,
+    image: Option<&Buffer>,
     file: u64,
     version: Option<Version>,
     why: &str,
@@ -166,10 +167,10 @@ fn check_content(
         assert_eq!(sums, [checksum(&page)], "crash {why}: block {block} of file {file} has foreign content");
         page
     });
-    let found = image.or(stored.as_ref());
+    let found = image.map(|page| page.to_vec()).or(stored);
     match version {
         Some(Version { number, full: true }) => assert!(
-            found.is_some_and(|page| *page == content(file, number)),
+            found.is_some_and(|page| page == content(file, number)),
             "crash {why}: the content of file {file} is not that of version {number}"
         ),
         _ => assert!(found.is_none(), "crash {why}: file {file} is empty, its content is not"),
