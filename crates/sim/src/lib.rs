@@ -5,7 +5,7 @@
 //! - `operation`, `oracle`, `history`: workloads, and what the contract allows after them, without any product crate;
 //! - `driver`, `lab`: runs operations on engine and model, and judges the crash states of a run;
 //! - `ace`, `workload`, `errors`, `controls`: which workloads, device errors and planted faults;
-//! - `between`, `killed`, `leaks`, `mkfs`, `polled`, `volatile`: workloads that need something of their own around them;
+//! - `actors`, `between`, `killed`, `leaks`, `mkfs`, `polled`, `volatile`: workloads that need something of their own around them;
 //! - `faults`: mistakes of the engine that the laboratory has to find; `watchdog`: what hangs is found as well;
 //! - `shrink`, `campaign`: smallest failing workload, many workloads on all cores.
 //!
@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 pub mod ace;
+pub mod actors;
 pub mod between;
 pub mod campaign;
 pub mod controls;
