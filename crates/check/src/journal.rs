@@ -67,11 +67,10 @@ impl<'a> Journal<'a> {
                 Ok(batches) => {
                     self.replay_record(link, &record, &batches, &mut replay, findings);
                 }
-                Err(error) if !replay.cut => {
+                Err(error) => {
                     findings.at(Code::JournalBatch, self.block(link.position), error.to_string());
                     break;
                 }
-                Err(_) => break,
             }
         }
         if replay.batches > 0 || !replay.images.is_empty() {
@@ -280,15 +279,9 @@ impl<'a> Journal<'a> {
         let proven = link.info.sequence <= replay.known_flushed || self.superblock.cut.is_some();
         for (ops, lsn) in batches.iter().zip(link.info.first_lsn.0..) {
             let newer = lsn > checkpoint.0;
-            if replay.cut {
-                return;
-            }
-            if self.superblock.cut.is_some_and(|cut| lsn >= cut.0) {
-                // A recovery has decided so, and the data may have come to be there since (R12).
-                replay.cut = true;
-                return;
-            }
-            if newer && !self.data_arrived(ops) {
+            // Where a recovery has decided so, the data may have come to be there since (R12).
+            replay.cut |= self.superblock.cut.is_some_and(|cut| lsn >= cut.0);
+            if !replay.cut && newer && !self.data_arrived(ops) {
                 let block = self.block(link.position);
                 if proven {
                     let message = format!("data of batch {lsn} was durable and does not match");
@@ -297,13 +290,28 @@ impl<'a> Journal<'a> {
                     let message = format!("batch {lsn} was not completed and is not part of the log");
                     findings.at(Code::JournalUnproven, block, message);
                     replay.cut = true;
-                    return;
                 }
+            }
+            if replay.cut {
+                self.check_cut_off(ops, link, findings);
+                continue;
             }
             replay.batches += u64::from(newer);
             replay.last_lsn = replay.last_lsn.max(Lsn(lsn));
             for op in ops {
                 replay.apply(op, newer, (record.payload(), link.position), layout, findings);
+            }
+        }
+    }
+
+    /// A batch that is not part of the log has to name blocks that exist all the same: recovery leaves them alone (R12).
+    fn check_cut_off(&self, ops: &[Op<'_>], link: &Link, findings: &mut Findings) {
+        for op in ops {
+            if let Op::Allocate { start, len } = *op
+                && !self.superblock.layout.holds_run(start, len)
+            {
+                let message = format!("a batch that was cut off names {len} blocks from {start}");
+                findings.at(Code::JournalSpace, self.block(link.position), message);
             }
         }
     }

@@ -304,3 +304,19 @@ fn blocks_allocated_by_the_log_and_used_by_nothing_are_leaked() {
     expect_repaired(&device, &[]);
     expect(&device, &[]);
 }
+
+#[test]
+fn what_is_cut_off_has_to_be_well_formed_all_the_same() {
+    let beyond = [Op::Allocate { start: BlockNo(0), len: 1 }];
+    let mut batch = BatchBuf::new();
+    beyond.iter().for_each(|op| batch.push(*op));
+    for (payload, code) in [(vec![9; 50], Code::JournalBatch), (batch.encoded().to_vec(), Code::JournalSpace)]
+    {
+        let (mut image, device, mut log) = volume();
+        let missing = NewFile::new(&mut image, &device, "b", 20_001);
+        log.write(&device, &missing.ops());
+        log.write_payload(&device, &payload, 1);
+        write(&device, missing.block, &[0; BLOCK_BYTES]);
+        expect(&device, &[Code::JournalUnproven, code]);
+    }
+}
