@@ -9,7 +9,7 @@ use crate::lab::{Depth, Start, Tally, examine, examine_reliable, guarded};
 use crate::operation::{Op, from_text, to_text};
 use crate::random::derive;
 use crate::shrink::shrink;
-use crate::{ace, controls, errors, watchdog, workload};
+use crate::{ace, actors, controls, errors, watchdog, workload};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -170,6 +170,11 @@ pub fn random(plan: Plan) -> Outcome {
     })
 }
 
+/// Several actors whose operations interleave.
+pub fn interleaved(plan: Plan) -> Outcome {
+    run("actors", plan, None, &|number| actors::run(derive(plan.seed, 5 << 32 | number)))
+}
+
 /// A device error at every operation of the workloads; one of `every` failures (1: all).
 pub fn device_errors(plan: Plan, every: u64) -> Outcome {
     let start = ace::start();
@@ -270,6 +275,7 @@ pub fn replay(start: &str, seed: u64, ops: &[Op], failure: Option<(When, Failure
         "ace" => (ace::start(), false),
         "full" => (errors::full_start(number(1)?)?, true),
         "random" => (workload::round(number(1)?, number(2)?)?.0, false),
+        "actors" => return Some(actors::examine(&actors::start(number(1)?)?, ops, seed)),
         _ => return None,
     };
     Some(match failure {

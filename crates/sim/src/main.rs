@@ -22,12 +22,13 @@ const USAGE: &str = "usage: syncline-sim COMMAND [--seed N] [--minutes N] [--thr
 commands:
   ace       all workloads of one and of two operations, then samples of three
   random    long random workloads
+  actors    several actors whose operations interleave
   errors    device errors at every operation, full volumes
   controls  planted faults, which have to be caught, and rot
   faults [NAME]  mistakes planted into a copy of the engine, which have to be caught (all, or those whose names begin so)
   hunt      all parts in turn until something is found: what is run with each planted fault
   all       everything, within the minutes
-  replay [--start ace|full:N|random:SEED:ROUND] [--fail ...] OPERATIONS";
+  replay [--start ace|full:N|random:SEED:ROUND|actors:SEED] [--fail ...] OPERATIONS";
 
 struct Arguments {
     command: String,
@@ -105,6 +106,7 @@ fn main() -> ExitCode {
             keep(campaign::seq3(plan(1.0)));
         }
         "random" => keep(campaign::random(plan(1.0))),
+        "actors" => keep(campaign::interleaved(plan(1.0))),
         "errors" => {
             keep(campaign::device_errors(plan(0.5), 1));
             keep(campaign::full_volumes(plan(1.0), 1));
@@ -125,6 +127,7 @@ fn main() -> ExitCode {
             keep(campaign::full_volumes(plan(0.2), 1));
             keep(campaign::seq2(plan(0.7), check_all));
             keep(campaign::seq3(plan(0.2)));
+            keep(campaign::interleaved(plan(0.2)));
             keep(campaign::random(plan(1.0)));
         }
         "faults" => {
