@@ -172,6 +172,7 @@ fn images_are_what_their_names_say() {
     assert_eq!(newest(&image("v1-smallest")).layout.blocks, 1024);
     assert_eq!(newest(&image("v1-smallest")).layout.journal_blocks, 64);
     assert_eq!(newest(&image("v1-two-groups")).layout.group_count(), 2);
+    assert!(newest(&image("v1-recovery-cut")).cut.is_some());
     let both = image("v1-both-bitmap-slots");
     assert!(superblocks(&both).iter().all(Option::is_some));
     let layout = newest(&both).layout;

@@ -15,6 +15,7 @@ use syncline_format::superblock::{SUPERBLOCK_SLOTS, Superblock};
 use syncline_format::{BLOCK_BYTES, BlockNo, ObjectNo};
 
 const REPLAY: &[Code] = &[Code::JournalReplay];
+const CUT: &[Code] = &[Code::JournalReplay];
 const ORPHANS: &[Code] = &[Code::JournalReplay, Code::OrphanPending];
 
 pub(super) const ALL: &[Recipe] = &[
@@ -26,6 +27,7 @@ pub(super) const ALL: &[Recipe] = &[
     Recipe { name: "v1-page-images", findings: REPLAY, make: page_images },
     Recipe { name: "v1-ring-wrapped", findings: REPLAY, make: ring_wrapped },
     Recipe { name: "v1-torn-record", findings: REPLAY, make: torn_record },
+    Recipe { name: "v1-recovery-cut", findings: CUT, make: recovery_cut },
     Recipe { name: "v1-orphans", findings: ORPHANS, make: orphans },
     Recipe { name: "v1-truncating", findings: ORPHANS, make: truncating },
     Recipe { name: "v1-deep-tree", findings: &[], make: deep_tree },
@@ -267,6 +269,23 @@ fn torn_record() -> io::Result<SparseImage> {
     Ok(image)
 }
 
+/// The data of the last record did not arrive; recovery has cut it off the log and was cut off itself.
+fn recovery_cut() -> io::Result<SparseImage> {
+    let (device, volume) = volume(2048, 256, "cut")?;
+    populate(&volume)?;
+    volume.sync_all()?;
+    volume.checkpoint()?;
+    write_synced(&volume, "acknowledged", &pages(b'a', 100_000))?;
+    write_synced(&volume, "not-acknowledged", &pages(b'z', 100_000))?;
+    let mut image = SparseImage::of(&device);
+    image.content.retain(|_, block| block[1..].iter().any(|&byte| byte != b'z'));
+    let device = FlushWatcher::new(image.device());
+    session::open_volume(device.clone(), false, 3)?;
+    let seen = device.take_seen().into_iter();
+    let mut cut = seen.filter(|image| newest_superblock(image).is_some_and(|newest| newest.cut.is_some()));
+    cut.next().ok_or_else(|| io::Error::other("recovery has cut nothing off"))
+}
+
 /// Files without a name that were open at the crash.
 fn orphans() -> io::Result<SparseImage> {
     let (device, volume) = volume(2048, 128, "orphans")?;
@@ -286,7 +305,7 @@ fn orphans() -> io::Result<SparseImage> {
 
 /// A truncation that takes several batches, cut off between two of them.
 fn truncating() -> io::Result<SparseImage> {
-    let device = Arc::new(FlushWatcher { inner: MemoryDevice::new(2048), seen: Mutex::default() });
+    let device = FlushWatcher::new(Arc::new(MemoryDevice::new(2048)));
     session::format(&*device, JOURNAL_BLOCKS_MIN, "truncating")?;
     let volume = session::open_volume(device.clone(), false, 2)?;
     volume.write("stays", "stays")?;
@@ -297,11 +316,10 @@ fn truncating() -> io::Result<SparseImage> {
     }
     file.sync_all()?;
     volume.checkpoint()?;
-    device.seen.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    device.take_seen();
     file.set_len(100_000)?;
     volume.close()?;
-    let seen = std::mem::take(&mut *device.seen.lock().unwrap_or_else(PoisonError::into_inner));
-    for image in seen {
+    for image in device.take_seen() {
         if look(&image)?.counts.keys().eq(ORPHANS) {
             return Ok(image);
         }
@@ -311,8 +329,18 @@ fn truncating() -> io::Result<SparseImage> {
 
 /// Keeps what the device holds at each flush.
 struct FlushWatcher {
-    inner: MemoryDevice,
+    inner: Arc<MemoryDevice>,
     seen: Mutex<Vec<SparseImage>>,
+}
+
+impl FlushWatcher {
+    fn new(inner: Arc<MemoryDevice>) -> Arc<FlushWatcher> {
+        Arc::new(FlushWatcher { inner, seen: Mutex::default() })
+    }
+
+    fn take_seen(&self) -> Vec<SparseImage> {
+        std::mem::take(&mut *self.seen.lock().unwrap_or_else(PoisonError::into_inner))
+    }
 }
 
 impl Device for FlushWatcher {
