@@ -22,6 +22,7 @@ mod filesystem;
 mod memory;
 mod mount;
 mod notifier;
+mod pool;
 mod reply;
 pub mod request;
 mod session;
@@ -34,6 +35,7 @@ pub use error::Error;
 pub use filesystem::{Filesystem, Interruption};
 pub use mount::{AccessTimes, MountEntry, MountOptions, Unmounter, may_mount, mounted_at};
 pub use notifier::Notifier;
+pub use pool::WorkPool;
 pub use reply::{
     DirectoryEntry, Reply, ReplyAttributes, ReplyBmap, ReplyBuffer, ReplyCopy, ReplyCreate, ReplyData,
     ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen,
