@@ -50,6 +50,12 @@ pub(crate) struct Arguments {
     /// Measure mounting a clean 1 TiB volume and recovering a full journal instead.
     #[arg(long)]
     scale: bool,
+    /// Size of the journal that is filled, in MiB.
+    #[arg(long, default_value_t = 1024)]
+    journal_mib: u64,
+    /// Keep the volume with the full journal of creations as `full-journal.img` instead of measuring its recovery.
+    #[arg(long)]
+    fill_only: bool,
     /// Create so many empty files in one directory of a fresh image without a sync instead.
     #[arg(long, value_name = "FILES")]
     creates: Option<u64>,

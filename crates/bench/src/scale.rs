@@ -18,8 +18,9 @@ const RECOVERY_BYTES: u64 = 24 << 30;
 const JOURNAL_BYTES: u64 = 1 << 30;
 /// Memory of the session that fills the journal: dirty nodes and logged pages must not make it checkpoint.
 const FILLING_MEMORY_BYTES: usize = 12 << 30;
-/// What admission leaves free: the longest record, which may have to skip the end of the lap, and some more.
-const MARGIN_BYTES: u64 = (64 << 20) + (8 << 20);
+/// Longest record of any journal, which may have to skip the end of the lap; admission leaves as much free, and some more.
+const RECORD_BYTES_MAX: u64 = 64 << 20;
+const MARGIN_BYTES: u64 = 8 << 20;
 /// Pages that the overwriting program syncs in turn: 32 MiB, as many as a session leaves undestaged.
 const OVERWRITTEN_PAGES: u64 = 8192;
 /// Of the files created, one in so many has content.
@@ -37,6 +38,11 @@ enum Filling {
 /// Measures and prints all of it.
 pub(crate) fn run(arguments: &Arguments) -> io::Result<()> {
     std::fs::create_dir_all(&arguments.work)?;
+    if arguments.fill_only {
+        let path = arguments.work.join("full-journal.img");
+        std::fs::File::create(&path)?.set_len(RECOVERY_BYTES)?;
+        return fill_journal(&path, Filling::Creates, arguments.journal_mib << 20).map(drop);
+    }
     measure_clean(arguments)?;
     for filling in [Filling::Creates, Filling::Overwrites] {
         measure_recovery(arguments, filling)?;
@@ -66,8 +72,9 @@ fn measure_recovery(arguments: &Arguments, filling: Filling) -> io::Result<()> {
     let path = arguments.work.join("full-journal.img");
     let copy = arguments.work.join("full-journal-copy.img");
     std::fs::File::create(&path)?.set_len(RECOVERY_BYTES)?;
-    let (bytes, operations) = fill_journal(&path, filling)?;
-    println!("journal of 1 GiB with {:.0} MiB of records, {operations} {filling:?}:", mib(bytes));
+    let (bytes, operations) = fill_journal(&path, filling, arguments.journal_mib << 20)?;
+    let journal_mib = arguments.journal_mib;
+    println!("journal of {journal_mib} MiB with {:.0} MiB of records, {operations} {filling:?}:", mib(bytes));
     for _ in 0..arguments.rounds {
         let sparse_copy =
             Command::new("cp").args(["--sparse=always", "--reflink=auto"]).args([&path, &copy]).status()?;
@@ -142,8 +149,8 @@ fn own_usage() -> (Duration, u64) {
 
 /// Fills the journal until an operation would have to relieve it, then drops the volume without closing it. Returns the
 /// bytes of the ring in use and the operations done.
-fn fill_journal(path: &Path, filling: Filling) -> io::Result<(u64, u64)> {
-    let options = MkfsOptions { journal_bytes: Some(JOURNAL_BYTES), ..MkfsOptions::default() };
+fn fill_journal(path: &Path, filling: Filling, journal_bytes: u64) -> io::Result<(u64, u64)> {
+    let options = MkfsOptions { journal_bytes: Some(journal_bytes), ..MkfsOptions::default() };
     fresh_volume(path, &options)?.close()?;
     let volume = VolumeOptions::new().background(false).memory_bytes_max(FILLING_MEMORY_BYTES).open(path)?;
     let mut overwritten = OpenOptions::new();
@@ -169,7 +176,8 @@ fn fill_journal(path: &Path, filling: Filling) -> io::Result<(u64, u64)> {
         if index.is_multiple_of(64) {
             volume.sync_all()?;
             let load = volume.stats().engine.load;
-            if load.ring_bytes + load.images * 4096 + MARGIN_BYTES > load.ring_bytes_max {
+            let margin = (load.ring_bytes_max / 8).min(RECORD_BYTES_MAX) + MARGIN_BYTES;
+            if load.ring_bytes + load.images * 4096 + margin > load.ring_bytes_max {
                 return Ok((load.ring_bytes, index));
             }
         }

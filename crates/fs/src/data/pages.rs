@@ -99,6 +99,8 @@ pub(crate) struct FileData {
     slots: BTreeMap<u64, PageSlot>,
     /// Dirty pages of `slots`, so that a sync does not look at all that are cached.
     dirty: BTreeSet<u64>,
+    /// Dirty or logged pages, so that destaging does not look at all that are cached either.
+    to_destage: BTreeSet<u64>,
     /// Logged pages of `slots`.
     logged: u64,
     /// Pages of `slots` whose newest content is not logged: dirty, or on the way.
@@ -137,6 +139,7 @@ impl FileData {
             turn: Arc::default(),
             slots: BTreeMap::new(),
             dirty: BTreeSet::new(),
+            to_destage: BTreeSet::new(),
             logged: 0,
             unlogged: 0,
             reservation: None,
@@ -203,6 +206,16 @@ impl FileData {
         self.dirty.range(pages).map(|page| (*page, self.slots.get(page).expect("dirty pages are cached")))
     }
 
+    /// Dirty and logged pages of the range, ascending.
+    pub(super) fn destage_range(
+        &self,
+        pages: std::ops::Range<u64>,
+    ) -> impl Iterator<Item = (u64, &PageSlot)> {
+        let pages = if pages.start < pages.end { pages } else { 0..0 };
+        let slot = |page| self.slots.get(page).expect("dirty and logged pages are cached");
+        self.to_destage.range(pages).map(move |page| (*page, slot(page)))
+    }
+
     /// Whether all that is newer than what is logged can be logged as images while a round destages the file: the round
     /// takes none of it along, so it will not drop those images.
     pub(super) fn is_apart_from_destaging(&self) -> bool {
@@ -220,6 +233,11 @@ impl FileData {
         match (before.dirty, after.dirty) {
             (false, true) => drop(self.dirty.insert(page)),
             (true, false) => drop(self.dirty.remove(&page)),
+            _ => {}
+        }
+        match (before.dirty || before.logged, after.dirty || after.logged) {
+            (false, true) => drop(self.to_destage.insert(page)),
+            (true, false) => drop(self.to_destage.remove(&page)),
             _ => {}
         }
         self.logged = self.logged + u64::from(after.logged) - u64::from(before.logged);

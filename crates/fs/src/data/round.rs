@@ -53,7 +53,7 @@ impl Select {
     /// The pages it takes, ascending.
     pub(super) fn of<'a>(&self, data: &'a FileData) -> Box<dyn Iterator<Item = (u64, &'a PageSlot)> + 'a> {
         if self.logged {
-            Box::new(data.range(self.pages.clone()).filter(|(_, slot)| slot.dirty || slot.logged))
+            Box::new(data.destage_range(self.pages.clone()))
         } else {
             Box::new(data.dirty_range(self.pages.clone()))
         }

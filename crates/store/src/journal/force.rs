@@ -3,8 +3,12 @@
 use super::{Done, Journal, Phase, Sealed, State, latched};
 use crate::StoreError;
 use crate::sync::MutexGuard;
-use syncline_device::{DeviceError, Ticket};
+use std::sync::Arc;
+use syncline_device::{Buffer, DeviceError, Ticket};
 use syncline_format::{Lsn, Sequence};
+
+/// Largest record whose memory is kept for the next one: 64 KiB.
+const SPARE_BLOCKS_MAX: u64 = 16;
 
 /// What a driver has to do next, outside of the lock.
 enum Step {
@@ -108,7 +112,8 @@ impl Journal {
             let pending = state.pending_bytes;
             MutexGuard::unlocked(state, || before_group(pending));
             if let Some(record) = self.begin_but_last(state) {
-                MutexGuard::unlocked(state, || self.write_here(record));
+                let written = MutexGuard::unlocked(state, || self.write_here(record));
+                state.spare = Arc::into_inner(written).filter(|buffer| buffer.blocks() <= SPARE_BLOCKS_MAX);
             }
         }
         loop {
@@ -186,9 +191,11 @@ impl Journal {
         record
     }
 
-    fn write_here(&self, record: Sealed) {
-        let result = self.device.write(record.at, vec![record.buffer]);
+    /// Returns the record's memory.
+    fn write_here(&self, record: Sealed) -> Arc<Buffer> {
+        let result = self.device.write(record.at, vec![Arc::clone(&record.buffer)]);
         record.write.complete(result);
+        record.buffer
     }
 
     fn next_step(&self, state: &State) -> Step {

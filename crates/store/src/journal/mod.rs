@@ -103,6 +103,8 @@ pub(crate) struct State {
     waiters: Vec<(Lsn, Done)>,
     generation: Generation,
     failed: Option<StoreError>,
+    /// Memory of the record before, for the next one of its length.
+    spare: Option<Buffer>,
     /// Groups that were made durable, and the batches in them (for statistics).
     pub(crate) groups: u64,
     pub(crate) grouped_batches: u64,
@@ -179,6 +181,7 @@ impl Journal {
                 waiters: Vec::new(),
                 generation: start.generation,
                 failed: None,
+                spare: None,
                 groups: 0,
                 grouped_batches: 0,
             }),
@@ -333,7 +336,9 @@ impl Journal {
         let blocks = record_blocks(payload);
         let place = state.ring.place(blocks);
         let at = self.start.plus(place.block);
-        let mut buffer = Buffer::zeroed(blocks as usize);
+        // The header is written by sealing, the rest below.
+        let spare = state.spare.take().filter(|spare| spare.blocks() == blocks);
+        let mut buffer = spare.unwrap_or_else(|| Buffer::for_overwrite(blocks as usize));
         let mut offset = RECORD_HEADER_BYTES;
         let (mut data, mut slots) = (Vec::new(), Vec::new());
         for pending in state.pending.drain(..count) {
@@ -343,6 +348,7 @@ impl Journal {
             data.extend(pending.data);
             slots.extend(pending.slots);
         }
+        buffer[offset..].fill(0);
         let info = RecordInfo {
             epoch: self.epoch,
             sequence: place.sequence,
