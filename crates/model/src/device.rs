@@ -14,7 +14,7 @@
 //! complete or not; if it counts as incomplete, a flush covers less and more is lost. So it is enough to let writes
 //! complete when they are waited for, and every loss that an earlier completion allows is still found.
 
-use crate::volume::{Block, Content};
+use crate::volume::{Block, Content, checksum};
 
 /// Allocation groups; the blocks are divided evenly among them.
 pub const GROUPS: usize = 2;
@@ -148,6 +148,23 @@ impl Device {
         after
     }
 
+    /// Hashes of what the power cuts leave, without making it: most have been seen before.
+    pub fn loss_hashes(&self) -> LossHashes {
+        let durable = |at: Place| checksum(&(at, self.durable(at)));
+        let places = (0..2)
+            .map(Place::Super)
+            .chain((0..GROUPS as u8).flat_map(|group| (0..2).map(move |slot| Place::Bitmap { group, slot })))
+            .chain((0..self.cells.len() as u8).map(Place::Cell))
+            .chain((0..self.blocks.len() as u8).map(Place::Block));
+        let base = places.map(durable).fold(0, u64::wrapping_add);
+        let change = |at: Place, choice: u32| match self.outcome(at, choice) {
+            Some(content) => checksum(&(at, &content)).wrapping_sub(durable(at)),
+            None => 0,
+        };
+        let changes = |at: Place| (0..self.outcomes(at)).map(|choice| change(at, choice)).collect();
+        LossHashes { base, changes: self.pending_places().into_iter().map(changes).collect() }
+    }
+
     /// What a power cut does to each place with unflushed writes, in words.
     pub fn describe_loss(&self, mut choice: u32) -> String {
         let (mut kept, mut lost, mut torn) = (Vec::new(), Vec::new(), Vec::new());
@@ -208,6 +225,24 @@ impl Device {
             Place::Cell(cell) => &mut self.cells[usize::from(cell)],
             Place::Block(block) => &mut self.blocks[usize::from(block)],
         }
+    }
+}
+
+/// Of all ways in which the power can fail: a sum over the places.
+pub struct LossHashes {
+    base: u64,
+    /// By place with pending writes, by what survives there.
+    changes: Vec<Vec<u64>>,
+}
+
+impl LossHashes {
+    pub fn of(&self, mut choice: u32) -> u64 {
+        let mut sum = self.base;
+        for outcomes in &self.changes {
+            sum = sum.wrapping_add(outcomes[choice as usize % outcomes.len()]);
+            choice /= outcomes.len() as u32;
+        }
+        sum
     }
 }
 

@@ -125,12 +125,13 @@ impl Search<'_> {
         if state.left.cuts == 0 || (last && !self.judged.insert(checksum(&(&state.device, contract)))) {
             return Ok(());
         }
+        let hashes = state.device.loss_hashes();
         for choice in 0..state.device.losses() {
-            let action = Action::CutPower(choice);
-            let device = state.device.after_loss(choice);
-            if last && !self.judged.insert(checksum(&(&device, contract, "after"))) {
+            if last && !self.judged.insert(checksum(&(hashes.of(choice), contract))) {
                 continue;
             }
+            let action = Action::CutPower(choice);
+            let device = state.device.after_loss(choice);
             self.recoveries += 1;
             let opened =
                 state.open_after(self.scope, device).map_err(|violation| (Some(action), violation))?;

@@ -232,6 +232,8 @@ impl State {
             "a checkpoint"
         } else if engine.pages.0.iter().flatten().any(Option::is_some) {
             "data that was accepted"
+        } else if !engine.journal.admits(scope, 1, 1, false) {
+            "the next write"
         } else {
             return Ok(());
         };

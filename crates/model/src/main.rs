@@ -5,6 +5,7 @@
 //!     syncline-model large [STATES]   larger ones as well, and random walks; at most STATES states each
 //!     syncline-model trace RULE       the shortest way to a broken promise without a rule
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::time::Instant;
@@ -15,8 +16,9 @@ use syncline_model::scopes::{LARGE, SMALL, WIDE, WIDE_FAULTS, questions, scope_o
 
 /// Exhaustive exploration of a small scope ends by itself; this is for a mistake in it.
 const SMALL_STATES_MAX: usize = 1_000_000;
-const LARGE_STATES_MAX: usize = 1_000_000;
-const WALK_STEPS: u64 = 5_000_000;
+/// Bounds memory to less than 2 GiB for the two that run together.
+const LARGE_STATES_MAX: usize = 500_000;
+const WALK_STEPS: u64 = 3_000_000;
 const WALK_SEED: u64 = 1;
 
 /// One line of the report.
@@ -105,50 +107,65 @@ fn report(large: bool, states_max: usize) -> ExitCode {
     }
 }
 
-/// Runs the tasks on two threads and prints them in order; how many ended otherwise than they should.
+/// Runs the tasks on two threads and prints each as soon as those before it are printed; how many ended otherwise than they
+/// should.
 fn section(title: &str, tasks: &[Task]) -> usize {
-    println!("{title}\n");
-    println!("| | scope | states | recoveries | steps | found |\n|---|---|---|---|---|---|");
+    println!("{title}\n\n| | scope | states | recoveries | steps | found |\n|---|---|---|---|---|---|");
     let start = Instant::now();
-    let next = Mutex::new(0);
-    let outcomes = Mutex::new(Vec::new());
+    let lines = Mutex::new(Lines { next: 0, printed: 0, ended: BTreeMap::new(), wrong: 0 });
     std::thread::scope(|threads| {
         for _ in 0..2 {
             threads.spawn(|| {
                 loop {
-                    let index = {
-                        let mut next = next.lock().expect("no task panics");
-                        *next += 1;
-                        *next - 1
-                    };
+                    let index = lines.lock().expect("no task panics").take();
                     let Some(task) = tasks.get(index) else { break };
                     let outcome = task.run();
-                    outcomes.lock().expect("no task panics").push((index, outcome));
+                    lines.lock().expect("no task panics").end(index, outcome, tasks);
                 }
             });
         }
     });
-    let mut outcomes = outcomes.into_inner().expect("no task panics");
-    outcomes.sort_by_key(|(index, _)| *index);
-    let mut wrong = 0;
-    for (task, (_, outcome)) in tasks.iter().zip(&outcomes) {
-        let found = match &outcome.found {
-            Some(found) => found.violation.what.clone(),
-            None if outcome.complete => "nothing, complete".to_owned(),
-            None => "nothing, as far as explored".to_owned(),
-        };
-        let steps = outcome.found.as_ref().map_or(outcome.depth, |found| found.steps.len());
-        println!(
-            "| {} | {} | {} | {} | {steps} | {found} |",
-            task.label, task.scope.name, outcome.states, outcome.recoveries
-        );
-        if task.kept == outcome.found.is_some() {
-            wrong += 1;
-            outcome.found.iter().for_each(print_trace);
+    println!("\n{:.1} s\n", start.elapsed().as_secs_f64());
+    lines.into_inner().expect("no task panics").wrong
+}
+
+/// Which tasks have begun, ended and been printed.
+struct Lines {
+    next: usize,
+    printed: usize,
+    ended: BTreeMap<usize, Outcome>,
+    wrong: usize,
+}
+
+impl Lines {
+    fn take(&mut self) -> usize {
+        self.next += 1;
+        self.next - 1
+    }
+
+    fn end(&mut self, index: usize, outcome: Outcome, tasks: &[Task]) {
+        self.ended.insert(index, outcome);
+        while let Some(outcome) = self.ended.remove(&self.printed) {
+            let task = &tasks[self.printed];
+            print_line(task, &outcome);
+            if task.kept == outcome.found.is_some() {
+                self.wrong += 1;
+                outcome.found.iter().for_each(print_trace);
+            }
+            self.printed += 1;
         }
     }
-    println!("\n{:.1} s\n", start.elapsed().as_secs_f64());
-    wrong
+}
+
+fn print_line(task: &Task, outcome: &Outcome) {
+    let found = match &outcome.found {
+        Some(found) => found.violation.what.clone(),
+        None if outcome.complete => "nothing, complete".to_owned(),
+        None => "nothing, as far as explored".to_owned(),
+    };
+    let steps = outcome.found.as_ref().map_or(outcome.depth, |found| found.steps.len());
+    let (label, scope) = (&task.label, task.scope.name);
+    println!("| {label} | {scope} | {} | {} | {steps} | {found} |", outcome.states, outcome.recoveries);
 }
 
 fn print_trace(trace: &Trace) {

@@ -124,7 +124,7 @@ impl Rules {
     /// What the store keeps: all but the quarantine, which the mark of a cut has replaced.
     pub const ALL: Rules = Rules(!(1 << Rule::Quarantine as u64));
 
-    pub fn without(self, rule: Rule) -> Rules {
+    pub const fn without(self, rule: Rule) -> Rules {
         Rules(self.0 & !(1 << rule as u64))
     }
 

@@ -245,7 +245,7 @@ pub fn scope_of(rule: Rule) -> Scope {
 }
 
 /// The small scopes once more, with more of everything. These take minutes.
-pub const LARGE: [Scope; 12] = [
+pub const LARGE: [Scope; 14] = [
     Scope { budget: Budget { ops: 3, syncs: 3, writebacks: 2, ..PAGES.budget }, ..PAGES },
     Scope { pages: 2, record_cells: 2, cells: 6, blocks: 8, name: "two pages", ..PAGES },
     Scope {
@@ -257,7 +257,6 @@ pub const LARGE: [Scope; 12] = [
     Scope { files: 2, budget: Budget { syncs: 2, ..REUSE.budget }, ..REUSE },
     Scope {
         budget: Budget { ops: 3, syncs: 3, writebacks: 1, checkpoints: 2, ..PAGES.budget },
-        cells: 3,
         name: "laps",
         ..PAGES
     },
@@ -274,6 +273,21 @@ pub const LARGE: [Scope; 12] = [
         ops: DATA.and(Ops::TRANSACTION),
         budget: Budget { writebacks: 1, cuts: 2, ..TRANSACTIONS.budget },
         ..TRANSACTIONS
+    },
+    // R12 is for equality only: the contract is kept without it.
+    Scope {
+        name: "recovery, no mark",
+        rules: Rules::ALL.without(Rule::R12),
+        budget: Budget { cuts: 3, syncs: 2, ..RECOVERY_NAMES.budget },
+        repeatable: false,
+        ..RECOVERY_NAMES
+    },
+    Scope {
+        name: "in place, no mark",
+        rules: Rules::ALL.without(Rule::R12),
+        budget: Budget { cuts: 3, checkpoints: 1, ..IN_PLACE.budget },
+        repeatable: false,
+        ..IN_PLACE
     },
 ];
 
@@ -343,6 +357,11 @@ pub fn questions() -> Vec<Question> {
             asks: "quarantine beside the mark, nearly full",
             scope: Scope { rules: Rules::ALL.with(Rule::Quarantine), ..FULL_VOLUME },
             kept: false,
+        },
+        Question {
+            asks: "the process dies: second recovery = first",
+            scope: Scope { repeatable: true, ..KILLS },
+            kept: true,
         },
         Question { asks: "no predecessor in records", scope: PAGES.without(Rule::Predecessor), kept: true },
     ]
