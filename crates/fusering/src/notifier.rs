@@ -17,6 +17,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use zerocopy::IntoBytes;
 
+/// Number of the first retrieval. Over io_uring the kernel looks its message up among its own requests, whose even numbers
+/// count from 2 on and never get here; odd ones it takes for interruptions.
+const RETRIEVAL_FIRST: u64 = 1 << 62;
+
 /// Sends notifications. Errors of all methods: ENOENT if the kernel does not know the node or name (nothing is cached
 /// of it: mostly as good as success), ENODEV after the end of the connection.
 #[derive(Clone)]
@@ -27,7 +31,7 @@ pub struct Notifier {
 
 impl Notifier {
     pub(crate) fn new(connection: Arc<Connection>) -> Notifier {
-        Notifier { connection, retrievals: Arc::new(AtomicU64::new(1)) }
+        Notifier { connection, retrievals: Arc::new(AtomicU64::new(RETRIEVAL_FIRST)) }
     }
 
     /// The kernel drops the node's attributes and its cached data in `len` bytes from `offset` on (`len` 0: up to the end;
@@ -71,7 +75,7 @@ impl Notifier {
     /// Asks for cached data; [`Filesystem::retrieved`](crate::Filesystem::retrieved) gets it with the number returned
     /// here.
     pub fn retrieve(&self, node: NodeId, offset: u64, size: u32) -> io::Result<u64> {
-        let notify_unique = self.retrievals.fetch_add(1, Ordering::Relaxed);
+        let notify_unique = self.retrievals.fetch_add(2, Ordering::Relaxed);
         let message = NotifyRetrieve { notify_unique, nodeid: node.0, offset, size, padding: 0 };
         self.send(NotifyCode::RETRIEVE, &[message.as_bytes()])?;
         Ok(notify_unique)

@@ -8,7 +8,7 @@ use super::inbox::{Ending, Look, Outgoing};
 use super::memory::EntryIndex;
 use super::queue::Queue;
 use super::ring::{Arrival, Ring};
-use crate::abi::InHeader;
+use crate::abi::{InHeader, Opcode};
 use crate::errno::Errno;
 use crate::reply::slot::{ReplySink, ReplySlot, Ticket};
 use crate::transport::{Handler, RawRequest, Source, TransportKind};
@@ -109,6 +109,11 @@ impl Runner {
             let op = &raw const (*area).op_in;
             (&*op, std::slice::from_raw_parts(payload, payload_bytes))
         };
+        let (op, payload) = if has_header_in_payload(header.opcode) {
+            payload.split_at(self.handler.header_bytes(header.opcode).unwrap_or(0).min(payload.len()))
+        } else {
+            (op, payload)
+        };
         let ticket = Ticket { unique: header.unique, entry: u32::from(entry.0) };
         let slot = ReplySlot::new(Arc::clone(&self.sink), ticket, header.opcode);
         let here = Here { runner: self, current: entry, behind };
@@ -119,6 +124,12 @@ impl Runner {
             tracing::error!(opcode = %header.opcode, unique = header.unique, "the filesystem panicked in a request");
         }
     }
+}
+
+/// Whether the kernel (6.14 to 6.18 at least) leaves the area for an operation's header empty, and puts the header before the
+/// data.
+fn has_header_in_payload(opcode: Opcode) -> bool {
+    matches!(opcode, Opcode::NOTIFY_REPLY | Opcode::REMOVEMAPPING)
 }
 
 /// What a handler can ask about the queue while it runs.
