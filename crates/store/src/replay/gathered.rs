@@ -4,56 +4,61 @@ use crate::StoreError;
 use crate::shared::{Shared, Trees};
 use crate::tree::cache::Pinned;
 use crate::tree::{Editor, Missing};
-use std::collections::BTreeMap;
+use std::ops::Range;
 use syncline_format::{Key, TreeId};
 
 /// Memory of gathered changes after which they are entered.
 const GATHERED_BYTES_MAX: usize = 16 << 20;
 /// What a change takes in memory besides its value.
-const OVERHEAD_BYTES: usize = 80;
+const OVERHEAD_BYTES: usize = 96;
 /// Changes whose leaves are read together.
 const ENTER_TOGETHER: usize = 256;
 
 #[derive(Default)]
 pub(super) struct Gathered {
-    /// `None`: deleted.
-    items: BTreeMap<Key, Option<Box<[u8]>>>,
-    bytes: usize,
+    /// In the order of the log: the key, and where its value is in `values`; `None`: deleted.
+    changes: Vec<(Key, Option<Range<usize>>)>,
+    values: Vec<u8>,
 }
 
 impl Gathered {
     pub(super) fn put(&mut self, key: Key, value: &[u8]) {
-        self.bytes += OVERHEAD_BYTES + value.len();
-        self.items.insert(key, Some(value.into()));
+        let start = self.values.len();
+        self.values.extend_from_slice(value);
+        self.changes.push((key, Some(start..self.values.len())));
     }
 
     pub(super) fn delete(&mut self, key: Key) {
-        self.bytes += OVERHEAD_BYTES;
-        self.items.insert(key, None);
+        self.changes.push((key, None));
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.bytes >= GATHERED_BYTES_MAX
+        self.values.len() + self.changes.len() * OVERHEAD_BYTES >= GATHERED_BYTES_MAX
     }
 
     /// Enters everything gathered so far.
     pub(super) fn enter(&mut self, shared: &Shared) -> Result<(), StoreError> {
-        self.bytes = 0;
-        let items: Vec<_> = std::mem::take(&mut self.items).into_iter().collect();
-        for items in items.chunks(ENTER_TOGETHER) {
+        let mut changes = std::mem::take(&mut self.changes);
+        // A stable sort: of one key the last comes last, and stays.
+        changes.sort_by_key(|(key, _)| *key);
+        let last_of_key = changes.chunk_by(|a, b| a.0 == b.0).filter_map(|same| same.last());
+        let changes: Vec<Change<'_>> =
+            last_of_key.map(|(key, place)| (*key, place.clone().map(|place| &self.values[place]))).collect();
+        for changes in changes.chunks(ENTER_TOGETHER) {
             let pinned = Pinned::new(&shared.cache);
-            load_leaves(shared, items, &pinned)?;
-            enter_some(shared, items, &pinned)?;
+            load_leaves(shared, changes, &pinned)?;
+            enter_some(shared, changes, &pinned)?;
         }
         shared.cache.set_dirty(shared.trees.read().current_nodes);
+        self.values.clear();
         Ok(())
     }
 }
 
-type Change = (Key, Option<Box<[u8]>>);
+type Change<'a> = (Key, Option<&'a [u8]>);
 
 /// Reads what is missing on the ways to the items, level by level, the nodes of a level together.
-fn load_leaves(shared: &Shared, items: &[Change], pinned: &Pinned<'_>) -> Result<(), StoreError> {
+fn load_leaves(shared: &Shared, items: &[Change<'_>], pinned: &Pinned<'_>) -> Result<(), StoreError> {
     loop {
         let mut missing: Vec<Missing> = Vec::new();
         {
@@ -73,7 +78,7 @@ fn load_leaves(shared: &Shared, items: &[Change], pinned: &Pinned<'_>) -> Result
     }
 }
 
-fn enter_some(shared: &Shared, items: &[Change], pinned: &Pinned<'_>) -> Result<(), StoreError> {
+fn enter_some(shared: &Shared, items: &[Change<'_>], pinned: &Pinned<'_>) -> Result<(), StoreError> {
     let mut rest = items;
     while let Some((key, value)) = rest.first() {
         let mut trees = shared.trees.write();
