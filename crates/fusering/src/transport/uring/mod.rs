@@ -17,7 +17,8 @@
 //!
 //! Memory: address space for `depth` payloads per queue, pages as they are used. The kernel reuses the entry that came
 //! back last, so what is used follows the requests that were open at once; above
-//! [`UringSettings::resident_bytes_max`] a queue gives pages back before it sleeps.
+//! [`UringSettings::resident_bytes_max`] a queue gives pages back when it has had
+//! nothing to do for a moment.
 
 mod abort;
 mod command;

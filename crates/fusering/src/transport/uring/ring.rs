@@ -14,7 +14,7 @@ use super::queue::Queue;
 use crate::abi::OutHeader;
 use crate::abi::uring::UringReqHeader;
 use crate::errno::Errno;
-use io_uring::{IoUring, cqueue, opcode, squeue};
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
@@ -25,6 +25,9 @@ const USER_DATA_BELL: u64 = u64::MAX;
 
 /// Completions with this number concern nobody.
 const USER_DATA_NOBODY: u64 = u64::MAX - 1;
+
+/// A queue for which nothing has come for so long has nothing to do: a tenth of a second.
+const IDLE: types::Timespec = types::Timespec::new().nsec(100_000_000);
 
 /// A completion that concerns an entry.
 #[derive(Clone, Copy, Debug)]
@@ -53,7 +56,7 @@ pub(super) struct Ring {
     lent: usize,
     /// Sum of `touched`.
     resident_bytes: usize,
-    /// Above this, pages of entries that are lent are given back before the thread sleeps.
+    /// Above this, pages of entries that are lent are given back when there is nothing to do.
     resident_bytes_max: usize,
     bell_armed: bool,
     /// Reused by `commit_own`.
@@ -100,7 +103,7 @@ impl Ring {
         }
         self.arm_bell();
         // The kernel has read `areas` when this returns.
-        self.enter(0)?;
+        self.submit()?;
         self.collect(arrivals);
         let refusal = arrivals.iter().find_map(|arrival| arrival.ended);
         arrivals.retain(|arrival| arrival.ended.is_none());
@@ -116,7 +119,7 @@ impl Ring {
         // Here the table of files may be what failed.
         let entry = command::register_impossible(device, &areas, USER_DATA_NOBODY);
         self.push(entry);
-        if let Err(error) = self.enter(0) {
+        if let Err(error) = self.submit() {
             tracing::error!(%error, "the kernel could not be told that io_uring will not be used; requests will hang");
         }
     }
@@ -199,13 +202,32 @@ impl Ring {
         }
     }
 
-    /// Gives pages of lent entries back while more than the bound are in use. Before the thread sleeps, not in a hurry.
-    pub fn trim(&mut self) {
-        if self.resident_bytes <= self.resident_bytes_max {
+    /// Submits what is queued and takes completions once there are any.
+    ///
+    /// If more pages than the bound are in use and nothing comes for [`IDLE`], those of lent entries are given back first:
+    /// under load they would be needed again at once.
+    pub fn wait(&mut self, arrivals: &mut Vec<Arrival>) -> io::Result<()> {
+        if self.resident_bytes > self.resident_bytes_max {
+            self.enter(1, Some(&IDLE))?;
+            self.collect(arrivals);
+            if !arrivals.is_empty() {
+                return Ok(());
+            }
+            self.trim();
+        }
+        self.enter(1, None)?;
+        self.collect(arrivals);
+        Ok(())
+    }
+
+    /// Gives pages of lent entries back. Only when the kernel has taken all submissions and no completion is there: then an
+    /// entry that is lent holds neither an answer nor a request.
+    fn trim(&mut self) {
+        if !self.uring.submission().is_empty() || !self.uring.completion().is_empty() {
             return;
         }
         for (index, record) in (0..).zip(&mut self.records) {
-            if record.lent && record.touched > crate::memory::PAGE_BYTES {
+            if record.lent && record.touched > 0 {
                 self.queue.memory.release_pages(EntryIndex(index));
                 self.resident_bytes -= record.touched;
                 record.touched = 0;
@@ -213,20 +235,29 @@ impl Ring {
         }
     }
 
-    /// Submits what is queued and waits until `want` completions are there.
-    pub fn enter(&mut self, want: usize) -> io::Result<()> {
+    /// Submits what is queued without waiting.
+    pub fn submit(&mut self) -> io::Result<()> {
+        self.enter(0, None)
+    }
+
+    /// Submits what is queued and waits until `want` completions are there or `timeout` has passed.
+    fn enter(&mut self, want: usize, timeout: Option<&types::Timespec>) -> io::Result<()> {
         if !self.bell_armed && want > 0 {
             self.arm_bell();
         }
         loop {
-            match self.uring.submit_and_wait(want) {
-                Ok(_) => return Ok(()),
-                Err(error) => match error.raw_os_error() {
-                    Some(libc::EINTR) => {}
-                    // Short of memory for a moment, or completions must be taken first.
-                    Some(libc::EAGAIN | libc::EBUSY) => return Ok(()),
-                    _ => return Err(error),
-                },
+            let submitter = self.uring.submitter();
+            let entered = match timeout {
+                Some(timeout) => {
+                    submitter.submit_with_args(want, &types::SubmitArgs::new().timespec(timeout))
+                }
+                None => submitter.submit_and_wait(want),
+            };
+            match entered.map_err(|error| (error.raw_os_error(), error)) {
+                // Short of memory for a moment, or completions must be taken first.
+                Ok(_) | Err((Some(libc::ETIME | libc::EAGAIN | libc::EBUSY), _)) => return Ok(()),
+                Err((Some(libc::EINTR), _)) => {}
+                Err((_, error)) => return Err(error),
             }
         }
     }

@@ -103,7 +103,7 @@ impl Mounted {
                 let target = Arc::clone(&target);
                 std::thread::spawn(move || {
                     assert!(cpu.is_none_or(cpus::pin_to), "tests run on any CPU");
-                    statfs(&target)
+                    totals(&target).err().unwrap_or(0)
                 })
             })
             .collect()
@@ -140,13 +140,14 @@ fn c_string(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).expect("no NUL in a path")
 }
 
-fn statfs(target: &CString) -> i32 {
+fn totals(target: &CString) -> Result<libc::statfs, i32> {
     // SAFETY: all zeros is a valid statfs, and the path is NUL-terminated.
-    let result = unsafe {
+    let (result, totals) = unsafe {
         let mut totals: libc::statfs = std::mem::zeroed();
-        libc::statfs(target.as_ptr(), &raw mut totals)
+        (libc::statfs(target.as_ptr(), &raw mut totals), totals)
     };
-    if result == 0 { 0 } else { io::Error::last_os_error().raw_os_error().expect("a system call failed") }
+    let failed = || io::Error::last_os_error().raw_os_error().expect("a system call failed");
+    if result == 0 { Ok(totals) } else { Err(failed()) }
 }
 
 /// Keeps what is owed until it is asked for.
@@ -319,4 +320,59 @@ fn every_cpu_is_served_when_the_threads_may_use_one_only() {
     }
     mounted.unmount();
     transport.join().expect("unmounting is no error");
+}
+
+/// Pages of an entry's payload that are in memory.
+fn resident_pages(queue: &Queue, entry: u16) -> usize {
+    let bytes = queue.memory.payload_bytes();
+    let mut pages = vec![0u8; bytes / 4096];
+    let start = queue.memory.payload(memory::EntryIndex(entry)).as_ptr();
+    // SAFETY: the range is mapped, and `pages` has a byte for each of its pages.
+    let result = unsafe { libc::mincore(start.cast(), bytes, pages.as_mut_ptr()) };
+    assert_eq!(result, 0, "{}", io::Error::last_os_error());
+    pages.iter().filter(|&&page| page & 1 == 1).count()
+}
+
+#[test]
+fn pages_that_a_peak_needed_are_given_back_above_the_bound_only() {
+    for (resident_bytes_max, stay) in [(0, false), (1 << 20, true)] {
+        let Some(mounted) = Mounted::new("pages_that_a_peak_needed_are_given_back_above_the_bound_only")
+        else {
+            return;
+        };
+        let keeper = Arc::new(Keeper::default());
+        let settings = UringSettings { resident_bytes_max, ..settings(1) };
+        let prepared = prepare(&settings, PAYLOAD_BYTES).expect("rings are to be had");
+        let queue = Arc::clone(&prepared.workers[0].queue);
+        let handler = Arc::clone(&keeper) as Arc<dyn Handler>;
+        let transport =
+            prepared.start(Arc::clone(&mounted.connection), handler).expect("the kernel takes the entries");
+
+        let target = c_string(mounted.at.path());
+        let caller = std::thread::spawn(move || {
+            assert!(cpus::pin_to(0));
+            totals(&target).expect("it is answered").f_blocks
+        });
+        let slot = keeper.take(1).remove(0);
+        let mut memory = slot.memory(PAYLOAD_BYTES);
+        memory.as_mut_slice().fill(1);
+        assert_eq!(resident_pages(&queue, 0), PAYLOAD_BYTES / 4096);
+        slot.send_memory(memory, TOTALS.len());
+        assert_eq!(
+            caller.join().expect("no panic"),
+            0x0101_0101_0101_0101,
+            "the answer is what was put there"
+        );
+        // Three times as long as it takes the thread to find that it has nothing to do; longer on a busy machine.
+        let mut patience = PATIENCE;
+        while !stay && resident_pages(&queue, 0) > 0 {
+            patience = patience.checked_sub(Duration::from_millis(50)).expect("the pages are given back");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        std::thread::sleep(Duration::from_millis(300));
+        assert_eq!(resident_pages(&queue, 0), if stay { PAYLOAD_BYTES / 4096 } else { 0 });
+
+        mounted.unmount();
+        transport.join().expect("unmounting is no error");
+    }
 }

@@ -65,9 +65,7 @@ impl Runner {
                 Ending::Ended | Ending::No => {}
             }
             if self.queue.inbox.look_before_sleep(ending) == Look::MaySleep {
-                ring.trim();
-                ring.enter(1)?;
-                ring.collect(&mut arrivals);
+                ring.wait(&mut arrivals)?;
             }
         }
     }
@@ -154,7 +152,7 @@ impl Source for Here<'_> {
     fn begin_wait(&self) -> bool {
         let mut ring = self.runner.ring.borrow_mut();
         ring.commit_own(Some(self.current));
-        if let Err(error) = ring.enter(0) {
+        if let Err(error) = ring.submit() {
             tracing::debug!(%error, "answers could not be submitted early");
         }
         false
