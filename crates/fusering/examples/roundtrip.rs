@@ -1,7 +1,7 @@
 //! What a round trip costs over each transport: `roundtrip [SECONDS]`, as root, on a machine with nothing else to do.
 //!
 //! A filesystem that answers at once, in a process of its own, is asked by 1 and by 8 threads: `fsync` of a file with
-//! nothing new, 4 KiB written and synced, `stat`. Each measurement takes SECONDS (2); one line each: calls per second,
+//! nothing new, the same answered in batches by another thread, 4 KiB written and synced, `stat`. Each measurement takes SECONDS (2); one line each: calls per second,
 //! and half and 99 of 100 calls took no longer than what is shown.
 
 #[path = "../tests/support/kernel.rs"]
@@ -21,6 +21,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
@@ -30,9 +31,17 @@ const JOBS: [usize; 2] = [1, 8];
 const LONG: Duration = Duration::from_secs(3600);
 
 /// Files `0` to `7`, which take all data and keep none.
-struct Nothing;
+struct Nothing {
+    syncs: Sender<ReplyEmpty>,
+}
 
 impl Nothing {
+    fn new() -> Nothing {
+        let (syncs, requests) = channel();
+        std::thread::spawn(move || answer_together(&requests));
+        Nothing { syncs }
+    }
+
     fn attributes(node: NodeId) -> Attributes {
         let root = node == NodeId::ROOT;
         Attributes {
@@ -79,8 +88,23 @@ impl Filesystem for Nothing {
         reply.written(request.data.len() as u32);
     }
 
-    fn fsync(&self, _: &RequestContext<'_>, _: &Fsync, reply: ReplyEmpty) {
-        reply.ok();
+    fn fsync(&self, _: &RequestContext<'_>, request: &Fsync, reply: ReplyEmpty) {
+        if request.data_only {
+            // The thread lives as long as this sender.
+            let _ = self.syncs.send(reply);
+        } else {
+            reply.ok();
+        }
+    }
+}
+
+/// Answers what has come together in one batch, as a group commit does.
+fn answer_together(requests: &Receiver<ReplyEmpty>) {
+    let mut batch = ReplyBatch::new();
+    while let Ok(first) = requests.recv() {
+        batch.ok(first);
+        requests.try_iter().for_each(|reply| batch.ok(reply));
+        batch.send();
     }
 }
 
@@ -88,16 +112,19 @@ impl Filesystem for Nothing {
 #[derive(Clone, Copy)]
 enum Call {
     Fsync,
+    /// Answered from a thread of the filesystem's own.
+    Fdatasync,
     WriteFsync,
     Stat,
 }
 
 impl Call {
-    const ALL: [Call; 3] = [Call::Fsync, Call::WriteFsync, Call::Stat];
+    const ALL: [Call; 4] = [Call::Fsync, Call::Fdatasync, Call::WriteFsync, Call::Stat];
 
     fn name(self) -> &'static str {
         match self {
             Call::Fsync => "fsync, nothing new",
+            Call::Fdatasync => "fsync, by a group",
             Call::WriteFsync => "write 4 KiB + fsync",
             Call::Stat => "stat",
         }
@@ -106,6 +133,7 @@ impl Call {
     fn run(self, file: &File, path: &Path) -> std::io::Result<()> {
         match self {
             Call::Fsync => file.sync_all(),
+            Call::Fdatasync => file.sync_data(),
             Call::WriteFsync => file.write_all_at(&[7; 4096], 0).and_then(|()| file.sync_all()),
             Call::Stat => path.symlink_metadata().map(drop),
         }
@@ -127,7 +155,7 @@ fn serve_until_unmounted(directory: &str, transport: &str) -> Result<(), Box<dyn
     let transport = if transport == "uring" { TransportChoice::Uring } else { TransportChoice::Dev };
     let config = Config { transport, ..Config::default() };
     let options = MountOptions { subtype: "roundtrip".to_owned(), ..MountOptions::default() };
-    let session = Session::mount(Arc::new(Nothing), Path::new(directory), &options, &config)?;
+    let session = Session::mount(Arc::new(Nothing::new()), Path::new(directory), &options, &config)?;
     println!("{}", session.transport().kind);
     session.run()?;
     Ok(())

@@ -12,7 +12,7 @@
 //! Invariants: every request is answered exactly once, whatever the filesystem does; a message that does not decode
 //! gets an error and never ends the process; `destroy` is the last method that is called.
 //!
-//! `examples/memory.rs` is a filesystem in memory that uses most of it.
+//! `examples/memory` is a filesystem in memory that uses most of it.
 
 pub mod abi;
 mod batch;
@@ -51,3 +51,8 @@ pub use types::{
     Attributes, DeviceNumber, Entry, ExtendedAttributes, Handle, Lock, LockKind, LockOwner, NodeId, Opened,
     PollHandle, RequestId, SetTime, Time, Totals,
 };
+
+/// The example of the README compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -113,7 +113,7 @@ mod tests {
         for bytes in [0, 1, 4096, 4097, 1 << 20] {
             let mut buffer = PageBuffer::new(bytes);
             assert_eq!(buffer.as_slice().as_ptr() as usize % PAGE_BYTES, 0);
-            assert!(buffer.len() >= bytes && buffer.len() % PAGE_BYTES == 0);
+            assert!(buffer.len() >= bytes && buffer.len().is_multiple_of(PAGE_BYTES));
             buffer.as_mut_slice().fill(7);
             assert!(buffer.as_slice().iter().all(|byte| *byte == 7));
         }

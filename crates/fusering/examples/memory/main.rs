@@ -28,13 +28,17 @@ fn main() -> ExitCode {
         ..MountOptions::default()
     };
     let config = Config { transport, ..filesystem::config() };
-    let mounted = Session::mount(Arc::new(MemoryFilesystem::new()), Path::new(directory), &options, &config);
+    let filesystem = Arc::new(MemoryFilesystem::new());
+    let mounted = Session::mount(filesystem.clone(), Path::new(directory), &options, &config);
     let served = mounted.and_then(|session| {
         println!("mounted on {directory}, over {}", session.transport());
         session.run()
     });
     match served {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => {
+            println!("unmounted; {} files and directories are gone with it", filesystem.nodes() - 1);
+            ExitCode::SUCCESS
+        }
         Err(error) => {
             eprintln!("memory: {error}");
             ExitCode::FAILURE

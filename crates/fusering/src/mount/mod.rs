@@ -65,10 +65,11 @@ impl Drop for Mount {
         if self.forgotten {
             return;
         }
-        if self.unmounter.unmount().is_err() && self.unmounter.is_there() {
-            if let Err(error) = self.unmounter.unmount_lazily() {
-                tracing::warn!(%error, "the mount stays");
-            }
+        if self.unmounter.unmount().is_err()
+            && self.unmounter.is_there()
+            && let Err(error) = self.unmounter.unmount_lazily()
+        {
+            tracing::warn!(%error, "the mount stays");
         }
     }
 }

@@ -214,7 +214,7 @@ impl ReplyCopy {
         if self.wide {
             send(self.slot, &abi::CopyFileRangeOut { bytes_copied: bytes });
         } else {
-            let size = u32::try_from(bytes).unwrap_or(u32::MAX & !0xfff);
+            let size = u32::try_from(bytes).unwrap_or(!0xfff);
             send(self.slot, &abi::WriteOut { size, padding: 0 });
         }
     }

@@ -26,7 +26,6 @@ impl Bytes {
         self.0.extend_from_slice(&value.to_ne_bytes());
         self
     }
-
 }
 
 fn bytes() -> Bytes {
