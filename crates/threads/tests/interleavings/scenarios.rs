@@ -112,6 +112,20 @@ fn started_forces_are_answered_beside_blocking_ones() {
 }
 
 #[test]
+fn a_poller_that_stops_looking_leaves_nobody_waiting() {
+    explore("a_poller_that_stops_looking_leaves_nobody_waiting", || {
+        let glance = || {
+            task(|world| {
+                let Some(lsn) = world.change(0) else { return };
+                world.start_force(lsn);
+                world.store.drive();
+            })
+        };
+        run(World::new(2, false), vec![glance(), glance(), writer(0..2, 2), writer(0..2, 2)]);
+    });
+}
+
+#[test]
 fn the_ring_wraps_and_whoever_meets_pressure_relieves_it() {
     explore("the_ring_wraps_and_whoever_meets_pressure_relieves_it", || {
         let images = |files: std::ops::Range<usize>| {
