@@ -7,12 +7,12 @@
 #[path = "../tests/support/kernel.rs"]
 mod kernel;
 
-use fusering::abi::{AttrFlags, OpenFlags};
+use fusering::abi::{AttrFlags, FsyncFlags, OpenFlags};
 use fusering::request::{Fsync, GetAttr, Lookup, Open, Write};
 use fusering::{
     Attributes, Config, DeviceNumber, Entry, Errno, Filesystem, Handle, MountOptions, NodeId, Opened,
-    ReplyAttributes, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, RequestContext, Session, Time,
-    TransportChoice,
+    ReplyAttributes, ReplyBatch, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, RequestContext, Session,
+    Time, TransportChoice,
 };
 use std::error::Error;
 use std::fs::File;
@@ -89,7 +89,7 @@ impl Filesystem for Nothing {
     }
 
     fn fsync(&self, _: &RequestContext<'_>, request: &Fsync, reply: ReplyEmpty) {
-        if request.data_only {
+        if request.flags.contains(FsyncFlags::FDATASYNC) {
             // The thread lives as long as this sender.
             let _ = self.syncs.send(reply);
         } else {
