@@ -16,6 +16,7 @@ const HEADER_BYTES: usize = 20;
 /// Largest image that is unpacked.
 const UNPACKED_BYTES_MAX: usize = 64 << 20;
 const COMPRESSION_LEVEL: u8 = 10;
+const ZEROS: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
 
 /// A device's content, without the blocks that are zero.
 #[derive(Clone, PartialEq, Eq)]
@@ -31,7 +32,7 @@ impl SparseImage {
         let mut block = Box::new([0; BLOCK_BYTES]);
         for at in 0..device.blocks() {
             device.read(BlockNo(at), &mut block[..]).expect("a memory device reads what it has");
-            if block.iter().any(|&byte| byte != 0) {
+            if *block != ZEROS {
                 content.insert(at, block.clone());
             }
         }

@@ -211,7 +211,7 @@ impl Walker<'_> {
 
     fn alter_inode(&mut self, victim: &Found, number: usize) {
         let (fs, context) = (self.fs, self.context.clone());
-        let size = (number % 3 == 0).then_some(victim.size / 2);
+        let size = number.is_multiple_of(3).then_some(victim.size / 2);
         let set = SetAttr { mode: Some(0o600), uid: Some(7), size, ..SetAttr::default() };
         self.note(fs.setattr(&context, victim.inode, &set, None));
         self.note(fs.set_xattr(&context, victim.inode, b"user.new", &[b'v'; 5000], SetXattr::Any));
