@@ -6,6 +6,7 @@ use crate::facts::{Facts, InodeFacts};
 use crate::items::lossy;
 use crate::replay::Replay;
 use crate::report::Findings;
+use crate::superblocks::COUNTER_MAX;
 use crate::walk::Visitor;
 use std::collections::{BTreeMap, BTreeSet};
 use syncline_format::item::{DirentItem, OrphanReason};
@@ -53,6 +54,12 @@ impl NameCheck<'_> {
         if superblock.next_object.0 <= highest {
             let message = format!("next is {}, but object {highest} exists", superblock.next_object);
             self.findings.add(Code::NextObject, message);
+        }
+        let highest = highest.max(self.facts.object_max);
+        if highest >= COUNTER_MAX {
+            // No superblock could say what comes next.
+            let message = format!("object {highest} has an impossibly high number");
+            self.findings.add(Code::SuperblockExhausted, message);
         }
     }
 

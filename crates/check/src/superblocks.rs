@@ -9,7 +9,7 @@ use syncline_format::superblock::{SUPERBLOCK_MAGIC, SUPERBLOCK_SLOTS, Superblock
 use syncline_format::{BLOCK_BYTES, BlockNo, FormatError, checksum};
 
 /// Counters above this would overflow in an engine's hands; no honest volume comes near.
-const COUNTER_MAX: u64 = u64::MAX >> 1;
+pub(crate) const COUNTER_MAX: u64 = 1 << 62;
 
 /// The superblock that counts, and where it is.
 #[derive(Debug, Clone)]

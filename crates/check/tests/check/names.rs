@@ -219,3 +219,13 @@ fn an_orphan_with_a_name_is_kept_as_a_file() {
     expect_repaired(&device, &[]);
     assert_eq!(expect(&device, &[]).totals.inodes, inodes);
 }
+
+#[test]
+fn an_object_that_leaves_no_number_for_the_next_one_forbids_repair() {
+    let mut image = Image::populated();
+    image.put_inode(ObjectNo(1 << 62), &inode(MODE_REGULAR | 0o644));
+    let device = image.build();
+    assert!(look(&device).has(Code::SuperblockExhausted));
+    let report = repair(&device);
+    assert!(!report.repaired && report.refused.is_some());
+}
