@@ -77,7 +77,9 @@ impl Filesystem for Nothing {
     }
 
     fn getattr(&self, _: &RequestContext<'_>, request: &GetAttr, reply: ReplyAttributes) {
-        reply.attributes(&Nothing::attributes(request.node), Duration::ZERO);
+        // Those of the directory are kept: a path through it is one request.
+        let valid = if request.node == NodeId::ROOT { LONG } else { Duration::ZERO };
+        reply.attributes(&Nothing::attributes(request.node), valid);
     }
 
     fn open(&self, _: &RequestContext<'_>, _: &Open, reply: ReplyOpen) {
