@@ -16,7 +16,7 @@ MINUTES ?= 20
 # Of make threads: schedules of each scenario and scheduler.
 SCHEDULES ?= 20000
 
-.PHONY: help build test test-full crash model threads fuzz golden workloads bench check fmt lint tidy demo man install uninstall clean
+.PHONY: help build test test-full crash faults model threads fuzz golden workloads bench check fmt lint tidy demo man install uninstall clean
 
 help:
 	@echo "make build      the syncline command, optimised"
@@ -30,6 +30,7 @@ help:
 	@echo "make threads    the store's threads in many orders (SEED=1, SCHEDULES=20000; docs/testing.md)"
 	@echo "make fuzz       the fuzzers of the format and of whole images (MINUTES=20; docs/testing.md)"
 	@echo "make golden     writes the golden images that are missing (docs/testing.md)"
+	@echo "make faults     mistakes planted into a copy of the engine, which the laboratory has to find (part of make crash)"
 	@echo "make check      format, lints, tidy and tests: run it before you send a change"
 	@echo "make man        manual pages and shell completions in dist/"
 	@echo "make install    the command, its mkfs/fsck/mount names, manual pages (PREFIX, SBINDIR, DESTDIR)"
@@ -55,6 +56,9 @@ workloads: build
 bench: build
 	@scripts/setup.sh bench
 	$(CARGO) run --release --locked -p syncline-bench -- --syncline $(BIN)
+
+faults:
+	$(CARGO) run --release --locked -p syncline-sim -- faults --seed $(SEED)
 
 crash:
 	$(CARGO) run --release --locked -p syncline-sim -- all --seed $(SEED) --minutes $(MINUTES)

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use syncline::Fs;
 use syncline_device::Device;
 
-const BLOCKS: u64 = 3000;
+const BLOCKS: [u64; 2] = [1024, 3000];
 const JOURNAL_BLOCKS: u64 = 64;
 /// Operations between two background works.
 const OPERATIONS: u64 = 24;
@@ -26,6 +26,11 @@ const OPERATIONS: u64 = 24;
 const ROUNDS: u64 = 6;
 /// Room of the journal that has to be left for an operation in between, and for what it interrupts.
 const ROOM_BYTES: u64 = 100 << 10;
+
+/// Free blocks that have to be left for the same reason.
+const SPARE_BLOCKS: u64 = 400;
+/// Operations that fill the journal up to more than half at most.
+const STUFFING_MAX: u32 = 80;
 
 const DEPTH: Depth =
     Depth { effort: Effort { subsets: 2, torn: 1 }, states_max: 150, check_every: 6, recovery_every: 200 };
@@ -38,6 +43,8 @@ struct Others {
     random: Random,
     /// A checkpoint is interrupted, not writeback: no file's turn is taken.
     during_checkpoint: bool,
+    /// Only what fills the journal.
+    stuffs: bool,
     /// At most so many operations per call.
     most: u64,
     wrong: Arc<Mutex<Option<String>>>,
@@ -48,11 +55,16 @@ impl Others {
         for _ in 0..self.random.below(self.most + 1) {
             let load = self.fs.stats().load;
             // Each live image has a block of the journal set aside.
-            if load.ring_bytes + load.images * PAGE + ROOM_BYTES > load.ring_bytes_max {
+            if load.ring_bytes + load.images * PAGE + ROOM_BYTES > load.ring_bytes_max
+                || self.fs.statfs().blocks_available < SPARE_BLOCKS
+            {
                 return;
             }
             let mut model = self.model.lock();
-            let op = small(&model, self.during_checkpoint, &mut self.random);
+            let op = match self.stuffs {
+                true => large_attribute(&model, &mut self.random),
+                false => small(&model, self.during_checkpoint, &mut self.random),
+            };
             match driver::step(&self.fs, &self.clock, &mut model, &op) {
                 Ok(Told::Done | Told::Refused(_)) => {}
                 told => *self.wrong.lock() = Some(format!("{op}, in between, answers {told:?}")),
@@ -95,6 +107,12 @@ fn small(model: &Model, turns: bool, random: &mut Random) -> Op {
     }
 }
 
+/// What takes most of the journal.
+fn large_attribute(model: &Model, random: &mut Random) -> Op {
+    let path = pick(&model.paths()[1], random);
+    Op::SetXattr { path, name: "user.large".to_owned(), len: 3500, fill: random.below(250) as u8 }
+}
+
 /// What is done by nobody in between.
 fn ordinary(model: &Model, random: &mut Random) -> Op {
     let [_, files, _] = model.paths();
@@ -116,7 +134,7 @@ pub fn run(seed: u64) -> Tally {
             .iter()
             .map(|text| text.parse().expect("operations"))
             .collect();
-        let start = prepare(BLOCKS, JOURNAL_BLOCKS, &setup, derive(seed, 1));
+        let start = prepare(BLOCKS[(derive(seed, 5) % 2) as usize], JOURNAL_BLOCKS, &setup, derive(seed, 1));
         let device = SimDevice::new(start.disk.clone(), derive(seed, 2));
         let clock = SimClock::new();
         let fs = match driver::open(Arc::clone(&device) as Arc<dyn Device>, &clock, derive(seed, 3)) {
@@ -161,7 +179,11 @@ impl Acts {
                 0 => Op::Maintain { milliseconds: *self.random.pick(&[2000, 6000]) },
                 _ => Op::Checkpoint,
             };
-            self.interrupted(&background, tally)?;
+            let stuffs = background == Op::Checkpoint && self.random.one_in(3);
+            if stuffs {
+                self.stuff(tally)?;
+            }
+            self.interrupted(&background, stuffs, tally)?;
             if self.random.one_in(2) {
                 let path = pick(&self.model.lock().paths()[1], &mut self.random);
                 self.alone(&Op::Fsync(path), tally)?;
@@ -180,7 +202,20 @@ impl Acts {
         Ok(())
     }
 
-    fn interrupted(&mut self, op: &Op, tally: &mut Tally) -> Result<(), String> {
+    /// Fills the journal so far that the others find room only once it has been released.
+    fn stuff(&mut self, tally: &mut Tally) -> Result<(), String> {
+        for _ in 0..STUFFING_MAX {
+            let load = self.fs.stats().load;
+            if load.ring_bytes * 5 > load.ring_bytes_max * 3 {
+                break;
+            }
+            let op = large_attribute(&self.model.lock(), &mut self.random);
+            self.alone(&op, tally)?;
+        }
+        Ok(())
+    }
+
+    fn interrupted(&mut self, op: &Op, stuffs: bool, tally: &mut Tally) -> Result<(), String> {
         let wrong = Arc::new(Mutex::new(None));
         let mut others = Others {
             fs: Arc::clone(&self.fs),
@@ -188,7 +223,8 @@ impl Acts {
             model: Arc::clone(&self.model),
             random: Random::new(self.random.number()),
             during_checkpoint: *op == Op::Checkpoint,
-            most: *self.random.pick(&[1, 1, 2, 12]),
+            stuffs,
+            most: if stuffs { 40 } else { *self.random.pick(&[1, 1, 2, 12]) },
             wrong: Arc::clone(&wrong),
         };
         self.device.between(Some(Box::new(move || others.act())));

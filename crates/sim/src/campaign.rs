@@ -9,7 +9,10 @@ use crate::lab::{Depth, Start, Tally, examine, examine_reliable, guarded};
 use crate::operation::{Op, from_text, to_text};
 use crate::random::derive;
 use crate::shrink::shrink;
-use crate::{ace, actors, controls, errors, watchdog, workload};
+use crate::{
+    ace, actors, between, controls, errors, killed, leaks, mkfs, polled, pressure, volatile, watchdog,
+    workload,
+};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -212,6 +215,41 @@ pub fn full_volumes(plan: Plan, every: u64) -> Outcome {
         watchdog::replayed_by(replay_command(&name, seed, "", &ops));
         let tally = errors::on_full_volume(start, &ops, seed, depth);
         with_replay(tally, || replay_command(&name, seed, "", &ops))
+    })
+}
+
+/// Workloads that need something of their own around them, each kind in turn; with `only` no other than this number.
+pub fn around(plan: Plan, only: Option<u64>) -> Outcome {
+    let start = ace::start();
+    let steps = ace::steps();
+    let full: Vec<Option<Start>> = FREE_BLOCKS.iter().map(|free| errors::full_start(*free)).collect();
+    let first = only.unwrap_or(0);
+    let count = only.map(|_| 1);
+    run("around", plan, count, &|number| {
+        let number = first + number;
+        let (kind, turn) = (number % 8, number / 8);
+        let seed = derive(plan.seed, 7 << 32 | number);
+        let again = || {
+            let seed = plan.seed;
+            format!("cargo run --release -p syncline-sim -- around --seed {seed} {number}")
+        };
+        watchdog::replayed_by(again());
+        let tally = match (kind, &full[turn as usize % full.len()]) {
+            (0, _) => mkfs::run(seed),
+            (1, _) => polled::run(seed),
+            (2, _) => {
+                let text = controls::WORKLOADS[turn as usize % controls::WORKLOADS.len()];
+                volatile::run(&start, &from_text(text).expect("the list holds operations"), seed)
+            }
+            (3, Some(full)) => {
+                let step = &steps[(derive(seed, 1) % steps.len() as u64) as usize];
+                leaks::run(full, &ace::workload(&[step]), seed)
+            }
+            (4, _) => killed::run(seed),
+            (5, _) => pressure::run(seed),
+            _ => between::run(seed),
+        };
+        with_replay(tally, again)
     })
 }
 

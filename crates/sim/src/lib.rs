@@ -5,7 +5,8 @@
 //! - `operation`, `oracle`, `history`: workloads, and what the contract allows after them, without any product crate;
 //! - `driver`, `lab`: runs operations on engine and model, and judges the crash states of a run;
 //! - `ace`, `workload`, `errors`, `controls`: which workloads, device errors and planted faults;
-//! - `actors`, `between`, `killed`, `leaks`, `mkfs`, `polled`, `volatile`: workloads that need something of their own around them;
+//! - `actors`, `between`, `killed`, `leaks`, `mkfs`, `polled`, `pressure`, `volatile`: workloads that need something of their own
+//!   around them;
 //! - `faults`: mistakes of the engine that the laboratory has to find; `watchdog`: what hangs is found as well;
 //! - `shrink`, `campaign`: smallest failing workload, many workloads on all cores.
 //!
@@ -30,6 +31,7 @@ pub mod mkfs;
 pub mod operation;
 pub mod oracle;
 pub mod polled;
+pub mod pressure;
 pub mod random;
 pub mod shrink;
 pub mod times;

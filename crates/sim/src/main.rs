@@ -23,6 +23,7 @@ commands:
   ace       all workloads of one and of two operations, then samples of three
   random    long random workloads
   actors    several actors whose operations interleave
+  around [NUMBER]  crashes of mkfs, killed processes, polled forces, operations between writes, lost space
   errors    device errors at every operation, full volumes
   controls  planted faults, which have to be caught, and rot
   faults [NAME]  mistakes planted into a copy of the engine, which have to be caught (all, or those whose names begin so)
@@ -111,6 +112,16 @@ fn main() -> ExitCode {
             keep(campaign::device_errors(plan(0.5), 1));
             keep(campaign::full_volumes(plan(1.0), 1));
         }
+        "around" => {
+            let only = arguments.operations.as_deref().map(str::parse);
+            match only.transpose() {
+                Ok(only) => keep(campaign::around(plan(1.0), only)),
+                Err(_) => {
+                    eprintln!("{USAGE}");
+                    return ExitCode::from(2);
+                }
+            }
+        }
         "controls" => good &= controls(plan(1.0), &mut keep),
         "all" => {
             keep(campaign::seq1(plan(1.0)));
@@ -128,6 +139,7 @@ fn main() -> ExitCode {
             keep(campaign::seq2(plan(0.7), check_all));
             keep(campaign::seq3(plan(0.2)));
             keep(campaign::interleaved(plan(0.2)));
+            keep(campaign::around(plan(0.4), None));
             keep(campaign::random(plan(1.0)));
         }
         "faults" => {

@@ -30,6 +30,8 @@ pub const ROOT: u64 = 1;
 pub const PAGE: u64 = 4096;
 
 pub const ENOENT: i32 = 2;
+/// What opening a special file answers.
+pub const ENXIO: i32 = 6;
 pub const EEXIST: i32 = 17;
 pub const ENOTDIR: i32 = 20;
 pub const EISDIR: i32 = 21;
@@ -233,7 +235,7 @@ impl Model {
             Kind::File => Ok(ino),
             Kind::Directory(_) => Err(EISDIR),
             Kind::Symlink(_) => Err(ELOOP),
-            Kind::Special => Err(EINVAL),
+            Kind::Special => Err(ENXIO),
         }
     }
 

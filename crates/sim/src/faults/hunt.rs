@@ -8,7 +8,7 @@ use crate::errors::{self, FREE_BLOCKS, When};
 use crate::lab::{Depth, Start, Tally, examine};
 use crate::operation::{Op, from_text};
 use crate::random::{Random, derive};
-use crate::{ace, between, killed, leaks, mkfs, polled, volatile, watchdog, workload};
+use crate::{ace, between, killed, leaks, mkfs, polled, pressure, volatile, watchdog, workload};
 use std::time::{Duration, Instant};
 
 /// What a hunt came to.
@@ -35,6 +35,7 @@ const FULL_EVERY: usize = 11;
 const LEAKS_EVERY: usize = 9;
 const BETWEEN_RUNS: u64 = 150;
 const KILLED_RUNS: u64 = 40;
+const PRESSURE_RUNS: u64 = 30;
 
 /// A part: its name, and its workloads until one finds something or there are no more.
 struct Part {
@@ -50,7 +51,9 @@ fn parts(seed: u64) -> Vec<Part> {
     let steps = ace::steps();
     let count = steps.len() as u64;
     let start = ace::start();
-    let [for_seq1, for_volatile, for_rot, for_seq2] = std::array::from_fn(|_| start.clone());
+    let for_unforced: Vec<Vec<Op>> = steps.iter().step_by(4).cloned().collect();
+    let [for_seq1, for_unforced_start, for_volatile, for_rot, for_seq2] =
+        std::array::from_fn(|_| start.clone());
     let single = steps.clone();
     let pairs = steps.clone();
     vec![
@@ -59,6 +62,12 @@ fn parts(seed: u64) -> Vec<Part> {
         part("seq-1", move |number| {
             let step = single.get(number as usize)?;
             Some(examine(&for_seq1, &ace::workload(&[step]), derive(seed, number), Depth::FULL))
+        }),
+        part("unforced", move |number| {
+            // The checkpoint writes bitmaps before anything of the operation was forced.
+            let mut ops = for_unforced.get(number as usize)?.clone();
+            ops.push(Op::Checkpoint);
+            Some(examine(&for_unforced_start, &ops, derive(seed, number), Depth::FULL))
         }),
         part("volatile", move |number| {
             let ops =
@@ -76,6 +85,9 @@ fn parts(seed: u64) -> Vec<Part> {
         }),
         part("between", move |number| {
             (number < BETWEEN_RUNS).then(|| between::run(derive(seed, 4 << 32 | number)))
+        }),
+        part("pressure", move |number| {
+            (number < PRESSURE_RUNS).then(|| pressure::run(derive(seed, 8 << 32 | number)))
         }),
         part("random", move |number| {
             (number < RANDOM_SEEDS).then(|| workload::run(derive(seed, 2 << 32 | number)))
@@ -152,7 +164,14 @@ fn spent(began: Instant) -> Duration {
 pub fn hunt(seed: u64, time: Duration) -> Hunt {
     let began = Instant::now();
     let mut states = 0;
-    for mut part in parts(seed) {
+    let mut all = Vec::new();
+    // A fault may show while the volumes are prepared on which everything starts.
+    let prepared = crate::lab::guarded(|_| all = parts(seed));
+    if let Some(found) = prepared.violations.first() {
+        let catch = Catch { part: "preparation", what: found.what.clone() };
+        return Hunt { states, caught: Some(catch), cut_short: false };
+    }
+    for mut part in all {
         for number in 0.. {
             if number % 16 == 0 && spent(began) > time {
                 return Hunt { states, caught: None, cut_short: true };

@@ -1,6 +1,6 @@
 //! Operations that change content or attributes of one inode, in the model.
 
-use super::{EEXIST, EINVAL, ELOOP, ENODATA, ENOTSUP, EPERM, Kind, Model, Node, PAGE, View};
+use super::{EEXIST, EINVAL, ELOOP, ENODATA, ENOTSUP, ENXIO, EPERM, Kind, Model, Node, PAGE, View};
 use crate::history::{FileEvent, History};
 use crate::operation::{AllocateKind, Op, acl, pattern};
 use crate::times::{Change, Stamp, StampHistory};
@@ -52,7 +52,9 @@ impl Model {
                 }
             }
             Op::Truncate { path, size } => {
-                let ino = self.file(path).map_err(|errno| if errno == ELOOP { EINVAL } else { errno })?;
+                let ino = self
+                    .file(path)
+                    .map_err(|errno| if matches!(errno, ELOOP | ENXIO) { EINVAL } else { errno })?;
                 self.meta();
                 self.record(ino, FileEvent::Truncate(*size));
             }
