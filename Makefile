@@ -13,10 +13,13 @@ NAMES = mkfs.syncline fsck.syncline mount.syncline mount.fuse.syncline
 SEED ?= 1
 MINUTES ?= 20
 
+# Of make cuts.
+CUTS ?= 500
+
 # Of make threads: schedules of each scenario and scheduler.
 SCHEDULES ?= 20000
 
-.PHONY: help build test test-full crash faults model threads fuzz golden workloads bench check fmt lint tidy demo man install uninstall clean
+.PHONY: help build test test-full crash cuts faults model threads fuzz golden workloads bench check fmt lint tidy demo man install uninstall clean
 
 help:
 	@echo "make build      the syncline command, optimised"
@@ -26,6 +29,7 @@ help:
 	@echo "make workloads  other programs' workloads on a mount, in minutes (as root)"
 	@echo "make bench      what a sync costs here, beside ext4, xfs and btrfs (as root)"
 	@echo "make crash      the crash laboratory (SEED=1, MINUTES=20; docs/testing.md)"
+	@echo "make cuts       random operations on a mount that is killed at random moments (CUTS=500, SEED=1; docs/testing.md)"
 	@echo "make model      the design's model: every rule on, and off alone (minutes; docs/testing.md)"
 	@echo "make threads    the store's threads in many orders (SEED=1, SCHEDULES=20000; docs/testing.md)"
 	@echo "make fuzz       the fuzzers of the format and of whole images (MINUTES=20; docs/testing.md)"
@@ -47,6 +51,7 @@ test-full: build
 	@scripts/setup.sh test-full
 	@SYNCLINE_TEST_FULL=1 scripts/test.sh --release
 	@SYNCLINE=$(BIN) tests/crash/random_cuts.py --cuts 200
+	@SYNCLINE=$(BIN) tests/crash/random_cuts.py --cuts 100 --seed 2 --size 8
 	@SYNCLINE=$(BIN) tests/run-workloads --full
 
 workloads: build
@@ -59,6 +64,10 @@ bench: build
 
 faults:
 	$(CARGO) run --release --locked -p syncline-sim -- faults --seed $(SEED)
+
+cuts: build
+	@scripts/setup.sh test-full
+	@SYNCLINE=$(BIN) tests/crash/random_cuts.py --cuts $(CUTS) --seed $(SEED)
 
 crash:
 	$(CARGO) run --release --locked -p syncline-sim -- all --seed $(SEED) --minutes $(MINUTES)

@@ -3,7 +3,7 @@
 #
 # usage: scripts/test.sh [cargo test options]
 #
-# First the tests of the crates, then the power cuts at chosen moments through a mount (where one is possible).
+# First the tests of the crates, then power cuts through a mount (where one is possible): at chosen moments, and twenty at random ones.
 #
 # A test that lacks /dev/fuse, root, a loop device or a program writes one line "skipped: TEST: why" to the real standard
 # error (which the harness does not capture) and returns. This script counts those lines.
@@ -29,8 +29,11 @@ elif ! command -v python3 >/dev/null 2>&1; then
 else
     SYNCLINE=$binary tests/crash/scenarios.py >"$log.cuts" 2>&1
     grep -v '^ok ' "$log.cuts"
+    SYNCLINE=$binary tests/crash/random_cuts.py --cuts 20 2>&1
 fi 2>&1 | tee -a "$log"
-grep -q '^crash scenarios .* passed, 0 failed' "$log" || grep -q '^skipped: power cuts' "$log" || status=1
+for part in 'crash scenarios' 'random cuts'; do
+    grep -q "^$part .* passed, 0 failed" "$log" || grep -q '^skipped: power cuts' "$log" || status=1
+done
 
 awk '
     /^test result:/ { passed += $4; failed += $6; ignored += $8 }

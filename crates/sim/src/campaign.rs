@@ -9,6 +9,7 @@ use crate::lab::{Depth, Start, Tally, examine, examine_reliable, guarded};
 use crate::operation::{Op, from_text, to_text};
 use crate::random::derive;
 use crate::shrink::shrink;
+use crate::usage::ThreadTime;
 use crate::{
     ace, actors, between, controls, errors, killed, leaks, mkfs, polled, pressure, volatile, watchdog,
     workload,
@@ -39,6 +40,8 @@ pub struct Outcome {
     pub name: &'static str,
     pub tally: Tally,
     pub elapsed: Duration,
+    /// Processor time of all threads.
+    pub spent: Duration,
     /// Of how many workloads this was; `None` where there is no end of them.
     pub of: Option<u64>,
     pub done: u64,
@@ -49,10 +52,11 @@ fn run(name: &'static str, plan: Plan, count: Option<u64>, body: &(dyn Fn(u64) -
     let began = Instant::now();
     let next = AtomicU64::new(0);
     let done = AtomicU64::new(0);
-    let total = Mutex::new(Tally::default());
+    let total = Mutex::new((Tally::default(), Duration::ZERO));
     std::thread::scope(|scope| {
         for _ in 0..plan.threads {
             scope.spawn(|| {
+                let time = ThreadTime::begin();
                 let mut mine = Tally::default();
                 while began.elapsed() < plan.time {
                     let number = next.fetch_add(1, Ordering::Relaxed);
@@ -66,12 +70,14 @@ fn run(name: &'static str, plan: Plan, count: Option<u64>, body: &(dyn Fn(u64) -
                         next.store(u64::MAX / 2, Ordering::Relaxed);
                     }
                 }
-                total.lock().add(mine);
+                let mut total = total.lock();
+                total.0.add(mine);
+                total.1 += time.spent();
             });
         }
     });
-    let tally = total.into_inner();
-    Outcome { name, tally, elapsed: began.elapsed(), of: count, done: done.into_inner() }
+    let (tally, spent) = total.into_inner();
+    Outcome { name, tally, elapsed: began.elapsed(), spent, of: count, done: done.into_inner() }
 }
 
 pub(crate) fn replay_command(start: &str, seed: u64, rest: &str, ops: &[Op]) -> String {
@@ -214,6 +220,32 @@ pub fn full_volumes(plan: Plan, every: u64) -> Outcome {
         let name = format!("full:{}", FREE_BLOCKS[index]);
         watchdog::replayed_by(replay_command(&name, seed, "", &ops));
         let tally = errors::on_full_volume(start, &ops, seed, depth);
+        with_replay(tally, || replay_command(&name, seed, "", &ops))
+    })
+}
+
+/// Workloads on volumes with each number of free blocks from none to enough, so that each allocation is the first to fail once;
+/// one of `every` numbers (1: all).
+pub fn allocations(plan: Plan, every: u64) -> Outcome {
+    let count = errors::ALLOCATING.len() as u64;
+    let total = count * errors::ALLOCATIONS_MAX.div_ceil(every);
+    let depth = Depth { states_max: 12, recovery_every: 64, check_every: 4, ..Depth::SAMPLED };
+    run("allocations", plan, Some(total), &|number| {
+        let free = number / count * every;
+        let ops =
+            from_text(errors::ALLOCATING[(number % count) as usize]).expect("the list holds operations");
+        let Some(start) = errors::full_start(free) else {
+            return guarded(|tally| tally.violation("the volume cannot be filled".to_owned()));
+        };
+        let seed = derive(plan.seed, 7 << 32 | number);
+        let name = format!("full:{free}");
+        watchdog::replayed_by(replay_command(&name, seed, "", &ops));
+        let mut tally = errors::on_full_volume(&start, &ops, seed, depth);
+        if free + every >= errors::ALLOCATIONS_MAX && tally.no_space > 0 {
+            tally.violation(format!(
+                "{free} free blocks are not enough: allocations are left that did not fail"
+            ));
+        }
         with_replay(tally, || replay_command(&name, seed, "", &ops))
     })
 }

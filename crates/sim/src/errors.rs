@@ -172,6 +172,22 @@ pub const WORKLOADS: &[&str] = &[
 /// Free blocks that are left on the full volumes.
 pub const FREE_BLOCKS: &[u64] = &[0, 1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 48, 64];
 
+/// Workloads for volumes with each number of free blocks: data in images and extents, large attributes, many names, nodes that
+/// split, holes and preallocation, files without names.
+pub const ALLOCATING: &[&str] = &[
+    "write:A/foo:0:5000:61;fsync:A/foo;creat:x;write:x:0:60000:62;fsync:x;write:A/foo:0:30000:63;sync;checkpoint;\
+     rewrite:B/foo:40000:64;maintain:6000;checkpoint",
+    "setxattr:A/foo:user.a:3000:1;setxattr:A/foo:user.b:9000:2;setxattr:A:user.c:5000:3;sync;checkpoint;\
+     setxattr:A/foo:user.a:12000:4;fsync:A/foo;removexattr:A/foo:user.b;checkpoint;setacl:A/foo:480",
+    "mkdir:d;creat:d/a;creat:d/b;symlink:t:d/c;link:A/foo:d/e;mkdir:d/f;checkpoint;rename:A/foo:d/a;whiteout:d/b:d/g;sync;checkpoint;\
+     tmpsynclink:d/h:9000:5;unlinkopen:d/a:50000:6;maintain:6000;checkpoint;rename:d:E",
+    "falloc:A/foo:0:60000;dwrite:A/foo:8192:9000:7;fsync:A/foo;punch:A/foo:4096:20000;insert:A/foo:4096:8192;checkpoint;\
+     collapse:A/foo:0:8192;copyrange:A/foo:B/foo:0:100:30000;zero:B/foo:0:20000;mwrite:B/foo:0:700:8;sync;maintain:6000;checkpoint",
+];
+
+/// With so many free blocks each of them has enough.
+pub const ALLOCATIONS_MAX: u64 = 240;
+
 /// What has to work again once the filler is gone.
 const AFTER_DELETION: &str = "unlink:filler;sync;checkpoint;creat:fresh;write:fresh:0:100000:9;fsync:fresh";
 

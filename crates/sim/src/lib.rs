@@ -35,6 +35,7 @@ pub mod pressure;
 pub mod random;
 pub mod shrink;
 pub mod times;
+pub mod usage;
 pub mod view;
 pub mod volatile;
 pub mod watchdog;

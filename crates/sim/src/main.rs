@@ -8,6 +8,7 @@ use syncline_sim::controls::{Fault, Score};
 use syncline_sim::faults::hunt::hunt;
 use syncline_sim::faults::report::{self, Report, Verdict};
 use syncline_sim::operation::from_text;
+use syncline_sim::usage::MemoryLog;
 use syncline_sim::watchdog;
 
 /// Processor time of the hunt for one planted fault.
@@ -24,7 +25,7 @@ commands:
   random    long random workloads
   actors    several actors whose operations interleave
   around [NUMBER]  crashes of mkfs, killed processes, polled forces, operations between writes, lost space
-  errors    device errors at every operation, full volumes
+  errors    device errors at every operation, full volumes, no space at each allocation
   controls  planted faults, which have to be caught, and rot
   faults [NAME]  mistakes planted into a copy of the engine, which have to be caught (all, or those whose names begin so)
   hunt      all parts in turn until something is found: what is run with each planted fault
@@ -84,6 +85,7 @@ fn main() -> ExitCode {
     if let Some(patience) = arguments.patience {
         watchdog::set_patience(Duration::from_secs_f64(patience));
     }
+    let memory = MemoryLog::begin();
     let began = Instant::now();
     let end = began + Duration::from_secs_f64(arguments.minutes * 60.0);
     let plan = |share: f64| Plan {
@@ -110,6 +112,7 @@ fn main() -> ExitCode {
         "actors" => keep(campaign::interleaved(plan(1.0))),
         "errors" => {
             keep(campaign::device_errors(plan(0.5), 1));
+            keep(campaign::allocations(plan(0.5), 1));
             keep(campaign::full_volumes(plan(1.0), 1));
         }
         "around" => {
@@ -135,6 +138,7 @@ fn main() -> ExitCode {
                 );
             }
             keep(campaign::device_errors(plan(0.1), 1));
+            keep(campaign::allocations(plan(0.1), 1));
             keep(campaign::full_volumes(plan(0.2), 1));
             keep(campaign::seq2(plan(0.7), check_all));
             keep(campaign::seq3(plan(0.2)));
@@ -152,6 +156,10 @@ fn main() -> ExitCode {
             eprintln!("{USAGE}");
             return ExitCode::from(2);
         }
+    }
+    if let Some(quarters) = memory.end() {
+        let mebibytes = quarters.map(|bytes| (bytes >> 20).to_string());
+        println!("memory: {} MiB at most in each quarter of the time", mebibytes.join(", "));
     }
     good &= summary(&outcomes, planted.as_ref(), began.elapsed(), &arguments);
     if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -195,7 +203,7 @@ fn print(outcome: &Outcome) {
     let seconds = outcome.elapsed.as_secs_f64();
     println!(
         "{:14} {:>7} workloads{of}, {} operations, {} crash states recovered ({} of them in recovery), {} checks, {} violations, \
-         {:.0} states/s, {seconds:.1} s",
+         {:.0} states/s of processor time, {seconds:.1} s",
         outcome.name,
         tally.workloads,
         tally.operations,
@@ -203,7 +211,7 @@ fn print(outcome: &Outcome) {
         tally.recovery_states,
         tally.checks,
         tally.violations.len(),
-        tally.states as f64 / seconds.max(0.001),
+        tally.states as f64 / outcome.spent.as_secs_f64().max(0.001),
     );
     if tally.errors + tally.no_space > 0 {
         println!("{:14} {} device errors injected, {} times no space", "", tally.errors, tally.no_space);
@@ -245,20 +253,18 @@ fn name(fault: Fault) -> String {
 
 fn summary(outcomes: &[Outcome], planted: Option<&Report>, elapsed: Duration, arguments: &Arguments) -> bool {
     let sum = |of: fn(&Outcome) -> u64| outcomes.iter().map(of).sum::<u64>();
+    let spent: Duration = outcomes.iter().map(|outcome| outcome.spent).sum();
     let states = sum(|outcome| outcome.tally.states);
     let violations = sum(|outcome| outcome.tally.violations.len() as u64);
     let faults = planted.map_or_else(
         || "no faults planted".to_owned(),
         |report| format!("{} of {} planted faults caught", report.caught(), report.faults.len()),
     );
-    // The hunt for planted faults has states of its own.
-    let searched =
-        elapsed.saturating_sub(planted.map_or(Duration::ZERO, |report| report.build + report.hunts));
     println!(
-        "total: {} workloads, {states} crash states recovered, {violations} violations, {faults}, {:.0} states/s on {} threads, \
+        "total: {} workloads, {states} crash states recovered, {violations} violations, {faults}, {:.0} states/s of processor time, {} threads, \
          {:.0} s, seed {}",
         sum(|outcome| outcome.tally.workloads),
-        states as f64 / searched.as_secs_f64(),
+        states as f64 / spent.as_secs_f64().max(0.001),
         arguments.threads,
         elapsed.as_secs_f64(),
         arguments.seed,

@@ -93,6 +93,8 @@ struct Snapshot {
 pub enum Violation {
     /// C1, C2: no prefix of the operations looks like this. The difference is to the nearest allowed prefix.
     NoPrefix { must: usize, may: usize, difference: String },
+    /// Prefixes fit by their names, but each has something else against it.
+    NotInAny(Vec<(usize, Violation)>),
     /// A prefix fits, but the content of a file is not allowed in it.
     Content { file: u64, wrong: Wrong },
     /// A prefix fits, but the times of an inode are not allowed in it.
@@ -456,7 +458,7 @@ impl Model {
         let must = if acknowledged == 0 { 0 } else { self.syncs[acknowledged - 1] };
         let may = self.metas();
         let hash = hash_of(&view.names);
-        let mut last = None;
+        let mut wrong = Vec::new();
         for prefix in must..=may {
             let snapshot = &self.snapshots[prefix];
             if snapshot.hash != hash || snapshot.names != view.names {
@@ -464,18 +466,19 @@ impl Model {
             }
             match self.judge_contents(view, prefix, acknowledged) {
                 Ok(()) => return Ok(()),
-                Err(violation) => last = Some(violation),
+                Err(violation) => wrong.push((prefix, violation)),
             }
         }
-        Err(last.unwrap_or_else(|| {
-            let distances = (must..=may).map(|prefix| {
-                let lines = differences(&self.snapshots[prefix].names, &view.names);
-                (lines.len(), prefix, lines)
-            });
-            let (_, prefix, lines) = distances.min().expect("at least one prefix is allowed");
-            let difference = format!("nearest is prefix {prefix}: {}", lines.join(", "));
-            Violation::NoPrefix { must, may, difference }
-        }))
+        if !wrong.is_empty() {
+            return Err(Violation::NotInAny(wrong));
+        }
+        let distances = (must..=may).map(|prefix| {
+            let lines = differences(&self.snapshots[prefix].names, &view.names);
+            (lines.len(), prefix, lines)
+        });
+        let (_, prefix, lines) = distances.min().expect("at least one prefix is allowed");
+        let difference = format!("nearest is prefix {prefix}: {}", lines.join(", "));
+        Err(Violation::NoPrefix { must, may, difference })
     }
 
     fn judge_contents(&self, view: &View, prefix: usize, acknowledged: usize) -> Result<(), Violation> {

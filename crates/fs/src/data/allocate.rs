@@ -53,13 +53,30 @@ impl Fs {
                 self.finish_allocation(inode, 0, adjust)
             }
             FallocateMode::ZeroRange { keep_size } => {
-                self.punch(inode, offset, end)?;
-                self.fill_holes(inode, offset / PAGE_BYTES..pages_of(end))?;
+                self.zero_range(inode, offset, end)?;
                 self.finish_allocation(inode, if keep_size { 0 } else { end }, adjust)
             }
             FallocateMode::CollapseRange => self.shift(inode, offset, len, false, adjust),
             FallocateMode::InsertRange => self.shift(inode, offset, len, true, adjust),
         }
+    }
+
+    /// Zeroes `from..end` and gives it unwritten blocks. A lack of space is told before anything is zeroed (C8): the blocks that
+    /// punching frees cannot be used again before the next checkpoint, so others are reserved first.
+    fn zero_range(&self, inode: &Arc<Inode>, from: u64, end: u64) -> Result<()> {
+        let pages = from / PAGE_BYTES..pages_of(end);
+        let whole = (end / PAGE_BYTES).saturating_sub(pages_of(from));
+        if whole > self.store.space().total {
+            return Err(Error::NoSpace);
+        }
+        let (first, last) =
+            (pages.start..pages_of(from).min(pages.end), (end / PAGE_BYTES).max(pages_of(from))..pages.end);
+        let need = whole + self.count_holes(inode, first)? + self.count_holes(inode, last)?;
+        let reservation = self.reserve(need)?;
+        // For the parts of pages at both ends, which are written over.
+        drop(self.reserve(pages.end - pages.start - whole)?);
+        self.punch(inode, from, end)?;
+        self.fill_reserved(inode, pages, reservation)
     }
 
     /// Gives every hole of the range unwritten blocks.
@@ -68,15 +85,29 @@ impl Fs {
         if (pages.end - pages.start).saturating_sub(has) > self.store.space().total {
             return Err(Error::NoSpace);
         }
-        let mut need = 0;
-        for window in windows(pages.clone()) {
+        match self.count_holes(inode, pages.clone())? {
+            0 => Ok(()),
+            need => self.fill_reserved(inode, pages, self.reserve(need)?),
+        }
+    }
+
+    /// Pages of the range without blocks.
+    fn count_holes(&self, inode: &Arc<Inode>, pages: Range<u64>) -> Result<u64> {
+        let mut count = 0;
+        for window in windows(pages) {
             let map = ExtentMap::load(self, inode.number, window.clone())?;
-            need += holes(&map, window).iter().map(|hole| hole.end - hole.start).sum::<u64>();
+            count += holes(&map, window).iter().map(|hole| hole.end - hole.start).sum::<u64>();
         }
-        if need == 0 {
-            return Ok(());
-        }
-        let mut reservation = self.reserve(need)?;
+        Ok(count)
+    }
+
+    /// Fills holes from a reservation, which grows if somebody makes more of them.
+    fn fill_reserved(
+        &self,
+        inode: &Arc<Inode>,
+        pages: Range<u64>,
+        mut reservation: Reservation,
+    ) -> Result<()> {
         for window in windows(pages) {
             while self.fill_some(inode, window.clone(), &mut reservation)? {
                 if reservation.blocks() == 0 {

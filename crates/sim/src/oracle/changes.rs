@@ -193,11 +193,13 @@ impl Model {
             _ if metas > self.noted => Change::Logged,
             _ => Change::Dirty,
         };
+        // Steps may be there when the operation as a whole is not.
+        let since = if change == Change::Steps { self.noted } else { metas };
         self.noted = metas;
         for (ino, stamp) in shown {
             let known = self.stamps.entry(*ino).or_insert_with(|| StampHistory::new(*stamp));
             if known.current() != *stamp {
-                known.change(metas, change, *stamp);
+                known.change(since, change, *stamp);
             }
         }
     }
