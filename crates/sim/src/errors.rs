@@ -186,7 +186,7 @@ pub const ALLOCATING: &[&str] = &[
 ];
 
 /// With so many free blocks each of them has enough.
-pub const ALLOCATIONS_MAX: u64 = 240;
+pub const ALLOCATIONS_MAX: u64 = 120;
 
 /// What has to work again once the filler is gone.
 const AFTER_DELETION: &str = "unlink:filler;sync;checkpoint;creat:fresh;write:fresh:0:100000:9;fsync:fresh";

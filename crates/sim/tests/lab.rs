@@ -60,7 +60,7 @@ fn every_allocation_may_be_the_first_that_finds_no_space() {
     let outcome = campaign::allocations(plan(u64::MAX), 3);
     assert_sound(&outcome);
     assert_eq!(Some(outcome.done), outcome.of, "all of them");
-    assert!(outcome.tally.no_space > 100, "{} times no space", outcome.tally.no_space);
+    assert!(outcome.tally.no_space > 10, "{} times no space", outcome.tally.no_space);
 }
 
 /// C8: zeroing needs new blocks for those it frees, and is refused before anything was zeroed.
@@ -75,6 +75,19 @@ fn zeroing_a_range_without_space_changes_nothing() {
         refused += tally.no_space;
     }
     assert!(refused > 4, "{refused} were refused");
+}
+
+/// A write that does not fit is done in pieces, and a crash may come between them.
+#[test]
+fn a_write_in_pieces_never_leaves_half_a_page() {
+    let ops = from_text("falloc:A/foo:0:60000;dwrite:A/foo:8192:9000:7;fsync:A/foo").expect("operations");
+    for free in 10..18 {
+        let start = errors::full_start(free).expect("the volume can be filled");
+        for seed in [SEED, 1_856_700_032_480_559_522] {
+            let tally = errors::on_full_volume(&start, &ops, seed, Depth::FULL);
+            assert_eq!(tally.violations, [], "{free} blocks free, seed {seed}");
+        }
+    }
 }
 
 #[test]

@@ -88,6 +88,7 @@ impl Fs {
         let pages = usize::try_from(self.store.space().available).unwrap_or(usize::MAX).max(1);
         let fits = pages.saturating_mul(BLOCK_BYTES) - (offset % PAGE_BYTES) as usize;
         let shorter = fits.min(len / 2).max(fits.min(BLOCK_BYTES - (offset % PAGE_BYTES) as usize));
+        let shorter = up_to_a_page(offset, shorter);
         (shorter < len).then_some(shorter)
     }
 
@@ -349,4 +350,11 @@ impl Span {
         let pages = self.pages();
         pages.end - pages.start - data.range(pages).filter(|(_, slot)| slot.reserved).count() as u64
     }
+}
+
+/// The length at which a piece of a write that begins at `offset` ends with a page, if it reaches the end of one: between two
+/// pieces the first may become durable, and no page is to be found half written.
+fn up_to_a_page(offset: u64, len: usize) -> usize {
+    let beyond = ((offset % PAGE_BYTES) as usize + len) % BLOCK_BYTES;
+    if beyond < len { len - beyond } else { len }
 }
