@@ -83,7 +83,9 @@ fn callers_of_a_killed_daemon_get_an_error(test: &Test) {
         daemon.0.wait().expect("wait");
         for thread in waiting {
             let errno = errno(thread.join().expect("no panic"));
-            assert!([libc::ENOTCONN, libc::ECONNABORTED].contains(&errno), "errno {errno}");
+            // ECANCELED: the request was just on its way to a thread that was being killed.
+            let ends = [libc::ENOTCONN, libc::ECONNABORTED, libc::ECANCELED];
+            assert!(ends.contains(&errno), "errno {errno}");
         }
     });
     assert_eq!(errno(fs::metadata(dir.path().join("polled"))), libc::ENOTCONN);
