@@ -29,19 +29,27 @@ pub(crate) struct Measurement {
     pub(crate) bytes: u64,
     pub(crate) elapsed: Duration,
     pub(crate) latencies: Latencies,
+    /// Of the floor, in slices between the operations.
+    pub(crate) floor: Latencies,
 }
 
 impl Measurement {
-    pub(crate) fn operations(operations: u64, elapsed: Duration, latencies: Latencies) -> Measurement {
-        Measurement { operations, bytes: 0, elapsed, latencies }
+    pub(crate) fn operations(
+        operations: u64,
+        elapsed: Duration,
+        latencies: Latencies,
+        floor: Latencies,
+    ) -> Measurement {
+        Measurement { operations, bytes: 0, elapsed, latencies, floor }
     }
 
     pub(crate) fn bytes(bytes: u64, elapsed: Duration) -> Measurement {
-        Measurement { operations: 0, bytes, elapsed, latencies: Latencies::default() }
+        let (latencies, floor) = (Latencies::default(), Latencies::default());
+        Measurement { operations: 0, bytes, elapsed, latencies, floor }
     }
 }
 
-/// One run of one workload on one system, with the floor measured just before.
+/// One run of one workload on one system.
 #[derive(Debug, Clone)]
 pub(crate) struct Row {
     pub(crate) system: String,
@@ -50,12 +58,18 @@ pub(crate) struct Row {
     pub(crate) round: usize,
     pub(crate) measurement: Measurement,
     pub(crate) device: Statistics,
-    pub(crate) floor_us: f64,
+    /// Journal records that the engine wrote: the writes that syncs waited for, where their data lies in the record.
+    /// `None` for the kernel's file systems.
+    pub(crate) records: Option<u64>,
 }
 
 impl Row {
     fn p50_us(&self) -> f64 {
         self.measurement.latencies.quantile_us(0.5)
+    }
+
+    fn floor_us(&self) -> f64 {
+        self.measurement.floor.quantile_us(0.5)
     }
 
     fn p99_us(&self) -> f64 {
@@ -70,9 +84,13 @@ impl Row {
     /// such flushes, so they are taken off. The kernel's file systems also flush as part of a write, which nothing in
     /// the statistics tells apart: their figure is left as it is, an upper bound.
     fn writes_per_operation(&self) -> f64 {
-        let standalone = matches!(self.system.as_str(), "engine" | "syncline");
-        let flushes = if standalone { self.device.flushes } else { 0 };
+        let flushes = if self.records.is_some() { self.device.flushes } else { 0 };
         self.per_operation(self.device.writes - flushes)
+    }
+
+    /// Writes beside the records: destaging, checkpoints, writeback, and data too large for a record.
+    fn beside_records(&self) -> Option<f64> {
+        Some(self.writes_per_operation() - self.per_operation(self.records?))
     }
 
     fn megabytes_per_second(&self) -> f64 {
@@ -89,7 +107,8 @@ impl Row {
             "seconds": self.measurement.elapsed.as_secs_f64(),
             "p50_us": self.p50_us(),
             "p99_us": self.p99_us(),
-            "floor_p50_us": self.floor_us,
+            "floor_p50_us": self.floor_us(),
+            "journal_records": self.records,
             "device_reads": self.device.reads,
             "device_writes": self.device.writes,
             "device_sectors_written": self.device.sectors_written,
@@ -125,8 +144,18 @@ pub(crate) fn print(rows: &[Row]) {
             println!("  {:<10} {:>10}", "system", "MB/s");
         } else {
             println!(
-                "  {:<10} {:>9} {:>9} {:>9} {:>8} {:>10} {:>10} {:>9}",
-                "system", "p50 us", "p99 us", "ops/s", "x floor", "writes/op", "flushes/op", "KiB/op"
+                "  {:<10} {:>9} {:>9} {:>9} {:>9} {:>8} {:>10} {:>10} {:>9} {:>11} {:>11}",
+                "system",
+                "p50 us",
+                "p99 us",
+                "ops/s",
+                "floor us",
+                "x floor",
+                "writes/op",
+                "flushes/op",
+                "KiB/op",
+                "records/op",
+                "others/op"
             );
         }
         for system in systems {
@@ -137,20 +166,31 @@ pub(crate) fn print(rows: &[Row]) {
                 continue;
             }
             println!(
-                "  {:<10} {:>9.1} {:>9.1} {:>9.0} {:>8.2} {:>10.3} {:>10.3} {:>9.1}",
+                "  {:<10} {:>9.1} {:>9.1} {:>9.0} {:>9.1} {:>8.2} {:>10.3} {:>10.3} {:>9.1} {:>11} {:>11}",
                 system,
                 of(&Row::p50_us),
                 of(&Row::p99_us),
                 of(&|row| row.measurement.operations as f64 / row.measurement.elapsed.as_secs_f64()),
-                of(&|row| row.p50_us() / row.floor_us),
+                of(&Row::floor_us),
+                of(&|row| row.p50_us() / row.floor_us()),
                 of(&Row::writes_per_operation),
                 of(&|row| row.per_operation(row.device.flushes)),
                 of(&|row| row.per_operation(row.device.sectors_written) / 2.0),
+                told(runs.iter().map(|row| Some(row.per_operation(row.records?))).collect()),
+                told(runs.iter().map(|row| row.beside_records()).collect()),
             );
         }
     }
     println!(
-        "\nfloor (one 4 KiB write + one flush): p50 {:.1} us",
-        median(rows.iter().map(|r| r.floor_us).collect())
+        "\nfloor: one 4 KiB write + one flush, in slices between the operations; records: writes that a sync waits \
+         for; others: background, and data beside the record"
     );
+}
+
+/// The median, or a dash where it is not known.
+fn told(values: Vec<Option<f64>>) -> String {
+    values
+        .into_iter()
+        .collect::<Option<Vec<_>>>()
+        .map_or("-".to_string(), |values| format!("{:.3}", median(values)))
 }

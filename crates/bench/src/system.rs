@@ -3,7 +3,7 @@
 use crate::Arguments;
 use crate::backend::{Backend, Directory, Engine};
 use crate::device::LoopDevice;
-use crate::floor;
+use crate::floor::Floor;
 use crate::report::{self, Row};
 use crate::workload::{self, Scale, Workload};
 use std::io;
@@ -13,28 +13,29 @@ use std::sync::Arc;
 use syncline::{Fs, MkfsOptions, SystemClock, SystemEntropy, Volume, VolumeOptions};
 use syncline_device::FileDevice;
 
-/// Writes of the floor before each workload.
-const FLOOR_OPERATIONS: u64 = 400;
-
 /// Runs everything the arguments ask for and prints it.
 pub(crate) fn run(arguments: &Arguments) -> io::Result<()> {
     let workloads = chosen(&arguments.workloads)?;
     let device = LoopDevice::attach(&arguments.work.join("device.img"), arguments.device_mib)?;
+    let floor = Floor::attach(&arguments.work)?;
     if let Some(cpu) = arguments.cpu {
         pin(cpu)?;
     }
-    let scale = Scale { operations: arguments.operations, sequential_bytes: arguments.sequential_mib << 20 };
+    let scale = Scale {
+        operations: arguments.operations,
+        sequential_bytes: arguments.sequential_mib << 20,
+        floor: &floor,
+    };
     let mut rows = Vec::new();
     for round in 0..arguments.rounds {
         for system in &arguments.systems {
             eprintln!("round {}: {system}", round + 1);
-            // The floor overwrites the device, so it comes first.
-            let floor_us = floor::measure(&device.path, FLOOR_OPERATIONS)?.quantile_us(0.5);
             let mounted = Mounted::fresh(system, &device.path, arguments)?;
             for workload in &workloads {
-                let before = device.statistics()?;
+                let (before, records) = (device.statistics()?, mounted.records()?);
                 let measurement = workload.run(mounted.backend(), scale, round as u64)?;
                 let statistics = device.statistics()?.since(before);
+                let records = mounted.records()?.zip(records).map(|(after, before)| after - before);
                 rows.push(Row {
                     system: system.clone(),
                     workload: workload.name,
@@ -42,7 +43,7 @@ pub(crate) fn run(arguments: &Arguments) -> io::Result<()> {
                     round,
                     measurement,
                     device: statistics,
-                    floor_us,
+                    records,
                 });
             }
             mounted.remove()?;
@@ -141,12 +142,29 @@ impl Mounted {
         }
     }
 
+    /// Journal records written since the volume was opened; `None` if it is not Syncline.
+    fn records(&self) -> io::Result<Option<u64>> {
+        match self {
+            Mounted::Engine(engine) => Ok(Some(engine.0.stats().engine.store.groups)),
+            Mounted::Kernel { directory, unmount } => match unmount.as_slice() {
+                [syncline, _, _] => {
+                    let at = directory.0.display().to_string();
+                    let told = command(&[syncline, "stats", &at, "--json"])?;
+                    let told: serde_json::Value = serde_json::from_slice(&told)?;
+                    let groups = told["store"]["groups"].as_u64();
+                    Ok(Some(groups.ok_or_else(|| io::Error::other("the mount does not tell its records"))?))
+                }
+                _ => Ok(None),
+            },
+        }
+    }
+
     fn remove(self) -> io::Result<()> {
         match self {
             Mounted::Engine(engine) => engine.0.close(),
             Mounted::Kernel { unmount, .. } => {
                 let words: Vec<&str> = unmount.iter().map(String::as_str).collect();
-                command(&words)
+                command(&words).map(drop)
             }
         }
     }
@@ -161,8 +179,8 @@ pub(crate) fn fresh_volume(path: &Path, options: &MkfsOptions) -> io::Result<Vol
     Volume::on_device(device, &VolumeOptions::new())
 }
 
-/// Runs a command; its failure is an error that shows what it printed.
-pub(crate) fn command(words: &[&str]) -> io::Result<()> {
+/// Runs a command and returns its output; its failure is an error that shows what it printed.
+pub(crate) fn command(words: &[&str]) -> io::Result<Vec<u8>> {
     let (program, arguments) = words.split_first().ok_or_else(|| io::Error::other("no command"))?;
     let output = Command::new(program)
         .args(arguments)
@@ -172,5 +190,5 @@ pub(crate) fn command(words: &[&str]) -> io::Result<()> {
         let said = String::from_utf8_lossy(&output.stderr).trim().to_string();
         return Err(io::Error::other(format!("{} failed: {said}", words.join(" "))));
     }
-    Ok(())
+    Ok(output.stdout)
 }

@@ -1,27 +1,30 @@
 //! The workloads, each defined once.
 
 use crate::backend::Backend;
+use crate::floor::Floor;
 use crate::report::{Latencies, Measurement};
 use std::io;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Sizes of a run.
 #[derive(Clone, Copy)]
-pub(crate) struct Scale {
+pub(crate) struct Scale<'a> {
     pub(crate) operations: u64,
     pub(crate) sequential_bytes: u64,
+    /// Measured between the operations.
+    pub(crate) floor: &'a Floor,
 }
 
 /// A named workload.
 pub(crate) struct Workload {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
-    run: fn(&dyn Backend, Scale, u64) -> io::Result<Measurement>,
+    run: fn(&dyn Backend, Scale<'_>, u64) -> io::Result<Measurement>,
 }
 
 impl Workload {
     /// Runs it on fresh names of `round`.
-    pub(crate) fn run(&self, backend: &dyn Backend, scale: Scale, round: u64) -> io::Result<Measurement> {
+    pub(crate) fn run(&self, backend: &dyn Backend, scale: Scale<'_>, round: u64) -> io::Result<Measurement> {
         (self.run)(backend, scale, round)
     }
 }
@@ -52,53 +55,59 @@ fn page(index: u64) -> Vec<u8> {
     page
 }
 
-/// Times each call of `operation`.
-fn timed(operations: u64, mut operation: impl FnMut(u64) -> io::Result<()>) -> io::Result<Measurement> {
-    let mut latencies = Latencies::default();
+/// Times each call of `operation`, with slices of the floor in between.
+fn timed(
+    operations: u64,
+    floor: &Floor,
+    mut operation: impl FnMut(u64) -> io::Result<()>,
+) -> io::Result<Measurement> {
+    let (mut latencies, mut floor_latencies) = (Latencies::default(), Latencies::default());
     let start = Instant::now();
+    let mut apart = Duration::ZERO;
     for index in 0..operations {
         let begin = Instant::now();
         operation(index)?;
         latencies.push(begin.elapsed());
+        apart += floor.slice(index, &mut floor_latencies)?;
     }
-    Ok(Measurement::operations(operations, start.elapsed(), latencies))
+    Ok(Measurement::operations(operations, start.elapsed() - apart, latencies, floor_latencies))
 }
 
-fn overwrite(backend: &dyn Backend, scale: Scale, round: u64) -> io::Result<Measurement> {
+fn overwrite(backend: &dyn Backend, scale: Scale<'_>, round: u64) -> io::Result<Measurement> {
     let file = backend.create(&format!("overwrite-{round}"))?;
     file.write_at(0, &vec![1; 256 * PAGE])?;
     file.sync()?;
-    timed(scale.operations, |index| {
+    timed(scale.operations, scale.floor, |index| {
         file.write_at(index * 7919 % 256 * PAGE as u64, &page(index))?;
         file.sync()
     })
 }
 
-fn append(backend: &dyn Backend, scale: Scale, round: u64) -> io::Result<Measurement> {
+fn append(backend: &dyn Backend, scale: Scale<'_>, round: u64) -> io::Result<Measurement> {
     let file = backend.create(&format!("append-{round}"))?;
     file.sync()?;
-    timed(scale.operations, |index| {
+    timed(scale.operations, scale.floor, |index| {
         file.write_at(index * PAGE as u64, &page(index))?;
         file.sync()
     })
 }
 
-fn create(backend: &dyn Backend, scale: Scale, round: u64) -> io::Result<Measurement> {
+fn create(backend: &dyn Backend, scale: Scale<'_>, round: u64) -> io::Result<Measurement> {
     backend.make_directory(&format!("create-{round}"))?;
     backend.sync_directory(&format!("create-{round}"))?;
-    timed(scale.operations, |index| {
+    timed(scale.operations, scale.floor, |index| {
         let file = backend.create(&format!("create-{round}/{index}"))?;
         file.write_at(0, &page(index))?;
         file.sync()
     })
 }
 
-fn replace(backend: &dyn Backend, scale: Scale, round: u64) -> io::Result<Measurement> {
+fn replace(backend: &dyn Backend, scale: Scale<'_>, round: u64) -> io::Result<Measurement> {
     let directory = format!("replace-{round}");
     backend.make_directory(&directory)?;
     backend.sync_directory(&directory)?;
     let (temporary, name) = (format!("{directory}/temporary"), format!("{directory}/name"));
-    timed(scale.operations / 2, |index| {
+    timed(scale.operations / 2, scale.floor, |index| {
         let file = backend.create(&temporary)?;
         file.write_at(0, &page(index))?;
         file.sync()?;
@@ -107,7 +116,7 @@ fn replace(backend: &dyn Backend, scale: Scale, round: u64) -> io::Result<Measur
     })
 }
 
-fn small_beside_large(backend: &dyn Backend, scale: Scale, round: u64) -> io::Result<Measurement> {
+fn small_beside_large(backend: &dyn Backend, scale: Scale<'_>, round: u64) -> io::Result<Measurement> {
     let large = backend.create(&format!("large-{round}"))?;
     let small = backend.create(&format!("small-{round}"))?;
     small.sync()?;
@@ -115,7 +124,7 @@ fn small_beside_large(backend: &dyn Backend, scale: Scale, round: u64) -> io::Re
     for offset in (0..NEIGHBOUR_BYTES).step_by(STREAM) {
         large.write_at(offset, &chunk)?;
     }
-    let measured = timed(scale.operations.min(200), |index| {
+    let measured = timed(scale.operations.min(200), scale.floor, |index| {
         small.write_at(index * PAGE as u64, &page(index))?;
         small.sync()
     })?;
@@ -123,7 +132,7 @@ fn small_beside_large(backend: &dyn Backend, scale: Scale, round: u64) -> io::Re
     Ok(measured)
 }
 
-fn sequential_write(backend: &dyn Backend, scale: Scale, round: u64) -> io::Result<Measurement> {
+fn sequential_write(backend: &dyn Backend, scale: Scale<'_>, round: u64) -> io::Result<Measurement> {
     let file = backend.create(&format!("sequential-{round}"))?;
     let chunk = vec![9; STREAM];
     let start = Instant::now();
@@ -134,7 +143,7 @@ fn sequential_write(backend: &dyn Backend, scale: Scale, round: u64) -> io::Resu
     Ok(Measurement::bytes(scale.sequential_bytes, start.elapsed()))
 }
 
-fn read_all(backend: &dyn Backend, scale: Scale, round: u64) -> io::Result<Measurement> {
+fn read_all(backend: &dyn Backend, scale: Scale<'_>, round: u64) -> io::Result<Measurement> {
     let file = backend.open(&format!("sequential-{round}"))?;
     let mut chunk = vec![0; STREAM];
     // Comparing slices costs little beside the copies of a read.
@@ -156,12 +165,12 @@ fn read_all(backend: &dyn Backend, scale: Scale, round: u64) -> io::Result<Measu
     Ok(Measurement::bytes(scale.sequential_bytes, start.elapsed()))
 }
 
-fn sequential_read_cold(backend: &dyn Backend, scale: Scale, round: u64) -> io::Result<Measurement> {
+fn sequential_read_cold(backend: &dyn Backend, scale: Scale<'_>, round: u64) -> io::Result<Measurement> {
     backend.drop_caches()?;
     read_all(backend, scale, round)
 }
 
-fn sequential_read_warm(backend: &dyn Backend, scale: Scale, round: u64) -> io::Result<Measurement> {
+fn sequential_read_warm(backend: &dyn Backend, scale: Scale<'_>, round: u64) -> io::Result<Measurement> {
     read_all(backend, scale, round)?;
     read_all(backend, scale, round)
 }
