@@ -421,7 +421,7 @@ impl Fs {
         }
     }
 
-    fn regular(&self, handle: HandleId) -> Result<Arc<OpenFile>> {
+    pub(crate) fn regular(&self, handle: HandleId) -> Result<Arc<OpenFile>> {
         let open = self.open_file(handle)?;
         let state = open.inode.state.read();
         if state.item.is_directory() {

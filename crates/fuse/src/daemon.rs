@@ -1,8 +1,9 @@
 //! Life of the daemon: open, mount, serve, close.
 //!
 //! Order of things: the volume is opened (locked, recovered) before anything is mounted, so that a failure leaves no
-//! trace; the mount is live when the kernel's handshake is answered; and when the connection ends, for whatever reason, the
-//! volume is closed with a last checkpoint before its lock is released. So whoever gets the lock finds a clean volume.
+//! trace; the mount is live when the kernel's handshake is answered; and when the kernel says DESTROY, or the connection ends
+//! for whatever reason, the volume is closed with a last checkpoint before its lock is released. So whoever gets the lock finds
+//! a clean volume; and `umount` of a block device returns after that checkpoint, because the kernel waits for the answer.
 //!
 //! In the background the process forks before it has any thread, and the parent waits until the child says that the
 //! mount is live, or why not.
@@ -11,19 +12,18 @@
 //! and the daemon ends with the last user. A second signal does not wait for users: the volume is closed and the process
 //! ends; whoever still uses the mount gets ENOTCONN.
 
-use crate::filesystem::Filesystem;
-use crate::messages::MessageCounts;
-use crate::mount_point::{Detach, attach, detach, helper_options, may_mount, mounted_at, widen_read_ahead};
-use crate::readers::Readers;
-use crate::transport_fuser::{MESSAGE_BYTES_MAX, Transport};
+use crate::filesystem::{Filesystem, MESSAGE_BYTES_MAX, config};
+use crate::mount_point::{Detach, detach, is_ours, mounted_at, options_for, widen_read_ahead};
 use crate::unmount::clear_dead_mount;
 use crate::volume::OpenVolume;
 use crate::{MountError, MountOptions, log};
+use fusering::Session;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use syncline::Fs;
 
 /// Said by the child when the mount is live; anything else is the reason why not.
 const LIVE: &[u8] = b"\0live";
@@ -123,46 +123,29 @@ impl Mount {
         let source = self.source.canonicalize().unwrap_or_else(|_| self.source.clone());
         let directory = self.mount_point()?;
         let volume = OpenVolume::open(&source, &self.options)?;
-        let messages = Arc::new(MessageCounts::default());
-        let readers = Arc::new(Readers::new(self.options.threads));
-        let filesystem = Arc::new(Filesystem::new(&volume, &self.options, readers.clone(), messages.clone()));
-        let transport = Transport {
-            operations: filesystem.clone(),
-            readers: readers.clone(),
-            messages,
-            writeback_cache: self.options.writeback_cache,
-        };
-        let session = match self.open_session(transport, &source, &directory) {
+        let fs = Arc::downgrade(volume.fs());
+        let filesystem = Arc::new(Filesystem::new(volume, &self.options)?);
+        let session = match self.open_session(&filesystem, &source, &directory) {
             Ok(session) => session,
             Err(error) => {
                 // What went wrong first is what the user needs to know.
-                drop(filesystem);
-                let _ = volume.close();
+                let _ = filesystem.close();
                 return Err(error);
             }
         };
+        filesystem.set_transport(session.transport());
         widen_read_ahead(&directory, MESSAGE_BYTES_MAX);
-        let connection = session.as_fd().try_clone_to_owned();
-        readers
-            .set_connection(connection.map_err(|source| MountError::System { what: "duplicating", source })?);
-        std::thread::scope(|scope| -> Result<(), MountError> {
-            let started = spawn_scoped(scope, "syncline-watch", || readers.watch())
-                .and_then(|()| spawn_scoped(scope, "syncline-syncs", || filesystem.drive_syncs()))
-                .and_then(|()| spawn_signal_thread(signals, directory.clone(), &volume));
-            let served = started.map(|()| {
-                // By now a daemon without a system log has left the terminal: success says nothing there.
-                live();
-                tracing::info!(source = %source.display(), directory = %directory.display(), "mounted");
-                session.run()
-            });
-            readers.end_all();
-            filesystem.stop_driving();
-            served?.map_err(|source| MountError::System { what: "reading requests", source })
-        })?;
-        let was_shut_down = filesystem.was_shut_down();
-        drop(filesystem);
-        match volume.close() {
-            Err(error) if was_shut_down => {
+        let transport = session.transport().to_string();
+        let served = spawn_signal_thread(signals, directory.clone(), fs).and_then(|()| {
+            // By now a daemon without a system log has left the terminal: success says nothing there.
+            live();
+            tracing::info!(source = %source.display(), directory = %directory.display(), transport, "mounted");
+            session.run().map_err(MountError::Session)
+        });
+        let closed = filesystem.close();
+        served?;
+        match closed {
+            Err(error) if filesystem.was_shut_down() => {
                 tracing::warn!(%error, "unmounted after a shutdown; the next mount recovers what was synced");
                 return Ok(());
             }
@@ -186,28 +169,25 @@ impl Mount {
 
     fn open_session(
         &self,
-        transport: Transport<Filesystem>,
+        filesystem: &Arc<Filesystem>,
         source: &Path,
         directory: &Path,
-    ) -> Result<fuser::Session<Transport<Filesystem>>, MountError> {
-        let mut config = fuser::Config::default();
-        config.n_threads = Some(self.options.threads);
-        // Who may use the mount is decided by the kernel.
-        config.acl = fuser::SessionACL::All;
-        if may_mount() {
-            let connection = attach(source, directory, &self.options)?;
-            return fuser::Session::from_fd(transport, connection, fuser::SessionACL::All, config).map_err(
-                |error| {
-                    let _ = detach(directory, Detach::Lazily);
-                    MountError::Handshake(error)
-                },
-            );
-        }
-        if !self.options.allow_other {
-            config.acl = fuser::SessionACL::Owner;
-        }
-        config.mount_options = helper_options(source, &self.options);
-        fuser::Session::new(transport, directory, &config).map_err(MountError::Fusermount)
+    ) -> Result<Session<Filesystem>, MountError> {
+        let options = options_for(source, &self.options);
+        let mounted = Session::mount(filesystem.clone(), directory, &options, &config(&self.options));
+        mounted.map_err(|error| match error {
+            fusering::Error::NoDevice(source) => MountError::NoFuseDevice(source),
+            fusering::Error::NoUring(reason) => MountError::NoUring(reason),
+            fusering::Error::Refused { source: error, .. }
+                if options.block_device.is_some() && error.raw_os_error() == Some(libc::EBUSY) =>
+            {
+                MountError::DeviceBusy { source_path: source.to_owned() }
+            }
+            fusering::Error::Refused { path, source: error } => {
+                MountError::Refused { source_path: source.to_owned(), path, source: error }
+            }
+            error => MountError::Session(error),
+        })
     }
 }
 
@@ -272,25 +252,8 @@ fn wait_for_signal(signals: &libc::sigset_t) -> i32 {
     signal
 }
 
-fn spawn_scoped<'scope>(
-    scope: &'scope std::thread::Scope<'scope, '_>,
-    name: &str,
-    body: impl FnOnce() + Send + 'scope,
-) -> Result<(), MountError> {
-    std::thread::Builder::new()
-        .name(name.to_owned())
-        .spawn_scoped(scope, body)
-        .map(drop)
-        .map_err(|source| MountError::System { what: "starting a thread", source })
-}
-
 /// The thread that waits for signals is never joined: it ends with the process.
-fn spawn_signal_thread(
-    signals: libc::sigset_t,
-    directory: PathBuf,
-    volume: &OpenVolume,
-) -> Result<(), MountError> {
-    let fs = Arc::downgrade(volume.fs());
+fn spawn_signal_thread(signals: libc::sigset_t, directory: PathBuf, fs: Weak<Fs>) -> Result<(), MountError> {
     let body = move || {
         let signal = wait_for_signal(&signals);
         tracing::info!(signal, "asked to end, unmounting");
@@ -318,7 +281,7 @@ fn spawn_signal_thread(
 
 /// Unmounts what this daemon mounted, lazily if it is in use.
 fn unmount_own(directory: &Path) {
-    let ours = mounted_at(directory).ok().flatten().is_some_and(|entry| entry.is_ours());
+    let ours = mounted_at(directory).ok().flatten().is_some_and(|entry| is_ours(&entry));
     if !ours {
         return;
     }

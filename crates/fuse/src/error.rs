@@ -20,11 +20,12 @@ pub enum MountError {
     #[error("mounting {source_path} on {path} was refused by the kernel: {source}")]
     Refused { source_path: PathBuf, path: PathBuf, source: io::Error },
     #[error(
-        "mounting as a normal user needs fusermount3, and it failed ({0}): install the package fuse3, or mount as root"
+        "io_uring cannot be used ({0}): allow it with `echo Y > /sys/module/fuse/parameters/enable_uring` as root, or mount with transport=auto"
     )]
-    Fusermount(io::Error),
-    #[error("the kernel ended the mount before it was live: {0}")]
-    Handshake(io::Error),
+    NoUring(fusering::UringUnavailable),
+    /// Mounting, the handshake or serving failed; its own sentence.
+    #[error(transparent)]
+    Session(fusering::Error),
     #[error(transparent)]
     Open(Box<dyn std::error::Error + Send + Sync>),
     #[error("{source_path} cannot be opened as a volume: {source}")]

@@ -6,7 +6,7 @@
 //! | `FS_IOC_FSGETXATTR`, `FS_IOC_FSSETXATTR` | `_IOR('X', 31, fsxattr)`, `_IOW('X', 32, fsxattr)` | the same, extended |
 //! | `FITRIM` | `_IOWR('X', 121, fstrim_range)` | `EOPNOTSUPP`: freed blocks are not discarded yet |
 //! | `FS_IOC_SHUTDOWN` | `_IOR('X', 125, u32)` | the volume stops at once, as in a power cut; root only |
-//! | statistics | `_IOR(0xe7, 1, [u8; 12288])` | little-endian `u32` length, then that many bytes of JSON |
+//! | statistics | `_IOR(0xe7, 1, [u8; 14336])` | little-endian `u32` length, then that many bytes of JSON |
 //!
 //! The statistics are answered on every file and directory of the volume. The kernel hands `FS_IOC_SHUTDOWN` over without
 //! its argument, so all its modes are the same one.
@@ -24,7 +24,7 @@ const LONG_BYTES: u32 = size_of::<libc::c_long>() as u32;
 /// Bytes of `struct fsxattr`.
 pub(crate) const FSXATTR_BYTES: usize = 28;
 /// Bytes of the statistics' buffer.
-pub(crate) const STATISTICS_BYTES: usize = 12288;
+pub(crate) const STATISTICS_BYTES: usize = 14336;
 
 pub(crate) const GET_FLAGS: u32 = number(READ, b'f', 1, LONG_BYTES);
 pub(crate) const SET_FLAGS: u32 = number(WRITE, b'f', 2, LONG_BYTES);
@@ -33,6 +33,11 @@ pub(crate) const SET_EXTENDED_FLAGS: u32 = number(WRITE, b'X', 32, FSXATTR_BYTES
 pub(crate) const TRIM: u32 = number(READ | WRITE, b'X', 121, 24);
 pub(crate) const SHUT_DOWN: u32 = number(READ, b'X', 125, 4);
 pub(crate) const STATISTICS: u32 = number(READ, 0xe7, 1, STATISTICS_BYTES as u32);
+
+/// Whether it changes an inode.
+pub(crate) fn is_change(command: u32) -> bool {
+    matches!(command, SET_FLAGS | SET_EXTENDED_FLAGS)
+}
 
 /// Puts a text into the form of the statistics ioctl. A text that is too long is an error of the caller.
 pub(crate) fn encode_statistics(json: &str) -> Vec<u8> {

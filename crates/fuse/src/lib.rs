@@ -1,15 +1,17 @@
 //! Syncline's mount: a FUSE daemon over one volume.
 //!
-//! The kernel's requests come in through a transport (`transport_fuser`, over the crate fuser), which knows the wire and
-//! nothing else, and reach the engine through the trait `Operations`. `readers` decides which thread reads, `daemon`
-//! is the life of the process around it, and `mount_point` and `unmount` deal with the tree of mounts.
+//! The kernel's requests come in through the crate fusering, over /dev/fuse or over io_uring, as calls of its trait, which
+//! `filesystem` implements over the engine. `syncs` answers what waits for a group commit, `daemon` is the life of the
+//! process around it, and `mount_point` and `unmount` deal with the tree of mounts.
 //!
-//! What does not reach a FUSE daemon by this transport, and therefore does not work through the mount: `sync(2)` and
-//! `syncfs(2)` (an `fsync` of the root directory commits everything instead), `O_TMPFILE`, birth times in `statx`,
-//! collapse and insert range of `fallocate`, `FICLONE`. Access times are updated when the daemon is asked for data, not
-//! when the kernel's page cache has it. A mount of an image file learns of a close after `close` has returned, so the space
-//! of a file that was removed while open is free a moment later.
+//! What does not reach a FUSE daemon, and therefore does not work through the mount: `sync(2)` and `syncfs(2)` on the mount of
+//! an image file (a mounted block device gets them; an `fsync` of the root directory commits everything on either), collapse and
+//! insert range of `fallocate`, `FICLONE`. Access times are updated when the daemon is asked for data, not when the kernel's
+//! page cache has it. A mount of an image file learns of a close after `close` has returned, so the space of a file that
+//! was removed while open is free a moment later.
 
+mod callers;
+mod convert;
 mod daemon;
 mod error;
 mod filesystem;
@@ -17,16 +19,15 @@ mod ioctl;
 mod log;
 mod messages;
 mod mount_point;
-mod operations;
 mod options;
-mod readers;
 mod statistics;
-mod transport_fuser;
+mod syncs;
 mod unmount;
 mod volume;
 
 pub use daemon::Mount;
 pub use error::MountError;
+pub use fusering::TransportChoice;
 pub use options::MountOptions;
 pub use unmount::{abort, source_of, unmount};
 

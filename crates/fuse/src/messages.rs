@@ -1,4 +1,5 @@
-//! How many messages of each kind the kernel sent: what an operation through the mount costs.
+//! How many messages of each kind the kernel sent: what an operation through the mount costs. `forget` counts nodes: the
+//! kernel tells of many in one message.
 //!
 //! Relaxed atomics: they are statistics and order nothing.
 
@@ -22,13 +23,13 @@ macro_rules! messages {
 messages! {
     Lookup "lookup", Forget "forget", Getattr "getattr", Setattr "setattr", Readlink "readlink", Mknod "mknod",
     Mkdir "mkdir", Symlink "symlink", Link "link", Unlink "unlink", Rmdir "rmdir", Rename "rename", Open "open",
-    Create "create", Read "read", Write "write", Flush "flush", Release "release", Fsync "fsync",
+    Create "create", Tmpfile "tmpfile", Statx "statx", Read "read", Write "write", Flush "flush", Release "release", Fsync "fsync", Syncfs "syncfs",
     Opendir "opendir", Readdir "readdir", Readdirplus "readdirplus", Fsyncdir "fsyncdir", Statfs "statfs",
     Setxattr "setxattr", Getxattr "getxattr", Listxattr "listxattr", Removexattr "removexattr",
-    Fallocate "fallocate", Lseek "lseek", CopyFileRange "copy_file_range", Ioctl "ioctl", Other "other",
+    Fallocate "fallocate", Lseek "lseek", CopyFileRange "copy_file_range", Ioctl "ioctl", Interrupt "interrupt",
 }
 
-const KINDS: usize = Message::Other as usize + 1;
+const KINDS: usize = NAMES.len();
 
 #[derive(Debug)]
 pub(crate) struct MessageCounts([AtomicU64; KINDS]);

@@ -1,6 +1,7 @@
 //! Mount options: what `-o` accepts, and what becomes of it.
 
 use crate::MountError;
+use fusering::TransportChoice;
 use std::path::PathBuf;
 use std::time::Duration;
 use syncline::{AccessTimes, FsOptions};
@@ -54,8 +55,10 @@ pub struct MountOptions {
     pub writeback_cache: bool,
     /// Pin the daemon to this CPU.
     pub cpu: Option<usize>,
-    /// Threads that serve requests.
+    /// Threads that serve requests, or over io_uring those that wait in place of the queues.
     pub threads: usize,
+    /// How requests arrive.
+    pub transport: TransportChoice,
     /// Where the daemon's log goes; `None` is the system log (in the foreground: standard error).
     pub log: Option<PathBuf>,
     /// Keep unflushed writes in memory only, so that killing the daemon is a power cut. For tests and demonstrations.
@@ -80,6 +83,7 @@ impl Default for MountOptions {
             writeback_cache: false,
             cpu: None,
             threads: THREADS_DEFAULT,
+            transport: TransportChoice::Auto,
             log: None,
             volatile: false,
         }
@@ -143,6 +147,10 @@ impl MountOptions {
                 let threads = value.parse().ok().filter(|threads| (1..=THREADS_MAX).contains(threads));
                 self.threads = threads.ok_or_else(|| bad("a number from 1 to 64"))?;
             }
+            ("transport", Some("auto")) => self.transport = TransportChoice::Auto,
+            ("transport", Some("dev")) => self.transport = TransportChoice::Dev,
+            ("transport", Some("uring")) => self.transport = TransportChoice::Uring,
+            ("transport", _) => return Err(bad("auto, dev or uring")),
             ("log", Some(value)) => self.log = Some(PathBuf::from(value)),
             ("volatile", None) => self.volatile = true,
             ("comment", Some(_)) => {}
@@ -193,6 +201,15 @@ mod tests {
     }
 
     #[test]
+    fn the_transport_is_chosen_by_the_kernel_unless_it_is_named() {
+        let transport = |list: &str| MountOptions::parse(list).expect("ok").transport;
+        assert_eq!(transport(""), TransportChoice::Auto);
+        assert_eq!(transport("transport=dev"), TransportChoice::Dev);
+        assert_eq!(transport("transport=dev,transport=uring"), TransportChoice::Uring);
+        assert_eq!(transport("transport=uring,transport=auto"), TransportChoice::Auto);
+    }
+
+    #[test]
     fn later_options_win_and_fstab_words_are_ignored() {
         let options =
             MountOptions::parse("defaults,ro,rw,nofail,x-systemd.automount,noatime,strictatime").expect("ok");
@@ -209,5 +226,6 @@ mod tests {
         assert!(message("memory=1k").contains("16M"));
         assert!(message("memory=99999999999999999999").contains("size"));
         assert!(message("cpu=x").contains("CPU"));
+        assert!(message("transport=pigeon").contains("uring") && message("transport").contains("dev"));
     }
 }

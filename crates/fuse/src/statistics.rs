@@ -3,14 +3,20 @@
 //! The ioctl's buffer is of fixed size: everything here is bounded, and a test builds the longest text there can be.
 
 use crate::messages::MessageCounts;
+use fusering::ActiveTransport;
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 use syncline::{Fs, FsStats, LatencyHistogram};
 
-/// Longest description of a failure, in characters.
+/// Longest description of a failure, and of why a transport is not in use, in characters.
 const FAILURE_CHARACTERS_MAX: usize = 256;
 
-pub(crate) fn describe(fs: &Fs, syncs: &LatencyHistogram, messages: &MessageCounts) -> String {
+pub(crate) fn describe(
+    fs: &Fs,
+    syncs: &LatencyHistogram,
+    messages: &MessageCounts,
+    transport: Option<&ActiveTransport>,
+) -> String {
     let info = fs.volume_info();
     let space = fs.statfs();
     let failure = fs.failure().map(|error| cut(&error.to_string()));
@@ -18,6 +24,8 @@ pub(crate) fn describe(fs: &Fs, syncs: &LatencyHistogram, messages: &MessageCoun
         "label": info.label,
         "generation": info.generation.0,
         "failure": failure,
+        "transport": transport.map(|transport| transport.kind.name()),
+        "not_io_uring_because": transport.and_then(why_not_uring),
         "space": {
             "block_bytes": space.block_bytes,
             "blocks": space.blocks,
@@ -32,6 +40,10 @@ pub(crate) fn describe(fs: &Fs, syncs: &LatencyHistogram, messages: &MessageCoun
         all.extend(engine);
     }
     all.to_string()
+}
+
+fn why_not_uring(transport: &ActiveTransport) -> Option<String> {
+    transport.uring_unavailable.as_ref().map(|reason| cut(&reason.to_string()))
 }
 
 fn counters(engine: &FsStats, block_bytes: u32) -> Value {
@@ -104,6 +116,7 @@ mod tests {
     use super::*;
     use crate::ioctl;
     use crate::messages::Message;
+    use fusering::{Errno, TransportKind, UringUnavailable};
     use std::sync::Arc;
     use syncline::{Counters, MkfsOptions, SystemClock, SystemEntropy};
     use syncline_device::MemoryDevice;
@@ -135,7 +148,14 @@ mod tests {
         for message in Message::ALL {
             messages.count(*message);
         }
-        let text = describe(&fs, &full(), &messages);
+        let transport = ActiveTransport {
+            kind: TransportKind::Dev,
+            uring_unavailable: Some(UringUnavailable::Ring {
+                step: "one with a very long description",
+                errno: Errno::EIO,
+            }),
+        };
+        let text = describe(&fs, &full(), &messages, Some(&transport));
         let stats = FsStats {
             store: Counters { groups: u64::MAX, grouped_batches: u64::MAX, ..Counters::default() },
             checkpoint_latency: full(),
@@ -144,7 +164,7 @@ mod tests {
         // Counters and messages could each grow to 20 digits, and so could 64 buckets of two histograms, by 16 here.
         let digits = 20 * 64 + 16 * 128;
         let longest =
-            text.len() + counters(&stats, 4096).to_string().len() + 6 * FAILURE_CHARACTERS_MAX + digits;
+            text.len() + counters(&stats, 4096).to_string().len() + 2 * 6 * FAILURE_CHARACTERS_MAX + digits;
         assert!(longest <= ioctl::STATISTICS_BYTES - 4, "{longest} bytes");
     }
 

@@ -1,7 +1,7 @@
 //! Unmounting, so that it returns when the volume is clean on its device.
 
 use crate::MountError;
-use crate::mount_point::{Detach, abort_file, detach, mounted_at, with_directory};
+use crate::mount_point::{Detach, abort_file, detach, is_ours, mounted_at, with_directory};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 pub fn unmount(directory: &Path, lazily: bool) -> Result<(), MountError> {
     let failed = |source| MountError::Unmount { path: directory.to_owned(), source };
     let entry = mounted_at(directory).map_err(failed)?;
-    let entry = entry.filter(|entry| entry.is_ours());
+    let entry = entry.filter(is_ours);
     let entry = entry.ok_or_else(|| MountError::NotMounted(directory.to_owned()))?;
     let how = if lazily { Detach::Lazily } else { Detach::IfIdle };
     let deadline = Instant::now() + BUSY_PATIENCE;
@@ -69,7 +69,7 @@ pub(crate) fn clear_dead_mount(directory: &Path) -> io::Result<()> {
         return Ok(());
     }
     match mounted_at(directory)? {
-        Some(entry) if entry.is_ours() => {
+        Some(entry) if is_ours(&entry) => {
             tracing::warn!(path = %directory.display(), "removing the mount that a dead daemon left behind");
             detach(&entry.path, Detach::Lazily)
         }
@@ -82,7 +82,7 @@ pub fn source_of(directory: &Path) -> Result<PathBuf, MountError> {
     let entry =
         mounted_at(directory).map_err(|source| MountError::System { what: "reading mountinfo", source })?;
     match entry {
-        Some(entry) if entry.is_ours() => Ok(entry.source),
+        Some(entry) if is_ours(&entry) => Ok(entry.source),
         _ => Err(MountError::NotMounted(directory.to_owned())),
     }
 }
@@ -90,7 +90,7 @@ pub fn source_of(directory: &Path) -> Result<PathBuf, MountError> {
 /// Ends a mount whose daemon does not answer any more: every call on it fails from then on.
 pub fn abort(directory: &Path) -> Result<(), MountError> {
     let failed = |source| MountError::Unmount { path: directory.to_owned(), source };
-    let entry = mounted_at(directory).map_err(failed)?.filter(|entry| entry.is_ours());
+    let entry = mounted_at(directory).map_err(failed)?.filter(is_ours);
     let file =
         entry.as_ref().and_then(abort_file).ok_or_else(|| MountError::NotMounted(directory.to_owned()))?;
     std::fs::write(file, b"1").map_err(failed)

@@ -33,11 +33,13 @@ mod admit;
 mod allocate;
 mod balance;
 mod choice;
+mod deferred;
 mod evict;
 mod extents;
 mod flight;
 mod maintain;
 mod pages;
+mod patience;
 mod piggyback;
 mod read;
 mod recovery;
@@ -53,6 +55,7 @@ mod tests;
 
 pub use account::PageStats;
 pub(crate) use account::Writeback;
+pub(crate) use deferred::{Begun, PendingSync};
 pub(crate) use pages::FileData;
 
 /// Where a write goes.

@@ -204,7 +204,7 @@ fn wanted(map: &ExtentMap, pages: Range<u64>, held: &Held) -> Vec<Wanted> {
 }
 
 /// Copies cached pages; returns how much, and the first page that is missing before the end of the file.
-fn copy_cached(inode: &Inode, offset: u64, into: &mut [u8]) -> (usize, Option<u64>) {
+pub(super) fn copy_cached(inode: &Inode, offset: u64, into: &mut [u8]) -> (usize, Option<u64>) {
     let state = inode.state.read();
     let available = state.item.size.saturating_sub(offset);
     let len = into.len().min(usize::try_from(available).unwrap_or(usize::MAX));

@@ -1,0 +1,177 @@
+//! Requests of the kernel to calls of the engine, and results to answers.
+//!
+//! Which thread does what. Over io_uring a method runs on the thread of its CPU's queue and holds up that queue, so whatever
+//! may wait long is handed to a bounded pool together with its reply; the engine says beforehand what that is
+//! (`syncline`'s `*_may_wait`). Everything else is done where it arrives, because a hand-over costs more than the work:
+//!
+//! | request | here | in the pool |
+//! |---|---|---|
+//! | read | what is in memory | anything else |
+//! | write | admitted at once | no room, too much is dirty, or the rest of a page has to be read |
+//! | create, link, mkdir, attributes | room in the journal | no room |
+//! | open with truncation, unlink, rename, release | content of at most 1 MiB | more |
+//! | truncate, fallocate, copy | | always |
+//! | fsync | at most four dirty pages: is logged; forced here for a lone caller, else by the driver | more is written out first |
+//! | syncfs, fsync of the root | | always |
+//!
+//! Over /dev/fuse the same question decides whether another reader is let in before the work is done on the spot. Lookups,
+//! attributes and directories are always read where they arrive: a cold tree costs them a few single reads.
+//!
+//! - *Appending.* The kernel holds the inode's lock while it writes and knows the size, so its offsets are final. Handles
+//!   are opened without the append flag, because a page written back from a mapping may arrive on any of them; only
+//!   append-only files need it.
+//! - *Directories* have no handles: their positions are stable, and the kernel is told to leave out `opendir`.
+//! - *dirsync* and *sync* mounts make every change of names and attributes durable before it is answered.
+//! - *Interruptions* are declined. Nothing here waits for another program; every request ends when the device has done
+//!   its part, and an fsync that fails with EINTR would say nothing about the data.
+//! - *Forgetting* changes nothing: object numbers name inodes for good, whether the kernel knows them or not. For the same
+//!   reason the volume can be exported by NFS.
+
+mod operations;
+mod requests;
+
+use crate::callers::Callers;
+use crate::convert::Caller;
+use crate::messages::{Message, MessageCounts};
+use crate::volume::OpenVolume;
+use crate::{MountError, MountOptions};
+use fusering::abi::InitFlags;
+use fusering::{
+    ActiveTransport, Config, DevSettings, RequestContext, TransportKind, UringSettings, WorkPool,
+};
+use operations::Operations;
+use parking_lot::{Mutex, RwLock};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// Largest message, and read-ahead.
+pub(crate) const MESSAGE_BYTES_MAX: u32 = 1 << 20;
+
+/// A mounted volume.
+pub(crate) struct Filesystem {
+    // Constant.
+    operations: Arc<Operations>,
+    messages: Arc<MessageCounts>,
+    callers: Callers,
+    /// Gone at the end.
+    pool: RwLock<Option<WorkPool>>,
+    /// Closed at the end.
+    live: Mutex<Option<Live>>,
+    outcome: Mutex<Option<Result<(), MountError>>>,
+}
+
+/// What ends with the mount.
+struct Live {
+    volume: OpenVolume,
+    driver: JoinHandle<()>,
+}
+
+/// What to agree on with the kernel.
+pub(crate) fn config(options: &MountOptions) -> Config {
+    let mut wanted = InitFlags::ASYNC_READ
+        | InitFlags::ATOMIC_O_TRUNC
+        | InitFlags::BIG_WRITES
+        | InitFlags::ASYNC_DIO
+        | InitFlags::PARALLEL_DIROPS
+        | InitFlags::DO_READDIRPLUS
+        | InitFlags::READDIRPLUS_AUTO
+        | InitFlags::HAS_IOCTL_DIR
+        | InitFlags::CACHE_SYMLINKS
+        | InitFlags::NO_OPENDIR_SUPPORT
+        | InitFlags::EXPLICIT_INVAL_DATA
+        | InitFlags::DIRECT_IO_ALLOW_MMAP
+        | InitFlags::SETXATTR_EXT
+        | InitFlags::EXPORT_SUPPORT;
+    if options.writeback_cache {
+        wanted |= InitFlags::WRITEBACK_CACHE;
+    }
+    Config {
+        wanted,
+        // Without these the mount would be wrong.
+        required: InitFlags::DONT_MASK | InitFlags::POSIX_ACL | InitFlags::HANDLE_KILLPRIV_V2,
+        write_bytes_max: MESSAGE_BYTES_MAX,
+        readahead_bytes_max: MESSAGE_BYTES_MAX,
+        transport: options.transport,
+        dev: DevSettings { threads: options.threads, ..DevSettings::default() },
+        // A daemon that is to stay on one CPU stays there.
+        uring: UringSettings { pin: options.cpu.is_none(), ..UringSettings::default() },
+        ..Config::default()
+    }
+}
+
+impl Filesystem {
+    /// Takes an opened volume, which [`Filesystem::close`] or the end of the connection closes.
+    pub(crate) fn new(volume: OpenVolume, options: &MountOptions) -> Result<Filesystem, MountError> {
+        let messages = Arc::new(MessageCounts::default());
+        let operations = Arc::new(Operations::new(volume.fs().clone(), options, messages.clone()));
+        let driver = {
+            let operations = operations.clone();
+            std::thread::Builder::new()
+                .name("syncline-syncs".to_owned())
+                .spawn(move || operations.syncs.drive())
+        };
+        let driver = driver.map_err(|source| MountError::System { what: "starting a thread", source })?;
+        Ok(Filesystem {
+            operations,
+            messages,
+            callers: Callers::new(),
+            pool: RwLock::new(Some(WorkPool::new(options.threads))),
+            live: Mutex::new(Some(Live { volume, driver })),
+            outcome: Mutex::new(None),
+        })
+    }
+
+    /// Tells which transport brings requests.
+    pub(crate) fn set_transport(&self, transport: &ActiveTransport) {
+        self.operations.set_transport(transport);
+    }
+
+    /// Whether FS_IOC_SHUTDOWN has stopped the volume.
+    pub(crate) fn was_shut_down(&self) -> bool {
+        self.operations.was_shut_down()
+    }
+
+    /// Writes the last checkpoint and lets go of the device, unless that was done; says how it went. What is asked
+    /// afterwards fails.
+    pub(crate) fn close(&self) -> Result<(), MountError> {
+        self.close_once();
+        self.outcome.lock().take().unwrap_or(Ok(()))
+    }
+
+    fn close_once(&self) {
+        // Waits until all that was handed over is done.
+        drop(self.pool.write().take());
+        let Some(live) = self.live.lock().take() else { return };
+        self.operations.syncs.stop();
+        if live.driver.join().is_err() {
+            // Not reached in a daemon, where a panic ends the process.
+            tracing::error!("the driver of syncs had stopped by an internal error");
+        }
+        let closed = live.volume.close();
+        *self.outcome.lock() = Some(closed);
+    }
+
+    fn count(&self, context: &RequestContext<'_>, message: Message) {
+        self.messages.count(message);
+        self.callers.note(context.pid);
+    }
+
+    /// Does `work` here; or in the pool, if it may wait and this thread serves a queue.
+    fn serve(
+        &self,
+        context: &RequestContext<'_>,
+        may_wait: bool,
+        work: impl FnOnce(&Operations, &Caller) + Send + 'static,
+    ) {
+        let caller = Caller::of(context);
+        if may_wait && context.transport() == TransportKind::Uring {
+            let pool = self.pool.read();
+            if let Some(pool) = &*pool {
+                let operations = self.operations.clone();
+                return pool.run(move || work(&operations, &caller));
+            }
+        }
+        let _waiting = may_wait.then(|| context.about_to_wait());
+        work(&self.operations, &caller);
+    }
+}

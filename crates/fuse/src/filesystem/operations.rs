@@ -1,0 +1,483 @@
+//! What the engine is asked for; every method may be called from any thread.
+
+use crate::convert::{
+    Caller, attributes, entry, errno, extended, handle, object, opened, set_time, timestamp,
+};
+use crate::messages::MessageCounts;
+use crate::syncs::{Owed, Syncs};
+use crate::{MountOptions, ioctl, statistics};
+use fusering::request::{NewMode, SetAttr};
+use fusering::{
+    ActiveTransport, Attributes, DeviceNumber, Entry, Errno, ExtendedAttributes, NodeId, Opened, ReplyWrite,
+    Totals,
+};
+use std::ffi::OsStr;
+use std::ops::ControlFlow;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+use syncline::{
+    Attr, Context, DirEntry, Error, ExtendedFlags, Fs, HandleId, ObjectNo, OpenFlags, RenameFlags, SetXattr,
+    SyncScope,
+};
+
+const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
+
+pub(super) struct Operations {
+    // Constant.
+    pub(super) fs: Arc<Fs>,
+    pub(super) syncs: Syncs,
+    messages: Arc<MessageCounts>,
+    /// Changes of names and attributes are durable when they are answered.
+    sync_names: bool,
+    /// The kernel reads through handles that were opened for writing only.
+    writeback_cache: bool,
+    /// Set once requests are served.
+    transport: OnceLock<ActiveTransport>,
+    /// The kernel says when an ACL takes off the set-group-ID bit.
+    kernel_judges_groups: AtomicBool,
+    was_shut_down: AtomicBool,
+}
+
+/// Where a write goes, and what has to be kept to.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Writing {
+    pub(super) handle: HandleId,
+    pub(super) offset: u64,
+    /// The writer may not keep set-id bits.
+    pub(super) clears_set_id: bool,
+    /// What `O_DSYNC` or `O_SYNC` demands.
+    pub(super) durable: Option<SyncScope>,
+    /// The caller is alone, so that its sync may be driven by this thread.
+    pub(super) alone: bool,
+}
+
+impl Operations {
+    pub(super) fn new(fs: Arc<Fs>, options: &MountOptions, messages: Arc<MessageCounts>) -> Operations {
+        Operations {
+            syncs: Syncs::new(fs.clone()),
+            fs,
+            messages,
+            sync_names: options.sync || options.dirsync,
+            writeback_cache: options.writeback_cache,
+            transport: OnceLock::new(),
+            kernel_judges_groups: AtomicBool::new(false),
+            was_shut_down: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn set_transport(&self, transport: &ActiveTransport) {
+        let first = self.transport.set(transport.clone()).is_ok();
+        assert!(first, "a session has one transport for all its life");
+    }
+
+    pub(super) fn note_that_kernel_judges_groups(&self) {
+        self.kernel_judges_groups.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn was_shut_down(&self) -> bool {
+        self.was_shut_down.load(Ordering::Relaxed)
+    }
+
+    /// Whether a small change may have to wait: for room, or because it is to be durable.
+    pub(super) fn change_may_wait(&self) -> bool {
+        self.sync_names || self.fs.change_may_wait()
+    }
+
+    /// The same where content may go with it.
+    pub(super) fn removal_may_wait(&self, parent: NodeId, name: &OsStr) -> bool {
+        self.sync_names || self.fs.removal_may_wait(object(parent), name.as_bytes())
+    }
+
+    /// The same for a truncation.
+    pub(super) fn content_may_wait(&self, node: NodeId) -> bool {
+        self.sync_names || self.fs.content_may_wait(object(node))
+    }
+
+    /// Makes an answered change of names durable if the mount demands it.
+    fn settle<T>(&self, result: syncline::Result<T>) -> Result<T, Errno> {
+        let value = result.map_err(errno)?;
+        if self.sync_names {
+            self.fs.sync_metadata().map_err(errno)?;
+        }
+        Ok(value)
+    }
+
+    /// `None`: there is no such name, and the kernel may remember that.
+    pub(super) fn lookup(&self, parent: NodeId, name: &OsStr) -> Result<Option<Entry>, Errno> {
+        if name == "." {
+            // An NFS server asks so for any inode that it has a file handle of.
+            return self.fs.getattr(object(parent)).map(|attr| Some(entry(&attr))).map_err(errno);
+        }
+        match self.fs.lookup(object(parent), name.as_bytes()) {
+            Ok(found) => Ok(Some(entry(&found.attr))),
+            Err(Error::NotFound) => Ok(None),
+            Err(error) => Err(errno(error)),
+        }
+    }
+
+    pub(super) fn getattr(&self, node: NodeId) -> Result<Attributes, Errno> {
+        self.fs.getattr(object(node)).map(|attr| attributes(&attr)).map_err(errno)
+    }
+
+    pub(super) fn statx(&self, node: NodeId) -> Result<ExtendedAttributes, Errno> {
+        self.fs.getattr(object(node)).map(|attr| extended(&attr)).map_err(errno)
+    }
+
+    pub(super) fn setattr(&self, caller: &Caller, request: &SetAttr) -> Result<Attributes, Errno> {
+        let set = syncline::SetAttr {
+            mode: request.mode,
+            uid: request.uid,
+            gid: request.gid,
+            size: request.size,
+            accessed: request.accessed.map(set_time),
+            modified: request.modified.map(set_time),
+            changed: request.changed.map(timestamp),
+            // A truncation does it on behalf of its writer.
+            strip_set_id: request.kill_set_id && request.size.is_none(),
+        };
+        let keeps_setgid = request.mode.is_some_and(|mode| mode & libc::S_ISGID != 0) && caller.uid != 0;
+        let context = match (keeps_setgid, request.size, request.mode) {
+            (true, ..) => caller.context_with_groups(),
+            (false, Some(_), None) => caller.writer(request.kill_set_id),
+            _ => caller.context(),
+        };
+        let changed = self.fs.setattr(&context, object(request.node), &set, None);
+        self.settle(changed).map(|attr| attributes(&attr))
+    }
+
+    pub(super) fn mknod(
+        &self,
+        caller: &Caller,
+        parent: NodeId,
+        name: &OsStr,
+        mode: NewMode,
+        device: DeviceNumber,
+    ) -> Result<Entry, Errno> {
+        let context = with_umask(caller, mode);
+        let rdev = u64::from(device.major) << 32 | u64::from(device.minor);
+        let made = self.fs.mknod(&context, object(parent), name.as_bytes(), mode.bits, rdev);
+        self.settle(made).map(|made| entry(&made.attr))
+    }
+
+    pub(super) fn mkdir(
+        &self,
+        caller: &Caller,
+        parent: NodeId,
+        name: &OsStr,
+        mode: NewMode,
+    ) -> Result<Entry, Errno> {
+        let made = self.fs.mkdir(&with_umask(caller, mode), object(parent), name.as_bytes(), mode.bits);
+        self.settle(made).map(|made| entry(&made.attr))
+    }
+
+    pub(super) fn symlink(
+        &self,
+        caller: &Caller,
+        parent: NodeId,
+        name: &OsStr,
+        target: &[u8],
+    ) -> Result<Entry, Errno> {
+        let made = self.fs.symlink(&caller.context(), object(parent), name.as_bytes(), target);
+        self.settle(made).map(|made| entry(&made.attr))
+    }
+
+    pub(super) fn link(&self, node: NodeId, parent: NodeId, name: &OsStr) -> Result<Entry, Errno> {
+        self.settle(self.fs.link(object(node), object(parent), name.as_bytes()))
+            .map(|linked| entry(&linked.attr))
+    }
+
+    pub(super) fn unlink(&self, parent: NodeId, name: &OsStr) -> Result<(), Errno> {
+        self.settle(self.fs.unlink(object(parent), name.as_bytes()))
+    }
+
+    pub(super) fn rmdir(&self, parent: NodeId, name: &OsStr) -> Result<(), Errno> {
+        self.settle(self.fs.rmdir(object(parent), name.as_bytes()))
+    }
+
+    /// `flags` are those of `renameat2`.
+    pub(super) fn rename(
+        &self,
+        caller: &Caller,
+        from: (NodeId, &OsStr),
+        to: (NodeId, &OsStr),
+        flags: u32,
+    ) -> Result<(), Errno> {
+        let how = RenameFlags {
+            no_replace: flags & libc::RENAME_NOREPLACE != 0,
+            exchange: flags & libc::RENAME_EXCHANGE != 0,
+            whiteout: flags & libc::RENAME_WHITEOUT != 0,
+        };
+        let known = libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE | libc::RENAME_WHITEOUT;
+        if flags & !known != 0 || (how.exchange && (how.no_replace || how.whiteout)) {
+            return Err(Errno::EINVAL);
+        }
+        let (from, from_name) = (object(from.0), from.1.as_bytes());
+        let (to, to_name) = (object(to.0), to.1.as_bytes());
+        self.settle(self.fs.rename(&caller.context(), from, from_name, to, to_name, how))
+    }
+
+    fn open_flags(&self, flags: i32) -> OpenFlags {
+        let mut flags = OpenFlags { append: false, ..OpenFlags::from_linux(flags) };
+        if self.writeback_cache && flags.write {
+            flags.read = true;
+        }
+        flags
+    }
+
+    /// `flags` are those of `open(2)`; `O_CREAT` and `O_EXCL` are dealt with by the kernel, `O_TRUNC` is not.
+    pub(super) fn open(
+        &self,
+        caller: &Caller,
+        node: NodeId,
+        flags: i32,
+        clears_set_id: bool,
+    ) -> Result<Opened, Errno> {
+        let wanted = self.open_flags(flags);
+        let context = caller.writer(clears_set_id);
+        let result = match self.fs.open_handle(&context, object(node), wanted) {
+            Err(Error::NotPermitted) if flags & libc::O_APPEND != 0 => {
+                self.fs.open_handle(&context, object(node), OpenFlags { append: true, ..wanted })
+            }
+            result => result,
+        };
+        let handle = result.map_err(errno)?;
+        if wanted.truncate {
+            self.settle(Ok(()))?;
+        }
+        Ok(opened(handle, wanted.direct))
+    }
+
+    pub(super) fn create(
+        &self,
+        caller: &Caller,
+        parent: NodeId,
+        name: &OsStr,
+        mode: NewMode,
+        flags: i32,
+    ) -> Result<(Entry, Opened), Errno> {
+        let wanted = self.open_flags(flags);
+        let context = with_umask(caller, mode);
+        let made = self.fs.create(&context, object(parent), name.as_bytes(), mode.bits, wanted);
+        let (made, handle) = self.settle(made)?;
+        Ok((entry(&made.attr), opened(handle, wanted.direct)))
+    }
+
+    /// A file without a name. Whether it may get one later is decided by the kernel.
+    pub(super) fn tmpfile(
+        &self,
+        caller: &Caller,
+        parent: NodeId,
+        mode: NewMode,
+        flags: i32,
+    ) -> Result<(Entry, Opened), Errno> {
+        let wanted = self.open_flags(flags);
+        let made = self.fs.tmpfile(&with_umask(caller, mode), object(parent), mode.bits, wanted, false);
+        let (made, handle) = self.settle(made)?;
+        Ok((entry(&made.attr), opened(handle, wanted.direct)))
+    }
+
+    pub(super) fn write(&self, caller: &Caller, writing: Writing, data: &[u8], reply: ReplyWrite) {
+        let began = Instant::now();
+        let writer = caller.writer(writing.clears_set_id);
+        let bytes = match self.fs.write_unsynced(&writer, writing.handle, writing.offset, data) {
+            Ok((_, bytes, _)) => u32::try_from(bytes).expect("a message is far smaller"),
+            Err(error) => return reply.error(errno(error)),
+        };
+        match writing.durable {
+            None => reply.written(bytes),
+            Some(scope) => {
+                self.sync(writing.handle, scope, writing.alone, began, Owed::Written(reply, bytes));
+            }
+        }
+    }
+
+    /// Syncs an open file: on this thread for a caller that is alone, for others by the driver.
+    pub(super) fn sync(&self, handle: HandleId, scope: SyncScope, alone: bool, began: Instant, owed: Owed) {
+        match alone {
+            true => self.syncs.complete(handle, scope, began, owed),
+            false => self.syncs.start(handle, scope, began, owed),
+        }
+    }
+
+    pub(super) fn sync_all(&self) -> Result<(), Errno> {
+        self.fs.sync_all().map_err(errno)
+    }
+
+    pub(super) fn sync_directory(&self, node: NodeId, alone: bool, began: Instant, owed: Owed) {
+        match self.fs.opendir(object(node)) {
+            Ok(directory) => {
+                self.sync(directory, SyncScope::All, alone, began, owed);
+                if let Err(error) = self.fs.release(directory) {
+                    tracing::warn!(%error, "closing a directory failed");
+                }
+            }
+            Err(error) => owed.error(errno(error)),
+        }
+    }
+
+    pub(super) fn release(&self, closed: fusering::Handle) {
+        if let Err(error) = self.fs.release(handle(closed)) {
+            tracing::warn!(%error, "closing a file failed");
+        }
+    }
+
+    /// Entries from `from` on, `.` and `..` among them; until `put` has no room left.
+    pub(super) fn readdir(
+        &self,
+        node: NodeId,
+        from: u64,
+        put: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+    ) -> Result<(), Errno> {
+        let directory = self.fs.opendir(object(node)).map_err(errno)?;
+        let result = self.fs.readdir(directory, from, &mut |found| go_on(put(&found)));
+        self.fs.release(directory).map_err(errno)?;
+        result.map_err(errno)
+    }
+
+    /// The same with attributes.
+    pub(super) fn readdir_plus(
+        &self,
+        node: NodeId,
+        from: u64,
+        put: &mut dyn FnMut(&DirEntry<'_>, &Attr) -> bool,
+    ) -> Result<(), Errno> {
+        let directory = self.fs.opendir(object(node)).map_err(errno)?;
+        let result = self.fs.readdir_plus(directory, from, &mut |found, attr| go_on(put(&found, &attr)));
+        self.fs.release(directory).map_err(errno)?;
+        result.map_err(errno)
+    }
+
+    pub(super) fn totals(&self) -> Totals {
+        let space = self.fs.statfs();
+        Totals {
+            fragment_bytes: space.block_bytes,
+            block_bytes: space.block_bytes,
+            blocks: space.blocks,
+            blocks_free: space.blocks_free,
+            blocks_available: space.blocks_available,
+            files: space.blocks,
+            files_free: space.inodes_free,
+            name_bytes_max: space.name_bytes_max,
+        }
+    }
+
+    /// `flags` are those of `setxattr(2)`; `clears_setgid` is what the kernel says of an ACL's setter.
+    pub(super) fn setxattr(
+        &self,
+        caller: &Caller,
+        node: NodeId,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        clears_setgid: bool,
+    ) -> Result<(), Errno> {
+        let how = match flags {
+            0 => SetXattr::Any,
+            libc::XATTR_CREATE => SetXattr::Create,
+            libc::XATTR_REPLACE => SetXattr::Replace,
+            _ => return Err(Errno::EINVAL),
+        };
+        let is_acl = name.as_bytes() == ACCESS_ACL;
+        let context = match is_acl {
+            true if self.kernel_judges_groups.load(Ordering::Relaxed) => {
+                // Neither the caller's group nor any other counts.
+                Context { gid: u32::MAX, ..caller.writer(clears_setgid) }
+            }
+            true if caller.uid != 0 => caller.context_with_groups(),
+            _ => caller.context(),
+        };
+        self.settle(self.fs.set_xattr(&context, object(node), name.as_bytes(), value, how))
+    }
+
+    pub(super) fn getxattr(&self, caller: &Caller, node: NodeId, name: &OsStr) -> Result<Vec<u8>, Errno> {
+        self.fs.xattr(&caller.context(), object(node), name.as_bytes()).map_err(errno)
+    }
+
+    pub(super) fn listxattr(&self, caller: &Caller, node: NodeId) -> Result<Vec<u8>, Errno> {
+        self.fs.list_xattrs(&caller.context(), object(node)).map_err(errno)
+    }
+
+    pub(super) fn removexattr(&self, caller: &Caller, node: NodeId, name: &OsStr) -> Result<(), Errno> {
+        self.settle(self.fs.remove_xattr(&caller.context(), object(node), name.as_bytes()))
+    }
+
+    pub(super) fn fallocate(
+        &self,
+        caller: &Caller,
+        request: &fusering::request::Fallocate,
+    ) -> Result<(), Errno> {
+        let mode = crate::convert::fallocate_mode(request.mode)?;
+        let file = handle(request.handle);
+        self.settle(self.fs.fallocate(&caller.context(), file, mode, request.offset, request.length))
+    }
+
+    pub(super) fn ioctl(
+        &self,
+        caller: &Caller,
+        node: NodeId,
+        command: u32,
+        input: &[u8],
+    ) -> Result<Vec<u8>, Errno> {
+        let node = object(node);
+        match command {
+            ioctl::GET_FLAGS => Ok(self.fs.inode_flags(node).map_err(errno)?.to_le_bytes().to_vec()),
+            ioctl::SET_FLAGS => {
+                let flags = input.first_chunk().ok_or(Errno::EINVAL)?;
+                let flags = u32::from_le_bytes(*flags);
+                self.settle(self.fs.set_inode_flags(&caller.context(), node, flags))?;
+                Ok(Vec::new())
+            }
+            ioctl::GET_EXTENDED_FLAGS => {
+                let flags = self.fs.extended_flags(node).map_err(errno)?;
+                let mut out = Vec::with_capacity(ioctl::FSXATTR_BYTES);
+                for field in [flags.xflags, 0, flags.extents, flags.project, 0] {
+                    out.extend_from_slice(&field.to_le_bytes());
+                }
+                out.resize(ioctl::FSXATTR_BYTES, 0);
+                Ok(out)
+            }
+            ioctl::SET_EXTENDED_FLAGS => self.set_extended_flags(caller, node, input),
+            ioctl::TRIM => Err(Errno::EOPNOTSUPP),
+            ioctl::SHUT_DOWN if caller.uid != 0 => Err(Errno::EPERM),
+            ioctl::SHUT_DOWN => {
+                tracing::warn!(pid = caller.pid, "shut down on request: nothing is written any more");
+                self.was_shut_down.store(true, Ordering::Relaxed);
+                self.fs.shut_down();
+                Ok(Vec::new())
+            }
+            ioctl::STATISTICS => {
+                let text = statistics::describe(
+                    &self.fs,
+                    self.syncs.latency(),
+                    &self.messages,
+                    self.transport.get(),
+                );
+                Ok(ioctl::encode_statistics(&text))
+            }
+            _ => Err(Errno::ENOTTY),
+        }
+    }
+
+    fn set_extended_flags(&self, caller: &Caller, node: ObjectNo, input: &[u8]) -> Result<Vec<u8>, Errno> {
+        let field = |at: usize| -> Result<u32, Errno> {
+            let bytes = input.get(at..at + 4).ok_or(Errno::EINVAL)?;
+            Ok(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+        };
+        let (xflags, extent_hint, project, cow_hint) = (field(0)?, field(4)?, field(12)?, field(16)?);
+        if extent_hint != 0 || cow_hint != 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let wanted = ExtendedFlags { xflags, project, ..ExtendedFlags::default() };
+        self.settle(self.fs.set_extended_flags(&caller.context(), node, wanted)).map(|()| Vec::new())
+    }
+}
+
+fn with_umask(caller: &Caller, mode: NewMode) -> Context {
+    Context { umask: mode.umask, ..caller.context() }
+}
+
+fn go_on(added: bool) -> ControlFlow<()> {
+    if added { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+}

@@ -1,0 +1,435 @@
+//! The kernel's requests, one method each: what is asked for, on which thread it is done (see the module above), the answer.
+
+use super::operations::Writing;
+use super::{Caller, Filesystem};
+use crate::convert::{self, CACHE_TIME, errno};
+use crate::ioctl;
+use crate::messages::Message;
+use crate::syncs::Owed;
+use fusering::abi::{FsyncFlags, InitFlags, OpenInFlags, SetxattrFlags, WriteFlags};
+use fusering::request::*;
+use fusering::{
+    Attributes, DirectoryEntry, Entry, Errno, Interruption, Negotiated, NodeId, Notifier, Opened,
+    ReplyAttributes, ReplyCopy, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
+    ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatx, ReplyTotals, ReplyWrite, ReplyXattr,
+    RequestContext, RequestId, TransportKind,
+};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::time::Instant;
+use syncline::{DirEntry, ObjectNo, SeekWhat, SyncScope};
+
+/// Most bytes that one copy request copies: a caller goes on where it ended, and the pool's thread is free in between.
+const COPY_BYTES_MAX: u64 = 1 << 30;
+
+fn reply_empty(reply: ReplyEmpty, result: Result<(), Errno>) {
+    match result {
+        Ok(()) => reply.ok(),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+fn reply_entry(reply: ReplyEntry, result: Result<Entry, Errno>) {
+    match result {
+        Ok(entry) => reply.entry(&entry),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+fn reply_attributes(reply: ReplyAttributes, result: Result<Attributes, Errno>) {
+    match result {
+        Ok(attributes) => reply.attributes(&attributes, CACHE_TIME),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+fn reply_create(reply: ReplyCreate, result: Result<(Entry, Opened), Errno>) {
+    match result {
+        Ok((entry, opened)) => reply.created(&entry, &opened),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+fn reply_value(reply: ReplyXattr, result: Result<Vec<u8>, Errno>) {
+    match result {
+        Ok(value) => reply.value(&value),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+fn directory_entry<'a>(found: &DirEntry<'a>) -> DirectoryEntry<'a> {
+    DirectoryEntry {
+        node: NodeId(found.inode.0),
+        next: found.cookie,
+        file_type: found.file_type,
+        name: OsStr::from_bytes(found.name),
+    }
+}
+
+/// What the flags of an open file demand of each write.
+fn durability(flags: i32) -> Option<SyncScope> {
+    match flags & libc::O_SYNC {
+        libc::O_SYNC => Some(SyncScope::All),
+        libc::O_DSYNC => Some(SyncScope::Data),
+        _ => None,
+    }
+}
+
+impl Filesystem {
+    /// Whether the caller of a sync is alone, so that nobody waits for this thread meanwhile.
+    fn is_alone(&self, context: &RequestContext<'_>) -> bool {
+        self.callers.is_lone_syncer(context.pid) && !context.others_wait()
+    }
+}
+
+impl fusering::Filesystem for Filesystem {
+    fn init(&self, negotiated: &Negotiated, _: &Notifier) -> Result<(), Errno> {
+        if negotiated.flags.contains(InitFlags::SETXATTR_EXT) {
+            self.operations.note_that_kernel_judges_groups();
+        }
+        tracing::debug!(flags = ?negotiated.flags, write_bytes_max = negotiated.write_bytes_max, "agreed");
+        Ok(())
+    }
+
+    fn destroy(&self) {
+        self.close_once();
+    }
+
+    fn interrupt(&self, _: RequestId) -> Interruption {
+        self.messages.count(Message::Interrupt);
+        Interruption::Ignored
+    }
+
+    fn forget(&self, _: &Forget) {
+        self.messages.count(Message::Forget);
+    }
+
+    fn lookup(&self, context: &RequestContext<'_>, request: &Lookup<'_>, reply: ReplyEntry) {
+        self.count(context, Message::Lookup);
+        match self.operations.lookup(request.parent, request.name) {
+            Ok(Some(entry)) => reply.entry(&entry),
+            Ok(None) => reply.absent(CACHE_TIME),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn getattr(&self, context: &RequestContext<'_>, request: &GetAttr, reply: ReplyAttributes) {
+        self.count(context, Message::Getattr);
+        reply_attributes(reply, self.operations.getattr(request.node));
+    }
+
+    fn statx(&self, context: &RequestContext<'_>, request: &Statx, reply: ReplyStatx) {
+        self.count(context, Message::Statx);
+        match self.operations.statx(request.node) {
+            Ok(attributes) => reply.attributes(&attributes, CACHE_TIME),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn setattr(&self, context: &RequestContext<'_>, request: &SetAttr, reply: ReplyAttributes) {
+        self.count(context, Message::Setattr);
+        let request = *request;
+        let may_wait = request.size.is_some() || self.operations.change_may_wait();
+        self.serve(context, may_wait, move |operations, caller| {
+            reply_attributes(reply, operations.setattr(caller, &request));
+        });
+    }
+
+    fn readlink(&self, context: &RequestContext<'_>, request: &ReadLink, reply: ReplyData) {
+        self.count(context, Message::Readlink);
+        match self.operations.fs.readlink(ObjectNo(request.node.0)) {
+            Ok(target) => reply.data(&target),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn symlink(&self, context: &RequestContext<'_>, request: &SymLink<'_>, reply: ReplyEntry) {
+        self.count(context, Message::Symlink);
+        let (parent, name, target) = (request.parent, request.name.to_owned(), request.target.to_owned());
+        self.serve(context, self.operations.change_may_wait(), move |operations, caller| {
+            let target = target.as_os_str().as_bytes();
+            reply_entry(reply, operations.symlink(caller, parent, &name, target));
+        });
+    }
+
+    fn mknod(&self, context: &RequestContext<'_>, request: &Mknod<'_>, reply: ReplyEntry) {
+        self.count(context, Message::Mknod);
+        let (parent, name) = (request.parent, request.name.to_owned());
+        let (mode, device) = (request.mode, request.device);
+        self.serve(context, self.operations.change_may_wait(), move |operations, caller| {
+            reply_entry(reply, operations.mknod(caller, parent, &name, mode, device));
+        });
+    }
+
+    fn mkdir(&self, context: &RequestContext<'_>, request: &Mkdir<'_>, reply: ReplyEntry) {
+        self.count(context, Message::Mkdir);
+        let (parent, name, mode) = (request.parent, request.name.to_owned(), request.mode);
+        self.serve(context, self.operations.change_may_wait(), move |operations, caller| {
+            reply_entry(reply, operations.mkdir(caller, parent, &name, mode));
+        });
+    }
+
+    fn unlink(&self, context: &RequestContext<'_>, request: &Remove<'_>, reply: ReplyEmpty) {
+        self.count(context, Message::Unlink);
+        let may_wait = self.operations.removal_may_wait(request.parent, request.name);
+        let (parent, name) = (request.parent, request.name.to_owned());
+        self.serve(context, may_wait, move |operations, _| {
+            reply_empty(reply, operations.unlink(parent, &name));
+        });
+    }
+
+    fn rmdir(&self, context: &RequestContext<'_>, request: &Remove<'_>, reply: ReplyEmpty) {
+        self.count(context, Message::Rmdir);
+        let (parent, name) = (request.parent, request.name.to_owned());
+        self.serve(context, self.operations.change_may_wait(), move |operations, _| {
+            reply_empty(reply, operations.rmdir(parent, &name));
+        });
+    }
+
+    fn rename(&self, context: &RequestContext<'_>, request: &Rename<'_>, reply: ReplyEmpty) {
+        self.count(context, Message::Rename);
+        // A source with much dirty data is written back before it replaces anything, a target may be removed (C3).
+        let may_wait = self.operations.removal_may_wait(request.parent, request.name)
+            || self.operations.removal_may_wait(request.new_parent, request.new_name);
+        let (parent, name) = (request.parent, request.name.to_owned());
+        let (new_parent, new_name, flags) = (request.new_parent, request.new_name.to_owned(), request.flags);
+        self.serve(context, may_wait, move |operations, caller| {
+            let renamed = operations.rename(caller, (parent, &name), (new_parent, &new_name), flags);
+            reply_empty(reply, renamed);
+        });
+    }
+
+    fn link(&self, context: &RequestContext<'_>, request: &Link<'_>, reply: ReplyEntry) {
+        self.count(context, Message::Link);
+        let (node, parent, name) = (request.node, request.new_parent, request.new_name.to_owned());
+        self.serve(context, self.operations.change_may_wait(), move |operations, _| {
+            reply_entry(reply, operations.link(node, parent, &name));
+        });
+    }
+
+    fn open(&self, context: &RequestContext<'_>, request: &Open, reply: ReplyOpen) {
+        self.count(context, Message::Open);
+        let request = *request;
+        let may_wait = request.flags & libc::O_TRUNC != 0 && self.operations.content_may_wait(request.node);
+        self.serve(context, may_wait, move |operations, caller| {
+            let clears_set_id = request.open_flags.contains(OpenInFlags::KILL_SUIDGID);
+            match operations.open(caller, request.node, request.flags, clears_set_id) {
+                Ok(opened) => reply.opened(&opened),
+                Err(errno) => reply.error(errno),
+            }
+        });
+    }
+
+    fn create(&self, context: &RequestContext<'_>, request: &Create<'_>, reply: ReplyCreate) {
+        self.count(context, Message::Create);
+        let (parent, name) = (request.parent, request.name.to_owned());
+        let (mode, flags) = (request.mode, request.flags);
+        self.serve(context, self.operations.change_may_wait(), move |operations, caller| {
+            reply_create(reply, operations.create(caller, parent, &name, mode, flags));
+        });
+    }
+
+    fn tmpfile(&self, context: &RequestContext<'_>, request: &Create<'_>, reply: ReplyCreate) {
+        self.count(context, Message::Tmpfile);
+        let (parent, mode, flags) = (request.parent, request.mode, request.flags);
+        self.serve(context, self.operations.change_may_wait(), move |operations, caller| {
+            reply_create(reply, operations.tmpfile(caller, parent, mode, flags));
+        });
+    }
+
+    fn read(&self, context: &RequestContext<'_>, request: &Read, reply: ReplyData) {
+        self.count(context, Message::Read);
+        let (file, offset) = (convert::handle(request.handle), request.offset);
+        let mut buffer = reply.buffer(request.size as usize);
+        match self.operations.fs.read_cached(file, offset, &mut buffer) {
+            Ok(Some(bytes)) => buffer.send(bytes),
+            Ok(None) => self.serve(context, true, move |operations, _| {
+                match operations.fs.read(file, offset, &mut buffer) {
+                    Ok(bytes) => buffer.send(bytes),
+                    Err(error) => buffer.error(errno(error)),
+                }
+            }),
+            Err(error) => buffer.error(errno(error)),
+        }
+    }
+
+    fn write(&self, context: &RequestContext<'_>, request: &Write<'_>, reply: ReplyWrite) {
+        self.count(context, Message::Write);
+        let file = convert::handle(request.handle);
+        let may_wait = self.operations.fs.write_may_wait(file, request.offset, request.data.len());
+        let durable = durability(request.flags);
+        let writing = Writing {
+            handle: file,
+            offset: request.offset,
+            clears_set_id: request.write_flags.contains(WriteFlags::KILL_SUIDGID),
+            durable,
+            alone: durable.is_some() && self.is_alone(context),
+        };
+        if may_wait && context.transport() == TransportKind::Uring {
+            // The message's memory is the queue's again when this returns.
+            let data = request.data.to_vec();
+            return self.serve(context, true, move |operations, caller| {
+                operations.write(caller, Writing { alone: false, ..writing }, &data, reply);
+            });
+        }
+        let _waiting = (may_wait || durable.is_some()).then(|| context.about_to_wait());
+        self.operations.write(&Caller::of(context), writing, request.data, reply);
+    }
+
+    /// A close is no concern of ours until the last one, which is RELEASE.
+    fn flush(&self, context: &RequestContext<'_>, _: &Flush, reply: ReplyEmpty) {
+        self.count(context, Message::Flush);
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn release(&self, context: &RequestContext<'_>, request: &Release, reply: ReplyEmpty) {
+        self.count(context, Message::Release);
+        let closed = request.handle;
+        let may_wait = self.operations.fs.release_may_wait(convert::handle(closed));
+        self.serve(context, may_wait, move |operations, _| {
+            operations.release(closed);
+            reply.ok();
+        });
+    }
+
+    fn fsync(&self, context: &RequestContext<'_>, request: &Fsync, reply: ReplyEmpty) {
+        self.count(context, Message::Fsync);
+        let began = Instant::now();
+        let scope = match request.flags.contains(FsyncFlags::FDATASYNC) {
+            true => SyncScope::Data,
+            false => SyncScope::All,
+        };
+        let file = convert::handle(request.handle);
+        let may_wait = self.operations.fs.sync_may_wait(file);
+        let alone = self.is_alone(context) && !may_wait;
+        self.serve(context, may_wait, move |operations, _| {
+            operations.sync(file, scope, alone, began, Owed::Done(reply));
+        });
+    }
+
+    fn opendir(&self, context: &RequestContext<'_>, _: &Open, reply: ReplyOpen) {
+        self.count(context, Message::Opendir);
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn readdir(&self, context: &RequestContext<'_>, request: &ReadDir, mut reply: ReplyDirectory) {
+        self.count(context, Message::Readdir);
+        let read = self
+            .operations
+            .readdir(request.node, request.offset, &mut |found| reply.add(&directory_entry(found)));
+        match read {
+            Ok(()) => reply.ok(),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn readdirplus(&self, context: &RequestContext<'_>, request: &ReadDir, mut reply: ReplyDirectoryPlus) {
+        self.count(context, Message::Readdirplus);
+        let read = self.operations.readdir_plus(request.node, request.offset, &mut |found, attr| {
+            reply.add(&directory_entry(found), Some(&convert::entry(attr)))
+        });
+        match read {
+            Ok(()) => reply.ok(),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn fsyncdir(&self, context: &RequestContext<'_>, request: &Fsync, reply: ReplyEmpty) {
+        self.count(context, Message::Fsyncdir);
+        if request.node == NodeId::ROOT {
+            // Stands in for syncfs(2), which reaches only mounts of block devices: everything becomes durable.
+            return self.serve(context, true, |operations, _| reply_empty(reply, operations.sync_all()));
+        }
+        let (node, began) = (request.node, Instant::now());
+        let alone = self.is_alone(context);
+        self.serve(context, false, move |operations, _| {
+            operations.sync_directory(node, alone, began, Owed::Done(reply));
+        });
+    }
+
+    fn syncfs(&self, context: &RequestContext<'_>, _: &SyncFs, reply: ReplyEmpty) {
+        self.count(context, Message::Syncfs);
+        self.serve(context, true, |operations, _| reply_empty(reply, operations.sync_all()));
+    }
+
+    fn statfs(&self, context: &RequestContext<'_>, _: &StatFs, reply: ReplyTotals) {
+        self.count(context, Message::Statfs);
+        reply.totals(&self.operations.totals());
+    }
+
+    fn setxattr(&self, context: &RequestContext<'_>, request: &SetXattr<'_>, reply: ReplyEmpty) {
+        self.count(context, Message::Setxattr);
+        let (node, name, value) = (request.node, request.name.to_owned(), request.value.to_vec());
+        let flags = request.flags;
+        let clears_setgid = request.setxattr_flags.contains(SetxattrFlags::ACL_KILL_SGID);
+        self.serve(context, self.operations.change_may_wait(), move |operations, caller| {
+            let set = operations.setxattr(caller, node, &name, &value, flags, clears_setgid);
+            reply_empty(reply, set);
+        });
+    }
+
+    fn getxattr(&self, context: &RequestContext<'_>, request: &GetXattr<'_>, reply: ReplyXattr) {
+        self.count(context, Message::Getxattr);
+        reply_value(reply, self.operations.getxattr(&Caller::of(context), request.node, request.name));
+    }
+
+    fn listxattr(&self, context: &RequestContext<'_>, request: &ListXattr, reply: ReplyXattr) {
+        self.count(context, Message::Listxattr);
+        reply_value(reply, self.operations.listxattr(&Caller::of(context), request.node));
+    }
+
+    fn removexattr(&self, context: &RequestContext<'_>, request: &RemoveXattr<'_>, reply: ReplyEmpty) {
+        self.count(context, Message::Removexattr);
+        let (node, name) = (request.node, request.name.to_owned());
+        self.serve(context, self.operations.change_may_wait(), move |operations, caller| {
+            reply_empty(reply, operations.removexattr(caller, node, &name));
+        });
+    }
+
+    fn fallocate(&self, context: &RequestContext<'_>, request: &Fallocate, reply: ReplyEmpty) {
+        self.count(context, Message::Fallocate);
+        let request = *request;
+        self.serve(context, true, move |operations, caller| {
+            reply_empty(reply, operations.fallocate(caller, &request));
+        });
+    }
+
+    fn lseek(&self, context: &RequestContext<'_>, request: &Lseek, reply: ReplyLseek) {
+        self.count(context, Message::Lseek);
+        let Ok(offset) = u64::try_from(request.offset) else { return reply.error(Errno::ENXIO) };
+        let what = match request.whence {
+            libc::SEEK_DATA => SeekWhat::Data,
+            libc::SEEK_HOLE => SeekWhat::Hole,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        match self.operations.fs.seek(convert::handle(request.handle), offset, what) {
+            Ok(found) => reply.offset(found),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn copy_file_range(&self, context: &RequestContext<'_>, request: &CopyFileRange, reply: ReplyCopy) {
+        self.count(context, Message::CopyFileRange);
+        let from = (convert::handle(request.handle), request.offset);
+        let to = (convert::handle(request.to_handle), request.to_offset);
+        let length = request.length.min(COPY_BYTES_MAX);
+        self.serve(context, true, move |operations, caller| {
+            match operations.fs.copy_file_range(&caller.context(), from, to, length) {
+                Ok(copied) => reply.copied(copied),
+                Err(error) => reply.error(errno(error)),
+            }
+        });
+    }
+
+    fn ioctl(&self, context: &RequestContext<'_>, request: &Ioctl<'_>, reply: ReplyIoctl) {
+        self.count(context, Message::Ioctl);
+        let (node, command, input) = (request.node, request.command, request.input.to_vec());
+        let may_wait = ioctl::is_change(command) && self.operations.change_may_wait();
+        self.serve(context, may_wait, move |operations, caller| {
+            match operations.ioctl(caller, node, command, &input) {
+                Ok(output) => reply.output(0, &output),
+                Err(errno) => reply.error(errno),
+            }
+        });
+    }
+}
