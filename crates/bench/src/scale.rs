@@ -1,7 +1,8 @@
 //! How long opening takes: a clean volume of 1 TiB, and volumes whose journal is as full as admission lets it become.
 //!
-//! A journal is filled in a session with so much memory and no background work that nothing checkpoints before the ring
-//! demands it; the volume is then dropped without being closed. Each recovery runs in a process of its own with the default
+//! A journal is filled in a session without background work, so that nothing checkpoints before the ring or the bound on
+//! dirty tree nodes demands it: with the default memory bound creations meet the latter first, so they are also made with so
+//! much memory that the ring becomes full. The volume is then dropped without being closed. Each recovery runs in a process of its own with the default
 //! memory bound (`--recover`), so that its peak memory and processor time are its own.
 
 use crate::Arguments;
@@ -18,6 +19,8 @@ const RECOVERY_BYTES: u64 = 24 << 30;
 const JOURNAL_BYTES: u64 = 1 << 30;
 /// Memory of the session that fills the journal: dirty nodes and logged pages must not make it checkpoint.
 const FILLING_MEMORY_BYTES: usize = 12 << 30;
+/// Dirty nodes that are left below their bound: 64 creations dirty fewer.
+const NODES_MARGIN_BYTES: u64 = 8 << 20;
 /// Longest record of any journal, which may have to skip the end of the lap; admission leaves as much free, and some more.
 const RECORD_BYTES_MAX: u64 = 64 << 20;
 const MARGIN_BYTES: u64 = 8 << 20;
@@ -29,8 +32,10 @@ const FILES_PER_IMAGE: u64 = 256;
 /// What a journal is full of.
 #[derive(Debug, Clone, Copy)]
 enum Filling {
-    /// New files, synced 64 at a time; some have 1 KiB of content.
+    /// New files, synced 64 at a time; some have 1 KiB of content. As many as the default memory bound takes.
     Creates,
+    /// The same, as many as the ring takes.
+    UnboundedCreates,
     /// 4 KiB overwrites, each synced.
     Overwrites,
 }
@@ -41,10 +46,10 @@ pub(crate) fn run(arguments: &Arguments) -> io::Result<()> {
     if arguments.fill_only {
         let path = arguments.work.join("full-journal.img");
         std::fs::File::create(&path)?.set_len(RECOVERY_BYTES)?;
-        return fill_journal(&path, Filling::Creates, arguments.journal_mib << 20).map(drop);
+        return fill_journal(&path, Filling::UnboundedCreates, arguments.journal_mib << 20).map(drop);
     }
     measure_clean(arguments)?;
-    for filling in [Filling::Creates, Filling::Overwrites] {
+    for filling in [Filling::Creates, Filling::UnboundedCreates, Filling::Overwrites] {
         measure_recovery(arguments, filling)?;
     }
     Ok(())
@@ -150,15 +155,19 @@ fn own_usage() -> (Duration, u64) {
 /// Fills the journal until an operation would have to relieve it, then drops the volume without closing it. Returns the
 /// bytes of the ring in use and the operations done.
 fn fill_journal(path: &Path, filling: Filling, journal_bytes: u64) -> io::Result<(u64, u64)> {
-    let options = MkfsOptions { journal_bytes: Some(journal_bytes), ..MkfsOptions::default() };
-    fresh_volume(path, &options)?.close()?;
-    let volume = VolumeOptions::new().background(false).memory_bytes_max(FILLING_MEMORY_BYTES).open(path)?;
+    let format = MkfsOptions { journal_bytes: Some(journal_bytes), ..MkfsOptions::default() };
+    fresh_volume(path, &format)?.close()?;
+    let options = match filling {
+        Filling::Creates => VolumeOptions::new(),
+        _ => VolumeOptions::new().memory_bytes_max(FILLING_MEMORY_BYTES),
+    };
+    let volume = options.background(false).open(path)?;
     let mut overwritten = OpenOptions::new();
     let overwritten = overwritten.write(true).create(true).open(&volume, "overwritten")?;
     let mut index = 0u64;
     loop {
         match filling {
-            Filling::Creates => {
+            Filling::Creates | Filling::UnboundedCreates => {
                 let file =
                     OpenOptions::new().write(true).create(true).open(&volume, format!("file-{index}"))?;
                 // Each live image keeps a block of the ring free: too many, and the ring is full of nothing.
@@ -177,7 +186,9 @@ fn fill_journal(path: &Path, filling: Filling, journal_bytes: u64) -> io::Result
             volume.sync_all()?;
             let load = volume.stats().engine.load;
             let margin = (load.ring_bytes_max / 8).min(RECORD_BYTES_MAX) + MARGIN_BYTES;
-            if load.ring_bytes + load.images * 4096 + margin > load.ring_bytes_max {
+            if load.ring_bytes + load.images * 4096 + margin > load.ring_bytes_max
+                || load.dirty_node_bytes + NODES_MARGIN_BYTES > load.dirty_node_bytes_max
+            {
                 return Ok((load.ring_bytes, index));
             }
         }
