@@ -3,6 +3,9 @@
 With Syncline the volume lies in an image file and is mounted with option `volatile`: what no flush has covered is in the
 daemon's memory only, so that killing the daemon is a power cut. The other backends (ext4, xfs) serve to try the scripts
 themselves; there a cut is the FS_IOC_SHUTDOWN that does not flush the log.
+
+$TRANSPORT (auto, dev or uring) says how requests reach the daemon. For uring the kernel's parameter is set while a volume is
+being mounted, and put back.
 """
 
 import ctypes
@@ -21,6 +24,7 @@ SHUTDOWN = 0x8004587D  # _IOR('X', 125, __u32)
 SHUTDOWN_NO_LOG_FLUSH = 2
 MOUNT_SECONDS_MAX = 30
 BIG_JOURNAL = "4M"
+TRANSPORT = os.environ.get("TRANSPORT", "auto")
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -51,6 +55,30 @@ def run(*command, codes=(0,)):
     return done.stdout
 
 
+class TransportAllowed:
+    """Lets the kernel have io_uring while something is being mounted, if $TRANSPORT says so."""
+
+    PARAMETER = "/sys/module/fuse/parameters/enable_uring"
+
+    def __enter__(self):
+        self.lock = None
+        if TRANSPORT != "uring":
+            return
+        self.lock = open(self.PARAMETER, "r")
+        fcntl.flock(self.lock, fcntl.LOCK_EX)
+        self.before = self.lock.read()
+        self._set("Y")
+
+    def __exit__(self, *_):
+        if self.lock:
+            self._set(self.before.strip())
+            self.lock.close()
+
+    def _set(self, value):
+        with open(self.PARAMETER, "w") as parameter:
+            parameter.write(value)
+
+
 class Volume:
     """One volume, its mount, and the files open on it."""
 
@@ -60,6 +88,8 @@ class Volume:
             raise SetUpError("no syncline command; run make build")
         if backend == "syncline" and not os.path.exists("/dev/fuse"):
             raise SetUpError("there is no /dev/fuse")
+        if backend == "syncline" and TRANSPORT == "uring" and not os.path.exists(TransportAllowed.PARAMETER):
+            raise SetUpError("this kernel has no FUSE over io_uring")
         self.backend = backend
         self.journal = journal
         self.mebibytes = mebibytes if backend == "syncline" else max(mebibytes, 320 if backend == "xfs" else 64)
@@ -94,20 +124,22 @@ class Volume:
     def mount(self, options="commit=3600"):
         assert not self.mounted
         if self.backend == "syncline":
-            self._spawn_daemon(options)
-            self._wait_until_live()
+            with TransportAllowed():
+                self._spawn_daemon(options)
+                self._wait_until_live()
         else:
             run("mount", self.device, self.top)
         self.mounted = True
 
     def mount_interrupted(self, options, seconds):
         """Starts mounting and cuts the power after this time, wherever recovery is then."""
-        self._spawn_daemon(options)
-        time.sleep(seconds)
+        with TransportAllowed():
+            self._spawn_daemon(options)
+            time.sleep(seconds)
         self.abandon()
 
     def _spawn_daemon(self, options):
-        command = [self.syncline, "mount", "--foreground", "-o", f"volatile,{options}", self.image, self.top]
+        command = [self.syncline, "mount", "--foreground", "-o", f"volatile,transport={TRANSPORT},{options}", self.image, self.top]
         with open(self.log, "ab") as log:
             self.daemon = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 

@@ -11,22 +11,54 @@ use std::time::{Duration, Instant};
 /// Default size of a test volume.
 pub const VOLUME_BYTES: u64 = 64 << 20;
 
+#[path = "../../../fusering/tests/support/kernel.rs"]
+mod kernel;
+
+pub use kernel::{UringSwitch, skipped};
+
 /// Whether this machine can mount; says so if not.
 pub fn can_mount() -> bool {
     // SAFETY: geteuid has no preconditions.
     let root = unsafe { libc::geteuid() } == 0;
     let device = File::options().read(true).write(true).open("/dev/fuse");
+    let thread = std::thread::current();
+    let test = format!("{} over {}", thread.name().unwrap_or("a test"), crate::TRANSPORT.1);
     match (root, device) {
+        (true, Ok(_)) if crate::TRANSPORT.0 == "uring" => match UringSwitch::set(true) {
+            Ok(_) => true,
+            Err(why) => {
+                skipped(&test, &why);
+                false
+            }
+        },
         (true, Ok(_)) => true,
         (false, _) => {
-            eprintln!("skipped: mounting needs root");
+            skipped(&test, "mounting needs root");
             false
         }
         (_, Err(error)) => {
-            eprintln!("skipped: /dev/fuse cannot be opened: {error}");
+            skipped(&test, &format!("/dev/fuse cannot be opened: {error}"));
             false
         }
     }
+}
+
+/// Lets the kernel have io_uring while something is being mounted, if that is what is tested.
+pub fn allow_transport() -> Option<UringSwitch> {
+    let wanted = crate::TRANSPORT.0 == "uring";
+    wanted.then(|| UringSwitch::set(true).expect("could be set when the test began"))
+}
+
+/// The options, with the transport of this test program before them.
+pub fn with_transport(options: &str) -> String {
+    let transport = format!("transport={}", crate::TRANSPORT.0);
+    if options.is_empty() { transport } else { format!("{transport},{options}") }
+}
+
+/// What a mounted volume tells of itself.
+pub fn statistics(root: &Path) -> serde_json::Value {
+    let text = syncline_fuse::statistics(root).expect("statistics");
+    serde_json::from_str(&text).expect("JSON")
 }
 
 /// The example program `serve` next to this test.
@@ -94,6 +126,7 @@ impl Volume {
     pub fn mount(&mut self, options: &str) -> Result<(), String> {
         assert!(self.daemon.is_none(), "mounted already");
         self.options = options.to_owned();
+        let allowed = allow_transport();
         let mut child = self.start(options, &self.root());
         let deadline = Instant::now() + Duration::from_secs(60);
         loop {
@@ -101,8 +134,12 @@ impl Volume {
                 let output = child.wait_with_output().expect("output");
                 return Err(String::from_utf8_lossy(&output.stderr).into_owned());
             }
-            if is_mounted(&self.root()) && fs::metadata(self.root()).is_ok() {
+            if is_mounted(&self.root()) && has_begun(&self.root()) {
+                drop(allowed);
                 self.daemon = Some(child);
+                if !options.contains("transport=") {
+                    assert_eq!(statistics(&self.root())["transport"], crate::TRANSPORT.1);
+                }
                 return Ok(());
             }
             assert!(Instant::now() < deadline, "the mount does not become live");
@@ -113,7 +150,7 @@ impl Volume {
     /// Starts a daemon on the image without waiting for anything.
     pub fn start(&self, options: &str, at: &Path) -> Child {
         let log = format!("log={}", self.dir.path().join("log").display());
-        let options = if options.is_empty() { log } else { format!("{options},{log}") };
+        let options = with_transport(&if options.is_empty() { log } else { format!("{options},{log}") });
         Command::new(server())
             .args([self.image().as_os_str(), at.as_os_str(), options.as_ref()])
             .stdout(Stdio::null())
@@ -178,6 +215,13 @@ impl Drop for Volume {
     }
 }
 
+/// Whether the daemon serves; it knows its transport a moment after the first requests are answered.
+fn has_begun(root: &Path) -> bool {
+    let told = syncline_fuse::statistics(root).ok();
+    let told = told.and_then(|text| serde_json::from_str::<serde_json::Value>(&text).ok());
+    told.is_some_and(|told| !told["transport"].is_null())
+}
+
 pub fn is_mounted(path: &Path) -> bool {
     let table = fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
     let path = path.to_str().expect("UTF-8");
@@ -203,6 +247,19 @@ pub fn check(result: i64) -> io::Result<i64> {
 /// The errno of a failed result.
 pub fn errno<T: std::fmt::Debug>(result: io::Result<T>) -> i32 {
     result.expect_err("expected an error").raw_os_error().expect("an errno")
+}
+
+/// The errno of a call on a mount whose daemon has died, once the kernel has noticed: over io_uring the connection ends a
+/// moment after the process, and what is asked until then is aborted.
+pub fn errno_when_dead<T: std::fmt::Debug>(mut call: impl FnMut() -> io::Result<T>) -> i32 {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let errno = errno(call());
+        if !matches!(errno, libc::ECONNABORTED | libc::ECANCELED) || Instant::now() > deadline {
+            return errno;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
 }
 
 pub fn fallocate(file: &File, mode: i32, offset: i64, len: i64) -> io::Result<()> {

@@ -1,6 +1,9 @@
 //! Mounting, unmounting, dying.
 
-use crate::harness::{Volume, detach, errno, is_mounted, server};
+use crate::harness::{
+    UringSwitch, Volume, allow_transport, errno_when_dead, is_mounted, server, skipped, statistics,
+    with_transport,
+};
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
@@ -15,7 +18,10 @@ fn kill(pid: libc::pid_t, signal: i32) {
 fn a_daemon_in_the_background_is_live_when_the_command_returns() {
     let Some(volume) = Volume::format(crate::harness::VOLUME_BYTES) else { return };
     let mount = || {
-        Command::new(server()).arg("--background").arg(volume.image()).arg(volume.root()).output().unwrap()
+        let _allowed = allow_transport();
+        let mut command = Command::new(server());
+        command.arg("--background").arg(volume.image()).arg(volume.root()).arg(with_transport(""));
+        command.output().unwrap()
     };
     for round in 0..3_u8 {
         let output = mount();
@@ -96,7 +102,7 @@ fn a_second_signal_does_not_wait_for_users() {
     }
     kill(volume.daemon(), libc::SIGTERM);
     assert!(volume.wait_for_daemon().success());
-    assert_eq!(errno(file.sync_all()), libc::ENOTCONN);
+    assert_eq!(errno_when_dead(|| file.sync_all()), libc::ENOTCONN);
     volume.mount("").unwrap();
     assert_eq!(fs::read(volume.path("f")).unwrap(), b"written");
 }
@@ -111,7 +117,7 @@ fn after_the_daemons_death_calls_fail_and_the_next_mount_recovers() {
     let status = volume.wait_for_daemon();
     assert_eq!(status.signal(), Some(libc::SIGSEGV));
     assert!(volume.log().contains("fatal signal 11"), "{}", volume.log());
-    assert_eq!(errno(fs::metadata(volume.path("f"))), libc::ENOTCONN);
+    assert_eq!(errno_when_dead(|| fs::metadata(volume.path("f"))), libc::ENOTCONN);
     drop(file);
     // The dead mount is still there; mounting clears it away.
     volume.mount("").unwrap();
@@ -165,32 +171,29 @@ fn other_requests_are_served_while_a_large_sync_runs() {
 }
 
 #[test]
-fn a_block_device_is_mounted_as_such() {
-    let Some(volume) = Volume::format(crate::harness::VOLUME_BYTES) else { return };
-    let losetup = Command::new("losetup").args(["--find", "--show"]).arg(volume.image()).output();
-    let device = match losetup {
-        Ok(output) if output.status.success() => String::from_utf8_lossy(&output.stdout).trim().to_owned(),
-        _ => {
-            eprintln!("skipped: no loop device to be had");
-            return;
-        }
+fn the_transport_that_was_asked_for_is_told_and_auto_says_why_it_is_not_io_uring() {
+    let Some(mut volume) = Volume::format(crate::harness::VOLUME_BYTES) else { return };
+    let forbidden = match UringSwitch::set(false) {
+        Ok(switch) => switch,
+        Err(why) => return skipped("the_transport_that_was_asked_for_is_told", &why),
     };
-    let mount =
-        || Command::new(server()).args(["--background", &device]).arg(volume.root()).output().unwrap();
-    for round in 0..2_u8 {
-        let output = mount();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
-        assert!(table.lines().any(|line| line.contains("fuseblk.syncline") && line.contains(&device)));
-        if round > 0 {
-            assert_eq!(fs::read(volume.path("f")).unwrap(), b"on a device");
-        }
-        fs::write(volume.path("f"), b"on a device").unwrap();
-        let again = mount();
-        assert!(!again.status.success(), "a second mount of the device");
-        syncline_fuse::unmount(&volume.root(), false).unwrap();
+    let refused = volume.start("transport=uring", &volume.root()).wait_with_output().unwrap();
+    assert!(!refused.status.success());
+    let message = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(message.contains("enable_uring") && message.trim().lines().count() == 1, "{message}");
+    assert!(!is_mounted(&volume.root()));
+    // Over io_uring the harness allows it again for the mount.
+    drop(forbidden);
+    volume.mount("transport=auto").unwrap();
+    let told = statistics(&volume.root());
+    match told["transport"].as_str().unwrap() {
+        "io_uring" => assert!(told["not_io_uring_because"].is_null()),
+        "/dev/fuse" => assert!(told["not_io_uring_because"].as_str().unwrap().contains("kernel")),
+        other => panic!("{other}"),
     }
-    detach(&volume.root());
-    let freed = Command::new("losetup").args(["--detach", &device]).status().unwrap();
-    assert!(freed.success());
+    if crate::TRANSPORT.0 == "uring" {
+        assert_eq!(told["transport"], "io_uring");
+    }
+    let active = told["transport"].as_str().unwrap();
+    assert!(volume.log().lines().any(|line| line.contains("mounted") && line.contains(active)));
 }

@@ -1,13 +1,21 @@
-//! POSIX behaviour and life of a real mount. Needs root and /dev/fuse; without them every test says that it is skipped.
+//! POSIX behaviour and life of a real mount over /dev/fuse. Needs root and /dev/fuse; without them every test says that it
+//! is skipped.
 //!
-//! Each test mounts a volume of its own in a directory of its own, by the example program `serve`.
+//! Each test mounts a volume of its own in a directory of its own, by the example program `serve`. `uring.rs` is the same over
+//! io_uring.
 
 mod acl;
 mod calls;
+mod device;
 mod directory;
 mod durability;
 mod errors;
+mod files;
 mod harness;
 mod life;
+mod load;
 mod mapping;
 mod names;
+
+/// What the daemon is told to use, and what its statistics must say.
+const TRANSPORT: (&str, &str) = ("dev", "/dev/fuse");

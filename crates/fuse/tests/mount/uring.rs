@@ -1,0 +1,18 @@
+//! The tests of `main.rs` over io_uring: turned on for each mount and put back after it. Where the kernel has none every test
+//! says that it is skipped.
+
+mod acl;
+mod calls;
+mod device;
+mod directory;
+mod durability;
+mod errors;
+mod files;
+mod harness;
+mod life;
+mod load;
+mod mapping;
+mod names;
+
+/// What the daemon is told to use, and what its statistics must say.
+const TRANSPORT: (&str, &str) = ("uring", "io_uring");
