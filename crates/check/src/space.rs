@@ -15,6 +15,8 @@ use syncline_format::{BLOCK_BYTES, BlockNo, FormatError, Generation, GroupNo};
 pub(crate) struct GroupBitmap {
     /// The slot that counts and its bits.
     pub(crate) current: Option<(u8, Box<Bits>)>,
+    /// A checkpoint that came to no superblock left a slot of a newer generation.
+    pub(crate) has_newer: bool,
     /// Slots that are neither valid nor empty.
     damaged: Vec<(BlockNo, String)>,
 }
@@ -22,7 +24,7 @@ pub(crate) struct GroupBitmap {
 impl GroupBitmap {
     /// Reads both slots of a group and chooses as a mount would.
     pub(crate) fn read(device: &dyn Device, superblock: &Superblock, group: GroupNo) -> GroupBitmap {
-        let mut found = GroupBitmap { current: None, damaged: Vec::new() };
+        let mut found = GroupBitmap { current: None, has_newer: false, damaged: Vec::new() };
         let mut newest: Option<Generation> = None;
         for slot in 0..2u8 {
             let at = superblock.layout.bitmap_slot(group, slot);
@@ -34,6 +36,7 @@ impl GroupBitmap {
             match bitmap::decode(&bytes, group, at, superblock.volume_id()) {
                 Ok((generation, bits)) => {
                     let counts = generation <= superblock.generation;
+                    found.has_newer |= !counts;
                     if counts && newest.is_none_or(|newest| generation > newest) {
                         newest = Some(generation);
                         found.current = Some((slot, bits));

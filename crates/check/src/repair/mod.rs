@@ -77,10 +77,18 @@ impl Repair<'_> {
     pub(crate) fn run(self, findings: &Findings, replay: Replay) -> Result<(), CheckError> {
         // What was read may only be in the device's cache (R13).
         self.device.flush()?;
-        if !IN_CHECKPOINT.iter().any(|&code| findings.has(code)) {
-            return self.superblocks_only();
+        let of_checkpoint = IN_CHECKPOINT.iter().any(|&code| findings.has(code));
+        if of_checkpoint || self.has_newer_bitmaps() {
+            return self.checkpoint(replay);
         }
-        self.checkpoint(replay)
+        self.superblocks_only()
+    }
+
+    /// Whether a superblock of the next generation would make bitmaps count that belong to another tree.
+    fn has_newer_bitmaps(&self) -> bool {
+        let superblock = &self.chosen.superblock;
+        let mut groups = (0..superblock.layout.group_count()).map(GroupNo);
+        groups.any(|group| GroupBitmap::read(self.device, superblock, group).has_newer)
     }
 
     fn superblocks_only(self) -> Result<(), CheckError> {

@@ -1,7 +1,8 @@
 use crate::image::*;
+use std::collections::BTreeSet;
 use syncline_check::{CheckError, CheckOptions, Code, EXIT_OPERATIONAL, check, exit_code};
 use syncline_device::MemoryDevice;
-use syncline_format::{BlockNo, Generation, ObjectNo, header};
+use syncline_format::{BlockNo, Generation, GroupNo, ObjectNo, header};
 
 #[test]
 fn a_damaged_other_slot_is_found_and_rewritten() {
@@ -63,6 +64,21 @@ fn lost_backups_are_found_and_rewritten() {
     let report = expect(&device, &[Code::BackupSuperblock]);
     assert_eq!(report.findings.len(), 2);
     assert_eq!(report.findings[0].block, Some(backup));
+    expect_repaired(&device, &[]);
+    expect(&device, &[]);
+}
+
+#[test]
+fn repair_does_not_revive_bitmaps_of_a_checkpoint_that_was_cut_off() {
+    let mut image = Image::populated();
+    let device = image.build();
+    let superblock = &image.superblock;
+    // Of another tree: this one's blocks are free in it.
+    let next = superblock.generation.next();
+    write_bitmap(&device, superblock, GroupNo(0), 1, next, &BTreeSet::new());
+    expect(&device, &[]);
+    patch(&device, superblock.layout.backup_start(), |block| block.fill(0));
+    expect(&device, &[Code::BackupSuperblock]);
     expect_repaired(&device, &[]);
     expect(&device, &[]);
 }
