@@ -32,7 +32,9 @@ pub use context::Context;
 pub use data::{FallocateMode, PageStats, SeekWhat, SyncScope};
 pub use engine::{AccessTimes, Fs, FsOptions, FsStats, VolumeSpace};
 pub use error::{Error, Result};
-pub use facade::{DirectoryEntry, File, Metadata, OpenOptions, ReadDir, Volume, VolumeOptions, VolumeStats};
+pub use facade::{
+    DirectoryEntry, File, Metadata, OpenOptions, ReadDir, SyncTicket, Volume, VolumeOptions, VolumeStats,
+};
 pub use flags::{ExtendedFlags, FLAG_APPEND, FLAG_IMMUTABLE, FLAG_NO_ATIME, FLAG_NO_DUMP};
 pub use handle::{HandleId, OpenFlags};
 pub use histogram::LatencyHistogram;

@@ -42,6 +42,8 @@ impl Pace {
     /// As fast as the device takes it, 16 MiB in flight, 64 MiB per turn: what a sync does.
     pub(super) const FULL: Pace =
         Pace { rounds: 16, pages: ROUND_PAGES_MAX, in_flight: 4, background: false };
+    /// As fast, 16 MiB per turn: a piece of what others are waiting for as well.
+    pub(super) const PIECE: Pace = Pace { rounds: 4, ..Pace::FULL };
     /// As fast, with less in flight for a sync to wait behind.
     pub(super) const BACKGROUND: Pace = Pace { in_flight: 2, background: true, ..Pace::FULL };
     /// One round: what a writer does that has to slow down.

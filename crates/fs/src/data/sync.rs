@@ -70,7 +70,7 @@ impl Fs {
         Ok(self.store.last_lsn())
     }
 
-    fn check_failure(&self) -> Result<()> {
+    pub(super) fn check_failure(&self) -> Result<()> {
         match self.store.failure() {
             Some(failure) => Err(failure.into()),
             None => Ok(()),
@@ -246,7 +246,7 @@ pub(super) fn pack<'a>(files: impl Iterator<Item = &'a (Arc<Inode>, Select)>) ->
 }
 
 /// Whether a sync of the file has anything to commit.
-fn has_work(state: &InodeState, scope: SyncScope) -> bool {
+pub(super) fn has_work(state: &InodeState, scope: SyncScope) -> bool {
     state.data.has_dirty()
         || match scope {
             SyncScope::All => state.item_dirty,

@@ -1,6 +1,7 @@
 //! [`File`].
 
 use super::metadata::{Metadata, from_system_time};
+use super::ticket::SyncTicket;
 use super::volume::Shared;
 use crate::{Error, FallocateMode, HandleId, OpenFlags, SeekWhat, SetAttr, SetTime, SyncScope};
 use parking_lot::Mutex;
@@ -90,6 +91,25 @@ impl File {
     /// Makes the content durable, with what is needed to read it back.
     pub fn sync_data(&self) -> io::Result<()> {
         Ok(self.sync(SyncScope::Data)?)
+    }
+
+    /// Starts a sync and returns at once; the ticket tells when everything is durable that the file is at the call, or why
+    /// it cannot be (C5). Dropping the ticket or the file does not cancel it, nor does dropping the volume.
+    ///
+    /// A few dirty pages are committed by this call; more are written by the volume's thread, or by whoever waits for the
+    /// ticket. Any number of tickets may be outstanding; they take no threads and share group commits. A volume opened with
+    /// [`VolumeOptions::background`](crate::VolumeOptions::background) off has nobody to go on for it: there this call writes
+    /// what is dirty itself, and the sync ends when its ticket is polled or waited for, or with a later sync.
+    pub fn sync_async(&self, scope: SyncScope) -> SyncTicket {
+        SyncTicket::start(&self.shared, self.shared.fs.begin_sync(self.handle, scope))
+    }
+
+    /// The handle, if it belongs to that volume.
+    pub(super) fn handle_in(&self, shared: &Arc<Shared>) -> crate::Result<HandleId> {
+        match Arc::ptr_eq(&self.shared, shared) {
+            true => Ok(self.handle),
+            false => Err(Error::Invalid("a file of another volume")),
+        }
     }
 
     fn sync(&self, scope: SyncScope) -> crate::Result<()> {

@@ -9,6 +9,8 @@ mod metadata;
 mod open;
 mod path;
 mod read_dir;
+mod sync_thread;
+mod ticket;
 mod volume;
 mod volume_options;
 
@@ -16,5 +18,6 @@ pub use file::File;
 pub use metadata::Metadata;
 pub use open::OpenOptions;
 pub use read_dir::{DirectoryEntry, ReadDir};
+pub use ticket::SyncTicket;
 pub use volume::{Volume, VolumeStats};
 pub use volume_options::VolumeOptions;

@@ -5,10 +5,12 @@ use super::maintenance::Maintenance;
 use super::metadata::Metadata;
 use super::open::OpenOptions;
 use super::read_dir::ReadDir;
+use super::sync_thread::SyncThread;
+use super::ticket::Progress;
 use super::volume_options::VolumeOptions;
 use crate::{
     Attr, Context, Error, Fs, FsStats, LatencyHistogram, MkfsOptions, ObjectNo, RenameFlags, SetAttr,
-    SetXattr, SystemClock, SystemEntropy, VolumeSpace,
+    SetXattr, SyncScope, SystemClock, SystemEntropy, VolumeSpace,
 };
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -17,8 +19,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 use syncline_device::{Device, FileDevice, MemoryDevice};
-use syncline_format::BLOCK_BYTES;
 use syncline_format::item::{MODE_DIRECTORY, MODE_TYPE_MASK};
+use syncline_format::{BLOCK_BYTES, Lsn};
 
 /// Names in the longest canonical path; damage can make the parents of a directory a cycle.
 const PATH_DEPTH_MAX: usize = 1 << 16;
@@ -27,8 +29,9 @@ const PATH_DEPTH_MAX: usize = 1 << 16;
 pub(super) struct Shared {
     pub(super) fs: Arc<Fs>,
     pub(super) context: Context,
-    pub(super) sync_latency: LatencyHistogram,
+    pub(super) sync_latency: Arc<LatencyHistogram>,
     maintenance: Option<Maintenance>,
+    sync_thread: Option<SyncThread>,
 }
 
 impl Shared {
@@ -37,6 +40,23 @@ impl Shared {
         if let Some(maintenance) = &self.maintenance {
             maintenance.kick();
         }
+    }
+
+    /// Whether started syncs go on without anybody who waits for them.
+    pub(super) fn drives_syncs(&self) -> bool {
+        self.sync_thread.is_some()
+    }
+
+    /// Has somebody force what started syncs depend on, if there is somebody for that.
+    pub(super) fn drive_force(&self, lsn: Lsn) {
+        if let Some(thread) = &self.sync_thread {
+            thread.force(lsn);
+        }
+    }
+
+    /// Has somebody commit what a started sync has left; false if there is nobody for that.
+    pub(super) fn drive_commit(&self, progress: &Arc<Progress>) -> bool {
+        self.sync_thread.as_ref().is_some_and(|thread| thread.commit(progress))
     }
 }
 
@@ -126,16 +146,18 @@ impl Volume {
     /// Opens the volume on any device.
     pub fn on_device(device: Arc<dyn Device>, options: &VolumeOptions) -> io::Result<Volume> {
         let fs = Fs::open(device, options.fs.clone(), options.clock.clone(), &*options.entropy)?;
-        let maintenance = if options.background && !options.fs.read_only {
-            Some(Maintenance::start(fs.clone(), options.clock.clone())?)
+        let (maintenance, sync_thread) = if options.background && !options.fs.read_only {
+            let maintenance = Maintenance::start(fs.clone(), options.clock.clone())?;
+            (Some(maintenance), Some(SyncThread::start(fs.clone())?))
         } else {
-            None
+            (None, None)
         };
         let shared = Shared {
             fs,
             context: options.context.clone(),
-            sync_latency: LatencyHistogram::default(),
+            sync_latency: Arc::default(),
             maintenance,
+            sync_thread,
         };
         Ok(Volume { shared: Arc::new(shared) })
     }
@@ -151,6 +173,9 @@ impl Volume {
     pub fn close(self) -> io::Result<()> {
         if let Some(maintenance) = &self.shared.maintenance {
             maintenance.stop();
+        }
+        if let Some(thread) = &self.shared.sync_thread {
+            thread.stop();
         }
         Ok(self.shared.fs.close()?)
     }
@@ -454,6 +479,17 @@ impl Volume {
         Ok(result?)
     }
 
+    /// Makes several files of this volume durable, content and attributes, with one group commit. All are tried; the first
+    /// error is returned. Errors: `InvalidInput` for a file of another volume.
+    pub fn sync_many<'a>(&self, files: impl IntoIterator<Item = &'a File>) -> io::Result<()> {
+        let start = Instant::now();
+        let handles: crate::Result<Vec<_>> =
+            files.into_iter().map(|file| file.handle_in(&self.shared)).collect();
+        let result = self.shared.fs.sync_handles(&handles?, SyncScope::All);
+        self.shared.sync_latency.record(start.elapsed());
+        Ok(result?)
+    }
+
     /// Writes a checkpoint, so that the next open has little to recover. Not needed for durability.
     pub fn checkpoint(&self) -> io::Result<()> {
         Ok(self.shared.fs.checkpoint()?)
@@ -462,7 +498,11 @@ impl Volume {
     /// What the volume has done and how full it is.
     pub fn stats(&self) -> VolumeStats {
         let fs = &self.shared.fs;
-        VolumeStats { sync_latency: self.shared.sync_latency.clone(), engine: fs.stats(), space: fs.statfs() }
+        VolumeStats {
+            sync_latency: LatencyHistogram::clone(&self.shared.sync_latency),
+            engine: fs.stats(),
+            space: fs.statfs(),
+        }
     }
 }
 
