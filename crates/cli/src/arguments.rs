@@ -66,7 +66,7 @@ pub(crate) struct MkfsArguments {
 #[derive(Debug, Args)]
 pub(crate) struct MountArguments {
     /// Options, separated by commas: ro, noatime, relatime, strictatime, sync, dirsync, commit=SECONDS, memory=SIZE,
-    /// allow_other, writeback_cache, cpu=NUMBER, threads=NUMBER, log=FILE, nosuid, nodev, noexec.
+    /// allow_other, writeback_cache, direct_writes, transport=auto|dev|uring, cpu=NUMBER, threads=NUMBER, log=FILE, nosuid, nodev, noexec.
     #[arg(short = 'o', long = "options", value_name = "OPTIONS", allow_hyphen_values = true)]
     pub(crate) options: Vec<String>,
     /// Stay in the foreground and serve from this process.

@@ -53,6 +53,9 @@ pub struct MountOptions {
     pub noexec: bool,
     /// The kernel collects writes in its page cache: faster without syncs, more messages with them.
     pub writeback_cache: bool,
+    /// What is opened for writing only goes past the kernel's page cache: a message less for each new file, and what is read
+    /// afterwards is asked of the daemon.
+    pub direct_writes: bool,
     /// Pin the daemon to this CPU.
     pub cpu: Option<usize>,
     /// Threads that serve requests, or over io_uring those that wait in place of the queues.
@@ -81,6 +84,7 @@ impl Default for MountOptions {
             nodev: false,
             noexec: false,
             writeback_cache: false,
+            direct_writes: false,
             cpu: None,
             threads: THREADS_DEFAULT,
             transport: TransportChoice::Auto,
@@ -140,6 +144,7 @@ impl MountOptions {
             ("noexec", None) => self.noexec = true,
             ("exec", None) => self.noexec = false,
             ("writeback_cache", None) => self.writeback_cache = true,
+            ("direct_writes", None) => self.direct_writes = true,
             ("cpu", Some(value)) => {
                 self.cpu = Some(value.parse().map_err(|_| bad("the number of a CPU"))?);
             }

@@ -242,7 +242,10 @@ fn statistics_of_a_mount_are_json_and_count_syncs() {
     {
         assert!(after.pointer(figure).is_some_and(|value| value.is_number()), "{figure} in {after}");
     }
+    let transport = after["transport"].as_str().expect("the transport is told").to_owned();
+    assert!(["io_uring", "/dev/fuse"].contains(&transport.as_str()), "{transport}");
     let text = syncline(&["stats", at.text()]).ok().out;
+    assert!(text.lines().any(|line| line.contains("transport") && line.contains(&transport)), "{text}");
     assert!(text.contains("fsync us:") && text.contains(" us ") && text.contains("  #"), "{text}");
     drop(file);
     at.unmount();

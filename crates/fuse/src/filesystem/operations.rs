@@ -33,6 +33,8 @@ pub(super) struct Operations {
     sync_names: bool,
     /// The kernel reads through handles that were opened for writing only.
     writeback_cache: bool,
+    /// Handles for writing only go past the kernel's page cache.
+    direct_writes: bool,
     /// Set once requests are served.
     transport: OnceLock<ActiveTransport>,
     /// The kernel says when an ACL takes off the set-group-ID bit.
@@ -61,6 +63,7 @@ impl Operations {
             messages,
             sync_names: options.sync || options.dirsync,
             writeback_cache: options.writeback_cache,
+            direct_writes: options.direct_writes && !options.writeback_cache,
             transport: OnceLock::new(),
             kernel_judges_groups: AtomicBool::new(false),
             was_shut_down: AtomicBool::new(false),
@@ -223,6 +226,7 @@ impl Operations {
         if self.writeback_cache && flags.write {
             flags.read = true;
         }
+        flags.direct |= self.direct_writes && flags.write && !flags.read;
         flags
     }
 

@@ -239,3 +239,49 @@ fn statistics_count_messages_and_syncs() {
     assert!(parsed["messages"]["getxattr"].as_u64().unwrap_or(0) <= 1, "{text}");
     assert!(parsed["device"]["flushes"].as_u64().unwrap() >= 10);
 }
+
+/// Messages that `act` costs.
+fn messages_of(volume: &Volume, act: impl FnOnce()) -> Vec<(String, u64)> {
+    let told = || crate::harness::statistics(&volume.root())["messages"].clone();
+    let before = told();
+    act();
+    let after = told();
+    let after = after.as_object().unwrap().iter().filter(|(name, _)| *name != "ioctl");
+    let cost = after
+        .map(|(name, count)| (name.clone(), count.as_u64().unwrap() - before[name].as_u64().unwrap_or(0)));
+    cost.filter(|(_, count)| *count > 0).collect()
+}
+
+#[test]
+fn a_file_that_is_made_written_and_synced_costs_no_message_more_than_the_kernel_asks_for() {
+    for (options, questions) in [("", 1), ("direct_writes", 0)] {
+        let Some(volume) = Volume::mounted(options) else { return };
+        let make = |name: &str| {
+            let mut file = File::create(volume.path(name)).unwrap();
+            file.write_all(&[1; 5000]).unwrap();
+            file.sync_all().unwrap();
+        };
+        // FLUSH is declined once.
+        make("first");
+        let cost = messages_of(&volume, || {
+            for name in ["a", "b", "c", "d"] {
+                make(name);
+            }
+        });
+        let count = |name: &str| cost.iter().find(|(found, _)| found == name).map_or(0, |(_, count)| *count);
+        assert_eq!((count("lookup"), count("create"), count("write"), count("fsync")), (4, 4, 4, 4));
+        assert_eq!(count("getxattr"), 4 * questions, "{cost:?}");
+        assert_eq!(count("flush") + count("setattr") + count("opendir") + count("statx"), 0, "{cost:?}");
+        assert!(count("getattr") <= 4, "{cost:?}");
+        assert!(fs::read(volume.path("c")).unwrap() == [1; 5000]);
+        // A known file, an absent name and attributes are not asked for again.
+        let again = messages_of(&volume, || {
+            for _ in 0..3 {
+                fs::metadata(volume.path("b")).unwrap();
+                assert!(!volume.path("absent").exists());
+            }
+        });
+        let total: u64 = again.iter().map(|(_, count)| count).sum();
+        assert!(total <= 4, "{again:?}");
+    }
+}

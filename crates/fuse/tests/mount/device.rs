@@ -110,7 +110,7 @@ fn batches_left(image: &Path) -> u64 {
     let device = Arc::new(FileDevice::open(&copy, &OpenOptions::default()).unwrap());
     let options = FsOptions { read_only: true, ..FsOptions::default() };
     let opened = Fs::open_reporting(device, options, Arc::new(SystemClock), &SystemEntropy::default());
-    opened.unwrap().1.batches as u64
+    opened.unwrap().1.batches
 }
 
 #[test]
