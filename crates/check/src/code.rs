@@ -115,6 +115,7 @@ codes! {
     XattrPieces = "X002", Error, "an extended attribute's value is incomplete";
     XattrPieceUnused = "X003", Error, "a piece of a value belongs to no extended attribute";
     XattrDuplicate = "X004", Error, "an extended attribute occurs twice";
+    AclInvalid = "X005", Error, "an access control list is not valid";
 
     OrphanPending = "O001", Info, "an orphan is to be finished";
     OrphanMissing = "O002", Error, "an orphan entry names no inode";

@@ -8,7 +8,7 @@ use crate::data::DataCheck;
 use crate::facts::Facts;
 use crate::report::{Findings, Totals};
 use crate::walk::Visitor;
-use crate::{Code, object};
+use crate::{Code, acl, object};
 use syncline_format::item::{
     DirentItem, ExtentContent, ExtentItem, FILE_BYTES_MAX, InodeItem, OrphanReason, SYMLINK_BYTES_MAX,
     XattrItem,
@@ -162,6 +162,10 @@ impl<'a> ItemCheck<'a> {
         if self.object.xattr_names.repeats(key.offset, &xattr.name) {
             let message = format!("the attribute {:?} occurs twice", lossy(&xattr.name));
             self.findings.of(Code::XattrDuplicate, key.object, message);
+        }
+        if acl::is_acl(&xattr.name) && !acl::is_valid(&xattr.value) {
+            let message = format!("{:?} holds none", lossy(&xattr.name));
+            self.findings.of(Code::AclInvalid, key.object, message);
         }
         self.object.expect_pieces(&xattr, key.object, self.findings);
     }

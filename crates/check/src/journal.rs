@@ -192,14 +192,15 @@ impl<'a> Journal<'a> {
     }
 
     /// Searches the ring for a record that shows that something is lost: one beyond `missing` that knew `missing` to be
-    /// durable, or one written under a newer superblock.
+    /// durable, or one written under a newer superblock. Only its epoch tells a record from a page image that users made look
+    /// like one, but at the ring's first block, which is always the head of a record.
     fn find_witness(&self, missing: Sequence) -> Option<(u64, RecordInfo)> {
         let mut budget = 4 * self.ring();
-        let witness = |info: &RecordInfo| {
-            let knew = info.epoch == self.superblock.epoch
-                && info.sequence > missing
-                && info.known_flushed >= missing;
-            knew || info.generation > self.superblock.generation
+        let witness = |position: u64, info: &RecordInfo| {
+            let known_epoch = info.epoch == self.superblock.epoch;
+            let knew = known_epoch && info.sequence > missing && info.known_flushed >= missing;
+            let newer = info.generation > self.superblock.generation && (known_epoch || position == 0);
+            knew || newer
         };
         let mut start = 0;
         while start < self.ring() {
@@ -212,11 +213,11 @@ impl<'a> Journal<'a> {
                 let Ok(info) = record::peek(block, self.block(position), self.superblock.volume_id()) else {
                     continue;
                 };
-                if !witness(&info) || info.blocks() > budget {
+                if !witness(position, &info) || info.blocks() > budget {
                     continue;
                 }
                 budget -= info.blocks();
-                if self.read_record(position, witness).is_some() {
+                if self.read_record(position, |info| witness(position, info)).is_some() {
                     return Some((position, info));
                 }
             }

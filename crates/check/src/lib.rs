@@ -15,6 +15,7 @@
 //!   number of inodes, the length of the journal and one bit per used block.
 #![forbid(unsafe_code)]
 
+mod acl;
 mod analysis;
 mod block_map;
 mod code;

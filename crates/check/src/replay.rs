@@ -3,6 +3,7 @@
 use crate::Code;
 use crate::block_map::BlockMap;
 use crate::report::Findings;
+use crate::superblocks::COUNTER_MAX;
 use std::collections::BTreeMap;
 use syncline_format::batch::Op;
 use syncline_format::item::ExtentItem;
@@ -109,6 +110,12 @@ impl Replay {
             Op::Drop { object, first, end, .. } => self.drop_images(object, first, end),
             _ if !newer => {}
             Op::Put { key, value, .. } => {
+                if key.object.0 >= COUNTER_MAX {
+                    // Also where the log deletes it again: no superblock could say what comes next.
+                    let message = format!("a batch holds object {}", key.object);
+                    findings.add(Code::SuperblockExhausted, message);
+                    return;
+                }
                 self.object_max = self.object_max.max(key.object);
                 self.overlay.insert(key, Some(value.to_vec()));
             }

@@ -20,7 +20,7 @@ use syncline_format::{BLOCK_BYTES, BlockNo, FormatError, Generation, GroupNo, Ke
 /// Groups whose bitmaps are read at a time.
 const GROUPS_PER_READ: usize = 256;
 /// Largest believable generation, LSN, sequence or object number.
-const COUNTER_MAX: u64 = 1 << 62;
+pub(crate) const COUNTER_MAX: u64 = 1 << 62;
 
 /// A page image that recovery found live; its content is still in the ring ([`Recovery::read_images`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -253,6 +253,8 @@ fn check_counters(superblock: &Superblock) -> Result<(), FormatError> {
 }
 
 /// The valid superblock of the highest generation. The backups at the end are never chosen here.
+///
+/// Errors: among others, corruption if its counters cannot be true.
 fn choose_superblock(device: &dyn Device) -> Result<(Superblock, usize), StoreError> {
     let mut best: Option<(Superblock, usize)> = None;
     let mut failure: Option<FormatError> = None;
@@ -260,7 +262,7 @@ fn choose_superblock(device: &dyn Device) -> Result<(Superblock, usize), StoreEr
         let mut bytes = Buffer::zeroed(1);
         device.read(block, &mut bytes)?;
         let decoded = Superblock::decode(&bytes, block, device.blocks());
-        match decoded.and_then(|superblock| check_counters(&superblock).map(|()| superblock)) {
+        match decoded {
             Ok(superblock) => {
                 if best.as_ref().is_none_or(|(best, _)| best.rank() < superblock.rank()) {
                     best = Some((superblock, slot));
@@ -277,7 +279,12 @@ fn choose_superblock(device: &dyn Device) -> Result<(Superblock, usize), StoreEr
         (_, Some(source @ (FormatError::Version { .. } | FormatError::Features { .. }))) => {
             Err(StoreError::NoSuperblock { source })
         }
-        (Some(best), _) => Ok(best),
+        (Some((superblock, slot)), _) => {
+            // Not passed over: what the one before names was reused under this one.
+            check_counters(&superblock)
+                .map_err(|source| StoreError::Corrupt { block: SUPERBLOCK_SLOTS[slot], source })?;
+            Ok((superblock, slot))
+        }
         (None, Some(FormatError::Field { what: "layout", field: "blocks", value }))
             if value > device.blocks() =>
         {

@@ -7,6 +7,7 @@
 //! keys, leaf by leaf. Allocations, frees, images and drops are applied in the order of the log. Of an image only its
 //! place in the ring is kept: the ring stays as it is until recovery ends.
 
+use crate::open::COUNTER_MAX;
 use crate::ring_scan::{Chained, RingReader, Walk};
 use crate::shared::Shared;
 use crate::{PageImage, RecoverySummary, Run, StoreError};
@@ -157,6 +158,9 @@ impl Replay<'_> {
         let mut trees = shared.trees.write();
         for op in ops {
             check_tree(op, block)?;
+            if new {
+                check_object(op, block)?;
+            }
             match *op {
                 Op::Image { tree, object, page, bytes } => {
                     self.images.insert((tree, object, page), place_of(payload, bytes, block));
@@ -254,6 +258,17 @@ fn check_tree(op: &Op<'_>, block: BlockNo) -> Result<(), StoreError> {
         return Err(StoreError::Inconsistent { block, what: "the journal names a tree that does not exist" });
     }
     Ok(())
+}
+
+/// No superblock could say which object comes next.
+fn check_object(op: &Op<'_>, block: BlockNo) -> Result<(), StoreError> {
+    match op {
+        Op::Put { key, .. } if key.object.0 >= COUNTER_MAX => {
+            let what = "the journal holds an object of an impossibly high number";
+            Err(StoreError::Inconsistent { block, what })
+        }
+        _ => Ok(()),
+    }
 }
 
 fn run(shared: &Shared, start: BlockNo, len: u32, block: BlockNo) -> Result<Run, StoreError> {

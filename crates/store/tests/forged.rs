@@ -6,7 +6,7 @@ use std::sync::Arc;
 use support::{CrashDevice, Random};
 use syncline_device::{Buffer, Device};
 use syncline_format::record::{self, RecordInfo};
-use syncline_format::superblock::SUPERBLOCK_SLOTS;
+use syncline_format::superblock::{SUPERBLOCK_SLOTS, Superblock};
 use syncline_format::{BLOCK_BYTES, Generation, Key, Lsn, ObjectNo, Sequence, VolumeId};
 use syncline_store::{Batch, Class, Estimate, FormatOptions, Store, StoreError, StoreOptions};
 
@@ -93,4 +93,57 @@ fn first_record_of_a_session_proves_that_its_superblock_was_lost() {
     device.flush().expect("flush");
     let crashed = device.crash(&mut Random(1));
     assert!(matches!(open(&crashed, 6), Err(StoreError::SuperblockLost { .. })));
+}
+
+/// The superblocks of both slots; `None` where there is none.
+fn superblocks(device: &CrashDevice) -> [Option<Superblock>; 2] {
+    SUPERBLOCK_SLOTS.map(|block| {
+        let mut bytes = Buffer::zeroed(1);
+        device.read(block, &mut bytes).expect("read");
+        Superblock::decode(&bytes, block, device.blocks()).ok()
+    })
+}
+
+#[test]
+fn newest_superblock_whose_counters_cannot_be_true_is_corruption_and_not_passed_over() {
+    type Forge = fn(&mut Superblock);
+    let forgeries: [Forge; 4] = [
+        |superblock| superblock.generation = Generation((1 << 62) + 1),
+        |superblock| superblock.checkpoint_lsn = Lsn(u64::MAX),
+        |superblock| superblock.tail.sequence = Sequence((1 << 62) + 1),
+        |superblock| superblock.next_object = ObjectNo(u64::MAX),
+    ];
+    for (number, forge) in forgeries.into_iter().enumerate() {
+        let device = format();
+        let store = open(&device, 5).expect("a fresh volume");
+        store.close().expect("close");
+        drop(store);
+        let [first, second] = superblocks(&device);
+        let (first, second) = (first.expect("mkfs or close"), second.expect("open or close"));
+        let (mut forged, other) = if first.rank() > second.rank() { (first, 1) } else { (second, 0) };
+        forged.generation = forged.generation.next();
+        forge(&mut forged);
+        let block = SUPERBLOCK_SLOTS[other];
+        device.write(block, vec![Arc::new(Buffer::from_bytes(&forged.encode(block)))]).expect("write");
+        match open(&device, 6) {
+            Err(StoreError::Corrupt { block: told, .. }) => assert_eq!(told, block, "forgery {number}"),
+            other => panic!("forgery {number} is opened: {:?}", other.err()),
+        }
+    }
+}
+
+#[test]
+fn object_of_an_impossibly_high_number_in_the_log_is_corruption() {
+    for (number, sound) in [((1 << 62) - 1, true), (1 << 62, false), (u64::MAX, false)] {
+        let device = format();
+        let store = open(&device, 5).expect("a fresh volume");
+        let lsn = commit(&store, |batch| batch.put(Key::inode(ObjectNo(number)), &[1; 160]));
+        store.force(lsn).expect("force");
+        let crashed = device.crash(&mut Random(1));
+        match open(&crashed, 6) {
+            Ok(_) => assert!(sound, "object {number} is accepted"),
+            Err(StoreError::Inconsistent { .. }) => assert!(!sound, "object {number} is refused"),
+            Err(other) => panic!("object {number}: {other}"),
+        }
+    }
 }

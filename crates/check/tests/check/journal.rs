@@ -223,14 +223,44 @@ fn a_record_newer_than_the_superblock_is_corruption() {
     expect(&device, &[Code::JournalFuture]);
 }
 
-#[test]
-fn a_record_under_a_superblock_that_is_lost_is_corruption_in_any_epoch() {
+/// Writes a record of a newer superblock's session into the ring; returns the volume.
+fn with_record_of_newer_superblock(position: u64, epoch: u64) -> MemoryDevice {
     let (mut image, device, mut log) = volume();
-    log.superblock.epoch = 1;
+    // The chain's end is elsewhere.
+    let mut chained = Log::new(&image);
+    chained.write(&device, &NewFile::new(&mut image, &device, "b", 20_001).ops());
+    log.superblock.epoch = epoch;
     log.superblock.generation = Generation(GENERATION.0 + 1);
-    log.position = 40;
+    log.position = position;
+    log.write(&device, &NewFile::new(&mut image, &device, "a", 20_000).ops());
+    device
+}
+
+#[test]
+fn first_record_of_the_ring_under_a_superblock_that_is_lost_is_corruption_in_any_epoch() {
+    let (mut image, device, mut log) = volume();
+    log.superblock.epoch += 1;
+    log.superblock.generation = Generation(GENERATION.0 + 1);
+    log.position = 0;
     log.write(&device, &NewFile::new(&mut image, &device, "a", 20_000).ops());
     expect(&device, &[Code::JournalFuture]);
+}
+
+#[test]
+fn what_looks_like_a_record_amid_the_ring_proves_nothing_without_the_epoch() {
+    let epoch = Image::new().superblock.epoch;
+    expect(&with_record_of_newer_superblock(40, epoch), &[Code::JournalReplay, Code::JournalFuture]);
+    // The page image of a user can look like this.
+    expect(&with_record_of_newer_superblock(40, epoch + 1), &[Code::JournalReplay]);
+}
+
+#[test]
+fn an_object_of_an_impossibly_high_number_is_corruption_even_if_the_log_deletes_it_again() {
+    let (_, device, mut log) = volume();
+    let key = Key::inode(ObjectNo(1 << 62));
+    let item = inode(MODE_REGULAR | 0o644).encode();
+    log.write(&device, &[put(key, &item), Op::Delete { tree: TreeId::MAIN, key }]);
+    expect(&device, &[Code::SuperblockExhausted, Code::JournalReplay]);
 }
 
 #[test]

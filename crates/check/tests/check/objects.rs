@@ -156,6 +156,46 @@ fn attribute_values_in_pieces_must_be_complete() {
 }
 
 #[test]
+fn an_access_control_list_has_to_be_a_valid_one() {
+    let list = |entries: &[(u16, u16)]| {
+        let mut bytes = 2u32.to_le_bytes().to_vec();
+        for (tag, permissions) in entries {
+            bytes.extend([tag.to_le_bytes(), permissions.to_le_bytes(), [1, 0], [0, 0]].concat());
+        }
+        XattrValue::Inline(bytes)
+    };
+    let cases = [
+        (XattrValue::Inline(Vec::new()), true),
+        (XattrValue::Inline(vec![2, 0, 0, 0]), true),
+        (XattrValue::Inline(vec![1, 0, 0, 0]), false),
+        (XattrValue::Inline(vec![2, 0, 0]), false),
+        (list(&[(1, 7), (4, 5), (0x20, 0)]), true),
+        (list(&[(1, 7), (2, 6), (2, 1), (4, 5), (8, 4), (0x10, 6), (0x20, 0)]), true),
+        (list(&[(1, 7), (2, 6), (4, 5), (0x20, 0)]), false),
+        (list(&[(1, 7), (4, 5), (0x10, 1), (0x10, 1), (0x20, 0)]), false),
+        (list(&[(1, 7), (4, 5)]), false),
+        (list(&[(4, 5), (1, 7), (0x20, 0)]), false),
+        (list(&[(1, 8), (4, 5), (0x20, 0)]), false),
+        (list(&[(1, 7), (3, 7), (4, 5), (0x20, 0)]), false),
+    ];
+    for name in ["system.posix_acl_access", "system.posix_acl_default"] {
+        for (value, valid) in &cases {
+            let mut image = Image::populated();
+            let xattr = XattrItem { name: name.into(), value: value.clone() };
+            image.put(image.xattr_key(ObjectNo::ROOT_DIR, name), xattr.encode());
+            let want: &[Code] = if *valid { &[] } else { &[Code::AclInvalid] };
+            expect(&image.build(), want);
+        }
+    }
+    // Nobody can tell what was meant, so repair does not guess.
+    let mut image = Image::populated();
+    let xattr =
+        XattrItem { name: b"system.posix_acl_access".to_vec(), value: XattrValue::Inline(vec![9; 12]) };
+    image.put(image.xattr_key(ObjectNo::ROOT_DIR, "system.posix_acl_access"), xattr.encode());
+    assert_eq!(codes(&repair(&image.build())), [Code::AclInvalid]);
+}
+
+#[test]
 fn pieces_of_no_attribute_are_removed() {
     let mut image = Image::populated();
     let piece = Key::new(ObjectNo::ROOT_DIR, Kind::XattrPiece, 64);

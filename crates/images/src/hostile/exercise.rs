@@ -30,8 +30,6 @@ pub enum Used {
 /// Whether an error tells of damage.
 pub fn judge(error: &Error) -> Used {
     match error {
-        // The check does not look into values of attributes.
-        Error::Inconsistent { what, .. } if what.contains("access control list") => Used::Well,
         Error::Checksum { .. } | Error::Inconsistent { .. } | Error::Format(_) => {
             Used::Damaged(error.to_string())
         }
