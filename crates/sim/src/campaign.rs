@@ -11,8 +11,8 @@ use crate::random::derive;
 use crate::shrink::shrink;
 use crate::usage::ThreadTime;
 use crate::{
-    ace, actors, between, controls, errors, killed, leaks, mkfs, polled, pressure, volatile, watchdog,
-    workload,
+    ace, actors, between, controls, errors, killed, leaks, mkfs, polled, pressure, shapes, volatile,
+    watchdog, workload,
 };
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -259,7 +259,7 @@ pub fn around(plan: Plan, only: Option<u64>) -> Outcome {
     let count = only.map(|_| 1);
     run("around", plan, count, &|number| {
         let number = first + number;
-        let (kind, turn) = (number % 8, number / 8);
+        let (kind, turn) = (number % 10, number / 10);
         let seed = derive(plan.seed, 7 << 32 | number);
         let again = || {
             let seed = plan.seed;
@@ -279,6 +279,8 @@ pub fn around(plan: Plan, only: Option<u64>) -> Outcome {
             }
             (4, _) => killed::run(seed),
             (5, _) => pressure::run(seed),
+            (6, _) => shapes::groups(seed),
+            (7, _) => shapes::extents(seed),
             _ => between::run(seed),
         };
         with_replay(tally, again)

@@ -33,6 +33,7 @@ pub mod oracle;
 pub mod polled;
 pub mod pressure;
 pub mod random;
+pub mod shapes;
 pub mod shrink;
 pub mod times;
 pub mod usage;

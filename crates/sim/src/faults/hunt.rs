@@ -8,7 +8,7 @@ use crate::errors::{self, FREE_BLOCKS, When};
 use crate::lab::{Depth, Start, Tally, examine};
 use crate::operation::{Op, from_text};
 use crate::random::{Random, derive};
-use crate::{ace, between, killed, leaks, mkfs, polled, pressure, volatile, watchdog, workload};
+use crate::{ace, between, killed, leaks, mkfs, polled, pressure, shapes, volatile, watchdog, workload};
 use std::time::{Duration, Instant};
 
 /// What a hunt came to.
@@ -36,6 +36,8 @@ const LEAKS_EVERY: usize = 9;
 const BETWEEN_RUNS: u64 = 150;
 const KILLED_RUNS: u64 = 40;
 const PRESSURE_RUNS: u64 = 30;
+const GROUPS_RUNS: u64 = 40;
+const EXTENTS_RUNS: u64 = 10;
 
 /// A part: its name, and its workloads until one finds something or there are no more.
 struct Part {
@@ -88,6 +90,12 @@ fn parts(seed: u64) -> Vec<Part> {
         }),
         part("pressure", move |number| {
             (number < PRESSURE_RUNS).then(|| pressure::run(derive(seed, 8 << 32 | number)))
+        }),
+        part("groups", move |number| {
+            (number < GROUPS_RUNS).then(|| shapes::groups(derive(seed, 9 << 32 | number)))
+        }),
+        part("extents", move |number| {
+            (number < EXTENTS_RUNS).then(|| shapes::extents(derive(seed, 10 << 32 | number)))
         }),
         part("random", move |number| {
             (number < RANDOM_SEEDS).then(|| workload::run(derive(seed, 2 << 32 | number)))

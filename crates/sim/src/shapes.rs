@@ -1,0 +1,139 @@
+//! Volumes of shapes that workloads on a small fresh one do not come to by themselves, and what shows on them only.
+//!
+//! - *In fragments*: no two chunks that a tree node fits into are neighbours, so a checkpoint cannot join its writes, and others
+//!   come between its freeze and its bitmaps (`between.rs`).
+//! - *Two groups*: a checkpoint writes two bitmaps that are not neighbours either, so one of them may survive without
+//!   the journal's record of what it says.
+//! - *Many extents*: truncating or removing a file takes several batches, in several records.
+
+use crate::crash::Effort;
+use crate::lab::{Depth, Start, Tally, examine, guarded};
+use crate::operation::{Op, from_text};
+use crate::oracle::PAGE;
+use crate::random::{Random, derive};
+use std::sync::OnceLock;
+
+/// The file that takes the space which is not to be free.
+pub const FILLER: &str = "filler";
+
+const JOURNAL_BLOCKS: u64 = 64;
+const FRAGMENTED_BLOCKS: u64 = 3000;
+/// Pages of the file that is punched full of holes. It begins where tree nodes are looked for first.
+const FILLER_PAGES: u64 = 1800;
+/// Seven free blocks hold one aligned chunk of four, wherever they begin.
+const HOLE_PAGES: u64 = 7;
+
+/// More than a group has, and the part of the first group that is filled.
+const TWO_GROUPS_BLOCKS: u64 = 32_768 + 1024;
+const FIRST_GROUP_PAGES: u64 = 32_400;
+/// The fillers are filled by so many at a time.
+const PART_PAGES: u64 = 300;
+
+const MANY_BLOCKS: u64 = 3000;
+/// Extents of one page each: enough for more batches than a record of the smallest journal holds.
+const EXTENTS: u64 = 1600;
+
+const GROUPS_DEPTH: Depth =
+    Depth { effort: Effort { subsets: 3, torn: 1 }, states_max: 80, check_every: 1, recovery_every: 60 };
+const EXTENTS_DEPTH: Depth =
+    Depth { effort: Effort { subsets: 1, torn: 1 }, states_max: 16, check_every: 1, recovery_every: 60 };
+
+fn operations(text: &str) -> Vec<Op> {
+    from_text(text).expect("the list holds operations")
+}
+
+/// A volume whose free space is in fragments.
+pub fn in_fragments() -> &'static Start {
+    static START: OnceLock<Start> = OnceLock::new();
+    START.get_or_init(|| {
+        let mut setup = operations("mkdir:d;creat:d/a;creat:b;write:b:0:9000:7;creat:filler;sync");
+        setup.extend(filled(FILLER_PAGES));
+        let holes = (0..FILLER_PAGES / HOLE_PAGES).step_by(2);
+        setup.extend(holes.map(|hole| punch(hole * HOLE_PAGES, HOLE_PAGES)));
+        setup.extend(operations("sync;checkpoint"));
+        prepare(FRAGMENTED_BLOCKS, setup)
+    })
+}
+
+/// Gives the filler blocks, a part at a time.
+fn filled(pages: u64) -> Vec<Op> {
+    let part = |first: u64| format!("fallockeep:filler:{}:{};sync", first * PAGE, PART_PAGES * PAGE);
+    (0..pages).step_by(PART_PAGES as usize).flat_map(|first| operations(&part(first))).collect()
+}
+
+fn punch(page: u64, pages: u64) -> Op {
+    let (offset, len) = (page * PAGE, pages * PAGE);
+    Op::Falloc { path: FILLER.to_owned(), kind: crate::operation::AllocateKind::Punch, offset, len }
+}
+
+fn prepare(blocks: u64, setup: Vec<Op>) -> Start {
+    crate::lab::prepare(blocks, JOURNAL_BLOCKS, &setup, 2)
+}
+
+fn two_groups() -> &'static Start {
+    static START: OnceLock<Start> = OnceLock::new();
+    START.get_or_init(|| {
+        let mut setup = operations("creat:filler");
+        setup.extend(filled(FIRST_GROUP_PAGES));
+        setup.extend(operations("mkdir:d;creat:d/a;write:d/a:0:20000:3;creat:b;write:b:0:9000:4;sync"));
+        prepare(TWO_GROUPS_BLOCKS, setup)
+    })
+}
+
+/// Changes in both groups, and checkpoints whose bitmaps may survive what nobody forced.
+pub fn groups(seed: u64) -> Tally {
+    let mut random = Random::new(derive(seed, 50));
+    let mut ops = Vec::new();
+    for _ in 0..1 + random.below(3) {
+        ops.push(punch(random.below(FIRST_GROUP_PAGES), 1 + random.below(300)));
+        ops.extend((0..random.below(4)).map(|_| in_second_group(&mut random)));
+        ops.push(if random.one_in(4) { Op::Maintain { milliseconds: 6000 } } else { Op::Checkpoint });
+    }
+    guarded(|tally| tally.add(examine(two_groups(), &ops, derive(seed, 51), GROUPS_DEPTH)))
+}
+
+fn in_second_group(random: &mut Random) -> Op {
+    let (number, fill) = (random.below(4), random.below(250) as u8);
+    let text = match random.below(6) {
+        0 => format!("creat:d/n{number}"),
+        1 => format!("write:d/a:{}:30000:{fill}", number * PAGE),
+        2 => format!("dwrite:b:0:{}:{fill}", (1 + number) * PAGE),
+        3 => format!("setxattr:b:user.x{number}:3000:{fill}"),
+        4 => format!("truncate:d/a:{}", number * 5000),
+        _ => format!("fsync:{}", ["d/a", "b", "d", ""][number as usize]),
+    };
+    text.parse().expect("an operation")
+}
+
+fn many_extents() -> &'static Start {
+    static START: OnceLock<Start> = OnceLock::new();
+    START.get_or_init(|| {
+        let mut setup = operations("creat:f;creat:g;write:g:0:5000:9");
+        let page = |number: u64| format!("write:f:{}:4096:{}", 2 * number * PAGE, number % 250);
+        setup.extend((0..EXTENTS).map(|number| page(number).parse::<Op>().expect("an operation")));
+        setup.extend(operations("sync;checkpoint"));
+        prepare(MANY_BLOCKS, setup)
+    })
+}
+
+/// A file of many extents is cut, grown again, replaced and removed piece by piece.
+pub fn extents(seed: u64) -> Tally {
+    let mut random = Random::new(derive(seed, 52));
+    let bytes = 2 * EXTENTS * PAGE;
+    let mut ops = Vec::new();
+    for _ in 0..1 + random.below(3) {
+        let text = match random.below(10) {
+            0..=2 => "truncate:f:0".to_owned(),
+            3..=5 => format!("truncate:f:{}", random.below(bytes / 4)),
+            6 => format!("truncate:f:{}", bytes / 2 + random.below(bytes)),
+            7 => "rename:g:f".to_owned(),
+            8 => "remove:f".to_owned(),
+            _ => "unlinkopen:f:9000:5".to_owned(),
+        };
+        ops.push(text.parse().expect("an operation"));
+        let then = *random.pick(&["", "fsync:f", "fsync:", "checkpoint", "maintain:6000"]);
+        ops.extend(operations(then));
+    }
+    ops.push(Op::Sync);
+    guarded(|tally| tally.add(examine(many_extents(), &ops, derive(seed, 53), EXTENTS_DEPTH)))
+}
