@@ -27,7 +27,7 @@ from volume import SetUpError, Volume, clean_up_on_signals
 FILE_BYTES_MAX = 1_500_000
 FILES_MAX = 40
 # What a call may answer once the daemon is dead.
-DEAD = {errno.ENOTCONN, errno.ECONNABORTED, errno.EIO, errno.EINTR}
+DEAD = {errno.ENOTCONN, errno.ECONNABORTED, errno.ECANCELED, errno.EIO, errno.EINTR}
 
 
 class PowerIsOff(Exception):
