@@ -105,7 +105,7 @@ impl<F: Filesystem> Session<F> {
             mount: None,
             transports,
         };
-        tracing::info!(transport = %session.transport, minor = negotiated.minor, "serving");
+        tracing::debug!(transport = %session.transport, minor = negotiated.minor, "serving");
         match (config.transport, &session.transport.uring_unavailable) {
             (TransportChoice::Uring, Some(reason)) => Err(Error::NoUring(reason.clone())),
             _ => Ok(session),
