@@ -96,6 +96,9 @@ impl FileDevice {
         if options.direct && !direct {
             tracing::warn!(path = %path.display(), "the host refuses O_DIRECT here; using its page cache");
         }
+        if !direct {
+            drop_cache(&file, path);
+        }
         let file = Arc::new(file);
         let engine = match options.io_uring.then(|| Ring::new(Arc::clone(&file))) {
             Some(Ok(ring)) => Engine::Ring(Box::new(ring)),
@@ -166,6 +169,20 @@ fn make_direct(file: &File, path: &Path, kind: Kind, blocks: u64) -> Result<bool
     }
     rustix::fs::fcntl_setfl(file, flags).map_err(|error| failed(OpenStep::Open, path)(error.into()))?;
     Ok(false)
+}
+
+/// Makes the host forget what it has cached of the file. After a failed flush the host keeps the lost pages as if they had been
+/// written: a recovery that read them would believe what the device does not have (C8).
+///
+/// A failure to write is not the opener's: pages that are still dirty afterwards are covered by recovery's own flush, which
+/// tells, and the others are dropped. The advice is the host's to follow; pages that another process has mapped stay.
+fn drop_cache(file: &File, path: &Path) {
+    if let Err(error) = rustix::io::retry_on_intr(|| rustix::fs::fdatasync(file)) {
+        tracing::warn!(path = %path.display(), %error, "what the host had cached could not be written");
+    }
+    if let Err(error) = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed) {
+        tracing::warn!(path = %path.display(), %error, "the host does not drop its page cache");
+    }
 }
 
 #[allow(unsafe_code)]

@@ -55,6 +55,48 @@ fn first_byte(device: &FileDevice, block: u64) -> u8 {
     bytes[0]
 }
 
+/// Whether the host has the first block in its page cache; `None` where it has nothing else.
+fn is_cached(path: &Path) -> Option<bool> {
+    const TMPFS_MAGIC: u64 = 0x0102_1994;
+    let file = std::fs::File::open(path).unwrap();
+    if rustix::fs::fstatfs(&file).unwrap().f_type as u64 == TMPFS_MAGIC {
+        return None;
+    }
+    let mut resident = 0u8;
+    // SAFETY: the mapping is new, nobody touches what it maps, and `resident` has room for its one page.
+    let told = unsafe {
+        let mapped = libc::mmap(
+            std::ptr::null_mut(),
+            BLOCK_BYTES,
+            libc::PROT_READ,
+            libc::MAP_SHARED,
+            file.as_raw_fd(),
+            0,
+        );
+        assert_ne!(mapped, libc::MAP_FAILED);
+        let told = libc::mincore(mapped, BLOCK_BYTES, &mut resident);
+        libc::munmap(mapped, BLOCK_BYTES);
+        told
+    };
+    (told == 0).then_some(resident & 1 == 1)
+}
+
+#[test]
+fn what_the_host_has_cached_is_not_believed_without_direct_access() {
+    let image = Image::new();
+    drop(std::fs::read(image.path()).unwrap());
+    if is_cached(&image.path()) != Some(true) {
+        eprintln!("the host does not tell what it has cached here");
+        return;
+    }
+    let options = OpenOptions { direct: false, ..OpenOptions::default() };
+    let device = image.open(&options).unwrap();
+    assert_eq!(is_cached(&image.path()), Some(false), "recovery reads what the device has");
+    device.write(BlockNo(0), vec![page(7)]).unwrap();
+    drop(device);
+    assert_eq!(first_byte(&image.open(&options).unwrap(), 0), 7, "what was written is not dropped");
+}
+
 #[test]
 fn written_blocks_are_read_back_in_every_way_of_opening() {
     for options in every_way() {
