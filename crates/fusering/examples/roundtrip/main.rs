@@ -1,114 +1,30 @@
 //! What a round trip costs over each transport: `roundtrip [SECONDS]`, as root, on a machine with nothing else to do.
 //!
 //! A filesystem that answers at once, in a process of its own, is asked by 1 and by 8 threads: `fsync` of a file with
-//! nothing new, the same answered in batches by another thread, 4 KiB written and synced, `stat`. Each measurement takes SECONDS (2); one line each: calls per second,
-//! and half and 99 of 100 calls took no longer than what is shown.
+//! nothing new, the same answered in batches by another thread, 4 KiB written and synced, a file made, written, synced and
+//! closed, `stat`, and a directory of 10,000 names. Each measurement takes SECONDS (2); one line each: calls per second, and
+//! half and 99 of 100 calls took no longer than what is shown.
+//!
+//! `roundtrip SECONDS PROGRAM` also measures the same filesystem served by another program, which is called with the
+//! directory, prints a line when it is mounted and serves until it is unmounted: `compare/` beside this is one.
 
-#[path = "../tests/support/kernel.rs"]
+mod nothing;
+
+#[path = "../../tests/support/kernel.rs"]
 mod kernel;
 
-use fusering::abi::{AttrFlags, FsyncFlags, OpenFlags};
-use fusering::request::{Fsync, GetAttr, Lookup, Open, Write};
-use fusering::{
-    Attributes, Config, DeviceNumber, Entry, Errno, Filesystem, Handle, MountOptions, NodeId, Opened,
-    ReplyAttributes, ReplyBatch, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, RequestContext, Session,
-    Time, TransportChoice,
-};
+use fusering::{Config, MountOptions, Session, TransportChoice};
+use nothing::{ENTRIES, Nothing};
 use std::error::Error;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write as _};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 const JOBS: [usize; 2] = [1, 8];
-
-/// Names are kept, so that only what is measured is asked for.
-const LONG: Duration = Duration::from_secs(3600);
-
-/// Files `0` to `7`, which take all data and keep none.
-struct Nothing {
-    syncs: Sender<ReplyEmpty>,
-}
-
-impl Nothing {
-    fn new() -> Nothing {
-        let (syncs, requests) = channel();
-        std::thread::spawn(move || answer_together(&requests));
-        Nothing { syncs }
-    }
-
-    fn attributes(node: NodeId) -> Attributes {
-        let root = node == NodeId::ROOT;
-        Attributes {
-            ino: node.0,
-            mode: if root { libc::S_IFDIR | 0o755 } else { libc::S_IFREG | 0o644 },
-            size: if root { 0 } else { 4096 },
-            links: 1,
-            blocks: 8,
-            accessed: Time::default(),
-            modified: Time::default(),
-            changed: Time::default(),
-            uid: 0,
-            gid: 0,
-            device: DeviceNumber::default(),
-            block_bytes: 4096,
-            flags: AttrFlags::empty(),
-        }
-    }
-}
-
-impl Filesystem for Nothing {
-    fn lookup(&self, _: &RequestContext<'_>, request: &Lookup<'_>, reply: ReplyEntry) {
-        match request.name.as_bytes() {
-            [digit @ b'0'..=b'7'] => {
-                let node = NodeId(u64::from(digit - b'0') + 2);
-                let attributes = Nothing::attributes(node);
-                // The attributes are never believed: `stat` is to ask.
-                let attributes_valid = Duration::ZERO;
-                reply.entry(&Entry { node, generation: 0, attributes, entry_valid: LONG, attributes_valid });
-            }
-            _ => reply.error(Errno::ENOENT),
-        }
-    }
-
-    fn getattr(&self, _: &RequestContext<'_>, request: &GetAttr, reply: ReplyAttributes) {
-        // Those of the directory are kept: a path through it is one request.
-        let valid = if request.node == NodeId::ROOT { LONG } else { Duration::ZERO };
-        reply.attributes(&Nothing::attributes(request.node), valid);
-    }
-
-    fn open(&self, _: &RequestContext<'_>, _: &Open, reply: ReplyOpen) {
-        reply.opened(&Opened { handle: Handle(0), flags: OpenFlags::NOFLUSH });
-    }
-
-    fn write(&self, _: &RequestContext<'_>, request: &Write<'_>, reply: ReplyWrite) {
-        reply.written(request.data.len() as u32);
-    }
-
-    fn fsync(&self, _: &RequestContext<'_>, request: &Fsync, reply: ReplyEmpty) {
-        if request.flags.contains(FsyncFlags::FDATASYNC) {
-            // The thread lives as long as this sender.
-            let _ = self.syncs.send(reply);
-        } else {
-            reply.ok();
-        }
-    }
-}
-
-/// Answers what has come together in one batch, as a group commit does.
-fn answer_together(requests: &Receiver<ReplyEmpty>) {
-    let mut batch = ReplyBatch::new();
-    while let Ok(first) = requests.recv() {
-        batch.ok(first);
-        requests.try_iter().for_each(|reply| batch.ok(reply));
-        batch.send();
-    }
-}
 
 /// What is measured, on one open file.
 #[derive(Clone, Copy)]
@@ -117,27 +33,44 @@ enum Call {
     /// Answered from a thread of the filesystem's own.
     Fdatasync,
     WriteFsync,
+    /// A new file.
+    Create,
     Stat,
+    ReadDir,
 }
 
 impl Call {
-    const ALL: [Call; 4] = [Call::Fsync, Call::Fdatasync, Call::WriteFsync, Call::Stat];
+    const ALL: [Call; 6] =
+        [Call::Fsync, Call::Fdatasync, Call::WriteFsync, Call::Create, Call::Stat, Call::ReadDir];
 
     fn name(self) -> &'static str {
         match self {
             Call::Fsync => "fsync, nothing new",
             Call::Fdatasync => "fsync, by a group",
             Call::WriteFsync => "write 4 KiB + fsync",
+            Call::Create => "create, 4 KiB, fsync",
             Call::Stat => "stat",
+            Call::ReadDir => "readdir of 10,000",
         }
     }
 
-    fn run(self, file: &File, path: &Path) -> std::io::Result<()> {
+    /// `index` is another one each time.
+    fn run(self, file: &File, path: &Path, index: u64) -> std::io::Result<()> {
         match self {
             Call::Fsync => file.sync_all(),
             Call::Fdatasync => file.sync_data(),
             Call::WriteFsync => file.write_all_at(&[7; 4096], 0).and_then(|()| file.sync_all()),
+            Call::Create => {
+                let file = File::create(path.with_extension(index.to_string()))?;
+                file.write_all_at(&[7; 4096], 0)?;
+                file.sync_all()
+            }
             Call::Stat => path.symlink_metadata().map(drop),
+            Call::ReadDir => {
+                let directory = path.parent().expect("the file is in a directory");
+                let names = std::fs::read_dir(directory)?.count();
+                if names as u64 == ENTRIES { Ok(()) } else { Err(std::io::ErrorKind::UnexpectedEof.into()) }
+            }
         }
     }
 }
@@ -146,9 +79,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match &arguments[..] {
         [serve, directory, transport] if serve == "serve" => serve_until_unmounted(directory, transport),
-        [] => measure_all(Duration::from_secs(2)),
-        [seconds] => measure_all(Duration::from_secs_f64(seconds.parse()?)),
-        _ => Err("usage: roundtrip [SECONDS]".into()),
+        [] => measure_all(Duration::from_secs(2), None),
+        [seconds] => measure_all(Duration::from_secs_f64(seconds.parse()?), None),
+        [seconds, other] => measure_all(Duration::from_secs_f64(seconds.parse()?), Some(other)),
+        _ => Err("usage: roundtrip [SECONDS [PROGRAM]]".into()),
     }
 }
 
@@ -171,12 +105,22 @@ struct Mounted {
 }
 
 impl Mounted {
-    fn new(transport: &str) -> Result<Mounted, Box<dyn Error>> {
+    fn own(transport: &str) -> Result<Mounted, Box<dyn Error>> {
         let directory = tempfile::tempdir()?;
-        let mut daemon = Command::new(std::env::current_exe()?)
-            .args(["serve".as_ref(), directory.path().as_os_str(), transport.as_ref()])
-            .stdout(Stdio::piped())
-            .spawn()?;
+        let mut daemon = Command::new(std::env::current_exe()?);
+        daemon.args(["serve".as_ref(), directory.path().as_os_str(), transport.as_ref()]);
+        Mounted::start(directory, daemon)
+    }
+
+    fn of(program: &str) -> Result<Mounted, Box<dyn Error>> {
+        let directory = tempfile::tempdir()?;
+        let mut daemon = Command::new(program);
+        daemon.arg(directory.path());
+        Mounted::start(directory, daemon)
+    }
+
+    fn start(directory: tempfile::TempDir, mut daemon: Command) -> Result<Mounted, Box<dyn Error>> {
+        let mut daemon = daemon.stdout(Stdio::piped()).spawn()?;
         let output = daemon.stdout.take().ok_or("the daemon's output is piped")?;
         let mut mounted = Mounted { directory, daemon, transport: String::new() };
         BufReader::new(output).read_line(&mut mounted.transport)?;
@@ -198,11 +142,14 @@ impl Drop for Mounted {
     }
 }
 
-fn measure_all(each: Duration) -> Result<(), Box<dyn Error>> {
+fn measure_all(each: Duration, other: Option<&str>) -> Result<(), Box<dyn Error>> {
     println!(
         "{:<11}{:<22}{:>5}{:>12}{:>11}{:>11}",
         "transport", "call", "jobs", "calls/s", "p50 us", "p99 us"
     );
+    if let Some(other) = other {
+        measure_calls(&Mounted::of(other)?, each)?;
+    }
     for transport in ["dev", "uring"] {
         let switch = match kernel::UringSwitch::set(transport == "uring") {
             Ok(switch) => Some(switch),
@@ -212,12 +159,17 @@ fn measure_all(each: Duration) -> Result<(), Box<dyn Error>> {
             }
             Err(_) => None,
         };
-        let mounted = Mounted::new(transport)?;
+        let mounted = Mounted::own(transport)?;
         drop(switch);
-        for call in Call::ALL {
-            for jobs in JOBS {
-                measure(&mounted, call, jobs, each)?;
-            }
+        measure_calls(&mounted, each)?;
+    }
+    Ok(())
+}
+
+fn measure_calls(mounted: &Mounted, each: Duration) -> Result<(), Box<dyn Error>> {
+    for call in Call::ALL {
+        for jobs in JOBS {
+            measure(mounted, call, jobs, each)?;
         }
     }
     Ok(())
@@ -256,15 +208,17 @@ fn measure_one(call: Call, path: &Path, start: &Barrier, each: Duration) -> std:
     let opened = File::options().read(true).write(true).open(path);
     start.wait();
     let file = opened?;
+    let mut index = 0..;
+    let mut run = || call.run(&file, path, index.next().expect("numbers do not end"));
     let warm = Instant::now();
     while warm.elapsed() < each / 10 {
-        call.run(&file, path)?;
+        run()?;
     }
     let mut latencies = Vec::with_capacity(1 << 20);
     let begin = Instant::now();
     while begin.elapsed() < each {
         let before = Instant::now();
-        call.run(&file, path)?;
+        run()?;
         latencies.push(before.elapsed().as_nanos().min(u128::from(u32::MAX)) as u32);
     }
     Ok(latencies)
