@@ -55,7 +55,7 @@ mod tests;
 
 pub use account::PageStats;
 pub(crate) use account::Writeback;
-pub(crate) use deferred::{Begun, PendingSync};
+pub(crate) use deferred::{Begun, PendingSync, Reach};
 pub(crate) use pages::FileData;
 
 /// Where a write goes.

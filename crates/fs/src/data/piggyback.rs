@@ -65,7 +65,7 @@ impl Fs {
             return Taken::Later;
         }
         let Ok(permit) = self.store.admit(Class::Normal, image_estimate(dirty)) else { return Taken::Stop };
-        match self.commit_images(inode, &mut state, permit) {
+        match self.commit_images(inode, &mut state, permit, 0..u64::MAX, u64::MAX) {
             Ok(bytes) => {
                 state.data.piggybacked = true;
                 Taken::Bytes(bytes)

@@ -5,11 +5,13 @@
 //! else is writing are waited for by taking the file's turn (R6).
 
 use super::SyncScope;
+use super::choice::{Pages, covered_by};
 use super::pages::pages_of;
 use super::round::{Select, gauge};
 use super::stream::{Pace, STREAM_PAGES_MIN};
 use crate::inode::{Inode, InodeState};
 use crate::{Fs, Result};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use syncline_format::Key;
@@ -127,7 +129,7 @@ impl Fs {
             }
             // A sync does not wait until older pages of the file are destaged.
             if turn.is_some() || state.data.is_apart_from_destaging() {
-                self.commit_images(inode, &mut state, permit)?;
+                self.commit_images(inode, &mut state, permit, 0..u64::MAX, u64::MAX)?;
                 return Ok(true);
             }
             drop(state);
@@ -135,35 +137,43 @@ impl Fs {
         }
     }
 
-    /// Logs all dirty pages of a file, within the permit's estimate; returns the batch's bytes. The caller has the turn, or
-    /// the pages are apart from what whoever has it destages.
+    /// Logs the dirty pages of a range as images, within the permit's estimate, with a size that covers them, and the file
+    /// up to `end`; returns the batch's bytes. The caller has the turn, or the pages are apart from what whoever has it
+    /// destages.
     pub(super) fn commit_images(
         &self,
         inode: &Arc<Inode>,
         state: &mut InodeState,
         permit: Permit,
+        pages: Range<u64>,
+        end: u64,
     ) -> Result<usize> {
-        let mut batch = Batch::with_capacity(image_estimate(state.data.dirty_pages()).bytes);
-        let mut logged = Vec::new();
-        for (page, slot) in state.data.dirty_range(0..u64::MAX) {
-            batch.image(inode.number, page, &slot.page);
-            logged.push(page);
+        let logged: Pages =
+            state.data.dirty_range(pages).map(|(page, slot)| (page, slot.page.clone())).collect();
+        let covered = covered_by(state, &logged).max(state.item.size.min(end));
+        let mut item = state.item.clone();
+        if item.is_regular() {
+            item.size = item.size.min(covered);
         }
-        if logged.is_empty() && !state.item_dirty {
+        if logged.is_empty() && !state.item_dirty && item.size == state.loggable().size {
             return Ok(0);
         }
-        batch.put(Key::inode(inode.number), &state.item.encode());
+        let mut batch = Batch::with_capacity(image_estimate(logged.len() as u64).bytes);
+        for (page, buffer) in &logged {
+            batch.image(inode.number, *page, buffer);
+        }
+        batch.put(Key::inode(inode.number), &item.encode());
         let bytes = batch.bytes();
         self.store.commit(permit, batch)?;
-        for page in logged {
+        for (page, _) in logged {
             state.data.update(page, |slot| {
                 slot.dirty = false;
                 slot.logged = true;
             });
         }
-        state.data.covered = state.item.size;
+        state.data.covered = covered;
         state.data.in_recent = false;
-        state.item_dirty = false;
+        state.item_dirty = state.item != item;
         self.writeback.relist(inode, state, self.clock.now());
         Ok(bytes)
     }

@@ -3,9 +3,11 @@
 use super::metadata::{Metadata, from_system_time};
 use super::ticket::SyncTicket;
 use super::volume::Shared;
+use crate::data::Reach;
 use crate::{Error, FallocateMode, HandleId, OpenFlags, SeekWhat, SetAttr, SetTime, SyncScope};
 use parking_lot::Mutex;
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::ops::{Bound, Range, RangeBounds};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
@@ -101,7 +103,24 @@ impl File {
     /// [`VolumeOptions::background`](crate::VolumeOptions::background) off has nobody to go on for it: there this call writes
     /// what is dirty itself, and the sync ends when its ticket is polled or waited for, or with a later sync.
     pub fn sync_async(&self, scope: SyncScope) -> SyncTicket {
-        SyncTicket::start(&self.shared, self.shared.fs.begin_sync(self.handle, scope))
+        SyncTicket::start(&self.shared, self.shared.fs.begin_sync(self.handle, scope, Reach::Whole))
+    }
+
+    /// Makes a range of the content durable, with what is needed to read it back, and every earlier change of names (C5).
+    ///
+    /// Data is written in pages of 4 KiB: those that the range touches, and no other of the file. If the file grew without
+    /// a sync before, its size after a crash covers the range, and what lies in front of it reads as zeros or as it was.
+    pub fn sync_range(&self, range: impl RangeBounds<u64>, scope: SyncScope) -> io::Result<()> {
+        let start = Instant::now();
+        let result = self.shared.fs.sync_range_handle(self.handle, bytes_of(range), scope);
+        self.shared.sync_latency.record(start.elapsed());
+        Ok(result?)
+    }
+
+    /// Starts what [`File::sync_range`] does, in the way of [`File::sync_async`].
+    pub fn sync_range_async(&self, range: impl RangeBounds<u64>, scope: SyncScope) -> SyncTicket {
+        let reach = Reach::Range(bytes_of(range));
+        SyncTicket::start(&self.shared, self.shared.fs.begin_sync(self.handle, scope, reach))
     }
 
     /// The handle, if it belongs to that volume.
@@ -180,6 +199,21 @@ impl File {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+/// A range without an end reaches to the end of the file.
+fn bytes_of(range: impl RangeBounds<u64>) -> Range<u64> {
+    let start = match range.start_bound() {
+        Bound::Included(&start) => start,
+        Bound::Excluded(&before) => before.saturating_add(1),
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(&last) => last.saturating_add(1),
+        Bound::Excluded(&end) => end,
+        Bound::Unbounded => u64::MAX,
+    };
+    start..end
 }
 
 impl Read for &File {

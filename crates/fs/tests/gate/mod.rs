@@ -1,5 +1,6 @@
 //! A device in memory that forgets what was not flushed, holds its writes and flushes back while it is closed, fails
 //! flushes on demand, and counts them.
+#![allow(dead_code)] // Each test program uses a part of it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -80,6 +81,13 @@ impl Gate {
 
     pub fn flushes(&self) -> u64 {
         self.flushes.load(Ordering::SeqCst)
+    }
+
+    /// Whether these bytes, which begin with `<`, are anywhere on the device, durable or not: flushes first.
+    pub fn holds(&self, bytes: &[u8]) -> bool {
+        self.inner.flush().expect("a sound device");
+        let all = self.memory.to_bytes();
+        all.split(|byte| *byte == b'<').skip(1).any(|part| part.starts_with(&bytes[1..]))
     }
 
     /// What a power cut now would leave.
