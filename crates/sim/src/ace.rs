@@ -75,6 +75,7 @@ const OPERATIONS: &[&str] = &[
     "insert:A/foo:4096:8192",
     "copyrange:A/foo:B/foo:100:4096:6000",
     "whiteout:A/foo:B/foo",
+    "syncrange:A/foo:4096:5000",
 ];
 
 /// What comes after each operation, besides nothing.
@@ -94,7 +95,7 @@ fn target(op: &Op) -> String {
         Op::UnlinkOpen { path, .. } | Op::Unlink(path) | Op::Rmdir(path) | Op::Remove(path) => {
             path.rsplit_once('/').map_or("", |(directory, _)| directory).to_owned()
         }
-        Op::Fsync(path) | Op::Fdatasync(path) => path.clone(),
+        Op::Fsync(path) | Op::Fdatasync(path) | Op::SyncRange { path, .. } => path.clone(),
         Op::Sync | Op::Maintain { .. } | Op::Checkpoint => String::new(),
     }
 }

@@ -176,11 +176,13 @@ impl Stage {
 
     /// Starts a sync of a file; `None` if the operation is another one, or has to be refused.
     fn start_sync(&mut self, op: &Op) -> Result<Option<Called>, String> {
-        let (path, scope) = match op {
-            Op::Fsync(path) => (path, SyncScope::All),
-            Op::Fdatasync(path) => (path, SyncScope::Data),
+        let (path, scope, range) = match op {
+            Op::Fsync(path) => (path, SyncScope::All, None),
+            Op::Fdatasync(path) => (path, SyncScope::Data, None),
+            Op::SyncRange { path, offset, len } => (path, SyncScope::All, Some((*offset, *len))),
             _ => return Ok(None),
         };
+        self.model.begin(op);
         let Ok(ino) = self.model.resolve(path) else { return Ok(None) };
         let Ok(handle) = self.fs.open_handle(&Context::root(), ObjectNo(ino), OpenFlags::READ) else {
             return Ok(None);
@@ -192,9 +194,19 @@ impl Stage {
             assert!(before == PENDING, "a sync is answered once");
         };
         let failed = |error| format!("{op} cannot be started: {error}");
-        self.fs.start_sync_handle(handle, scope, Box::new(done)).map_err(failed)?;
+        let started = match range {
+            None => self.fs.start_sync_handle(handle, scope, Box::new(done)),
+            Some((offset, len)) => {
+                self.fs.start_sync_range_handle(handle, offset..offset + len, scope, Box::new(done))
+            }
+        };
+        started.map_err(failed)?;
         self.fs.release(handle).map_err(failed)?;
-        Ok(Some(Called { number: self.model.sync(Some(ino)), state }))
+        let number = match range {
+            None => self.model.sync(Some(ino)),
+            Some((offset, len)) => self.model.sync_range(ino, offset, len),
+        };
+        Ok(Some(Called { number, state }))
     }
 
     /// Takes the answers that have come, and records what is acknowledged: all syncs up to the first without an answer.

@@ -102,6 +102,7 @@ pub struct Unexpected {
 /// Carries out one operation on volume and model.
 pub fn step(fs: &Fs, clock: &SimClock, model: &mut Model, op: &Op) -> Result<Told, Unexpected> {
     watchdog::progress();
+    model.begin(op);
     let done = carry_out(fs, clock, op);
     let unexpected = |got, want| Unexpected { op: op.clone(), got, want };
     match done {
@@ -123,6 +124,10 @@ pub fn step(fs: &Fs, clock: &SimClock, model: &mut Model, op: &Op) -> Result<Tol
                 Op::Fsync(path) | Op::Fdatasync(path) => {
                     let ino = model.resolve(path).expect("the model has just accepted the path");
                     model.sync(Some(ino));
+                }
+                Op::SyncRange { path, offset, len } => {
+                    let ino = model.resolve(path).expect("the model has just accepted the path");
+                    model.sync_range(ino, *offset, *len);
                 }
                 Op::Write { path, kind: WriteKind::Dsync, .. } => {
                     let ino = model.resolve(path).expect("the model has just accepted the path");
@@ -282,6 +287,12 @@ fn change(fs: &Fs, op: &Op) -> Result<u64, Error> {
         }
         Op::Fsync(path) => fs.sync_inode(resolve(fs, path)?, SyncScope::All)?,
         Op::Fdatasync(path) => fs.sync_inode(resolve(fs, path)?, SyncScope::Data)?,
+        Op::SyncRange { path, offset, len } => {
+            let handle = fs.open_handle(&root, resolve(fs, path)?, OpenFlags::READ_WRITE)?;
+            let result = fs.sync_range_handle(handle, *offset..offset + len, SyncScope::All);
+            fs.release(handle)?;
+            result?;
+        }
         Op::Sync => fs.sync_all()?,
         Op::Checkpoint => fs.checkpoint()?,
         Op::Write { .. } | Op::Rewrite { .. } | Op::Maintain { .. } => {

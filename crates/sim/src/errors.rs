@@ -115,7 +115,8 @@ impl Run<'_> {
 }
 
 fn is_sync(op: &Op) -> bool {
-    matches!(op, Op::Fsync(_) | Op::Fdatasync(_) | Op::Sync | Op::Write { kind: WriteKind::Dsync, .. })
+    matches!(op, Op::Fsync(_) | Op::Fdatasync(_) | Op::SyncRange { .. } | Op::Sync)
+        || matches!(op, Op::Write { kind: WriteKind::Dsync, .. })
 }
 
 /// The volume opens again, and holds what was acknowledged.

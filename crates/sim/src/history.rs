@@ -25,6 +25,14 @@ pub enum FileEvent {
     Barrier,
     /// Everything is durable once the sync of this number is acknowledged.
     Synced(usize),
+    /// A range is on its way to the log: a size that reaches to its end says nothing about the pages in front of it.
+    Reaching(u64, u64),
+    /// A range is durable, and a size that covers it, once the sync of this number is acknowledged.
+    RangeSynced {
+        sync: usize,
+        offset: u64,
+        len: u64,
+    },
 }
 
 /// How content is not allowed.
@@ -75,7 +83,7 @@ impl History {
         let events = self.events.iter().filter(|(metas, _)| *metas <= prefix);
         for (tag, (_, event)) in (1..).zip(events) {
             match event {
-                FileEvent::Synced(id) if *id > acknowledged => {}
+                FileEvent::Synced(id) | FileEvent::RangeSynced { sync: id, .. } if *id > acknowledged => {}
                 event => follow.step(tag, event),
             }
         }
@@ -101,6 +109,7 @@ fn apply(content: &mut Vec<u8>, event: &FileEvent) {
             content[from..end].fill(0);
         }
         FileEvent::Grow(_) | FileEvent::Barrier | FileEvent::Synced(_) => {}
+        FileEvent::Reaching(..) | FileEvent::RangeSynced { .. } => {}
     }
 }
 
@@ -202,6 +211,15 @@ impl Follow {
             FileEvent::Truncate(size) => self.truncate(tag, *size),
             FileEvent::Grow(end) if *end > before => self.truncate(tag, *end),
             FileEvent::Grow(_) => {}
+            FileEvent::Reaching(offset, len) => self.reach(offset + len),
+            FileEvent::RangeSynced { offset, len, .. } if *len > 0 => {
+                for page in self.range(*offset, *len) {
+                    self.pages[page as usize] = vec![Version { tag, bytes: self.page(page) }];
+                }
+                self.sizes.0 = self.sizes.0.max(before.min(offset + len));
+                self.reach(offset + len);
+            }
+            FileEvent::RangeSynced { .. } => {}
             FileEvent::Zero(offset, len) => {
                 apply(&mut self.content, event);
                 for page in self.range(*offset, *len) {
@@ -209,6 +227,14 @@ impl Follow {
                 }
                 self.add_versions(tag, offset / PAGE, pages_of(offset + len));
             }
+        }
+    }
+
+    /// A size up to `end`, or up to the end of its page, may be there without what was written in front of it.
+    fn reach(&mut self, end: u64) {
+        let reached = pages_of(end.min(self.content.len() as u64));
+        for growth in &mut self.growth {
+            growth.first = growth.first.max(reached);
         }
     }
 
@@ -315,6 +341,33 @@ mod tests {
         assert_eq!(history.judge(&partial, 0, 0), Ok(()));
         partial.push(2);
         assert!(history.judge(&partial, 0, 0).is_err());
+    }
+
+    #[test]
+    fn a_ranged_sync_holds_its_pages_and_a_size_and_nothing_else() {
+        let mut history = History::new(vec![1; 100]);
+        written(&mut history, 100, 4 * 4096, 2);
+        let old = |mut page: Vec<u8>| {
+            page.resize(4096, 0);
+            page
+        };
+        let mut synced = old(vec![1; 100]);
+        synced.extend([2; 4096]);
+        assert!(history.judge(&synced, 0, 0).is_err(), "nobody has synced the second page alone");
+        history.record(0, FileEvent::Reaching(4096, 4096));
+        assert_eq!(history.judge(&synced, 0, 0), Ok(()));
+        history.record(0, FileEvent::RangeSynced { sync: 1, offset: 4096, len: 4096 });
+        assert_eq!(history.judge(&[1; 100], 0, 0), Ok(()), "not acknowledged yet");
+        assert!(history.judge(&[1; 100], 0, 1).is_err(), "the size does not cover the range");
+        assert_eq!(history.judge(&synced, 0, 1), Ok(()));
+        let mut zeros = old(vec![1; 100]);
+        zeros.resize(2 * 4096, 0);
+        assert!(history.judge(&zeros, 0, 1).is_err(), "the range is not there");
+        let mut lost = synced.clone();
+        lost[5000] = 0;
+        assert!(history.judge(&lost, 0, 1).is_err(), "half of the range");
+        synced.resize(3 * 4096, 0);
+        assert!(history.judge(&synced, 0, 1).is_err(), "a size beyond data behind the range");
     }
 
     #[test]

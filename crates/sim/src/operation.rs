@@ -118,6 +118,12 @@ pub enum Op {
     },
     Fsync(String),
     Fdatasync(String),
+    /// Makes a range of a file durable.
+    SyncRange {
+        path: String,
+        offset: u64,
+        len: u64,
+    },
     Sync,
     /// Time passes, then background work is done.
     Maintain {
@@ -164,6 +170,7 @@ impl Op {
             Op::UnlinkOpen { .. } => "unlinkopen",
             Op::Fsync(_) => "fsync",
             Op::Fdatasync(_) => "fdatasync",
+            Op::SyncRange { .. } => "syncrange",
             Op::Sync => "sync",
             Op::Maintain { .. } => "maintain",
             Op::Checkpoint => "checkpoint",
@@ -175,7 +182,8 @@ impl Op {
     /// Whether the operation gets by without new space: syncs have had theirs set aside by the writes, removal gives some
     /// back (C8).
     pub fn needs_no_space(&self) -> bool {
-        matches!(self, Op::Fsync(_) | Op::Fdatasync(_) | Op::Sync | Op::Maintain { .. } | Op::Checkpoint)
+        matches!(self, Op::Fsync(_) | Op::Fdatasync(_) | Op::SyncRange { .. } | Op::Sync)
+            || matches!(self, Op::Maintain { .. } | Op::Checkpoint)
             || matches!(self, Op::Unlink(_) | Op::Rmdir(_) | Op::Remove(_) | Op::Truncate { size: 0, .. })
     }
 }
@@ -188,7 +196,9 @@ impl fmt::Display for Op {
                 write!(f, ":{path}")
             }
             Op::Fsync(path) | Op::Fdatasync(path) => write!(f, ":{path}"),
-            Op::Falloc { path, offset, len, .. } => write!(f, ":{path}:{offset}:{len}"),
+            Op::Falloc { path, offset, len, .. } | Op::SyncRange { path, offset, len } => {
+                write!(f, ":{path}:{offset}:{len}")
+            }
             Op::Write { path, offset, len, fill, .. } => write!(f, ":{path}:{offset}:{len}:{fill}"),
             Op::Rewrite { path, len, fill } => write!(f, ":{path}:{len}:{fill}"),
             Op::Link(a, b) | Op::Rename(a, b) | Op::Exchange(a, b) => write!(f, ":{a}:{b}"),
@@ -277,6 +287,7 @@ fn parse(text: &str) -> Option<Op> {
         "unlinkopen" => Op::UnlinkOpen { path: path(0)?, len: number(1)?, fill: fill(2)? },
         "fsync" => Op::Fsync(path(0)?),
         "fdatasync" => Op::Fdatasync(path(0)?),
+        "syncrange" => Op::SyncRange { path: path(0)?, offset: number(1)?, len: number(2)? },
         "sync" => Op::Sync,
         "maintain" => Op::Maintain { milliseconds: number(0)? },
         "checkpoint" => Op::Checkpoint,
@@ -336,7 +347,7 @@ mod tests {
                     dwrite:f:1:2:3;mwrite:f:1:2:3;dsyncwrite:f:1:2:3;rewrite:f:1:2;link:a:b;unlink:a;rmdir:d;remove:e;\
                     rename:a:b;exchange:a:b;symlink:t:a;setxattr:a:user.x:4:5;removexattr:a:user.x;truncate:a:77;\
                     chmod:a:420;chown:a:5:6;utimes:a:7;setacl:a:416;copyrange:a:b:1:2:3;tmplink:t:5:6;tmpsynclink:t:5:6;\
-                    unlinkopen:a:5:6;collapse:f:0:4096;insert:f:0:4096;whiteout:a:b;fsync:;fdatasync:a;sync;maintain:5;checkpoint";
+                    unlinkopen:a:5:6;collapse:f:0:4096;insert:f:0:4096;whiteout:a:b;fsync:;fdatasync:a;syncrange:a:1:2;sync;maintain:5;checkpoint";
         let ops = from_text(text).expect("text of every operation");
         assert_eq!(to_text(&ops), text.replace(' ', ""));
         assert!(from_text("writ:f").is_err());

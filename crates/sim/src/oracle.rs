@@ -251,6 +251,30 @@ impl Model {
         self.files.get_mut(&ino).expect("every file has a history").record(metas, event);
     }
 
+    /// An operation is about to begin whose part may survive a crash even if it never ends: a ranged sync, which may grow
+    /// the size on record over what is not logged in front of the range (C5).
+    pub fn begin(&mut self, op: &Op) {
+        if let Op::SyncRange { path, offset, len: len @ 1.. } = op
+            && let Ok(ino) = self.file(path)
+        {
+            self.record(ino, FileEvent::Reaching(*offset, *len));
+        }
+    }
+
+    /// A sync of a range that has succeeded; the number that its acknowledgement names.
+    pub fn sync_range(&mut self, ino: u64, offset: u64, len: u64) -> usize {
+        self.syncs.push(self.metas());
+        let sync = self.syncs.len();
+        let metas = self.metas();
+        if self.files.contains_key(&ino) {
+            self.record(ino, FileEvent::RangeSynced { sync, offset, len });
+        }
+        if let Some(history) = self.stamps.get_mut(&ino) {
+            history.sync(metas, sync);
+        }
+        sync
+    }
+
     /// A sync that has succeeded; the number that its acknowledgement names. `ino`: the file that is synced, `None` for all.
     pub fn sync(&mut self, ino: Option<u64>) -> usize {
         self.syncs.push(self.metas());
@@ -303,6 +327,7 @@ impl Model {
                 self.change_content(op, written)
             }
             Op::Fsync(path) | Op::Fdatasync(path) => self.resolve(path).map(drop),
+            Op::SyncRange { path, .. } => self.file(path).map(drop),
             Op::Sync | Op::Maintain { .. } | Op::Checkpoint => Ok(()),
         }
     }
