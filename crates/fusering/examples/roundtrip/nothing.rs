@@ -4,8 +4,8 @@ use fusering::abi::{AttrFlags, FsyncFlags, OpenFlags};
 use fusering::request::{Create, Fsync, GetAttr, Lookup, Open, ReadDir, Write};
 use fusering::{
     Attributes, DeviceNumber, DirectoryEntry, Entry, Errno, Filesystem, Handle, NodeId, Opened,
-    ReplyAttributes, ReplyBatch, ReplyCreate, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite,
-    RequestContext, Time,
+    ReplyAttributes, ReplyBatch, ReplyCreate, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
+    ReplyOpen, ReplyWrite, RequestContext, Time,
 };
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -92,14 +92,12 @@ impl Filesystem for Nothing {
     }
 
     fn readdir(&self, _: &RequestContext<'_>, request: &ReadDir, mut reply: ReplyDirectory) {
-        for index in request.offset..ENTRIES {
-            let (name, node) = (format!("entry-{index}"), NodeId(FIRST_NEW + index));
-            let entry =
-                DirectoryEntry { node, next: index + 1, file_type: libc::DT_REG, name: name.as_ref() };
-            if !reply.add(&entry) {
-                break;
-            }
-        }
+        list(request.offset, |entry| reply.add(entry));
+        reply.ok();
+    }
+
+    fn readdirplus(&self, _: &RequestContext<'_>, request: &ReadDir, mut reply: ReplyDirectoryPlus) {
+        list(request.offset, |entry| reply.add(entry, None));
         reply.ok();
     }
 
@@ -113,6 +111,16 @@ impl Filesystem for Nothing {
             let _ = self.syncs.send(reply);
         } else {
             reply.ok();
+        }
+    }
+}
+
+/// Adds the names from `offset` on, as long as there is room.
+fn list(offset: u64, mut add: impl FnMut(&DirectoryEntry<'_>) -> bool) {
+    for index in offset..ENTRIES {
+        let (name, node) = (format!("entry-{index}"), NodeId(FIRST_NEW + index));
+        if !add(&DirectoryEntry { node, next: index + 1, file_type: libc::DT_REG, name: name.as_ref() }) {
+            return;
         }
     }
 }
