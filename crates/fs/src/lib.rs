@@ -29,7 +29,7 @@ mod xattr;
 pub use attr::{Attr, Entry, SetAttr, SetTime};
 pub use clock::{Clock, Entropy, SystemClock, SystemEntropy};
 pub use context::Context;
-pub use data::{FallocateMode, PageStats, SeekWhat, SyncScope};
+pub use data::{FallocateMode, PageStats, SeekWhat, Started, SyncScope};
 pub use engine::{AccessTimes, Fs, FsOptions, FsStats, VolumeSpace};
 pub use error::{Error, Result};
 pub use facade::{

@@ -6,6 +6,7 @@
 //!
 //! Locks: `lists` is taken with or without one `Inode::state`, and nothing but the store is taken inside it.
 
+use super::hint::Hints;
 use super::pages::FileData;
 use crate::FsOptions;
 use crate::inode::{Inode, InodeState};
@@ -181,6 +182,7 @@ pub(crate) struct Writeback {
     /// Pages of all flights.
     pub(super) under_way: Arc<AtomicU64>,
     pub(super) lists: Mutex<Lists>,
+    pub(super) hints: Hints,
     pub(super) relief: Mutex<Relief>,
     pub(super) relieved: Condvar,
     /// Rounds of writeback that ended.
@@ -212,6 +214,7 @@ impl Writeback {
             dirty_nodes_bound: AtomicU64::new(0),
             under_way: Arc::default(),
             lists: Mutex::default(),
+            hints: Hints::default(),
             relief: Mutex::default(),
             relieved: Condvar::new(),
             progress: Mutex::default(),
@@ -265,8 +268,14 @@ impl Writeback {
 
     /// Wakes the background once so many pages are dirty that it should write.
     pub(super) fn demand_if_many_dirty(&self) {
-        if self.has_many_dirty()
-            && !self.woken.swap(true, Ordering::Relaxed)
+        if self.has_many_dirty() {
+            self.wake_background();
+        }
+    }
+
+    /// Wakes the background, once until it begins.
+    pub(super) fn wake_background(&self) {
+        if !self.woken.swap(true, Ordering::Relaxed)
             && let Some(wake) = self.wake.get()
         {
             wake();

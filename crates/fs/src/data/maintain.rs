@@ -39,12 +39,14 @@ impl Fs {
         while left > 0 {
             // A piece at a time, so that the caller can pause.
             left = if self.gives_way() { 0 } else { left.saturating_sub(pace.rounds()) };
+            let hinted = self.write_hinted(pace)?;
             let due = self.has_aged(now);
             more = (due || self.writeback.has_many_dirty()) && self.write_oldest(false, pace)?;
             aged |= due;
             if !more {
                 more = self.must_destage(now) && self.write_oldest(true, pace)?;
             }
+            more |= hinted;
             if !more {
                 break;
             }

@@ -37,6 +37,7 @@ mod deferred;
 mod evict;
 mod extents;
 mod flight;
+mod hint;
 mod maintain;
 mod pages;
 mod patience;
@@ -56,6 +57,7 @@ mod tests;
 pub use account::PageStats;
 pub(crate) use account::Writeback;
 pub(crate) use deferred::{Begun, PendingSync, Reach};
+pub use hint::Started;
 pub(crate) use pages::FileData;
 
 /// Where a write goes.

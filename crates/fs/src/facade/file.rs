@@ -4,7 +4,7 @@ use super::metadata::{Metadata, from_system_time};
 use super::ticket::SyncTicket;
 use super::volume::Shared;
 use crate::data::Reach;
-use crate::{Error, FallocateMode, HandleId, OpenFlags, SeekWhat, SetAttr, SetTime, SyncScope};
+use crate::{Error, FallocateMode, HandleId, OpenFlags, SeekWhat, SetAttr, SetTime, Started, SyncScope};
 use parking_lot::Mutex;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::{Bound, Range, RangeBounds};
@@ -37,11 +37,38 @@ pub struct File {
     handle: HandleId,
     flags: OpenFlags,
     position: Mutex<u64>,
+    behind: Option<WriteBehind>,
+}
+
+/// What was written since the last writeback hint that the handle gave by itself.
+pub(super) struct WriteBehind {
+    every: u64,
+    written: Mutex<(u64, Range<u64>)>,
+}
+
+impl WriteBehind {
+    pub(super) fn new(every: u64) -> WriteBehind {
+        WriteBehind { every, written: Mutex::new((0, 0..0)) }
+    }
+
+    /// Notes a write; the range to hint at, if that is due.
+    fn note(&self, at: u64, count: u64) -> Option<Range<u64>> {
+        let mut written = self.written.lock();
+        let (bytes, range) = &mut *written;
+        *range = if *bytes == 0 { at..at + count } else { range.start.min(at)..range.end.max(at + count) };
+        *bytes += count;
+        (*bytes >= self.every).then(|| std::mem::replace(&mut *written, (0, 0..0)).1)
+    }
 }
 
 impl File {
-    pub(super) fn new(shared: Arc<Shared>, handle: HandleId, flags: OpenFlags) -> File {
-        File { shared, handle, flags, position: Mutex::new(0) }
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        handle: HandleId,
+        flags: OpenFlags,
+        behind: Option<WriteBehind>,
+    ) -> File {
+        File { shared, handle, flags, position: Mutex::new(0), behind }
     }
 
     /// The engine's handle, for adapters.
@@ -81,6 +108,11 @@ impl File {
         let (at, count, scope) = shared.fs.write_unsynced(&shared.context, self.handle, offset, data)?;
         if let Some(scope) = scope {
             self.sync(scope)?;
+        } else if let Some(behind) = &self.behind
+            && let Some(range) = behind.note(at, count as u64)
+        {
+            // What it could not start is left to later hints, the background, or the sync.
+            shared.fs.write_back_handle(self.handle, range)?;
         }
         Ok((at, count))
     }
@@ -121,6 +153,16 @@ impl File {
     pub fn sync_range_async(&self, range: impl RangeBounds<u64>, scope: SyncScope) -> SyncTicket {
         let reach = Reach::Range(bytes_of(range));
         SyncTicket::start(&self.shared, self.shared.fs.begin_sync(self.handle, scope, reach))
+    }
+
+    /// Starts writing the dirty pages that a range touches, so that a later sync has less to do; tells how much it started
+    /// (C6). It waits for no I/O and makes nothing durable. Others' syncs go before it. If much is on its way already it
+    /// starts less, or nothing.
+    ///
+    /// Without a thread ([`VolumeOptions::background`](crate::VolumeOptions::background) off) the next call of
+    /// [`Fs::maintain`](crate::Fs::maintain) writes.
+    pub fn write_back(&self, range: impl RangeBounds<u64>) -> io::Result<Started> {
+        Ok(self.shared.fs.write_back_handle(self.handle, bytes_of(range))?)
     }
 
     /// The handle, if it belongs to that volume.

@@ -1,6 +1,6 @@
 //! [`OpenOptions`].
 
-use super::file::File;
+use super::file::{File, WriteBehind};
 use super::volume::{Shared, Volume};
 use crate::{Error, HandleId, OpenFlags, Result};
 use std::io;
@@ -27,6 +27,7 @@ pub struct OpenOptions {
     create_new: bool,
     follow: bool,
     mode: u32,
+    write_back_every: u64,
 }
 
 impl Default for OpenOptions {
@@ -44,6 +45,7 @@ impl OpenOptions {
             create_new: false,
             follow: true,
             mode: 0o666,
+            write_back_every: 0,
         }
     }
 
@@ -101,6 +103,13 @@ impl OpenOptions {
         self
     }
 
+    /// After every so many bytes written through this handle, starts writing them ([`File::write_back`]), so that the sync
+    /// at the end of a checkpoint has little left to do. 0, the default, for never.
+    pub fn write_back_every(&mut self, bytes: u64) -> &mut OpenOptions {
+        self.write_back_every = bytes;
+        self
+    }
+
     /// Whether a symbolic link in the last place is followed (the default) or refused.
     pub fn follow_symlink(&mut self, follow: bool) -> &mut OpenOptions {
         self.follow = follow;
@@ -119,7 +128,8 @@ impl OpenOptions {
                 result => break result?,
             }
         };
-        Ok(File::new(shared.clone(), handle, flags))
+        let behind = (self.write_back_every > 0).then(|| WriteBehind::new(self.write_back_every));
+        Ok(File::new(shared.clone(), handle, flags, behind))
     }
 
     fn checked_flags(&self) -> Result<OpenFlags> {
