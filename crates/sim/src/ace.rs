@@ -76,6 +76,7 @@ const OPERATIONS: &[&str] = &[
     "copyrange:A/foo:B/foo:100:4096:6000",
     "whiteout:A/foo:B/foo",
     "syncrange:A/foo:4096:5000",
+    "writeback:A/foo:4096:5000",
 ];
 
 /// What comes after each operation, besides nothing.
@@ -95,7 +96,8 @@ fn target(op: &Op) -> String {
         Op::UnlinkOpen { path, .. } | Op::Unlink(path) | Op::Rmdir(path) | Op::Remove(path) => {
             path.rsplit_once('/').map_or("", |(directory, _)| directory).to_owned()
         }
-        Op::Fsync(path) | Op::Fdatasync(path) | Op::SyncRange { path, .. } => path.clone(),
+        Op::Fsync(path) | Op::Fdatasync(path) => path.clone(),
+        Op::SyncRange { path, .. } | Op::WriteBack { path, .. } => path.clone(),
         Op::Sync | Op::Maintain { .. } | Op::Checkpoint => String::new(),
     }
 }

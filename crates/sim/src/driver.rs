@@ -293,6 +293,12 @@ fn change(fs: &Fs, op: &Op) -> Result<u64, Error> {
             fs.release(handle)?;
             result?;
         }
+        Op::WriteBack { path, offset, len } => {
+            let handle = fs.open_handle(&root, resolve(fs, path)?, OpenFlags::READ_WRITE)?;
+            let result = fs.write_back_handle(handle, *offset..offset + len);
+            fs.release(handle)?;
+            result?;
+        }
         Op::Sync => fs.sync_all()?,
         Op::Checkpoint => fs.checkpoint()?,
         Op::Write { .. } | Op::Rewrite { .. } | Op::Maintain { .. } => {

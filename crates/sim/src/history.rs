@@ -27,6 +27,8 @@ pub enum FileEvent {
     Synced(usize),
     /// A range is on its way to the log: a size that reaches to its end says nothing about the pages in front of it.
     Reaching(u64, u64),
+    /// The same at any time from now on, also of what is written there later: a hint waits in a queue.
+    Hinted(u64, u64),
     /// A range is durable, and a size that covers it, once the sync of this number is acknowledged.
     RangeSynced {
         sync: usize,
@@ -109,7 +111,7 @@ fn apply(content: &mut Vec<u8>, event: &FileEvent) {
             content[from..end].fill(0);
         }
         FileEvent::Grow(_) | FileEvent::Barrier | FileEvent::Synced(_) => {}
-        FileEvent::Reaching(..) | FileEvent::RangeSynced { .. } => {}
+        FileEvent::Reaching(..) | FileEvent::Hinted(..) | FileEvent::RangeSynced { .. } => {}
     }
 }
 
@@ -133,6 +135,8 @@ struct Follow {
     pages: Vec<Vec<Version>>,
     sizes: (u64, u64),
     growth: Vec<Growth>,
+    /// Pages up to here lie in front of a hint's end.
+    hinted: u64,
 }
 
 /// Zeroes what of the range lies in the page.
@@ -153,6 +157,7 @@ impl Follow {
             pages: Vec::new(),
             sizes: (start.len() as u64, start.len() as u64),
             growth: Vec::new(),
+            hinted: 0,
         };
         follow.settle(0);
         follow
@@ -204,7 +209,7 @@ impl Follow {
                 self.add_versions(tag, offset / PAGE, pages_of(end));
                 if end > before {
                     self.sizes.1 = self.sizes.1.max(end);
-                    let first = before.max(*offset) / PAGE;
+                    let first = (before.max(*offset) / PAGE).max(self.hinted);
                     self.growth.push(Growth { from: before, first, end: pages_of(end), tag });
                 }
             }
@@ -212,6 +217,10 @@ impl Follow {
             FileEvent::Grow(end) if *end > before => self.truncate(tag, *end),
             FileEvent::Grow(_) => {}
             FileEvent::Reaching(offset, len) => self.reach(offset + len),
+            FileEvent::Hinted(offset, len) => {
+                self.hinted = self.hinted.max(pages_of(offset + len));
+                self.reach(offset + len);
+            }
             FileEvent::RangeSynced { offset, len, .. } if *len > 0 => {
                 for page in self.range(*offset, *len) {
                     self.pages[page as usize] = vec![Version { tag, bytes: self.page(page) }];

@@ -124,6 +124,12 @@ pub enum Op {
         offset: u64,
         len: u64,
     },
+    /// A writeback hint on a range of a file.
+    WriteBack {
+        path: String,
+        offset: u64,
+        len: u64,
+    },
     Sync,
     /// Time passes, then background work is done.
     Maintain {
@@ -171,6 +177,7 @@ impl Op {
             Op::Fsync(_) => "fsync",
             Op::Fdatasync(_) => "fdatasync",
             Op::SyncRange { .. } => "syncrange",
+            Op::WriteBack { .. } => "writeback",
             Op::Sync => "sync",
             Op::Maintain { .. } => "maintain",
             Op::Checkpoint => "checkpoint",
@@ -183,7 +190,7 @@ impl Op {
     /// back (C8).
     pub fn needs_no_space(&self) -> bool {
         matches!(self, Op::Fsync(_) | Op::Fdatasync(_) | Op::SyncRange { .. } | Op::Sync)
-            || matches!(self, Op::Maintain { .. } | Op::Checkpoint)
+            || matches!(self, Op::WriteBack { .. } | Op::Maintain { .. } | Op::Checkpoint)
             || matches!(self, Op::Unlink(_) | Op::Rmdir(_) | Op::Remove(_) | Op::Truncate { size: 0, .. })
     }
 }
@@ -196,7 +203,9 @@ impl fmt::Display for Op {
                 write!(f, ":{path}")
             }
             Op::Fsync(path) | Op::Fdatasync(path) => write!(f, ":{path}"),
-            Op::Falloc { path, offset, len, .. } | Op::SyncRange { path, offset, len } => {
+            Op::Falloc { path, offset, len, .. }
+            | Op::SyncRange { path, offset, len }
+            | Op::WriteBack { path, offset, len } => {
                 write!(f, ":{path}:{offset}:{len}")
             }
             Op::Write { path, offset, len, fill, .. } => write!(f, ":{path}:{offset}:{len}:{fill}"),
@@ -288,6 +297,7 @@ fn parse(text: &str) -> Option<Op> {
         "fsync" => Op::Fsync(path(0)?),
         "fdatasync" => Op::Fdatasync(path(0)?),
         "syncrange" => Op::SyncRange { path: path(0)?, offset: number(1)?, len: number(2)? },
+        "writeback" => Op::WriteBack { path: path(0)?, offset: number(1)?, len: number(2)? },
         "sync" => Op::Sync,
         "maintain" => Op::Maintain { milliseconds: number(0)? },
         "checkpoint" => Op::Checkpoint,
@@ -347,7 +357,7 @@ mod tests {
                     dwrite:f:1:2:3;mwrite:f:1:2:3;dsyncwrite:f:1:2:3;rewrite:f:1:2;link:a:b;unlink:a;rmdir:d;remove:e;\
                     rename:a:b;exchange:a:b;symlink:t:a;setxattr:a:user.x:4:5;removexattr:a:user.x;truncate:a:77;\
                     chmod:a:420;chown:a:5:6;utimes:a:7;setacl:a:416;copyrange:a:b:1:2:3;tmplink:t:5:6;tmpsynclink:t:5:6;\
-                    unlinkopen:a:5:6;collapse:f:0:4096;insert:f:0:4096;whiteout:a:b;fsync:;fdatasync:a;syncrange:a:1:2;sync;maintain:5;checkpoint";
+                    unlinkopen:a:5:6;collapse:f:0:4096;insert:f:0:4096;whiteout:a:b;fsync:;fdatasync:a;syncrange:a:1:2;writeback:a:1:2;sync;maintain:5;checkpoint";
         let ops = from_text(text).expect("text of every operation");
         assert_eq!(to_text(&ops), text.replace(' ', ""));
         assert!(from_text("writ:f").is_err());

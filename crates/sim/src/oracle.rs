@@ -251,13 +251,16 @@ impl Model {
         self.files.get_mut(&ino).expect("every file has a history").record(metas, event);
     }
 
-    /// An operation is about to begin whose part may survive a crash even if it never ends: a ranged sync, which may grow
-    /// the size on record over what is not logged in front of the range (C5).
+    /// An operation is about to begin whose part may survive a crash even if it never ends: a ranged sync or a hint, which may
+    /// grow the size on record over what is not logged in front of the range (C5, C6).
     pub fn begin(&mut self, op: &Op) {
-        if let Op::SyncRange { path, offset, len: len @ 1.. } = op
-            && let Ok(ino) = self.file(path)
-        {
-            self.record(ino, FileEvent::Reaching(*offset, *len));
+        let (path, event) = match op {
+            Op::SyncRange { path, offset, len: len @ 1.. } => (path, FileEvent::Reaching(*offset, *len)),
+            Op::WriteBack { path, offset, len: len @ 1.. } => (path, FileEvent::Hinted(*offset, *len)),
+            _ => return,
+        };
+        if let Ok(ino) = self.file(path) {
+            self.record(ino, event);
         }
     }
 
@@ -327,7 +330,7 @@ impl Model {
                 self.change_content(op, written)
             }
             Op::Fsync(path) | Op::Fdatasync(path) => self.resolve(path).map(drop),
-            Op::SyncRange { path, .. } => self.file(path).map(drop),
+            Op::SyncRange { path, .. } | Op::WriteBack { path, .. } => self.file(path).map(drop),
             Op::Sync | Op::Maintain { .. } | Op::Checkpoint => Ok(()),
         }
     }
