@@ -106,6 +106,7 @@ fn dots_come_first_and_cookies_can_be_returned_to() {
     assert!(cookie <= i64::MAX as u64, "cookies are positive offsets");
     let mut plus = 0;
     fs.readdir_plus(handle, 2, &mut |entry, attr| {
+        let attr = attr.expect("what is in memory is shown");
         assert_eq!(entry.inode, attr.inode);
         assert_eq!(u32::from(entry.file_type), attr.mode >> 12);
         plus += 1;

@@ -15,6 +15,9 @@ const COOKIE_DOT: u64 = 1;
 const COOKIE_DOT_DOT: u64 = 2;
 const _: () = assert!(COOKIE_DOT_DOT < NAME_HASH_MIN);
 
+/// Nodes that one listing reads for attributes, others' reads at the same time counted with them.
+const NODE_READS_MAX: u64 = 16;
+
 /// `d_type` of a directory.
 const DIRECTORY_TYPE: u8 = (MODE_DIRECTORY >> 12) as u8;
 
@@ -78,20 +81,28 @@ impl Fs {
         Ok(damaged?)
     }
 
-    /// Like [`Fs::readdir`], with the attributes of each entry. What is removed during the call is left out.
+    /// Like [`Fs::readdir`], with the attributes of each entry as long as they cost little: names are kept in the order
+    /// of their hashes and inodes in that of their creation, so in a directory larger than the node cache each would be a
+    /// read of the device. After a few such reads the rest is visited without. What is removed during the call is left out.
     pub fn readdir_plus(
         &self,
         handle: HandleId,
         cookie: u64,
-        visit: &mut dyn FnMut(DirEntry<'_>, Attr) -> ControlFlow<()>,
+        visit: &mut dyn FnMut(DirEntry<'_>, Option<Attr>) -> ControlFlow<()>,
     ) -> Result<()> {
         let mut failed = Ok(());
-        self.readdir(handle, cookie, &mut |entry| match self.getattr(entry.inode) {
-            Ok(attr) => visit(entry, attr),
-            Err(Error::Stale) => ControlFlow::Continue(()),
-            Err(error) => {
-                failed = Err(error);
-                ControlFlow::Break(())
+        let misses_max = self.store.counters().node_cache_misses + NODE_READS_MAX;
+        self.readdir(handle, cookie, &mut |entry| {
+            if self.store.counters().node_cache_misses >= misses_max {
+                return visit(entry, None);
+            }
+            match self.getattr(entry.inode) {
+                Ok(attr) => visit(entry, Some(attr)),
+                Err(Error::Stale) => ControlFlow::Continue(()),
+                Err(error) => {
+                    failed = Err(error);
+                    ControlFlow::Break(())
+                }
             }
         })?;
         failed

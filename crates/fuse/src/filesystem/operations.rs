@@ -340,15 +340,16 @@ impl Operations {
         result.map_err(errno)
     }
 
-    /// The same with attributes.
+    /// The same with the attributes that are at hand.
     pub(super) fn readdir_plus(
         &self,
         node: NodeId,
         from: u64,
-        put: &mut dyn FnMut(&DirEntry<'_>, &Attr) -> bool,
+        put: &mut dyn FnMut(&DirEntry<'_>, Option<&Attr>) -> bool,
     ) -> Result<(), Errno> {
         let directory = self.fs.opendir(object(node)).map_err(errno)?;
-        let result = self.fs.readdir_plus(directory, from, &mut |found, attr| go_on(put(&found, &attr)));
+        let result =
+            self.fs.readdir_plus(directory, from, &mut |found, attr| go_on(put(&found, attr.as_ref())));
         self.fs.release(directory).map_err(errno)?;
         result.map_err(errno)
     }

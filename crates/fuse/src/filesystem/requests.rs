@@ -326,7 +326,7 @@ impl fusering::Filesystem for Filesystem {
     fn readdirplus(&self, context: &RequestContext<'_>, request: &ReadDir, mut reply: ReplyDirectoryPlus) {
         self.count(context, Message::Readdirplus);
         let read = self.operations.readdir_plus(request.node, request.offset, &mut |found, attr| {
-            reply.add(&directory_entry(found), Some(&convert::entry(attr)))
+            reply.add(&directory_entry(found), attr.map(convert::entry).as_ref())
         });
         match read {
             Ok(()) => reply.ok(),
