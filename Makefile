@@ -27,7 +27,7 @@ help:
 	@echo "make test       all tests that run in minutes (what CI runs)"
 	@echo "make test-full  the long rest as well: random power cuts, other programs' workloads (as root; hours)"
 	@echo "make workloads  other programs' workloads on a mount, in minutes (as root)"
-	@echo "make bench      what a sync costs here, beside ext4, xfs and btrfs (as root)"
+	@echo "make bench      what a sync costs here, beside ext4, xfs and btrfs, in ten minutes (as root)"
 	@echo "make crash      the crash laboratory (SEED=1, MINUTES=20; docs/testing.md)"
 	@echo "make cuts       random operations on a mount that is killed at random moments (CUTS=500, SEED=1; docs/testing.md)"
 	@echo "make model      the design's model: every rule on, and off alone (minutes; docs/testing.md)"
@@ -60,7 +60,7 @@ workloads: build
 
 bench: build
 	@scripts/setup.sh bench
-	$(CARGO) run --release --locked -p syncline-bench -- --syncline $(BIN)
+	$(BIN) bench --short
 
 faults:
 	$(CARGO) run --release --locked -p syncline-sim -- faults --seed $(SEED)

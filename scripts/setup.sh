@@ -15,7 +15,10 @@ case $target in
     build) wanted="" ;;
     fuzz) wanted="c++=g++" ;;
     test) wanted="fusermount3=fuse3 losetup=util-linux mkfs.ext4=e2fsprogs sqlite3=sqlite3 python3=python3" ;;
-    bench) wanted="fusermount3=fuse3 losetup=util-linux mkfs.ext4=e2fsprogs mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs" ;;
+    bench)
+        wanted="fusermount3=fuse3 losetup=util-linux mkfs.ext4=e2fsprogs mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs fio=fio
+            fs_mark=fsmark dbench=dbench sqlite3=sqlite3 pg_ctlcluster=postgresql"
+        ;;
     demo) wanted="fusermount3=fuse3 sqlite3=sqlite3" ;;
     test-full)
         wanted="fusermount3=fuse3 losetup=util-linux python3=python3 setfacl=acl setfattr=attr sqlite3=sqlite3 fio=fio dbench=dbench

@@ -36,7 +36,17 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("crates/check", &["syncline-format", "syncline-device"]),
     ("crates/fuse", &["syncline-format", "syncline-device", "syncline"]),
     ("crates/fusering", &[]),
-    ("crates/cli", &["syncline-format", "syncline-device", "syncline", "syncline-check", "syncline-fuse"]),
+    (
+        "crates/cli",
+        &[
+            "syncline-format",
+            "syncline-device",
+            "syncline",
+            "syncline-check",
+            "syncline-fuse",
+            "syncline-bench",
+        ],
+    ),
     ("crates/sim", &["syncline-format", "syncline-device", "syncline-store", "syncline", "syncline-check"]),
     (
         "crates/images",

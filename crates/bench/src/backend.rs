@@ -4,7 +4,7 @@ use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use syncline::Volume;
+use syncline::{SyncScope, SyncTicket, Volume};
 
 /// Somewhere to keep files.
 pub(crate) trait Backend: Sync {
@@ -12,6 +12,7 @@ pub(crate) trait Backend: Sync {
     fn open(&self, name: &str) -> io::Result<Box<dyn BackendFile>>;
     fn make_directory(&self, name: &str) -> io::Result<()>;
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+    fn link(&self, original: &str, link: &str) -> io::Result<()>;
     /// Makes a directory's entries durable.
     fn sync_directory(&self, name: &str) -> io::Result<()>;
     /// Forgets what can be read again.
@@ -23,6 +24,10 @@ pub(crate) trait BackendFile: Send + Sync {
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()>;
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize>;
     fn sync(&self) -> io::Result<()>;
+    /// Begins a sync to be waited for later; `None` where there is no such interface.
+    fn begin_sync(&self) -> Option<SyncTicket> {
+        None
+    }
 }
 
 /// A directory of any mounted file system.
@@ -44,6 +49,10 @@ impl Backend for Directory {
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         fs::rename(self.0.join(from), self.0.join(to))
+    }
+
+    fn link(&self, original: &str, link: &str) -> io::Result<()> {
+        fs::hard_link(self.0.join(original), self.0.join(link))
     }
 
     fn sync_directory(&self, name: &str) -> io::Result<()> {
@@ -92,10 +101,15 @@ impl Backend for Engine {
         self.0.rename(from, to)
     }
 
+    fn link(&self, original: &str, link: &str) -> io::Result<()> {
+        self.0.hard_link(original, link)
+    }
+
     fn sync_directory(&self, _name: &str) -> io::Result<()> {
         self.0.sync_all()
     }
 
+    /// Pages leave the engine when its memory bound asks for it: a file larger than that is cold at its beginning.
     fn drop_caches(&self) -> io::Result<()> {
         Ok(())
     }
@@ -112,5 +126,9 @@ impl BackendFile for syncline::File {
 
     fn sync(&self) -> io::Result<()> {
         self.sync_all()
+    }
+
+    fn begin_sync(&self) -> Option<SyncTicket> {
+        Some(self.sync_async(SyncScope::All))
     }
 }

@@ -1,14 +1,16 @@
 //! The fair device: a loop device with direct I/O over a fully written file, and its own statistics.
+//!
+//! Without root it is the file itself, which has no statistics.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A loop device; detached when dropped.
-pub(crate) struct LoopDevice {
+/// Where the engine and the file systems lie. A loop device is detached when dropped.
+pub(crate) struct Medium {
     pub(crate) path: PathBuf,
-    statistics: PathBuf,
+    statistics: Option<PathBuf>,
 }
 
 /// What a block device has counted since it appeared (`/sys/block/*/stat`).
@@ -20,37 +22,63 @@ pub(crate) struct Statistics {
     pub(crate) flushes: u64,
 }
 
-impl LoopDevice {
-    /// Attaches `backing`, created and fully written first if it is missing or too short.
-    pub(crate) fn attach(backing: &Path, mib: u64) -> io::Result<LoopDevice> {
+/// Whether loop devices, mkfs and mount may be used.
+pub(crate) fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+impl Medium {
+    /// Attaches `backing`, created and fully written first if it is missing or of another size.
+    pub(crate) fn attach(backing: &Path, mib: u64) -> io::Result<Medium> {
         fill(backing, mib)?;
+        if !is_root() {
+            return Ok(Medium { path: backing.to_owned(), statistics: None });
+        }
+        detach_all(backing)?;
         let output =
             Command::new("losetup").args(["--find", "--show", "--direct-io=on"]).arg(backing).output()?;
         if !output.status.success() {
             return Err(io::Error::other(format!(
-                "losetup failed (root is needed): {}",
+                "losetup failed: {}",
                 String::from_utf8_lossy(&output.stderr).trim()
             )));
         }
         let path = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
         let name = path.file_name().ok_or_else(|| io::Error::other("losetup named no device"))?;
         let statistics = Path::new("/sys/block").join(name).join("stat");
-        Ok(LoopDevice { path, statistics })
+        Ok(Medium { path, statistics: Some(statistics) })
     }
 
-    pub(crate) fn statistics(&self) -> io::Result<Statistics> {
-        let text = fs::read_to_string(&self.statistics)?;
-        let fields: Vec<u64> = text.split_whitespace().map(|f| f.parse().unwrap_or(0)).collect();
-        let field = |index: usize| fields.get(index).copied().unwrap_or(0);
-        Ok(Statistics { reads: field(0), writes: field(4), sectors_written: field(6), flushes: field(15) })
+    pub(crate) fn statistics(&self) -> io::Result<Option<Statistics>> {
+        self.statistics.as_deref().map(read_statistics).transpose()
     }
 }
 
-impl Drop for LoopDevice {
+impl Drop for Medium {
     fn drop(&mut self) {
-        // Nothing to be done about a failure here; the next run finds the device busy and says so.
-        drop(Command::new("losetup").arg("--detach").arg(&self.path).status());
+        if self.statistics.is_some() {
+            // Nothing to be done about a failure here; the next run detaches what is left.
+            drop(Command::new("losetup").arg("--detach").arg(&self.path).status());
+        }
     }
+}
+
+/// Detaches what an interrupted run left attached to `backing`.
+fn detach_all(backing: &Path) -> io::Result<()> {
+    let output =
+        Command::new("losetup").args(["--noheadings", "--output=NAME", "-j"]).arg(backing).output()?;
+    for name in String::from_utf8_lossy(&output.stdout).split_whitespace() {
+        Command::new("losetup").args(["--detach", name]).status()?;
+    }
+    Ok(())
+}
+
+/// Of a `stat` file of the block layer.
+pub(crate) fn read_statistics(path: &Path) -> io::Result<Statistics> {
+    let text = fs::read_to_string(path)?;
+    let fields: Vec<u64> = text.split_whitespace().map(|field| field.parse().unwrap_or(0)).collect();
+    let field = |index: usize| fields.get(index).copied().unwrap_or(0);
+    Ok(Statistics { reads: field(0), writes: field(4), sectors_written: field(6), flushes: field(15) })
 }
 
 impl Statistics {
@@ -67,17 +95,20 @@ impl Statistics {
 /// Writes the whole file once: unwritten extents of the host would turn flushes into host journal commits.
 fn fill(path: &Path, mib: u64) -> io::Result<()> {
     let bytes = mib << 20;
-    if fs::metadata(path).is_ok_and(|m| m.len() == bytes) {
+    if fs::metadata(path).is_ok_and(|metadata| metadata.len() == bytes) {
         return Ok(());
     }
     if let Some(directory) = path.parent() {
         fs::create_dir_all(directory)?;
     }
     eprintln!("writing {mib} MiB of {} (once)", path.display());
-    let mut file: File = OpenOptions::new().create(true).truncate(true).write(true).open(path)?;
+    // Under its own name only when it is whole: an interrupted run would leave holes.
+    let partial = path.with_extension("partial");
+    let mut file: File = OpenOptions::new().create(true).truncate(true).write(true).open(&partial)?;
     let chunk = vec![0xA5; 1 << 20];
     for _ in 0..mib {
         file.write_all(&chunk)?;
     }
-    file.sync_all()
+    file.sync_all()?;
+    fs::rename(&partial, path)
 }

@@ -1,196 +1,128 @@
-//! Measurements, medians over rounds, and how they are shown.
+//! The tables on the terminal: medians over the rounds.
 
-use crate::device::Statistics;
-use serde_json::{Value, json};
-use std::time::Duration;
+use crate::record::Record;
+use crate::row::{Row, median};
+use crate::workload::Workload;
 
-/// Latencies of single operations.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Latencies(Vec<Duration>);
+/// Columns: the figure, its title, and how many places behind the point.
+pub(crate) const COLUMNS: &[(&str, &str, usize)] = &[
+    ("p50_us", "p50 us", 1),
+    ("p99_us", "p99 us", 1),
+    ("max_us", "max us", 0),
+    ("ops_per_s", "ops/s", 0),
+    ("mb_per_s", "MB/s", 1),
+    ("floor_us", "floor us", 1),
+    ("x_floor", "x floor", 2),
+    ("of_group_floor", "of floor", 2),
+    ("cpu_us_per_op", "cpu us/op", 1),
+    ("writes_per_op", "writes/op", 3),
+    ("flushes_per_op", "flushes/op", 3),
+    ("kib_per_op", "KiB/op", 1),
+    ("records_per_op", "records/op", 3),
+    ("rename_avg_ms", "rename ms", 3),
+    ("rename_max_ms", "max ms", 1),
+    ("flush_avg_ms", "flush ms", 2),
+    ("flush_max_ms", "max ms", 1),
+];
 
-impl Latencies {
-    pub(crate) fn push(&mut self, latency: Duration) {
-        self.0.push(latency);
+/// The rows of one workload, with the systems in their order.
+pub(crate) struct Group<'a> {
+    pub(crate) workload: &'a Workload,
+    rows: Vec<&'a Row>,
+    pub(crate) systems: Vec<&'a str>,
+}
+
+impl Group<'_> {
+    /// The figure in every round of a system.
+    pub(crate) fn values(&self, system: &str, figure: &str) -> Vec<f64> {
+        let rows = self.rows.iter().filter(|row| row.system == system);
+        rows.filter_map(|row| row.figure(figure)).collect()
     }
 
-    /// The latency that `share` (0 to 1) of the operations did not exceed, in microseconds.
-    pub(crate) fn quantile_us(&self, share: f64) -> f64 {
-        let mut sorted = self.0.clone();
-        sorted.sort_unstable();
-        let index = (sorted.len().saturating_sub(1) as f64 * share) as usize;
-        sorted.get(index).map_or(0.0, |latency| latency.as_secs_f64() * 1e6)
+    pub(crate) fn median(&self, system: &str, figure: &str) -> Option<f64> {
+        median(self.values(system, figure))
+    }
+
+    /// Names of figures that any system has, in the order of the alphabet.
+    pub(crate) fn figures(&self) -> Vec<&str> {
+        let mut names: Vec<&str> =
+            self.rows.iter().flat_map(|row| row.figures.keys()).map(String::as_str).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
+    /// Values over time of a system's first round that has some.
+    pub(crate) fn series(&self, system: &str, name: &str) -> Option<&[f64]> {
+        let mut rows = self.rows.iter().filter(|row| row.system == system);
+        rows.find_map(|row| row.series.get(name)).map(Vec::as_slice)
+    }
+
+    pub(crate) fn skipped(&self, system: &str) -> Option<&str> {
+        let row = self.rows.iter().find(|row| row.system == system)?;
+        row.skipped.as_deref()
     }
 }
 
-/// What one run of a workload gave.
-#[derive(Debug, Clone)]
-pub(crate) struct Measurement {
-    pub(crate) operations: u64,
-    pub(crate) bytes: u64,
-    pub(crate) elapsed: Duration,
-    pub(crate) latencies: Latencies,
-    /// Of the floor, in slices between the operations.
-    pub(crate) floor: Latencies,
-}
-
-impl Measurement {
-    pub(crate) fn operations(
-        operations: u64,
-        elapsed: Duration,
-        latencies: Latencies,
-        floor: Latencies,
-    ) -> Measurement {
-        Measurement { operations, bytes: 0, elapsed, latencies, floor }
-    }
-
-    pub(crate) fn bytes(bytes: u64, elapsed: Duration) -> Measurement {
-        let (latencies, floor) = (Latencies::default(), Latencies::default());
-        Measurement { operations: 0, bytes, elapsed, latencies, floor }
-    }
-}
-
-/// One run of one workload on one system.
-#[derive(Debug, Clone)]
-pub(crate) struct Row {
-    pub(crate) system: String,
-    pub(crate) workload: &'static str,
-    pub(crate) about: &'static str,
-    pub(crate) round: usize,
-    pub(crate) measurement: Measurement,
-    pub(crate) device: Statistics,
-    /// Journal records that the engine wrote: the writes that syncs waited for, where their data lies in the record.
-    /// `None` for the kernel's file systems.
-    pub(crate) records: Option<u64>,
-}
-
-impl Row {
-    fn p50_us(&self) -> f64 {
-        self.measurement.latencies.quantile_us(0.5)
-    }
-
-    fn floor_us(&self) -> f64 {
-        self.measurement.floor.quantile_us(0.5)
-    }
-
-    fn p99_us(&self) -> f64 {
-        self.measurement.latencies.quantile_us(0.99)
-    }
-
-    fn per_operation(&self, count: u64) -> f64 {
-        count as f64 / self.measurement.operations.max(1) as f64
-    }
-
-    /// Device writes per operation. The block layer counts a stand-alone flush as one write more; Syncline issues only
-    /// such flushes, so they are taken off. The kernel's file systems also flush as part of a write, which nothing in
-    /// the statistics tells apart: their figure is left as it is, an upper bound.
-    fn writes_per_operation(&self) -> f64 {
-        let flushes = if self.records.is_some() { self.device.flushes } else { 0 };
-        self.per_operation(self.device.writes - flushes)
-    }
-
-    /// Writes beside the records: destaging, checkpoints, writeback, and data too large for a record.
-    fn beside_records(&self) -> Option<f64> {
-        Some(self.writes_per_operation() - self.per_operation(self.records?))
-    }
-
-    fn megabytes_per_second(&self) -> f64 {
-        self.measurement.bytes as f64 / 1e6 / self.measurement.elapsed.as_secs_f64()
-    }
-
-    pub(crate) fn json(&self) -> Value {
-        json!({
-            "system": self.system,
-            "workload": self.workload,
-            "round": self.round,
-            "operations": self.measurement.operations,
-            "bytes": self.measurement.bytes,
-            "seconds": self.measurement.elapsed.as_secs_f64(),
-            "p50_us": self.p50_us(),
-            "p99_us": self.p99_us(),
-            "floor_p50_us": self.floor_us(),
-            "journal_records": self.records,
-            "device_reads": self.device.reads,
-            "device_writes": self.device.writes,
-            "device_sectors_written": self.device.sectors_written,
-            "device_flushes": self.device.flushes,
-        })
-    }
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(0.0)
-}
-
-/// Prints one table per workload: medians over the rounds.
-pub(crate) fn print(rows: &[Row]) {
-    let mut workloads: Vec<(&str, &str)> = Vec::new();
-    for row in rows {
-        if !workloads.iter().any(|(name, _)| *name == row.workload) {
-            workloads.push((row.workload, row.about));
-        }
-    }
-    for (workload, about) in workloads {
-        println!("\n{workload}: {about}");
-        let here: Vec<&Row> = rows.iter().filter(|row| row.workload == workload).collect();
-        let mut systems: Vec<&str> = Vec::new();
-        for row in &here {
+/// One group for each workload that has rows.
+pub(crate) fn groups<'a>(record: &'a Record, workloads: &'a [Workload]) -> Vec<Group<'a>> {
+    let of = |workload: &'a Workload| {
+        let rows: Vec<&Row> = record.rows.iter().filter(|row| row.workload == workload.name).collect();
+        let mut systems = Vec::new();
+        for row in &rows {
             if !systems.contains(&row.system.as_str()) {
-                systems.push(&row.system);
+                systems.push(row.system.as_str());
             }
         }
-        let sequential = here.iter().all(|row| row.measurement.operations == 0);
-        if sequential {
-            println!("  {:<10} {:>10}", "system", "MB/s");
-        } else {
-            println!(
-                "  {:<10} {:>9} {:>9} {:>9} {:>9} {:>8} {:>10} {:>10} {:>9} {:>11} {:>11}",
-                "system",
-                "p50 us",
-                "p99 us",
-                "ops/s",
-                "floor us",
-                "x floor",
-                "writes/op",
-                "flushes/op",
-                "KiB/op",
-                "records/op",
-                "others/op"
-            );
-        }
-        for system in systems {
-            let runs: Vec<&&Row> = here.iter().filter(|row| row.system == system).collect();
-            let of = |value: &dyn Fn(&Row) -> f64| median(runs.iter().map(|row| value(row)).collect());
-            if sequential {
-                println!("  {:<10} {:>10.0}", system, of(&Row::megabytes_per_second));
-                continue;
-            }
-            println!(
-                "  {:<10} {:>9.1} {:>9.1} {:>9.0} {:>9.1} {:>8.2} {:>10.3} {:>10.3} {:>9.1} {:>11} {:>11}",
-                system,
-                of(&Row::p50_us),
-                of(&Row::p99_us),
-                of(&|row| row.measurement.operations as f64 / row.measurement.elapsed.as_secs_f64()),
-                of(&Row::floor_us),
-                of(&|row| row.p50_us() / row.floor_us()),
-                of(&Row::writes_per_operation),
-                of(&|row| row.per_operation(row.device.flushes)),
-                of(&|row| row.per_operation(row.device.sectors_written) / 2.0),
-                told(runs.iter().map(|row| Some(row.per_operation(row.records?))).collect()),
-                told(runs.iter().map(|row| row.beside_records()).collect()),
-            );
-        }
-    }
-    println!(
-        "\nfloor: one 4 KiB write + one flush, in slices between the operations; records: writes that a sync waits \
-         for; others: background, and data beside the record"
-    );
+        Group { workload, rows, systems }
+    };
+    workloads.iter().map(of).filter(|group| !group.rows.is_empty()).collect()
 }
 
-/// The median, or a dash where it is not known.
-fn told(values: Vec<Option<f64>>) -> String {
-    values
-        .into_iter()
-        .collect::<Option<Vec<_>>>()
-        .map_or("-".to_string(), |values| format!("{:.3}", median(values)))
+/// Prints a table for each workload.
+pub(crate) fn print(record: &Record, workloads: &[Workload]) {
+    for group in groups(record, workloads) {
+        println!("\n{}: {}", group.workload.name, group.workload.about);
+        let told: Vec<_> = COLUMNS
+            .iter()
+            .filter(|(figure, ..)| group.systems.iter().any(|system| group.median(system, figure).is_some()))
+            .collect();
+        let width = group.systems.iter().map(|system| system.len()).max().unwrap_or(0).max(8);
+        if !told.is_empty() {
+            print!("  {:<width$}", "system");
+            told.iter().for_each(|(_, title, _)| print!(" {title:>10}"));
+            println!();
+        }
+        for system in &group.systems {
+            match group.skipped(system) {
+                Some(why) => print!("  {system:<width$} skipped: {why}"),
+                None => {
+                    print!("  {system:<width$}");
+                    for (figure, _, places) in &told {
+                        print!(" {:>10}", shown(group.median(system, figure), *places));
+                    }
+                }
+            }
+            println!();
+        }
+    }
+    println!("\n{LEGEND}");
+}
+
+/// What the columns mean.
+pub(crate) const LEGEND: &str = "Medians of the rounds. floor: one 4 KiB write and one flush (threads: a page for each thread \
+    and one flush), in slices between the operations; cpu: of the whole machine; writes, flushes, KiB: the device's own \
+    count, background writes included; records: journal records, the writes that a sync waits for; fio: latencies of its \
+    fsyncs, other figures per write.";
+
+/// A figure, or a dash where there is none.
+pub(crate) fn shown(value: Option<f64>, places: usize) -> String {
+    value.map_or("-".to_owned(), |value| format!("{value:.places$}"))
+}
+
+/// Prints the names of all workloads.
+pub(crate) fn list(workloads: &[Workload]) {
+    for workload in workloads {
+        println!("{:<22} {}", workload.name, workload.about);
+    }
 }

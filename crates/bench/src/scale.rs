@@ -3,9 +3,9 @@
 //! A journal is filled in a session without background work, so that nothing checkpoints before the ring or the bound on
 //! dirty tree nodes demands it: with the default memory bound creations meet the latter first, so they are also made with so
 //! much memory that the ring becomes full. The volume is then dropped without being closed. Each recovery runs in a process of its own with the default
-//! memory bound (`--recover`), so that its peak memory and processor time are its own.
+//! memory bound (`syncline bench --recover`), so that its peak memory and processor time are its own.
 
-use crate::Arguments;
+use crate::arguments::Arguments;
 use crate::system::fresh_volume;
 use std::io;
 use std::path::Path;
@@ -87,7 +87,8 @@ fn measure_recovery(arguments: &Arguments, filling: Filling) -> io::Result<()> {
             return Err(io::Error::other("the filled volume could not be copied"));
         }
         drop_caches()?;
-        let recovery = Command::new(std::env::current_exe()?).arg("--recover").arg(&copy).status()?;
+        let recovery =
+            Command::new(std::env::current_exe()?).args(["bench", "--recover"]).arg(&copy).status()?;
         if !recovery.success() {
             return Err(io::Error::other("the recovery failed"));
         }

@@ -1,173 +1,225 @@
-//! Systems under test: fresh, mounted, measured, removed; in interleaved rounds.
+//! Systems under test: fresh, mounted, measured, removed.
 
-use crate::Arguments;
+use crate::arguments::Arguments;
 use crate::backend::{Backend, Directory, Engine};
-use crate::device::LoopDevice;
-use crate::floor::Floor;
-use crate::report::{self, Row};
-use crate::workload::{self, Scale, Workload};
+use crate::device::{Medium, Statistics, is_root, read_statistics};
+use crate::error::BenchError;
+use std::fs;
 use std::io;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use syncline::{Fs, MkfsOptions, SystemClock, SystemEntropy, Volume, VolumeOptions};
 use syncline_device::FileDevice;
 
-/// Runs everything the arguments ask for and prints it.
-pub(crate) fn run(arguments: &Arguments) -> io::Result<()> {
-    let workloads = chosen(&arguments.workloads)?;
-    let device = LoopDevice::attach(&arguments.work.join("device.img"), arguments.device_mib)?;
-    let floor = Floor::attach(&arguments.work)?;
-    if let Some(cpu) = arguments.cpu {
-        pin(cpu)?;
-    }
-    let scale = Scale {
-        operations: arguments.operations,
-        sequential_bytes: arguments.sequential_mib << 20,
-        floor: &floor,
-    };
-    let mut rows = Vec::new();
-    for round in 0..arguments.rounds {
-        for system in &arguments.systems {
-            eprintln!("round {}: {system}", round + 1);
-            let mounted = Mounted::fresh(system, &device.path, arguments)?;
-            for workload in &workloads {
-                let (before, records) = (device.statistics()?, mounted.records()?);
-                let measurement = workload.run(mounted.backend(), scale, round as u64)?;
-                let statistics = device.statistics()?.since(before);
-                let records = mounted.records()?.zip(records).map(|(after, before)| after - before);
-                rows.push(Row {
-                    system: system.clone(),
-                    workload: workload.name,
-                    about: workload.about,
-                    round,
-                    measurement,
-                    device: statistics,
-                    records,
-                });
+/// What can be measured.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum System {
+    /// In this process.
+    Engine,
+    Mount,
+    Ext4,
+    Xfs,
+    Btrfs,
+    /// A directory of whatever is mounted there.
+    Directory(PathBuf),
+}
+
+impl System {
+    pub(crate) fn parse(name: &str) -> Result<System, BenchError> {
+        let system = match name {
+            "engine" => System::Engine,
+            "syncline" | "mount" => System::Mount,
+            "ext4" => System::Ext4,
+            "xfs" => System::Xfs,
+            "btrfs" => System::Btrfs,
+            _ => match name.strip_prefix("dir:") {
+                Some(path) => System::Directory(path.into()),
+                None => return Err(BenchError::UnknownSystem(name.to_owned())),
+            },
+        };
+        match &system {
+            System::Directory(path) if !path.is_dir() => Err(BenchError::NoDirectory(path.clone())),
+            System::Mount | System::Ext4 | System::Xfs | System::Btrfs if !is_root() => {
+                Err(BenchError::NeedsRoot(name.to_owned()))
             }
-            mounted.remove()?;
+            _ => Ok(system),
         }
     }
-    report::print(&rows);
-    if let Some(path) = &arguments.json {
-        let rows: Vec<_> = rows.iter().map(Row::json).collect();
-        std::fs::write(path, serde_json::to_string_pretty(&rows)?)?;
+
+    pub(crate) fn name(&self) -> String {
+        match self {
+            System::Engine => "engine".to_owned(),
+            System::Mount => "syncline".to_owned(),
+            System::Ext4 => "ext4".to_owned(),
+            System::Xfs => "xfs".to_owned(),
+            System::Btrfs => "btrfs".to_owned(),
+            System::Directory(path) => format!("dir:{}", path.display()),
+        }
     }
-    Ok(())
-}
 
-fn chosen(names: &[String]) -> io::Result<Vec<&'static Workload>> {
-    if names.is_empty() {
-        return Ok(workload::ALL.iter().collect());
-    }
-    names
-        .iter()
-        .map(|name| {
-            workload::ALL.iter().find(|workload| workload.name == name).ok_or_else(|| {
-                let known: Vec<_> = workload::ALL.iter().map(|workload| workload.name).collect();
-                io::Error::other(format!("there is no workload {name}; take one of {}", known.join(", ")))
-            })
-        })
-        .collect()
-}
-
-fn pin(cpu: usize) -> io::Result<()> {
-    let mut set = rustix::thread::CpuSet::new();
-    set.set(cpu);
-    Ok(rustix::thread::sched_setaffinity(None, &set)?)
-}
-
-/// A system on the device.
-enum Mounted {
-    Engine(Engine),
-    Kernel { directory: Directory, unmount: Vec<String> },
-}
-
-impl Mounted {
-    fn fresh(system: &str, device: &Path, arguments: &Arguments) -> io::Result<Mounted> {
-        let point = arguments.work.join("mount");
-        std::fs::create_dir_all(&point)?;
-        let path = device.display().to_string();
-        let at = point.display().to_string();
-        let syncline = arguments.syncline.display().to_string();
-        let (format, mount, unmount): (Vec<&str>, Vec<&str>, Vec<&str>) = match system {
-            "engine" => return Self::engine(device),
-            "syncline" => (
-                vec![&syncline, "mkfs", "-f", &path],
-                vec![&syncline, "mount", &path, &at],
-                vec![&syncline, "umount", &at],
+    /// The commands that format it, mount it and unmount it.
+    fn commands(&self, syncline: &str, device: &str, at: &str) -> [Vec<String>; 3] {
+        let (format, mount, unmount) = match self {
+            System::Mount => (
+                vec![syncline, "mkfs", "-f", "-q", device],
+                vec![syncline, "mount", "-o", "allow_other", device, at],
+                vec![syncline, "umount", at],
             ),
-            "ext4" => (
-                vec![
-                    "mkfs.ext4",
-                    "-q",
-                    "-F",
-                    "-E",
-                    "nodiscard,lazy_itable_init=0,lazy_journal_init=0",
-                    &path,
-                ],
-                vec!["mount", &path, &at],
-                vec!["umount", &at],
-            ),
-            "xfs" => {
-                (vec!["mkfs.xfs", "-q", "-f", "-K", &path], vec!["mount", &path, &at], vec!["umount", &at])
+            System::Xfs => {
+                (vec!["mkfs.xfs", "-q", "-f", "-K", device], vec!["mount", device, at], vec!["umount", at])
             }
-            "btrfs" => (
-                vec!["mkfs.btrfs", "-q", "-f", "-K", &path],
-                vec!["mount", "-o", "ssd", &path, &at],
-                vec!["umount", &at],
+            System::Btrfs => (
+                vec!["mkfs.btrfs", "-q", "-f", "-K", device],
+                vec!["mount", "-o", "ssd", device, at],
+                vec!["umount", at],
             ),
-            other => {
-                return Err(io::Error::other(format!(
-                    "there is no system {other}; take engine, syncline, ext4, xfs or btrfs"
-                )));
+            System::Ext4 | System::Engine | System::Directory(_) => {
+                let complete = "nodiscard,lazy_itable_init=0,lazy_journal_init=0";
+                (
+                    vec!["mkfs.ext4", "-q", "-F", "-E", complete, device],
+                    vec!["mount", device, at],
+                    vec!["umount", at],
+                )
             }
         };
-        command(&format)?;
-        command(&mount)?;
-        let unmount = unmount.into_iter().map(str::to_string).collect();
-        Ok(Mounted::Kernel { directory: Directory(point), unmount })
+        [format, mount, unmount].map(|words| words.into_iter().map(str::to_owned).collect())
     }
+}
 
-    fn engine(device: &Path) -> io::Result<Mounted> {
-        let volume = fresh_volume(device, &MkfsOptions::default())?;
-        Ok(Mounted::Engine(Engine(volume)))
-    }
+enum State {
+    Engine(Engine),
+    Mounted {
+        directory: Directory,
+        unmount: Vec<String>,
+        syncline: Option<String>,
+    },
+    Inside {
+        directory: Directory,
+        statistics: Option<PathBuf>,
+    },
+    /// Only between taking it down and the end of its life.
+    Removed,
+}
 
-    fn backend(&self) -> &dyn Backend {
-        match self {
-            Mounted::Engine(engine) => engine,
-            Mounted::Kernel { directory, .. } => directory,
-        }
-    }
+/// A fresh system on the medium, or a fresh directory; taken down when dropped.
+pub(crate) struct Mounted<'a> {
+    state: State,
+    medium: &'a Medium,
+}
 
-    /// Journal records written since the volume was opened; `None` if it is not Syncline.
-    fn records(&self) -> io::Result<Option<u64>> {
-        match self {
-            Mounted::Engine(engine) => Ok(Some(engine.0.stats().engine.store.groups)),
-            Mounted::Kernel { directory, unmount } => match unmount.as_slice() {
-                [syncline, _, _] => {
-                    let at = directory.0.display().to_string();
-                    let told = command(&[syncline, "stats", &at, "--json"])?;
-                    let told: serde_json::Value = serde_json::from_slice(&told)?;
-                    let groups = told["store"]["groups"].as_u64();
-                    Ok(Some(groups.ok_or_else(|| io::Error::other("the mount does not tell its records"))?))
-                }
-                _ => Ok(None),
-            },
-        }
-    }
-
-    fn remove(self) -> io::Result<()> {
-        match self {
-            Mounted::Engine(engine) => engine.0.close(),
-            Mounted::Kernel { unmount, .. } => {
-                let words: Vec<&str> = unmount.iter().map(String::as_str).collect();
-                command(&words).map(drop)
+impl<'a> Mounted<'a> {
+    pub(crate) fn fresh(
+        system: &System,
+        medium: &'a Medium,
+        arguments: &Arguments,
+    ) -> io::Result<Mounted<'a>> {
+        let state = match system {
+            System::Engine => State::Engine(Engine(fresh_volume(&medium.path, &MkfsOptions::default())?)),
+            System::Directory(path) => inside(path)?,
+            kernel => {
+                let point = mount_point(arguments)?;
+                let syncline = match &arguments.syncline {
+                    Some(path) => path.display().to_string(),
+                    None => std::env::current_exe()?.display().to_string(),
+                };
+                let at = point.display().to_string();
+                let [format, mount, unmount] =
+                    kernel.commands(&syncline, &medium.path.display().to_string(), &at);
+                command(&format)?;
+                command(&mount)?;
+                let syncline = (*kernel == System::Mount).then_some(syncline);
+                State::Mounted { directory: Directory(point), unmount, syncline }
             }
+        };
+        Ok(Mounted { state, medium })
+    }
+
+    pub(crate) fn backend(&self) -> &dyn Backend {
+        match &self.state {
+            State::Engine(engine) => engine,
+            State::Mounted { directory, .. } | State::Inside { directory, .. } => directory,
+            State::Removed => unreachable!("a system is taken down last"),
         }
     }
+
+    /// Where other programs find it; `None` for the engine in this process.
+    pub(crate) fn directory(&self) -> Option<&Path> {
+        match &self.state {
+            State::Mounted { directory, .. } | State::Inside { directory, .. } => Some(&directory.0),
+            State::Engine(_) | State::Removed => None,
+        }
+    }
+
+    /// Of the device below, where one is known.
+    pub(crate) fn statistics(&self) -> io::Result<Option<Statistics>> {
+        match &self.state {
+            State::Inside { statistics, .. } => statistics.as_deref().map(read_statistics).transpose(),
+            _ => self.medium.statistics(),
+        }
+    }
+
+    /// Journal records written since the volume was opened: the writes that syncs waited for, where their data lies in
+    /// the record. `None` if it is not Syncline.
+    pub(crate) fn records(&self) -> io::Result<Option<u64>> {
+        match &self.state {
+            State::Engine(engine) => Ok(Some(engine.0.stats().engine.store.groups)),
+            State::Mounted { directory, syncline: Some(syncline), .. } => {
+                let at = directory.0.display().to_string();
+                let told = command(&[syncline.clone(), "stats".to_owned(), at, "--json".to_owned()])?;
+                let told: serde_json::Value = serde_json::from_slice(&told)?;
+                let groups = told["store"]["groups"].as_u64();
+                Ok(Some(groups.ok_or_else(|| io::Error::other("the mount does not tell its records"))?))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    pub(crate) fn remove(mut self) -> io::Result<()> {
+        self.take_down()
+    }
+
+    fn take_down(&mut self) -> io::Result<()> {
+        match std::mem::replace(&mut self.state, State::Removed) {
+            State::Engine(engine) => engine.0.close(),
+            State::Mounted { unmount, .. } => command(&unmount).map(drop),
+            State::Inside { directory, .. } => fs::remove_dir_all(&directory.0),
+            State::Removed => Ok(()),
+        }
+    }
+}
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        // Only after another failure, which is told; the next run unmounts what is left.
+        drop(self.take_down());
+    }
+}
+
+/// The directory to mount on, free of what an interrupted run left there.
+fn mount_point(arguments: &Arguments) -> io::Result<PathBuf> {
+    let point = arguments.work.join("mount");
+    // Without a daemon behind it, even looking at the directory fails.
+    let mounts = fs::read_to_string("/proc/self/mounts")?;
+    let at = point.display().to_string();
+    if mounts.lines().any(|line| line.split(' ').nth(1) == Some(&at)) {
+        command(&["umount".to_owned(), at])?;
+    }
+    fs::create_dir_all(&point)?;
+    point.canonicalize()
+}
+
+/// A fresh directory in `path`.
+fn inside(path: &Path) -> io::Result<State> {
+    let path = path.canonicalize()?;
+    let directory = path.join(format!("syncline-bench-{}", std::process::id()));
+    fs::create_dir(&directory)?;
+    let device = fs::metadata(&path)?.dev();
+    let (major, minor) = (libc::major(device), libc::minor(device));
+    let statistics = PathBuf::from(format!("/sys/dev/block/{major}:{minor}/stat"));
+    let statistics = statistics.exists().then_some(statistics);
+    Ok(State::Inside { directory: Directory(directory), statistics })
 }
 
 /// Formats a device or an existing image file, whatever is on it, and opens the volume.
@@ -180,12 +232,12 @@ pub(crate) fn fresh_volume(path: &Path, options: &MkfsOptions) -> io::Result<Vol
 }
 
 /// Runs a command and returns its output; its failure is an error that shows what it printed.
-pub(crate) fn command(words: &[&str]) -> io::Result<Vec<u8>> {
+pub(crate) fn command(words: &[String]) -> io::Result<Vec<u8>> {
     let (program, arguments) = words.split_first().ok_or_else(|| io::Error::other("no command"))?;
     let output = Command::new(program)
         .args(arguments)
         .output()
-        .map_err(|error| io::Error::other(format!("{program}: {error}")))?;
+        .map_err(|error| io::Error::new(error.kind(), format!("{program}: {error}")))?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr).trim().to_string();
         return Err(io::Error::other(format!("{} failed: {said}", words.join(" "))));

@@ -1,31 +1,70 @@
 //! The workloads, each defined once.
 
+use crate::arguments::Arguments;
 use crate::backend::Backend;
 use crate::floor::Floor;
-use crate::report::{Latencies, Measurement};
+use crate::measure::{Latencies, Meter, Outcome};
+use crate::tools;
 use std::io;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Sizes of a run.
-#[derive(Clone, Copy)]
-pub(crate) struct Scale<'a> {
-    pub(crate) operations: u64,
-    pub(crate) sequential_bytes: u64,
+mod many;
+
+/// What a workload works with.
+pub(crate) struct Context<'a> {
+    pub(crate) backend: &'a dyn Backend,
+    /// Where other programs find it; `None` for the engine in this process.
+    pub(crate) directory: Option<&'a Path>,
+    pub(crate) arguments: &'a Arguments,
     /// Measured between the operations.
     pub(crate) floor: &'a Floor,
+    pub(crate) meter: &'a Meter<'a>,
 }
+
+/// Which figure of a workload is plotted.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Headline {
+    /// In microseconds; less is better.
+    P50,
+    OperationsPerSecond,
+    MegabytesPerSecond,
+}
+
+impl Headline {
+    /// The figure's name.
+    pub(crate) fn figure(self) -> &'static str {
+        match self {
+            Headline::P50 => "p50_us",
+            Headline::OperationsPerSecond => "ops_per_s",
+            Headline::MegabytesPerSecond => "mb_per_s",
+        }
+    }
+}
+
+type Run = fn(&Context<'_>, usize) -> io::Result<Outcome>;
 
 /// A named workload.
 pub(crate) struct Workload {
-    pub(crate) name: &'static str,
+    pub(crate) name: String,
     pub(crate) about: &'static str,
-    run: fn(&dyn Backend, Scale<'_>, u64) -> io::Result<Measurement>,
+    pub(crate) headline: Headline,
+    /// Threads, jobs or clients; the workloads of a family differ in it.
+    pub(crate) width: Option<usize>,
+    run: Run,
 }
 
 impl Workload {
-    /// Runs it on fresh names of `round`.
-    pub(crate) fn run(&self, backend: &dyn Backend, scale: Scale<'_>, round: u64) -> io::Result<Measurement> {
-        (self.run)(backend, scale, round)
+    pub(crate) fn run(&self, context: &Context<'_>) -> io::Result<Outcome> {
+        (self.run)(context, self.width.unwrap_or(1))
+    }
+
+    /// The name without the width.
+    pub(crate) fn family(&self) -> &str {
+        match self.width {
+            Some(_) => self.name.rsplit_once('-').map_or(&self.name, |(family, _)| family),
+            None => &self.name,
+        }
     }
 }
 
@@ -33,21 +72,113 @@ const PAGE: usize = 4096;
 const STREAM: usize = 1 << 20;
 /// Dirty data of the neighbour in `small-beside-large`.
 const NEIGHBOUR_BYTES: u64 = 256 << 20;
+/// Clients, threads and jobs of W1.
+const FIO_JOBS: &[usize] = &[1, 2, 4, 8, 16, 32, 64];
 
-pub(crate) const ALL: &[Workload] = &[
-    Workload { name: "overwrite", about: "overwrite 4 KiB + fsync", run: overwrite },
-    Workload { name: "append", about: "append 4 KiB + fsync", run: append },
-    Workload { name: "create", about: "create + 4 KiB + fsync", run: create },
-    Workload { name: "replace", about: "write temp, fsync, rename over, fsync directory", run: replace },
-    Workload {
-        name: "small-beside-large",
-        about: "4 KiB fsync while a neighbour has 256 MiB dirty",
-        run: small_beside_large,
-    },
-    Workload { name: "sequential-write", about: "sequential write, one fsync", run: sequential_write },
-    Workload { name: "sequential-read-cold", about: "sequential read, cold", run: sequential_read_cold },
-    Workload { name: "sequential-read-warm", about: "sequential read, warm", run: sequential_read_warm },
-];
+/// All workloads, in the order in which they are run and shown.
+pub(crate) fn all() -> Vec<Workload> {
+    use Headline::{MegabytesPerSecond, OperationsPerSecond, P50};
+    let one = |name: &str, about, headline, run: Run| {
+        vec![Workload { name: name.to_owned(), about, headline, width: None, run }]
+    };
+    let family = |name: &str, about, headline, widths: &[usize], run: Run| {
+        let named = |&width: &usize| Workload {
+            name: format!("{name}-{width}"),
+            about,
+            headline,
+            width: Some(width),
+            run,
+        };
+        widths.iter().map(named).collect::<Vec<_>>()
+    };
+    [
+        one("overwrite", "overwrite 4 KiB + fsync", P50, overwrite),
+        one("append", "append 4 KiB + fsync", P50, append),
+        one("create", "create + 4 KiB + fsync", P50, create),
+        one("replace", "write temp, fsync, rename over, fsync directory", P50, replace),
+        one("link", "link + fsync", P50, many::link),
+        one(
+            "beside-creates",
+            "4 KiB fsync of A with 2000 uncommitted creates elsewhere",
+            P50,
+            many::beside_creates,
+        ),
+        one("small-beside-large", "4 KiB fsync while a neighbour has 256 MiB dirty", P50, small_beside_large),
+        family(
+            "threads",
+            "appending threads, 4 KiB + fsync, a file each",
+            OperationsPerSecond,
+            &[4, 16, 64],
+            many::threads,
+        ),
+        one("async-pass", "4 KiB files created, then synced all at once", OperationsPerSecond, many::pass),
+        one("sequential-write", "sequential write, one fsync", MegabytesPerSecond, sequential_write),
+        one("sequential-read-cold", "sequential read, cold", MegabytesPerSecond, sequential_read_cold),
+        one("sequential-read-warm", "sequential read, warm", MegabytesPerSecond, sequential_read_warm),
+        family(
+            "fio-sequential",
+            "fio 64 KiB sequential, fsync=1, jobs",
+            MegabytesPerSecond,
+            FIO_JOBS,
+            tools::fio::sequential,
+        ),
+        family(
+            "fio-random",
+            "fio 4 KiB random, fsync=16, jobs",
+            MegabytesPerSecond,
+            FIO_JOBS,
+            tools::fio::random,
+        ),
+        family(
+            "fs-mark-each",
+            "fs_mark, 4 KiB files, fsync each, threads",
+            OperationsPerSecond,
+            &[1, 4],
+            tools::fs_mark::each,
+        ),
+        family(
+            "fs-mark-pass",
+            "fs_mark, 4 KiB files, fsyncs after all writes, threads",
+            OperationsPerSecond,
+            &[1, 4],
+            tools::fs_mark::pass,
+        ),
+        family("dbench", "dbench, clients", MegabytesPerSecond, &[16, 64], tools::dbench::run_load),
+        one(
+            "sqlite-delete",
+            "sqlite3 FULL, one row a transaction, journal DELETE",
+            OperationsPerSecond,
+            tools::sqlite::delete,
+        ),
+        one(
+            "sqlite-truncate",
+            "sqlite3 FULL, one row a transaction, journal TRUNCATE",
+            OperationsPerSecond,
+            tools::sqlite::truncate,
+        ),
+        one(
+            "sqlite-wal",
+            "sqlite3 FULL, one row a transaction, WAL",
+            OperationsPerSecond,
+            tools::sqlite::wal,
+        ),
+        one(
+            "pgbench",
+            "pgbench, 4 clients, checkpoint_flush_after at its default",
+            OperationsPerSecond,
+            tools::pgbench::with_flush,
+        ),
+        one(
+            "pgbench-unflushed",
+            "pgbench, 4 clients, checkpoint_flush_after = 0",
+            OperationsPerSecond,
+            tools::pgbench::without_flush,
+        ),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
 
 fn page(index: u64) -> Vec<u8> {
     let mut page = vec![0x5A; PAGE];
@@ -57,74 +188,77 @@ fn page(index: u64) -> Vec<u8> {
 
 /// Times each call of `operation`, with slices of the floor in between.
 fn timed(
+    context: &Context<'_>,
     operations: u64,
-    floor: &Floor,
     mut operation: impl FnMut(u64) -> io::Result<()>,
-) -> io::Result<Measurement> {
-    let (mut latencies, mut floor_latencies) = (Latencies::default(), Latencies::default());
+) -> io::Result<Outcome> {
+    let (mut latencies, mut floor) = (Latencies::default(), Latencies::default());
+    context.meter.begin()?;
     let start = Instant::now();
     let mut apart = Duration::ZERO;
     for index in 0..operations {
         let begin = Instant::now();
         operation(index)?;
         latencies.push(begin.elapsed());
-        apart += floor.slice(index, &mut floor_latencies)?;
+        apart += context.floor.slice(index, &mut floor)?;
     }
-    Ok(Measurement::operations(operations, start.elapsed() - apart, latencies, floor_latencies))
+    let elapsed = start.elapsed() - apart;
+    context.meter.end()?;
+    Ok(Outcome { operations, elapsed, latencies, floor, ..Outcome::default() })
 }
 
-fn overwrite(backend: &dyn Backend, scale: Scale<'_>, round: u64) -> io::Result<Measurement> {
-    let file = backend.create(&format!("overwrite-{round}"))?;
+fn overwrite(context: &Context<'_>, _width: usize) -> io::Result<Outcome> {
+    let file = context.backend.create("overwrite")?;
     file.write_at(0, &vec![1; 256 * PAGE])?;
     file.sync()?;
-    timed(scale.operations, scale.floor, |index| {
+    timed(context, context.arguments.operations, |index| {
         file.write_at(index * 7919 % 256 * PAGE as u64, &page(index))?;
         file.sync()
     })
 }
 
-fn append(backend: &dyn Backend, scale: Scale<'_>, round: u64) -> io::Result<Measurement> {
-    let file = backend.create(&format!("append-{round}"))?;
+fn append(context: &Context<'_>, _width: usize) -> io::Result<Outcome> {
+    let file = context.backend.create("append")?;
     file.sync()?;
-    timed(scale.operations, scale.floor, |index| {
+    timed(context, context.arguments.operations, |index| {
         file.write_at(index * PAGE as u64, &page(index))?;
         file.sync()
     })
 }
 
-fn create(backend: &dyn Backend, scale: Scale<'_>, round: u64) -> io::Result<Measurement> {
-    backend.make_directory(&format!("create-{round}"))?;
-    backend.sync_directory(&format!("create-{round}"))?;
-    timed(scale.operations, scale.floor, |index| {
-        let file = backend.create(&format!("create-{round}/{index}"))?;
+fn create(context: &Context<'_>, _width: usize) -> io::Result<Outcome> {
+    context.backend.make_directory("create")?;
+    context.backend.sync_directory("create")?;
+    timed(context, context.arguments.operations, |index| {
+        let file = context.backend.create(&format!("create/{index}"))?;
         file.write_at(0, &page(index))?;
         file.sync()
     })
 }
 
-fn replace(backend: &dyn Backend, scale: Scale<'_>, round: u64) -> io::Result<Measurement> {
-    let directory = format!("replace-{round}");
-    backend.make_directory(&directory)?;
-    backend.sync_directory(&directory)?;
+fn replace(context: &Context<'_>, _width: usize) -> io::Result<Outcome> {
+    let directory = "replace";
+    context.backend.make_directory(directory)?;
+    context.backend.sync_directory(directory)?;
     let (temporary, name) = (format!("{directory}/temporary"), format!("{directory}/name"));
-    timed(scale.operations / 2, scale.floor, |index| {
-        let file = backend.create(&temporary)?;
+    timed(context, context.arguments.operations.div_ceil(2), |index| {
+        let file = context.backend.create(&temporary)?;
         file.write_at(0, &page(index))?;
         file.sync()?;
-        backend.rename(&temporary, &name)?;
-        backend.sync_directory(&directory)
+        context.backend.rename(&temporary, &name)?;
+        context.backend.sync_directory(directory)
     })
 }
 
-fn small_beside_large(backend: &dyn Backend, scale: Scale<'_>, round: u64) -> io::Result<Measurement> {
-    let large = backend.create(&format!("large-{round}"))?;
-    let small = backend.create(&format!("small-{round}"))?;
+fn small_beside_large(context: &Context<'_>, _width: usize) -> io::Result<Outcome> {
+    let large = context.backend.create("large")?;
+    let small = context.backend.create("small")?;
     small.sync()?;
     let chunk = vec![7; STREAM];
     for offset in (0..NEIGHBOUR_BYTES).step_by(STREAM) {
         large.write_at(offset, &chunk)?;
     }
-    let measured = timed(scale.operations.min(200), scale.floor, |index| {
+    let measured = timed(context, context.arguments.operations.min(200), |index| {
         small.write_at(index * PAGE as u64, &page(index))?;
         small.sync()
     })?;
@@ -132,24 +266,32 @@ fn small_beside_large(backend: &dyn Backend, scale: Scale<'_>, round: u64) -> io
     Ok(measured)
 }
 
-fn sequential_write(backend: &dyn Backend, scale: Scale<'_>, round: u64) -> io::Result<Measurement> {
-    let file = backend.create(&format!("sequential-{round}"))?;
+/// Writes the file of the sequential workloads and syncs it.
+fn write_all(context: &Context<'_>) -> io::Result<()> {
+    let file = context.backend.create("sequential")?;
     let chunk = vec![9; STREAM];
-    let start = Instant::now();
-    for offset in (0..scale.sequential_bytes).step_by(STREAM) {
+    for offset in (0..context.arguments.sequential_mib << 20).step_by(STREAM) {
         file.write_at(offset, &chunk)?;
     }
-    file.sync()?;
-    Ok(Measurement::bytes(scale.sequential_bytes, start.elapsed()))
+    file.sync()
 }
 
-fn read_all(backend: &dyn Backend, scale: Scale<'_>, round: u64) -> io::Result<Measurement> {
-    let file = backend.open(&format!("sequential-{round}"))?;
+fn sequential_write(context: &Context<'_>, _width: usize) -> io::Result<Outcome> {
+    let start = Instant::now();
+    write_all(context)?;
+    let bytes = context.arguments.sequential_mib << 20;
+    Ok(Outcome { bytes, elapsed: start.elapsed(), ..Outcome::default() })
+}
+
+fn read_all(context: &Context<'_>) -> io::Result<Outcome> {
+    let file = context.backend.open("sequential")?;
+    let bytes = context.arguments.sequential_mib << 20;
     let mut chunk = vec![0; STREAM];
     // Comparing slices costs little beside the copies of a read.
     let written = vec![9; STREAM];
+    context.meter.begin()?;
     let start = Instant::now();
-    for offset in (0..scale.sequential_bytes).step_by(STREAM) {
+    for offset in (0..bytes).step_by(STREAM) {
         let mut done = 0;
         while done < STREAM {
             let read = file.read_at(offset + done as u64, &mut chunk[done..])?;
@@ -162,15 +304,24 @@ fn read_all(backend: &dyn Backend, scale: Scale<'_>, round: u64) -> io::Result<M
             return Err(io::Error::other("the file does not hold what was written"));
         }
     }
-    Ok(Measurement::bytes(scale.sequential_bytes, start.elapsed()))
+    let elapsed = start.elapsed();
+    context.meter.end()?;
+    Ok(Outcome { bytes, elapsed, ..Outcome::default() })
 }
 
-fn sequential_read_cold(backend: &dyn Backend, scale: Scale<'_>, round: u64) -> io::Result<Measurement> {
-    backend.drop_caches()?;
-    read_all(backend, scale, round)
+fn sequential_read_cold(context: &Context<'_>, _width: usize) -> io::Result<Outcome> {
+    write_all(context)?;
+    match context.backend.drop_caches() {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            Ok(Outcome::skipped("the kernel's caches are dropped by root only"))
+        }
+        Err(error) => Err(error),
+        Ok(()) => read_all(context),
+    }
 }
 
-fn sequential_read_warm(backend: &dyn Backend, scale: Scale<'_>, round: u64) -> io::Result<Measurement> {
-    read_all(backend, scale, round)?;
-    read_all(backend, scale, round)
+fn sequential_read_warm(context: &Context<'_>, _width: usize) -> io::Result<Outcome> {
+    write_all(context)?;
+    read_all(context)?;
+    read_all(context)
 }

@@ -34,6 +34,8 @@ pub(crate) enum Action {
     Stats(StatsArguments),
     /// Cut the power under a database and many small files, and see what is left.
     Demo(DemoArguments),
+    /// Measure what a sync costs, beside ext4, xfs and btrfs.
+    Bench(Box<syncline_bench::Arguments>),
 }
 
 #[derive(Debug, Args)]

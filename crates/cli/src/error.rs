@@ -59,6 +59,9 @@ pub(crate) enum Failure {
     NoInode { path: PathBuf, number: u64 },
     #[error("{doing}: {source}")]
     Io { doing: String, source: io::Error },
+    /// The benchmark's errors are sentences already.
+    #[error(transparent)]
+    Bench(#[from] syncline_bench::BenchError),
     #[error("demo: {0}")]
     Demo(String),
 }

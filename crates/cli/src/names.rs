@@ -2,7 +2,7 @@
 
 use crate::arguments::{Action, CheckArguments, MkfsArguments, MountArguments, Syncline};
 use crate::error::{Failure, Tool};
-use crate::{check, demo, inspect, mkfs, mount, stats, umount};
+use crate::{bench, check, demo, inspect, mkfs, mount, stats, umount};
 use clap::{CommandFactory, Parser};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -108,6 +108,7 @@ impl Request {
             Request::Action(Action::Inspect(arguments)) => inspect::run(&arguments),
             Request::Action(Action::Stats(arguments)) => stats::run(&arguments),
             Request::Action(Action::Demo(arguments)) => demo::run(&arguments),
+            Request::Action(Action::Bench(arguments)) => bench::run(&arguments),
             Request::Fsck { check, skip_if_clean } => check::run(&check, skip_if_clean),
             Request::Mount { arguments, sloppy, fake } => {
                 mount::run(&arguments, mount::Manner { sloppy, fake })

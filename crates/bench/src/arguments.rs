@@ -1,0 +1,137 @@
+//! The command line of `syncline bench`.
+
+use clap::Args;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+
+/// Workloads of the short form.
+const SHORT_WORKLOADS: &[&str] = &[
+    "overwrite",
+    "append",
+    "create",
+    "replace",
+    "link",
+    "beside-creates",
+    "threads-4",
+    "threads-16",
+    "threads-64",
+    "fio-sequential-1",
+    "fio-sequential-16",
+    "fio-random-1",
+    "fio-random-16",
+    "fs-mark-each-4",
+    "fs-mark-pass-4",
+    "dbench-16",
+    "sqlite-delete",
+    "sqlite-wal",
+    "pgbench",
+];
+
+/// What is measured, on what, and how much of it.
+#[derive(Debug, Clone, Args)]
+pub struct Arguments {
+    /// The `syncline` command to format and mount with. Default: this program.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) syncline: Option<PathBuf>,
+    /// Directory for the device's backing file (kept for the next run) and mount points.
+    #[arg(long, value_name = "DIRECTORY", default_value = "/var/tmp/syncline-bench")]
+    pub(crate) work: PathBuf,
+    /// Size of the device in MiB.
+    #[arg(long, value_name = "MIB", default_value_t = 8192)]
+    pub(crate) device_mib: u64,
+    /// Systems to measure: engine (in process), syncline (mount), ext4, xfs, btrfs, dir:PATH.
+    #[arg(
+        long,
+        value_name = "NAMES",
+        value_delimiter = ',',
+        default_value = "engine,syncline,ext4,xfs,btrfs"
+    )]
+    pub(crate) systems: Vec<String>,
+    /// Workloads to run, by name or by the beginning of it (fio); all if none is given.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub(crate) workloads: Vec<String>,
+    /// Show the workloads.
+    #[arg(long)]
+    pub(crate) list: bool,
+    /// The ten-minute form: one round, fewer workloads, smaller sizes.
+    #[arg(long)]
+    pub(crate) short: bool,
+    /// Interleaved rounds.
+    #[arg(long, value_name = "NUMBER", default_value_t = 5)]
+    pub(crate) rounds: usize,
+    /// Operations of each small-sync workload, files of fs_mark, rows of sqlite3.
+    #[arg(long, value_name = "NUMBER", default_value_t = 10_000)]
+    pub(crate) operations: u64,
+    /// Bytes of the sequential workloads, in MiB.
+    #[arg(long, value_name = "MIB", default_value_t = 1024)]
+    pub(crate) sequential_mib: u64,
+    /// Bytes that all jobs of one run of fio write together, in MiB.
+    #[arg(long, value_name = "MIB", default_value_t = 1024)]
+    pub(crate) fio_mib: u64,
+    /// Seconds of one run of dbench, and of pgbench.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub(crate) seconds: u64,
+    /// Scale factor of pgbench's tables (16 MiB each).
+    #[arg(long, value_name = "NUMBER", default_value_t = 50)]
+    pub(crate) pgbench_scale: u64,
+    /// Pin the caller and the mount's daemon to this CPU.
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) cpu: Option<usize>,
+    /// Keep the results in this JSON file, each as soon as it is there.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Go on with the results in the file given by --json.
+    #[arg(long)]
+    pub(crate) resume: bool,
+    /// Write one page with plots to this file; with --json and --resume of a finished run, nothing is measured again.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+    /// Measure mounting a clean 1 TiB volume and recovering a full journal instead.
+    #[arg(long)]
+    pub(crate) open: bool,
+    /// Size of the journal that is filled, in MiB.
+    #[arg(long, value_name = "MIB", default_value_t = 1024)]
+    pub(crate) journal_mib: u64,
+    /// Keep the volume with the full journal of creations as `full-journal.img` instead of measuring its recovery.
+    #[arg(long)]
+    pub(crate) fill_only: bool,
+    /// Create so many empty files in one directory of a fresh image without a sync instead.
+    #[arg(long, value_name = "FILES")]
+    pub(crate) creates: Option<u64>,
+    /// Only open the volume at this path and tell what that took.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) recover: Option<PathBuf>,
+}
+
+impl Arguments {
+    /// The short form spelled out.
+    pub(crate) fn settled(&self) -> Arguments {
+        let mut settled = self.clone();
+        if self.short {
+            settled.rounds = self.rounds.min(1);
+            settled.operations = self.operations.min(1000);
+            settled.sequential_mib = self.sequential_mib.min(256);
+            settled.fio_mib = self.fio_mib.min(128);
+            settled.device_mib = self.device_mib.min(4096);
+            settled.seconds = self.seconds.min(8);
+            settled.pgbench_scale = self.pgbench_scale.min(5);
+            if self.workloads.is_empty() {
+                settled.workloads = SHORT_WORKLOADS.iter().map(|&name| name.to_owned()).collect();
+            }
+        }
+        settled
+    }
+
+    /// What decides over the figures; a run is only resumed with the same.
+    pub(crate) fn settings(&self) -> Value {
+        json!({
+            "device_mib": self.device_mib,
+            "operations": self.operations,
+            "sequential_mib": self.sequential_mib,
+            "fio_mib": self.fio_mib,
+            "seconds": self.seconds,
+            "pgbench_scale": self.pgbench_scale,
+            "cpu": self.cpu,
+        })
+    }
+}

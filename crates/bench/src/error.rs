@@ -1,0 +1,30 @@
+//! Why a benchmark could not be run.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Each is one sentence that says what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BenchError {
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("there is no system {0}; take engine, syncline, ext4, xfs, btrfs or dir:PATH")]
+    UnknownSystem(String),
+    #[error("there is no workload {0}; \"syncline bench --list\" shows them")]
+    UnknownWorkload(String),
+    #[error(
+        "{0} needs root for mkfs, mount and a loop device; run as root, or give --systems engine,dir:PATH"
+    )]
+    NeedsRoot(String),
+    #[error("{} is no directory; create it, or give another one", .0.display())]
+    NoDirectory(PathBuf),
+    #[error("{} holds results already; give --resume to go on with them, or another file", .0.display())]
+    ResultsExist(PathBuf),
+    #[error("{} holds no results of this benchmark ({reason}); give another file", .path.display())]
+    BadResults { path: PathBuf, reason: String },
+    #[error("{} was measured with other settings ({setting}); repeat them, or give another file", .path.display())]
+    OtherSettings { path: PathBuf, setting: String },
+    #[error("--resume needs the file to go on with; give --json FILE")]
+    ResumeWithoutFile,
+}

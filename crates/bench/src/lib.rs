@@ -1,0 +1,41 @@
+//! `syncline bench`: what a sync costs, counted by the device itself, beside the floor of the same run.
+//!
+//! Workloads are defined once (`workload`, and `tools` for other programs' benchmarks) and run on the embedded engine, on
+//! a Syncline mount, on any directory and on fresh file systems of the kernel. The device is one loop device over a
+//! fully written file; writes and flushes come from its own statistics. Each (round, workload, system) starts with a fresh
+//! file system, systems innermost, so that what is compared was measured close together. A result is a row of named
+//! figures (`row`), kept in a JSON file as soon as it is there (`record`), and shown as a table (`report`) or a page (`page`).
+
+mod arguments;
+mod backend;
+mod device;
+mod error;
+mod floor;
+mod measure;
+mod page;
+mod plot;
+mod record;
+mod report;
+mod row;
+mod runner;
+mod scale;
+mod system;
+mod tools;
+mod workload;
+
+pub use arguments::Arguments;
+pub use error::BenchError;
+
+/// Runs what the arguments ask for and prints it.
+pub fn run(arguments: &Arguments) -> Result<(), BenchError> {
+    match &arguments.recover {
+        Some(path) => Ok(scale::recover(path)?),
+        None if arguments.open => Ok(scale::run(arguments)?),
+        None if arguments.creates.is_some() => Ok(scale::creates(arguments)?),
+        None if arguments.list => {
+            report::list(&workload::all());
+            Ok(())
+        }
+        None => runner::run(&arguments.settled()),
+    }
+}

@@ -1,0 +1,95 @@
+//! One result: named figures of one workload on one system in one round, as they are kept in JSON.
+
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+
+/// The figure `p50_us` is a latency, `device_writes_per_op` counts; a name says its unit.
+pub(crate) type Figures = BTreeMap<String, f64>;
+
+/// What a workload gave on a system.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Row {
+    pub(crate) system: String,
+    pub(crate) workload: String,
+    pub(crate) round: usize,
+    pub(crate) figures: Figures,
+    /// Figures over time: name, and one value a second.
+    pub(crate) series: BTreeMap<String, Vec<f64>>,
+    /// Why there are no figures.
+    pub(crate) skipped: Option<String>,
+}
+
+impl Row {
+    pub(crate) fn figure(&self, name: &str) -> Option<f64> {
+        self.figures.get(name).copied()
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        let mut row = json!({
+            "system": self.system,
+            "workload": self.workload,
+            "round": self.round,
+            "figures": self.figures,
+        });
+        if let Some(fields) = row.as_object_mut() {
+            if !self.series.is_empty() {
+                fields.insert("series".to_owned(), json!(self.series));
+            }
+            if let Some(why) = &self.skipped {
+                fields.insert("skipped".to_owned(), json!(why));
+            }
+        }
+        row
+    }
+
+    /// `None` if a field is missing or of another type.
+    pub(crate) fn from_json(value: &Value) -> Option<Row> {
+        let text = |name: &str| value[name].as_str().map(str::to_owned);
+        let none = Map::new();
+        let figures = value["figures"].as_object()?.iter();
+        let series = value["series"].as_object().unwrap_or(&none).iter();
+        Some(Row {
+            system: text("system")?,
+            workload: text("workload")?,
+            round: usize::try_from(value["round"].as_u64()?).ok()?,
+            // What is no number in JSON (a quotient by zero) is written as null and left out here.
+            figures: figures.filter_map(|(name, value)| Some((name.clone(), value.as_f64()?))).collect(),
+            series: series
+                .filter_map(|(name, values)| {
+                    let values = values.as_array()?.iter().filter_map(Value::as_f64).collect();
+                    Some((name.clone(), values))
+                })
+                .collect(),
+            skipped: text("skipped"),
+        })
+    }
+}
+
+/// The middle value; `None` of nothing.
+pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn row_survives_json() {
+        let row = Row {
+            system: "dir:/mnt/a,b".to_owned(),
+            workload: "append".to_owned(),
+            round: 3,
+            figures: [("p50_us".to_owned(), 1.25)].into(),
+            series: [("p99_ms".to_owned(), vec![1.0, 2.5])].into(),
+            skipped: Some("no \"fio\"".to_owned()),
+        };
+        assert_eq!(Row::from_json(&row.json()), Some(row));
+    }
+
+    #[test]
+    fn row_without_a_round_is_refused() {
+        assert_eq!(Row::from_json(&json!({"system": "a", "workload": "b", "figures": {}})), None);
+    }
+}

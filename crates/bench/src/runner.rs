@@ -1,0 +1,131 @@
+//! The run: rounds outermost, systems innermost, each result kept as soon as it is there.
+
+use crate::arguments::Arguments;
+use crate::device::Medium;
+use crate::error::BenchError;
+use crate::floor::Floor;
+use crate::measure::Meter;
+use crate::page;
+use crate::record::Record;
+use crate::report;
+use crate::row::Row;
+use crate::system::{Mounted, System};
+use crate::workload::{self, Context, Workload};
+use std::io;
+
+/// Measures what is missing in the record, prints it all and writes the page.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), BenchError> {
+    let workloads = chosen(&arguments.workloads)?;
+    let systems = arguments.systems.iter().map(|name| System::parse(name)).collect::<Result<Vec<_>, _>>()?;
+    let mut record = Record::open(arguments)?;
+    let mut missing = Vec::new();
+    for round in 0..arguments.rounds {
+        for workload in &workloads {
+            for system in &systems {
+                if !record.holds(round, &workload.name, &system.name()) {
+                    missing.push((round, workload, system));
+                }
+            }
+        }
+    }
+    if !missing.is_empty() {
+        std::fs::create_dir_all(&arguments.work)?;
+        if let Some(cpu) = arguments.cpu {
+            pin(cpu)?;
+        }
+        let medium = Medium::attach(&arguments.work.join("device.img"), arguments.device_mib)?;
+        let floor = Floor::attach(&arguments.work)?;
+        let many = missing.len();
+        for (number, (round, workload, system)) in missing.into_iter().enumerate() {
+            let name = system.name();
+            eprintln!("{}/{many}: round {}, {} on {name}", number + 1, round + 1, workload.name);
+            let row = measure(round, workload, system, &medium, &floor, arguments)?;
+            if let Some(why) = &row.skipped {
+                eprintln!("skipped: {} on {name}: {why}", workload.name);
+            }
+            record.add(row)?;
+        }
+    }
+    report::print(&record, &workload::all());
+    if let Some(path) = &arguments.html {
+        std::fs::write(path, page::page(&record, &workload::all()))?;
+    }
+    Ok(())
+}
+
+fn measure(
+    round: usize,
+    workload: &Workload,
+    system: &System,
+    medium: &Medium,
+    floor: &Floor,
+    arguments: &Arguments,
+) -> io::Result<Row> {
+    let mounted = Mounted::fresh(system, medium, arguments)?;
+    let meter = Meter::begin_at(&mounted, floor)?;
+    let context = Context {
+        backend: mounted.backend(),
+        directory: mounted.directory(),
+        arguments,
+        floor,
+        meter: &meter,
+    };
+    let outcome = workload.run(&context)?;
+    let spent = meter.spent()?;
+    mounted.remove()?;
+    let (figures, series, skipped) = match outcome.skipped {
+        Some(_) => (Default::default(), Default::default(), outcome.skipped),
+        None => outcome.into_figures(&spent),
+    };
+    Ok(Row { system: system.name(), workload: workload.name.clone(), round, figures, series, skipped })
+}
+
+/// The workloads that are named, by name or by what their names begin with.
+fn chosen(names: &[String]) -> Result<Vec<Workload>, BenchError> {
+    let mut all = workload::all();
+    if names.is_empty() {
+        return Ok(all);
+    }
+    let meant = |workload: &Workload, name: &str| {
+        workload.name == *name || workload.name.strip_prefix(name).is_some_and(|rest| rest.starts_with('-'))
+    };
+    let exact = |name: &str| all.iter().any(|workload| workload.name == name);
+    let by_name = |workload: &Workload, name: &String| match exact(name) {
+        true => workload.name == *name,
+        false => meant(workload, name),
+    };
+    if let Some(unknown) = names.iter().find(|name| !all.iter().any(|workload| by_name(workload, name))) {
+        return Err(BenchError::UnknownWorkload(unknown.clone()));
+    }
+    let keep: Vec<bool> =
+        all.iter().map(|workload| names.iter().any(|name| by_name(workload, name))).collect();
+    let mut keep = keep.into_iter();
+    all.retain(|_| keep.next().unwrap_or(false));
+    Ok(all)
+}
+
+fn pin(cpu: usize) -> io::Result<()> {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(cpu);
+    Ok(rustix::thread::sched_setaffinity(None, &set)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(given: &[&str]) -> Result<Vec<String>, BenchError> {
+        let given: Vec<String> = given.iter().map(|&name| name.to_owned()).collect();
+        Ok(chosen(&given)?.into_iter().map(|workload| workload.name).collect())
+    }
+
+    #[test]
+    fn whole_name_means_one_workload_and_its_beginning_all_of_a_family() {
+        assert_eq!(names(&["append"]).expect("known"), ["append"]);
+        assert_eq!(names(&["pgbench"]).expect("known"), ["pgbench"]);
+        assert_eq!(names(&["fio"]).expect("known").len(), 14);
+        assert!(
+            matches!(names(&["append", "appendix"]), Err(BenchError::UnknownWorkload(name)) if name == "appendix")
+        );
+    }
+}
