@@ -1,6 +1,5 @@
 //! Other programs' benchmarks, used as the distribution ships them. One that is missing is skipped with a sentence.
 
-use crate::measure::Outcome;
 use crate::workload::Context;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,16 +11,16 @@ pub(crate) mod fs_mark;
 pub(crate) mod pgbench;
 pub(crate) mod sqlite;
 
-/// Why a program's workload is skipped, if it is; else the directory to work in.
-fn place<'a>(context: &Context<'a>, program: &str, package: &str) -> Result<&'a Path, Outcome> {
+/// The directory to work in, or why a program's workload is skipped.
+fn place<'a>(context: &Context<'a>, program: &str, package: &str) -> Result<&'a Path, String> {
     let Some(directory) = context.directory else {
-        return Err(Outcome::skipped("other programs need a directory; the engine in this process has none"));
+        return Err("other programs need a directory; the engine in this process has none".to_owned());
     };
     let path = std::env::var_os("PATH").unwrap_or_default();
     if program.is_empty() || std::env::split_paths(&path).any(|bin| bin.join(program).is_file()) {
         return Ok(directory);
     }
-    Err(Outcome::skipped(format!("{program} is missing; install the package {package}")))
+    Err(format!("{program} is missing; install the package {package}"))
 }
 
 /// Runs a program to its end; its failure shows the end of what it printed.

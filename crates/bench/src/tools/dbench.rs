@@ -13,7 +13,7 @@ const LOAD_FILE: &str = "/usr/share/dbench/client.txt";
 pub(crate) fn run_load(context: &Context<'_>, clients: usize) -> io::Result<Outcome> {
     let directory = match place(context, "dbench", "dbench") {
         Ok(directory) => directory,
-        Err(skipped) => return Ok(skipped),
+        Err(why) => return Ok(Outcome::skipped(why)),
     };
     let output = run(Command::new("dbench")
         .args(["-c", LOAD_FILE, "-t", &context.arguments.seconds.to_string()])

@@ -19,7 +19,7 @@ pub(crate) fn random(context: &Context<'_>, jobs: usize) -> io::Result<Outcome> 
 fn write(context: &Context<'_>, jobs: usize, what: &[&str]) -> io::Result<Outcome> {
     let directory = match place(context, "fio", "fio") {
         Ok(directory) => directory,
-        Err(skipped) => return Ok(skipped),
+        Err(why) => return Ok(Outcome::skipped(why)),
     };
     let kib = ((context.arguments.fio_mib << 10) / jobs as u64).max(64);
     let output = run(Command::new("fio")

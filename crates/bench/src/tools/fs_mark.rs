@@ -18,7 +18,7 @@ pub(crate) fn pass(context: &Context<'_>, threads: usize) -> io::Result<Outcome>
 fn mark(context: &Context<'_>, threads: usize, method: &str) -> io::Result<Outcome> {
     let directory = match place(context, "fs_mark", "fsmark") {
         Ok(directory) => directory,
-        Err(skipped) => return Ok(skipped),
+        Err(why) => return Ok(Outcome::skipped(why)),
     };
     let each = context.arguments.operations.div_ceil(threads as u64);
     let log = context.arguments.work.join("fs_mark.log");

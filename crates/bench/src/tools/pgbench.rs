@@ -80,7 +80,7 @@ impl Drop for Server {
 fn measure(context: &Context<'_>, flush_after: Option<&str>) -> io::Result<Outcome> {
     let directory = match place(context, "", "") {
         Ok(directory) => directory,
-        Err(skipped) => return Ok(skipped),
+        Err(why) => return Ok(Outcome::skipped(why)),
     };
     let Some(programs) = postgresql() else {
         return Ok(Outcome::skipped("there is no PostgreSQL server; install the package postgresql"));

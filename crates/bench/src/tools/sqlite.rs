@@ -22,7 +22,7 @@ pub(crate) fn wal(context: &Context<'_>, _width: usize) -> io::Result<Outcome> {
 fn insert(context: &Context<'_>, mode: &str) -> io::Result<Outcome> {
     let directory = match place(context, "sqlite3", "sqlite3") {
         Ok(directory) => directory,
-        Err(skipped) => return Ok(skipped),
+        Err(why) => return Ok(Outcome::skipped(why)),
     };
     let database = directory.join("bench.db");
     let shell = || {
