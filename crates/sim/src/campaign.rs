@@ -259,7 +259,7 @@ pub fn around(plan: Plan, only: Option<u64>) -> Outcome {
     let count = only.map(|_| 1);
     run("around", plan, count, &|number| {
         let number = first + number;
-        let (kind, turn) = (number % 10, number / 10);
+        let (kind, turn) = (number % 11, number / 11);
         let seed = derive(plan.seed, 7 << 32 | number);
         let again = || {
             let seed = plan.seed;
@@ -281,6 +281,7 @@ pub fn around(plan: Plan, only: Option<u64>) -> Outcome {
             (5, _) => pressure::run(seed),
             (6, _) => shapes::groups(seed),
             (7, _) => shapes::extents(seed),
+            (8, _) => shapes::newer_slots(seed),
             _ => between::run(seed),
         };
         with_replay(tally, again)

@@ -4,6 +4,8 @@
 //!   come between its freeze and its bitmaps (`between.rs`).
 //! - *Two groups*: a checkpoint writes two bitmaps that are not neighbours either, so one of them may survive without
 //!   the journal's record of what it says.
+//! - *Nodes in one group, data in the other*: to free such data is to write both bitmaps, and the first is submitted before the
+//!   journal is forced. It may survive alone; recovery then has nothing to replay, and no reason to write it but R9.
 //! - *Many extents*: truncating or removing a file takes several batches, in several records.
 
 use crate::crash::Effort;
@@ -29,6 +31,15 @@ const FIRST_GROUP_PAGES: u64 = 32_400;
 /// The fillers are filled by so many at a time.
 const PART_PAGES: u64 = 300;
 
+/// The file whose blocks lie in the second group.
+const FAR: &str = "far";
+/// Pages of the file that pushes it there, which is removed then.
+const NEAR_PAGES: u64 = 32_400;
+const FAR_PAGES: u64 = 1500;
+/// Its first pages take what is left of the first group.
+const FAR_FIRST_PAGE: u64 = 700;
+const APART_BLOCKS: u64 = 32_768 + 3000;
+
 const MANY_BLOCKS: u64 = 3000;
 /// Extents of one page each: enough for more batches than a record of the smallest journal holds.
 const EXTENTS: u64 = 1600;
@@ -47,23 +58,23 @@ pub fn in_fragments() -> &'static Start {
     static START: OnceLock<Start> = OnceLock::new();
     START.get_or_init(|| {
         let mut setup = operations("mkdir:d;creat:d/a;creat:b;write:b:0:9000:7;creat:filler;sync");
-        setup.extend(filled(FILLER_PAGES));
+        setup.extend(filled(FILLER, FILLER_PAGES));
         let holes = (0..FILLER_PAGES / HOLE_PAGES).step_by(2);
-        setup.extend(holes.map(|hole| punch(hole * HOLE_PAGES, HOLE_PAGES)));
+        setup.extend(holes.map(|hole| punch(FILLER, hole * HOLE_PAGES, HOLE_PAGES)));
         setup.extend(operations("sync;checkpoint"));
         prepare(FRAGMENTED_BLOCKS, setup)
     })
 }
 
-/// Gives the filler blocks, a part at a time.
-fn filled(pages: u64) -> Vec<Op> {
-    let part = |first: u64| format!("fallockeep:filler:{}:{};sync", first * PAGE, PART_PAGES * PAGE);
+/// Gives a file blocks, a part at a time.
+fn filled(path: &str, pages: u64) -> Vec<Op> {
+    let part = |first: u64| format!("fallockeep:{path}:{}:{};sync", first * PAGE, PART_PAGES * PAGE);
     (0..pages).step_by(PART_PAGES as usize).flat_map(|first| operations(&part(first))).collect()
 }
 
-fn punch(page: u64, pages: u64) -> Op {
+fn punch(path: &str, page: u64, pages: u64) -> Op {
     let (offset, len) = (page * PAGE, pages * PAGE);
-    Op::Falloc { path: FILLER.to_owned(), kind: crate::operation::AllocateKind::Punch, offset, len }
+    Op::Falloc { path: path.to_owned(), kind: crate::operation::AllocateKind::Punch, offset, len }
 }
 
 fn prepare(blocks: u64, setup: Vec<Op>) -> Start {
@@ -74,7 +85,7 @@ fn two_groups() -> &'static Start {
     static START: OnceLock<Start> = OnceLock::new();
     START.get_or_init(|| {
         let mut setup = operations("creat:filler");
-        setup.extend(filled(FIRST_GROUP_PAGES));
+        setup.extend(filled(FILLER, FIRST_GROUP_PAGES));
         setup.extend(operations("mkdir:d;creat:d/a;write:d/a:0:20000:3;creat:b;write:b:0:9000:4;sync"));
         prepare(TWO_GROUPS_BLOCKS, setup)
     })
@@ -85,7 +96,7 @@ pub fn groups(seed: u64) -> Tally {
     let mut random = Random::new(derive(seed, 50));
     let mut ops = Vec::new();
     for _ in 0..1 + random.below(3) {
-        ops.push(punch(random.below(FIRST_GROUP_PAGES), 1 + random.below(300)));
+        ops.push(punch(FILLER, random.below(FIRST_GROUP_PAGES), 1 + random.below(300)));
         ops.extend((0..random.below(4)).map(|_| in_second_group(&mut random)));
         ops.push(if random.one_in(4) { Op::Maintain { milliseconds: 6000 } } else { Op::Checkpoint });
     }
@@ -103,6 +114,32 @@ fn in_second_group(random: &mut Random) -> Op {
         _ => format!("fsync:{}", ["d/a", "b", "d", ""][number as usize]),
     };
     text.parse().expect("an operation")
+}
+
+fn nodes_apart() -> &'static Start {
+    static START: OnceLock<Start> = OnceLock::new();
+    START.get_or_init(|| {
+        let mut setup = operations("creat:filler;creat:far");
+        setup.extend(filled(FILLER, NEAR_PAGES));
+        setup.extend(filled(FAR, FAR_PAGES));
+        setup.extend(operations("remove:filler;creat:b;write:b:0:9000:4;sync;checkpoint"));
+        prepare(APART_BLOCKS, setup)
+    })
+}
+
+/// Frees in the second group, in checkpoints that a crash cuts off between a bitmap and the superblock.
+pub fn newer_slots(seed: u64) -> Tally {
+    let mut random = Random::new(derive(seed, 54));
+    let mut ops = Vec::new();
+    for number in 0..1 + random.below(2) {
+        let page = FAR_FIRST_PAGE + random.below(FAR_PAGES - FAR_FIRST_PAGE - 20);
+        ops.push(punch(FAR, page, 1 + random.below(20)));
+        if random.one_in(2) {
+            ops.extend(operations(&format!("setxattr:b:user.x:{}:{number}", 10 + random.below(3000))));
+        }
+        ops.push(Op::Checkpoint);
+    }
+    guarded(|tally| tally.add(examine(nodes_apart(), &ops, derive(seed, 55), GROUPS_DEPTH)))
 }
 
 fn many_extents() -> &'static Start {

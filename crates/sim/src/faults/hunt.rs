@@ -37,6 +37,7 @@ const BETWEEN_RUNS: u64 = 150;
 const KILLED_RUNS: u64 = 40;
 const PRESSURE_RUNS: u64 = 30;
 const GROUPS_RUNS: u64 = 40;
+const NEWER_SLOTS_RUNS: u64 = 12;
 const EXTENTS_RUNS: u64 = 10;
 
 /// A part: its name, and its workloads until one finds something or there are no more.
@@ -93,6 +94,9 @@ fn parts(seed: u64) -> Vec<Part> {
         }),
         part("groups", move |number| {
             (number < GROUPS_RUNS).then(|| shapes::groups(derive(seed, 9 << 32 | number)))
+        }),
+        part("newer slots", move |number| {
+            (number < NEWER_SLOTS_RUNS).then(|| shapes::newer_slots(derive(seed, 11 << 32 | number)))
         }),
         part("extents", move |number| {
             (number < EXTENTS_RUNS).then(|| shapes::extents(derive(seed, 10 << 32 | number)))
