@@ -42,6 +42,14 @@ fn crash_states_of_long_random_workloads_keep_the_contract() {
 }
 
 #[test]
+fn a_hint_on_a_part_of_a_file_does_not_make_the_rest_any_younger() {
+    let text = "creat:n;write:n:0:100405:9;writeback:n:2646:26840;maintain:2000";
+    let ops = from_text(text).expect("operations");
+    let tally = examine(&ace::start(), &ops, 3, Depth::FULL);
+    assert!(tally.violations.is_empty() && tally.states > 20, "{tally:?}");
+}
+
+#[test]
 fn device_errors_at_every_operation_are_told_and_stay() {
     let outcome = campaign::device_errors(plan(u64::MAX), 1);
     assert_sound(&outcome);

@@ -102,7 +102,7 @@ impl Fs {
     /// Commits a piece of at most 16 MiB of a started sync; what has to be forced once all is committed.
     pub(crate) fn continue_sync(&self, pending: &mut PendingSync) -> Result<Option<Lsn>> {
         self.check_failure()?;
-        let select = Select { pages: pending.rest.clone(), logged: false };
+        let select = Select { pages: pending.rest.clone(), whole: false, logged: false };
         let large = gauge(&pending.inode.state.read().data, &select).pages >= STREAM_PAGES_MIN;
         let rest = if large {
             self.stream_out(Class::Normal, &pending.inode, select, Pace::PIECE)?

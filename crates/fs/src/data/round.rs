@@ -37,17 +37,19 @@ const INODE_COST: Cost = Cost { bytes: PUT_OVERHEAD_BYTES + INODE_BYTES, items: 
 #[derive(Debug, Clone)]
 pub(super) struct Select {
     pub(super) pages: Range<u64>,
+    /// All of the file as it was when this began. If not, what else is dirty stays as old as it is (C9).
+    pub(super) whole: bool,
     /// Takes pages that are only logged as well (destaging).
     pub(super) logged: bool,
 }
 
 impl Select {
     pub(super) fn dirty() -> Select {
-        Select { pages: 0..u64::MAX, logged: false }
+        Select { pages: 0..u64::MAX, whole: true, logged: false }
     }
 
     pub(super) fn logged() -> Select {
-        Select { pages: 0..u64::MAX, logged: true }
+        Select { pages: 0..u64::MAX, whole: true, logged: true }
     }
 
     /// The pages it takes, ascending.
@@ -111,6 +113,8 @@ struct Part {
     blocks_put: u64,
     /// First page that was selected, but left for another round.
     rest: Option<u64>,
+    /// As [`Select::whole`].
+    whole: bool,
     /// Shared by the rounds of a stream.
     _turn: Rc<Turn>,
 }
@@ -255,6 +259,7 @@ impl Fs {
             blocks_cut: 0,
             blocks_put: 0,
             rest,
+            whole: select.whole,
             _turn: turn,
         })
     }
@@ -494,7 +499,7 @@ impl Fs {
         let now = self.clock.now();
         for ((part, state), item) in parts.iter_mut().zip(&mut states).zip(items) {
             part.apply(state, item);
-            if part.rest.is_none() {
+            if part.rest.is_none() && part.whole {
                 // What was written to meanwhile is as young as if it had been clean in between.
                 self.writeback.unlist_dirty(&mut state.data);
             }

@@ -93,7 +93,7 @@ impl Fs {
         }
         let mut cursor = 0;
         loop {
-            let select = Select { pages: cursor..pages, logged: false };
+            let select = Select { pages: cursor..pages, whole: true, logged: false };
             let rest = if dirty >= STREAM_PAGES_MIN {
                 self.stream_out(Class::Normal, inode, select, Pace::FULL)?
             } else {
@@ -202,7 +202,7 @@ impl Fs {
             .into_iter()
             .map(|inode| {
                 let end = pages_of(inode.state.read().item.size);
-                (inode, Select { pages: 0..end, logged })
+                (inode, Select { pages: 0..end, whole: true, logged })
             })
             .collect();
         while !queue.is_empty() {
