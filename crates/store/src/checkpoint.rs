@@ -130,7 +130,7 @@ impl Store {
         }
         let (tail, record) = match shared.journal.get() {
             Some(journal) => {
-                self.force(frozen.lsn)?;
+                self.force_beside_checkpoint(frozen.lsn)?;
                 let (tail, record) = journal.tail_for(frozen.oldest);
                 (tail, Some(record))
             }

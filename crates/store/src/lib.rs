@@ -33,6 +33,8 @@ mod tree;
 pub use batch::{Batch, Class, DataSlot, Estimate, Permit};
 pub use error::{Pressure, StoreError};
 pub use open::{PageImage, Recovery, RecoverySummary};
+#[doc(hidden)]
+pub use options::Ablation;
 pub use options::{FormatOptions, StoreOptions};
 pub use reservation::Reservation;
 pub use store::{Counters, Load, Piggyback, Run, Space, Store, VolumeInfo};

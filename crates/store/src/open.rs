@@ -198,6 +198,7 @@ impl Recovery {
                     lsn: durable.superblock.checkpoint_lsn,
                     generation: durable.superblock.generation,
                     stream_bytes: shared.options.stream_bytes,
+                    ablation: shared.options.ablation,
                 },
             );
             assert!(shared.journal.set(journal).is_ok(), "recovery ends once");

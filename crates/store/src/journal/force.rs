@@ -24,8 +24,10 @@ impl Journal {
     /// begin a group (it may append batches).
     pub(crate) fn force(&self, lsn: Lsn, before_group: &dyn Fn(usize)) -> Result<(), StoreError> {
         let mut state = self.state.lock();
+        // Without group commit nobody is content with somebody else's flush.
+        let mut flush_owed = self.ablation.no_group_commit && state.durable < lsn;
         loop {
-            if state.durable >= lsn {
+            if state.durable >= lsn && !flush_owed {
                 return Ok(());
             }
             if let Some(failed) = &state.failed {
@@ -36,11 +38,30 @@ impl Journal {
                 continue;
             }
             state.driven = true;
-            self.drive_blocking(&mut state, before_group);
+            if state.durable >= lsn {
+                self.flush_again(&mut state);
+                flush_owed = false;
+            } else {
+                if flush_owed {
+                    state.seal_upto = lsn;
+                }
+                self.drive_blocking(&mut state, before_group);
+                flush_owed &= state.durable < lsn;
+            }
             state.driven = false;
             self.progress.notify_all();
             let done = take_done(&mut state);
             MutexGuard::unlocked(&mut state, || finish(done));
+        }
+    }
+
+    /// What a sync does without group commit, even if another one has made its batches durable. The caller has set `driven`.
+    fn flush_again(&self, state: &mut MutexGuard<'_, State>) {
+        match MutexGuard::unlocked(state, || self.device.flush()) {
+            Ok(()) => state.groups += 1,
+            Err(cause) => {
+                state.failed.get_or_insert(latched(cause));
+            }
         }
     }
 
@@ -111,7 +132,12 @@ impl Journal {
         if matches!(state.phase, Phase::Idle) {
             let pending = state.pending_bytes;
             MutexGuard::unlocked(state, || before_group(pending));
-            if let Some(record) = self.begin_but_last(state) {
+            if self.ablation.ordered_records {
+                self.write_in_order(state);
+            }
+            let record = self.begin_but_last(state);
+            state.seal_upto = Lsn(u64::MAX);
+            if let Some(record) = record {
                 let written = MutexGuard::unlocked(state, || self.write_here(record));
                 state.spare = Arc::into_inner(written).filter(|buffer| buffer.blocks() <= SPARE_BLOCKS_MAX);
             }
@@ -189,6 +215,17 @@ impl Journal {
             state.phase = Phase::Writing { upto: last.sequence, lsn: last.last_lsn };
         }
         record
+    }
+
+    /// Writes all pending batches but the last, each when everything before it is written.
+    fn write_in_order(&self, state: &mut MutexGuard<'_, State>) {
+        let earlier = tickets_upto(state, Sequence(u64::MAX));
+        // An error is found where the group waits for the same writes.
+        drop(MutexGuard::unlocked(state, || self.wait_all(&earlier)));
+        while state.pending.len() > 1 && state.failed.is_none() {
+            let Some(record) = self.seal_record(state) else { return };
+            MutexGuard::unlocked(state, || self.write_here(record));
+        }
     }
 
     /// Returns the record's memory.

@@ -21,7 +21,7 @@ pub(crate) use ring::{RecordMeta, Ring};
 
 use crate::batch::DataSlot;
 use crate::sync::{Condvar, Mutex};
-use crate::{Pressure, StoreError};
+use crate::{Ablation, Pressure, StoreError};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use syncline_device::{Buffer, Device, DeviceError, Ticket};
@@ -89,6 +89,10 @@ pub(crate) struct State {
     ring: Ring,
     pending: VecDeque<Pending>,
     pending_bytes: usize,
+    /// Constant: a record may end anywhere between two batches, and each of them has to count as a record of its own.
+    apart: bool,
+    /// Batches behind this are not sealed; always the largest, but for a force without group commit.
+    seal_upto: Lsn,
     /// Ring blocks promised to permits.
     permit_blocks: u64,
     /// Live images, each with one block reserved for the batch that destages it.
@@ -113,6 +117,9 @@ pub(crate) struct State {
 impl State {
     /// Ring blocks that the pending batches take, but for [`SEAL_SLACK_BLOCKS`].
     fn pending_blocks(&self) -> u64 {
+        if self.apart {
+            return self.pending.iter().map(|pending| record_blocks(pending.bytes.len())).sum();
+        }
         self.pending_bytes.div_ceil(BLOCK_BYTES) as u64
     }
 }
@@ -125,6 +132,7 @@ pub(crate) struct Journal {
     ring_blocks: u64,
     epoch: u64,
     stream_bytes: usize,
+    ablation: Ablation,
     state: Mutex<State>,
     /// Signalled when a group ends or the journal fails.
     progress: Condvar,
@@ -140,6 +148,7 @@ pub(crate) struct JournalStart {
     pub(crate) lsn: Lsn,
     pub(crate) generation: Generation,
     pub(crate) stream_bytes: usize,
+    pub(crate) ablation: Ablation,
 }
 
 /// The tail of an epoch without records.
@@ -166,10 +175,13 @@ impl Journal {
             stream_bytes: start
                 .stream_bytes
                 .min(record_blocks_max(start.ring_blocks) as usize * BLOCK_BYTES / 2),
+            ablation: start.ablation,
             state: Mutex::new(State {
                 ring: Ring::new(start.ring_blocks, tail),
                 pending: VecDeque::new(),
                 pending_bytes: 0,
+                apart: start.ablation.ordered_records || start.ablation.no_group_commit,
+                seal_upto: Lsn(u64::MAX),
                 permit_blocks: 0,
                 images: 0,
                 next_lsn: start.lsn.next(),
@@ -320,14 +332,15 @@ impl Journal {
 
     /// Makes a record of the oldest pending batches; it is in flight from then on, but nobody writes it yet.
     fn seal_record(&self, state: &mut State) -> Option<Sealed> {
-        if state.pending.is_empty() {
+        if state.pending.is_empty() || state.next_lsn > state.seal_upto {
             return None;
         }
         let bytes_max = self.batch_bytes_max().min(GROUP_BYTES_TARGET);
         let mut count = 0;
         let mut payload = 0;
         for pending in &state.pending {
-            if count > 0 && payload + pending.bytes.len() > bytes_max {
+            let alone = self.ablation.ordered_records || state.next_lsn.0 + count as u64 > state.seal_upto.0;
+            if count > 0 && (alone || payload + pending.bytes.len() > bytes_max) {
                 break;
             }
             payload += pending.bytes.len();

@@ -1,0 +1,232 @@
+//! What the store does without each of its mechanisms, by counts of writes and flushes: the switches exist for a benchmark,
+//! and one without effect would make a mechanism look worthless.
+
+mod support;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use support::CrashDevice;
+use syncline_device::{Buffer, Device, DeviceCounters, DeviceError, Ticket};
+use syncline_format::layout::Layout;
+use syncline_format::{BlockNo, Key, Lsn, ObjectNo};
+use syncline_store::{
+    Ablation, Batch, Class, Estimate, FormatOptions, Piggyback, Store, StoreError, StoreOptions,
+};
+
+const BLOCKS: u64 = 4096;
+const JOURNAL_BLOCKS: u64 = 256;
+
+fn open(device: Arc<dyn Device>, ablation: Ablation) -> Arc<Store> {
+    let options = FormatOptions {
+        uuid: [3; 16],
+        label: String::new(),
+        journal_blocks: Some(JOURNAL_BLOCKS),
+        blocks: None,
+        hash_seed: 1,
+        epoch: 1,
+        created_seconds: 0,
+        created_nanoseconds: 0,
+        items: Vec::new(),
+    };
+    Store::format(&*device, &options, &mut |_, _| {}).expect("format");
+    let options = StoreOptions { ablation, ..StoreOptions::new(7) };
+    Store::open(device, options).expect("open").finish().expect("finish")
+}
+
+fn put(store: &Store, object: u64) -> Lsn {
+    let permit = store.admit(Class::Normal, Estimate { bytes: 100, items: 1, images: 0 }).expect("admitted");
+    let mut batch = Batch::new();
+    batch.put(Key::inode(ObjectNo(object)), b"value");
+    store.commit(permit, batch).expect("committed")
+}
+
+/// Writes and flushes of `work`.
+fn counted(device: &dyn Device, work: impl FnOnce()) -> (u64, u64) {
+    let before = device.counters();
+    work();
+    let after = device.counters();
+    (after.writes - before.writes, after.flushes - before.flushes)
+}
+
+#[test]
+fn without_group_commit_every_sync_writes_and_flushes_its_own() {
+    for (ablation, expected) in
+        [(Ablation::default(), (1, 1)), (Ablation { no_group_commit: true, ..Ablation::default() }, (3, 3))]
+    {
+        let device = CrashDevice::new(BLOCKS);
+        let store = open(device.clone(), ablation);
+        let spent = counted(&*device, || {
+            // Three who sync together: the first to be served is the last or the first of them.
+            let lsns: Vec<Lsn> = (0..3).map(|object| put(&store, object)).collect();
+            match ablation.no_group_commit {
+                true => lsns.iter().for_each(|&lsn| store.force(lsn).expect("forced")),
+                false => lsns.iter().rev().for_each(|&lsn| store.force(lsn).expect("forced")),
+            }
+        });
+        assert_eq!(spent, expected, "{ablation:?}");
+    }
+}
+
+#[test]
+fn without_group_commit_many_threads_flush_as_often_as_they_sync() {
+    let device = CrashDevice::new(BLOCKS);
+    let store = open(device.clone(), Ablation { no_group_commit: true, ..Ablation::default() });
+    let (writes, flushes) = counted(&*device, || {
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let store = &store;
+                scope.spawn(move || {
+                    for index in 0..10 {
+                        store.force(put(store, thread * 10 + index)).expect("forced");
+                    }
+                });
+            }
+        });
+    });
+    // One that found its LSN durable when it came has nothing left to flush.
+    assert!(flushes >= writes && flushes <= 40, "{writes} writes, {flushes} flushes");
+}
+
+#[test]
+fn ordered_records_hold_one_batch_each() {
+    for (ordered_records, expected) in [(false, (1, 1)), (true, (10, 1))] {
+        let device = CrashDevice::new(BLOCKS);
+        let store = open(device.clone(), Ablation { ordered_records, ..Ablation::default() });
+        let spent = counted(&*device, || {
+            for object in 0..10 {
+                put(&store, object);
+            }
+            store.force(store.last_lsn()).expect("forced");
+        });
+        assert_eq!(spent, expected);
+    }
+}
+
+#[test]
+fn a_ring_of_single_batches_is_never_overfilled() {
+    let device = CrashDevice::new(BLOCKS);
+    let store = open(device.clone(), Ablation { ordered_records: true, ..Ablation::default() });
+    let estimate = Estimate { bytes: 100, items: 1, images: 0 };
+    let mut refused = 0;
+    for object in 0..2000 {
+        match store.admit(Class::Normal, estimate) {
+            Ok(permit) => drop(permit),
+            Err(StoreError::Pressure(_)) => {
+                refused += 1;
+                store.checkpoint().expect("checkpoint");
+            }
+            Err(other) => panic!("{other}"),
+        }
+        put(&store, object % 50);
+    }
+    assert!(refused >= 2000 / JOURNAL_BLOCKS, "{refused}");
+    store.force(store.last_lsn()).expect("forced");
+}
+
+#[test]
+fn data_is_not_in_flight_beside_its_record_when_it_is_waited_for() {
+    for (waiting_for_data, granted) in [(false, true), (true, false)] {
+        let store = open(CrashDevice::new(BLOCKS), Ablation { waiting_for_data, ..Ablation::default() });
+        assert_eq!(store.data_slot(4096).is_some(), granted);
+    }
+}
+
+struct Filler(AtomicU64);
+
+impl Piggyback for Filler {
+    fn fill(&self, _room: usize) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn without_piggyback_nobody_is_asked_to_fill_a_record() {
+    for (no_piggyback, asked) in [(false, 1), (true, 0)] {
+        let store = open(CrashDevice::new(BLOCKS), Ablation { no_piggyback, ..Ablation::default() });
+        let filler = Arc::new(Filler(AtomicU64::new(0)));
+        let hook = Arc::downgrade(&filler);
+        store.set_piggyback(hook);
+        store.force(put(&store, 1)).expect("forced");
+        assert_eq!(filler.0.load(Ordering::Relaxed), asked);
+    }
+}
+
+/// Runs something in the middle of a checkpoint: at its first write outside of the journal.
+struct Interrupted {
+    inner: Arc<CrashDevice>,
+    layout: Layout,
+    work: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl Device for Interrupted {
+    fn blocks(&self) -> u64 {
+        self.inner.blocks()
+    }
+
+    fn read(&self, at: BlockNo, into: &mut [u8]) -> Result<(), DeviceError> {
+        self.inner.read(at, into)
+    }
+
+    fn submit_write(&self, at: BlockNo, data: Vec<Arc<Buffer>>) -> Ticket {
+        if self.layout.locate(at).is_some() {
+            let work = self.work.lock().expect("not poisoned").take();
+            if let Some(work) = work {
+                work();
+            }
+        }
+        self.inner.submit_write(at, data)
+    }
+
+    fn submit_flush(&self) -> Ticket {
+        self.inner.submit_flush()
+    }
+
+    fn wait(&self, ticket: &Ticket) -> Result<(), DeviceError> {
+        self.inner.wait(ticket)
+    }
+
+    fn poll(&self) {}
+
+    fn discard(&self, at: BlockNo, blocks: u64) -> Result<(), DeviceError> {
+        self.inner.discard(at, blocks)
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.inner.counters()
+    }
+}
+
+#[test]
+fn a_force_waits_for_the_checkpoint_only_where_logging_is_blocked() {
+    for blocked_logging in [false, true] {
+        let device = Arc::new(Interrupted {
+            inner: CrashDevice::new(BLOCKS),
+            layout: Layout::new(BLOCKS, Some(JOURNAL_BLOCKS)).expect("valid"),
+            work: Mutex::new(None),
+        });
+        let store = open(device.clone(), Ablation { blocked_logging, ..Ablation::default() });
+        put(&store, 1);
+        let checkpoints_seen = Arc::new(AtomicU64::new(u64::MAX));
+        let forcing: Arc<OnceLock<std::thread::JoinHandle<()>>> = Arc::default();
+        let (of_work, seen, thread) = (store.clone(), checkpoints_seen.clone(), forcing.clone());
+        *device.work.lock().expect("not poisoned") = Some(Box::new(move || {
+            let lsn = put(&of_work, 2);
+            let handle = std::thread::spawn(move || {
+                of_work.force(lsn).expect("forced");
+                seen.store(of_work.counters().checkpoints, Ordering::SeqCst);
+            });
+            if blocked_logging {
+                thread.set(handle).expect("once");
+            } else {
+                handle.join().expect("the force ends in the middle of the checkpoint");
+            }
+        }));
+        let before = store.counters().checkpoints;
+        store.checkpoint().expect("checkpoint");
+        if let Some(handle) = Arc::into_inner(forcing).and_then(OnceLock::into_inner) {
+            handle.join().expect("no panic");
+        }
+        let expected = before + u64::from(blocked_logging);
+        assert_eq!(checkpoints_seen.load(Ordering::SeqCst), expected, "{blocked_logging}");
+    }
+}
