@@ -12,7 +12,7 @@ use std::time::Duration;
 use syncline_device::DeviceCounters;
 use syncline_format::ObjectNo;
 use syncline_format::item::NAME_BYTES_MAX;
-use syncline_store::{Counters, Load, Store, StoreError, VolumeInfo};
+use syncline_store::{Ablation, Counters, Load, Store, StoreError, VolumeInfo};
 
 /// How a volume behaves once it is open.
 #[derive(Debug, Clone)]
@@ -25,6 +25,9 @@ pub struct FsOptions {
     pub memory_bytes_max: usize,
     /// Update access times: always, relative to modification (the default), or never.
     pub access_times: AccessTimes,
+    /// Mechanisms to do without, for a benchmark.
+    #[doc(hidden)]
+    pub ablation: Ablation,
 }
 
 /// When reading updates a file's access time.
@@ -46,6 +49,7 @@ impl Default for FsOptions {
             commit_interval: Duration::from_secs(1),
             memory_bytes_max: 256 << 20,
             access_times: AccessTimes::default(),
+            ablation: Ablation::default(),
         }
     }
 }

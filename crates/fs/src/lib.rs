@@ -43,5 +43,7 @@ pub use session::MkfsOptions;
 pub use syncline_device::DeviceCounters;
 pub use syncline_format::ObjectNo;
 pub use syncline_format::item::Timestamp;
+#[doc(hidden)]
+pub use syncline_store::Ablation;
 pub use syncline_store::{Counters, Load, RecoverySummary, VolumeInfo};
 pub use xattr::SetXattr;

@@ -215,7 +215,7 @@ impl Fs {
             }
             (few(&state), state.data.turn())
         };
-        if dirty > IMAGE_PAGES_MAX {
+        if dirty > self.image_pages_max() {
             return Ok(false);
         }
         let permit = match self.store.admit(Class::Normal, image_estimate(dirty)) {

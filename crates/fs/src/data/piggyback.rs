@@ -5,7 +5,7 @@
 //! and not synced since is not taken along again.
 
 use super::pages::PAGE_BYTES;
-use super::sync::{IMAGE_PAGES_MAX, image_estimate};
+use super::sync::image_estimate;
 use crate::Fs;
 use crate::inode::Inode;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ impl Fs {
         let Some(_turn) = turn.try_lock_arc() else { return Taken::Later };
         let Some(mut state) = inode.state.try_write() else { return Taken::Later };
         let dirty = state.data.dirty_pages();
-        let small = state.item.size <= IMAGE_PAGES_MAX * PAGE_BYTES;
+        let small = state.item.size <= self.image_pages_max() * PAGE_BYTES;
         if state.gone || dirty == 0 || !small || state.data.piggybacked {
             state.data.in_recent = false;
             return Taken::Skipped;

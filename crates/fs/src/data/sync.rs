@@ -29,8 +29,16 @@ impl Fs {
     /// (C1, R19). Without anything new since the last force there is no I/O (C8a).
     pub(crate) fn file_sync(&self, inode: &Arc<Inode>, scope: SyncScope) -> Result<()> {
         let lsn = self.sync_point(inode, scope)?;
+        if self.options.ablation.checkpoint_per_sync {
+            self.checkpoint()?;
+        }
         self.store.force(lsn)?;
         Ok(())
+    }
+
+    /// A sync with at most this many dirty pages logs them as images.
+    pub(super) fn image_pages_max(&self) -> u64 {
+        if self.options.ablation.no_images { 0 } else { IMAGE_PAGES_MAX }
     }
 
     /// Like [`Fs::file_sync`], but does not wait for the flush: `done` is called when it is over, on the thread that
@@ -72,7 +80,7 @@ impl Fs {
         Ok(self.store.last_lsn())
     }
 
-    pub(super) fn check_failure(&self) -> Result<()> {
+    pub(crate) fn check_failure(&self) -> Result<()> {
         match self.store.failure() {
             Some(failure) => Err(failure.into()),
             None => Ok(()),
@@ -88,7 +96,7 @@ impl Fs {
             state.data.piggybacked = false;
             (state.data.dirty_pages(), pages_of(state.item.size))
         };
-        if dirty <= IMAGE_PAGES_MAX && self.log_images(inode, dirty)? {
+        if dirty <= self.image_pages_max() && self.log_images(inode, dirty)? {
             return Ok(());
         }
         let mut cursor = 0;

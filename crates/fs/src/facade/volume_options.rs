@@ -1,7 +1,7 @@
 //! [`VolumeOptions`].
 
 use super::volume::Volume;
-use crate::{AccessTimes, Clock, Context, Entropy, FsOptions, SystemClock, SystemEntropy};
+use crate::{Ablation, AccessTimes, Clock, Context, Entropy, FsOptions, SystemClock, SystemEntropy};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -67,6 +67,13 @@ impl VolumeOptions {
     /// When reading updates access times.
     pub fn access_times(mut self, access_times: AccessTimes) -> VolumeOptions {
         self.fs.access_times = access_times;
+        self
+    }
+
+    /// Mechanisms to do without, for a benchmark.
+    #[doc(hidden)]
+    pub fn ablation(mut self, ablation: Ablation) -> VolumeOptions {
+        self.fs.ablation = ablation;
         self
     }
 

@@ -331,6 +331,15 @@ impl Fs {
         item.modified = now;
         item.changed = now;
         drop(change.commit(self, permit)?);
+        self.name_moved()?;
         Ok(self.entry(&inode))
+    }
+
+    /// Called behind each rename and link. That it does nothing is the mechanism: a later sync makes the name durable (C2).
+    pub(super) fn name_moved(&self) -> Result<()> {
+        if self.options.ablation.forced_names {
+            self.store.force(self.store.last_lsn())?;
+        }
+        Ok(())
     }
 }

@@ -94,6 +94,7 @@ impl Fs {
             }
             if let Attempt::Done = self.rename_parties(ctx, old, new, &parties, flags)? {
                 drop(renames);
+                self.name_moved()?;
                 let Parties { target, .. } = parties;
                 return match target {
                     Some(target) if !flags.exchange => self.reap_if_unused(&target),

@@ -1,5 +1,6 @@
 //! Tests of file content on a device in memory; crashes are a [`Volatile`] device whose unflushed writes are gone.
 
+mod ablation;
 mod crash;
 mod failure;
 mod model;
