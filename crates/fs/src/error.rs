@@ -72,6 +72,21 @@ pub enum Error {
     /// ENOSPC.
     #[error("no space left on the volume")]
     NoSpace,
+    /// EAGAIN: somebody else has changed what a transaction depends on. Nothing of it was applied; begun anew, it may succeed.
+    #[error(
+        "the transaction conflicts with a change made by others meanwhile; nothing of it was applied: begin it again"
+    )]
+    Conflict,
+    /// E2BIG: EFBIG would blame a file, and it is the list of changes that is too long.
+    #[error(
+        "the transaction is too large for one journal record ({bytes} of at most {bytes_max} bytes); split it, or make the volume with a larger journal"
+    )]
+    TransactionTooLarge {
+        /// What its changes take in the journal, at least.
+        bytes: usize,
+        /// What one record holds.
+        bytes_max: usize,
+    },
     /// EROFS.
     #[error("the volume is read-only")]
     ReadOnly,
@@ -127,8 +142,9 @@ impl Error {
             Error::NotPermitted => 1,
             Error::NotFound => 2,
             Error::NoSuchDevice => 6,
-            Error::TooBig => 7,
+            Error::TooBig | Error::TransactionTooLarge { .. } => 7,
             Error::BadHandle => 9,
+            Error::Conflict => 11,
             Error::AccessDenied => 13,
             Error::Busy => 16,
             Error::Exists => 17,
@@ -163,6 +179,8 @@ impl From<Error> for std::io::Error {
     fn from(error: Error) -> std::io::Error {
         match error {
             Error::Checksum { .. }
+            | Error::Conflict
+            | Error::TransactionTooLarge { .. }
             | Error::Inconsistent { .. }
             | Error::Format(_)
             | Error::Store(_)

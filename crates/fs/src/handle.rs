@@ -207,7 +207,7 @@ impl Fs {
         Ok(Held { fs: self, inode: Some(inode.clone()) })
     }
 
-    fn let_go(&self, inode: &Arc<Inode>) -> Result<()> {
+    pub(crate) fn let_go(&self, inode: &Arc<Inode>) -> Result<()> {
         if inode.handles.fetch_sub(1, Ordering::SeqCst) == 1 && inode.state.read().item.nlink == 0 {
             return self.reap_if_unused(inode);
         }

@@ -24,6 +24,7 @@ mod histogram;
 mod inode;
 mod namespace;
 mod session;
+mod transaction;
 mod xattr;
 
 pub use attr::{Attr, Entry, SetAttr, SetTime};
@@ -46,4 +47,5 @@ pub use syncline_format::item::Timestamp;
 #[doc(hidden)]
 pub use syncline_store::Ablation;
 pub use syncline_store::{Counters, Load, RecoverySummary, VolumeInfo};
+pub use transaction::Transaction;
 pub use xattr::SetXattr;

@@ -286,8 +286,13 @@ impl Writeback {
         self.account.dirty() > self.pinned_max / BACKGROUND_SHARE
     }
 
+    /// Somebody makes something durable: the background gives way to that for a while.
+    pub(crate) fn note_sync(&self) {
+        self.syncs.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// A round of writeback ended, or somebody who held a turn for one gave it up.
-    pub(super) fn note_progress(&self) {
+    pub(crate) fn note_progress(&self) {
         *self.progress.lock() += 1;
         self.progressed.notify_all();
     }

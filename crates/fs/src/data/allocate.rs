@@ -211,6 +211,7 @@ impl Fs {
         batch.put(Key::inode(inode.number), &logged.encode());
         self.store.commit(permit, batch)?;
         if grows {
+            state.data.note_change(0..0, true);
             // A size that was asked for is logged in its order (C2), whatever is dirty below it.
             state.data.covered = size;
         }
@@ -256,6 +257,7 @@ impl Fs {
         batch.put(Key::inode(inode.number), &item.encode());
         self.store.commit(permit, batch)?;
         state.item.blocks = item.blocks;
+        state.data.note_change(pages.start..end, false);
         state.data.discard_range(pages.start..end);
         state.data.extent_changes += 1;
         self.writeback.relist(inode, &mut state, self.clock.now());
@@ -338,6 +340,7 @@ impl Fs {
             // Everything behind the range is in extents; the size that was asked for is logged in its order (C2).
             batch.put(Key::inode(inode.number), &item.encode());
             self.store.commit(permit, batch)?;
+            state.data.note_change(first..u64::MAX, true);
             state.data.discard_range(first..u64::MAX);
             state.data.extent_changes += 1;
             state.data.covered = item.size;

@@ -89,6 +89,12 @@ impl ExtentMap {
         Ok(())
     }
 
+    /// As [`ExtentMap::load_more`], but reads no more than `limit` that start behind the first page; returns the first that was
+    /// not read.
+    pub(super) fn load_rest(&mut self, fs: &Fs, from: u64, limit: usize) -> Result<Option<u64>> {
+        self.read(fs, from..u64::MAX, limit)
+    }
+
     /// Returns the first extent beyond the limit.
     fn read(&mut self, fs: &Fs, pages: Range<u64>, limit: usize) -> Result<Option<u64>> {
         let object = self.object;
@@ -202,6 +208,15 @@ impl ExtentMap {
     /// Enters an extent into a range that nothing covers. `fresh`: the batch brings its data (R4).
     pub(super) fn put(&mut self, first: u64, item: ExtentItem, fresh: bool) {
         self.entries.insert(first, Entry { item, changed: true, fresh });
+    }
+
+    /// Bound of what [`ExtentMap::emit`] adds to a batch, of which the items are exact.
+    pub(super) fn emit_cost(&self) -> Cost {
+        let deletes = self.stored.iter().filter(|first| !self.entries.contains_key(first)).count();
+        let puts = self.entries.values().filter(|entry| entry.changed);
+        let edges =
+            Cost { bytes: deletes * DELETE_BYTES + self.freed.len() * SPACE_OP_BYTES, items: deletes };
+        puts.fold(edges, |cost, entry| cost.plus(put_cost(u64::from(entry.item.pages()))))
     }
 
     /// Writes the edits into a batch: deletes, puts, frees.

@@ -46,9 +46,13 @@ mod read;
 mod recovery;
 mod round;
 mod seek;
+mod spill;
+mod staged;
+mod staged_commit;
 mod stream;
 mod sync;
 mod truncate;
+mod watch;
 mod write;
 
 #[cfg(test)]
@@ -59,6 +63,8 @@ pub(crate) use account::Writeback;
 pub(crate) use deferred::{Begun, PendingSync, Reach};
 pub use hint::Started;
 pub(crate) use pages::FileData;
+pub(crate) use staged::Staging;
+pub(crate) use staged_commit::FilePlan;
 
 /// Where a write goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

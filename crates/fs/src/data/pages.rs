@@ -7,6 +7,7 @@
 
 use super::account::{PageAccount, Standing};
 use super::flight::Flight;
+use super::watch::Watch;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -116,6 +117,8 @@ pub(crate) struct FileData {
     pub(super) read_ahead: ReadAhead,
     /// Pages on their way into memory.
     pub(super) flights: Vec<Arc<Flight>>,
+    /// Of transactions that depend on the content.
+    pub(super) watches: Vec<Arc<Watch>>,
     /// Rounds under way that destage pages of this file; one of them has the turn then.
     pub(super) destaging: u32,
     /// Position in `Lists::dirty`.
@@ -148,6 +151,7 @@ impl FileData {
             truncating_from: None,
             read_ahead: ReadAhead::default(),
             flights: Vec::new(),
+            watches: Vec::new(),
             destaging: 0,
             dirty_since: None,
             logged_since: None,

@@ -24,7 +24,7 @@ use syncline_store::{Batch, Class, Estimate, Permit, Reservation, Run};
 /// Pages of a round: 4 MiB of data, long enough for a disk to stream.
 pub(super) const ROUND_PAGES_MAX: u64 = 1024;
 /// Pages of one device write.
-const WRITE_PAGES_MAX: usize = 256;
+pub(super) const WRITE_PAGES_MAX: usize = 256;
 /// Items of a round's batch: the store sets aside the nodes that each may need.
 const ITEMS_MAX: usize = 128;
 /// Bytes of a round's batch that are asked for even if the pages look cheap; one piece always fits.

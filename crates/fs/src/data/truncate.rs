@@ -97,6 +97,8 @@ impl Fs {
         }
         batch.put(Key::inode(inode.number), &item.encode());
         self.store.commit(permit, batch)?;
+        let cut = if grows { 0..0 } else { size / PAGE_BYTES..u64::MAX };
+        state.data.note_change(cut, size != state.item.size);
         let data = &mut state.data;
         data.discard_range(first..u64::MAX);
         if let Some(tail) = tail {

@@ -199,7 +199,9 @@ impl Fs {
             }
             done += len;
         }
-        state.item.size = state.item.size.max(span.offset + bytes.len() as u64);
+        let end = span.offset + bytes.len() as u64;
+        state.data.note_change(span.pages(), end > state.item.size);
+        state.item.size = state.item.size.max(end);
         state.item.modified = now;
         state.item.changed = now;
         state.item_dirty = true;

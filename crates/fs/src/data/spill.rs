@@ -1,0 +1,152 @@
+//! Staged pages on their way to free blocks and back.
+//!
+//! A transaction keeps few pages in memory. What is more goes *home*: to blocks that are allocated from its reservation, in
+//! nobody's bitmap until the commit names them (R15 leaves them out of every checkpoint, so after a crash they are
+//! free). At most one spill is in flight at a time, so that a transaction of any length never has more than its memory's worth
+//! of writes under way beside the syncs of others.
+//!
+//! A home is written again only when the write before is complete (R8). Checksums are those of the very buffers that are
+//! written; what is read back is compared with them (C7).
+
+use super::round::WRITE_PAGES_MAX;
+use super::staged::{Home, StagedPage, Staging, count};
+use crate::{Error, Fs, Result};
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
+use syncline_device::{Buffer, Ticket};
+use syncline_format::{BLOCK_BYTES, BlockNo, ObjectNo, checksum};
+use syncline_store::Run;
+
+/// Pages read back together.
+const READ_PAGES_MAX: usize = 256;
+
+impl Staging {
+    /// Starts writing everything home that is in memory only, and forgets the memory. Waits for the spill before.
+    ///
+    /// Errors: a failed write, after which the volume has stopped (C8).
+    pub(super) fn spill(&mut self, fs: &Fs) -> Result<()> {
+        for (number, page) in self.bring_home(fs)? {
+            let staged = self.page_mut(number, page);
+            staged.buffer = None;
+            staged.ticket = None;
+        }
+        Ok(())
+    }
+
+    /// Starts writing everything home that is newer than what is there; memory keeps it too. Returns what it was.
+    pub(super) fn bring_home(&mut self, fs: &Fs) -> Result<BTreeSet<(ObjectNo, u64)>> {
+        self.finish_flights(fs)?;
+        self.allocate_homes(fs);
+        let pages = std::mem::take(&mut self.newer);
+        let home = |&(number, page): &(ObjectNo, u64)| {
+            let home = self.files[&number].pages[&page].home.expect("every page has been given a home");
+            (home.block, number, page)
+        };
+        let mut order: Vec<(BlockNo, ObjectNo, u64)> = pages.iter().map(home).collect();
+        order.sort_unstable();
+        let consecutive = |a: &(BlockNo, ObjectNo, u64), b: &(BlockNo, ObjectNo, u64)| a.0.plus(1) == b.0;
+        for write in order.chunk_by(consecutive).flat_map(|run| run.chunks(WRITE_PAGES_MAX)) {
+            let mut buffers = Vec::with_capacity(write.len());
+            for &(block, number, page) in write {
+                let staged = self.page_mut(number, page);
+                let buffer = staged.buffer.clone().expect("what is newer is in memory");
+                staged.home = Some(Home { block, checksum: checksum(&buffer) });
+                staged.newer = false;
+                buffers.push(buffer);
+            }
+            let ticket = fs.store.device().submit_write(write[0].0, buffers);
+            for &(_, number, page) in write {
+                self.page_mut(number, page).ticket = Some(ticket.clone());
+            }
+            self.flights.push((ticket, (write.len() * BLOCK_BYTES) as u64));
+        }
+        Ok(pages)
+    }
+
+    /// Gives every page without a home one, in few runs.
+    fn allocate_homes(&mut self, fs: &Fs) {
+        let files = &mut self.files;
+        let homeless = |&(number, page): &(ObjectNo, u64)| files[&number].pages[&page].home.is_none();
+        let homeless: Vec<(ObjectNo, u64)> = self.newer.iter().copied().filter(homeless).collect();
+        let mut rest = homeless.as_slice();
+        while !rest.is_empty() {
+            let pool = self.pool.as_mut().expect("pages without a home have blocks reserved");
+            let run = fs.store.allocate(pool, rest.len() as u32, self.near);
+            self.near = Some(run.start.plus(u64::from(run.len)));
+            let (now, later) = rest.split_at(run.len as usize);
+            for (offset, &(number, page)) in (0..).zip(now) {
+                let home = Home { block: run.start.plus(offset), checksum: 0 };
+                self.page_mut(number, page).home = Some(home);
+            }
+            rest = later;
+        }
+    }
+
+    fn page_mut(&mut self, number: ObjectNo, page: u64) -> &mut StagedPage {
+        let file = self.files.get_mut(&number).expect("the file was joined");
+        file.pages.get_mut(&page).expect("the page is staged")
+    }
+
+    /// Waits for the writes in flight: for all, also after an error (R8).
+    pub(super) fn finish_flights(&mut self, fs: &Fs) -> Result<()> {
+        let flights: Vec<Ticket> =
+            std::mem::take(&mut self.flights).into_iter().map(|(ticket, _)| ticket).collect();
+        let results: Vec<_> = flights.iter().map(|ticket| fs.store.device().wait(ticket)).collect();
+        match results.into_iter().find_map(|result| result.err()) {
+            None => Ok(()),
+            Some(error) => {
+                // The device may have lost more than this (C8).
+                fs.store.fail(error.clone());
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Staged pages from the start of the range on, up to the first that is not staged. Those at home are read.
+    pub(super) fn staged_run(
+        &mut self,
+        fs: &Fs,
+        number: ObjectNo,
+        pages: Range<u64>,
+    ) -> Result<Vec<Arc<Buffer>>> {
+        let file = self.files.get(&number).expect("the file was joined");
+        let mut buffers = Vec::with_capacity(count(&pages).min(READ_PAGES_MAX));
+        let mut homes: Vec<Home> = Vec::new();
+        for (expected, (&page, staged)) in pages.clone().zip(file.pages.range(pages.clone())) {
+            if page != expected {
+                break;
+            }
+            match (&staged.buffer, staged.home) {
+                (Some(buffer), _) if homes.is_empty() => buffers.push(buffer.clone()),
+                (None, Some(home)) if buffers.is_empty() && homes.len() < READ_PAGES_MAX => {
+                    if homes.last().is_some_and(|last| last.block.plus(1) != home.block) {
+                        break;
+                    }
+                    homes.push(home);
+                }
+                _ => break,
+            }
+        }
+        if homes.is_empty() {
+            return Ok(buffers);
+        }
+        self.finish_flights(fs)?;
+        let device = fs.store.device();
+        let reading = device.submit_read(homes[0].block, homes.len());
+        device.wait(reading.ticket())?;
+        let read = reading.into_blocks()?;
+        for ((buffer, home), page) in read.iter().zip(&homes).zip(pages.start..) {
+            if checksum(buffer) != home.checksum {
+                return Err(Error::Checksum { object: number, page, block: home.block });
+            }
+        }
+        Ok(read)
+    }
+
+    /// Gives a home back to the reservation. No write to it is in flight.
+    pub(super) fn abandon(&mut self, fs: &Fs, home: Home) {
+        let pool = self.pool.as_mut().expect("homes are allocated from a reservation");
+        fs.store.abandon(Run { start: home.block, len: 1 }, pool);
+    }
+}

@@ -1,0 +1,183 @@
+//! Committing a transaction: one batch of everything, one force.
+//!
+//! What the batch will be is worked out twice: without locks, to be admitted with, and under the turns and the inodes'
+//! locks. If it has become more in between, everything starts over with what it is now. Up to the store's commit nothing has
+//! changed but blocks that nobody else knows; after it nothing can fail but the force.
+
+use super::Transaction;
+use crate::data::FilePlan;
+use crate::inode::Inode;
+use crate::namespace::change::{Locked, estimate};
+use crate::{Error, ObjectNo, Result};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use syncline_format::item::InodeItem;
+use syncline_format::{Key, Lsn};
+use syncline_store::{Batch, Class, Estimate, Permit, Pressure, StoreError};
+
+/// Times that a commit starts over because others are faster, before it gives up.
+const TRIES_MAX: u32 = 64;
+
+/// What came of one attempt.
+enum Attempt {
+    Done(Lsn),
+    /// The batch has outgrown its permit, or a turn has to be waited for.
+    Again,
+}
+
+impl Transaction {
+    pub(super) fn commit_durably(mut self) -> Result<()> {
+        match self.apply()? {
+            Some(lsn) => Ok(self.fs.store.force(lsn)?),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn start_durably(mut self, done: Box<dyn FnOnce(Result<()>) + Send>) -> Result<()> {
+        match self.apply()? {
+            Some(lsn) => {
+                self.fs.store.start_force(lsn, Box::new(|result| done(result.map_err(Into::into))));
+            }
+            None => done(Ok(())),
+        }
+        Ok(())
+    }
+
+    /// Commits the batch without forcing it; what has to be forced then, `None` for nothing.
+    fn apply(&mut self) -> Result<Option<Lsn>> {
+        if self.is_empty() {
+            return match self.staging.files().any(|file| file.is_conflicted()) {
+                true => Err(Error::Conflict),
+                false => Ok(None),
+            };
+        }
+        let fs = self.fs.clone();
+        fs.check_writable()?;
+        fs.check_failure()?;
+        fs.writeback.note_sync();
+        let mut images = true;
+        let mut beside = true;
+        for _ in 0..TRIES_MAX {
+            self.staging.prepare(&fs, images)?;
+            let bound = self.bound(&self.staging.plan(&fs)?);
+            let permit = match self.admit(bound) {
+                Ok(permit) => permit,
+                // Extents need less of the ring.
+                Err(Error::Store(StoreError::Pressure(_))) if images => {
+                    images = false;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            if let Attempt::Done(lsn) = self.attempt(permit, bound, beside)? {
+                return Ok(Some(lsn));
+            }
+            beside = false;
+        }
+        Err(Error::Busy)
+    }
+
+    /// Bound of the whole batch.
+    fn bound(&self, plans: &[FilePlan]) -> Estimate {
+        let inodes = estimate(plans.len(), 0, 0, 0);
+        plans.iter().map(FilePlan::bound).fold(inodes, |sum, more| Estimate {
+            bytes: sum.bytes + more.bytes,
+            items: sum.items + more.items,
+            images: sum.images + more.images,
+        })
+    }
+
+    /// Room for the batch. Images are not worth relieving a full journal for: that is for the caller to decide.
+    fn admit(&self, bound: Estimate) -> Result<Permit> {
+        let fs = &self.fs;
+        let bytes_max = fs.store.batch_bytes_max();
+        if bound.bytes > bytes_max {
+            return Err(Error::TransactionTooLarge { bytes: bound.bytes, bytes_max });
+        }
+        if bound.images > 0 {
+            match fs.store.admit(Class::Normal, bound) {
+                Ok(permit) => return Ok(permit),
+                Err(StoreError::Pressure(Pressure::Journal)) => {
+                    return Err(Error::Store(StoreError::Pressure(Pressure::Journal)));
+                }
+                Err(_) => {}
+            }
+        }
+        match fs.admit(Class::Normal, bound) {
+            // Its data has its blocks reserved, as data that was written and accepted has.
+            Err(Error::NoSpace) => fs.admit(Class::Reclaim, bound),
+            result => result,
+        }
+    }
+
+    fn attempt(&mut self, permit: Permit, bound: Estimate, beside: bool) -> Result<Attempt> {
+        let fs = self.fs.clone();
+        let turns = self.staging.take_turns(beside);
+        let plans = self.staging.plan(&fs)?;
+        let needed = self.bound(&plans);
+        if needed.bytes > bound.bytes || needed.items > bound.items || needed.images > bound.images {
+            return Ok(Attempt::Again);
+        }
+        let mut batch = Batch::with_capacity(needed.bytes);
+        self.staging.attach_flights(&fs, &mut batch)?;
+        let inodes: Vec<Arc<Inode>> = self.staging.files().map(|file| file.inode().clone()).collect();
+        let mut locked = Locked::new(&inodes.iter().collect::<Vec<_>>());
+        for inode in &inodes {
+            if !self.staging.verify(inode.number, locked.state(inode.number), &turns)? {
+                return Ok(Attempt::Again);
+            }
+        }
+        let items = self.fill(&plans, &locked, &mut batch);
+        let lsn = fs.store.commit(permit, batch)?;
+        for plan in &plans {
+            self.staging.apply(&fs, plan, locked.state_mut(plan.number));
+        }
+        self.update_inodes(items, &inodes, &mut locked);
+        drop(locked);
+        drop(turns);
+        fs.writeback.note_progress();
+        self.staging.finish_truncations(&fs, &plans)?;
+        Ok(Attempt::Done(lsn))
+    }
+
+    /// Writes everything into the batch; returns the inodes' new attributes, and those logged.
+    fn fill(
+        &self,
+        plans: &[FilePlan],
+        locked: &Locked<'_>,
+        batch: &mut Batch,
+    ) -> BTreeMap<ObjectNo, (InodeItem, InodeItem)> {
+        let now = self.fs.clock.now();
+        let mut items: BTreeMap<ObjectNo, InodeItem> = BTreeMap::new();
+        for plan in plans {
+            let state = locked.state(plan.number);
+            let item = items.entry(plan.number).or_insert_with(|| state.item.clone());
+            self.staging.emit(plan, state, item, now, batch);
+        }
+        let logged = |(number, item): (ObjectNo, InodeItem)| {
+            let mut logged = item.clone();
+            if logged.is_regular() {
+                logged.size = logged.size.min(self.staging.covers(number, locked.state(number)));
+            }
+            batch.put(Key::inode(number), &logged.encode());
+            (number, (item, logged))
+        };
+        items.into_iter().map(logged).collect()
+    }
+
+    /// The batch is committed: attributes in memory become what it says.
+    fn update_inodes(
+        &self,
+        mut items: BTreeMap<ObjectNo, (InodeItem, InodeItem)>,
+        inodes: &[Arc<Inode>],
+        locked: &mut Locked<'_>,
+    ) {
+        for inode in inodes {
+            let Some((item, logged)) = items.remove(&inode.number) else { continue };
+            let state = locked.state_mut(inode.number);
+            state.item_dirty = item != logged;
+            state.item = item;
+            self.fs.note_dirty(inode, state);
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! [`Transaction`]: changes of many files that are seen together or not at all (C4).
+//!
+//! A transaction is an overlay: the net effect of its operations over what is committed, and what it depended on. Nobody else
+//! sees it before the commit, which checks that everything it depended on is as it was, and then makes *one batch* of it.
+//! So there is nothing to undo, neither at an abort nor after a crash, and the commit costs one record and one flush.
+//!
+//! - Content is in [`Staging`] (module `data`): whole pages, a bounded number of them in memory, the others in free blocks.
+//! - What the transaction looked at in a file's content is *watched*; any change of it by others makes the commit a
+//!   `Conflict`.
+//!
+//! Order at the commit (module `commit`): everything that may wait (data writes, admission), turns, inodes in ascending order,
+//! checks, the batch, memory; then, without any lock, the force.
+
+mod commit;
+
+use crate::data::Staging;
+use crate::{Error, Fs, ObjectNo, Result};
+use std::sync::Arc;
+
+/// Changes that are made together: visible to nobody before [`Transaction::commit`], all of them afterwards, and after a crash
+/// all or none (C4). Dropping it leaves everything as it was.
+///
+/// It reads what it has staged over what is committed. Whoever else changes a page, name or attribute in between that the
+/// transaction has read or staged makes its commit fail with [`Error::Conflict`], and nothing of it is applied.
+///
+/// ```
+/// use std::sync::Arc;
+/// use syncline::{Context, Fs, ObjectNo, Volume};
+///
+/// let volume = Volume::create_in_memory(64 << 20)?;
+/// volume.write("accounts", [0; 8192])?;
+/// let fs: &Arc<Fs> = volume.inner();
+/// let file = fs.lookup(ObjectNo::ROOT_DIR, b"accounts")?.attr.inode;
+///
+/// let mut transfer = fs.begin()?;
+/// transfer.write(file, 0, b"-100")?;
+/// transfer.write(file, 4096, b"+100")?;
+/// assert_eq!(volume.read("accounts")?[..4], [0; 4]);
+/// transfer.commit()?;
+/// assert_eq!(volume.read("accounts")?[4096..4100], *b"+100");
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[must_use = "a transaction that is dropped changes nothing"]
+pub struct Transaction {
+    fs: Arc<Fs>,
+    staging: Staging,
+}
+
+impl Fs {
+    /// Begins a transaction. Errors: `ReadOnly`.
+    pub fn begin(self: &Arc<Fs>) -> Result<Transaction> {
+        self.check_writable()?;
+        Ok(Transaction { staging: Staging::new(self), fs: self.clone() })
+    }
+}
+
+impl Transaction {
+    /// Reads from a file as the transaction sees it; less than asked for only at its end.
+    ///
+    /// Errors: `Stale`, `IsDirectory`, `Invalid` (no regular file), `Checksum` (C7), I/O errors.
+    pub fn read(&mut self, object: ObjectNo, offset: u64, into: &mut [u8]) -> Result<usize> {
+        self.join(object)?;
+        self.staging.read(&self.fs, object, offset, into)
+    }
+
+    /// Stages a write. The file grows with it if need be.
+    ///
+    /// Errors: `NoSpace`, `TransactionTooLarge`, `FileTooLarge`, `NotPermitted` (immutable, append-only), `ReadOnly`, and as
+    /// [`Transaction::read`]. Nothing of the write is staged then, and the transaction can go on.
+    pub fn write(&mut self, object: ObjectNo, offset: u64, data: &[u8]) -> Result<()> {
+        self.fs.check_writable()?;
+        self.join(object)?;
+        self.staging.write(&self.fs, object, offset, data)
+    }
+
+    /// Stages a new size; what a larger one adds reads as zeros. Errors: as [`Transaction::write`].
+    pub fn truncate(&mut self, object: ObjectNo, size: u64) -> Result<()> {
+        self.fs.check_writable()?;
+        self.join(object)?;
+        self.staging.truncate(&self.fs, object, size)
+    }
+
+    /// Size of a file as the transaction sees it. Errors: as [`Transaction::read`].
+    pub fn size(&mut self, object: ObjectNo) -> Result<u64> {
+        self.join(object)?;
+        Ok(self.staging.size(object))
+    }
+
+    /// Takes over what another transaction of the same volume has staged; both are committed together then. It sees nothing of
+    /// this one, and this one nothing of it, until then.
+    ///
+    /// Errors: `Conflict` if both have staged the same page, or one has changed the size of a file that the other changes
+    /// too; the other one is dropped then, and this one is as before. `Invalid` if it belongs to another volume.
+    pub fn absorb(&mut self, mut other: Transaction) -> Result<()> {
+        if !Arc::ptr_eq(&self.fs, &other.fs) {
+            return Err(Error::Invalid("the transactions belong to different volumes"));
+        }
+        if self.staging.collides(&other.staging) {
+            return Err(Error::Conflict);
+        }
+        self.staging.absorb(&self.fs, &mut other.staging)
+    }
+
+    /// Whether committing would change nothing.
+    pub fn is_empty(&self) -> bool {
+        !self.staging.is_changed()
+    }
+
+    /// Applies everything as one batch and makes it durable: one record, one flush.
+    ///
+    /// Errors: `Conflict` if others have changed what the transaction depends on, `TransactionTooLarge`, `NoSpace`, `NotPermitted`
+    /// if a file has become immutable, `ReadOnly`: nothing is applied then. An I/O error stops the volume (C8).
+    pub fn commit(self) -> Result<()> {
+        self.commit_durably()
+    }
+
+    /// Like [`Transaction::commit`], but does not wait for the flush: the changes are visible when this returns, and `done` is
+    /// called once they are durable, on the thread that drives the force, maybe before this returns.
+    ///
+    /// Errors: as [`Transaction::commit`]; nothing is applied then, and `done` is never called.
+    pub fn commit_start(self, done: Box<dyn FnOnce(Result<()>) + Send>) -> Result<()> {
+        self.start_durably(done)
+    }
+
+    /// Makes the file part of the transaction.
+    fn join(&mut self, object: ObjectNo) -> Result<()> {
+        if self.staging.has(object) {
+            return Ok(());
+        }
+        let inode = self.fs.live_inode(object)?;
+        self.staging.join(&inode)
+    }
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        for inode in self.staging.release(&self.fs) {
+            if let Err(error) = self.fs.let_go(&inode) {
+                // The orphan item stays, so the next mount removes the inode.
+                tracing::warn!(inode = %inode.number, %error, "removing an unlinked inode failed");
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Transaction {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Transaction").field("is_empty", &self.is_empty()).finish_non_exhaustive()
+    }
+}
