@@ -9,7 +9,7 @@ use std::path::PathBuf;
     name = "syncline",
     version,
     about = "A filesystem whose fsync is one write and one flush",
-    long_about = "Makes, mounts, checks and shows Syncline volumes. A volume lies in an image file or on a block device.",
+    long_about = "Makes, mounts, checks, fills and shows Syncline volumes. A volume lies in an image file or on a block device.",
     after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage. check exits like fsck(8): 1 repaired, 4 damage left, \
                   8 could not check, 16 wrong usage. mount exits like mount(8): 1 wrong usage, 32 failed."
 )]
@@ -30,6 +30,14 @@ pub(crate) enum Action {
     Check(CheckArguments),
     /// Show what a volume stores, damaged ones included; changes nothing.
     Inspect(InspectArguments),
+    /// Copy a file or directory of the host into an unmounted volume.
+    Import(ImportArguments),
+    /// Copy a file or directory out of an unmounted volume.
+    Export(ExportArguments),
+    /// List a directory of an unmounted volume.
+    Ls(LsArguments),
+    /// Print files of an unmounted volume.
+    Cat(CatArguments),
     /// Show counters and latencies of a mounted volume.
     Stats(StatsArguments),
     /// Cut the power under a database and many small files, and see what is left.
@@ -133,6 +141,73 @@ pub(crate) struct InspectArguments {
     /// Print as JSON.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ImportArguments {
+    /// Replace files that exist, each by a rename.
+    #[arg(long, short = 'f')]
+    pub(crate) force: bool,
+    /// Print nothing but errors.
+    #[arg(long, short = 'q')]
+    pub(crate) quiet: bool,
+    /// Print what was copied as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Image file or block device.
+    pub(crate) path: PathBuf,
+    /// File or directory of the host; a directory with "/." behind it means what is in it.
+    pub(crate) source: PathBuf,
+    /// Where it goes in the volume: into a directory that exists, or to this name.
+    #[arg(default_value = "/")]
+    pub(crate) target: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExportArguments {
+    /// Replace files that exist, each by a rename.
+    #[arg(long, short = 'f')]
+    pub(crate) force: bool,
+    /// Print nothing but errors.
+    #[arg(long, short = 'q')]
+    pub(crate) quiet: bool,
+    /// Print what was copied as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Image file or block device.
+    pub(crate) path: PathBuf,
+    /// File or directory in the volume; "/" and a directory with "/." behind it mean what is in them.
+    pub(crate) source: PathBuf,
+    /// Where it goes on the host: into a directory that exists, or to this name.
+    #[arg(default_value = ".")]
+    pub(crate) target: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LsArguments {
+    /// Type, permissions, links, owner, size and time of each.
+    #[arg(long, short = 'l')]
+    pub(crate) long: bool,
+    /// Everything below as well.
+    #[arg(long, short = 'R')]
+    pub(crate) recursive: bool,
+    /// Print as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Image file or block device.
+    pub(crate) path: PathBuf,
+    /// Directory or file in the volume.
+    #[arg(default_value = "/")]
+    pub(crate) directory: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CatArguments {
+    /// Image file or block device.
+    pub(crate) path: PathBuf,
+    /// Files in the volume.
+    #[arg(required = true)]
+    pub(crate) files: Vec<PathBuf>,
 }
 
 #[derive(Debug, Args)]

@@ -3,7 +3,7 @@
 use crate::size::Size;
 use std::ffi::OsString;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use syncline_check::CheckError;
 use syncline_device::{DeviceError, OpenError};
@@ -57,6 +57,16 @@ pub(crate) enum Failure {
     InodeNeeded { subject: &'static str },
     #[error("{} has no inode {number} in its last checkpoint; younger ones are in the journal", .path.display())]
     NoInode { path: PathBuf, number: u64 },
+    #[error(
+        "{} is in use{}; while a volume is mounted, copy through the mount, or unmount it first",
+        .path.display(), mounted_on(.on.as_deref())
+    )]
+    InUse { path: PathBuf, on: Option<PathBuf> },
+    /// A step of a copy; `what` names the file, and the volume if it is in one.
+    #[error("{what}: {source}")]
+    Copy { what: String, source: io::Error },
+    #[error("{what} exists; give --force to replace it")]
+    Occupied { what: String },
     #[error("{doing}: {source}")]
     Io { doing: String, source: io::Error },
     /// The benchmark's errors are sentences already.
@@ -83,11 +93,34 @@ impl Failure {
         ExitCode::from(if self.is_usage() { tool.usage_code() } else { tool.failure_code() })
     }
 
+    /// Why a volume could not be opened or closed in this process.
+    pub(crate) fn of_volume(path: &Path, source: io::Error) -> Failure {
+        use syncline::Error::Open;
+        let inner = source.get_ref().and_then(|inner| inner.downcast_ref::<syncline::Error>());
+        let path = path.to_owned();
+        match inner {
+            Some(Open(OpenError::Locked { .. })) => Failure::InUse { path, on: None },
+            Some(Open(OpenError::Mounted { on, .. })) => Failure::InUse { path, on: Some(on.clone()) },
+            Some(Open(error)) => Failure::Open(error.clone()),
+            _ => Failure::Copy { what: path.display().to_string(), source },
+        }
+    }
+
+    /// What went wrong with a path of a volume.
+    pub(crate) fn inside(image: &Path, path: &Path, source: io::Error) -> Failure {
+        let what = format!("{}:{}", image.display(), Path::new("/").join(path).display());
+        Failure::Copy { what, source }
+    }
+
     /// For `map_err`: wraps an I/O error with what was being done.
     pub(crate) fn io(doing: impl Into<String>) -> impl FnOnce(io::Error) -> Failure {
         let doing = doing.into();
         move |source| Failure::Io { doing, source }
     }
+}
+
+fn mounted_on(directory: Option<&Path>) -> String {
+    directory.map_or_else(String::new, |directory| format!(" (mounted on {})", directory.display()))
 }
 
 /// Whose conventions for exit codes hold.

@@ -1,4 +1,4 @@
-//! The `syncline` command: makes, mounts, checks and shows volumes.
+//! The `syncline` command: makes, mounts, checks, fills and shows volumes.
 //!
 //! One program under several names. As `syncline` it takes subcommands; as `mkfs.syncline`, `fsck.syncline`,
 //! `mount.syncline` and `mount.fuse.syncline` it speaks the conventions of the tools that call those
@@ -13,9 +13,11 @@
 mod arguments;
 mod bench;
 mod check;
+mod copy;
 mod demo;
 mod error;
 mod inspect;
+mod list;
 mod mkfs;
 mod mount;
 mod names;

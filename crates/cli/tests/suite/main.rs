@@ -3,5 +3,6 @@
 mod bad_input;
 mod commands;
 mod common;
+mod copying;
 mod mkfs;
 mod mounted;

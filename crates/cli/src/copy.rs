@@ -1,0 +1,168 @@
+//! `syncline import` and `syncline export`: files and directories copied between the host and an unmounted volume.
+//!
+//! One copier ([`Copier`]) works between two sides ([`Side`]): the host's files, and a volume opened in this process. What
+//! is copied keeps its mode, owner, times, extended attributes, holes, and hard links among what is copied together;
+//! symbolic links are copied, not followed. What exists already is refused, or with `--force` replaced by rename, so that
+//! at no moment a name leads to half of a file.
+//!
+//! When a command returns successfully the copy is durable: the volume was closed, or the host's filesystem synced.
+
+mod copier;
+mod host;
+mod side;
+mod volume;
+
+use crate::arguments::{ExportArguments, ImportArguments};
+use crate::error::Failure;
+use crate::output::{self, Form};
+use crate::size::Size;
+use copier::{Copied, Copier};
+use host::Host;
+use serde_json::json;
+use side::{Reading, Side};
+use std::io;
+use std::path::{Component, Path, PathBuf};
+use std::process::ExitCode;
+use syncline::{Error, Volume, VolumeOptions};
+pub(crate) use volume::Inside;
+
+/// How a copy is to be done.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Manner {
+    /// Replace what is there.
+    pub(crate) force: bool,
+    pub(crate) quiet: bool,
+    pub(crate) form: Form,
+}
+
+/// Copies from the host into a volume.
+pub(crate) fn import(arguments: &ImportArguments) -> Result<ExitCode, Failure> {
+    let image = &arguments.path;
+    let volume = open(image, false)?;
+    let (host, inside) = (Host::without(image), Inside::new(image, volume.clone()));
+    let manner =
+        Manner { force: arguments.force, quiet: arguments.quiet, form: Form::json_if(arguments.json) };
+    let copied = copy(&host, &inside, &arguments.source, &arguments.target, manner);
+    drop(inside);
+    let closed = volume.close().map_err(|source| Failure::of_volume(image, source));
+    let copied = copied?;
+    closed?;
+    report("imported", &copied, manner)
+}
+
+/// Copies out of a volume to the host.
+pub(crate) fn export(arguments: &ExportArguments) -> Result<ExitCode, Failure> {
+    let image = &arguments.path;
+    let volume = open(image, true)?;
+    let (host, inside) = (Host::without(image), Inside::new(image, volume));
+    let manner =
+        Manner { force: arguments.force, quiet: arguments.quiet, form: Form::json_if(arguments.json) };
+    let copied = copy(&inside, &host, &arguments.source, &arguments.target, manner)?;
+    report("exported", &copied, manner)
+}
+
+/// Opens an unmounted volume.
+pub(crate) fn open(image: &Path, read_only: bool) -> Result<Volume, Failure> {
+    let opened = VolumeOptions::new().background(!read_only).read_only(read_only).open(image);
+    opened.map_err(|source| Failure::of_volume(image, source))
+}
+
+fn copy(
+    from: &dyn Side,
+    to: &dyn Side,
+    source: &Path,
+    target: &Path,
+    manner: Manner,
+) -> Result<Copied, Failure> {
+    let mut copier = Copier::new(from, to, manner.force);
+    let target = place(from, to, source, target)?;
+    copier.copy(source, &target)?;
+    to.settle(&target).map_err(|error| Failure::Copy { what: to.show(&target), source: error })?;
+    for path in copier.left_out() {
+        eprintln!("{path}: left out: this is the volume itself");
+    }
+    Ok(copier.copied())
+}
+
+/// Where the copy goes, as with cp(1): into a directory that exists under the source's name, or to the target's name.
+/// A source that ends in `/.` means what is in the directory.
+fn place(from: &dyn Side, to: &dyn Side, source: &Path, target: &Path) -> Result<PathBuf, Failure> {
+    let failed = |error| Failure::Copy { what: to.show(target), source: error };
+    let is_directory = to.is_directory(target).map_err(failed)?;
+    let written = source.as_os_str().as_encoded_bytes();
+    let contents = written.ends_with(b"/.") || written == b"." || written == b"..";
+    let name = match source.components().next_back() {
+        Some(Component::Normal(name)) if !contents => Some(name),
+        _ => None,
+    };
+    match name {
+        Some(name) if is_directory => Ok(target.join(name)),
+        None if !is_directory && from.is_directory(source).is_ok_and(|is| !is) => {
+            Err(Failure::Copy { what: from.show(source), source: Error::NotDirectory.into() })
+        }
+        _ => Ok(target.to_owned()),
+    }
+}
+
+fn report(done: &str, copied: &Copied, manner: Manner) -> Result<ExitCode, Failure> {
+    if manner.form == Form::Json {
+        let value = json!({
+            "files": copied.files,
+            "directories": copied.directories,
+            "symbolic_links": copied.symlinks,
+            "hard_links": copied.hard_links,
+            "special_files": copied.special,
+            "bytes": copied.bytes,
+        });
+        output::object(Form::Json, &value).map_err(Failure::io("cannot print"))?;
+    } else if !manner.quiet {
+        let others = copied.symlinks + copied.hard_links + copied.special;
+        println!(
+            "{done} {} files, {} directories, {others} links and special files, {}",
+            copied.files,
+            copied.directories,
+            Size(copied.bytes)
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A name in the same directory for what is to replace `path`.
+fn beside(path: &Path, attempt: u32) -> PathBuf {
+    let mut name = std::ffi::OsString::from(format!(".syncline-{}-{attempt}-", std::process::id()));
+    let full = path.file_name().unwrap_or_default().as_encoded_bytes();
+    // The name need not be told apart by all of itself, and must not become too long.
+    let short = &full[..full.len().min(64)];
+    name.push(String::from_utf8_lossy(short).into_owned());
+    path.with_file_name(name)
+}
+
+/// Bytes of a file copied at a time.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// Copies a file's data, leaving holes out; returns the bytes copied.
+fn copy_data(
+    size: u64,
+    from: &mut dyn Reading,
+    write: &mut dyn FnMut(&[u8], u64) -> io::Result<()>,
+) -> io::Result<u64> {
+    let mut buffer = vec![0; CHUNK_BYTES];
+    let mut copied = 0;
+    let mut offset = 0;
+    while let Some(run) = from.next_data(offset, size)? {
+        let mut at = run.start;
+        while at < run.end {
+            let want = usize::try_from(run.end - at).unwrap_or(usize::MAX).min(CHUNK_BYTES);
+            let count = from.read_at(&mut buffer[..want], at)?;
+            if count == 0 {
+                // Cut off while it was read.
+                return Ok(copied);
+            }
+            write(&buffer[..count], at)?;
+            at += count as u64;
+            copied += count as u64;
+        }
+        offset = run.end;
+    }
+    Ok(copied)
+}

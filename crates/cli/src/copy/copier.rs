@@ -1,0 +1,192 @@
+//! [`Copier`].
+
+use super::beside;
+use super::side::{Kind, Node, Side};
+use crate::error::Failure;
+use std::collections::HashMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use syncline::Error;
+
+/// Attempts to find a name that nobody has.
+const ATTEMPTS_MAX: u32 = 100;
+
+/// What was copied.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Copied {
+    pub(crate) files: u64,
+    pub(crate) directories: u64,
+    pub(crate) symlinks: u64,
+    pub(crate) hard_links: u64,
+    pub(crate) special: u64,
+    pub(crate) bytes: u64,
+}
+
+/// Copies trees from one side to the other. The first failure ends the copy; what was copied until then stays.
+pub(crate) struct Copier<'a> {
+    from: &'a dyn Side,
+    to: &'a dyn Side,
+    force: bool,
+    copied: Copied,
+    /// Where the inodes with several names went.
+    linked: HashMap<(u64, u64), PathBuf>,
+    left_out: Vec<String>,
+}
+
+impl<'a> Copier<'a> {
+    pub(crate) fn new(from: &'a dyn Side, to: &'a dyn Side, force: bool) -> Copier<'a> {
+        Copier { from, to, force, copied: Copied::default(), linked: HashMap::new(), left_out: Vec::new() }
+    }
+
+    pub(crate) fn copied(&self) -> Copied {
+        self.copied
+    }
+
+    /// What was not copied because it is the volume's own image.
+    pub(crate) fn left_out(&self) -> &[String] {
+        &self.left_out
+    }
+
+    /// Copies what is at `source`, and everything below it, to the name `target`.
+    pub(crate) fn copy(&mut self, source: &Path, target: &Path) -> Result<(), Failure> {
+        let node = self.reading(source, self.from.node(source))?;
+        let node = node.ok_or_else(|| Failure::Copy { what: self.from.show(source), source: not_found() })?;
+        if node.kind() == Kind::Directory {
+            return self.copy_tree(source, target, &node);
+        }
+        self.copy_leaf(source, target, &node)
+    }
+
+    /// Directories get their attributes when everything is in them: a time would change, and a mode might forbid it.
+    fn copy_tree(&mut self, source: &Path, target: &Path, node: &Node) -> Result<(), Failure> {
+        let mut made = Vec::new();
+        let mut pending = vec![(source.to_owned(), target.to_owned(), node.clone())];
+        while let Some((source, target, node)) = pending.pop() {
+            self.make_directory(&target)?;
+            self.copy_xattrs(&source, &target)?;
+            for name in self.reading(&source, self.from.names(&source))? {
+                let (below, goes_to) = (source.join(&name), target.join(&name));
+                match self.reading(&below, self.from.node(&below))? {
+                    Some(node) if node.kind() == Kind::Directory => pending.push((below, goes_to, node)),
+                    Some(node) => self.copy_leaf(&below, &goes_to, &node)?,
+                    // Removed meanwhile.
+                    None => {}
+                }
+            }
+            made.push((target, node));
+        }
+        for (target, node) in made.iter().rev() {
+            self.writing(target, self.to.set_attributes(target, node))?;
+        }
+        Ok(())
+    }
+
+    fn make_directory(&mut self, target: &Path) -> Result<(), Failure> {
+        if self.writing(target, self.to.is_directory(target))? {
+            return Ok(());
+        }
+        if self.writing(target, self.to.node(target))?.is_some() {
+            return Err(self.write_failure(target, Error::NotDirectory.into()));
+        }
+        self.writing(target, self.to.make_directory(target))?;
+        self.copied.directories += 1;
+        Ok(())
+    }
+
+    fn copy_leaf(&mut self, source: &Path, target: &Path, node: &Node) -> Result<(), Failure> {
+        if self.from.is_the_volume(node) {
+            self.left_out.push(self.from.show(source));
+            return Ok(());
+        }
+        let existing = self.writing(target, self.to.node(target))?;
+        let Some(existing) = existing else { return self.make_leaf(source, target, node) };
+        if existing.kind() == Kind::Directory {
+            return Err(self.write_failure(target, Error::IsDirectory.into()));
+        }
+        if !self.force || self.to.is_the_volume(&existing) {
+            return Err(Failure::Occupied { what: self.to.show(target) });
+        }
+        let aside = self.vacant_beside(target)?;
+        let made = self.make_leaf(source, &aside, node);
+        let placed = made.and_then(|()| self.writing(target, self.to.rename(&aside, target)));
+        if placed.is_err() {
+            // The first failure is the one to tell.
+            let _ = self.to.remove(&aside);
+        }
+        if let Some(place) = self.linked.get_mut(&node.identity)
+            && *place == aside
+        {
+            *place = target.to_owned();
+        }
+        placed
+    }
+
+    fn vacant_beside(&self, target: &Path) -> Result<PathBuf, Failure> {
+        for attempt in 0..ATTEMPTS_MAX {
+            let path = beside(target, attempt);
+            if self.writing(&path, self.to.node(&path))?.is_none() {
+                return Ok(path);
+            }
+        }
+        Err(Failure::Occupied { what: self.to.show(&beside(target, 0)) })
+    }
+
+    /// Makes anything but a directory under a name that is free.
+    fn make_leaf(&mut self, source: &Path, target: &Path, node: &Node) -> Result<(), Failure> {
+        if node.links > 1
+            && let Some(original) = self.linked.get(&node.identity)
+        {
+            self.writing(target, self.to.make_hard_link(original, target))?;
+            self.copied.hard_links += 1;
+            return Ok(());
+        }
+        match node.kind() {
+            Kind::File => {
+                let mut content = self.reading(source, self.from.read(source))?;
+                let bytes = self.writing(target, self.to.make_file(target, node.size, &mut *content))?;
+                self.copied.files += 1;
+                self.copied.bytes += bytes;
+            }
+            Kind::Symlink => {
+                let leads_to = self.reading(source, self.from.target(source))?;
+                self.writing(target, self.to.make_symlink(target, &leads_to))?;
+                self.copied.symlinks += 1;
+            }
+            Kind::Special => {
+                self.writing(target, self.to.make_special(target, node))?;
+                self.copied.special += 1;
+            }
+            Kind::Directory => unreachable!("directories are made by copy_tree"),
+        }
+        if node.links > 1 {
+            self.linked.insert(node.identity, target.to_owned());
+        }
+        self.copy_xattrs(source, target)?;
+        self.writing(target, self.to.set_attributes(target, node))
+    }
+
+    fn copy_xattrs(&self, source: &Path, target: &Path) -> Result<(), Failure> {
+        for (name, value) in self.reading(source, self.from.xattrs(source))? {
+            if !self.writing(target, self.to.set_xattr(target, &name, &value))? {
+                eprintln!("{}: without its attribute {}", self.to.show(target), name.display());
+            }
+        }
+        Ok(())
+    }
+
+    fn reading<T>(&self, path: &Path, result: io::Result<T>) -> Result<T, Failure> {
+        result.map_err(|source| Failure::Copy { what: self.from.show(path), source })
+    }
+
+    fn writing<T>(&self, path: &Path, result: io::Result<T>) -> Result<T, Failure> {
+        result.map_err(|source| self.write_failure(path, source))
+    }
+
+    fn write_failure(&self, path: &Path, source: io::Error) -> Failure {
+        Failure::Copy { what: self.to.show(path), source }
+    }
+}
+
+fn not_found() -> io::Error {
+    Error::NotFound.into()
+}
