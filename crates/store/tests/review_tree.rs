@@ -161,3 +161,17 @@ fn random_batches_over_a_cold_cache_agree_with_a_map() {
         assert_eq!(contents(&open(&device, 999)), model, "seed {seed}");
     }
 }
+
+#[test]
+fn dirty_nodes_are_bounded_for_the_sake_of_recovery_however_large_the_memory_bound_is() {
+    let device = CrashDevice::new(BLOCKS);
+    format(&device);
+    let options = StoreOptions { node_cache_bytes: 12 << 30, ..StoreOptions::new(1) };
+    let store = Store::open(Arc::clone(&device) as Arc<dyn Device>, options).expect("open").finish();
+    let store = store.expect("finish");
+    assert_eq!(store.load().dirty_node_bytes_max, 128 << 20);
+    store.set_node_bounds(1 << 30, 12 << 30);
+    assert_eq!(store.load().dirty_node_bytes_max, 128 << 20);
+    store.set_node_bounds(1 << 30, 32 << 20);
+    assert_eq!(store.load().dirty_node_bytes_max, 32 << 20, "a smaller bound is kept");
+}

@@ -3,7 +3,8 @@
 //! Entries are found by address and count only if their pointer matches in full: a block that was freed and reused
 //! never yields the old node. Replacement is second chance.
 //!
-//! Clean and dirty nodes share one bound: the cache takes what the dirty ones leave of it, at least its own part.
+//! Clean and dirty nodes share one bound: the cache takes what the dirty ones leave of it, at least its own part. However
+//! large the bound is, no more than [`DIRTY_BYTES_MAX`] are dirty: recovery of the journal has to hold as many.
 
 use super::page::Page;
 use super::{Missing, Node, Resident};
@@ -44,19 +45,28 @@ struct Entry {
 
 /// Fewest nodes that a cache keeps, whatever its bound: a few paths.
 const NODES_MIN: usize = 64;
+/// Most bytes of nodes that may be dirty. Replay brings back the dirty nodes of the session before, whose memory bound says
+/// nothing about the one that recovers: this keeps recovery within the default bound (256 MiB) and to about a second.
+const DIRTY_BYTES_MAX: usize = 128 << 20;
 
 fn nodes_of(bytes: usize) -> u64 {
     (bytes / NODE_BYTES).max(NODES_MIN) as u64
 }
 
+/// Nodes that may be clean and dirty: what may not be dirty is left to the clean ones.
+fn split_bounds(clean_bytes: usize, dirty_bytes: usize) -> (u64, u64) {
+    let dirty = dirty_bytes.min(DIRTY_BYTES_MAX);
+    (nodes_of(clean_bytes.saturating_add(dirty_bytes - dirty)), nodes_of(dirty))
+}
+
 impl NodeCache {
     pub(crate) fn new(bytes: usize, volume: VolumeId, layout: Layout) -> NodeCache {
-        let nodes = nodes_of(bytes);
+        let (clean, dirty) = split_bounds(bytes, bytes);
         NodeCache {
             volume,
             layout,
-            clean_max: AtomicU64::new(nodes),
-            dirty_max: AtomicU64::new(nodes),
+            clean_max: AtomicU64::new(clean),
+            dirty_max: AtomicU64::new(dirty),
             dirty: AtomicU64::new(0),
             entries: Mutex::new(Entries::default()),
             hits: AtomicU64::new(0),
@@ -66,8 +76,9 @@ impl NodeCache {
 
     /// Changes the bounds, in bytes.
     pub(crate) fn set_bounds(&self, clean_bytes: usize, dirty_bytes: usize) {
-        self.clean_max.store(nodes_of(clean_bytes), Ordering::Relaxed);
-        self.dirty_max.store(nodes_of(dirty_bytes), Ordering::Relaxed);
+        let (clean, dirty) = split_bounds(clean_bytes, dirty_bytes);
+        self.clean_max.store(clean, Ordering::Relaxed);
+        self.dirty_max.store(dirty, Ordering::Relaxed);
         self.shrink(&mut self.entries.lock());
     }
 
