@@ -1,18 +1,23 @@
 //! Block-aligned buffers, so that every write can go to O_DIRECT without a copy.
 //!
 //! One-block buffers come from the page pool, longer ones from the general allocator.
+//!
+//! A buffer can keep the checksum of its content, for whoever needs it later and would have to bring the content into the
+//! processor's cache again. Every mutable access forgets it.
 #![allow(unsafe_code)]
 
 use crate::page_pool;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
-use syncline_format::BLOCK_BYTES;
+use syncline_format::{BLOCK_BYTES, checksum};
 
 /// An owned run of bytes, aligned to 4 KiB, a whole number of blocks long.
 pub struct Buffer {
     bytes: NonNull<u8>,
     len: usize,
+    /// Of the content, if it was taken since the last mutable access.
+    checksum: Option<u64>,
 }
 
 // SAFETY: the buffer owns its allocation alone; access follows Rust's borrowing of the `Buffer`.
@@ -53,10 +58,20 @@ impl Buffer {
         (self.len / BLOCK_BYTES) as u64
     }
 
+    /// Checksum of the content: the one that is kept, if there is one.
+    pub fn checksum(&self) -> u64 {
+        self.checksum.unwrap_or_else(|| checksum(self))
+    }
+
+    /// Takes the checksum now, and keeps it until the next mutable access.
+    pub fn keep_checksum(&mut self) {
+        self.checksum = Some(checksum(self));
+    }
+
     /// One block from the pool, and whether it is known to hold zeros.
     fn page() -> (Buffer, bool) {
         let loan = page_pool::take();
-        (Buffer { bytes: loan.bytes, len: BLOCK_BYTES }, loan.zeroed)
+        (Buffer { bytes: loan.bytes, len: BLOCK_BYTES, checksum: None }, loan.zeroed)
     }
 
     fn allocated(blocks: usize) -> Buffer {
@@ -66,7 +81,7 @@ impl Buffer {
         // SAFETY: the layout's size is not zero.
         let bytes = unsafe { alloc_zeroed(layout) };
         let Some(bytes) = NonNull::new(bytes) else { handle_alloc_error(layout) };
-        Buffer { bytes, len }
+        Buffer { bytes, len, checksum: None }
     }
 
     fn layout(len: usize) -> Layout {
@@ -86,6 +101,7 @@ impl Deref for Buffer {
 
 impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
+        self.checksum = None;
         // SAFETY: as for `deref`, and `&mut self` excludes every other access.
         unsafe { std::slice::from_raw_parts_mut(self.bytes.as_ptr(), self.len) }
     }
@@ -145,6 +161,21 @@ mod tests {
             assert_eq!(buffer[..len], bytes);
             assert!(buffer[len..].iter().all(|&byte| byte == 0));
         }
+    }
+
+    #[test]
+    fn a_kept_checksum_is_forgotten_by_every_mutable_access() {
+        let mut buffer = Buffer::from_bytes(b"content");
+        let before = checksum(&buffer);
+        assert_eq!(buffer.checksum(), before);
+        buffer.keep_checksum();
+        assert_eq!((buffer.checksum(), buffer.clone().checksum()), (before, before));
+        buffer[BLOCK_BYTES - 1] = 1;
+        assert_eq!(buffer.checksum(), checksum(&buffer));
+        assert_ne!(buffer.checksum(), before);
+        buffer.keep_checksum();
+        buffer.fill(7);
+        assert_eq!(buffer.checksum(), checksum(&[7; BLOCK_BYTES]));
     }
 
     #[test]

@@ -20,6 +20,15 @@ impl Reservation {
         Reservation { shared: Arc::clone(&self.shared), blocks }
     }
 
+    /// Takes `blocks` of another reservation of the same store over, or all of it if it has fewer; returns how many.
+    pub fn take(&mut self, from: &mut Reservation, blocks: u64) -> u64 {
+        assert!(Arc::ptr_eq(&self.shared, &from.shared), "reservations of one store");
+        let blocks = blocks.min(from.blocks);
+        from.blocks -= blocks;
+        self.blocks += blocks;
+        blocks
+    }
+
     /// Takes over another reservation of the same store.
     pub fn merge(&mut self, mut other: Reservation) {
         assert!(Arc::ptr_eq(&self.shared, &other.shared), "reservations of one store");

@@ -30,9 +30,14 @@ pub(super) fn select_pages(data: &FileData, select: &Select, pages_max: u64) -> 
 /// does not leave what the pass writes beyond the end.
 pub(super) fn covered_by(state: &InodeState, chosen: &Pages) -> u64 {
     let covered = state.data.covered;
-    let is_chosen = |page: u64| chosen.binary_search_by_key(&page, |&(page, _)| page).is_ok();
-    let mut behind = state.data.dirty_range(covered / PAGE_BYTES..u64::MAX).map(|(page, _)| page);
-    let unlogged = behind.find(|&page| !is_chosen(page));
+    let first = covered / PAGE_BYTES;
+    // Both ascend.
+    let behind = chosen.partition_point(|&(page, _)| page < first);
+    let mut left = chosen[behind..].iter().map(|&(page, _)| page).peekable();
+    let unlogged = state.data.dirty_numbers(first..u64::MAX).find(|&page| {
+        while left.next_if(|&chosen| chosen < page).is_some() {}
+        left.peek() != Some(&page)
+    });
     let chosen_end = chosen.last().map_or(0, |&(page, _)| page + 1);
     let limit = unlogged.map_or(u64::MAX, |page| page.max(chosen_end).saturating_mul(PAGE_BYTES));
     covered.max(state.item.size.min(limit))

@@ -100,10 +100,8 @@ pub(crate) struct FileData {
     slots: BTreeMap<u64, PageSlot>,
     /// Dirty pages of `slots`, so that a sync does not look at all that are cached.
     dirty: BTreeSet<u64>,
-    /// Dirty or logged pages, so that destaging does not look at all that are cached either.
-    to_destage: BTreeSet<u64>,
-    /// Logged pages of `slots`.
-    logged: u64,
+    /// Logged pages of `slots`, so that destaging does not look at all that are cached either.
+    logged: BTreeSet<u64>,
     /// Pages of `slots` whose newest content is not logged: dirty, or on the way.
     unlogged: u64,
     /// Blocks of the pages with `reserved`.
@@ -142,8 +140,7 @@ impl FileData {
             turn: Arc::default(),
             slots: BTreeMap::new(),
             dirty: BTreeSet::new(),
-            to_destage: BTreeSet::new(),
-            logged: 0,
+            logged: BTreeSet::new(),
             unlogged: 0,
             reservation: None,
             covered: item.size,
@@ -187,7 +184,7 @@ impl FileData {
     }
 
     pub(super) fn logged_pages(&self) -> u64 {
-        self.logged
+        self.logged.len() as u64
     }
 
     pub(super) fn cached_pages(&self) -> u64 {
@@ -204,10 +201,31 @@ impl FileData {
         self.slots.range(pages).map(|(&page, slot)| (page, slot))
     }
 
+    /// Numbers of the dirty pages of the range, ascending.
+    pub(super) fn dirty_numbers(&self, pages: std::ops::Range<u64>) -> impl Iterator<Item = u64> {
+        let pages = if pages.start < pages.end { pages } else { 0..0 };
+        self.dirty.range(pages).copied()
+    }
+
+    /// Numbers of the dirty and the logged pages of the range, ascending.
+    pub(super) fn destage_numbers(&self, pages: std::ops::Range<u64>) -> impl Iterator<Item = u64> {
+        let some = if pages.start < pages.end { pages.clone() } else { 0..0 };
+        let mut logged = self.logged.range(some).copied().peekable();
+        let mut dirty = self.dirty_numbers(pages).peekable();
+        std::iter::from_fn(move || {
+            let next = match (dirty.peek(), logged.peek()) {
+                (Some(dirty), Some(logged)) => *dirty.min(logged),
+                (dirty, logged) => *dirty.or(logged)?,
+            };
+            dirty.next_if_eq(&next);
+            logged.next_if_eq(&next);
+            Some(next)
+        })
+    }
+
     /// Dirty pages of the range, ascending.
     pub(super) fn dirty_range(&self, pages: std::ops::Range<u64>) -> impl Iterator<Item = (u64, &PageSlot)> {
-        let pages = if pages.start < pages.end { pages } else { 0..0 };
-        self.dirty.range(pages).map(|page| (*page, self.slots.get(page).expect("dirty pages are cached")))
+        self.dirty_numbers(pages).map(|page| (page, self.slots.get(&page).expect("dirty pages are cached")))
     }
 
     /// Dirty and logged pages of the range, ascending.
@@ -215,9 +233,8 @@ impl FileData {
         &self,
         pages: std::ops::Range<u64>,
     ) -> impl Iterator<Item = (u64, &PageSlot)> {
-        let pages = if pages.start < pages.end { pages } else { 0..0 };
-        let slot = |page| self.slots.get(page).expect("dirty and logged pages are cached");
-        self.to_destage.range(pages).map(move |page| (*page, slot(page)))
+        let slot = |page: u64| self.slots.get(&page).expect("dirty and logged pages are cached");
+        self.destage_numbers(pages).map(move |page| (page, slot(page)))
     }
 
     /// Whether all that is newer than what is logged can be logged as images while a round destages the file: the round
@@ -239,12 +256,11 @@ impl FileData {
             (true, false) => drop(self.dirty.remove(&page)),
             _ => {}
         }
-        match (before.dirty || before.logged, after.dirty || after.logged) {
-            (false, true) => drop(self.to_destage.insert(page)),
-            (true, false) => drop(self.to_destage.remove(&page)),
+        match (before.logged, after.logged) {
+            (false, true) => drop(self.logged.insert(page)),
+            (true, false) => drop(self.logged.remove(&page)),
             _ => {}
         }
-        self.logged = self.logged + u64::from(after.logged) - u64::from(before.logged);
         self.unlogged = self.unlogged + u64::from(after.unlogged) - u64::from(before.unlogged);
         let account = self.account.as_ref().expect("a file with pages has an account");
         account.moved(before, after);
@@ -255,6 +271,28 @@ impl FileData {
     pub(super) fn insert_clean(&mut self, account: &Arc<PageAccount>, page: u64, buffer: Arc<Buffer>) {
         self.account.get_or_insert_with(|| account.clone()).added();
         let old = self.slots.insert(page, PageSlot::clean(buffer));
+        assert!(old.is_none(), "page {page} was cached already");
+    }
+
+    /// Caches a page that is not cached yet and newer than anything logged, and gives it a block of `from`, if one is left.
+    pub(super) fn insert_dirty(
+        &mut self,
+        account: &Arc<PageAccount>,
+        page: u64,
+        buffer: Arc<Buffer>,
+        from: Option<&mut Reservation>,
+    ) {
+        let mut slot = PageSlot { dirty: true, ..PageSlot::clean(buffer) };
+        if let Some(from) = from.filter(|from| from.blocks() > 0) {
+            slot.reserved = true;
+            self.keep_blocks(from, 1);
+        }
+        let account = self.account.get_or_insert_with(|| account.clone());
+        account.added();
+        account.moved(Standing::default(), slot.standing());
+        self.unlogged += 1;
+        self.dirty.insert(page);
+        let old = self.slots.insert(page, slot);
         assert!(old.is_none(), "page {page} was cached already");
     }
 
@@ -307,11 +345,21 @@ impl FileData {
         if self.update(page, |slot| std::mem::replace(&mut slot.reserved, true)) {
             return;
         }
-        let block = from.split(1);
+        self.keep_blocks(from, 1);
+    }
+
+    /// Takes blocks over into the file's reservation.
+    fn keep_blocks(&mut self, from: &mut Reservation, blocks: u64) {
         match &mut self.reservation {
-            Some(reservation) => reservation.merge(block),
-            None => self.reservation = Some(block),
+            Some(reservation) => drop(reservation.take(from, blocks)),
+            None => self.reservation = Some(from.split(blocks)),
         }
+    }
+
+    /// Takes the blocks of pages away whose `reserved` was taken back.
+    pub(super) fn take_blocks(&mut self, blocks: u64) -> Option<Reservation> {
+        let reservation = self.reservation.as_mut().filter(|_| blocks > 0)?;
+        Some(reservation.split(blocks))
     }
 
     /// Takes a page's block away, if it has one.

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use syncline_device::{Buffer, Ticket};
 use syncline_format::batch::{BATCH_HEADER_BYTES, PUT_OVERHEAD_BYTES};
 use syncline_format::item::{ExtentItem, INODE_BYTES};
-use syncline_format::{BlockNo, Key, Lsn, checksum};
+use syncline_format::{BlockNo, Key, Lsn};
 use syncline_store::{Batch, Class, Estimate, Permit, Reservation, Run};
 
 /// Pages of a round: 4 MiB of data, long enough for a disk to stream.
@@ -53,6 +53,15 @@ impl Select {
     }
 
     /// The pages it takes, ascending.
+    fn numbers<'a>(&self, data: &'a FileData) -> Box<dyn Iterator<Item = u64> + 'a> {
+        if self.logged {
+            Box::new(data.destage_numbers(self.pages.clone()))
+        } else {
+            Box::new(data.dirty_numbers(self.pages.clone()))
+        }
+    }
+
+    /// As [`Select::numbers`], with what is known of each page.
     pub(super) fn of<'a>(&self, data: &'a FileData) -> Box<dyn Iterator<Item = (u64, &'a PageSlot)> + 'a> {
         if self.logged {
             Box::new(data.destage_range(self.pages.clone()))
@@ -157,7 +166,7 @@ pub(super) struct Outcome {
 pub(super) fn gauge(data: &FileData, select: &Select) -> Gauge {
     let mut gauge = Gauge::default();
     let mut next = None;
-    for (page, _) in select.of(data) {
+    for page in select.numbers(data) {
         gauge.pages += 1;
         gauge.pieces += u64::from(next != Some(page));
         next = Some(page + 1);
@@ -230,20 +239,16 @@ impl Fs {
             return None;
         }
         let covered = covered_by(&state, &pages);
-        let mut pool: Option<Reservation> = None;
+        let mut blocks = 0;
         for &(page, _) in &pages {
-            if let Some(block) = state.data.take_block(page) {
-                match &mut pool {
-                    Some(pool) => pool.merge(block),
-                    None => pool = Some(block),
-                }
-            }
-            state.data.update(page, |slot| {
+            blocks += u64::from(state.data.update(page, |slot| {
                 slot.unlogged = slot.dirty;
                 slot.dirty = false;
                 slot.writing = true;
-            });
+                std::mem::take(&mut slot.reserved)
+            }));
         }
+        let pool = state.data.take_blocks(blocks);
         state.data.destaging += u32::from(select.logged);
         drop(state);
         let chosen =
@@ -314,7 +319,7 @@ impl Fs {
             part.blocks_put += len;
             let chosen = index..index + len as usize;
             let checksums = part.chosen[chosen.clone()].iter_mut().map(|chosen| {
-                chosen.checksum = checksum(&chosen.buffer);
+                chosen.checksum = chosen.buffer.checksum();
                 chosen.checksum
             });
             map.put(page, ExtentItem::written(start, checksums.collect()), true);

@@ -29,6 +29,8 @@ const THROTTLE_ROUNDS_MAX: u32 = 64;
 const THROTTLE_WAITS_MAX: u32 = 3000;
 /// Files considered when a group is picked for writeback.
 const PICK_FILES_MAX: usize = 64;
+/// Writes of at least this much are taken for parts of a stream.
+const STREAMING_BYTES_MIN: usize = 128 << 10;
 
 impl Fs {
     /// Writes into the cache; returns where, and how much (less than asked for only if space or the largest file size
@@ -175,19 +177,19 @@ impl Fs {
         mut reservation: Option<&mut Reservation>,
     ) {
         let now = self.clock.now();
+        let streams = bytes.len() >= STREAMING_BYTES_MIN;
         let mut done = 0;
         for page in span.pages() {
             let skip = ((span.offset + done as u64) % PAGE_BYTES) as usize;
             let len = (bytes.len() - done).min(BLOCK_BYTES - skip);
             let data = &mut state.data;
             let new = &bytes[done..done + len];
+            done += len;
             if data.get(page).is_none() {
                 let old = partial.iter().find(|fetched| fetched.first == page);
-                let old = old.and_then(|fetched| fetched.pages[0].clone());
-                let blank = || {
-                    Arc::new(if len == BLOCK_BYTES { Buffer::for_overwrite(1) } else { Buffer::zeroed(1) })
-                };
-                data.insert_clean(&self.writeback.account, page, old.unwrap_or_else(blank));
+                let buffer = new_page(old.and_then(|fetched| fetched.pages[0].clone()), skip, new, streams);
+                data.insert_dirty(&self.writeback.account, page, buffer, reservation.as_deref_mut());
+                continue;
             }
             data.update(page, |slot| {
                 overwrite(&mut slot.page, skip, new);
@@ -197,7 +199,6 @@ impl Fs {
             if let Some(reservation) = reservation.as_deref_mut().filter(|blocks| blocks.blocks() > 0) {
                 data.give_block(page, reservation);
             }
-            done += len;
         }
         let end = span.offset + bytes.len() as u64;
         state.data.note_change(span.pages(), end > state.item.size);
@@ -278,6 +279,22 @@ impl Fs {
     pub(crate) fn note_dirty(&self, inode: &Arc<Inode>, state: &mut InodeState) {
         self.writeback.relist(inode, state, self.clock.now());
     }
+}
+
+/// A page that was not cached, with its old content where the write leaves some. Of one that is part of a stream, the
+/// checksum is taken while it is in the processor's cache: nobody is likely to change it before it is written out.
+fn new_page(old: Option<Arc<Buffer>>, skip: usize, new: &[u8], streams: bool) -> Arc<Buffer> {
+    if let Some(mut page) = old {
+        overwrite(&mut page, skip, new);
+        return page;
+    }
+    let whole = new.len() == BLOCK_BYTES;
+    let mut page = if whole { Buffer::for_overwrite(1) } else { Buffer::zeroed(1) };
+    page[skip..skip + new.len()].copy_from_slice(new);
+    if whole && streams {
+        page.keep_checksum();
+    }
+    Arc::new(page)
 }
 
 /// Changes a page; one that is being written stays as it is and is replaced.
