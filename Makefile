@@ -63,6 +63,7 @@ bench: build
 	$(BIN) bench --short
 
 faults:
+	@scripts/setup.sh build
 	$(CARGO) run --release --locked -p syncline-sim -- faults --seed $(SEED)
 
 cuts: build
@@ -70,12 +71,15 @@ cuts: build
 	@SYNCLINE=$(BIN) tests/crash/random_cuts.py --cuts $(CUTS) --seed $(SEED)
 
 crash:
+	@scripts/setup.sh build
 	$(CARGO) run --release --locked -p syncline-sim -- all --seed $(SEED) --minutes $(MINUTES)
 
 model:
+	@scripts/setup.sh build
 	$(CARGO) run --release --locked -p syncline-model -- large
 
 threads:
+	@scripts/setup.sh build
 	SEED=$(SEED) SCHEDULES=$(SCHEDULES) $(CARGO) test --release --locked -p syncline-threads -p syncline-threads-loom -- --nocapture
 
 fuzz:
@@ -83,6 +87,7 @@ fuzz:
 	@scripts/fuzz.sh $(MINUTES)
 
 golden:
+	@scripts/setup.sh build
 	$(CARGO) run --quiet --release --locked -p syncline-images
 
 check: fmt lint tidy test
