@@ -8,6 +8,7 @@ use crate::flags::forbid_change;
 use crate::inode::Inode;
 use crate::namespace::change::{Change, Locked, estimate};
 use crate::{Context, Error, Fs, Result};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use syncline_format::item::{
@@ -15,12 +16,12 @@ use syncline_format::item::{
     XattrValue,
 };
 use syncline_format::{FormatError, Key, Kind, NAME_PROBES, ObjectNo, name_hash};
-use syncline_store::{Class, Permit};
+use syncline_store::{Batch, Class, Permit};
 
 /// Longest name of an extended attribute, prefix included.
 const NAME_BYTES_MAX: usize = 255;
 /// The attribute that file capabilities are in: it goes when the content changes.
-const CAPABILITY_XATTR: &[u8] = b"security.capability";
+pub(crate) const CAPABILITY_XATTR: &[u8] = b"security.capability";
 
 /// Whether [`Fs::set_xattr`] may create or replace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -40,17 +41,25 @@ struct XattrSlot {
     present: Option<XattrValue>,
 }
 
+/// Where a batch that changes several attributes has put new ones.
+#[derive(Default)]
+pub(crate) struct FilledXattrs {
+    slots: BTreeSet<(ObjectNo, u64)>,
+    /// Last numbers of values in pieces.
+    values: BTreeMap<ObjectNo, u64>,
+}
+
 /// The item value of an attribute whose value is kept inside it.
 pub(crate) fn small_xattr_value(name: &[u8], value: Vec<u8>) -> Vec<u8> {
     XattrItem { name: name.to_vec(), value: XattrValue::Inline(value) }.encode()
 }
 
-fn is_acl(name: &[u8]) -> bool {
+pub(crate) fn is_acl(name: &[u8]) -> bool {
     name == ACCESS_XATTR || name == DEFAULT_XATTR
 }
 
 /// Whether an attribute of this name is possible. Errors: `NotSupported`, `Invalid`, `Range` (name too long).
-fn check_xattr_name(name: &[u8]) -> Result<()> {
+pub(crate) fn check_xattr_name(name: &[u8]) -> Result<()> {
     if name.len() > NAME_BYTES_MAX {
         return Err(Error::Range(NAME_BYTES_MAX));
     }
@@ -67,7 +76,7 @@ fn check_xattr_name(name: &[u8]) -> Result<()> {
 }
 
 /// `user.` attributes belong to files and directories only.
-fn check_user_namespace(name: &[u8], item: &InodeItem) -> Result<()> {
+pub(crate) fn check_user_namespace(name: &[u8], item: &InodeItem) -> Result<()> {
     if name.starts_with(b"user.") && !item.is_regular() && !item.is_directory() {
         return Err(Error::NotPermitted);
     }
@@ -215,28 +224,45 @@ impl Fs {
         name: &[u8],
         value: Option<&[u8]>,
     ) -> Result<()> {
-        let XattrSlot { slot, present } = self.find_xattr(number, name)?;
+        self.log_xattr(&mut change.batch, number, name, value, &mut FilledXattrs::default())
+    }
+
+    /// As [`Fs::replace_xattr`], for one of several attributes that the batch changes.
+    pub(crate) fn log_xattr(
+        &self,
+        batch: &mut Batch,
+        number: ObjectNo,
+        name: &[u8],
+        value: Option<&[u8]>,
+        filled: &mut FilledXattrs,
+    ) -> Result<()> {
+        let XattrSlot { slot, present } = self.find_xattr_besides(number, name, &filled.slots)?;
         if let Some(XattrValue::Pieces { number: old, len }) = present {
             for piece in 0..(len as usize).div_ceil(XATTR_PIECE_BYTES) as u64 {
-                change.batch.delete(piece_key(number, old, piece));
+                batch.delete(piece_key(number, old, piece));
             }
         }
         let key = Key::xattr(number, slot);
         let value = match value {
             None => {
-                change.batch.delete(key);
+                batch.delete(key);
                 return Ok(());
             }
             Some(value) if value.len() <= XATTR_INLINE_BYTES_MAX => XattrValue::Inline(value.to_vec()),
             Some(value) => {
-                let value_number = self.unused_value_number(number)?;
+                let value_number = match filled.values.get(&number) {
+                    Some(last) => last + 1,
+                    None => self.unused_value_number(number)?,
+                };
+                filled.values.insert(number, value_number);
                 for (piece, bytes) in value.chunks(XATTR_PIECE_BYTES).enumerate() {
-                    change.batch.put(piece_key(number, value_number, piece as u64), bytes);
+                    batch.put(piece_key(number, value_number, piece as u64), bytes);
                 }
                 XattrValue::Pieces { number: value_number, len: value.len() as u32 }
             }
         };
-        change.batch.put(key, &XattrItem { name: name.to_vec(), value }.encode());
+        filled.slots.insert((number, slot));
+        batch.put(key, &XattrItem { name: name.to_vec(), value }.encode());
         Ok(())
     }
 
@@ -266,7 +292,21 @@ impl Fs {
         }
     }
 
+    /// Pieces that an attribute's value is kept in now.
+    pub(crate) fn xattr_pieces(&self, number: ObjectNo, name: &[u8]) -> Result<usize> {
+        Ok(pieces_of(self.find_xattr(number, name)?.present.as_ref()))
+    }
+
     fn find_xattr(&self, number: ObjectNo, name: &[u8]) -> Result<XattrSlot> {
+        self.find_xattr_besides(number, name, &BTreeSet::new())
+    }
+
+    fn find_xattr_besides(
+        &self,
+        number: ObjectNo,
+        name: &[u8],
+        filled: &BTreeSet<(ObjectNo, u64)>,
+    ) -> Result<XattrSlot> {
         let first = name_hash(self.hash_seed, name);
         let mut taken = 0u8;
         let mut found: std::result::Result<Option<XattrSlot>, FormatError> = Ok(None);
@@ -288,12 +328,9 @@ impl Fs {
         if let Some(found) = found? {
             return Ok(found);
         }
-        let free = u64::from(taken.trailing_ones());
-        if free < NAME_PROBES {
-            Ok(XattrSlot { slot: first + free, present: None })
-        } else {
-            Err(Error::NoSpace)
-        }
+        let is_free = |slot: &u64| taken & 1 << (slot - first) == 0 && !filled.contains(&(number, *slot));
+        let slot = (first..first + NAME_PROBES).find(is_free).ok_or(Error::NoSpace)?;
+        Ok(XattrSlot { slot, present: None })
     }
 
     fn for_each_xattr(&self, number: ObjectNo, visit: &mut dyn FnMut(XattrItem)) -> Result<()> {
@@ -340,7 +377,7 @@ fn pieces_of(value: Option<&XattrValue>) -> usize {
 }
 
 /// Bound of the batch that replaces a value kept in `pieces` pieces by one of `bytes` bytes.
-fn replacement_estimate(pieces: usize, bytes: usize) -> syncline_store::Estimate {
+pub(crate) fn replacement_estimate(pieces: usize, bytes: usize) -> syncline_store::Estimate {
     let mut bound = estimate(1, 0, 1 + bytes.div_ceil(XATTR_PIECE_BYTES), 13 + NAME_BYTES_MAX + bytes);
     bound.bytes += pieces * syncline_format::batch::DELETE_BYTES;
     bound.items += pieces;

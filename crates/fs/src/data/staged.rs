@@ -398,6 +398,21 @@ impl Staging {
         drop(self.pool.as_mut().map(|pool| pool.split(1)));
     }
 
+    /// Forgets all of a file that nobody is going to see; returns its inode, whose handle is still to be let go of.
+    pub(crate) fn forget(&mut self, fs: &Fs, number: ObjectNo) -> Result<Option<Arc<Inode>>> {
+        if !self.has(number) {
+            return Ok(None);
+        }
+        self.finish_flights(fs)?;
+        let pages: Vec<u64> = self.file(number).pages.keys().copied().collect();
+        for page in pages {
+            self.unstage(fs, number, page);
+        }
+        let file = self.files.remove(&number).expect("the file was joined");
+        file.inode.state.write().data.unwatch(&file.watch);
+        Ok(Some(file.inode))
+    }
+
     /// Whether what `other` has staged of a file's content cannot be put together with what this one has.
     pub(crate) fn collides(&self, other: &Staging) -> bool {
         other.files.iter().any(|(number, theirs)| {

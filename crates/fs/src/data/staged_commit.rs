@@ -129,14 +129,7 @@ impl Staging {
     }
 
     /// Writes a file's content into the batch, and its changes into the inode's item.
-    pub(crate) fn emit(
-        &self,
-        plan: &FilePlan,
-        state: &InodeState,
-        item: &mut InodeItem,
-        now: Timestamp,
-        batch: &mut Batch,
-    ) {
+    pub(crate) fn emit(&self, plan: &FilePlan, item: &mut InodeItem, now: Timestamp, batch: &mut Batch) {
         let file = &self.files[&plan.number];
         plan.emit(file, batch);
         item.size = match file.size.exact {
@@ -146,7 +139,7 @@ impl Staging {
         item.blocks = (item.blocks + plan.blocks_put).saturating_sub(plan.blocks_cut);
         (item.modified, item.changed) = (now, now);
         strip_set_id(item);
-        if plan.leaves_some && state.item.nlink > 0 {
+        if plan.leaves_some && item.nlink > 0 {
             batch.put(Key::orphan(plan.number), &OrphanReason::Truncated.encode());
         }
     }

@@ -35,10 +35,17 @@ struct NewInode<'a> {
 }
 
 /// A new inode after inheritance: attributes and ACLs.
-struct Inherited {
-    item: InodeItem,
+pub(crate) struct Inherited {
+    pub(crate) item: InodeItem,
     access: Option<Acl>,
     default: Option<Acl>,
+}
+
+impl Inherited {
+    /// The ACL that the new file has as an extended attribute.
+    pub(crate) fn access_xattr(&self) -> Option<Vec<u8>> {
+        self.access.as_ref().map(Acl::encode)
+    }
 }
 
 impl Fs {
@@ -262,6 +269,14 @@ impl Fs {
             project: 0,
         };
         Inherited { item, access, default: default.filter(|_| is_directory) }
+    }
+
+    /// Owner, mode and ACLs of a new regular file in a directory, for a transaction.
+    pub(crate) fn inherit_file(&self, ctx: &Context, directory: &Arc<Inode>, mode: u32) -> Result<Inherited> {
+        let new = NewInode { mode: MODE_REGULAR | mode & 0o7777, rdev: 0, target: &[] };
+        let mut state = directory.state.write();
+        let default = self.default_acl(directory.number, &mut state)?;
+        Ok(self.inherit(ctx, directory.number, &state.item, default, &new))
     }
 
     /// Puts a new inode's own items.

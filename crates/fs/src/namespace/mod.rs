@@ -6,7 +6,7 @@
 
 pub(crate) mod change;
 mod create;
-mod names;
+pub(crate) mod names;
 mod readdir;
 mod remove;
 mod rename;

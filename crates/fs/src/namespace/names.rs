@@ -5,6 +5,7 @@
 //! as a directory cookie.
 
 use crate::{Error, Fs, Result};
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use syncline_format::item::{DirentItem, NAME_BYTES_MAX};
 use syncline_format::{FormatError, Key, NAME_PROBES, ObjectNo, name_hash};
@@ -81,6 +82,25 @@ impl Fs {
         }
         let free = u64::from(taken.trailing_ones());
         Ok(if free < NAME_PROBES { Slot::Free(first + free) } else { Slot::Full })
+    }
+
+    /// A slot for a name that the directory does not have, other than those that the same batch fills. Errors: `NoSpace`.
+    pub(crate) fn free_slot(
+        &self,
+        directory: ObjectNo,
+        name: &[u8],
+        filled: &BTreeSet<(ObjectNo, u64)>,
+    ) -> Result<u64> {
+        let first = name_hash(self.hash_seed, name);
+        let slots = first..first + NAME_PROBES;
+        let mut taken: BTreeSet<u64> = BTreeSet::new();
+        let (from, end) = (Key::dirent(directory, slots.start), Key::dirent(directory, slots.end));
+        self.store.scan(from, end, &mut |key, _| {
+            taken.insert(key.offset);
+            ControlFlow::Continue(())
+        })?;
+        let is_free = |slot: &u64| !taken.contains(slot) && !filled.contains(&(directory, *slot));
+        slots.into_iter().find(is_free).ok_or(Error::NoSpace)
     }
 
     /// The entry of that name. Errors: `NotFound`.

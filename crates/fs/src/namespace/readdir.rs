@@ -15,8 +15,10 @@ const COOKIE_DOT: u64 = 1;
 const COOKIE_DOT_DOT: u64 = 2;
 const _: () = assert!(COOKIE_DOT_DOT < NAME_HASH_MIN);
 
-/// Nodes that one listing reads for attributes, others' reads at the same time counted with them.
-const NODE_READS_MAX: u64 = 16;
+/// Nodes that one listing reads before it goes on without attributes, others' reads at the same time counted with them:
+/// the entries' own node, and then no more than shows that attributes are not at hand. Whoever removes names from the
+/// same directory waits for the kernel's lock on it while a listing waits for the device.
+const NODE_READS_MAX: u64 = 4;
 
 /// `d_type` of a directory.
 const DIRECTORY_TYPE: u8 = (MODE_DIRECTORY >> 12) as u8;

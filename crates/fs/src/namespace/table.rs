@@ -69,12 +69,21 @@ impl InodeTable {
         if inner.removals != removals {
             return None;
         }
-        Some(inner.insert(inode, self.capacity))
+        let inode = Arc::new(inode);
+        inner.insert(inode.clone(), self.capacity);
+        Some(inode)
     }
 
     /// Enters an inode with a number that was never used before.
     pub(crate) fn insert_new(&self, inode: Inode) -> Arc<Inode> {
-        self.inner.lock().insert(inode, self.capacity)
+        let inode = Arc::new(inode);
+        self.insert_own(&inode);
+        inode
+    }
+
+    /// As [`InodeTable::insert_new`], for an inode that a transaction has kept to itself.
+    pub(crate) fn insert_own(&self, inode: &Arc<Inode>) {
+        self.inner.lock().insert(inode.clone(), self.capacity);
     }
 
     /// Forgets an inode that is gone.
@@ -87,18 +96,17 @@ impl InodeTable {
 }
 
 impl Inner {
-    fn insert(&mut self, inode: Inode, capacity: usize) -> Arc<Inode> {
+    fn insert(&mut self, inode: Arc<Inode>, capacity: usize) {
         self.evict(capacity);
         if self.order.len() > 2 * capacity {
             // Numbers of removed inodes have piled up.
             let by_number = &self.by_number;
             self.order.retain(|number| by_number.contains_key(number));
         }
-        let inode = Arc::new(inode);
-        if self.by_number.insert(inode.number, inode.clone()).is_none() {
-            self.order.push_back(inode.number);
+        let number = inode.number;
+        if self.by_number.insert(number, inode).is_none() {
+            self.order.push_back(number);
         }
-        inode
     }
 
     fn evict(&mut self, capacity: usize) {

@@ -5,6 +5,7 @@
 //! changed but blocks that nobody else knows; after it nothing can fail but the force.
 
 use super::Transaction;
+use super::batch::{Checked, Items, plus};
 use crate::data::FilePlan;
 use crate::inode::Inode;
 use crate::namespace::change::{Locked, estimate};
@@ -45,21 +46,21 @@ impl Transaction {
 
     /// Commits the batch without forcing it; what has to be forced then, `None` for nothing.
     fn apply(&mut self) -> Result<Option<Lsn>> {
-        if self.is_empty() {
-            return match self.staging.files().any(|file| file.is_conflicted()) {
-                true => Err(Error::Conflict),
-                false => Ok(None),
-            };
-        }
         let fs = self.fs.clone();
+        self.check_quietness()?;
+        if self.is_empty() {
+            self.names.check_unlocked(&fs)?;
+            return Ok(None);
+        }
         fs.check_writable()?;
         fs.check_failure()?;
         fs.writeback.note_sync();
+        self.prepare_names()?;
         let mut images = true;
         let mut beside = true;
         for _ in 0..TRIES_MAX {
             self.staging.prepare(&fs, images)?;
-            let bound = self.bound(&self.staging.plan(&fs)?);
+            let bound = self.bound(&self.staging.plan(&fs)?)?;
             let permit = match self.admit(bound) {
                 Ok(permit) => permit,
                 // Extents need less of the ring.
@@ -77,14 +78,18 @@ impl Transaction {
         Err(Error::Busy)
     }
 
+    /// Errors: `Conflict` as soon as it is known.
+    fn check_quietness(&self) -> Result<()> {
+        match self.staging.files().any(|file| file.is_conflicted()) {
+            true => Err(Error::Conflict),
+            false => Ok(()),
+        }
+    }
+
     /// Bound of the whole batch.
-    fn bound(&self, plans: &[FilePlan]) -> Estimate {
-        let inodes = estimate(plans.len(), 0, 0, 0);
-        plans.iter().map(FilePlan::bound).fold(inodes, |sum, more| Estimate {
-            bytes: sum.bytes + more.bytes,
-            items: sum.items + more.items,
-            images: sum.images + more.images,
-        })
+    fn bound(&self, plans: &[FilePlan]) -> Result<Estimate> {
+        let inodes = plus(estimate(plans.len(), 0, 0, 0), self.names.bound(&self.fs)?);
+        Ok(plans.iter().map(FilePlan::bound).fold(inodes, plus))
     }
 
     /// Room for the batch. Images are not worth relieving a full journal for: that is for the caller to decide.
@@ -114,25 +119,38 @@ impl Transaction {
         let fs = self.fs.clone();
         let turns = self.staging.take_turns(beside);
         let plans = self.staging.plan(&fs)?;
-        let needed = self.bound(&plans);
+        let needed = self.bound(&plans)?;
         if needed.bytes > bound.bytes || needed.items > bound.items || needed.images > bound.images {
             return Ok(Attempt::Again);
         }
         let mut batch = Batch::with_capacity(needed.bytes);
         self.staging.attach_flights(&fs, &mut batch)?;
-        let inodes: Vec<Arc<Inode>> = self.staging.files().map(|file| file.inode().clone()).collect();
+        let inodes = self.inodes();
         let mut locked = Locked::new(&inodes.iter().collect::<Vec<_>>());
-        for inode in &inodes {
-            if !self.staging.verify(inode.number, locked.state(inode.number), &turns)? {
+        for file in self.staging.files() {
+            let number = file.inode().number;
+            if !self.staging.verify(number, locked.state(number), &turns)? {
                 return Ok(Attempt::Again);
             }
         }
-        let items = self.fill(&plans, &locked, &mut batch);
-        let lsn = fs.store.commit(permit, batch)?;
+        let checked = self.names.check(&fs, &locked)?;
+        let items = self.fill(&plans, checked, &locked, &mut batch)?;
+        // In the table before anybody can learn their numbers, so that there is never a second copy of one.
+        let news: Vec<_> =
+            inodes.iter().filter(|inode| self.names.new_inode(inode.number).is_some()).collect();
+        news.iter().for_each(|inode| fs.inodes.insert_own(inode));
+        let lsn = match fs.store.commit(permit, batch) {
+            Ok(lsn) => lsn,
+            Err(error) => {
+                news.iter().for_each(|inode| fs.inodes.remove(inode.number));
+                return Err(error.into());
+            }
+        };
         for plan in &plans {
             self.staging.apply(&fs, plan, locked.state_mut(plan.number));
         }
         self.update_inodes(items, &inodes, &mut locked);
+        self.names.apply(&mut locked);
         drop(locked);
         drop(turns);
         fs.writeback.note_progress();
@@ -144,15 +162,17 @@ impl Transaction {
     fn fill(
         &self,
         plans: &[FilePlan],
+        checked: Checked<'_>,
         locked: &Locked<'_>,
         batch: &mut Batch,
-    ) -> BTreeMap<ObjectNo, (InodeItem, InodeItem)> {
+    ) -> Result<BTreeMap<ObjectNo, (InodeItem, InodeItem)>> {
         let now = self.fs.clock.now();
-        let mut items: BTreeMap<ObjectNo, InodeItem> = BTreeMap::new();
+        let mut items = Items::new();
+        self.names.fill(&self.fs, checked, locked, now, &mut items, batch)?;
         for plan in plans {
             let state = locked.state(plan.number);
             let item = items.entry(plan.number).or_insert_with(|| state.item.clone());
-            self.staging.emit(plan, state, item, now, batch);
+            self.staging.emit(plan, item, now, batch);
         }
         let logged = |(number, item): (ObjectNo, InodeItem)| {
             let mut logged = item.clone();
@@ -162,7 +182,7 @@ impl Transaction {
             batch.put(Key::inode(number), &logged.encode());
             (number, (item, logged))
         };
-        items.into_iter().map(logged).collect()
+        Ok(items.into_iter().map(logged).collect())
     }
 
     /// The batch is committed: attributes in memory become what it says.

@@ -5,16 +5,20 @@
 //! So there is nothing to undo, neither at an abort nor after a crash, and the commit costs one record and one flush.
 //!
 //! - Content is in [`Staging`] (module `data`): whole pages, a bounded number of them in memory, the others in free blocks.
+//! - Names, links and extended attributes are in `Names` (module `names`): who had a name, and who has it now.
 //! - What the transaction looked at in a file's content is *watched*; any change of it by others makes the commit a
 //!   `Conflict`.
 //!
 //! Order at the commit (module `commit`): everything that may wait (data writes, admission), turns, inodes in ascending order,
 //! checks, the batch, memory; then, without any lock, the force.
 
+mod batch;
 mod commit;
+mod names;
 
 use crate::data::Staging;
 use crate::{Error, Fs, ObjectNo, Result};
+use names::Names;
 use std::sync::Arc;
 
 /// Changes that are made together: visible to nobody before [`Transaction::commit`], all of them afterwards, and after a crash
@@ -44,13 +48,14 @@ use std::sync::Arc;
 pub struct Transaction {
     fs: Arc<Fs>,
     staging: Staging,
+    names: Names,
 }
 
 impl Fs {
     /// Begins a transaction. Errors: `ReadOnly`.
     pub fn begin(self: &Arc<Fs>) -> Result<Transaction> {
         self.check_writable()?;
-        Ok(Transaction { staging: Staging::new(self), fs: self.clone() })
+        Ok(Transaction { staging: Staging::new(self), names: Names::default(), fs: self.clone() })
     }
 }
 
@@ -89,7 +94,7 @@ impl Transaction {
     /// Takes over what another transaction of the same volume has staged; both are committed together then. It sees nothing of
     /// this one, and this one nothing of it, until then.
     ///
-    /// Errors: `Conflict` if both have staged the same page, or one has changed the size of a file that the other changes
+    /// Errors: `Conflict` if both have staged the same page or name, or one has changed the size of a file that the other changes
     /// too; the other one is dropped then, and this one is as before. `Invalid` if it belongs to another volume.
     pub fn absorb(&mut self, mut other: Transaction) -> Result<()> {
         if !Arc::ptr_eq(&self.fs, &other.fs) {
@@ -98,12 +103,15 @@ impl Transaction {
         if self.staging.collides(&other.staging) {
             return Err(Error::Conflict);
         }
-        self.staging.absorb(&self.fs, &mut other.staging)
+        self.names.check_absorb(&other.names)?;
+        let twice = self.names.absorb(std::mem::take(&mut other.names));
+        self.staging.absorb(&self.fs, &mut other.staging)?;
+        twice.iter().try_for_each(|inode| self.fs.let_go(inode))
     }
 
     /// Whether committing would change nothing.
     pub fn is_empty(&self) -> bool {
-        !self.staging.is_changed()
+        !self.staging.is_changed() && !self.names.is_changed()
     }
 
     /// Applies everything as one batch and makes it durable: one record, one flush.
@@ -127,14 +135,17 @@ impl Transaction {
         if self.staging.has(object) {
             return Ok(());
         }
-        let inode = self.fs.live_inode(object)?;
-        self.staging.join(&inode)
+        match self.names.new_inode(object) {
+            Some(inode) => self.staging.join(inode),
+            None => self.staging.join(&self.fs.live_inode(object)?),
+        }
     }
 }
 
 impl Drop for Transaction {
     fn drop(&mut self) {
-        for inode in self.staging.release(&self.fs) {
+        let linked = std::mem::take(&mut self.names.inodes).into_values().map(|linked| linked.inode);
+        for inode in self.staging.release(&self.fs).into_iter().chain(linked) {
             if let Err(error) = self.fs.let_go(&inode) {
                 // The orphan item stays, so the next mount removes the inode.
                 tracing::warn!(inode = %inode.number, %error, "removing an unlinked inode failed");

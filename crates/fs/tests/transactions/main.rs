@@ -4,3 +4,4 @@
 mod common;
 
 mod data;
+mod names;

@@ -1,0 +1,368 @@
+//! [`Names`]: what a transaction does to names, and to the inodes that have them.
+//!
+//! For every name that was looked up: who had it then, and who has it now as the transaction sees it. Numbers of inodes are
+//! never used twice, so the commit finds out whether somebody else was there by comparing numbers. Of an inode only the
+//! difference in links is kept. A new inode is private: its number is nowhere before the commit, and if all its names are
+//! taken away again it never was.
+//!
+//! Every inode here is held like an open file, so that what loses its last name outside stays until the transaction ends.
+
+use super::Transaction;
+use crate::flags::{forbid_change, forbid_removal_in, is_immutable};
+use crate::inode::{Inode, InodeState};
+use crate::namespace::names::check_name;
+use crate::xattr::is_acl;
+use crate::{Context, Error, Fs, ObjectNo, Result};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// A name in a directory.
+pub(super) type Place = (ObjectNo, Vec<u8>);
+
+/// Who has a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Holder {
+    /// When the transaction first looked.
+    pub(super) base: Option<ObjectNo>,
+    pub(super) now: Option<ObjectNo>,
+}
+
+impl Holder {
+    pub(super) fn is_changed(self) -> bool {
+        self.base != self.now
+    }
+}
+
+/// An inode whose names the transaction changes.
+pub(super) struct Linked {
+    pub(super) inode: Arc<Inode>,
+    pub(super) is_new: bool,
+    /// Names more (or less) than it has.
+    pub(super) links: i64,
+}
+
+/// A value that the transaction has looked at or set: an extended attribute.
+#[derive(Debug, Clone)]
+pub(super) struct Value {
+    pub(super) base: Option<Vec<u8>>,
+    pub(super) now: Option<Vec<u8>>,
+}
+
+impl Value {
+    pub(super) fn is_changed(&self) -> bool {
+        self.base != self.now
+    }
+}
+
+/// Names, links and extended attributes as the transaction has them.
+#[derive(Default)]
+pub(super) struct Names {
+    pub(super) places: BTreeMap<Place, Holder>,
+    pub(super) directories: BTreeMap<ObjectNo, Arc<Inode>>,
+    pub(super) inodes: BTreeMap<ObjectNo, Linked>,
+    /// By inode and name.
+    pub(super) xattrs: BTreeMap<(ObjectNo, Vec<u8>), Value>,
+}
+
+impl Names {
+    pub(super) fn is_changed(&self) -> bool {
+        self.places.values().any(|holder| holder.is_changed()) || self.xattrs.values().any(Value::is_changed)
+    }
+
+    /// Changed names.
+    pub(super) fn changes(&self) -> impl Iterator<Item = (&Place, Holder)> {
+        self.places.iter().map(|(place, holder)| (place, *holder)).filter(|(_, holder)| holder.is_changed())
+    }
+
+    /// A new inode of this transaction.
+    pub(super) fn new_inode(&self, number: ObjectNo) -> Option<&Arc<Inode>> {
+        self.inodes.get(&number).filter(|linked| linked.is_new).map(|linked| &linked.inode)
+    }
+
+    /// The directory, which has to be one now.
+    fn directory(&mut self, fs: &Fs, number: ObjectNo) -> Result<Arc<Inode>> {
+        if let Entry::Vacant(vacant) = self.directories.entry(number) {
+            vacant.insert(fs.directory(number)?);
+        }
+        Ok(self.directories[&number].clone())
+    }
+
+    /// Who has a name, as the transaction sees it.
+    pub(super) fn lookup(&mut self, fs: &Fs, parent: ObjectNo, name: &[u8]) -> Result<Option<ObjectNo>> {
+        check_name(name)?;
+        let directory = self.directory(fs, parent)?;
+        let vacant = match self.places.entry((parent, name.to_vec())) {
+            Entry::Occupied(occupied) => return Ok(occupied.get().now),
+            Entry::Vacant(vacant) => vacant,
+        };
+        let state = directory.state.read();
+        if state.is_dead() {
+            return Err(Error::NotFound);
+        }
+        let base = fs.find_name(parent, name)?.found().map(|found| found.inode);
+        vacant.insert(Holder { base, now: base });
+        Ok(base)
+    }
+
+    fn set(&mut self, parent: ObjectNo, name: &[u8], now: Option<ObjectNo>) {
+        let holder = self.places.get_mut(&(parent, name.to_vec())).expect("the name was looked up");
+        holder.now = now;
+    }
+
+    /// The inode, held; its links as the transaction changes them.
+    pub(super) fn linked(&mut self, fs: &Fs, number: ObjectNo) -> Result<&mut Linked> {
+        match self.inodes.entry(number) {
+            Entry::Occupied(occupied) => Ok(occupied.into_mut()),
+            Entry::Vacant(vacant) => {
+                let inode = fs.live_inode(number)?;
+                hold(&inode)?;
+                Ok(vacant.insert(Linked { inode, is_new: false, links: 0 }))
+            }
+        }
+    }
+
+    /// Takes over another transaction's names. Errors: `Conflict` if both have changed one; nothing is taken over then.
+    pub(super) fn check_absorb(&self, other: &Names) -> Result<()> {
+        for (place, theirs) in &other.places {
+            if let Some(ours) = self.places.get(place)
+                && (ours.base != theirs.base || ours.is_changed() && theirs.is_changed())
+            {
+                return Err(Error::Conflict);
+            }
+        }
+        for (key, theirs) in &other.xattrs {
+            if let Some(ours) = self.xattrs.get(key)
+                && (ours.base != theirs.base || ours.is_changed() && theirs.is_changed())
+            {
+                return Err(Error::Conflict);
+            }
+        }
+        Ok(())
+    }
+
+    /// After [`Names::check_absorb`]; returns the inodes that are held twice now.
+    pub(super) fn absorb(&mut self, mut other: Names) -> Vec<Arc<Inode>> {
+        let mut twice = Vec::new();
+        for (place, theirs) in other.places {
+            let ours = self.places.entry(place).or_insert(theirs);
+            if theirs.is_changed() {
+                *ours = theirs;
+            }
+        }
+        for (key, theirs) in other.xattrs {
+            match self.xattrs.entry(key) {
+                Entry::Occupied(mut ours) if theirs.is_changed() => drop(ours.insert(theirs)),
+                Entry::Occupied(_) => {}
+                Entry::Vacant(vacant) => drop(vacant.insert(theirs)),
+            }
+        }
+        self.directories.append(&mut other.directories);
+        for (number, theirs) in other.inodes {
+            match self.inodes.entry(number) {
+                Entry::Vacant(vacant) => drop(vacant.insert(theirs)),
+                Entry::Occupied(mut ours) => {
+                    ours.get_mut().links += theirs.links;
+                    twice.push(theirs.inode);
+                }
+            }
+        }
+        twice
+    }
+}
+
+/// Counts a handle. Errors: `Stale`.
+fn hold(inode: &Inode) -> Result<()> {
+    let state = inode.state.read();
+    if state.is_gone() {
+        return Err(Error::Stale);
+    }
+    inode.handles.fetch_add(1, Ordering::SeqCst);
+    Ok(())
+}
+
+/// A sentence for what transactions leave to single operations.
+const DIRECTORIES: &str =
+    "directories cannot be moved or linked inside a transaction: use the operation of its own";
+
+impl Transaction {
+    /// Who has a name, as the transaction sees it; the commit depends on the answer.
+    ///
+    /// Errors: `NotFound` or `NotDirectory` (the directory), name errors, I/O errors.
+    pub fn lookup(&mut self, parent: ObjectNo, name: &[u8]) -> Result<Option<ObjectNo>> {
+        self.names.lookup(&self.fs, parent, name)
+    }
+
+    /// Stages a new regular file and returns its number, which nobody else can use before the commit.
+    ///
+    /// Errors: `Exists`, `NotPermitted` in an immutable directory, `ReadOnly`, and as [`Transaction::lookup`].
+    pub fn create(&mut self, ctx: &Context, parent: ObjectNo, name: &[u8], mode: u32) -> Result<ObjectNo> {
+        let fs = self.fs.clone();
+        self.check_vacant(parent, name)?;
+        let inherited = fs.inherit_file(ctx, &self.names.directories[&parent], mode)?;
+        let number = fs.store.new_object();
+        let inode = Arc::new(Inode::new(number, inherited.item.clone()));
+        hold(&inode)?;
+        if let Some(acl) = inherited.access_xattr() {
+            let key = (number, crate::acl::ACCESS_XATTR.to_vec());
+            self.names.xattrs.insert(key, Value { base: None, now: Some(acl) });
+        }
+        self.names.inodes.insert(number, Linked { inode, is_new: true, links: 1 });
+        self.names.set(parent, name, Some(number));
+        Ok(number)
+    }
+
+    /// Stages another name of a file. Errors: `Exists`, `NotPermitted` (immutable, append-only), `Invalid` for a directory,
+    /// `NotFound` if it has lost its last name, `Stale`, `ReadOnly`, and as [`Transaction::lookup`].
+    pub fn link(&mut self, object: ObjectNo, parent: ObjectNo, name: &[u8]) -> Result<()> {
+        self.check_vacant(parent, name)?;
+        let fs = self.fs.clone();
+        let linked = self.names.linked(&fs, object)?;
+        {
+            let state = linked.inode.state.read();
+            check_linkable(&state, if linked.is_new { linked.links - 1 } else { linked.links })?;
+        }
+        linked.links += 1;
+        self.names.set(parent, name, Some(object));
+        Ok(())
+    }
+
+    /// Stages the removal of a name of anything but a directory.
+    ///
+    /// Errors: `NotFound`, `IsDirectory`, `NotPermitted` (immutable, append-only), `ReadOnly`, and as [`Transaction::lookup`].
+    pub fn unlink(&mut self, parent: ObjectNo, name: &[u8]) -> Result<()> {
+        self.fs.check_writable()?;
+        let fs = self.fs.clone();
+        let number = self.names.lookup(&fs, parent, name)?.ok_or(Error::NotFound)?;
+        forbid_removal_in(&self.names.directories[&parent].state.read().item)?;
+        let linked = self.names.linked(&fs, number)?;
+        check_removable(&linked.inode.state.read())?;
+        linked.links -= 1;
+        self.names.set(parent, name, None);
+        Ok(())
+    }
+
+    /// Stages a rename of anything but a directory; what has the new name loses it, unless `no_replace`.
+    ///
+    /// Errors: `NotFound`, `Exists` (with `no_replace`), `Invalid` if it is a directory, `IsDirectory` if the new name is a
+    /// directory's, `NotPermitted` (immutable, append-only), `ReadOnly`, and as [`Transaction::lookup`].
+    pub fn rename(
+        &mut self,
+        parent: ObjectNo,
+        name: &[u8],
+        new_parent: ObjectNo,
+        new_name: &[u8],
+        no_replace: bool,
+    ) -> Result<()> {
+        self.fs.check_writable()?;
+        let fs = self.fs.clone();
+        let source = self.names.lookup(&fs, parent, name)?.ok_or(Error::NotFound)?;
+        let target = self.names.lookup(&fs, new_parent, new_name)?;
+        if no_replace && target.is_some() {
+            return Err(Error::Exists);
+        }
+        if target == Some(source) {
+            return Ok(());
+        }
+        forbid_removal_in(&self.names.directories[&parent].state.read().item)?;
+        {
+            let state = self.names.linked(&fs, source)?.inode.state.read();
+            if state.item.is_directory() {
+                return Err(Error::Invalid(DIRECTORIES));
+            }
+            forbid_change(&state.item)?;
+        }
+        match target {
+            Some(target) => {
+                forbid_removal_in(&self.names.directories[&new_parent].state.read().item)?;
+                let linked = self.names.linked(&fs, target)?;
+                check_removable(&linked.inode.state.read())?;
+                linked.links -= 1;
+            }
+            None if is_immutable(&self.names.directories[&new_parent].state.read().item) => {
+                return Err(Error::NotPermitted);
+            }
+            None => {}
+        }
+        self.names.set(parent, name, None);
+        self.names.set(new_parent, new_name, Some(source));
+        Ok(())
+    }
+
+    /// Nobody has the name, and somebody may.
+    fn check_vacant(&mut self, parent: ObjectNo, name: &[u8]) -> Result<()> {
+        self.fs.check_writable()?;
+        let fs = self.fs.clone();
+        if self.names.lookup(&fs, parent, name)?.is_some() {
+            return Err(Error::Exists);
+        }
+        match is_immutable(&self.names.directories[&parent].state.read().item) {
+            true => Err(Error::NotPermitted),
+            false => Ok(()),
+        }
+    }
+
+    /// Value of an extended attribute as the transaction sees it.
+    fn value(&mut self, object: ObjectNo, name: &[u8]) -> Result<&mut Value> {
+        let fs = self.fs.clone();
+        crate::xattr::check_xattr_name(name)?;
+        if is_acl(name) {
+            return Err(Error::Invalid(
+                "an ACL cannot be changed inside a transaction: use the operation of its own",
+            ));
+        }
+        let inode = self.names.linked(&fs, object)?.inode.clone();
+        let state = inode.state.read();
+        forbid_change(&state.item)?;
+        crate::xattr::check_user_namespace(name, &state.item)?;
+        Ok(match self.names.xattrs.entry((object, name.to_vec())) {
+            Entry::Occupied(occupied) => occupied.into_mut(),
+            Entry::Vacant(vacant) => {
+                let base = fs.stored_xattr(object, name)?;
+                vacant.insert(Value { now: base.clone(), base })
+            }
+        })
+    }
+
+    /// Stages a new value of an extended attribute. Errors: `TooBig`, `Range`, `NotSupported`, `Invalid` for an ACL, `NotPermitted`
+    /// (immutable, append-only, or `user.` on a special file), `Stale`, `ReadOnly`.
+    pub fn set_xattr(&mut self, object: ObjectNo, name: &[u8], value: &[u8]) -> Result<()> {
+        self.fs.check_writable()?;
+        if value.len() > syncline_format::item::XATTR_VALUE_BYTES_MAX {
+            return Err(Error::TooBig);
+        }
+        self.value(object, name)?.now = Some(value.to_vec());
+        Ok(())
+    }
+
+    /// Stages the removal of an extended attribute. Errors: `NoAttribute`, and as [`Transaction::set_xattr`].
+    pub fn remove_xattr(&mut self, object: ObjectNo, name: &[u8]) -> Result<()> {
+        self.fs.check_writable()?;
+        let value = self.value(object, name)?;
+        value.now.take().map(drop).ok_or(Error::NoAttribute)
+    }
+}
+
+/// Whether a file with so many links more may have another one.
+pub(super) fn check_linkable(state: &InodeState, links: i64) -> Result<()> {
+    if state.item.is_directory() {
+        return Err(Error::Invalid(DIRECTORIES));
+    }
+    forbid_change(&state.item)?;
+    let nameless = i64::from(state.item.nlink) + links <= 0;
+    if state.is_gone() || nameless && state.item.nlink == 0 && !state.linkable {
+        return Err(Error::NotFound);
+    }
+    if i64::from(state.item.nlink) + links >= i64::from(syncline_format::item::LINKS_MAX) {
+        return Err(Error::TooManyLinks);
+    }
+    Ok(())
+}
+
+fn check_removable(state: &InodeState) -> Result<()> {
+    if state.item.is_directory() {
+        return Err(Error::IsDirectory);
+    }
+    forbid_change(&state.item)
+}

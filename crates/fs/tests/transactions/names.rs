@@ -1,0 +1,292 @@
+//! Names, links and extended attributes: net effects, conflicts, what stays of files that lose their names.
+
+use crate::common::*;
+use crate::data::pattern;
+use syncline::{Error, Fs, RenameFlags, SetXattr};
+use syncline_device::Device;
+
+fn rename(fs: &Fs, old: &[u8], new: &[u8]) {
+    fs.rename(&root(), ROOT, old, ROOT, new, RenameFlags::default()).expect("rename");
+}
+
+#[test]
+fn new_files_appear_together_with_their_content() {
+    let mut rig = Rig::new();
+    let fs = rig.fs.clone();
+    let dir = mkdir(&fs, ROOT, "dir");
+    let mut transaction = fs.begin().expect("begin");
+    let small = transaction.create(&root(), dir, b"small", 0o640).expect("create");
+    let large = transaction.create(&root(), ROOT, b"large", 0o600).expect("create");
+    transaction.write(small, 10, b"content").expect("write");
+    transaction.write(large, 0, &pattern(1, 3 << 20)).expect("write");
+    transaction.set_xattr(large, b"user.kind", &[7; 20_000]).expect("setxattr");
+    transaction.set_xattr(large, b"user.other", &[8; 10_000]).expect("setxattr");
+    transaction.link(small, ROOT, b"second name").expect("link");
+    assert_eq!(transaction.lookup(ROOT, b"large"), Ok(Some(large)));
+    assert_eq!(names(&fs, ROOT), ["dir"]);
+    assert!(names(&fs, dir).is_empty());
+    assert_eq!(error(fs.getattr(small)), Error::Stale);
+    let before = rig.volatile.counters().flushes;
+    transaction.commit().expect("commit");
+    assert_eq!(rig.volatile.counters().flushes - before, 1);
+    for crash in [false, true] {
+        if crash {
+            rig.crash();
+        }
+        let fs = &rig.fs;
+        assert_eq!(names(fs, ROOT), ["dir", "large", "second name"]);
+        assert_eq!(lookup(fs, dir, "small"), Ok(small));
+        assert_eq!(content(fs, small), b"\0\0\0\0\0\0\0\0\0\0content");
+        assert!(content(fs, large) == pattern(1, 3 << 20));
+        assert_eq!(fs.getattr(small).expect("attributes").mode, 0o100640);
+        assert_eq!(fs.xattr(&root(), large, b"user.kind"), Ok(vec![7; 20_000]));
+        assert_eq!(fs.xattr(&root(), large, b"user.other"), Ok(vec![8; 10_000]));
+        check_tree(fs);
+    }
+}
+
+#[test]
+fn replacing_many_files_is_one_record() {
+    let mut rig = Rig::new();
+    let fs = rig.fs.clone();
+    for n in 0..10 {
+        put(&fs, ROOT, &format!("config-{n}"), b"old");
+    }
+    fs.sync_all().expect("sync");
+    let before = rig.volatile.counters();
+    let mut transaction = fs.begin().expect("begin");
+    for n in 0..10 {
+        let new = transaction.create(&root(), ROOT, format!("new-{n}").as_bytes(), 0o644).expect("create");
+        transaction.write(new, 0, format!("new {n}").as_bytes()).expect("write");
+        let (from, to) = (format!("new-{n}"), format!("config-{n}"));
+        transaction.rename(ROOT, from.as_bytes(), ROOT, to.as_bytes(), false).expect("rename");
+    }
+    transaction.commit_start(Box::new(|result| result.expect("force"))).expect("commit");
+    fs.sync_metadata().expect("force");
+    let after = rig.volatile.counters();
+    assert_eq!((after.writes - before.writes, after.flushes - before.flushes), (1, 1));
+    drop(fs);
+    rig.crash();
+    assert_eq!(names(&rig.fs, ROOT).len(), 10);
+    for n in 0..10 {
+        let file = lookup(&rig.fs, ROOT, &format!("config-{n}")).expect("file");
+        assert_eq!(content(&rig.fs, file), format!("new {n}").as_bytes());
+    }
+    check_tree(&rig.fs);
+}
+
+#[test]
+fn names_have_their_net_effect() {
+    let mut rig = Rig::new();
+    let fs = rig.fs.clone();
+    let a = put(&fs, ROOT, "a", b"a");
+    let b = put(&fs, ROOT, "b", b"b");
+    let c = put(&fs, ROOT, "c", &pattern(3, 50_000));
+    let mut transaction = fs.begin().expect("begin");
+    transaction.rename(ROOT, b"a", ROOT, b"t", false).expect("rename");
+    transaction.rename(ROOT, b"b", ROOT, b"a", false).expect("rename");
+    transaction.rename(ROOT, b"t", ROOT, b"b", false).expect("rename");
+    transaction.unlink(ROOT, b"c").expect("unlink");
+    let fresh = transaction.create(&root(), ROOT, b"c", 0o644).expect("create");
+    transaction.write(fresh, 0, b"new").expect("write");
+    let dropped = transaction.create(&root(), ROOT, b"dropped", 0o644).expect("create");
+    transaction.write(dropped, 0, &vec![1; 2 << 20]).expect("write");
+    transaction.unlink(ROOT, b"dropped").expect("unlink");
+    assert_eq!(error(transaction.rename(ROOT, b"a", ROOT, b"b", true)), Error::Exists);
+    assert_eq!(error(transaction.unlink(ROOT, b"dropped")), Error::NotFound);
+    assert_eq!(error(transaction.create(&root(), ROOT, b"c", 0o644)), Error::Exists);
+    transaction.commit().expect("commit");
+    drop(fs);
+    for crash in [false, true] {
+        if crash {
+            rig.crash();
+        }
+        let fs = &rig.fs;
+        assert_eq!(names(fs, ROOT), ["a", "b", "c"]);
+        assert_eq!((lookup(fs, ROOT, "a"), lookup(fs, ROOT, "b")), (Ok(b), Ok(a)));
+        assert_eq!(content(fs, lookup(fs, ROOT, "c").expect("c")), b"new");
+        assert_eq!((error(fs.getattr(c)), error(fs.getattr(dropped))), (Error::Stale, Error::Stale));
+        check_tree(fs);
+    }
+}
+
+#[test]
+fn a_dropped_transaction_leaves_no_name_and_no_space_taken() {
+    let rig = Rig::new();
+    let fs = &rig.fs;
+    let file = put(fs, ROOT, "file", &pattern(1, 100_000));
+    fs.sync_all().expect("sync");
+    fs.checkpoint().expect("checkpoint");
+    let before = (fs.statfs().blocks_available, fs.getattr(file));
+    let mut transaction = fs.begin().expect("begin");
+    let new = transaction.create(&root(), ROOT, b"new", 0o644).expect("create");
+    transaction.write(new, 0, &vec![1; 5 << 20]).expect("write");
+    transaction.unlink(ROOT, b"file").expect("unlink");
+    transaction.set_xattr(file, b"user.x", b"y").expect("setxattr");
+    drop(transaction);
+    assert_eq!(names(fs, ROOT), ["file"]);
+    assert_eq!((fs.statfs().blocks_available, fs.getattr(file)), before);
+}
+
+#[test]
+fn a_change_of_a_name_by_others_is_a_conflict() {
+    type Change = fn(&Fs);
+    let changes: [(&str, Change); 5] = [
+        ("taken", |fs| {
+            touch(fs, ROOT, "free");
+        }),
+        ("removed", |fs| fs.unlink(ROOT, b"file").expect("unlink")),
+        ("moved away", |fs| rename(fs, b"file", b"away")),
+        ("replaced", |fs| rename(fs, b"other", b"file")),
+        ("removed and made again", |fs| {
+            fs.unlink(ROOT, b"file").expect("unlink");
+            touch(fs, ROOT, "file");
+        }),
+    ];
+    for (name, change) in changes {
+        let rig = Rig::new();
+        let fs = &rig.fs;
+        touch(fs, ROOT, "file");
+        touch(fs, ROOT, "other");
+        let bystander = put(fs, ROOT, "bystander", b"before");
+        let mut transaction = fs.begin().expect("begin");
+        transaction.rename(ROOT, b"file", ROOT, b"free", false).expect("rename");
+        transaction.write(bystander, 0, b"after!").expect("write");
+        change(fs);
+        let want = list(fs, ROOT);
+        assert_eq!(transaction.commit(), Err(Error::Conflict), "{name}");
+        assert_eq!(list(fs, ROOT), want, "{name}");
+        assert_eq!(content(fs, bystander), b"before", "{name}");
+        check_tree(fs);
+    }
+}
+
+#[test]
+fn a_name_or_attribute_that_was_only_read_counts_too() {
+    let rig = Rig::new();
+    let fs = &rig.fs;
+    let file = put(fs, ROOT, "file", b"");
+    let mut transaction = fs.begin().expect("begin");
+    assert_eq!(transaction.lookup(ROOT, b"lock"), Ok(None));
+    transaction.write(file, 0, b"nobody has the lock").expect("write");
+    touch(fs, ROOT, "lock");
+    assert_eq!(transaction.commit(), Err(Error::Conflict));
+
+    let mut transaction = fs.begin().expect("begin");
+    transaction.set_xattr(file, b"user.version", b"2").expect("setxattr");
+    fs.set_xattr(&root(), file, b"user.version", b"1", SetXattr::Any).expect("setxattr");
+    assert_eq!(transaction.commit(), Err(Error::Conflict));
+    assert_eq!(fs.xattr(&root(), file, b"user.version"), Ok(b"1".to_vec()));
+
+    let mut transaction = fs.begin().expect("begin");
+    transaction.remove_xattr(file, b"user.version").expect("removexattr");
+    assert_eq!(error(transaction.remove_xattr(file, b"user.version")), Error::NoAttribute);
+    transaction.commit().expect("commit");
+    assert_eq!(error(fs.xattr(&root(), file, b"user.version")), Error::NoAttribute);
+}
+
+#[test]
+fn of_two_transactions_on_one_name_the_second_fails() {
+    let rig = Rig::new();
+    let fs = &rig.fs;
+    let mut first = fs.begin().expect("begin");
+    let mut second = fs.begin().expect("begin");
+    let one = first.create(&root(), ROOT, b"name", 0o644).expect("create");
+    second.create(&root(), ROOT, b"name", 0o644).expect("create");
+    second.create(&root(), ROOT, b"other", 0o644).expect("create");
+    first.commit().expect("commit");
+    assert_eq!(second.commit(), Err(Error::Conflict));
+    assert_eq!(list(fs, ROOT).into_iter().collect::<Vec<_>>(), [("name".to_owned(), one)]);
+    check_tree(fs);
+}
+
+#[test]
+fn a_removed_directory_and_an_immutable_file_refuse_the_commit() {
+    let rig = Rig::new();
+    let fs = &rig.fs;
+    let dir = mkdir(fs, ROOT, "dir");
+    let mut transaction = fs.begin().expect("begin");
+    transaction.create(&root(), dir, b"file", 0o644).expect("create");
+    fs.rmdir(ROOT, b"dir").expect("rmdir");
+    assert_eq!(transaction.commit(), Err(Error::Conflict));
+
+    let file = put(fs, ROOT, "file", b"before");
+    let mut transaction = fs.begin().expect("begin");
+    transaction.write(file, 0, b"x").expect("write");
+    fs.set_inode_flags(&root(), file, syncline::FLAG_IMMUTABLE).expect("chattr");
+    assert_eq!(transaction.commit(), Err(Error::NotPermitted));
+    assert_eq!(content(fs, file), b"before");
+}
+
+#[test]
+fn directories_are_left_to_operations_of_their_own() {
+    let rig = Rig::new();
+    let fs = &rig.fs;
+    let dir = mkdir(fs, ROOT, "dir");
+    touch(fs, ROOT, "file");
+    let mut transaction = fs.begin().expect("begin");
+    assert!(matches!(transaction.rename(ROOT, b"dir", ROOT, b"x", false), Err(Error::Invalid(_))));
+    assert!(matches!(transaction.link(dir, ROOT, b"x"), Err(Error::Invalid(_))));
+    assert_eq!(error(transaction.unlink(ROOT, b"dir")), Error::IsDirectory);
+    assert_eq!(error(transaction.rename(ROOT, b"file", ROOT, b"dir", false)), Error::IsDirectory);
+    assert_eq!(error(transaction.write(dir, 0, b"x")), Error::IsDirectory);
+    assert!(matches!(transaction.set_xattr(dir, b"system.posix_acl_access", b""), Err(Error::Invalid(_))));
+    assert!(transaction.is_empty());
+    transaction.commit().expect("nothing to commit");
+}
+
+#[test]
+fn an_open_file_outlives_its_last_name_in_a_transaction() {
+    let mut rig = Rig::new();
+    let fs = rig.fs.clone();
+    let file = put(&fs, ROOT, "file", &pattern(1, 50_000));
+    fs.sync_all().expect("sync");
+    let handle = fs.open_handle(&root(), file, syncline::OpenFlags::READ).expect("open");
+    let mut transaction = fs.begin().expect("begin");
+    transaction.unlink(ROOT, b"file").expect("unlink");
+    transaction.commit().expect("commit");
+    let mut bytes = vec![0; 50_000];
+    assert_eq!(fs.read(handle, 0, &mut bytes), Ok(50_000));
+    assert!(bytes == pattern(1, 50_000));
+    drop(fs);
+    rig.crash();
+    assert_eq!(error(rig.fs.getattr(file)), Error::Stale);
+    check_tree(&rig.fs);
+}
+
+#[test]
+fn a_file_without_a_name_gets_one() {
+    let mut rig = Rig::new();
+    let fs = rig.fs.clone();
+    let flags = syncline::OpenFlags::READ_WRITE;
+    let (entry, handle) = fs.tmpfile(&root(), ROOT, 0o644, flags, false).expect("tmpfile");
+    write(&fs, handle, 0, b"content");
+    fs.sync_handle(handle, syncline::SyncScope::All).expect("sync");
+    let mut transaction = fs.begin().expect("begin");
+    transaction.link(entry.attr.inode, ROOT, b"name").expect("link");
+    transaction.commit().expect("commit");
+    fs.release(handle).expect("release");
+    drop(fs);
+    rig.crash();
+    assert_eq!(content(&rig.fs, lookup(&rig.fs, ROOT, "name").expect("name")), b"content");
+    check_tree(&rig.fs);
+}
+
+#[test]
+fn absorbing_takes_names_along_and_refuses_the_same_one() {
+    let rig = Rig::new();
+    let fs = &rig.fs;
+    let mut first = fs.begin().expect("begin");
+    first.create(&root(), ROOT, b"one", 0o644).expect("create");
+    let mut second = fs.begin().expect("begin");
+    let two = second.create(&root(), ROOT, b"two", 0o644).expect("create");
+    second.write(two, 0, b"two").expect("write");
+    let mut third = fs.begin().expect("begin");
+    third.create(&root(), ROOT, b"one", 0o644).expect("create");
+    first.absorb(second).expect("absorb");
+    assert_eq!(first.absorb(third), Err(Error::Conflict));
+    first.commit().expect("commit");
+    assert_eq!(names(fs, ROOT), ["one", "two"]);
+    assert_eq!(content(fs, two), b"two");
+    check_tree(fs);
+}
