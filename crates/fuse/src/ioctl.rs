@@ -7,9 +7,17 @@
 //! | `FITRIM` | `_IOWR('X', 121, fstrim_range)` | `EOPNOTSUPP`: freed blocks are not discarded yet |
 //! | `FS_IOC_SHUTDOWN` | `_IOR('X', 125, u32)` | the volume stops at once, as in a power cut; root only |
 //! | statistics | `_IOR(0xe7, 1, [u8; 14336])` | little-endian `u32` length, then that many bytes of JSON |
+//! | sync of a range | `_IOW(0xe7, 2, syncline_range)` | as `fsync`, for a part of the file (C5) |
+//! | start of a sync | `_IOWR(0xe7, 3, syncline_range)` | a ticket, at once |
+//! | look at a ticket | `_IOWR(0xe7, 4, syncline_ticket)` | whether its sync has ended, and how |
+//! | wait for a ticket | `_IOW(0xe7, 5, syncline_ticket)` | as the `fsync` would have |
+//! | writeback hint | `_IOWR(0xe7, 6, syncline_range)` | how many bytes are on their way (C6) |
 //!
-//! The statistics are answered on every file and directory of the volume. The kernel hands `FS_IOC_SHUTDOWN` over without
+//! Those from 2 on are for programs: `include/syncline.h` says how they are used, and a test compares its numbers and layouts
+//! with these. They are answered on open files, not on directories. The statistics are answered on every file and directory of the volume. The kernel hands `FS_IOC_SHUTDOWN` over without
 //! its argument, so all its modes are the same one.
+
+use std::ops::Range;
 
 /// Direction bits as in asm-generic/ioctl.h.
 const WRITE: u32 = 1;
@@ -33,6 +41,92 @@ pub(crate) const SET_EXTENDED_FLAGS: u32 = number(WRITE, b'X', 32, FSXATTR_BYTES
 pub(crate) const TRIM: u32 = number(READ | WRITE, b'X', 121, 24);
 pub(crate) const SHUT_DOWN: u32 = number(READ, b'X', 125, 4);
 pub(crate) const STATISTICS: u32 = number(READ, 0xe7, 1, STATISTICS_BYTES as u32);
+
+/// Bytes of the argument that a number names.
+pub(crate) const fn argument_bytes(command: u32) -> usize {
+    (command >> 16 & 0x3fff) as usize
+}
+
+/// Bytes of `struct syncline_range` and `struct syncline_ticket`.
+pub(crate) const RANGE_BYTES: usize = 32;
+pub(crate) const TICKET_BYTES: usize = 16;
+
+pub(crate) const SYNC_RANGE: u32 = number(WRITE, 0xe7, 2, RANGE_BYTES as u32);
+pub(crate) const SYNC_START: u32 = number(READ | WRITE, 0xe7, 3, RANGE_BYTES as u32);
+pub(crate) const SYNC_POLL: u32 = number(READ | WRITE, 0xe7, 4, TICKET_BYTES as u32);
+pub(crate) const SYNC_WAIT: u32 = number(WRITE, 0xe7, 5, TICKET_BYTES as u32);
+pub(crate) const WRITE_BACK: u32 = number(READ | WRITE, 0xe7, 6, RANGE_BYTES as u32);
+
+/// As `fdatasync` instead of `fsync`.
+pub(crate) const FLAG_DATA: u32 = 1;
+
+/// Which bytes of a file, and how: `struct syncline_range`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RangeArgument {
+    /// Up to `u64::MAX` if it has no end.
+    pub(crate) range: Range<u64>,
+    pub(crate) data_only: bool,
+}
+
+impl RangeArgument {
+    /// `None`: not understood, also if a later version's flags are in it.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<RangeArgument> {
+        let (offset, length) = (u64_at(bytes, 0)?, u64_at(bytes, 8)?);
+        let (flags, reserved) = (u32_at(bytes, 16)?, u32_at(bytes, 20)?);
+        if bytes.len() != RANGE_BYTES || flags & !FLAG_DATA != 0 || reserved != 0 {
+            return None;
+        }
+        let end = if length == 0 { u64::MAX } else { offset.checked_add(length)? };
+        Some(RangeArgument { range: offset..end, data_only: flags & FLAG_DATA != 0 })
+    }
+
+    /// With the number that the call returns.
+    pub(crate) fn encode(&self, result: u64) -> [u8; RANGE_BYTES] {
+        let length = if self.range.end == u64::MAX { 0 } else { self.range.end - self.range.start };
+        let mut bytes = [0; RANGE_BYTES];
+        bytes[..8].copy_from_slice(&self.range.start.to_ne_bytes());
+        bytes[8..16].copy_from_slice(&length.to_ne_bytes());
+        bytes[16..20].copy_from_slice(&u32::from(self.data_only).to_ne_bytes());
+        bytes[24..].copy_from_slice(&result.to_ne_bytes());
+        bytes
+    }
+
+    /// The number that a call returned.
+    pub(crate) fn result(bytes: &[u8; RANGE_BYTES]) -> u64 {
+        u64_at(bytes, 24).expect("the array is long enough")
+    }
+}
+
+/// A started sync and how it ended: `struct syncline_ticket`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TicketArgument {
+    pub(crate) ticket: u64,
+    /// 0, an error number, or `EINPROGRESS`.
+    pub(crate) error: i32,
+}
+
+impl TicketArgument {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<TicketArgument> {
+        let (ticket, error) = (u64_at(bytes, 0)?, u32_at(bytes, 8)? as i32);
+        let reserved = u32_at(bytes, 12)?;
+        (bytes.len() == TICKET_BYTES && reserved == 0).then_some(TicketArgument { ticket, error })
+    }
+
+    pub(crate) fn encode(&self) -> [u8; TICKET_BYTES] {
+        let mut bytes = [0; TICKET_BYTES];
+        bytes[..8].copy_from_slice(&self.ticket.to_ne_bytes());
+        bytes[8..12].copy_from_slice(&self.error.to_ne_bytes());
+        bytes
+    }
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    bytes.get(at..)?.first_chunk().map(|field| u64::from_ne_bytes(*field))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..)?.first_chunk().map(|field| u32::from_ne_bytes(*field))
+}
 
 /// Whether it changes an inode.
 pub(crate) fn is_change(command: u32) -> bool {
@@ -67,6 +161,28 @@ mod tests {
         assert_eq!(SET_EXTENDED_FLAGS, 0x401c_5820);
         assert_eq!(TRIM, 0xc018_5879);
         assert_eq!(SHUT_DOWN, 0x8004_587d);
+    }
+
+    #[test]
+    fn arguments_come_back_as_they_went_in_and_others_are_refused() {
+        for (range, length) in [(10..30, 20_u64), (7..u64::MAX, 0)] {
+            let argument = RangeArgument { range, data_only: true };
+            let bytes = argument.encode(99);
+            assert_eq!(RangeArgument::decode(&bytes), Some(argument));
+            assert_eq!((u64_at(&bytes, 8), RangeArgument::result(&bytes)), (Some(length), 99));
+        }
+        let mut bytes = RangeArgument { range: 1..2, data_only: false }.encode(0);
+        assert_eq!(RangeArgument::decode(&bytes[..31]), None);
+        for (at, value) in [(16, 2), (20, 1)] {
+            let before = std::mem::replace(&mut bytes[at], value);
+            assert_eq!(RangeArgument::decode(&bytes), None, "byte {at}");
+            bytes[at] = before;
+        }
+        bytes[..16].fill(0xff);
+        assert_eq!(RangeArgument::decode(&bytes), None, "beyond the end of all files");
+        let ticket = TicketArgument { ticket: 5, error: -1 };
+        assert_eq!(TicketArgument::decode(&ticket.encode()), Some(ticket));
+        assert_eq!(TicketArgument::decode(&[0; 15]), None);
     }
 
     #[test]

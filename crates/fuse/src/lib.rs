@@ -11,6 +11,7 @@
 //! was removed while open is free a moment later.
 
 mod callers;
+pub mod control;
 mod convert;
 mod daemon;
 mod error;
@@ -22,6 +23,7 @@ mod mount_point;
 mod options;
 mod statistics;
 mod syncs;
+mod tickets;
 mod unmount;
 mod volume;
 

@@ -3,6 +3,7 @@
 //! The ioctl's buffer is of fixed size: everything here is bounded, and a test builds the longest text there can be.
 
 use crate::messages::MessageCounts;
+use crate::syncs::Syncs;
 use fusering::ActiveTransport;
 use serde_json::{Map, Value, json};
 use std::time::Duration;
@@ -13,12 +14,13 @@ const FAILURE_CHARACTERS_MAX: usize = 256;
 
 pub(crate) fn describe(
     fs: &Fs,
-    syncs: &LatencyHistogram,
+    syncs: &Syncs,
     messages: &MessageCounts,
     transport: Option<&ActiveTransport>,
 ) -> String {
     let info = fs.volume_info();
     let space = fs.statfs();
+    let (answered, batches) = syncs.answered();
     let failure = fs.failure().map(|error| cut(&error.to_string()));
     let mut all = json!({
         "label": info.label,
@@ -32,7 +34,8 @@ pub(crate) fn describe(
             "blocks_free": space.blocks_free,
             "blocks_available": space.blocks_available,
         },
-        "fsync_us": latencies(syncs),
+        "fsync_us": latencies(syncs.latency()),
+        "driven_syncs": {"answered": answered, "batches": batches},
         "messages": messages.seen().map(|(name, count)| (name.to_owned(), count.into())).collect::<Map<_, _>>(),
     });
     if let (Value::Object(all), Value::Object(engine)) = (&mut all, counters(&fs.stats(), space.block_bytes))
@@ -129,15 +132,13 @@ mod tests {
         Fs::open(device, syncline::FsOptions::default(), Arc::new(SystemClock), &entropy).unwrap()
     }
 
-    /// A histogram with something in every bucket of the text.
-    fn full() -> LatencyHistogram {
-        let histogram = LatencyHistogram::default();
+    /// Puts something in every bucket of the text.
+    fn fill(histogram: &LatencyHistogram) {
         for octave in 0..64 {
             for _ in 0..1000 {
                 histogram.record(Duration::from_nanos(u64::MAX >> octave));
             }
         }
-        histogram
     }
 
     #[test]
@@ -155,10 +156,14 @@ mod tests {
                 errno: Errno::EIO,
             }),
         };
-        let text = describe(&fs, &full(), &messages, Some(&transport));
+        let syncs = Syncs::new(fs.clone());
+        fill(syncs.latency());
+        let text = describe(&fs, &syncs, &messages, Some(&transport));
+        let checkpoint_latency = LatencyHistogram::default();
+        fill(&checkpoint_latency);
         let stats = FsStats {
             store: Counters { groups: u64::MAX, grouped_batches: u64::MAX, ..Counters::default() },
-            checkpoint_latency: full(),
+            checkpoint_latency,
             ..fs.stats()
         };
         // Counters and messages could each grow to 20 digits, and so could 64 buckets of two histograms, by 16 here.

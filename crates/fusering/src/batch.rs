@@ -1,9 +1,9 @@
 //! Several answers given in one go.
 
-use crate::abi;
+use crate::abi::{self, IoctlFlags};
 use crate::errno::Errno;
 use crate::reply::slot::{ReplySink, ShortAnswer, Ticket};
-use crate::reply::{Reply, ReplyEmpty, ReplyWrite};
+use crate::reply::{Reply, ReplyEmpty, ReplyIoctl, ReplyWrite};
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
@@ -33,6 +33,12 @@ impl ReplyBatch {
 
     pub fn written(&mut self, reply: ReplyWrite, bytes: u32) {
         self.add(reply, ShortAnswer::data(abi::WriteOut { size: bytes, padding: 0 }.as_bytes()));
+    }
+
+    /// An ioctl that returns 0 and has no output.
+    pub fn controlled(&mut self, reply: ReplyIoctl) {
+        let answer = abi::IoctlOut { result: 0, flags: IoctlFlags::empty(), in_iovs: 0, out_iovs: 0 };
+        self.add(reply, ShortAnswer::data(answer.as_bytes()));
     }
 
     pub fn error(&mut self, reply: impl Reply, errno: Errno) {

@@ -11,7 +11,8 @@
 //! | create, link, mkdir, attributes | room in the journal | no room |
 //! | open with truncation, unlink, rename, release | content of at most 1 MiB | more |
 //! | truncate, fallocate, copy | | always |
-//! | fsync | at most four dirty pages: is logged; forced here for a lone caller, else by the driver | more is written out first |
+//! | fsync | at most four dirty pages: is logged; forced by the driver (over /dev/fuse for a lone caller here) | more is written out first |
+//! | ioctls that sync | as fsync | as fsync |
 //! | syncfs, fsync of the root | | always |
 //!
 //! Over /dev/fuse the same question decides whether another reader is let in before the work is done on the spot. Lookups,
@@ -27,6 +28,7 @@
 //! - *Forgetting* changes nothing: object numbers name inodes for good, whether the kernel knows them or not. For the same
 //!   reason the volume can be exported by NFS.
 
+mod controls;
 mod operations;
 mod requests;
 
@@ -46,6 +48,10 @@ use std::thread::JoinHandle;
 
 /// Largest message, and read-ahead.
 pub(crate) const MESSAGE_BYTES_MAX: u32 = 1 << 20;
+
+/// Requests that one CPU's queue may have open. A sync that waits is open until its group is flushed, and a queue whose entries
+/// are all taken by such takes nothing else; address space is all that more of them cost.
+const QUEUE_DEPTH: u16 = 256;
 
 /// A mounted volume.
 pub(crate) struct Filesystem {
@@ -94,7 +100,7 @@ pub(crate) fn config(options: &MountOptions) -> Config {
         transport: options.transport,
         dev: DevSettings { threads: options.threads, ..DevSettings::default() },
         // A daemon that is to stay on one CPU stays there.
-        uring: UringSettings { pin: options.cpu.is_none(), ..UringSettings::default() },
+        uring: UringSettings { depth: QUEUE_DEPTH, pin: options.cpu.is_none(), ..UringSettings::default() },
         ..Config::default()
     }
 }

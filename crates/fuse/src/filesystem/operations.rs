@@ -4,7 +4,7 @@ use crate::convert::{
     Caller, attributes, entry, errno, extended, handle, object, opened, set_time, timestamp,
 };
 use crate::messages::MessageCounts;
-use crate::syncs::{Owed, Syncs};
+use crate::syncs::{By, Owed, Syncs};
 use crate::{MountOptions, ioctl, statistics};
 use fusering::request::{NewMode, SetAttr};
 use fusering::{
@@ -37,6 +37,8 @@ pub(super) struct Operations {
     direct_writes: bool,
     /// Set once requests are served.
     transport: OnceLock<ActiveTransport>,
+    /// The kernel drops what was read into its page cache while a direct write was under way.
+    direct_is_coherent: AtomicBool,
     /// The kernel says when an ACL takes off the set-group-ID bit.
     kernel_judges_groups: AtomicBool,
     was_shut_down: AtomicBool,
@@ -51,8 +53,8 @@ pub(super) struct Writing {
     pub(super) clears_set_id: bool,
     /// What `O_DSYNC` or `O_SYNC` demands.
     pub(super) durable: Option<SyncScope>,
-    /// The caller is alone, so that its sync may be driven by this thread.
-    pub(super) alone: bool,
+    /// Who forces it then.
+    pub(super) by: By,
 }
 
 impl Operations {
@@ -63,7 +65,8 @@ impl Operations {
             messages,
             sync_names: options.sync || options.dirsync,
             writeback_cache: options.writeback_cache,
-            direct_writes: options.direct_writes && !options.writeback_cache,
+            direct_writes: options.direct_writes,
+            direct_is_coherent: AtomicBool::new(false),
             transport: OnceLock::new(),
             kernel_judges_groups: AtomicBool::new(false),
             was_shut_down: AtomicBool::new(false),
@@ -77,6 +80,10 @@ impl Operations {
 
     pub(super) fn note_that_kernel_judges_groups(&self) {
         self.kernel_judges_groups.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn note_that_direct_is_coherent(&self) {
+        self.direct_is_coherent.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn was_shut_down(&self) -> bool {
@@ -226,7 +233,10 @@ impl Operations {
         if self.writeback_cache && flags.write {
             flags.read = true;
         }
-        flags.direct |= self.direct_writes && flags.write && !flags.read;
+        let only_written = flags.write && !flags.read;
+        // A durable write through the page cache is two messages: the kernel sends an fsync behind it.
+        let durable = (flags.sync || flags.dsync) && self.direct_is_coherent.load(Ordering::Relaxed);
+        flags.direct |= only_written && !self.writeback_cache && (self.direct_writes || durable);
         flags
     }
 
@@ -292,16 +302,8 @@ impl Operations {
         match writing.durable {
             None => reply.written(bytes),
             Some(scope) => {
-                self.sync(writing.handle, scope, writing.alone, began, Owed::Written(reply, bytes));
+                self.syncs.sync(writing.handle, scope, writing.by, began, Owed::Written(reply, bytes));
             }
-        }
-    }
-
-    /// Syncs an open file: on this thread for a caller that is alone, for others by the driver.
-    pub(super) fn sync(&self, handle: HandleId, scope: SyncScope, alone: bool, began: Instant, owed: Owed) {
-        match alone {
-            true => self.syncs.complete(handle, scope, began, owed),
-            false => self.syncs.start(handle, scope, began, owed),
         }
     }
 
@@ -309,10 +311,10 @@ impl Operations {
         self.fs.sync_all().map_err(errno)
     }
 
-    pub(super) fn sync_directory(&self, node: NodeId, alone: bool, began: Instant, owed: Owed) {
+    pub(super) fn sync_directory(&self, node: NodeId, by: By, began: Instant, owed: Owed) {
         match self.fs.opendir(object(node)) {
             Ok(directory) => {
-                self.sync(directory, SyncScope::All, alone, began, owed);
+                self.syncs.sync(directory, SyncScope::All, by, began, owed);
                 if let Err(error) = self.fs.release(directory) {
                     tracing::warn!(%error, "closing a directory failed");
                 }
@@ -322,6 +324,7 @@ impl Operations {
     }
 
     pub(super) fn release(&self, closed: fusering::Handle) {
+        self.syncs.tickets().forget(handle(closed));
         if let Err(error) = self.fs.release(handle(closed)) {
             tracing::warn!(%error, "closing a file failed");
         }
@@ -453,12 +456,7 @@ impl Operations {
                 Ok(Vec::new())
             }
             ioctl::STATISTICS => {
-                let text = statistics::describe(
-                    &self.fs,
-                    self.syncs.latency(),
-                    &self.messages,
-                    self.transport.get(),
-                );
+                let text = statistics::describe(&self.fs, &self.syncs, &self.messages, self.transport.get());
                 Ok(ioctl::encode_statistics(&text))
             }
             _ => Err(Errno::ENOTTY),

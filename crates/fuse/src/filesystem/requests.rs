@@ -1,11 +1,12 @@
 //! The kernel's requests, one method each: what is asked for, on which thread it is done (see the module above), the answer.
 
+use super::controls::Control;
 use super::operations::Writing;
 use super::{Caller, Filesystem};
 use crate::convert::{self, CACHE_TIME, errno};
 use crate::ioctl;
 use crate::messages::Message;
-use crate::syncs::Owed;
+use crate::syncs::{By, Owed};
 use fusering::abi::{FsyncFlags, InitFlags, OpenInFlags, SetxattrFlags, WriteFlags};
 use fusering::request::*;
 use fusering::{
@@ -21,6 +22,10 @@ use syncline::{DirEntry, ObjectNo, SeekWhat, SyncScope};
 
 /// Most bytes that one copy request copies: a caller goes on where it ended, and the pool's thread is free in between.
 const COPY_BYTES_MAX: u64 = 1 << 30;
+
+/// From this minor version on (Linux 6.18) a direct write drops, when it has ended, what of its range was read into the
+/// page cache meanwhile. Before, a reader could be left with old content.
+const COHERENT_DIRECT_MINOR: u32 = 45;
 
 fn reply_empty(reply: ReplyEmpty, result: Result<(), Errno>) {
     match result {
@@ -76,9 +81,17 @@ fn durability(flags: i32) -> Option<SyncScope> {
 }
 
 impl Filesystem {
-    /// Whether the caller of a sync is alone, so that nobody waits for this thread meanwhile.
-    fn is_alone(&self, context: &RequestContext<'_>) -> bool {
-        self.callers.is_lone_syncer(context.pid) && !context.others_wait()
+    /// Who forces what the caller of a sync waits for. A queue's thread never does: whoever makes a request on its CPU
+    /// would wait for the device with it.
+    ///
+    /// `may_wait`: data is written out before, in the pool.
+    pub(super) fn forced_by(&self, context: &RequestContext<'_>, may_wait: bool) -> By {
+        let alone = self.callers.is_lone_syncer(context.pid) && !may_wait && !context.others_wait();
+        match (alone, context.transport()) {
+            (true, TransportKind::Dev) => By::Here,
+            (true, TransportKind::Uring) => By::DriverHere,
+            (false, _) => By::Driver,
+        }
     }
 }
 
@@ -86,6 +99,9 @@ impl fusering::Filesystem for Filesystem {
     fn init(&self, negotiated: &Negotiated, _: &Notifier) -> Result<(), Errno> {
         if negotiated.flags.contains(InitFlags::SETXATTR_EXT) {
             self.operations.note_that_kernel_judges_groups();
+        }
+        if negotiated.minor >= COHERENT_DIRECT_MINOR {
+            self.operations.note_that_direct_is_coherent();
         }
         tracing::debug!(flags = ?negotiated.flags, write_bytes_max = negotiated.write_bytes_max, "agreed");
         Ok(())
@@ -263,13 +279,13 @@ impl fusering::Filesystem for Filesystem {
             offset: request.offset,
             clears_set_id: request.write_flags.contains(WriteFlags::KILL_SUIDGID),
             durable,
-            alone: durable.is_some() && self.is_alone(context),
+            by: durable.map_or(By::Driver, |_| self.forced_by(context, may_wait)),
         };
         if may_wait && context.transport() == TransportKind::Uring {
             // The message's memory is the queue's again when this returns.
             let data = request.data.to_vec();
             return self.serve(context, true, move |operations, caller| {
-                operations.write(caller, Writing { alone: false, ..writing }, &data, reply);
+                operations.write(caller, writing, &data, reply);
             });
         }
         let _waiting = (may_wait || durable.is_some()).then(|| context.about_to_wait());
@@ -301,9 +317,9 @@ impl fusering::Filesystem for Filesystem {
         };
         let file = convert::handle(request.handle);
         let may_wait = self.operations.fs.sync_may_wait(file);
-        let alone = self.is_alone(context) && !may_wait;
+        let by = self.forced_by(context, may_wait);
         self.serve(context, may_wait, move |operations, _| {
-            operations.sync(file, scope, alone, began, Owed::Done(reply));
+            operations.syncs.sync(file, scope, by, began, Owed::Done(reply));
         });
     }
 
@@ -341,9 +357,9 @@ impl fusering::Filesystem for Filesystem {
             return self.serve(context, true, |operations, _| reply_empty(reply, operations.sync_all()));
         }
         let (node, began) = (request.node, Instant::now());
-        let alone = self.is_alone(context);
+        let by = self.forced_by(context, false);
         self.serve(context, false, move |operations, _| {
-            operations.sync_directory(node, alone, began, Owed::Done(reply));
+            operations.sync_directory(node, by, began, Owed::Done(reply));
         });
     }
 
@@ -423,6 +439,9 @@ impl fusering::Filesystem for Filesystem {
 
     fn ioctl(&self, context: &RequestContext<'_>, request: &Ioctl<'_>, reply: ReplyIoctl) {
         self.count(context, Message::Ioctl);
+        if let Some(control) = Control::of(request) {
+            return self.control(context, request.handle, control, reply);
+        }
         let (node, command, input) = (request.node, request.command, request.input.to_vec());
         let may_wait = ioctl::is_change(command) && self.operations.change_may_wait();
         self.serve(context, may_wait, move |operations, caller| {

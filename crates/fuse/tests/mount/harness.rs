@@ -61,6 +61,31 @@ pub fn statistics(root: &Path) -> serde_json::Value {
     serde_json::from_str(&text).expect("JSON")
 }
 
+/// How many messages of a kind the kernel has sent.
+pub fn messages(root: &Path, kind: &str) -> u64 {
+    statistics(root)["messages"][kind].as_u64().unwrap_or(0)
+}
+
+/// Waits until `reached`, which is asked again and again.
+pub fn wait_until(what: &str, mut reached: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !reached() {
+        assert!(Instant::now() < deadline, "{what}: not within a minute");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Ties the calling thread to a CPU.
+pub fn run_on(cpu: usize) {
+    // SAFETY: a zeroed cpu_set_t is the empty set; 0 is the calling thread.
+    let tied = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set)
+    };
+    assert_eq!(tied, 0, "CPU {cpu} is to be had");
+}
+
 /// The example program `serve` next to this test.
 pub fn server() -> PathBuf {
     let own = std::env::current_exe().expect("a test knows its path");
@@ -77,6 +102,7 @@ pub fn server() -> PathBuf {
 /// A volume in an image file, mounted or not.
 pub struct Volume {
     dir: tempfile::TempDir,
+    image: PathBuf,
     options: String,
     daemon: Option<Child>,
 }
@@ -88,15 +114,26 @@ impl Volume {
             return None;
         }
         let dir = tempfile::tempdir().expect("temporary directory");
+        let image = dir.path().join("image");
+        Some(Volume::format_in(dir, bytes, image))
+    }
+
+    /// Formats an image somewhere else.
+    pub fn format_at(bytes: u64, image: &Path) -> Volume {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        Volume::format_in(dir, bytes, image.to_owned())
+    }
+
+    fn format_in(dir: tempfile::TempDir, bytes: u64, image: PathBuf) -> Volume {
         fs::create_dir(dir.path().join("mnt")).expect("mkdir");
-        let volume = Volume { dir, options: String::new(), daemon: None };
+        let volume = Volume { dir, image, options: String::new(), daemon: None };
         let output = Command::new(server())
             .args(["--format", &bytes.to_string()])
             .arg(volume.image())
             .output()
             .expect("run serve");
         assert!(output.status.success(), "formatting failed: {}", String::from_utf8_lossy(&output.stderr));
-        Some(volume)
+        volume
     }
 
     /// Formats and mounts with options.
@@ -107,7 +144,7 @@ impl Volume {
     }
 
     pub fn image(&self) -> PathBuf {
-        self.dir.path().join("image")
+        self.image.clone()
     }
 
     pub fn root(&self) -> PathBuf {

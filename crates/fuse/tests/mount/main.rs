@@ -6,16 +6,19 @@
 
 mod acl;
 mod calls;
+mod control;
 mod device;
 mod directory;
 mod durability;
 mod errors;
 mod files;
+mod gate;
 mod harness;
 mod life;
 mod load;
 mod mapping;
 mod names;
+mod syncs;
 
 /// What the daemon is told to use, and what its statistics must say.
 const TRANSPORT: (&str, &str) = ("dev", "/dev/fuse");

@@ -1,0 +1,120 @@
+//! The ioctls on open files that programs use: syncs of ranges, started syncs, writeback hints (`include/syncline.h`).
+
+use super::{Caller, Filesystem};
+use crate::convert::{errno, handle};
+use crate::ioctl::{self, RangeArgument, TicketArgument};
+use crate::syncs::Owed;
+use fusering::request::Ioctl;
+use fusering::{Errno, Handle, ReplyIoctl, RequestContext};
+use std::time::Instant;
+use syncline::{HandleId, SyncScope};
+
+/// One of these calls.
+pub(super) enum Control {
+    SyncRange(RangeArgument),
+    SyncStart(RangeArgument),
+    SyncPoll(TicketArgument),
+    SyncWait(TicketArgument),
+    WriteBack(RangeArgument),
+}
+
+impl Control {
+    /// `None`: another ioctl. Errors: EISDIR where no file is open, EINVAL for an argument that is not understood.
+    pub(super) fn of(request: &Ioctl<'_>) -> Option<Result<Control, Errno>> {
+        let range = |control: fn(RangeArgument) -> Control| {
+            RangeArgument::decode(request.input).map(control).ok_or(Errno::EINVAL)
+        };
+        let ticket = |control: fn(TicketArgument) -> Control| {
+            TicketArgument::decode(request.input).map(control).ok_or(Errno::EINVAL)
+        };
+        let control = match request.command {
+            ioctl::SYNC_RANGE => range(Control::SyncRange),
+            ioctl::SYNC_START => range(Control::SyncStart),
+            ioctl::SYNC_POLL => ticket(Control::SyncPoll),
+            ioctl::SYNC_WAIT => ticket(Control::SyncWait),
+            ioctl::WRITE_BACK => range(Control::WriteBack),
+            _ => return None,
+        };
+        // Directories are opened without asking, so they have no handle.
+        Some(if request.handle == Handle(0) { Err(Errno::EISDIR) } else { control })
+    }
+}
+
+fn scope(argument: &RangeArgument) -> SyncScope {
+    if argument.data_only { SyncScope::Data } else { SyncScope::All }
+}
+
+impl Filesystem {
+    pub(super) fn control(
+        &self,
+        context: &RequestContext<'_>,
+        file: Handle,
+        control: Result<Control, Errno>,
+        reply: ReplyIoctl,
+    ) {
+        let file = handle(file);
+        match control {
+            Err(errno) => reply.error(errno),
+            Ok(Control::SyncRange(argument)) => self.sync_range(context, file, argument, reply),
+            Ok(Control::SyncStart(argument)) => self.start_sync(context, file, argument, reply),
+            Ok(Control::SyncPoll(argument)) => {
+                let polled = self.operations.syncs.tickets().poll(file, argument.ticket);
+                match polled {
+                    Ok(ended) => {
+                        let error = match ended {
+                            None => libc::EINPROGRESS,
+                            Some(result) => result.err().map_or(0, Errno::number),
+                        };
+                        reply.output(0, &TicketArgument { error, ..argument }.encode());
+                    }
+                    Err(errno) => reply.error(errno),
+                }
+            }
+            Ok(Control::SyncWait(argument)) => {
+                self.operations.syncs.tickets().wait(file, argument.ticket, reply);
+            }
+            Ok(Control::WriteBack(argument)) => {
+                match self.operations.fs.write_back_handle(file, argument.range.clone()) {
+                    Ok(started) => reply.output(0, &argument.encode(started.bytes)),
+                    Err(error) => reply.error(errno(error)),
+                }
+            }
+        }
+    }
+
+    fn sync_range(
+        &self,
+        context: &RequestContext<'_>,
+        file: HandleId,
+        argument: RangeArgument,
+        reply: ReplyIoctl,
+    ) {
+        let began = Instant::now();
+        let may_wait = self.operations.fs.sync_may_wait(file);
+        let by = self.forced_by(context, may_wait);
+        self.serve(context, may_wait, move |operations, _: &Caller| {
+            let (scope, owed) = (scope(&argument), Owed::Controlled(reply));
+            operations.syncs.sync_range(file, argument.range, scope, by, began, owed);
+        });
+    }
+
+    /// Answers with the ticket before anything is written.
+    fn start_sync(
+        &self,
+        context: &RequestContext<'_>,
+        file: HandleId,
+        argument: RangeArgument,
+        reply: ReplyIoctl,
+    ) {
+        let ticket = match self.operations.syncs.tickets().issue(file) {
+            Ok(ticket) => ticket,
+            Err(errno) => return reply.error(errno),
+        };
+        let may_wait = self.operations.fs.sync_may_wait(file);
+        let output = argument.encode(ticket);
+        self.serve(context, may_wait, move |operations, _: &Caller| {
+            reply.output(0, &output);
+            operations.syncs.start_ticket(file, ticket, argument.range.clone(), scope(&argument));
+        });
+    }
+}

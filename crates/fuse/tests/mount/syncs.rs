@@ -1,0 +1,203 @@
+//! What a sync that waits for the device holds up: nothing.
+
+use crate::gate::Gate;
+use crate::harness::{check, messages, run_on, statistics, wait_until};
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// Syncs that wait at once.
+const WAITING: usize = 64;
+/// Longer than anything takes that does not wait for the device.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn threads_of(daemon: libc::pid_t) -> usize {
+    fs::read_dir(format!("/proc/{daemon}/task")).expect("the daemon runs").count()
+}
+
+/// Looks names up that are not known, on CPU 0, in time.
+fn lookups_are_answered(root: &Path) {
+    let (tell, told) = mpsc::channel();
+    let root = root.to_owned();
+    std::thread::spawn(move || {
+        run_on(0);
+        for number in 0..20 {
+            let name = root.join(format!("none-{:?}-{number}", std::time::SystemTime::now()));
+            assert!(fs::metadata(name).is_err());
+        }
+        // The one who waits may have given up.
+        let _ = tell.send(());
+    });
+    told.recv_timeout(PATIENCE).expect("a lookup waits for somebody else's sync");
+}
+
+type SyncCall = fn(&Path, &File) -> io::Result<()>;
+
+#[test]
+fn a_caller_that_waits_alone_keeps_nobody_on_its_cpu_waiting() {
+    let calls: [(&str, SyncCall); 3] = [
+        ("fsync", |_, file| file.write_all_at(b"more", 0).and_then(|()| file.sync_all())),
+        ("fsync of a directory", |dir, _| {
+            File::create(dir.join("new"))?;
+            File::open(dir)?.sync_all()
+        }),
+        ("O_DSYNC", |dir, _| {
+            let mut options = OpenOptions::new();
+            options.write(true).custom_flags(libc::O_DSYNC | libc::O_DIRECT);
+            options.open(dir.join("file"))?.write_all_at(b"more", 0)
+        }),
+    ];
+    let Some(gate) = Gate::new("a_caller_that_waits_alone_keeps_nobody_on_its_cpu_waiting") else { return };
+    let volume = gate.mounted("commit=1000");
+    for (name, call) in calls {
+        let dir = volume.path(name);
+        fs::create_dir(&dir).unwrap();
+        let (close, (tell, told)) = (gate.closing(), mpsc::channel());
+        let caller = std::thread::spawn(move || {
+            run_on(0);
+            let file = File::create(dir.join("file")).unwrap();
+            // From the third one on it is known to be alone.
+            (0..3).try_for_each(|_| call(&dir, &file)).unwrap();
+            tell.send(close()).unwrap();
+            call(&dir, &file)
+        });
+        let closed = told.recv().unwrap();
+        // Long enough for the call to reach the daemon, which must be the first to hear of anything.
+        std::thread::sleep(Duration::from_millis(200));
+        lookups_are_answered(&volume.root());
+        assert!(!caller.is_finished(), "{name} did not wait for the device");
+        drop(closed);
+        caller.join().unwrap().unwrap();
+    }
+}
+
+/// Files with something to sync.
+fn dirty_files(root: &Path, round: &str) -> Vec<File> {
+    let file = |number: usize| {
+        let file = File::create(root.join(format!("{round}-{number}"))).unwrap();
+        file.write_all_at(&[number as u8; 100], 0).unwrap();
+        file
+    };
+    (0..WAITING).map(file).collect()
+}
+
+/// Begins to sync all files; what is returned waits for the ends.
+type StartAll = fn(Vec<File>) -> Box<dyn FnOnce() -> Vec<i64>>;
+
+fn by_threads(files: Vec<File>, sync: fn(&File) -> io::Result<()>) -> Box<dyn FnOnce() -> Vec<i64>> {
+    let result =
+        move |file: File| sync(&file).map_or_else(|error| -i64::from(error.raw_os_error().unwrap()), |()| 0);
+    let threads: Vec<_> = files.into_iter().map(|file| std::thread::spawn(move || result(file))).collect();
+    Box::new(|| threads.into_iter().map(|thread| thread.join().unwrap()).collect())
+}
+
+/// `struct iocb` and `struct io_event` of linux/aio_abi.h.
+#[repr(C)]
+#[derive(Default)]
+struct Iocb {
+    data: u64,
+    key: u32,
+    rw_flags: u32,
+    opcode: u16,
+    priority: i16,
+    fd: u32,
+    buf: u64,
+    bytes: u64,
+    offset: i64,
+    reserved: u64,
+    flags: u32,
+    resfd: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Default)]
+struct IoEvent {
+    data: u64,
+    obj: u64,
+    res: i64,
+    res2: i64,
+}
+
+fn by_libaio(files: Vec<File>) -> Box<dyn FnOnce() -> Vec<i64>> {
+    const FDSYNC: u16 = 3;
+    let mut context: libc::c_ulong = 0;
+    // SAFETY: `context` is zero and valid for writing.
+    check(unsafe { libc::syscall(libc::SYS_io_setup, WAITING, &raw mut context) }).expect("io_setup");
+    let mut requests: Vec<Iocb> = files
+        .iter()
+        .map(|file| Iocb { opcode: FDSYNC, fd: file.as_raw_fd() as u32, ..Iocb::default() })
+        .collect();
+    let mut pointers: Vec<*mut Iocb> = requests.iter_mut().map(|request| &raw mut *request).collect();
+    // SAFETY: as many pointers to valid requests as are named.
+    let submitted = unsafe { libc::syscall(libc::SYS_io_submit, context, WAITING, pointers.as_mut_ptr()) };
+    assert_eq!(check(submitted).expect("io_submit"), WAITING as i64);
+    Box::new(move || {
+        let mut events = vec![IoEvent::default(); WAITING];
+        let none = std::ptr::null::<libc::timespec>();
+        // SAFETY: room for as many events as are named.
+        let ended = unsafe {
+            libc::syscall(libc::SYS_io_getevents, context, WAITING, WAITING, events.as_mut_ptr(), none)
+        };
+        assert_eq!(check(ended).expect("io_getevents"), WAITING as i64);
+        // SAFETY: the context was made above and is not used any more.
+        unsafe { libc::syscall(libc::SYS_io_destroy, context) };
+        drop((files, requests));
+        events.iter().map(|event| event.res).collect()
+    })
+}
+
+fn by_io_uring(files: Vec<File>) -> Box<dyn FnOnce() -> Vec<i64>> {
+    let mut ring = io_uring::IoUring::new(WAITING as u32).expect("a ring");
+    // By default the kernel has four workers for each CPU do such calls, and the others wait for them.
+    ring.submitter().register_iowq_max_workers(&mut [WAITING as u32, 0]).expect("workers");
+    for file in &files {
+        let fsync = io_uring::opcode::Fsync::new(io_uring::types::Fd(file.as_raw_fd())).build();
+        // SAFETY: the descriptor stays open until the request has ended.
+        unsafe { ring.submission().push(&fsync) }.expect("room for all");
+    }
+    ring.submit().expect("submit");
+    Box::new(move || {
+        ring.submit_and_wait(WAITING).expect("wait");
+        let ended = ring.completion().map(|ended| i64::from(ended.result())).collect();
+        drop(files);
+        ended
+    })
+}
+
+#[test]
+fn syncs_that_wait_hold_no_thread_and_are_answered_by_the_group() {
+    let ways: [(&str, StartAll); 4] = [
+        ("fsync", |files| by_threads(files, File::sync_all)),
+        ("fdatasync", |files| by_threads(files, File::sync_data)),
+        ("libaio", by_libaio),
+        ("io_uring", by_io_uring),
+    ];
+    let Some(gate) = Gate::new("syncs_that_wait_hold_no_thread_and_are_answered_by_the_group") else {
+        return;
+    };
+    let volume = gate.mounted("commit=1000");
+    let driven = |kind: &str| statistics(&volume.root())["driven_syncs"][kind].as_u64().unwrap();
+    for (name, start) in ways {
+        let files = dirty_files(&volume.root(), name);
+        let before = (messages(&volume.root(), "fsync"), driven("answered"), driven("batches"));
+        let threads = threads_of(volume.daemon());
+        let closed = gate.close();
+        let wait = start(files);
+        wait_until(name, || messages(&volume.root(), "fsync") == before.0 + WAITING as u64);
+        assert!(
+            threads_of(volume.daemon()) <= threads,
+            "{name}: {} threads, {threads} before",
+            threads_of(volume.daemon())
+        );
+        lookups_are_answered(&volume.root());
+        drop(closed);
+        assert_eq!(wait(), [0; WAITING], "{name}");
+        assert_eq!(driven("answered"), before.1 + WAITING as u64, "{name}");
+        // Those that came before the gate held the first record, and those that came behind it.
+        assert!(driven("batches") - before.2 <= 3, "{name}: {} batches", driven("batches") - before.2);
+    }
+}

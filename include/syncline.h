@@ -1,0 +1,144 @@
+/*
+ * What a program can ask of files on a mounted Syncline volume beyond POSIX, as ioctls on an open file.
+ *
+ * Everything here is for regular files. On a file of another filesystem each call fails with ENOTTY, on a directory with
+ * EISDIR, with an argument that this version does not understand with EINVAL. `reserved` fields and flags that have no
+ * name below must be 0. Numbers and layouts stay as they are; later versions add to them.
+ *
+ * The kernel may hold data of a file that the daemon has not been told of: pages changed through mmap, and with the mount
+ * option writeback_cache everything written. The functions below hand it on first (sync_file_range); who calls ioctl(2)
+ * himself does the same, or msync(2).
+ *
+ * sync_file_range(2) alone is no sync on Syncline and no hint either. Without writeback_cache the kernel has nothing to write
+ * and says nothing to the daemon; with it the data moves to the daemon, which begins to write pieces of 64 KiB and more.
+ * Nothing is durable after it. Use the calls below instead.
+ */
+#ifndef SYNCLINE_H
+#define SYNCLINE_H
+
+#ifndef _GNU_SOURCE
+#error "define _GNU_SOURCE before the first #include: sync_file_range(2) needs it"
+#endif
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/ioctl.h>
+#include <linux/types.h>
+#include <sys/ioctl.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SYNCLINE_IOC_MAGIC 0xe7
+
+/* As fdatasync(2) instead of fsync(2): times and the like need not be durable. */
+#define SYNCLINE_DATA 1u
+
+/* A part of a file. A length of 0 means: up to the end, wherever that is. */
+struct syncline_range {
+	__u64 offset;
+	__u64 length;
+	__u32 flags; /* SYNCLINE_DATA */
+	__u32 reserved;
+	__u64 result; /* out */
+};
+
+/* A sync that was started. It belongs to the open file on which it was. */
+struct syncline_ticket {
+	__u64 ticket;
+	__s32 error; /* out: 0, an error number, or EINPROGRESS */
+	__u32 reserved;
+};
+
+/*
+ * Makes the range durable, with everything needed to read it back, and every change of names and attributes on the volume
+ * that was made before. No page outside of the range is written for it.
+ */
+#define SYNCLINE_IOC_SYNC_RANGE _IOW(SYNCLINE_IOC_MAGIC, 2, struct syncline_range)
+
+/*
+ * Starts the same and returns at once; `result` is a ticket. Whole files: offset and length 0. The sync goes on when the file
+ * is closed. EAGAIN: 65,536 tickets of this open file are out already; ask for some.
+ */
+#define SYNCLINE_IOC_SYNC_START _IOWR(SYNCLINE_IOC_MAGIC, 3, struct syncline_range)
+
+/* Whether the sync has ended: `error`. A ticket's end is told once; then it is no ticket any more (EINVAL). */
+#define SYNCLINE_IOC_SYNC_POLL _IOWR(SYNCLINE_IOC_MAGIC, 4, struct syncline_ticket)
+
+/* Waits until the sync has ended; returns 0 or fails as fsync would have. The ticket has ended with it. */
+#define SYNCLINE_IOC_SYNC_WAIT _IOW(SYNCLINE_IOC_MAGIC, 5, struct syncline_ticket)
+
+/*
+ * Begins to write what is dirty in the range, and waits for nothing: a later sync then has less to do. Nothing is durable
+ * after it. `result`: bytes that are on their way now; at the bound (16 MiB) less than there is.
+ */
+#define SYNCLINE_IOC_WRITE_BACK _IOWR(SYNCLINE_IOC_MAGIC, 6, struct syncline_range)
+
+/* Hands the daemon what the kernel holds of the range. -1: errno. */
+static inline int syncline_hand_on(int fd, __u64 offset, __u64 length)
+{
+	return sync_file_range(fd, (off64_t)offset, (off64_t)length,
+			       SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
+}
+
+/* 0, or -1 and errno. */
+static inline int syncline_sync_range(int fd, __u64 offset, __u64 length, __u32 flags)
+{
+	struct syncline_range range = { offset, length, flags, 0, 0 };
+
+	if (syncline_hand_on(fd, offset, length) < 0)
+		return -1;
+	return ioctl(fd, SYNCLINE_IOC_SYNC_RANGE, &range);
+}
+
+/* 0 and a ticket, or -1 and errno. */
+static inline int syncline_sync_start(int fd, __u64 offset, __u64 length, __u32 flags, __u64 *ticket)
+{
+	struct syncline_range range = { offset, length, flags, 0, 0 };
+
+	if (syncline_hand_on(fd, offset, length) < 0 || ioctl(fd, SYNCLINE_IOC_SYNC_START, &range) < 0)
+		return -1;
+	*ticket = range.result;
+	return 0;
+}
+
+/* 1: ended well; 0: goes on; -1: ended with errno. */
+static inline int syncline_sync_poll(int fd, __u64 ticket)
+{
+	struct syncline_ticket polled = { ticket, 0, 0 };
+
+	if (ioctl(fd, SYNCLINE_IOC_SYNC_POLL, &polled) < 0)
+		return -1;
+	if (polled.error == EINPROGRESS)
+		return 0;
+	if (polled.error == 0)
+		return 1;
+	errno = polled.error;
+	return -1;
+}
+
+/* 0, or -1 and errno. */
+static inline int syncline_sync_wait(int fd, __u64 ticket)
+{
+	struct syncline_ticket waited = { ticket, 0, 0 };
+
+	return ioctl(fd, SYNCLINE_IOC_SYNC_WAIT, &waited);
+}
+
+/* 0 and how many bytes were started, or -1 and errno. */
+static inline int syncline_write_back(int fd, __u64 offset, __u64 length, __u64 *started)
+{
+	struct syncline_range range = { offset, length, 0, 0, 0 };
+
+	if (syncline_hand_on(fd, offset, length) < 0 || ioctl(fd, SYNCLINE_IOC_WRITE_BACK, &range) < 0)
+		return -1;
+	*started = range.result;
+	return 0;
+}
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
