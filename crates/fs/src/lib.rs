@@ -34,7 +34,8 @@ pub use data::{FallocateMode, PageStats, SeekWhat, Started, SyncScope};
 pub use engine::{AccessTimes, Fs, FsOptions, FsStats, VolumeSpace};
 pub use error::{Error, Result};
 pub use facade::{
-    DirectoryEntry, File, Metadata, OpenOptions, ReadDir, SyncTicket, Volume, VolumeOptions, VolumeStats,
+    DirectoryEntry, File, Metadata, OpenOptions, ReadDir, SyncTicket, TransactionFile, Volume, VolumeOptions,
+    VolumeStats, VolumeTransaction,
 };
 pub use flags::{ExtendedFlags, FLAG_APPEND, FLAG_IMMUTABLE, FLAG_NO_ATIME, FLAG_NO_DUMP};
 pub use handle::{HandleId, OpenFlags};

@@ -11,6 +11,7 @@ mod path;
 mod read_dir;
 mod sync_thread;
 mod ticket;
+mod transaction;
 mod volume;
 mod volume_options;
 
@@ -19,5 +20,6 @@ pub use metadata::Metadata;
 pub use open::OpenOptions;
 pub use read_dir::{DirectoryEntry, ReadDir};
 pub use ticket::SyncTicket;
+pub use transaction::{TransactionFile, VolumeTransaction};
 pub use volume::{Volume, VolumeStats};
 pub use volume_options::VolumeOptions;

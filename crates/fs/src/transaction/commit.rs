@@ -6,7 +6,7 @@
 
 use super::Transaction;
 use super::batch::{Checked, Items, plus};
-use crate::data::FilePlan;
+use crate::data::{Begun, FilePlan};
 use crate::inode::Inode;
 use crate::namespace::change::{Locked, estimate};
 use crate::{Error, ObjectNo, Result};
@@ -42,6 +42,12 @@ impl Transaction {
             None => done(Ok(())),
         }
         Ok(())
+    }
+
+    /// Commits the batch; what is left is a force.
+    pub(crate) fn commit_begin(mut self) -> Result<Begun> {
+        let lsn = self.apply()?;
+        Ok(Begun::Committed(lsn.unwrap_or_else(|| self.fs.store.durable_lsn())))
     }
 
     /// Commits the batch without forcing it; what has to be forced then, `None` for nothing.
