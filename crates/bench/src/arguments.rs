@@ -15,6 +15,7 @@ const SHORT_WORKLOADS: &[&str] = &[
     "threads-4",
     "threads-16",
     "threads-64",
+    "async-pass-8",
     "fio-sequential-1",
     "fio-sequential-16",
     "fio-random-1",
@@ -25,6 +26,8 @@ const SHORT_WORKLOADS: &[&str] = &[
     "sqlite-delete",
     "sqlite-wal",
     "pgbench",
+    "pacing",
+    "mobile",
 ];
 
 /// What is measured, on what, and how much of it.
@@ -39,7 +42,7 @@ pub struct Arguments {
     /// Size of the device in MiB.
     #[arg(long, value_name = "MIB", default_value_t = 8192)]
     pub(crate) device_mib: u64,
-    /// Systems to measure: engine (in process), syncline (mount), ext4, xfs, btrfs, dir:PATH.
+    /// Systems to measure: engine (in process), syncline (mount), ext4, xfs, btrfs, dir:PATH; engine:NAME does without a mechanism.
     #[arg(
         long,
         value_name = "NAMES",
@@ -74,6 +77,21 @@ pub struct Arguments {
     /// Scale factor of pgbench's tables (16 MiB each).
     #[arg(long, value_name = "NUMBER", default_value_t = 50)]
     pub(crate) pgbench_scale: u64,
+    /// Bytes that the neighbour of the workload pacing writes and syncs, in MiB.
+    #[arg(long, value_name = "MIB", default_value_t = 4096)]
+    pub(crate) pacing_mib: u64,
+    /// Run the engine without one mechanism at a time, beside the engine as it is, on the workloads that show it.
+    #[arg(long)]
+    pub(crate) ablation: bool,
+    /// Only print the tables of the results in these files, as they stand in docs/benchmarks.md.
+    #[arg(long, value_name = "FILES", value_delimiter = ',')]
+    pub(crate) table: Vec<PathBuf>,
+    /// With --table: write them into this document, between its two marks, instead.
+    #[arg(long, value_name = "FILE", requires = "table")]
+    pub(crate) into: Option<PathBuf>,
+    /// A sqlite3 built with SQLITE_ENABLE_BATCH_ATOMIC_WRITE, for the workload sqlite-atomic.
+    #[arg(long, value_name = "PROGRAM")]
+    pub(crate) sqlite_atomic: Option<PathBuf>,
     /// Pin the caller and the mount's daemon to this CPU.
     #[arg(long, value_name = "NUMBER")]
     pub(crate) cpu: Option<usize>,
@@ -114,8 +132,9 @@ impl Arguments {
             settled.fio_mib = self.fio_mib.min(128);
             settled.device_mib = self.device_mib.min(4096);
             settled.seconds = self.seconds.min(8);
+            settled.pacing_mib = self.pacing_mib.min(512);
             settled.pgbench_scale = self.pgbench_scale.min(5);
-            if self.workloads.is_empty() {
+            if self.workloads.is_empty() && !self.ablation {
                 settled.workloads = SHORT_WORKLOADS.iter().map(|&name| name.to_owned()).collect();
             }
         }
@@ -131,6 +150,7 @@ impl Arguments {
             "fio_mib": self.fio_mib,
             "seconds": self.seconds,
             "pgbench_scale": self.pgbench_scale,
+            "pacing_mib": self.pacing_mib,
             "cpu": self.cpu,
         })
     }

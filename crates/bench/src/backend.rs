@@ -1,22 +1,51 @@
 //! The narrow interface that workloads are written against, for directories and for the embedded engine.
 
-use std::fs::{self, OpenOptions};
+mod ring;
+
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use std::time::SystemTime;
 use syncline::{SyncScope, SyncTicket, Volume};
+
+/// How a file is opened; always for reading and writing.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Open {
+    Existing,
+    /// Made if it is missing.
+    Create,
+    /// Made if it is missing, emptied if not.
+    Truncate,
+}
 
 /// Somewhere to keep files.
 pub(crate) trait Backend: Sync {
-    fn create(&self, name: &str) -> io::Result<Box<dyn BackendFile>>;
-    fn open(&self, name: &str) -> io::Result<Box<dyn BackendFile>>;
+    fn open(&self, name: &str, how: Open) -> io::Result<Box<dyn BackendFile>>;
     fn make_directory(&self, name: &str) -> io::Result<()>;
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
     fn link(&self, original: &str, link: &str) -> io::Result<()>;
+    fn remove(&self, name: &str) -> io::Result<()>;
+    /// A directory with everything in it.
+    fn remove_tree(&self, name: &str) -> io::Result<()>;
+    /// Asks for the attributes of a name; an error if there is none.
+    fn look_up(&self, name: &str) -> io::Result<()>;
+    /// Counts the entries of a directory, by listing it.
+    fn list(&self, name: &str) -> io::Result<usize>;
+    /// Asks for the free space.
+    fn free_space(&self) -> io::Result<()>;
     /// Makes a directory's entries durable.
     fn sync_directory(&self, name: &str) -> io::Result<()>;
+    /// Has the file system write its own state, as it does from time to time: a checkpoint, or a commit of everything.
+    fn commit(&self) -> io::Result<()>;
+    /// Opens each file, begins its sync, and closes it; returns when all are durable. No thread waits for a single sync.
+    fn sync_pass(&self, names: &[String]) -> io::Result<()>;
     /// Forgets what can be read again.
     fn drop_caches(&self) -> io::Result<()>;
+
+    fn create(&self, name: &str) -> io::Result<Box<dyn BackendFile>> {
+        self.open(name, Open::Truncate)
+    }
 }
 
 /// An open file.
@@ -24,23 +53,21 @@ pub(crate) trait BackendFile: Send + Sync {
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()>;
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize>;
     fn sync(&self) -> io::Result<()>;
-    /// Begins a sync to be waited for later; `None` where there is no such interface.
-    fn begin_sync(&self) -> Option<SyncTicket> {
-        None
-    }
+    fn bytes(&self) -> io::Result<u64>;
+    /// Sets the time of modification.
+    fn touch(&self) -> io::Result<()>;
+    /// Has the kernel forget what it caches of a range, so that the next read goes to the device.
+    fn forget(&self, offset: u64, len: u64) -> io::Result<()>;
 }
 
 /// A directory of any mounted file system.
 pub(crate) struct Directory(pub(crate) PathBuf);
 
 impl Backend for Directory {
-    fn create(&self, name: &str) -> io::Result<Box<dyn BackendFile>> {
-        let mut options = OpenOptions::new();
-        Ok(Box::new(options.read(true).write(true).create(true).truncate(true).open(self.0.join(name))?))
-    }
-
-    fn open(&self, name: &str) -> io::Result<Box<dyn BackendFile>> {
-        Ok(Box::new(OpenOptions::new().read(true).write(true).open(self.0.join(name))?))
+    fn open(&self, name: &str, how: Open) -> io::Result<Box<dyn BackendFile>> {
+        let mut options = fs::OpenOptions::new();
+        options.read(true).write(true).create(how != Open::Existing).truncate(how == Open::Truncate);
+        Ok(Box::new(options.open(self.0.join(name))?))
     }
 
     fn make_directory(&self, name: &str) -> io::Result<()> {
@@ -55,8 +82,37 @@ impl Backend for Directory {
         fs::hard_link(self.0.join(original), self.0.join(link))
     }
 
+    fn remove(&self, name: &str) -> io::Result<()> {
+        fs::remove_file(self.0.join(name))
+    }
+
+    fn remove_tree(&self, name: &str) -> io::Result<()> {
+        fs::remove_dir_all(self.0.join(name))
+    }
+
+    fn look_up(&self, name: &str) -> io::Result<()> {
+        fs::metadata(self.0.join(name)).map(drop)
+    }
+
+    fn list(&self, name: &str) -> io::Result<usize> {
+        Ok(fs::read_dir(self.0.join(name))?.count())
+    }
+
+    fn free_space(&self) -> io::Result<()> {
+        rustix::fs::statvfs(&self.0)?;
+        Ok(())
+    }
+
     fn sync_directory(&self, name: &str) -> io::Result<()> {
-        fs::File::open(self.0.join(name))?.sync_all()
+        File::open(self.0.join(name))?.sync_all()
+    }
+
+    fn commit(&self) -> io::Result<()> {
+        Ok(rustix::fs::syncfs(File::open(&self.0)?)?)
+    }
+
+    fn sync_pass(&self, names: &[String]) -> io::Result<()> {
+        ring::sync_pass(&self.0, names)
     }
 
     fn drop_caches(&self) -> io::Result<()> {
@@ -65,7 +121,7 @@ impl Backend for Directory {
     }
 }
 
-impl BackendFile for fs::File {
+impl BackendFile for File {
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.write_all_at(data, offset)
     }
@@ -77,20 +133,29 @@ impl BackendFile for fs::File {
     fn sync(&self) -> io::Result<()> {
         self.sync_all()
     }
+
+    fn bytes(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+
+    fn touch(&self) -> io::Result<()> {
+        self.set_modified(SystemTime::now())
+    }
+
+    fn forget(&self, offset: u64, len: u64) -> io::Result<()> {
+        let advice = rustix::fs::Advice::DontNeed;
+        Ok(rustix::fs::fadvise(self, offset, std::num::NonZero::new(len), advice)?)
+    }
 }
 
 /// The engine in this process.
 pub(crate) struct Engine(pub(crate) Volume);
 
 impl Backend for Engine {
-    fn create(&self, name: &str) -> io::Result<Box<dyn BackendFile>> {
+    fn open(&self, name: &str, how: Open) -> io::Result<Box<dyn BackendFile>> {
         let mut options = syncline::OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(true);
+        options.read(true).write(true).create(how != Open::Existing).truncate(how == Open::Truncate);
         Ok(Box::new(options.open(&self.0, name)?))
-    }
-
-    fn open(&self, name: &str) -> io::Result<Box<dyn BackendFile>> {
-        Ok(Box::new(syncline::OpenOptions::new().read(true).write(true).open(&self.0, name)?))
     }
 
     fn make_directory(&self, name: &str) -> io::Result<()> {
@@ -105,8 +170,42 @@ impl Backend for Engine {
         self.0.hard_link(original, link)
     }
 
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.0.remove_file(name)
+    }
+
+    fn remove_tree(&self, name: &str) -> io::Result<()> {
+        self.0.remove_dir_all(name)
+    }
+
+    fn look_up(&self, name: &str) -> io::Result<()> {
+        self.0.metadata(name).map(drop)
+    }
+
+    fn list(&self, name: &str) -> io::Result<usize> {
+        Ok(self.0.read_dir(name)?.count())
+    }
+
+    fn free_space(&self) -> io::Result<()> {
+        self.0.statfs();
+        Ok(())
+    }
+
     fn sync_directory(&self, _name: &str) -> io::Result<()> {
-        self.0.sync_all()
+        Ok(self.0.inner().sync_metadata()?)
+    }
+
+    fn commit(&self) -> io::Result<()> {
+        self.0.checkpoint()
+    }
+
+    fn sync_pass(&self, names: &[String]) -> io::Result<()> {
+        let begun = names.iter().map(|name| {
+            let file = self.0.open_file(name)?;
+            Ok(file.sync_async(SyncScope::All))
+        });
+        let tickets = begun.collect::<io::Result<Vec<SyncTicket>>>()?;
+        tickets.iter().try_for_each(SyncTicket::wait)
     }
 
     /// Pages leave the engine when its memory bound asks for it: a file larger than that is cold at its beginning.
@@ -128,7 +227,16 @@ impl BackendFile for syncline::File {
         self.sync_all()
     }
 
-    fn begin_sync(&self) -> Option<SyncTicket> {
-        Some(self.sync_async(SyncScope::All))
+    fn bytes(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+
+    fn touch(&self) -> io::Result<()> {
+        self.set_times(None, Some(SystemTime::now()))
+    }
+
+    /// Does nothing: see [`Engine::drop_caches`].
+    fn forget(&self, _offset: u64, _len: u64) -> io::Result<()> {
+        Ok(())
     }
 }

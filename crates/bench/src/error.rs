@@ -11,6 +11,12 @@ pub enum BenchError {
     Io(#[from] io::Error),
     #[error("there is no system {0}; take engine, syncline, ext4, xfs, btrfs or dir:PATH")]
     UnknownSystem(String),
+    #[error("there is no mechanism {0} to do without; \"syncline bench --list\" shows them")]
+    UnknownMechanism(String),
+    #[error("none of the workloads {0} shows a mechanism; leave --workloads out to run those that do")]
+    ShowsNoMechanism(String),
+    #[error("{} has no line {line}; put it where the tables belong", .path.display())]
+    NoMark { path: PathBuf, line: &'static str },
     #[error("there is no workload {0}; \"syncline bench --list\" shows them")]
     UnknownWorkload(String),
     #[error(

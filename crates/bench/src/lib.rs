@@ -6,6 +6,7 @@
 //! file system, systems innermost, so that what is compared was measured close together. A result is a row of named
 //! figures (`row`), kept in a JSON file as soon as it is there (`record`), and shown as a table (`report`) or a page (`page`).
 
+mod ablation;
 mod arguments;
 mod backend;
 mod device;
@@ -20,6 +21,7 @@ mod row;
 mod runner;
 mod scale;
 mod system;
+mod table;
 mod tools;
 mod workload;
 
@@ -36,6 +38,7 @@ pub fn run(arguments: &Arguments) -> Result<(), BenchError> {
             report::list(&workload::all());
             Ok(())
         }
+        None if !arguments.table.is_empty() => table::run(arguments),
         None => runner::run(&arguments.settled()),
     }
 }

@@ -44,6 +44,8 @@ impl Latencies {
 pub(crate) struct Outcome {
     pub(crate) operations: u64,
     pub(crate) bytes: u64,
+    /// Syncs, where they are to be compared with the device's flushes.
+    pub(crate) syncs: u64,
     pub(crate) elapsed: Duration,
     pub(crate) latencies: Latencies,
     /// Of the floor, in slices between the operations.
@@ -87,6 +89,9 @@ impl Outcome {
         let floor = self.floor.quantile_us(0.5);
         put("floor_us", floor);
         put("x_floor", self.latencies.quantile_us(0.5).zip(floor).map(|(p50, floor)| p50 / floor));
+        if let Some(device) = spent.device.filter(|device| self.syncs > 0 && device.flushes > 0) {
+            put("syncs_per_flush", Some(self.syncs as f64 / device.flushes as f64));
+        }
         spent.put(self.operations, &mut put);
         (figures, self.series, self.skipped)
     }

@@ -1,7 +1,8 @@
 //! The results as one page of HTML: plots, a table for each workload, and what they were measured on. Needs no script and
 //! nothing from elsewhere.
 
-use crate::plot::{Axis, Bar, Line, bars, escape, lines};
+use crate::ablation::{TITLES, comparisons};
+use crate::plot::{Axis, Bar, Line, bars, escape, lines, wide_bars};
 use crate::record::Record;
 use crate::report::{COLUMNS, Group, LEGEND, groups, shown};
 use crate::workload::{Headline, Workload};
@@ -50,6 +51,7 @@ pub(crate) fn page(record: &Record, workloads: &[Workload]) -> String {
             escape(LEGEND)
         ),
     );
+    html.push_str(&contents(&groups));
     let mut rest = groups.as_slice();
     while let Some(first) = rest.first() {
         let family = first.workload.family();
@@ -58,7 +60,56 @@ pub(crate) fn page(record: &Record, workloads: &[Workload]) -> String {
         section(&mut html, here, &systems);
         rest = after;
     }
+    html.push_str(&mechanisms(record, workloads));
     html + "</body></html>\n"
+}
+
+/// What the systems are, and links to the sections.
+fn contents(groups: &[Group<'_>]) -> String {
+    let mut families: Vec<&str> = groups.iter().map(|group| group.workload.family()).collect();
+    families.dedup();
+    let mut html = String::from(
+        "<p class='dim'>engine: Syncline in the measuring process; syncline: the same mounted; ext4, xfs, btrfs: the kernel's, \
+         on the same device, each freshly made for each run.</p>\n<p>",
+    );
+    for family in families.into_iter().chain(["mechanisms"]) {
+        put(&mut html, format_args!("<a href='#{family}'>{family}</a>"));
+    }
+    html + "</p>\n"
+}
+
+/// The engine without one mechanism, beside the engine as it is.
+fn mechanisms(record: &Record, workloads: &[Workload]) -> String {
+    let comparisons = comparisons(record, workloads);
+    if comparisons.is_empty() {
+        return "<h2 id='mechanisms'>mechanisms</h2><p>Not measured; <code>syncline bench --ablation</code> does.</p>".to_owned();
+    }
+    let mut html = String::from(
+        "<h2 id='mechanisms'>mechanisms</h2>\n<p>The engine with one mechanism replaced by what was done before it (before), and as \
+         it is (after); ratio: how many times better.</p>\n",
+    );
+    let bars_drawn: Vec<(String, f64)> = comparisons
+        .iter()
+        .map(|one| (format!("{}, {}", one.mechanism.name, one.workload.name), one.ratio))
+        .collect();
+    let drawn: Vec<Bar<'_>> = bars_drawn
+        .iter()
+        .map(|(label, ratio)| Bar { label, class: 0, value: *ratio, least: *ratio, most: *ratio })
+        .collect();
+    html.push_str(&wide_bars("ratio of each mechanism", &drawn));
+    html.push_str("<div class='scroll'><table><tr><th>instead</th>");
+    for title in TITLES {
+        put(&mut html, format_args!("<th>{title}</th>"));
+    }
+    html.push_str("</tr>\n");
+    for one in &comparisons {
+        put(&mut html, format_args!("<tr><td>{}</td>", escape(one.mechanism.about)));
+        for cell in one.cells() {
+            put(&mut html, format_args!("<td>{}</td>", escape(&cell)));
+        }
+        html.push_str("</tr>\n");
+    }
+    html + "</table></div>\n"
 }
 
 /// One family of workloads, or one alone.
@@ -78,7 +129,13 @@ fn section(html: &mut String, family: &[Group<'_>], systems: &[&str]) {
         html.push_str(&compared(first, systems));
     }
     for group in family {
-        html.push_str(&over_time(group, systems));
+        html.push_str(&over_time(group, systems, "p99_ms", "p99 of each second in milliseconds"));
+        html.push_str(&over_time(
+            group,
+            systems,
+            "read_p99_ms",
+            "p99 of the reads of each second in milliseconds",
+        ));
         html.push_str(&table(group));
     }
 }
@@ -142,12 +199,12 @@ fn scaling(family: &[Group<'_>], systems: &[&str]) -> String {
     format!("<p class='dim'>{unit}</p>\n{}", lines(&title, &Axis::Values(&widths), &drawn))
 }
 
-fn over_time(group: &Group<'_>, systems: &[&str]) -> String {
+fn over_time(group: &Group<'_>, systems: &[&str], series: &str, what: &str) -> String {
     let drawn: Vec<Line<'_>> = group
         .systems
         .iter()
         .filter_map(|system| {
-            let values = group.series(system, "p99_ms")?;
+            let values = group.series(system, series)?;
             let points = values.iter().enumerate().map(|(second, &value)| (second as f64, value)).collect();
             Some(Line { label: system, class: class(systems, system), points })
         })
@@ -156,9 +213,9 @@ fn over_time(group: &Group<'_>, systems: &[&str]) -> String {
     if seconds < 2 {
         return String::new();
     }
-    let title = format!("{}, p99 of each second in milliseconds", group.workload.name);
+    let title = format!("{}, {what}", group.workload.name);
     let axis = Axis::Upto((seconds - 1) as f64, "s");
-    format!("<p class='dim'>p99 of each second in milliseconds</p>\n{}", lines(&title, &axis, &drawn))
+    format!("<p class='dim'>{what}</p>\n{}", lines(&title, &axis, &drawn))
 }
 
 /// All columns that have a value, and for dbench every operation.
@@ -211,15 +268,23 @@ fn about(record: &Record) -> String {
     };
     let rounds = record.rows.iter().map(|row| row.round + 1).max().unwrap_or(0);
     format!(
-        "<p>Syncline {} (commit {}), Linux {}, {} CPUs ({}), memory {}. Rounds: {rounds}. Settings: <code>{}</code></p>",
+        "<p>Syncline {} (commit {}), Linux {}, {} CPUs ({}), memory {}. Rounds: {rounds}. Settings: {}.</p>",
         text("version"),
         text("commit"),
         text("kernel"),
         text("cpus"),
         text("processor"),
         text("memory"),
-        text("settings"),
+        settings(record),
     )
+}
+
+fn settings(record: &Record) -> String {
+    let named = record.about["settings"].as_object().into_iter().flatten();
+    let named = named.filter(|(_, value)| !value.is_null());
+    let named: Vec<String> =
+        named.map(|(name, value)| format!("{} {value}", name.replace('_', " "))).collect();
+    escape(&named.join(", "))
 }
 
 fn colours() -> String {

@@ -48,9 +48,18 @@ pub(crate) fn short(value: f64) -> String {
 
 /// Horizontal bars; a thin line shows from the least to the most of the rounds.
 pub(crate) fn bars(title: &str, bars: &[Bar<'_>]) -> String {
+    drawn(title, bars, LEFT)
+}
+
+/// The same with room for long labels.
+pub(crate) fn wide_bars(title: &str, bars: &[Bar<'_>]) -> String {
+    drawn(title, bars, 2.0 * LEFT)
+}
+
+fn drawn(title: &str, bars: &[Bar<'_>], left: f64) -> String {
     let height = bars.len() as f64 * (BAR + 6.0) + 6.0;
     let top = bars.iter().map(|bar| bar.most).fold(f64::MIN_POSITIVE, f64::max);
-    let x = |value: f64| LEFT + value / top * (WIDTH - LEFT - RIGHT);
+    let x = |value: f64| left + value / top * (WIDTH - left - RIGHT);
     let mut svg = open(title, height);
     for (index, bar) in bars.iter().enumerate() {
         let y = 6.0 + index as f64 * (BAR + 6.0);
@@ -60,16 +69,16 @@ pub(crate) fn bars(title: &str, bars: &[Bar<'_>]) -> String {
             &mut svg,
             format_args!(
                 "<text x='{:.0}' y='{:.1}' text-anchor='end'>{label}</text>",
-                LEFT - 8.0,
+                left - 8.0,
                 middle + 4.0
             ),
         );
         put(
             &mut svg,
             format_args!(
-                "<rect class='fill{}' x='{LEFT}' y='{y:.1}' width='{:.1}' height='{BAR}' rx='2'/>",
+                "<rect class='fill{}' x='{left}' y='{y:.1}' width='{:.1}' height='{BAR}' rx='2'/>",
                 bar.class,
-                (x(bar.value) - LEFT).max(1.0)
+                (x(bar.value) - left).max(1.0)
             ),
         );
         put(

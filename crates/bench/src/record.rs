@@ -2,9 +2,11 @@
 //!
 //! The file is replaced as a whole after each row (temporary, sync, rename), so an interrupted run leaves a whole file.
 
+use crate::ablation;
 use crate::arguments::Arguments;
 use crate::error::BenchError;
 use crate::row::Row;
+use crate::workload;
 use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -41,18 +43,41 @@ impl Record {
     }
 
     fn read(path: &Path, bytes: &[u8], arguments: &Arguments) -> Result<Record, BenchError> {
+        let record = Record::parsed(path, bytes)?;
+        let settings = arguments.settings();
+        for (name, now) in settings.as_object().into_iter().flatten() {
+            if record.about["settings"][name] != *now {
+                return Err(BenchError::OtherSettings { path: path.to_owned(), setting: name.clone() });
+            }
+        }
+        Ok(record)
+    }
+
+    fn parsed(path: &Path, bytes: &[u8]) -> Result<Record, BenchError> {
         let bad = |reason: &str| BenchError::BadResults { path: path.to_owned(), reason: reason.to_owned() };
         let value: Value = serde_json::from_slice(bytes).map_err(|error| bad(&error.to_string()))?;
         let rows = value["rows"].as_array().ok_or_else(|| bad("no list of rows"))?;
         let rows = rows.iter().map(Row::from_json).collect::<Option<Vec<_>>>();
         let rows = rows.ok_or_else(|| bad("a row is not whole"))?;
-        let settings = arguments.settings();
-        for (name, now) in settings.as_object().into_iter().flatten() {
-            if value["about"]["settings"][name] != *now {
-                return Err(BenchError::OtherSettings { path: path.to_owned(), setting: name.clone() });
+        Ok(Record { path: Some(path.to_owned()), about: value["about"].clone(), rows })
+    }
+
+    /// The results of several files, as those of one run: machine and settings are the first one's.
+    pub(crate) fn merged(paths: &[PathBuf]) -> Result<Record, BenchError> {
+        let mut merged: Option<Record> = None;
+        for path in paths {
+            let read = Record::parsed(path, &fs::read(path)?)?;
+            match &mut merged {
+                None => merged = Some(Record { path: None, ..read }),
+                Some(merged) => merged.rows.extend(read.rows),
             }
         }
-        Ok(Record { path: Some(path.to_owned()), about: value["about"].clone(), rows })
+        merged.ok_or(BenchError::ResumeWithoutFile)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn of_rows(rows: Vec<Row>) -> Record {
+        Record { path: None, about: Value::Null, rows }
     }
 
     pub(crate) fn holds(&self, round: usize, workload: &str, system: &str) -> bool {
@@ -64,7 +89,11 @@ impl Record {
         self.rows.push(row);
         let Some(path) = &self.path else { return Ok(()) };
         let rows: Vec<_> = self.rows.iter().map(Row::json).collect();
-        let text = serde_json::to_string_pretty(&json!({"about": self.about, "rows": rows}))?;
+        let text = serde_json::to_string_pretty(&json!({
+            "about": self.about,
+            "rows": rows,
+            "ablation": ablation::json(self, &workload::all()),
+        }))?;
         let mut temporary = path.clone().into_os_string();
         temporary.push(".new");
         let mut file = File::create(&temporary)?;

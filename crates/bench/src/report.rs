@@ -1,5 +1,6 @@
 //! The tables on the terminal: medians over the rounds.
 
+use crate::ablation::{self, MECHANISMS, is_ablated};
 use crate::record::Record;
 use crate::row::{Row, median};
 use crate::workload::Workload;
@@ -19,6 +20,14 @@ pub(crate) const COLUMNS: &[(&str, &str, usize)] = &[
     ("flushes_per_op", "flushes/op", 3),
     ("kib_per_op", "KiB/op", 1),
     ("records_per_op", "records/op", 3),
+    ("syncs_per_flush", "syncs/flush", 1),
+    ("sync_idle_p99_us", "idle p99", 1),
+    ("sync_busy_p99_us", "busy p99", 1),
+    ("sync_p99_ratio", "sync ratio", 2),
+    ("read_p99_ratio", "read ratio", 2),
+    ("insert_per_s", "insert/s", 0),
+    ("update_per_s", "update/s", 0),
+    ("delete_per_s", "delete/s", 0),
     ("rename_avg_ms", "rename ms", 3),
     ("rename_max_ms", "max ms", 1),
     ("flush_avg_ms", "flush ms", 2),
@@ -32,7 +41,18 @@ pub(crate) struct Group<'a> {
     pub(crate) systems: Vec<&'a str>,
 }
 
-impl Group<'_> {
+impl<'a> Group<'a> {
+    /// Of a workload's rows.
+    pub(crate) fn of(workload: &'a Workload, rows: Vec<&'a Row>) -> Group<'a> {
+        let mut systems = Vec::new();
+        for row in &rows {
+            if !systems.contains(&row.system.as_str()) {
+                systems.push(row.system.as_str());
+            }
+        }
+        Group { workload, rows, systems }
+    }
+
     /// The figure in every round of a system.
     pub(crate) fn values(&self, system: &str, figure: &str) -> Vec<f64> {
         let rows = self.rows.iter().filter(|row| row.system == system);
@@ -67,14 +87,8 @@ impl Group<'_> {
 /// One group for each workload that has rows.
 pub(crate) fn groups<'a>(record: &'a Record, workloads: &'a [Workload]) -> Vec<Group<'a>> {
     let of = |workload: &'a Workload| {
-        let rows: Vec<&Row> = record.rows.iter().filter(|row| row.workload == workload.name).collect();
-        let mut systems = Vec::new();
-        for row in &rows {
-            if !systems.contains(&row.system.as_str()) {
-                systems.push(row.system.as_str());
-            }
-        }
-        Group { workload, rows, systems }
+        let mine = |row: &&Row| row.workload == workload.name && !is_ablated(&row.system);
+        Group::of(workload, record.rows.iter().filter(mine).collect())
     };
     workloads.iter().map(of).filter(|group| !group.rows.is_empty()).collect()
 }
@@ -106,6 +120,7 @@ pub(crate) fn print(record: &Record, workloads: &[Workload]) {
             println!();
         }
     }
+    ablation::print(&ablation::comparisons(record, workloads));
     println!("\n{LEGEND}");
 }
 
@@ -120,9 +135,13 @@ pub(crate) fn shown(value: Option<f64>, places: usize) -> String {
     value.map_or("-".to_owned(), |value| format!("{value:.places$}"))
 }
 
-/// Prints the names of all workloads.
+/// Prints the names of all workloads and of the engines without a mechanism.
 pub(crate) fn list(workloads: &[Workload]) {
     for workload in workloads {
         println!("{:<22} {}", workload.name, workload.about);
+    }
+    println!();
+    for mechanism in MECHANISMS {
+        println!("{:<28} {}", mechanism.system_name(), mechanism.about);
     }
 }

@@ -1,5 +1,6 @@
 //! The run: rounds outermost, systems innermost, each result kept as soon as it is there.
 
+use crate::ablation;
 use crate::arguments::Arguments;
 use crate::device::Medium;
 use crate::error::BenchError;
@@ -16,14 +17,21 @@ use std::io;
 /// Measures what is missing in the record, prints it all and writes the page.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), BenchError> {
     let workloads = chosen(&arguments.workloads)?;
-    let systems = arguments.systems.iter().map(|name| System::parse(name)).collect::<Result<Vec<_>, _>>()?;
+    let plan = match arguments.ablation {
+        true => ablation::plan(arguments, &workloads)?,
+        false => {
+            let systems = arguments.systems.iter().map(|name| System::parse(name));
+            let systems = systems.collect::<Result<Vec<_>, _>>()?;
+            workloads.iter().map(|workload| (workload, systems.clone())).collect()
+        }
+    };
     let mut record = Record::open(arguments)?;
     let mut missing = Vec::new();
     for round in 0..arguments.rounds {
-        for workload in &workloads {
-            for system in &systems {
+        for (workload, systems) in &plan {
+            for system in systems {
                 if !record.holds(round, &workload.name, &system.name()) {
-                    missing.push((round, workload, system));
+                    missing.push((round, *workload, system));
                 }
             }
         }

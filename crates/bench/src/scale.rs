@@ -59,7 +59,7 @@ fn measure_clean(arguments: &Arguments) -> io::Result<()> {
     let mut clean = Vec::new();
     let path = arguments.work.join("1tib.img");
     std::fs::File::create(&path)?.set_len(TIB)?;
-    fresh_volume(&path, &MkfsOptions::default())?.close()?;
+    fresh_volume(&path, &MkfsOptions::default(), &VolumeOptions::new())?.close()?;
     for _ in 0..arguments.rounds {
         drop_caches()?;
         let start = Instant::now();
@@ -103,7 +103,7 @@ pub(crate) fn creates(arguments: &Arguments) -> io::Result<()> {
     let path = arguments.work.join("creates.img");
     std::fs::File::create(&path)?.set_len(RECOVERY_BYTES)?;
     let options = MkfsOptions { journal_bytes: Some(JOURNAL_BYTES), ..MkfsOptions::default() };
-    let volume = fresh_volume(&path, &options)?;
+    let volume = fresh_volume(&path, &options, &VolumeOptions::new())?;
     let files = arguments.creates.unwrap_or(0);
     let part = (files / 10).max(1);
     let mut start = Instant::now();
@@ -157,7 +157,7 @@ fn own_usage() -> (Duration, u64) {
 /// bytes of the ring in use and the operations done.
 fn fill_journal(path: &Path, filling: Filling, journal_bytes: u64) -> io::Result<(u64, u64)> {
     let format = MkfsOptions { journal_bytes: Some(journal_bytes), ..MkfsOptions::default() };
-    fresh_volume(path, &format)?.close()?;
+    fresh_volume(path, &format, &VolumeOptions::new())?.close()?;
     let options = match filling {
         Filling::Creates => VolumeOptions::new(),
         _ => VolumeOptions::new().memory_bytes_max(FILLING_MEMORY_BYTES),

@@ -1,5 +1,6 @@
 //! Systems under test: fresh, mounted, measured, removed.
 
+use crate::ablation::{MECHANISMS, Mechanism};
 use crate::arguments::Arguments;
 use crate::backend::{Backend, Directory, Engine};
 use crate::device::{Medium, Statistics, is_root, read_statistics};
@@ -18,6 +19,8 @@ use syncline_device::FileDevice;
 pub(crate) enum System {
     /// In this process.
     Engine,
+    /// The same with one mechanism replaced by what was done before it.
+    Without(&'static Mechanism),
     Mount,
     Ext4,
     Xfs,
@@ -34,9 +37,14 @@ impl System {
             "ext4" => System::Ext4,
             "xfs" => System::Xfs,
             "btrfs" => System::Btrfs,
-            _ => match name.strip_prefix("dir:") {
-                Some(path) => System::Directory(path.into()),
-                None => return Err(BenchError::UnknownSystem(name.to_owned())),
+            _ => match (name.strip_prefix("dir:"), name.strip_prefix("engine:")) {
+                (Some(path), _) => System::Directory(path.into()),
+                (None, Some(without)) => MECHANISMS
+                    .iter()
+                    .find(|known| known.name == without)
+                    .map(System::Without)
+                    .ok_or_else(|| BenchError::UnknownMechanism(without.to_owned()))?,
+                (None, None) => return Err(BenchError::UnknownSystem(name.to_owned())),
             },
         };
         match &system {
@@ -51,6 +59,7 @@ impl System {
     pub(crate) fn name(&self) -> String {
         match self {
             System::Engine => "engine".to_owned(),
+            System::Without(mechanism) => mechanism.system_name(),
             System::Mount => "syncline".to_owned(),
             System::Ext4 => "ext4".to_owned(),
             System::Xfs => "xfs".to_owned(),
@@ -75,7 +84,7 @@ impl System {
                 vec!["mount", "-o", "ssd", device, at],
                 vec!["umount", at],
             ),
-            System::Ext4 | System::Engine | System::Directory(_) => {
+            System::Ext4 | System::Engine | System::Without(_) | System::Directory(_) => {
                 let complete = "nodiscard,lazy_itable_init=0,lazy_journal_init=0";
                 (
                     vec!["mkfs.ext4", "-q", "-F", "-E", complete, device],
@@ -116,7 +125,16 @@ impl<'a> Mounted<'a> {
         arguments: &Arguments,
     ) -> io::Result<Mounted<'a>> {
         let state = match system {
-            System::Engine => State::Engine(Engine(fresh_volume(&medium.path, &MkfsOptions::default())?)),
+            System::Engine => State::Engine(Engine(fresh_volume(
+                &medium.path,
+                &MkfsOptions::default(),
+                &VolumeOptions::new(),
+            )?)),
+            System::Without(mechanism) => State::Engine(Engine(fresh_volume(
+                &medium.path,
+                &MkfsOptions::default(),
+                &VolumeOptions::new().ablation(mechanism.ablation),
+            )?)),
             System::Directory(path) => inside(path)?,
             kernel => {
                 let point = mount_point(arguments)?;
@@ -223,12 +241,12 @@ fn inside(path: &Path) -> io::Result<State> {
 }
 
 /// Formats a device or an existing image file, whatever is on it, and opens the volume.
-pub(crate) fn fresh_volume(path: &Path, options: &MkfsOptions) -> io::Result<Volume> {
+pub(crate) fn fresh_volume(path: &Path, options: &MkfsOptions, opened: &VolumeOptions) -> io::Result<Volume> {
     let device = FileDevice::open(path, &syncline_device::OpenOptions::default())
         .map_err(|error| io::Error::other(error.to_string()))?;
     let device = Arc::new(device);
     Fs::format(&*device, options, &SystemClock, &SystemEntropy::default(), &mut |_, _| {})?;
-    Volume::on_device(device, &VolumeOptions::new())
+    Volume::on_device(device, opened)
 }
 
 /// Runs a command and returns its output; its failure is an error that shows what it printed.

@@ -1,7 +1,7 @@
 //! The workloads, each defined once.
 
 use crate::arguments::Arguments;
-use crate::backend::Backend;
+use crate::backend::{Backend, Open};
 use crate::floor::Floor;
 use crate::measure::{Latencies, Meter, Outcome};
 use crate::tools;
@@ -9,7 +9,10 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+mod commits;
+pub(crate) mod jobs;
 mod many;
+mod pacing;
 
 /// What a workload works with.
 pub(crate) struct Context<'a> {
@@ -111,7 +114,38 @@ pub(crate) fn all() -> Vec<Workload> {
             &[4, 16, 64],
             many::threads,
         ),
-        one("async-pass", "4 KiB files created, then synced all at once", OperationsPerSecond, many::pass),
+        family(
+            "async-pass",
+            "a pass of open, sync, close over 4 KiB files, syncs not waited for one by one, threads",
+            OperationsPerSecond,
+            &[1, 4, 8, 16, 32],
+            jobs::asynchronous_pass,
+        ),
+        one(
+            "during-commits",
+            "4 threads append 4 KiB + fsync while the file system commits",
+            OperationsPerSecond,
+            commits::during_commits,
+        ),
+        one("names", "renames and links, a 4 KiB fsync for 100 of them", OperationsPerSecond, commits::names),
+        one(
+            "rollback-journal",
+            "16 KiB journal, fsync, 3 random pages, fsync, journal header",
+            P50,
+            commits::rollback_journal,
+        ),
+        one(
+            "pacing",
+            "4 KiB fsyncs and uncached reads while another file writes and syncs 4 GiB",
+            Headline::P50,
+            pacing::pacing,
+        ),
+        one(
+            "mobile",
+            "64 MB files of 8 threads, 32 KiB sequential, 4 KiB random",
+            MegabytesPerSecond,
+            jobs::mobile,
+        ),
         one("sequential-write", "sequential write, one fsync", MegabytesPerSecond, sequential_write),
         one("sequential-read-cold", "sequential read, cold", MegabytesPerSecond, sequential_read_cold),
         one("sequential-read-warm", "sequential read, warm", MegabytesPerSecond, sequential_read_warm),
@@ -157,10 +191,22 @@ pub(crate) fn all() -> Vec<Workload> {
             tools::sqlite::truncate,
         ),
         one(
+            "sqlite-persist",
+            "sqlite3 FULL, one row a transaction, journal PERSIST",
+            OperationsPerSecond,
+            tools::sqlite::persist,
+        ),
+        one(
             "sqlite-wal",
             "sqlite3 FULL, one row a transaction, WAL",
             OperationsPerSecond,
             tools::sqlite::wal,
+        ),
+        one(
+            "sqlite-atomic",
+            "sqlite3 FULL with batch atomic writes, one row a transaction, journal DELETE",
+            OperationsPerSecond,
+            tools::sqlite::atomic,
         ),
         one(
             "pgbench",
@@ -284,7 +330,7 @@ fn sequential_write(context: &Context<'_>, _width: usize) -> io::Result<Outcome>
 }
 
 fn read_all(context: &Context<'_>) -> io::Result<Outcome> {
-    let file = context.backend.open("sequential")?;
+    let file = context.backend.open("sequential", Open::Existing)?;
     let bytes = context.arguments.sequential_mib << 20;
     let mut chunk = vec![0; STREAM];
     // Comparing slices costs little beside the copies of a read.

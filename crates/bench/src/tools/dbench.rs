@@ -1,4 +1,6 @@
-//! dbench: a file server's load, with its table of latencies for each operation.
+//! dbench: a file server's load, with its table of latencies for each operation. On the engine, its load played in this process.
+
+mod play;
 
 use super::{place, run, strange};
 use crate::measure::Outcome;
@@ -11,6 +13,12 @@ use std::time::Duration;
 const LOAD_FILE: &str = "/usr/share/dbench/client.txt";
 
 pub(crate) fn run_load(context: &Context<'_>, clients: usize) -> io::Result<Outcome> {
+    if context.directory.is_none() {
+        return match std::fs::read_to_string(LOAD_FILE) {
+            Ok(load) => play::play(context, &load, clients),
+            Err(_) => Ok(Outcome::skipped(format!("{LOAD_FILE} is missing; install the package dbench"))),
+        };
+    }
     let directory = match place(context, "dbench", "dbench") {
         Ok(directory) => directory,
         Err(why) => return Ok(Outcome::skipped(why)),

@@ -1,18 +1,24 @@
-//! fio: sequential and random writes with syncs in between, a file for each job.
+//! fio: sequential and random writes with syncs in between, a file for each job. On the engine, the same in this process.
 
 use super::{place, run, strange};
 use crate::measure::Outcome;
-use crate::workload::Context;
+use crate::workload::{Context, jobs as in_process};
 use serde_json::Value;
 use std::io;
 use std::process::Command;
 use std::time::Duration;
 
 pub(crate) fn sequential(context: &Context<'_>, jobs: usize) -> io::Result<Outcome> {
+    if context.directory.is_none() {
+        return in_process::sequential(context, jobs);
+    }
     write(context, jobs, &["--rw=write", "--bs=64k", "--fsync=1"])
 }
 
 pub(crate) fn random(context: &Context<'_>, jobs: usize) -> io::Result<Outcome> {
+    if context.directory.is_none() {
+        return in_process::random(context, jobs);
+    }
     write(context, jobs, &["--rw=randwrite", "--bs=4k", "--fsync=16"])
 }
 

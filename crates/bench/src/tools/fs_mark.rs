@@ -1,18 +1,25 @@
-//! fs_mark: new files of 4 KiB, synced one by one, or in a pass of open, fsync, close after all are written.
+//! fs_mark: new files of 4 KiB, synced one by one, or in a pass of open, fsync, close after all are written. On the engine,
+//! the same in this process.
 
 use super::{place, run, strange};
 use crate::measure::Outcome;
-use crate::workload::Context;
+use crate::workload::{Context, jobs};
 use std::io;
 use std::process::Command;
 use std::time::Duration;
 
 pub(crate) fn each(context: &Context<'_>, threads: usize) -> io::Result<Outcome> {
-    mark(context, threads, "1")
+    match context.directory {
+        Some(_) => mark(context, threads, "1"),
+        None => jobs::new_files(context, threads),
+    }
 }
 
 pub(crate) fn pass(context: &Context<'_>, threads: usize) -> io::Result<Outcome> {
-    mark(context, threads, "5")
+    match context.directory {
+        Some(_) => mark(context, threads, "5"),
+        None => jobs::files_then_pass(context, threads),
+    }
 }
 
 fn mark(context: &Context<'_>, threads: usize, method: &str) -> io::Result<Outcome> {

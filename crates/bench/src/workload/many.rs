@@ -86,7 +86,7 @@ pub(super) fn threads(context: &Context<'_>, width: usize) -> io::Result<Outcome
         .with("of_group_floor", per_second / floor_per_second))
 }
 
-fn appends(file: &dyn BackendFile, from: u64, count: u64) -> io::Result<Latencies> {
+pub(super) fn appends(file: &dyn BackendFile, from: u64, count: u64) -> io::Result<Latencies> {
     let mut latencies = Latencies::default();
     for index in from..from + count {
         let begin = Instant::now();
@@ -95,29 +95,4 @@ fn appends(file: &dyn BackendFile, from: u64, count: u64) -> io::Result<Latencie
         latencies.push(begin.elapsed());
     }
     Ok(latencies)
-}
-
-/// The engine's own interface: every sync is begun before the first is waited for. Elsewhere nothing like it is at hand.
-pub(super) fn pass(context: &Context<'_>, _width: usize) -> io::Result<Outcome> {
-    let operations = context.arguments.operations;
-    context.backend.make_directory("pass")?;
-    let files = (0..operations)
-        .map(|index| {
-            let file = context.backend.create(&format!("pass/{index}"))?;
-            file.write_at(0, &page(index))?;
-            Ok(file)
-        })
-        .collect::<io::Result<Vec<_>>>()?;
-    context.meter.begin()?;
-    let start = Instant::now();
-    let tickets: Option<Vec<_>> = files.iter().map(|file| file.begin_sync()).collect();
-    let Some(tickets) = tickets else {
-        return Ok(Outcome::skipped("syncs are begun without a thread each in the engine only"));
-    };
-    for ticket in tickets {
-        ticket.wait()?;
-    }
-    let elapsed = start.elapsed();
-    context.meter.end()?;
-    Ok(Outcome { operations, elapsed, ..Outcome::default() })
 }

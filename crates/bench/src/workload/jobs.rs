@@ -1,0 +1,199 @@
+//! The loads of fio and fs_mark in this process, for the engine, which other programs cannot reach: the same sizes, the same
+//! syncs, a file for each job.
+
+use super::{Context, PAGE, page};
+use crate::backend::{BackendFile, Open};
+use crate::measure::{Latencies, Outcome};
+use std::io;
+use std::time::Instant;
+
+/// Bytes of a sequential write.
+const SEQUENTIAL: usize = 64 << 10;
+/// Random writes of a page for each sync.
+const RANDOM_PER_SYNC: u64 = 16;
+
+/// Runs `job` on so many threads at once; latencies are whatever it timed.
+pub(crate) fn together(
+    context: &Context<'_>,
+    threads: usize,
+    job: impl Fn(usize) -> io::Result<Latencies> + Sync,
+) -> io::Result<Outcome> {
+    context.meter.begin()?;
+    let start = Instant::now();
+    let done: Vec<io::Result<Latencies>> = std::thread::scope(|scope| {
+        let job = &job;
+        let threads: Vec<_> = (0..threads).map(|thread| scope.spawn(move || job(thread))).collect();
+        let ended = threads.into_iter().map(|thread| thread.join());
+        ended.map(|joined| joined.expect("a thread of the workload panicked")).collect()
+    });
+    let elapsed = start.elapsed();
+    context.meter.end()?;
+    let mut latencies = Latencies::default();
+    for part in done {
+        latencies.extend(part?);
+    }
+    Ok(Outcome { elapsed, latencies, ..Outcome::default() })
+}
+
+/// Bytes of each job's file: all jobs together write what was asked for.
+fn job_bytes(context: &Context<'_>, jobs: usize) -> u64 {
+    ((context.arguments.fio_mib << 20) / jobs as u64).max(SEQUENTIAL as u64)
+}
+
+fn timed_sync(file: &dyn BackendFile, latencies: &mut Latencies) -> io::Result<()> {
+    let begin = Instant::now();
+    file.sync()?;
+    latencies.push(begin.elapsed());
+    Ok(())
+}
+
+/// 64 KiB at a time, synced after each.
+pub(crate) fn sequential(context: &Context<'_>, jobs: usize) -> io::Result<Outcome> {
+    let backend = context.backend;
+    let writes = job_bytes(context, jobs) / SEQUENTIAL as u64;
+    let outcome = together(context, jobs, |job| {
+        let file = backend.create(&format!("job-{job}"))?;
+        let mut latencies = Latencies::default();
+        let mut chunk = vec![0x5A; SEQUENTIAL];
+        for index in 0..writes {
+            chunk[..8].copy_from_slice(&index.to_le_bytes());
+            file.write_at(index * SEQUENTIAL as u64, &chunk)?;
+            timed_sync(file.as_ref(), &mut latencies)?;
+        }
+        Ok(latencies)
+    })?;
+    let operations = writes * jobs as u64;
+    Ok(Outcome { operations, bytes: operations * SEQUENTIAL as u64, ..outcome })
+}
+
+/// Every page of the file once, in random order, a sync for every 16.
+pub(crate) fn random(context: &Context<'_>, jobs: usize) -> io::Result<Outcome> {
+    let backend = context.backend;
+    let pages = (job_bytes(context, jobs) / PAGE as u64).next_power_of_two();
+    let writes = job_bytes(context, jobs) / PAGE as u64;
+    let outcome = together(context, jobs, |job| {
+        let file = backend.create(&format!("job-{job}"))?;
+        let mut latencies = Latencies::default();
+        let mut place = job as u64;
+        for index in 0..writes {
+            // An odd increment and a factor of the form 4n + 1 visit every place of a power of two.
+            place = (place.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407))
+                % pages;
+            file.write_at(place * PAGE as u64, &page(index))?;
+            if index % RANDOM_PER_SYNC == RANDOM_PER_SYNC - 1 {
+                timed_sync(file.as_ref(), &mut latencies)?;
+            }
+        }
+        Ok(latencies)
+    })?;
+    let operations = writes * jobs as u64;
+    Ok(Outcome { operations, bytes: operations * PAGE as u64, ..outcome })
+}
+
+/// New files of 4 KiB, synced one by one.
+pub(crate) fn new_files(context: &Context<'_>, threads: usize) -> io::Result<Outcome> {
+    let backend = context.backend;
+    let each = context.arguments.operations.div_ceil(threads as u64);
+    backend.make_directory("files")?;
+    let outcome = together(context, threads, |thread| {
+        let mut latencies = Latencies::default();
+        for index in 0..each {
+            let file = backend.create(&format!("files/{thread}-{index}"))?;
+            file.write_at(0, &page(index))?;
+            timed_sync(file.as_ref(), &mut latencies)?;
+        }
+        Ok(latencies)
+    })?;
+    Ok(Outcome { operations: each * threads as u64, ..outcome })
+}
+
+/// New files of 4 KiB, then a pass over them: open, fsync, close. The writes count as fs_mark counts them.
+pub(crate) fn files_then_pass(context: &Context<'_>, threads: usize) -> io::Result<Outcome> {
+    let backend = context.backend;
+    let each = context.arguments.operations.div_ceil(threads as u64);
+    backend.make_directory("files")?;
+    let outcome = together(context, threads, |thread| {
+        for index in 0..each {
+            let file = backend.create(&format!("files/{thread}-{index}"))?;
+            file.write_at(0, &page(index))?;
+        }
+        let mut latencies = Latencies::default();
+        for index in 0..each {
+            let file = backend.open(&format!("files/{thread}-{index}"), Open::Existing)?;
+            timed_sync(file.as_ref(), &mut latencies)?;
+        }
+        Ok(latencies)
+    })?;
+    Ok(Outcome { operations: each * threads as u64, ..outcome })
+}
+
+/// New files of 4 KiB; only the pass of syncs over them is measured, all of them begun before the first is waited for.
+pub(crate) fn asynchronous_pass(context: &Context<'_>, threads: usize) -> io::Result<Outcome> {
+    let backend = context.backend;
+    let each = context.arguments.operations.div_ceil(threads as u64);
+    backend.make_directory("files")?;
+    let name = |thread: usize, index: u64| format!("files/{thread}-{index}");
+    for thread in 0..threads {
+        for index in 0..each {
+            backend.create(&name(thread, index))?.write_at(0, &page(index))?;
+        }
+    }
+    let outcome = together(context, threads, |thread| {
+        let names: Vec<String> = (0..each).map(|index| name(thread, index)).collect();
+        backend.sync_pass(&names)?;
+        Ok(Latencies::default())
+    })?;
+    let operations = each * threads as u64;
+    Ok(Outcome { operations, syncs: operations, ..outcome })
+}
+
+/// 64 MB files in the manner of W4's figures: 32 KiB sequential and 4 KiB random, written and read by 8 threads.
+pub(crate) fn mobile(context: &Context<'_>, _width: usize) -> io::Result<Outcome> {
+    let backend = context.backend;
+    const THREADS: usize = 8;
+    const CHUNK: usize = 32 << 10;
+    let bytes = (context.arguments.sequential_mib << 20).min(64 << 20);
+    let (chunks, pages) = (bytes / CHUNK as u64, bytes / PAGE as u64);
+    let pattern = vec![0x5A; CHUNK];
+    let written = together(context, THREADS, |thread| {
+        let file = backend.create(&format!("mobile-{thread}"))?;
+        (0..chunks).try_for_each(|index| file.write_at(index * CHUNK as u64, &pattern))?;
+        file.sync()?;
+        Ok(Latencies::default())
+    })?;
+    let read = together(context, THREADS, |thread| {
+        let file = backend.open(&format!("mobile-{thread}"), Open::Existing)?;
+        let mut chunk = vec![0; CHUNK];
+        (0..chunks).try_for_each(|index| file.read_at(index * CHUNK as u64, &mut chunk).map(drop))?;
+        Ok(Latencies::default())
+    })?;
+    let places = |thread: usize| {
+        let mut place = thread as u64;
+        move || {
+            place = place.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (place >> 20) % pages * PAGE as u64
+        }
+    };
+    let random_written = together(context, THREADS, |thread| {
+        let file = backend.open(&format!("mobile-{thread}"), Open::Existing)?;
+        let mut place = places(thread);
+        (0..pages / 4).try_for_each(|index| file.write_at(place(), &page(index)))?;
+        file.sync()?;
+        Ok(Latencies::default())
+    })?;
+    let random_read = together(context, THREADS, |thread| {
+        let file = backend.open(&format!("mobile-{thread}"), Open::Existing)?;
+        let (mut place, mut into) = (places(thread), vec![0; PAGE]);
+        (0..pages / 4).try_for_each(|_| file.read_at(place(), &mut into).map(drop))?;
+        Ok(Latencies::default())
+    })?;
+    let per_second =
+        |count: u64, part: &Outcome| (count * THREADS as u64) as f64 / part.elapsed.as_secs_f64();
+    let write_mb_per_s = per_second(bytes, &written) / 1e6;
+    let outcome = Outcome { bytes: bytes * THREADS as u64, ..written }
+        .with("sequential_write_mb_per_s", write_mb_per_s)
+        .with("sequential_read_mb_per_s", per_second(bytes, &read) / 1e6)
+        .with("random_write_per_s", per_second(pages / 4, &random_written))
+        .with("random_read_per_s", per_second(pages / 4, &random_read));
+    Ok(outcome)
+}
