@@ -23,8 +23,20 @@ impl Clock for TickingClock {
     }
 }
 
+impl TickingClock {
+    pub fn starting_at(seconds: i64) -> TickingClock {
+        TickingClock(AtomicI64::new(seconds))
+    }
+}
+
 /// Counts, scrambled.
 pub struct CountingEntropy(AtomicU64);
+
+impl CountingEntropy {
+    pub fn starting_at(number: u64) -> CountingEntropy {
+        CountingEntropy(AtomicU64::new(number))
+    }
+}
 
 impl Entropy for CountingEntropy {
     fn number(&self) -> u64 {

@@ -3,5 +3,10 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+#[path = "../review_model/device.rs"]
+#[allow(dead_code)] // Other tests use more of it.
+mod device;
+
+mod crash;
 mod data;
 mod names;
