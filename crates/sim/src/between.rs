@@ -235,7 +235,7 @@ impl Acts {
             most: if stuffs { 40 } else { *self.random.pick(&[1, 1, 2, 12]) },
             wrong: Arc::clone(&wrong),
         };
-        self.device.between(Some(Box::new(move || others.act())));
+        self.device.between(Some(Box::new(move |_| others.act())));
         // Background work changes nothing that the model knows.
         let mut nobody = Model::new(&View::default());
         let told = driver::step(&self.fs, &self.clock, &mut nobody, op);

@@ -11,7 +11,7 @@ use crate::random::derive;
 use crate::shrink::shrink;
 use crate::usage::ThreadTime;
 use crate::{
-    ace, actors, between, controls, errors, killed, leaks, mkfs, polled, pressure, shapes, volatile,
+    ace, actors, between, controls, errors, frozen, killed, leaks, mkfs, polled, pressure, shapes, volatile,
     watchdog, workload,
 };
 use parking_lot::Mutex;
@@ -259,7 +259,7 @@ pub fn around(plan: Plan, only: Option<u64>) -> Outcome {
     let count = only.map(|_| 1);
     run("around", plan, count, &|number| {
         let number = first + number;
-        let (kind, turn) = (number % 11, number / 11);
+        let (kind, turn) = (number % 12, number / 12);
         let seed = derive(plan.seed, 7 << 32 | number);
         let again = || {
             let seed = plan.seed;
@@ -282,6 +282,7 @@ pub fn around(plan: Plan, only: Option<u64>) -> Outcome {
             (6, _) => shapes::groups(seed),
             (7, _) => shapes::extents(seed),
             (8, _) => shapes::newer_slots(seed),
+            (9, _) => frozen::run(turn % frozen::RUNS, seed),
             _ => between::run(seed),
         };
         with_replay(tally, again)

@@ -137,7 +137,7 @@ struct State {
 }
 
 /// Called between the device's operations, on the thread of whoever calls the device.
-type Between = Box<dyn FnMut() + Send>;
+type Between = Box<dyn FnMut(Operation) + Send>;
 
 /// A device in memory that records and fails.
 pub struct SimDevice {
@@ -169,15 +169,16 @@ impl SimDevice {
         Arc::new(SimDevice { blocks: state.disk.blocks(), journal, between, state: Mutex::new(state) })
     }
 
-    /// Calls `act` before each write that is not the journal's and before each flush, until it is replaced. `act` may use
-    /// the device; it is not called for what it does itself.
+    /// Calls `act` before each write that is not the journal's and before each flush, with which of the two it is, until it is
+    /// replaced. `act` may use the device; it is not called for what it does itself. A flush may be the journal's: who
+    /// forces it then waits for himself.
     pub fn between(&self, act: Option<Between>) {
         *self.between.lock() = act;
     }
 
-    fn call_between(&self) {
+    fn call_between(&self, operation: Operation) {
         let Some(mut act) = self.between.lock().take() else { return };
-        act();
+        act(operation);
         self.between.lock().get_or_insert(act);
     }
 
@@ -322,7 +323,7 @@ impl Device for SimDevice {
 
     fn submit_write(&self, at: BlockNo, data: Vec<Arc<Buffer>>) -> Ticket {
         if !self.journal.contains(&at.0) {
-            self.call_between();
+            self.call_between(Operation::Write);
         }
         let mut state = self.state.lock();
         let result = state.count(Operation::Write, at);
@@ -346,7 +347,7 @@ impl Device for SimDevice {
     }
 
     fn submit_flush(&self) -> Ticket {
-        self.call_between();
+        self.call_between(Operation::Flush);
         let mut state = self.state.lock();
         let result = state.count(Operation::Flush, BlockNo(0));
         let id = state.trace.flushes;

@@ -5,8 +5,9 @@
 //! - `operation`, `oracle`, `history`: workloads, and what the contract allows after them, without any product crate;
 //! - `driver`, `lab`: runs operations on engine and model, and judges the crash states of a run;
 //! - `ace`, `workload`, `errors`, `controls`: which workloads, device errors and planted faults;
-//! - `actors`, `between`, `killed`, `leaks`, `mkfs`, `polled`, `pressure`, `volatile`: workloads that need something of their own
+//! - `actors`, `between`, `frozen`, `killed`, `leaks`, `mkfs`, `polled`, `pressure`, `volatile`: workloads that need something of their own
 //!   around them;
+//! - `mounted`: the workloads of `ace` on a real mount whose daemon is killed;
 //! - `faults`: mistakes of the engine that the laboratory has to find; `watchdog`: what hangs is found as well;
 //! - `shrink`, `campaign`: smallest failing workload, many workloads on all cores.
 //!
@@ -23,11 +24,13 @@ pub mod device;
 pub mod driver;
 pub mod errors;
 pub mod faults;
+pub mod frozen;
 pub mod history;
 pub mod killed;
 pub mod lab;
 pub mod leaks;
 pub mod mkfs;
+pub mod mounted;
 pub mod operation;
 pub mod oracle;
 pub mod polled;

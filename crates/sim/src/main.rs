@@ -7,6 +7,7 @@ use syncline_sim::campaign::{self, Outcome, Plan};
 use syncline_sim::controls::{Fault, Score};
 use syncline_sim::faults::hunt::hunt;
 use syncline_sim::faults::report::{self, Report, Verdict};
+use syncline_sim::mounted;
 use syncline_sim::operation::from_text;
 use syncline_sim::usage::MemoryLog;
 use syncline_sim::watchdog;
@@ -27,9 +28,11 @@ commands:
   around [NUMBER]  crashes of mkfs, killed processes, polled forces, operations between writes, lost space
   errors    device errors at every operation, full volumes, no space at each allocation
   controls  planted faults, which have to be caught, and rot
-  faults [NAME]  mistakes planted into a copy of the engine, which have to be caught (all, or those whose names begin so)
+  faults [NAME,...]  mistakes planted into a copy of the engine, which have to be caught (all, or those whose names begin so)
   hunt      all parts in turn until something is found: what is run with each planted fault
   all       everything, within the minutes
+  mount [--command PATH] [--cuts N] [--transport auto|dev|uring] [--scratch DIR]
+            the workloads of ace on a mount whose daemon is killed
   replay [--start ace|full:N|random:SEED:ROUND|actors:SEED] [--fail ...] OPERATIONS";
 
 struct Arguments {
@@ -43,6 +46,7 @@ struct Arguments {
     operations: Option<String>,
     /// Seconds without progress that are a hang.
     patience: Option<f64>,
+    mounted: mounted::Plan,
 }
 
 fn arguments() -> Option<Arguments> {
@@ -58,6 +62,13 @@ fn arguments() -> Option<Arguments> {
         fail: None,
         operations: None,
         patience: None,
+        mounted: mounted::Plan {
+            command: "syncline".into(),
+            transport: "auto".to_owned(),
+            scratch: std::env::temp_dir(),
+            seed: 1,
+            cuts: 100,
+        },
     };
     while let Some(word) = words.next() {
         match word.as_str() {
@@ -65,6 +76,10 @@ fn arguments() -> Option<Arguments> {
             "--minutes" => arguments.minutes = words.next()?.parse().ok()?,
             "--threads" => arguments.threads = words.next()?.parse().ok()?,
             "--patience" => arguments.patience = Some(words.next()?.parse().ok()?),
+            "--command" => arguments.mounted.command = words.next()?.into(),
+            "--transport" => arguments.mounted.transport = words.next()?,
+            "--scratch" => arguments.mounted.scratch = words.next()?.into(),
+            "--cuts" => arguments.mounted.cuts = words.next()?.parse().ok()?,
             "--check-all" => arguments.check_all = true,
             "--start" => arguments.start = words.next()?,
             "--fail" => arguments.fail = Some(words.next()?),
@@ -72,6 +87,7 @@ fn arguments() -> Option<Arguments> {
             _ => return None,
         }
     }
+    arguments.mounted.seed = arguments.seed;
     Some(arguments)
 }
 
@@ -151,6 +167,7 @@ fn main() -> ExitCode {
             return if good { ExitCode::SUCCESS } else { ExitCode::FAILURE };
         }
         "hunt" => return hunted(arguments.seed, plan(1.0).time),
+        "mount" => return mount(&arguments.mounted),
         "replay" => return replay(&arguments),
         _ => {
             eprintln!("{USAGE}");
@@ -163,6 +180,38 @@ fn main() -> ExitCode {
     }
     good &= summary(&outcomes, planted.as_ref(), began.elapsed(), &arguments);
     if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Power cuts of a real mount.
+fn mount(plan: &mounted::Plan) -> ExitCode {
+    let began = Instant::now();
+    let told = |score: &mounted::Score| {
+        println!(
+            "mount          {} cuts ({} in an operation, {} more in recovery), {} operations, {} syncs, {} volumes changed, {:.0} s",
+            score.cuts,
+            score.interrupted,
+            score.in_recovery,
+            score.operations,
+            score.syncs,
+            score.changed,
+            began.elapsed().as_secs_f64(),
+        );
+    };
+    match mounted::run(plan, &told) {
+        Ok(score) => {
+            told(&score);
+            println!("mount          seed {}, transport {}: 0 violations", plan.seed, plan.transport);
+            ExitCode::SUCCESS
+        }
+        Err(mounted::Failure::SetUp(what)) => {
+            println!("skipped: mount: {what}");
+            ExitCode::from(2)
+        }
+        Err(mounted::Failure::Violation(what)) => {
+            println!("  VIOLATION {what}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 fn replay(arguments: &Arguments) -> ExitCode {
@@ -297,7 +346,7 @@ fn faults(arguments: &Arguments, end: Option<Instant>) -> Option<Report> {
         threads: arguments.threads,
         time: FAULT_TIME_MAX,
         end,
-        only: arguments.operations.iter().cloned().collect(),
+        only: arguments.operations.iter().flat_map(|names| names.split(',').map(str::to_owned)).collect(),
     };
     let told = |name: &str, rule: &str, verdict: &Verdict| {
         let text = match verdict {

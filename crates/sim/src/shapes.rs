@@ -20,8 +20,9 @@ pub const FILLER: &str = "filler";
 
 const JOURNAL_BLOCKS: u64 = 64;
 const FRAGMENTED_BLOCKS: u64 = 3000;
-/// Pages of the file that is punched full of holes. It begins where tree nodes are looked for first.
-const FILLER_PAGES: u64 = 1800;
+/// Pages of the file that is punched full of holes: what is free, and then the rest, which is kept for nodes at first and where
+/// they are looked for first.
+const FILLER_PAGES: [u64; 2] = [2500, 380];
 /// Seven free blocks hold one aligned chunk of four, wherever they begin.
 const HOLE_PAGES: u64 = 7;
 
@@ -58,18 +59,30 @@ pub fn in_fragments() -> &'static Start {
     static START: OnceLock<Start> = OnceLock::new();
     START.get_or_init(|| {
         let mut setup = operations("mkdir:d;creat:d/a;creat:b;write:b:0:9000:7;creat:filler;sync");
-        setup.extend(filled(FILLER, FILLER_PAGES));
-        let holes = (0..FILLER_PAGES / HOLE_PAGES).step_by(2);
-        setup.extend(holes.map(|hole| punch(FILLER, hole * HOLE_PAGES, HOLE_PAGES)));
-        setup.extend(operations("sync;checkpoint"));
+        let mut first = 0;
+        for pages in FILLER_PAGES {
+            setup.extend(filled_from(FILLER, first, pages));
+            let holes = (0..pages / HOLE_PAGES).step_by(2);
+            setup.extend(holes.map(|hole| punch(FILLER, first + hole * HOLE_PAGES, HOLE_PAGES)));
+            setup.extend(operations("sync;checkpoint"));
+            first += pages;
+        }
         prepare(FRAGMENTED_BLOCKS, setup)
     })
 }
 
 /// Gives a file blocks, a part at a time.
 fn filled(path: &str, pages: u64) -> Vec<Op> {
-    let part = |first: u64| format!("fallockeep:{path}:{}:{};sync", first * PAGE, PART_PAGES * PAGE);
-    (0..pages).step_by(PART_PAGES as usize).flat_map(|first| operations(&part(first))).collect()
+    filled_from(path, 0, pages)
+}
+
+fn filled_from(path: &str, first: u64, pages: u64) -> Vec<Op> {
+    let end = first + pages;
+    let part = |from: u64| {
+        let pages = PART_PAGES.min(end - from);
+        format!("fallockeep:{path}:{}:{};sync", from * PAGE, pages * PAGE)
+    };
+    (first..end).step_by(PART_PAGES as usize).flat_map(|from| operations(&part(from))).collect()
 }
 
 fn punch(path: &str, page: u64, pages: u64) -> Op {

@@ -7,7 +7,7 @@ use syncline_sim::lab::Tally;
 use syncline_sim::operation::from_text;
 use syncline_sim::random::derive;
 use syncline_sim::watchdog::{self, Watch};
-use syncline_sim::{ace, between, controls, errors, killed, leaks, mkfs, polled, shapes, volatile};
+use syncline_sim::{ace, between, controls, errors, frozen, killed, leaks, mkfs, polled, shapes, volatile};
 
 const SEED: u64 = 11;
 
@@ -48,6 +48,11 @@ fn recovery_after_a_kill_survives_the_loss_of_what_was_only_in_the_cache() {
 #[test]
 fn others_may_work_between_the_writes_of_checkpoints_and_writeback() {
     assert_sound((0..40).map(|number| between::run(derive(SEED, number))));
+}
+
+#[test]
+fn bitmaps_are_those_of_the_freeze_whatever_is_committed_before_they_are_written() {
+    assert_sound((0..frozen::RUNS).map(|number| frozen::run(number, derive(SEED, number))));
 }
 
 #[test]

@@ -8,7 +8,9 @@ use crate::errors::{self, FREE_BLOCKS, When};
 use crate::lab::{Depth, Start, Tally, examine};
 use crate::operation::{Op, from_text};
 use crate::random::{Random, derive};
-use crate::{ace, between, killed, leaks, mkfs, polled, pressure, shapes, volatile, watchdog, workload};
+use crate::{
+    ace, between, frozen, killed, leaks, mkfs, polled, pressure, shapes, volatile, watchdog, workload,
+};
 use std::time::{Duration, Instant};
 
 /// What a hunt came to.
@@ -88,6 +90,9 @@ fn parts(seed: u64) -> Vec<Part> {
         }),
         part("between", move |number| {
             (number < BETWEEN_RUNS).then(|| between::run(derive(seed, 4 << 32 | number)))
+        }),
+        part("frozen", move |number| {
+            (number < frozen::RUNS).then(|| frozen::run(number, derive(seed, 12 << 32 | number)))
         }),
         part("pressure", move |number| {
             (number < PRESSURE_RUNS).then(|| pressure::run(derive(seed, 8 << 32 | number)))
