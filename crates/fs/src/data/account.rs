@@ -29,6 +29,8 @@ const PINNED_PERCENT: u64 = 60;
 const BACKGROUND_SHARE: u64 = 8;
 /// Calls of the background without any sync between them after which it no longer gives way.
 const QUIET_CALLS: u32 = 16;
+/// Rounds of streams that leave room in the device's queue after a small sync or read: about 50 ms of a fast disk.
+const CAREFUL_ROUNDS: u64 = 64;
 /// How long a writer waits for others to write before it looks whether it can do so itself.
 const PROGRESS_PATIENCE: Duration = Duration::from_millis(10);
 /// Fewest pages, whatever the memory bound says: one batch must always fit.
@@ -198,6 +200,10 @@ pub(crate) struct Writeback {
     syncs_seen: AtomicU64,
     quiet_calls: AtomicU32,
     pub(super) gives_way: AtomicBool,
+    /// Small syncs and reads that began, how many of them the streams have seen, and for how many rounds they heed them.
+    small_requests: AtomicU64,
+    small_requests_seen: AtomicU64,
+    careful_rounds: AtomicU64,
     /// Writers that were slowed down since the background last looked.
     pub(super) slowed: AtomicBool,
 }
@@ -225,6 +231,9 @@ impl Writeback {
             syncs_seen: AtomicU64::new(0),
             quiet_calls: AtomicU32::new(QUIET_CALLS),
             gives_way: AtomicBool::new(false),
+            small_requests: AtomicU64::new(0),
+            small_requests_seen: AtomicU64::new(0),
+            careful_rounds: AtomicU64::new(0),
             slowed: AtomicBool::new(false),
         }
     }
@@ -264,6 +273,23 @@ impl Writeback {
         self.quiet_calls.store(quiet, Ordering::Relaxed);
         let slowed = self.slowed.swap(false, Ordering::Relaxed);
         self.gives_way.store(quiet < QUIET_CALLS && !slowed, Ordering::Relaxed);
+    }
+
+    /// Somebody syncs little, or reads little from the device: streams leave room in the device's queue for a while.
+    pub(super) fn note_small_request(&self) {
+        self.small_requests.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether a stream that is about to start a round should keep little in flight, because small requests come in
+    /// between. Each one counts for [`CAREFUL_ROUNDS`] rounds.
+    pub(super) fn must_be_careful(&self) -> bool {
+        let requests = self.small_requests.load(Ordering::Relaxed);
+        if self.small_requests_seen.swap(requests, Ordering::Relaxed) != requests {
+            self.careful_rounds.store(CAREFUL_ROUNDS, Ordering::Relaxed);
+            return true;
+        }
+        let one_less = |rounds: u64| rounds.checked_sub(1);
+        self.careful_rounds.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok()
     }
 
     /// Wakes the background once so many pages are dirty that it should write.

@@ -215,6 +215,9 @@ impl Fs {
             }
             (few(&state), state.data.turn())
         };
+        if dirty <= IMAGE_PAGES_MAX {
+            self.writeback.note_small_request();
+        }
         if dirty > self.image_pages_max() {
             return Ok(false);
         }

@@ -60,7 +60,10 @@ impl Fs {
             let wanted = miss..end.max(miss + 1);
             let fetched = match self.plan_read(inode, wanted.clone()) {
                 Plan::Cached => continue,
-                Plan::Fetch(pages) => self.fetch(inode, pages, None)?,
+                Plan::Fetch(pages) => {
+                    self.writeback.note_small_request();
+                    self.fetch(inode, pages, None)?
+                }
                 Plan::Land(flight) => match self.land(inode, &flight) {
                     Some(fetched) => fetched,
                     None if inode.state.read().data.get(miss).is_some() => continue,

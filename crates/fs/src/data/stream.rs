@@ -28,6 +28,9 @@ pub(super) const STREAM_PAGES_MIN: u64 = 256;
 /// Pages of a round that gives way to syncs: what is in flight of it delays them by no more than 1 MiB.
 const YIELDING_PAGES: u64 = 256;
 
+/// Rounds in flight while small syncs and reads come in between.
+const CAREFUL_IN_FLIGHT: usize = 2;
+
 /// How much a stream does under one hold of the turn, and how fast.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pace {
@@ -52,6 +55,12 @@ impl Pace {
     /// What the background does while others sync.
     pub(super) const YIELDING: Pace =
         Pace { rounds: 1, pages: YIELDING_PAGES, in_flight: 1, background: true };
+
+    /// The same with so little in flight that a small sync or read, which the device serves behind it, stays fast.
+    fn careful(self) -> Pace {
+        let (pages, in_flight) = (self.pages.min(YIELDING_PAGES), self.in_flight.min(CAREFUL_IN_FLIGHT));
+        Pace { pages, in_flight, ..self }
+    }
 
     pub(super) fn rounds(self) -> usize {
         self.rounds
@@ -107,14 +116,19 @@ impl Fs {
             {
                 rounds = stretch.pace.rounds;
             }
-            while rounds < stretch.pace.rounds && stretch.in_flight.len() < stretch.pace.in_flight {
+            while rounds < stretch.pace.rounds {
+                let careful = self.writeback.must_be_careful();
+                let pace = if careful { stretch.pace.careful() } else { stretch.pace };
+                if stretch.in_flight.len() >= pace.in_flight {
+                    break;
+                }
                 let admitted =
                     permit.take().or_else(|| self.store.admit(stretch.class, stretch.estimate).ok());
                 let Some(admitted) = admitted else {
                     rounds = stretch.pace.rounds;
                     break;
                 };
-                if !self.extend(stretch, admitted)? {
+                if !self.extend(stretch, admitted, pace.pages)? {
                     break;
                 }
                 rounds += 1;
@@ -126,13 +140,13 @@ impl Fs {
     }
 
     /// Starts another round; false if there is nothing to start now.
-    fn extend(&self, stretch: &mut Stretch<'_>, permit: Permit) -> Result<bool> {
+    fn extend(&self, stretch: &mut Stretch<'_>, permit: Permit, pages_max: u64) -> Result<bool> {
         let Some(cursor) = stretch.cursor else { return Ok(false) };
         stretch.select.pages.start = cursor;
         let start = Start {
             inode: stretch.inode,
             select: &stretch.select,
-            pages_max: stretch.pace.pages,
+            pages_max,
             turn: stretch.turn.clone(),
             behind: stretch.in_flight.back(),
         };

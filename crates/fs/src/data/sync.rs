@@ -96,6 +96,9 @@ impl Fs {
             state.data.piggybacked = false;
             (state.data.dirty_pages(), pages_of(state.item.size))
         };
+        if dirty < STREAM_PAGES_MIN {
+            self.writeback.note_small_request();
+        }
         if dirty <= self.image_pages_max() && self.log_images(inode, dirty)? {
             return Ok(());
         }

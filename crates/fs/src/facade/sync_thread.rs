@@ -1,7 +1,7 @@
 //! The thread that drives started syncs while nobody waits for them: one per volume, however many there are.
 //!
 //! It commits what a large sync has left, a piece at a time, and forces between the pieces, so that small syncs do not wait
-//! for a large one. It is not the maintenance thread, which may be in a checkpoint. Whoever waits for a ticket does its
+//! for a large one. Small syncs that could not be committed when they were started are committed many to a force. It is not the maintenance thread, which may be in a checkpoint. Whoever waits for a ticket does its
 //! work himself; then there is nothing left here.
 //!
 //! Lock: `queue` is innermost.
@@ -28,6 +28,9 @@ struct Control {
     queue: Mutex<Queue>,
     changed: Condvar,
 }
+
+/// Syncs that are committed before the next force.
+const COMMITS_PER_FORCE: usize = 256;
 
 /// Drives started syncs until dropped, and those that are started by then to their end.
 pub(super) struct SyncThread {
@@ -94,12 +97,21 @@ fn run(fs: &Fs, control: &Control) {
             }
             (queue.commits.pop_front(), queue.force.take())
         };
-        if let Some(progress) = commit {
+        let mut next = commit;
+        for _ in 0..COMMITS_PER_FORCE {
+            let Some(progress) = next.take() else { break };
             match progress.commit_piece(fs) {
-                Work::More => control.queue.lock().commits.push_back(progress),
+                Work::More => {
+                    control.queue.lock().commits.push_back(progress);
+                    break;
+                }
                 Work::Force(lsn) => force = force.max(Some(lsn)),
                 Work::Nothing => {}
             }
+            next = control.queue.lock().commits.pop_front();
+        }
+        if let Some(left) = next {
+            control.queue.lock().commits.push_front(left);
         }
         if let Some(lsn) = force
             && let Err(error) = fs.store.force(lsn)

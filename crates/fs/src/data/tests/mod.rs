@@ -4,6 +4,7 @@ mod ablation;
 mod crash;
 mod failure;
 mod model;
+mod pacing;
 mod pressure;
 mod scale;
 mod stream;

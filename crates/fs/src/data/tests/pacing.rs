@@ -1,0 +1,127 @@
+//! How much of a large sync is in flight in the device, alone and beside small syncs and reads: counted on a device that completes a
+//! write only when somebody waits for it.
+
+use super::{MIB, TestClock, pattern};
+use crate::data::{SyncScope, WriteAt};
+use crate::inode::Inode;
+use crate::{Context, Fs, FsOptions, MkfsOptions, SystemEntropy};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use syncline_device::{Buffer, Device, DeviceCounters, DeviceError, MemoryDevice, Ticket};
+use syncline_format::{BLOCK_BYTES, BlockNo, ObjectNo};
+
+/// Writes that were submitted and not completed.
+#[derive(Default)]
+struct Queue {
+    writes: VecDeque<(Ticket, BlockNo, Vec<Arc<Buffer>>)>,
+    bytes: u64,
+    bytes_most: u64,
+}
+
+struct LazyDevice {
+    inner: MemoryDevice,
+    queue: Mutex<Queue>,
+}
+
+impl LazyDevice {
+    fn complete_first(&self) -> bool {
+        let mut queue = self.queue.lock().unwrap();
+        let Some((ticket, at, data)) = queue.writes.pop_front() else { return false };
+        queue.bytes -= bytes(&data);
+        ticket.complete(self.inner.write(at, data));
+        true
+    }
+
+    /// The most that was in flight together since this was asked for the last time.
+    fn most_in_flight(&self) -> u64 {
+        std::mem::take(&mut self.queue.lock().unwrap().bytes_most)
+    }
+}
+
+fn bytes(data: &[Arc<Buffer>]) -> u64 {
+    data.iter().map(|buffer| buffer.blocks()).sum::<u64>() * BLOCK_BYTES as u64
+}
+
+impl Device for LazyDevice {
+    fn blocks(&self) -> u64 {
+        self.inner.blocks()
+    }
+
+    fn read(&self, at: BlockNo, into: &mut [u8]) -> Result<(), DeviceError> {
+        self.inner.read(at, into)
+    }
+
+    fn submit_write(&self, at: BlockNo, data: Vec<Arc<Buffer>>) -> Ticket {
+        let ticket = Ticket::pending();
+        let mut queue = self.queue.lock().unwrap();
+        queue.bytes += bytes(&data);
+        queue.bytes_most = queue.bytes_most.max(queue.bytes);
+        queue.writes.push_back((ticket.clone(), at, data));
+        ticket
+    }
+
+    fn submit_flush(&self) -> Ticket {
+        self.inner.submit_flush()
+    }
+
+    fn wait(&self, ticket: &Ticket) -> Result<(), DeviceError> {
+        while !ticket.is_complete() && self.complete_first() {}
+        ticket.result().unwrap_or(Ok(()))
+    }
+
+    fn poll(&self) {}
+
+    fn discard(&self, at: BlockNo, blocks: u64) -> Result<(), DeviceError> {
+        self.inner.discard(at, blocks)
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.inner.counters()
+    }
+}
+
+fn volume() -> (Arc<LazyDevice>, Arc<Fs>) {
+    let device = MemoryDevice::new(256 * MIB / BLOCK_BYTES as u64);
+    let clock = Arc::new(TestClock::default());
+    let entropy = SystemEntropy::default();
+    Fs::format(&device, &MkfsOptions::default(), &*clock, &entropy, &mut |_, _| {}).unwrap();
+    let device = Arc::new(LazyDevice { inner: device, queue: Mutex::default() });
+    let fs = Fs::open(device.clone(), FsOptions::default(), clock, &entropy).unwrap();
+    (device, fs)
+}
+
+fn create(fs: &Fs, name: &str) -> Arc<Inode> {
+    let entry = fs.mknod(&Context::root(), ObjectNo::ROOT_DIR, name.as_bytes(), 0o100644, 0).unwrap();
+    fs.inode(entry.attr.inode).unwrap()
+}
+
+fn dirty(fs: &Fs, inode: &Arc<Inode>, bytes: u64) {
+    fs.file_write(inode, WriteAt::Offset(0), &pattern(bytes, bytes as usize), &mut |_| {}).unwrap();
+}
+
+#[test]
+fn a_large_sync_keeps_little_in_flight_beside_small_ones_and_much_alone() {
+    let (device, fs) = volume();
+    let (large, small) = (create(&fs, "large"), create(&fs, "small"));
+    dirty(&fs, &large, 32 * MIB);
+    device.most_in_flight();
+    fs.file_sync(&large, SyncScope::All).unwrap();
+    let alone = device.most_in_flight();
+    assert!(alone >= 8 * MIB, "{alone}");
+
+    dirty(&fs, &large, 32 * MIB);
+    dirty(&fs, &small, 4096);
+    fs.file_sync(&small, SyncScope::All).unwrap();
+    device.most_in_flight();
+    fs.file_sync(&large, SyncScope::All).unwrap();
+    let beside = device.most_in_flight();
+    assert!(beside <= 3 * MIB, "{beside}");
+
+    // Nobody syncs any more: at first still careful, then as fast as the device takes it.
+    for _ in 0..2 {
+        dirty(&fs, &large, 48 * MIB);
+        fs.file_sync(&large, SyncScope::All).unwrap();
+    }
+    let alone = device.most_in_flight();
+    assert!(alone >= 8 * MIB, "{alone}");
+}
