@@ -4,7 +4,7 @@
 //! without them: dirty nodes bottom-up, bitmaps, `force(X)` (R1), flush, superblock, flush; then the frees are handed
 //! out (R11, R16) and the tail moves (R3). Forces and commits go on all the while and wait for none of it.
 
-use crate::journal::{RecordMeta, first_tail, latched};
+use crate::journal::{Journal, RecordMeta, first_tail, latched};
 use crate::shared::{Durable, Shared};
 use crate::sync::Ordering;
 use crate::tree::page::Page;
@@ -19,6 +19,8 @@ use syncline_format::{BlockNo, Generation, Key, Lsn, ObjectNo, TreeId, bitmap};
 
 /// Node and bitmap writes in flight, and blocks of one (1 MiB, a whole number of nodes).
 const WRITES_MAX: usize = 8;
+/// The same while forces come in between: their records and flushes wait behind no more than this.
+const WRITES_BESIDE_FORCES_MAX: usize = 1;
 const WRITE_BLOCKS_MAX: u64 = 256;
 
 /// What was frozen.
@@ -78,7 +80,7 @@ impl Store {
             Ok(None) => return Ok(()),
             Err(error) => return Err(self.stop(error)),
         };
-        let mut writes = Writes::new(&*shared.device);
+        let mut writes = Writes::new(&*shared.device, shared.journal.get());
         let written = self.write_frozen(&frozen, &durable, purpose, &mut writes);
         // R8: whatever happened, no write of ours is in flight when we leave.
         let settled = writes.wait_all();
@@ -340,14 +342,19 @@ impl Shared {
 /// Writes of a checkpoint: what goes to consecutive blocks becomes one write; those in flight are bounded.
 struct Writes<'a> {
     device: &'a dyn Device,
+    /// Tells whether somebody forces meanwhile; absent while the volume recovers.
+    journal: Option<&'a Journal>,
+    /// Groups that the journal had made durable when the last write was submitted.
+    groups: u64,
     in_flight: VecDeque<Ticket>,
     /// Not submitted yet: where it begins, how many blocks, and the content.
     run: (BlockNo, u64, Vec<Arc<Buffer>>),
 }
 
 impl<'a> Writes<'a> {
-    fn new(device: &'a dyn Device) -> Writes<'a> {
-        Writes { device, in_flight: VecDeque::new(), run: (BlockNo(0), 0, Vec::new()) }
+    fn new(device: &'a dyn Device, journal: Option<&'a Journal>) -> Writes<'a> {
+        let groups = journal.map_or(0, |journal| journal.group_counters().0);
+        Writes { device, journal, groups, in_flight: VecDeque::new(), run: (BlockNo(0), 0, Vec::new()) }
     }
 
     fn submit(&mut self, at: BlockNo, buffer: Arc<Buffer>) -> Result<(), StoreError> {
@@ -369,7 +376,10 @@ impl<'a> Writes<'a> {
         if buffers.is_empty() {
             return Ok(());
         }
-        if self.in_flight.len() >= WRITES_MAX
+        let groups = self.journal.map_or(0, |journal| journal.group_counters().0);
+        let forced = std::mem::replace(&mut self.groups, groups) != groups;
+        let most = if forced { WRITES_BESIDE_FORCES_MAX } else { WRITES_MAX };
+        while self.in_flight.len() >= most
             && let Some(oldest) = self.in_flight.pop_front()
         {
             self.device.wait(&oldest)?;
