@@ -49,6 +49,7 @@ mod seek;
 mod spill;
 mod staged;
 mod staged_commit;
+mod staged_size;
 mod stream;
 mod sync;
 mod truncate;

@@ -83,6 +83,8 @@ pub(crate) struct Staging {
     pub(super) flights: Vec<(Ticket, u64)>,
     /// Where the last spilled run ended.
     pub(super) near: Option<BlockNo>,
+    /// Bound of the bytes that the content takes in the batch.
+    pub(super) bytes_bound: usize,
 }
 
 impl StagedFile {
@@ -139,6 +141,7 @@ impl Staging {
             newer_max: (bytes / BLOCK_BYTES).max(MEMORY_PAGES_MIN),
             flights: Vec::new(),
             near: None,
+            bytes_bound: 0,
         }
     }
 
@@ -246,8 +249,8 @@ impl Staging {
 
     /// Stages a write into a joined file.
     ///
-    /// Errors: `NoSpace`, `FileTooLarge`, `NotPermitted`, I/O errors of content that is written in part; nothing is staged
-    /// then.
+    /// Errors: `NoSpace`, `TransactionTooLarge`, `FileTooLarge`, `NotPermitted`, I/O errors of content that is written in
+    /// part; nothing is staged then.
     pub(crate) fn write(&mut self, fs: &Fs, number: ObjectNo, offset: u64, data: &[u8]) -> Result<()> {
         let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_BYTES_MAX);
         let end = end.ok_or(Error::FileTooLarge)?;
@@ -258,6 +261,8 @@ impl Staging {
         }
         let pages = offset / PAGE_BYTES..pages_of(end);
         file.watch.depend_on(pages.clone());
+        self.check_size(fs, number, &pages)?;
+        let file = self.file(number);
         let staged = file.pages.range(pages.clone()).count() as u64;
         let need = pages.end - pages.start - staged;
         let mut blocks = if need > 0 { Some(fs.reserve(need)?) } else { None };
@@ -447,7 +452,11 @@ impl Staging {
             (Some(_), None) => {}
         }
         self.newer.append(&mut other.newer);
+        self.bytes_bound += other.bytes_bound;
         self.flights.append(&mut other.flights);
+        if self.newer.len() >= self.newer_max {
+            self.spill(fs)?;
+        }
         Ok(())
     }
 

@@ -70,7 +70,7 @@ impl Transaction {
             let permit = match self.admit(bound) {
                 Ok(permit) => permit,
                 // Extents need less of the ring.
-                Err(Error::Store(StoreError::Pressure(_))) if images => {
+                Err(Error::Store(StoreError::Pressure(_)) | Error::TransactionTooLarge { .. }) if images => {
                     images = false;
                     continue;
                 }

@@ -9,4 +9,6 @@ mod device;
 
 mod crash;
 mod data;
+mod large;
 mod names;
+mod threads;
