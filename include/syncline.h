@@ -75,6 +75,41 @@ struct syncline_ticket {
  */
 #define SYNCLINE_IOC_WRITE_BACK _IOWR(SYNCLINE_IOC_MAGIC, 6, struct syncline_range)
 
+/*
+ * Atomic changes of one file, as f2fs has them: what is written through this open file after START is durable and seen after a
+ * crash with COMMIT, all of it or nothing. Writes, and truncations through this open file, are staged; ABORT, closing the file,
+ * or the death of the process gives them up. A second START on the file by somebody else is EBUSY, COMMIT without START a plain
+ * sync. If somebody else has changed the same pages meanwhile, COMMIT fails with EAGAIN; if there is more than one record of the
+ * journal can hold, a write or COMMIT fails with E2BIG. Whenever COMMIT fails nothing of it is applied.
+ *
+ * Isolation: until COMMIT others who read through the kernel's page cache see what is staged, and fstat(2) tells the staged size.
+ * What goes past the page cache (O_DIRECT) and the library sees what is committed. ABORT has the kernel drop what it has cached.
+ *
+ * With the mount option writeback_cache there are none: no feature bit, and START is EOPNOTSUPP. The volatile writes of old
+ * versions of f2fs (3 and 4) are EOPNOTSUPP.
+ */
+#ifndef F2FS_IOC_START_ATOMIC_WRITE
+#define F2FS_IOCTL_MAGIC 0xf5
+#define F2FS_IOC_START_ATOMIC_WRITE _IO(F2FS_IOCTL_MAGIC, 1)
+#define F2FS_IOC_COMMIT_ATOMIC_WRITE _IO(F2FS_IOCTL_MAGIC, 2)
+#define F2FS_IOC_ABORT_ATOMIC_WRITE _IO(F2FS_IOCTL_MAGIC, 5)
+#define F2FS_IOC_GET_FEATURES _IOR(F2FS_IOCTL_MAGIC, 12, __u32)
+#endif
+#define SYNCLINE_F2FS_FEATURE_ATOMIC_WRITE 0x4u
+
+/*
+ * The same over several files. BEGIN gives a token, which belongs to the open file it was called on; that file need not be
+ * changed itself. Other open files of the same user JOIN with the token: what is written through them is staged, also when they
+ * are closed before the commit. rename(2) and link(2) of files that have joined are staged with it (no RENAME_EXCHANGE; the
+ * directory's listing shows them after the commit). COMMIT makes everything durable in one record with one flush. ABORT, closing
+ * the open file of BEGIN, or the death of its process gives everything up. A file can be part of one group only (EBUSY), a
+ * token that is not known, or of another user or open file, is EINVAL.
+ */
+#define SYNCLINE_IOC_GROUP_BEGIN _IOR(SYNCLINE_IOC_MAGIC, 7, __u64)
+#define SYNCLINE_IOC_GROUP_JOIN _IOW(SYNCLINE_IOC_MAGIC, 8, __u64)
+#define SYNCLINE_IOC_GROUP_COMMIT _IOW(SYNCLINE_IOC_MAGIC, 9, __u64)
+#define SYNCLINE_IOC_GROUP_ABORT _IOW(SYNCLINE_IOC_MAGIC, 10, __u64)
+
 /* Hands the daemon what the kernel holds of the range. -1: errno. */
 static inline int syncline_hand_on(int fd, __u64 offset, __u64 length)
 {
@@ -135,6 +170,30 @@ static inline int syncline_write_back(int fd, __u64 offset, __u64 length, __u64 
 		return -1;
 	*started = range.result;
 	return 0;
+}
+
+/* 0 and a token, or -1 and errno. */
+static inline int syncline_group_begin(int fd, __u64 *token)
+{
+	return ioctl(fd, SYNCLINE_IOC_GROUP_BEGIN, token);
+}
+
+/* 0, or -1 and errno. */
+static inline int syncline_group_join(int fd, __u64 token)
+{
+	return ioctl(fd, SYNCLINE_IOC_GROUP_JOIN, &token);
+}
+
+/* 0, or -1 and errno. `fd` is that of syncline_group_begin. */
+static inline int syncline_group_commit(int fd, __u64 token)
+{
+	return ioctl(fd, SYNCLINE_IOC_GROUP_COMMIT, &token);
+}
+
+/* 0, or -1 and errno. `fd` is that of syncline_group_begin. */
+static inline int syncline_group_abort(int fd, __u64 token)
+{
+	return ioctl(fd, SYNCLINE_IOC_GROUP_ABORT, &token);
 }
 
 #ifdef __cplusplus

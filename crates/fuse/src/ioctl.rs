@@ -11,6 +11,8 @@
 //! | start of a sync | `_IOWR(0xe7, 3, syncline_range)` | a ticket, at once |
 //! | look at a ticket | `_IOWR(0xe7, 4, syncline_ticket)` | whether its sync has ended, and how |
 //! | wait for a ticket | `_IOW(0xe7, 5, syncline_ticket)` | as the `fsync` would have |
+//! | atomic writes | `_IOR(0xf5, 12, u32)`, `_IO(0xf5, 1)`, `2`, `5` | features, start, commit, abort, as f2fs has them; 3 and 4: `EOPNOTSUPP` |
+//! | multi-file commit | `_IOR(0xe7, 7, u64)`, `_IOW(0xe7, 8, u64)`, `9`, `10` | begin (gives a token), join, commit, abort (C4) |
 //! | writeback hint | `_IOWR(0xe7, 6, syncline_range)` | how many bytes are on their way (C6) |
 //!
 //! Those from 2 on are for programs: `include/syncline.h` says how they are used, and a test compares its numbers and layouts
@@ -56,6 +58,19 @@ pub(crate) const SYNC_START: u32 = number(READ | WRITE, 0xe7, 3, RANGE_BYTES as 
 pub(crate) const SYNC_POLL: u32 = number(READ | WRITE, 0xe7, 4, TICKET_BYTES as u32);
 pub(crate) const SYNC_WAIT: u32 = number(WRITE, 0xe7, 5, TICKET_BYTES as u32);
 pub(crate) const WRITE_BACK: u32 = number(READ | WRITE, 0xe7, 6, RANGE_BYTES as u32);
+
+pub(crate) const GROUP_BEGIN: u32 = number(READ, 0xe7, 7, 8);
+pub(crate) const GROUP_JOIN: u32 = number(WRITE, 0xe7, 8, 8);
+pub(crate) const GROUP_COMMIT: u32 = number(WRITE, 0xe7, 9, 8);
+pub(crate) const GROUP_ABORT: u32 = number(WRITE, 0xe7, 10, 8);
+
+/// f2fs's, which SQLite uses.
+pub(crate) const F2FS_START_ATOMIC_WRITE: u32 = number(0, 0xf5, 1, 0);
+pub(crate) const F2FS_COMMIT_ATOMIC_WRITE: u32 = number(0, 0xf5, 2, 0);
+pub(crate) const F2FS_START_VOLATILE_WRITE: u32 = number(0, 0xf5, 3, 0);
+pub(crate) const F2FS_RELEASE_VOLATILE_WRITE: u32 = number(0, 0xf5, 4, 0);
+pub(crate) const F2FS_ABORT_ATOMIC_WRITE: u32 = number(0, 0xf5, 5, 0);
+pub(crate) const F2FS_GET_FEATURES: u32 = number(READ, 0xf5, 12, 4);
 
 /// As `fdatasync` instead of `fsync`.
 pub(crate) const FLAG_DATA: u32 = 1;

@@ -10,6 +10,7 @@
 //! page cache has it. A mount of an image file learns of a close after `close` has returned, so the space of a file that
 //! was removed while open is free a moment later.
 
+mod atomic;
 mod callers;
 pub mod control;
 mod convert;

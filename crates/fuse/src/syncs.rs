@@ -77,9 +77,10 @@ pub(crate) struct Syncs {
     fs: Arc<Fs>,
     latency: Arc<LatencyHistogram>,
     tickets: Arc<Tickets>,
+    // The others change.
     state: Mutex<State>,
     changed: Condvar,
-    /// Syncs that the driver answered, and in how many batches. Relaxed: they are statistics.
+    /// What the driver answered, and in how many batches. Relaxed: they are statistics.
     answered: AtomicU64,
     batches: AtomicU64,
 }
@@ -225,6 +226,22 @@ impl Syncs {
         self.started(started, By::Driver);
     }
 
+    /// The same for an answer that may have been given for another reason before.
+    pub(crate) fn answering_once(
+        &self,
+        began: Instant,
+        owed: Arc<Mutex<Option<Owed>>>,
+    ) -> Box<dyn FnOnce(syncline::Result<()>) + Send> {
+        let latency = self.latency.clone();
+        Box::new(move |result| {
+            latency.record(began.elapsed());
+            if let Some(owed) = owed.lock().take() {
+                owed.answer(result.map_err(errno));
+            }
+        })
+    }
+
+    /// Records the time and answers.
     fn answering(&self, began: Instant, owed: Owed) -> Box<dyn FnOnce(syncline::Result<()>) + Send> {
         let latency = self.latency.clone();
         Box::new(move |result| {
@@ -242,7 +259,7 @@ impl Syncs {
     }
 
     /// Has the driver force what was started.
-    fn kick(&self, by: By) {
+    pub(crate) fn kick(&self, by: By) {
         let mut state = self.state.lock();
         if state.started {
             return;

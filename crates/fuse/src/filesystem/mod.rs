@@ -28,6 +28,7 @@
 //! - *Forgetting* changes nothing: object numbers name inodes for good, whether the kernel knows them or not. For the same
 //!   reason the volume can be exported by NFS.
 
+mod atomics;
 mod controls;
 mod operations;
 mod requests;

@@ -1,22 +1,23 @@
 //! What the engine is asked for; every method may be called from any thread.
 
+use crate::atomic::Atomics;
 use crate::convert::{
-    Caller, attributes, entry, errno, extended, handle, object, opened, set_time, timestamp,
+    CACHE_TIME, Caller, attributes, entry, errno, extended, handle, object, opened, set_time, timestamp,
 };
 use crate::messages::MessageCounts;
 use crate::syncs::{By, Owed, Syncs};
 use crate::{MountOptions, ioctl, statistics};
 use fusering::request::{NewMode, SetAttr};
 use fusering::{
-    ActiveTransport, Attributes, DeviceNumber, Entry, Errno, ExtendedAttributes, NodeId, Opened, ReplyWrite,
-    Totals,
+    ActiveTransport, Attributes, DeviceNumber, Entry, Errno, ExtendedAttributes, NodeId, Notifier, Opened,
+    ReplyWrite, Totals,
 };
 use std::ffi::OsStr;
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use syncline::{
     Attr, Context, DirEntry, Error, ExtendedFlags, Fs, HandleId, ObjectNo, OpenFlags, RenameFlags, SetXattr,
     SyncScope,
@@ -28,11 +29,14 @@ pub(super) struct Operations {
     // Constant.
     pub(super) fs: Arc<Fs>,
     pub(super) syncs: Syncs,
+    pub(super) atomics: Atomics,
+    /// Known since the handshake.
+    pub(super) notifier: OnceLock<Notifier>,
     messages: Arc<MessageCounts>,
     /// Changes of names and attributes are durable when they are answered.
     sync_names: bool,
     /// The kernel reads through handles that were opened for writing only.
-    writeback_cache: bool,
+    pub(super) writeback_cache: bool,
     /// Handles for writing only go past the kernel's page cache.
     direct_writes: bool,
     /// Set once requests are served.
@@ -42,6 +46,13 @@ pub(super) struct Operations {
     /// The kernel says when an ACL takes off the set-group-ID bit.
     kernel_judges_groups: AtomicBool,
     was_shut_down: AtomicBool,
+}
+
+/// What a name leads to.
+pub(super) enum Looked {
+    Found(Entry),
+    /// And for how long the kernel may remember that.
+    Nobody(Duration),
 }
 
 /// Where a write goes, and what has to be kept to.
@@ -61,6 +72,8 @@ impl Operations {
     pub(super) fn new(fs: Arc<Fs>, options: &MountOptions, messages: Arc<MessageCounts>) -> Operations {
         Operations {
             syncs: Syncs::new(fs.clone()),
+            atomics: Atomics::new(fs.clone()),
+            notifier: OnceLock::new(),
             fs,
             messages,
             sync_names: options.sync || options.dirsync,
@@ -114,28 +127,67 @@ impl Operations {
         Ok(value)
     }
 
-    /// `None`: there is no such name, and the kernel may remember that.
-    pub(super) fn lookup(&self, parent: NodeId, name: &OsStr) -> Result<Option<Entry>, Errno> {
+    /// An entry of a file that may be part of a transaction.
+    pub(super) fn entry(&self, mut attr: Attr) -> Entry {
+        let is_staged = self.atomics.amend(&mut attr);
+        let entry = entry(&attr);
+        match is_staged {
+            true => Entry { attributes_valid: Duration::ZERO, ..entry },
+            false => entry,
+        }
+    }
+
+    /// Puts in what a transaction sees; for how long the kernel may keep the attributes.
+    fn amend(&self, attr: &mut Attr) -> Duration {
+        if self.atomics.amend(attr) { Duration::ZERO } else { CACHE_TIME }
+    }
+
+    pub(super) fn lookup(&self, parent: NodeId, name: &OsStr) -> Result<Looked, Errno> {
         if name == "." {
             // An NFS server asks so for any inode that it has a file handle of.
-            return self.fs.getattr(object(parent)).map(|attr| Some(entry(&attr))).map_err(errno);
+            return self
+                .fs
+                .getattr(object(parent))
+                .map(|attr| Looked::Found(self.entry(attr)))
+                .map_err(errno);
+        }
+        if let Some(staged) = self.atomics.staged_name(object(parent), name.as_bytes()) {
+            let Some(found) = staged else { return Ok(Looked::Nobody(Duration::ZERO)) };
+            let attr = self.fs.getattr(found).map_err(errno)?;
+            return Ok(Looked::Found(Entry { entry_valid: Duration::ZERO, ..self.entry(attr) }));
         }
         match self.fs.lookup(object(parent), name.as_bytes()) {
-            Ok(found) => Ok(Some(entry(&found.attr))),
-            Err(Error::NotFound) => Ok(None),
+            Ok(found) => Ok(Looked::Found(self.entry(found.attr))),
+            Err(Error::NotFound) => Ok(Looked::Nobody(CACHE_TIME)),
             Err(error) => Err(errno(error)),
         }
     }
 
-    pub(super) fn getattr(&self, node: NodeId) -> Result<Attributes, Errno> {
-        self.fs.getattr(object(node)).map(|attr| attributes(&attr)).map_err(errno)
+    /// With how long they are valid.
+    pub(super) fn getattr(&self, node: NodeId) -> Result<(Attributes, Duration), Errno> {
+        let mut attr = self.fs.getattr(object(node)).map_err(errno)?;
+        let valid = self.amend(&mut attr);
+        Ok((attributes(&attr), valid))
     }
 
-    pub(super) fn statx(&self, node: NodeId) -> Result<ExtendedAttributes, Errno> {
-        self.fs.getattr(object(node)).map(|attr| extended(&attr)).map_err(errno)
+    pub(super) fn statx(&self, node: NodeId) -> Result<(ExtendedAttributes, Duration), Errno> {
+        let mut attr = self.fs.getattr(object(node)).map_err(errno)?;
+        let valid = self.amend(&mut attr);
+        Ok((extended(&attr), valid))
     }
 
-    pub(super) fn setattr(&self, caller: &Caller, request: &SetAttr) -> Result<Attributes, Errno> {
+    pub(super) fn setattr(
+        &self,
+        caller: &Caller,
+        request: &SetAttr,
+    ) -> Result<(Attributes, Duration), Errno> {
+        let member = request.handle.filter(|_| request.size.is_some()).map(handle);
+        if let (Some(member), Some(size)) = (member.and_then(|file| self.atomics.member(file)), request.size)
+            && let Some(staged) = self.atomics.truncate(&member, size)
+        {
+            staged?;
+            return self.getattr(request.node);
+        }
         let set = syncline::SetAttr {
             mode: request.mode,
             uid: request.uid,
@@ -154,7 +206,9 @@ impl Operations {
             _ => caller.context(),
         };
         let changed = self.fs.setattr(&context, object(request.node), &set, None);
-        self.settle(changed).map(|attr| attributes(&attr))
+        let mut attr = self.settle(changed)?;
+        let valid = self.amend(&mut attr);
+        Ok((attributes(&attr), valid))
     }
 
     pub(super) fn mknod(
@@ -194,8 +248,13 @@ impl Operations {
     }
 
     pub(super) fn link(&self, node: NodeId, parent: NodeId, name: &OsStr) -> Result<Entry, Errno> {
-        self.settle(self.fs.link(object(node), object(parent), name.as_bytes()))
-            .map(|linked| entry(&linked.attr))
+        let (node, parent) = (object(node), object(parent));
+        if let Some(staged) = self.atomics.link(node, &(parent, name.as_bytes().to_vec())) {
+            staged?;
+            let attr = self.fs.getattr(node).map_err(errno)?;
+            return Ok(Entry { entry_valid: Duration::ZERO, ..self.entry(attr) });
+        }
+        self.settle(self.fs.link(node, parent, name.as_bytes())).map(|linked| self.entry(linked.attr))
     }
 
     pub(super) fn unlink(&self, parent: NodeId, name: &OsStr) -> Result<(), Errno> {
@@ -225,6 +284,12 @@ impl Operations {
         }
         let (from, from_name) = (object(from.0), from.1.as_bytes());
         let (to, to_name) = (object(to.0), to.1.as_bytes());
+        if !how.exchange && !how.whiteout {
+            let (from, to) = ((from, from_name.to_vec()), (to, to_name.to_vec()));
+            if let Some(staged) = self.atomics.rename(&from, &to, how.no_replace) {
+                return staged;
+            }
+        }
         self.settle(self.fs.rename(&caller.context(), from, from_name, to, to_name, how))
     }
 
@@ -293,6 +358,14 @@ impl Operations {
     }
 
     pub(super) fn write(&self, caller: &Caller, writing: Writing, data: &[u8], reply: ReplyWrite) {
+        if let Some(member) = self.atomics.member(writing.handle)
+            && let Some(staged) = self.write_staged(caller, &member, writing, data)
+        {
+            return match staged {
+                Ok(bytes) => reply.written(bytes),
+                Err(errno) => reply.error(errno),
+            };
+        }
         let began = Instant::now();
         let writer = caller.writer(writing.clears_set_id);
         let bytes = match self.fs.write_unsynced(&writer, writing.handle, writing.offset, data) {
@@ -325,6 +398,9 @@ impl Operations {
 
     pub(super) fn release(&self, closed: fusering::Handle) {
         self.syncs.tickets().forget(handle(closed));
+        if let Some(left) = self.atomics.release(handle(closed)) {
+            self.invalidate(left, || {});
+        }
         if let Err(error) = self.fs.release(handle(closed)) {
             tracing::warn!(%error, "closing a file failed");
         }
@@ -418,6 +494,9 @@ impl Operations {
     ) -> Result<(), Errno> {
         let mode = crate::convert::fallocate_mode(request.mode)?;
         let file = handle(request.handle);
+        if self.atomics.member(file).is_some() {
+            return Err(Errno::EBUSY);
+        }
         self.settle(self.fs.fallocate(&caller.context(), file, mode, request.offset, request.length))
     }
 

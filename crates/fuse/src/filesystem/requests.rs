@@ -1,9 +1,10 @@
 //! The kernel's requests, one method each: what is asked for, on which thread it is done (see the module above), the answer.
 
+use super::atomics::Atomic;
 use super::controls::Control;
-use super::operations::Writing;
+use super::operations::{Looked, Writing};
 use super::{Caller, Filesystem};
-use crate::convert::{self, CACHE_TIME, errno};
+use crate::convert::{self, errno};
 use crate::ioctl;
 use crate::messages::Message;
 use crate::syncs::{By, Owed};
@@ -17,7 +18,7 @@ use fusering::{
 };
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use syncline::{DirEntry, ObjectNo, SeekWhat, SyncScope};
 
 /// Most bytes that one copy request copies: a caller goes on where it ended, and the pool's thread is free in between.
@@ -41,9 +42,9 @@ fn reply_entry(reply: ReplyEntry, result: Result<Entry, Errno>) {
     }
 }
 
-fn reply_attributes(reply: ReplyAttributes, result: Result<Attributes, Errno>) {
+fn reply_attributes(reply: ReplyAttributes, result: Result<(Attributes, Duration), Errno>) {
     match result {
-        Ok(attributes) => reply.attributes(&attributes, CACHE_TIME),
+        Ok((attributes, valid)) => reply.attributes(&attributes, valid),
         Err(errno) => reply.error(errno),
     }
 }
@@ -96,7 +97,9 @@ impl Filesystem {
 }
 
 impl fusering::Filesystem for Filesystem {
-    fn init(&self, negotiated: &Negotiated, _: &Notifier) -> Result<(), Errno> {
+    fn init(&self, negotiated: &Negotiated, notifier: &Notifier) -> Result<(), Errno> {
+        let first = self.operations.notifier.set(notifier.clone()).is_ok();
+        assert!(first, "a connection has one handshake");
         if negotiated.flags.contains(InitFlags::SETXATTR_EXT) {
             self.operations.note_that_kernel_judges_groups();
         }
@@ -123,8 +126,8 @@ impl fusering::Filesystem for Filesystem {
     fn lookup(&self, context: &RequestContext<'_>, request: &Lookup<'_>, reply: ReplyEntry) {
         self.count(context, Message::Lookup);
         match self.operations.lookup(request.parent, request.name) {
-            Ok(Some(entry)) => reply.entry(&entry),
-            Ok(None) => reply.absent(CACHE_TIME),
+            Ok(Looked::Found(entry)) => reply.entry(&entry),
+            Ok(Looked::Nobody(valid)) => reply.absent(valid),
             Err(errno) => reply.error(errno),
         }
     }
@@ -137,7 +140,7 @@ impl fusering::Filesystem for Filesystem {
     fn statx(&self, context: &RequestContext<'_>, request: &Statx, reply: ReplyStatx) {
         self.count(context, Message::Statx);
         match self.operations.statx(request.node) {
-            Ok(attributes) => reply.attributes(&attributes, CACHE_TIME),
+            Ok((attributes, valid)) => reply.attributes(&attributes, valid),
             Err(errno) => reply.error(errno),
         }
     }
@@ -257,12 +260,23 @@ impl fusering::Filesystem for Filesystem {
         self.count(context, Message::Read);
         let (file, offset) = (convert::handle(request.handle), request.offset);
         let mut buffer = reply.buffer(request.size as usize);
-        match self.operations.fs.read_cached(file, offset, &mut buffer) {
+        let (atomics, object) = (&self.operations.atomics, ObjectNo(request.node.0));
+        // What goes to the page cache is what the transaction sees, past it only the transaction itself does.
+        let is_staged = match request.flags & libc::O_DIRECT {
+            0 => atomics.group_of(object).is_some(),
+            _ => atomics.member(file).is_some(),
+        };
+        let staged = is_staged.then_some(object);
+        let cached = match staged {
+            Some(_) => Ok(None),
+            None => self.operations.fs.read_cached(file, offset, &mut buffer),
+        };
+        match cached {
             Ok(Some(bytes)) => buffer.send(bytes),
             Ok(None) => self.serve(context, true, move |operations, _| {
-                match operations.fs.read(file, offset, &mut buffer) {
+                match operations.read(file, staged, offset, &mut buffer) {
                     Ok(bytes) => buffer.send(bytes),
-                    Err(error) => buffer.error(errno(error)),
+                    Err(errno) => buffer.error(errno),
                 }
             }),
             Err(error) => buffer.error(errno(error)),
@@ -272,7 +286,9 @@ impl fusering::Filesystem for Filesystem {
     fn write(&self, context: &RequestContext<'_>, request: &Write<'_>, reply: ReplyWrite) {
         self.count(context, Message::Write);
         let file = convert::handle(request.handle);
-        let may_wait = self.operations.fs.write_may_wait(file, request.offset, request.data.len());
+        let member = self.operations.atomics.member(file);
+        let may_wait = member.is_some_and(|member| member.group.may_wait())
+            || self.operations.fs.write_may_wait(file, request.offset, request.data.len());
         let durable = durability(request.flags);
         let writing = Writing {
             handle: file,
@@ -342,7 +358,7 @@ impl fusering::Filesystem for Filesystem {
     fn readdirplus(&self, context: &RequestContext<'_>, request: &ReadDir, mut reply: ReplyDirectoryPlus) {
         self.count(context, Message::Readdirplus);
         let read = self.operations.readdir_plus(request.node, request.offset, &mut |found, attr| {
-            reply.add(&directory_entry(found), attr.map(convert::entry).as_ref())
+            reply.add(&directory_entry(found), attr.map(|attr| self.operations.entry(attr.clone())).as_ref())
         });
         match read {
             Ok(()) => reply.ok(),
@@ -429,6 +445,9 @@ impl fusering::Filesystem for Filesystem {
         let from = (convert::handle(request.handle), request.offset);
         let to = (convert::handle(request.to_handle), request.to_offset);
         let length = request.length.min(COPY_BYTES_MAX);
+        if self.operations.atomics.member(to.0).is_some() {
+            return reply.error(Errno::EBUSY);
+        }
         self.serve(context, true, move |operations, caller| {
             match operations.fs.copy_file_range(&caller.context(), from, to, length) {
                 Ok(copied) => reply.copied(copied),
@@ -439,6 +458,9 @@ impl fusering::Filesystem for Filesystem {
 
     fn ioctl(&self, context: &RequestContext<'_>, request: &Ioctl<'_>, reply: ReplyIoctl) {
         self.count(context, Message::Ioctl);
+        if let Some(call) = Atomic::of(request) {
+            return self.atomic(context, request.handle, call, reply);
+        }
         if let Some(control) = Control::of(request) {
             return self.control(context, request.handle, control, reply);
         }

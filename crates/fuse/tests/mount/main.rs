@@ -5,6 +5,7 @@
 //! io_uring.
 
 mod acl;
+mod atomic;
 mod calls;
 mod control;
 mod device;

@@ -2,6 +2,7 @@
 //! says that it is skipped.
 
 mod acl;
+mod atomic;
 mod calls;
 mod control;
 mod device;

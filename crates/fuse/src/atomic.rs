@@ -1,0 +1,349 @@
+//! Files that are changed atomically through the mount: which open files' writes go into which transaction.
+//!
+//! A *group* is a transaction of the engine and the open files that have joined it: one for the f2fs interface, any number for
+//! multi-file commits. It belongs to one open file and is given up when that is released, so also when its process dies.
+//!
+//! The kernel's page cache and its cache of names take part in writes and renames before the engine has committed them. So
+//! that they hold one state and no mixture, while a group is open everybody who reads through them is answered as the group
+//! sees its files: content, attributes and names (the latter two not to be remembered). When it is given up, what the kernel
+//! has cached of it is invalidated. Reads past the page cache get what is committed.
+//!
+//! Locks: `state`, for a few instructions; `Group::transaction` before it, for as long as staging takes.
+
+use crate::convert::errno;
+use fusering::Errno;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use syncline::{Attr, Entropy, Fs, HandleId, ObjectNo, SystemEntropy, Transaction};
+
+/// Beyond so many bytes staged, staging more may have to wait for the device, and so may the commit.
+const LIGHT_BYTES_MAX: usize = 256 << 10;
+
+/// A name of a directory.
+pub(crate) type Name = (ObjectNo, Vec<u8>);
+
+/// A transaction that open files have joined.
+pub(crate) struct Group {
+    // Constant.
+    owner: HandleId,
+    /// Who may join.
+    uid: u32,
+    /// `None` for the f2fs interface.
+    token: Option<u64>,
+    /// Gone when it is being committed or was given up.
+    transaction: Mutex<Option<Transaction>>,
+    /// Relaxed: a wrong guess makes somebody wait a little.
+    staged_bytes: AtomicUsize,
+}
+
+impl Group {
+    /// Whether staging something or committing may take long, as far as the group goes.
+    pub(crate) fn may_wait(&self) -> bool {
+        self.staged_bytes.load(Ordering::Relaxed) > LIGHT_BYTES_MAX || self.transaction.is_locked()
+    }
+
+    /// The transaction, to be committed or dropped: there is only one who gets it.
+    pub(crate) fn take(&self) -> Option<Transaction> {
+        self.transaction.lock().take()
+    }
+}
+
+/// An open file of a group.
+#[derive(Clone)]
+pub(crate) struct Member {
+    pub(crate) object: ObjectNo,
+    pub(crate) group: Arc<Group>,
+}
+
+/// A file of a group.
+struct Staged {
+    group: Arc<Group>,
+    /// As the group sees it.
+    size: u64,
+}
+
+/// What the kernel may have cached of a group that is over.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Leftovers {
+    pub(crate) files: Vec<ObjectNo>,
+    pub(crate) names: Vec<Name>,
+}
+
+#[derive(Default)]
+struct State {
+    members: HashMap<HandleId, Member>,
+    files: HashMap<ObjectNo, Staged>,
+    /// Who has a name as a group sees it.
+    names: HashMap<Name, (Option<ObjectNo>, Arc<Group>)>,
+    tokens: HashMap<u64, Arc<Group>>,
+}
+
+/// All groups of a mount.
+pub(crate) struct Atomics {
+    // Constant.
+    fs: Arc<Fs>,
+    entropy: SystemEntropy,
+    /// Groups, so that without any nothing has to be looked up. Set before a group's first call is answered.
+    open: AtomicUsize,
+    state: Mutex<State>,
+}
+
+impl Atomics {
+    pub(crate) fn new(fs: Arc<Fs>) -> Atomics {
+        Atomics { fs, entropy: SystemEntropy::default(), open: AtomicUsize::new(0), state: Mutex::default() }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.open.load(Ordering::Acquire) == 0
+    }
+
+    fn new_group(&self, owner: HandleId, uid: u32, token: Option<u64>) -> Result<Arc<Group>, Errno> {
+        let transaction = self.fs.begin().map_err(errno)?;
+        let transaction = Mutex::new(Some(transaction));
+        Ok(Arc::new(Group { owner, uid, token, transaction, staged_bytes: AtomicUsize::new(0) }))
+    }
+
+    /// Begins a group of one open file. Nothing happens if it is in one already. Errors: EBUSY, the file is part of another.
+    pub(crate) fn start(&self, handle: HandleId, uid: u32) -> Result<(), Errno> {
+        if self.member(handle).is_some() {
+            return Ok(());
+        }
+        let group = self.new_group(handle, uid, None)?;
+        self.open.fetch_add(1, Ordering::AcqRel);
+        let joined = self.add(handle, &group);
+        if joined.is_err() {
+            self.open.fetch_sub(1, Ordering::AcqRel);
+        }
+        joined
+    }
+
+    /// Begins a group that belongs to an open file, which is not in it yet; returns its token.
+    pub(crate) fn begin(&self, owner: HandleId, uid: u32) -> Result<u64, Errno> {
+        // The handle is known, or nobody would ever release it.
+        self.fs.handle_inode(owner).map_err(errno)?;
+        // Not to be guessed by others; 0 is no token.
+        let token = self.entropy.number().max(1);
+        let group = self.new_group(owner, uid, Some(token))?;
+        self.open.fetch_add(1, Ordering::AcqRel);
+        self.state.lock().tokens.insert(token, group);
+        Ok(token)
+    }
+
+    /// An open file joins a group. Errors: EINVAL, there is no such token for this user; EBUSY, the file is part of another group.
+    pub(crate) fn join(&self, handle: HandleId, token: u64, uid: u32) -> Result<(), Errno> {
+        let group = self.state.lock().tokens.get(&token).cloned();
+        let group = group.filter(|group| group.uid == uid).ok_or(Errno::EINVAL)?;
+        self.add(handle, &group)
+    }
+
+    fn add(&self, handle: HandleId, group: &Arc<Group>) -> Result<(), Errno> {
+        let object = self.fs.handle_inode(handle).map_err(errno)?;
+        let mut transaction = group.transaction.lock();
+        let transaction = transaction.as_mut().ok_or(Errno::EINVAL)?;
+        let mut state = self.state.lock();
+        let elsewhere = |other: &Arc<Group>| !Arc::ptr_eq(other, group);
+        if state.members.get(&handle).is_some_and(|member| elsewhere(&member.group))
+            || state.files.get(&object).is_some_and(|file| elsewhere(&file.group))
+        {
+            return Err(Errno::EBUSY);
+        }
+        if !state.files.contains_key(&object) {
+            let size = transaction.size(object).map_err(errno)?;
+            state.files.insert(object, Staged { group: group.clone(), size });
+        }
+        state.members.insert(handle, Member { object, group: group.clone() });
+        Ok(())
+    }
+
+    /// The group that an open file's writes go to.
+    pub(crate) fn member(&self, handle: HandleId) -> Option<Member> {
+        match self.is_idle() {
+            true => None,
+            false => self.state.lock().members.get(&handle).cloned(),
+        }
+    }
+
+    /// The group that a file is part of.
+    pub(crate) fn group_of(&self, object: ObjectNo) -> Option<Arc<Group>> {
+        match self.is_idle() {
+            true => None,
+            false => self.state.lock().files.get(&object).map(|file| file.group.clone()),
+        }
+    }
+
+    /// Stages something; `None` if the group is over, and the file as any other.
+    fn stage<T>(
+        &self,
+        group: &Group,
+        work: impl FnOnce(&mut Transaction) -> syncline::Result<T>,
+    ) -> Option<Result<T, Errno>> {
+        let mut transaction = group.transaction.lock();
+        Some(work(transaction.as_mut()?).map_err(errno))
+    }
+
+    fn stage_content(
+        &self,
+        member: &Member,
+        bytes: usize,
+        work: impl FnOnce(&mut Transaction) -> syncline::Result<()>,
+    ) -> Option<Result<(), Errno>> {
+        let staged = self.stage(&member.group, |transaction| {
+            work(transaction)?;
+            transaction.size(member.object)
+        })?;
+        Some(staged.map(|size| {
+            member.group.staged_bytes.fetch_add(bytes, Ordering::Relaxed);
+            if let Some(file) = self.state.lock().files.get_mut(&member.object) {
+                file.size = size;
+            }
+        }))
+    }
+
+    pub(crate) fn write(&self, member: &Member, offset: u64, data: &[u8]) -> Option<Result<(), Errno>> {
+        self.stage_content(member, data.len(), |transaction| transaction.write(member.object, offset, data))
+    }
+
+    pub(crate) fn truncate(&self, member: &Member, size: u64) -> Option<Result<(), Errno>> {
+        self.stage_content(member, 0, |transaction| transaction.truncate(member.object, size))
+    }
+
+    /// Reads a file as its group sees it; `None`: it has none.
+    pub(crate) fn read(
+        &self,
+        object: ObjectNo,
+        offset: u64,
+        into: &mut [u8],
+    ) -> Option<Result<usize, Errno>> {
+        let group = self.group_of(object)?;
+        self.stage(&group, |transaction| transaction.read(object, offset, into))
+    }
+
+    /// Renames a file of a group, or one that it has renamed before; `None`: that is nobody's.
+    pub(crate) fn rename(&self, from: &Name, to: &Name, no_replace: bool) -> Option<Result<(), Errno>> {
+        let (object, group) = self.named(from)?;
+        let (parent, name) = (from.0, &from.1[..]);
+        let renamed =
+            self.stage(&group, |transaction| transaction.rename(parent, name, to.0, &to.1, no_replace))?;
+        Some(renamed.map(|()| {
+            let mut state = self.state.lock();
+            state.names.insert(from.clone(), (None, group.clone()));
+            state.names.insert(to.clone(), (Some(object), group));
+        }))
+    }
+
+    /// Gives a file of a group another name.
+    pub(crate) fn link(&self, object: ObjectNo, to: &Name) -> Option<Result<(), Errno>> {
+        let group = self.group_of(object).filter(|group| group.token.is_some())?;
+        let linked = self.stage(&group, |transaction| transaction.link(object, to.0, &to.1))?;
+        Some(linked.map(|()| {
+            self.state.lock().names.insert(to.clone(), (Some(object), group));
+        }))
+    }
+
+    /// A file of a multi-file group, by a name that it has or that the group has given it.
+    fn named(&self, name: &Name) -> Option<(ObjectNo, Arc<Group>)> {
+        if self.is_idle() {
+            return None;
+        }
+        if let Some((object, group)) = self.state.lock().names.get(name) {
+            return object.map(|object| (object, group.clone()));
+        }
+        let object = self.fs.lookup(name.0, &name.1).ok()?.attr.inode;
+        let group = self.group_of(object).filter(|group| group.token.is_some())?;
+        Some((object, group))
+    }
+
+    /// Who has a name as a group sees it; `None`: no group has changed it.
+    pub(crate) fn staged_name(&self, parent: ObjectNo, name: &[u8]) -> Option<Option<ObjectNo>> {
+        if self.is_idle() {
+            return None;
+        }
+        let state = self.state.lock();
+        if state.names.is_empty() {
+            return None;
+        }
+        state.names.get(&(parent, name.to_vec())).map(|(object, _)| *object)
+    }
+
+    /// Puts in what a group sees of a file; true if it is part of one, and nothing of it may be remembered.
+    pub(crate) fn amend(&self, attr: &mut Attr) -> bool {
+        if self.is_idle() {
+            return false;
+        }
+        match self.state.lock().files.get(&attr.inode) {
+            Some(file) => {
+                attr.size = file.size;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// The group of a token, if it belongs to this open file. Errors: EINVAL.
+    pub(crate) fn of_token(&self, owner: HandleId, token: u64) -> Result<Arc<Group>, Errno> {
+        let group = self.state.lock().tokens.get(&token).cloned();
+        group.filter(|group| group.owner == owner).ok_or(Errno::EINVAL)
+    }
+
+    /// The group of the f2fs interface that an open file has begun. Errors: EINVAL, it has joined one with a token.
+    pub(crate) fn of_single(&self, handle: HandleId) -> Result<Option<Arc<Group>>, Errno> {
+        match self.member(handle) {
+            None => Ok(None),
+            Some(member) if member.group.token.is_none() => Ok(Some(member.group)),
+            Some(_) => Err(Errno::EINVAL),
+        }
+    }
+
+    /// An open file is gone; what it leaves if that ends a group.
+    pub(crate) fn release(&self, handle: HandleId) -> Option<Leftovers> {
+        if self.is_idle() {
+            return None;
+        }
+        let owned: Vec<Arc<Group>> = {
+            let mut state = self.state.lock();
+            let single = state.members.remove(&handle).map(|member| member.group);
+            let groups = single.iter().chain(state.tokens.values());
+            groups.filter(|group| group.owner == handle).cloned().collect()
+        };
+        let mut all = Leftovers::default();
+        for group in owned {
+            drop(group.take());
+            let left = self.end(&group);
+            all.files.extend(left.files);
+            all.names.extend(left.names);
+        }
+        Some(all).filter(|all| *all != Leftovers::default())
+    }
+
+    /// Ends a group whose transaction was taken; what the kernel must not go on believing unless it was committed.
+    pub(crate) fn end(&self, group: &Arc<Group>) -> Leftovers {
+        let ours = |other: &Arc<Group>| Arc::ptr_eq(other, group);
+        let mut left = Leftovers::default();
+        let mut state = self.state.lock();
+        let was_open = state.members.values().any(|member| ours(&member.group))
+            || state.files.values().any(|file| ours(&file.group))
+            || state.tokens.values().any(ours);
+        state.members.retain(|_, member| !ours(&member.group));
+        state.tokens.retain(|_, other| !ours(other));
+        state.files.retain(|object, file| {
+            let ours = ours(&file.group);
+            if ours {
+                left.files.push(*object);
+            }
+            !ours
+        });
+        state.names.retain(|name, (_, other)| {
+            let ours = ours(other);
+            if ours {
+                left.names.push(name.clone());
+            }
+            !ours
+        });
+        if was_open {
+            self.open.fetch_sub(1, Ordering::AcqRel);
+        }
+        left
+    }
+}

@@ -1,0 +1,217 @@
+//! The ioctls of atomic changes: f2fs's for a file by itself, and those of `include/syncline.h` for several.
+
+use super::operations::{Operations, Writing};
+use super::{Caller, Filesystem};
+use crate::atomic::{Group, Leftovers, Member};
+use crate::convert::{errno, handle};
+use crate::ioctl;
+use crate::syncs::{By, Owed};
+use fusering::request::Ioctl;
+use fusering::{Errno, Handle, NodeId, ReplyIoctl, RequestContext};
+use parking_lot::Mutex;
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::time::Instant;
+use syncline::{HandleId, ObjectNo, SyncScope};
+
+/// What GET_FEATURES tells: atomic writes.
+const FEATURE_ATOMIC_WRITE: u32 = 4;
+
+/// One of these calls.
+pub(super) enum Atomic {
+    Features,
+    Start,
+    Commit,
+    Abort,
+    GroupBegin,
+    GroupJoin(u64),
+    GroupCommit(u64),
+    GroupAbort(u64),
+    Refused,
+}
+
+impl Atomic {
+    /// `None`: another ioctl.
+    pub(super) fn of(request: &Ioctl<'_>) -> Option<Atomic> {
+        let token = || request.input.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
+        Some(match request.command {
+            ioctl::F2FS_GET_FEATURES => Atomic::Features,
+            ioctl::F2FS_START_ATOMIC_WRITE => Atomic::Start,
+            ioctl::F2FS_COMMIT_ATOMIC_WRITE => Atomic::Commit,
+            ioctl::F2FS_ABORT_ATOMIC_WRITE => Atomic::Abort,
+            ioctl::F2FS_START_VOLATILE_WRITE | ioctl::F2FS_RELEASE_VOLATILE_WRITE => Atomic::Refused,
+            ioctl::GROUP_BEGIN => Atomic::GroupBegin,
+            ioctl::GROUP_JOIN => Atomic::GroupJoin(token()),
+            ioctl::GROUP_COMMIT => Atomic::GroupCommit(token()),
+            ioctl::GROUP_ABORT => Atomic::GroupAbort(token()),
+            _ => return None,
+        })
+    }
+}
+
+fn done(reply: ReplyIoctl, result: Result<(), Errno>) {
+    match result {
+        Ok(()) => reply.output(0, &[]),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+impl Filesystem {
+    pub(super) fn atomic(&self, context: &RequestContext<'_>, file: Handle, call: Atomic, reply: ReplyIoctl) {
+        let operations = &self.operations;
+        let (atomics, offered) = (&operations.atomics, !operations.writeback_cache);
+        let (file, uid) = (handle(file), context.uid);
+        match call {
+            Atomic::Features => {
+                let features = if offered { FEATURE_ATOMIC_WRITE } else { 0 };
+                reply.output(0, &features.to_ne_bytes());
+            }
+            Atomic::Refused => reply.error(Errno::EOPNOTSUPP),
+            // Written data would stay in the kernel, beyond any transaction.
+            _ if !offered => reply.error(Errno::EOPNOTSUPP),
+            // Directories are opened without asking, so they have no handle.
+            _ if file == HandleId(0) => reply.error(Errno::EISDIR),
+            Atomic::Start => done(reply, atomics.start(file, uid)),
+            Atomic::Commit => match atomics.of_single(file) {
+                Ok(Some(group)) => self.commit(context, group, reply),
+                // As on f2fs, a plain sync.
+                Ok(None) => self.sync_whole(context, file, reply),
+                Err(errno) => reply.error(errno),
+            },
+            Atomic::Abort => match atomics.of_single(file) {
+                Ok(Some(group)) => self.operations.abort(group, reply),
+                Ok(None) => reply.output(0, &[]),
+                Err(errno) => reply.error(errno),
+            },
+            Atomic::GroupBegin => match atomics.begin(file, uid) {
+                Ok(token) => reply.output(0, &token.to_ne_bytes()),
+                Err(errno) => reply.error(errno),
+            },
+            Atomic::GroupJoin(token) => done(reply, atomics.join(file, token, uid)),
+            Atomic::GroupCommit(token) => match atomics.of_token(file, token) {
+                Ok(group) => self.commit(context, group, reply),
+                Err(errno) => reply.error(errno),
+            },
+            Atomic::GroupAbort(token) => match atomics.of_token(file, token) {
+                Ok(group) => self.operations.abort(group, reply),
+                Err(errno) => reply.error(errno),
+            },
+        }
+    }
+
+    fn sync_whole(&self, context: &RequestContext<'_>, file: HandleId, reply: ReplyIoctl) {
+        let began = Instant::now();
+        let may_wait = self.operations.fs.sync_may_wait(file);
+        let by = self.forced_by(context, may_wait);
+        self.serve(context, may_wait, move |operations, _: &Caller| {
+            operations.syncs.sync(file, SyncScope::All, by, began, Owed::Controlled(reply));
+        });
+    }
+
+    fn commit(&self, context: &RequestContext<'_>, group: Arc<Group>, reply: ReplyIoctl) {
+        let may_wait = group.may_wait() || self.operations.fs.change_may_wait();
+        let by = self.forced_by(context, may_wait);
+        self.serve(context, may_wait, move |operations, _: &Caller| operations.commit(&group, by, reply));
+    }
+}
+
+impl Operations {
+    fn commit(&self, group: &Arc<Group>, by: By, reply: ReplyIoctl) {
+        let Some(transaction) = group.take() else { return reply.error(Errno::EINVAL) };
+        let began = Instant::now();
+        // It is answered when it is durable, or here if it fails before that.
+        let owed = Arc::new(Mutex::new(Some(Owed::Controlled(reply))));
+        let answer = self.syncs.answering_once(began, owed.clone());
+        match transaction.commit_start(answer) {
+            Ok(()) => {
+                // What the kernel has cached is committed now.
+                let _ = self.atomics.end(group);
+                self.syncs.kick(by);
+            }
+            Err(error) => {
+                let errno = errno(error);
+                let left = self.atomics.end(group);
+                self.invalidate(left, move || {
+                    if let Some(owed) = owed.lock().take() {
+                        owed.error(errno);
+                    }
+                });
+            }
+        }
+    }
+
+    fn abort(&self, group: Arc<Group>, reply: ReplyIoctl) {
+        drop(group.take());
+        let left = self.atomics.end(&group);
+        self.invalidate(left, move || reply.output(0, &[]));
+    }
+
+    /// A write of an open file that is part of a transaction; it is durable with the commit, whatever the file was opened with.
+    pub(super) fn write_staged(
+        &self,
+        caller: &Caller,
+        member: &Member,
+        writing: Writing,
+        data: &[u8],
+    ) -> Option<Result<u32, Errno>> {
+        let staged = self.atomics.write(member, writing.offset, data)?;
+        let strip = || -> syncline::Result<()> {
+            let set_id = (libc::S_ISUID | libc::S_ISGID) as u32;
+            if writing.clears_set_id && self.fs.getattr(member.object)?.mode & set_id != 0 {
+                let set = syncline::SetAttr { strip_set_id: true, ..syncline::SetAttr::default() };
+                self.fs.setattr(&caller.writer(true), member.object, &set, None)?;
+            }
+            Ok(())
+        };
+        let bytes = u32::try_from(data.len()).expect("a message is far smaller");
+        Some(staged.and_then(|()| strip().map_err(errno)).map(|()| bytes))
+    }
+
+    /// Reads what is not in memory; of a file that is `staged` what its transaction sees.
+    pub(super) fn read(
+        &self,
+        file: HandleId,
+        staged: Option<ObjectNo>,
+        offset: u64,
+        into: &mut [u8],
+    ) -> Result<usize, Errno> {
+        match staged.and_then(|object| self.atomics.read(object, offset, into)) {
+            Some(read) => read,
+            None => self.fs.read(file, offset, into).map_err(errno),
+        }
+    }
+
+    /// Has the kernel drop what it cached of a group, and calls `then`. On a thread of its own: the kernel waits for pages that
+    /// are being read and for names that are being changed, which may be up to any other thread of the daemon.
+    pub(super) fn invalidate(&self, left: Leftovers, then: impl FnOnce() + Send + 'static) {
+        let notifier = match self.notifier.get() {
+            Some(notifier) if left != Leftovers::default() => notifier.clone(),
+            _ => return then(),
+        };
+        let work = move || {
+            for file in left.files {
+                note(notifier.invalidate_node(NodeId(file.0), 0, 0));
+            }
+            for (parent, name) in left.names {
+                note(notifier.invalidate_entry(NodeId(parent.0), OsStr::from_bytes(&name)));
+            }
+            then();
+        };
+        if let Err(error) = std::thread::Builder::new().name("syncline-drop".to_owned()).spawn(work) {
+            // The dropped reply says EIO.
+            tracing::error!(%error, "the kernel keeps what a transaction has left in its caches");
+        }
+    }
+}
+
+fn note(result: io::Result<()>) {
+    match result {
+        // The kernel knew nothing, or is gone.
+        Err(error) if !matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::ENOTCONN)) => {
+            tracing::warn!(%error, "the kernel keeps what a transaction has left in its caches");
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,299 @@
+//! Atomic changes through the mount: f2fs's ioctls on one file, groups of several.
+
+use crate::harness::{Volume, check, errno, statistics, wait_until};
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+const START: libc::c_ulong = 0xf501;
+const COMMIT: libc::c_ulong = 0xf502;
+const ABORT: libc::c_ulong = 0xf505;
+const FEATURES: libc::c_ulong = 0x8004_f50c;
+const BEGIN: libc::c_ulong = 0x8008_e707;
+const JOIN: libc::c_ulong = 0x4008_e708;
+const GROUP_COMMIT: libc::c_ulong = 0x4008_e709;
+const GROUP_ABORT: libc::c_ulong = 0x4008_e70a;
+
+fn plain(file: &File, command: libc::c_ulong) -> io::Result<()> {
+    // SAFETY: the descriptor is open; the call takes no argument.
+    check(i64::from(unsafe { libc::ioctl(file.as_raw_fd(), command, 0) })).map(drop)
+}
+
+fn with_number(file: &File, command: libc::c_ulong, number: &mut u64) -> io::Result<()> {
+    // SAFETY: the descriptor is open; the calls take eight bytes at most.
+    check(i64::from(unsafe { libc::ioctl(file.as_raw_fd(), command, &raw mut *number) })).map(drop)
+}
+
+fn begin(file: &File) -> u64 {
+    let mut token = 0;
+    with_number(file, BEGIN, &mut token).unwrap();
+    token
+}
+
+fn group(file: &File, command: libc::c_ulong, mut token: u64) -> io::Result<()> {
+    with_number(file, command, &mut token)
+}
+
+fn device(root: &Path, counter: &str) -> u64 {
+    statistics(root)["device"][counter].as_u64().unwrap()
+}
+
+fn open(path: PathBuf) -> File {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap()
+}
+
+/// What is there beyond the kernel's page cache.
+fn read_directly(path: PathBuf) -> Vec<u8> {
+    #[repr(align(4096))]
+    struct Pages([u8; 16384]);
+    let mut pages = Box::new(Pages([0; 16384]));
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path).unwrap();
+    let bytes = file.read_at(&mut pages.0, 0).unwrap();
+    pages.0[..bytes].to_vec()
+}
+
+#[test]
+fn an_atomic_write_is_durable_with_one_record_and_one_flush() {
+    let Some(mut volume) = Volume::mounted("volatile,commit=1000") else { return };
+    let file = open(volume.path("f"));
+    let mut features = 0;
+    with_number(&file, FEATURES, &mut features).unwrap();
+    assert_eq!(features, 4);
+    file.write_all_at(&[1; 16384], 0).unwrap();
+    file.sync_all().unwrap();
+    plain(&file, START).unwrap();
+    for page in [0, 2] {
+        file.write_all_at(&[2; 4096], page * 4096).unwrap();
+    }
+    let mut seen = [0; 4096];
+    file.read_exact_at(&mut seen, 8192).unwrap();
+    assert_eq!(seen, [2; 4096], "its own writes");
+    assert_eq!(read_directly(volume.path("f")), [1; 16384], "others see what is committed");
+    let before = (device(&volume.root(), "writes"), device(&volume.root(), "flushes"));
+    plain(&file, COMMIT).unwrap();
+    file.sync_all().unwrap();
+    let after = (device(&volume.root(), "writes"), device(&volume.root(), "flushes"));
+    assert_eq!((after.0 - before.0, after.1 - before.1), (1, 1));
+    let expected = [[2; 4096], [1; 4096], [2; 4096], [1; 4096]].concat();
+    assert_eq!(read_directly(volume.path("f")), expected);
+    assert_eq!(fs::read(volume.path("f")).unwrap(), expected);
+    drop(file);
+    volume.crash();
+    assert_eq!(fs::read(volume.path("f")).unwrap(), expected);
+}
+
+#[test]
+fn what_is_aborted_closed_or_killed_leaves_nothing() {
+    let Some(volume) = Volume::mounted("commit=1000") else { return };
+    let path = volume.path("f");
+    let unchanged = || {
+        wait_until("the old content", || fs::read(&path).unwrap() == [1; 8192]);
+        assert_eq!(fs::metadata(&path).unwrap().len(), 8192);
+    };
+    fs::write(&path, [1; 8192]).unwrap();
+    let file = open(path.clone());
+    plain(&file, START).unwrap();
+    file.write_all_at(&[2; 12288], 0).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 12288, "a new size is told");
+    plain(&file, ABORT).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), [1; 8192], "an abort is over when it returns");
+    assert_eq!(file.metadata().unwrap().len(), 8192);
+    plain(&file, START).unwrap();
+    file.set_len(100).unwrap();
+    file.write_all_at(&[3; 10], 0).unwrap();
+    drop(file);
+    unchanged();
+    // SAFETY: the child makes system calls only and ends by a signal.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let file = open(path.clone());
+        plain(&file, START).unwrap();
+        file.write_all_at(&[4; 4096], 0).unwrap();
+        // SAFETY: ends this process.
+        unsafe { libc::raise(libc::SIGKILL) };
+    }
+    // SAFETY: the child made above.
+    unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+    unchanged();
+    let file = open(path.clone());
+    plain(&file, START).expect("nobody is in the way");
+    plain(&file, COMMIT).unwrap();
+    unchanged();
+}
+
+#[test]
+fn a_conflict_is_told_and_applies_nothing() {
+    let Some(volume) = Volume::mounted("commit=1000") else { return };
+    fs::write(volume.path("f"), [1; 8192]).unwrap();
+    let (one, two) = (open(volume.path("f")), open(volume.path("f")));
+    plain(&one, START).unwrap();
+    assert_eq!(errno(plain(&two, START)), libc::EBUSY);
+    one.write_all_at(&[2; 8192], 0).unwrap();
+    two.write_all_at(&[3; 10], 0).unwrap();
+    assert_eq!(errno(plain(&one, COMMIT)), libc::EAGAIN);
+    plain(&one, ABORT).expect("there is nothing left to abort");
+    let mut expected = [1; 8192];
+    expected[..10].fill(3);
+    assert_eq!(fs::read(volume.path("f")).unwrap(), expected);
+    plain(&two, START).expect("the file is free again");
+}
+
+#[test]
+fn the_page_cache_holds_what_is_staged_until_it_is_given_up() {
+    let Some(volume) = Volume::mounted("commit=1000") else { return };
+    fs::write(volume.path("f"), [1; 4096]).unwrap();
+    #[repr(align(4096))]
+    struct Page([u8; 4096]);
+    let direct = OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(volume.path("f")).unwrap();
+    for (end, after) in [(ABORT, 1), (COMMIT, 2)] {
+        plain(&direct, START).unwrap();
+        direct.write_all_at(&Page([2; 4096]).0, 0).unwrap();
+        assert_eq!(fs::read(volume.path("f")).unwrap(), [2; 4096]);
+        assert_eq!(read_directly(volume.path("f")), [1; 4096]);
+        plain(&direct, end).unwrap();
+        assert_eq!(fs::read(volume.path("f")).unwrap(), [after; 4096]);
+        assert_eq!(read_directly(volume.path("f")), [after; 4096]);
+    }
+}
+
+#[test]
+fn there_are_no_atomic_writes_with_the_writeback_cache() {
+    let Some(volume) = Volume::mounted("writeback_cache") else { return };
+    let file = open(volume.path("f"));
+    let mut features = 7;
+    with_number(&file, FEATURES, &mut features).unwrap();
+    assert_eq!(features, 0);
+    assert_eq!(errno(plain(&file, START)), libc::EOPNOTSUPP);
+}
+
+#[test]
+fn what_is_not_offered_is_refused() {
+    let Some(volume) = Volume::mounted("") else { return };
+    let file = open(volume.path("f"));
+    for volatile in [0xf503, 0xf504] {
+        assert_eq!(errno(plain(&file, volatile)), libc::EOPNOTSUPP);
+    }
+    assert_eq!(errno(plain(&file, 0xf506)), libc::ENOTTY);
+    assert_eq!(errno(plain(&File::open(volume.root()).unwrap(), START)), libc::EISDIR);
+    plain(&file, COMMIT).expect("without a start a plain sync");
+    assert_eq!(errno(group(&file, JOIN, 5)), libc::EINVAL);
+    assert_eq!(errno(group(&file, GROUP_COMMIT, 5)), libc::EINVAL);
+    let token = begin(&file);
+    let other = open(volume.path("other"));
+    assert_eq!(errno(group(&other, GROUP_COMMIT, token)), libc::EINVAL, "it is bound to its opener");
+    group(&other, JOIN, token).unwrap();
+    assert_eq!(errno(plain(&other, COMMIT)), libc::EINVAL);
+    assert_eq!(errno(fallocate(&other)), libc::EBUSY);
+    group(&file, GROUP_ABORT, token).unwrap();
+    fallocate(&other).unwrap();
+}
+
+fn fallocate(file: &File) -> io::Result<()> {
+    crate::harness::fallocate(file, 0, 0, 4096)
+}
+
+/// Ten files replaced in a group that is not committed yet.
+fn replace_ten(volume: &Volume, token: u64, content: u8) {
+    for number in 0..10 {
+        let (old, new) = (volume.path(&format!("f{number}")), volume.path(&format!("f{number}.new")));
+        let file = File::create(&new).unwrap();
+        group(&file, JOIN, token).unwrap();
+        file.write_all_at(&[content; 5000], 0).unwrap();
+        drop(file);
+        fs::rename(new, old).unwrap();
+    }
+}
+
+fn all_are(volume: &Volume, content: u8) -> bool {
+    (0..10).all(|number| fs::read(volume.path(&format!("f{number}"))).unwrap() == [content; 5000])
+}
+
+#[test]
+fn a_group_of_files_and_their_names_is_committed_at_once_or_not_at_all() {
+    let Some(mut volume) = Volume::mounted("volatile,commit=1000") else { return };
+    for number in 0..10 {
+        fs::write(volume.path(&format!("f{number}")), [1; 5000]).unwrap();
+    }
+    let owner = open(volume.path("owner"));
+    owner.sync_all().unwrap();
+    File::open(volume.root()).unwrap().sync_all().unwrap();
+    replace_ten(&volume, begin(&owner), 2);
+    assert!(all_are(&volume, 2), "who renames sees it");
+    volume.crash();
+    assert!(all_are(&volume, 1), "nothing of it was committed");
+    let owner = open(volume.path("owner"));
+    replace_ten(&volume, begin(&owner), 3);
+    drop(owner);
+    wait_until("the old content", || all_are(&volume, 1));
+    for number in 0..10 {
+        assert_eq!(
+            fs::metadata(volume.path(&format!("f{number}.new"))).unwrap().len(),
+            0,
+            "made, and given up"
+        );
+    }
+    let owner = open(volume.path("owner"));
+    let token = begin(&owner);
+    replace_ten(&volume, token, 4);
+    let before = (device(&volume.root(), "writes"), device(&volume.root(), "flushes"));
+    group(&owner, GROUP_COMMIT, token).unwrap();
+    let after = (device(&volume.root(), "writes"), device(&volume.root(), "flushes"));
+    assert_eq!(after.1 - before.1, 1, "one flush");
+    assert!(after.0 - before.0 <= 2, "{} writes", after.0 - before.0);
+    assert!(all_are(&volume, 4));
+    drop(owner);
+    volume.crash();
+    assert!(all_are(&volume, 4));
+    assert!(!volume.path("f0.new").exists());
+}
+
+#[test]
+fn links_of_joined_files_are_part_of_the_group() {
+    let Some(mut volume) = Volume::mounted("volatile,commit=1000") else { return };
+    let file = open(volume.path("f"));
+    let token = begin(&file);
+    group(&file, JOIN, token).unwrap();
+    file.write_all_at(b"content", 0).unwrap();
+    fs::hard_link(volume.path("f"), volume.path("other")).unwrap();
+    assert_eq!(fs::read(volume.path("other")).unwrap(), b"content");
+    group(&file, GROUP_ABORT, token).unwrap();
+    assert!(!volume.path("other").exists());
+    let token = begin(&file);
+    group(&file, JOIN, token).unwrap();
+    file.write_all_at(b"content", 0).unwrap();
+    fs::hard_link(volume.path("f"), volume.path("other")).unwrap();
+    group(&file, GROUP_COMMIT, token).unwrap();
+    drop(file);
+    volume.crash();
+    assert_eq!(fs::read(volume.path("other")).unwrap(), b"content");
+}
+
+#[test]
+fn the_example_of_the_header_replaces_ten_files() {
+    let Some(mut volume) = Volume::mounted("volatile,commit=1000") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let (program, include) =
+        (dir.path().join("replace_ten"), concat!(env!("CARGO_MANIFEST_DIR"), "/../../include"));
+    let compiled = Command::new("cc")
+        .args(["-Wall", "-Wextra", "-Werror", "-I", include, "-o"])
+        .arg(&program)
+        .arg(format!("{include}/examples/replace_ten.c"))
+        .status();
+    if !compiled.is_ok_and(|status| status.success()) {
+        let has_compiler = Command::new("cc").arg("--version").stdout(Stdio::null()).status().is_ok();
+        assert!(!has_compiler, "the example does not compile");
+        return crate::harness::skipped("the_example_of_the_header_replaces_ten_files", "no C compiler");
+    }
+    for generation in ["1", "2"] {
+        let done = Command::new(&program).arg(volume.root()).arg(generation).status().unwrap();
+        assert!(done.success());
+        volume.crash();
+        for number in 0..10 {
+            let content = fs::read_to_string(volume.path(&format!("config{number}"))).unwrap();
+            assert_eq!(content, format!("generation {generation} of file {number}\n"));
+        }
+    }
+}
