@@ -77,6 +77,13 @@ const OPERATIONS: &[&str] = &[
     "whiteout:A/foo:B/foo",
     "syncrange:A/foo:4096:5000",
     "writeback:A/foo:4096:5000",
+    "txn:write,A/foo,0,5000,41+write,B/foo,300,9000,42",
+    "txn:creat,A/bar+write,A/bar,0,7000,43+unlink,B/foo+setxattr,A/foo,user.new,30,44",
+    "txn:write,B/foo,0,150000,45+rename,B/foo,A/foo",
+    "txn:truncate,A/foo,2500+write,A/C/foo,8192,70000,46+link,A/C/foo,B/bar",
+    "txn:write,A/foo,4000,300,47!write,A/foo,100,50,48",
+    "txn:write,A/C/foo,0,100,49+creat,B/bar!write,A/foo,100,50,48+fsync,A/foo",
+    "txnabort:write,A/foo,0,140000,50+unlink,B/foo",
 ];
 
 /// What comes after each operation, besides nothing.
@@ -98,6 +105,7 @@ fn target(op: &Op) -> String {
         }
         Op::Fsync(path) | Op::Fdatasync(path) => path.clone(),
         Op::SyncRange { path, .. } | Op::WriteBack { path, .. } => path.clone(),
+        Op::Transaction { ops, .. } => ops.last().map(target).unwrap_or_default(),
         Op::Sync | Op::Maintain { .. } | Op::Checkpoint => String::new(),
     }
 }

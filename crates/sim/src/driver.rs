@@ -6,6 +6,7 @@
 use crate::operation::{AllocateKind, Op, WriteKind, acl, pattern};
 use crate::oracle::{Model, PAGE, View};
 use crate::random::mix;
+use crate::transact::transact;
 use crate::watchdog;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -100,8 +101,11 @@ pub struct Unexpected {
 }
 
 /// Carries out one operation on volume and model.
-pub fn step(fs: &Fs, clock: &SimClock, model: &mut Model, op: &Op) -> Result<Told, Unexpected> {
+pub fn step(fs: &Arc<Fs>, clock: &SimClock, model: &mut Model, op: &Op) -> Result<Told, Unexpected> {
     watchdog::progress();
+    if matches!(op, Op::Transaction { .. }) {
+        return transact(fs, clock, model, op);
+    }
     model.begin(op);
     let done = carry_out(fs, clock, op);
     let unexpected = |got, want| Unexpected { op: op.clone(), got, want };
@@ -304,6 +308,7 @@ fn change(fs: &Fs, op: &Op) -> Result<u64, Error> {
         Op::Write { .. } | Op::Rewrite { .. } | Op::Maintain { .. } => {
             unreachable!("carried out by their own functions")
         }
+        Op::Transaction { .. } => unreachable!("carried out by a module of its own"),
         Op::TmpLink { .. } | Op::UnlinkOpen { .. } | Op::CopyRange { .. } => {
             unreachable!("carried out by their own functions")
         }

@@ -68,7 +68,7 @@ pub fn inject(start: &Start, ops: &[Op], seed: u64, when: When, failure: Failure
 }
 
 struct Run<'a> {
-    fs: &'a Fs,
+    fs: &'a Arc<Fs>,
     device: &'a SimDevice,
     clock: &'a SimClock,
     failure: Failure,

@@ -29,6 +29,8 @@ pub enum FileEvent {
     Reaching(u64, u64),
     /// The same at any time from now on, also of what is written there later: a hint waits in a queue.
     Hinted(u64, u64),
+    /// A transaction: everything in it is in the log together, in order (C4).
+    Together(Vec<FileEvent>),
     /// A range is durable, and a size that covers it, once the sync of this number is acknowledged.
     RangeSynced {
         sync: usize,
@@ -110,6 +112,7 @@ fn apply(content: &mut Vec<u8>, event: &FileEvent) {
             let from = end.min(*offset as usize);
             content[from..end].fill(0);
         }
+        FileEvent::Together(events) => events.iter().for_each(|event| apply(content, event)),
         FileEvent::Grow(_) | FileEvent::Barrier | FileEvent::Synced(_) => {}
         FileEvent::Reaching(..) | FileEvent::Hinted(..) | FileEvent::RangeSynced { .. } => {}
     }
@@ -229,6 +232,7 @@ impl Follow {
                 self.reach(offset + len);
             }
             FileEvent::RangeSynced { .. } => {}
+            FileEvent::Together(events) => self.together(tag, events),
             FileEvent::Zero(offset, len) => {
                 apply(&mut self.content, event);
                 for page in self.range(*offset, *len) {
@@ -236,6 +240,51 @@ impl Follow {
                 }
                 self.add_versions(tag, offset / PAGE, pages_of(offset + len));
             }
+        }
+    }
+
+    /// Pages that a transaction has staged, and what it has cut off, are as it left them; a size that it has set is there, and one
+    /// that it has grown to says nothing about what others had not synced in front of it.
+    fn together(&mut self, tag: usize, events: &[FileEvent]) {
+        let mut exact = false;
+        let mut kept = u64::MAX;
+        let mut staged: Vec<(u64, u64)> = Vec::new();
+        let mut reached = 0;
+        for event in events {
+            let before = self.content.len() as u64;
+            apply(&mut self.content, event);
+            match event {
+                FileEvent::Truncate(size) => {
+                    exact = true;
+                    if *size < before {
+                        kept = kept.min(size / PAGE);
+                    }
+                }
+                FileEvent::Write(offset, bytes) => {
+                    let end = offset + bytes.len() as u64;
+                    staged.push((offset / PAGE, pages_of(end)));
+                    reached = reached.max(end);
+                }
+                _ => {}
+            }
+        }
+        let size = self.content.len() as u64;
+        self.pages.truncate(pages_of(size) as usize);
+        self.extend();
+        for page in 0..self.pages.len() as u64 {
+            if page >= kept || staged.iter().any(|(first, end)| (*first..*end).contains(&page)) {
+                self.pages[page as usize] = vec![Version { tag, bytes: self.page(page) }];
+            }
+        }
+        if exact {
+            self.growth.clear();
+            self.sizes = (size, size);
+        } else if reached > 0 {
+            self.sizes = (self.sizes.0.max(reached), self.sizes.1.max(size));
+            self.reach(reached);
+        }
+        if events.contains(&FileEvent::Barrier) {
+            self.settle(tag);
         }
     }
 

@@ -3,7 +3,7 @@
 //!
 //! - `device`, `crash`: the device with its fault model, and the crash states of a recorded run;
 //! - `operation`, `oracle`, `history`: workloads, and what the contract allows after them, without any product crate;
-//! - `driver`, `lab`: runs operations on engine and model, and judges the crash states of a run;
+//! - `driver`, `transact`, `lab`: runs operations on engine and model, and judges the crash states of a run;
 //! - `ace`, `workload`, `errors`, `controls`: which workloads, device errors and planted faults;
 //! - `actors`, `between`, `frozen`, `killed`, `leaks`, `mkfs`, `polled`, `pressure`, `volatile`: workloads that need something of their own
 //!   around them;
@@ -39,6 +39,7 @@ pub mod random;
 pub mod shapes;
 pub mod shrink;
 pub mod times;
+pub mod transact;
 pub mod usage;
 pub mod view;
 pub mod volatile;

@@ -1,6 +1,7 @@
 //! Operations of workloads, and their text, by which any workload can be written down and replayed.
 //!
-//! A workload is operations joined by `;`, an operation is words joined by `:`, the first is its name.
+//! A workload is operations joined by `;`, an operation is words joined by `:`, the first is its name. Those of a transaction are
+//! joined by `+`, their words by `,`; behind `!` is what others do before it ends: `txn:creat,x+write,x,0,5000,1!fsync,f`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -130,6 +131,12 @@ pub enum Op {
         offset: u64,
         len: u64,
     },
+    /// Operations are staged; then others, ordinary ones, come in between; then it is committed or dropped.
+    Transaction {
+        ops: Vec<Op>,
+        between: Vec<Op>,
+        abort: bool,
+    },
     Sync,
     /// Time passes, then background work is done.
     Maintain {
@@ -178,6 +185,8 @@ impl Op {
             Op::Fdatasync(_) => "fdatasync",
             Op::SyncRange { .. } => "syncrange",
             Op::WriteBack { .. } => "writeback",
+            Op::Transaction { abort: false, .. } => "txn",
+            Op::Transaction { abort: true, .. } => "txnabort",
             Op::Sync => "sync",
             Op::Maintain { .. } => "maintain",
             Op::Checkpoint => "checkpoint",
@@ -223,10 +232,28 @@ impl fmt::Display for Op {
             Op::TmpLink { path, len, fill, .. } | Op::UnlinkOpen { path, len, fill } => {
                 write!(f, ":{path}:{len}:{fill}")
             }
+            Op::Transaction { ops, between, .. } => {
+                write!(f, ":{}", staged_text(ops))?;
+                if between.is_empty() { Ok(()) } else { write!(f, "!{}", staged_text(between)) }
+            }
             Op::Maintain { milliseconds } => write!(f, ":{milliseconds}"),
             Op::Sync | Op::Checkpoint => Ok(()),
         }
     }
+}
+
+/// Operations inside of one: joined by `+`, their words by `,`.
+fn staged_text(ops: &[Op]) -> String {
+    ops.iter().map(|op| op.to_string().replace(':', ",")).collect::<Vec<_>>().join("+")
+}
+
+fn parse_staged(text: &str) -> Option<Vec<Op>> {
+    text.split('+').filter(|part| !part.is_empty()).map(|part| parse(&part.replace(',', ":"))).collect()
+}
+
+fn parse_transaction(text: &str, abort: bool) -> Option<Op> {
+    let (ops, between) = text.split_once('!').unwrap_or((text, ""));
+    Some(Op::Transaction { ops: parse_staged(ops)?, between: parse_staged(between)?, abort })
 }
 
 /// The text is no operation.
@@ -298,6 +325,8 @@ fn parse(text: &str) -> Option<Op> {
         "fdatasync" => Op::Fdatasync(path(0)?),
         "syncrange" => Op::SyncRange { path: path(0)?, offset: number(1)?, len: number(2)? },
         "writeback" => Op::WriteBack { path: path(0)?, offset: number(1)?, len: number(2)? },
+        "txn" => parse_transaction(words.first()?, false)?,
+        "txnabort" => parse_transaction(words.first()?, true)?,
         "sync" => Op::Sync,
         "maintain" => Op::Maintain { milliseconds: number(0)? },
         "checkpoint" => Op::Checkpoint,
@@ -357,7 +386,8 @@ mod tests {
                     dwrite:f:1:2:3;mwrite:f:1:2:3;dsyncwrite:f:1:2:3;rewrite:f:1:2;link:a:b;unlink:a;rmdir:d;remove:e;\
                     rename:a:b;exchange:a:b;symlink:t:a;setxattr:a:user.x:4:5;removexattr:a:user.x;truncate:a:77;\
                     chmod:a:420;chown:a:5:6;utimes:a:7;setacl:a:416;copyrange:a:b:1:2:3;tmplink:t:5:6;tmpsynclink:t:5:6;\
-                    unlinkopen:a:5:6;collapse:f:0:4096;insert:f:0:4096;whiteout:a:b;fsync:;fdatasync:a;syncrange:a:1:2;writeback:a:1:2;sync;maintain:5;checkpoint";
+                    unlinkopen:a:5:6;collapse:f:0:4096;insert:f:0:4096;whiteout:a:b;fsync:;fdatasync:a;syncrange:a:1:2;writeback:a:1:2;\
+                    txn:creat,x+write,x,0,5,1;txnabort:unlink,a!fsync,b+sync;sync;maintain:5;checkpoint";
         let ops = from_text(text).expect("text of every operation");
         assert_eq!(to_text(&ops), text.replace(' ', ""));
         assert!(from_text("writ:f").is_err());

@@ -23,6 +23,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 mod changes;
+mod together;
 
 /// Number of the root directory.
 pub const ROOT: u64 = 1;
@@ -112,6 +113,8 @@ pub struct Model {
     stamps: BTreeMap<u64, StampHistory>,
     /// Metadata operations when the times were noted last.
     noted: usize,
+    /// A transaction is being applied.
+    together: Option<together::Together>,
 }
 
 fn hash_of(names: &Names) -> u64 {
@@ -131,6 +134,7 @@ impl Model {
             syncs: Vec::new(),
             stamps: BTreeMap::new(),
             noted: 0,
+            together: None,
         };
         model.snapshot();
         model
@@ -243,10 +247,15 @@ impl Model {
 
     /// Ends a metadata operation.
     fn meta(&mut self) {
-        self.snapshot();
+        if self.together.is_none() {
+            self.snapshot();
+        }
     }
 
     fn record(&mut self, ino: u64, event: FileEvent) {
+        if let Some(together) = &mut self.together {
+            return together.note(ino, event);
+        }
         let metas = self.metas();
         self.files.get_mut(&ino).expect("every file has a history").record(metas, event);
     }
@@ -331,6 +340,11 @@ impl Model {
             }
             Op::Fsync(path) | Op::Fdatasync(path) => self.resolve(path).map(drop),
             Op::SyncRange { path, .. } | Op::WriteBack { path, .. } => self.file(path).map(drop),
+            Op::Transaction { abort: true, .. } => Ok(()),
+            Op::Transaction { ops, .. } => {
+                let made: Vec<u64> = (0..ops.len() as u64).map(|index| made + (index << 42)).collect();
+                self.apply_together(ops, &made).map(drop)
+            }
             Op::Sync | Op::Maintain { .. } | Op::Checkpoint => Ok(()),
         }
     }
@@ -343,6 +357,9 @@ impl Model {
         let is_directory = matches!(kind, Kind::Directory(_));
         if kind == Kind::File {
             self.files.insert(made, History::new(Vec::new()));
+            if let Some(together) = &mut self.together {
+                together.note_made(made);
+            }
         }
         let nlink = if is_directory { 2 } else { 1 };
         let (owner, inherited) = self.inherited(directory);

@@ -190,6 +190,7 @@ impl Model {
             }
             // A write that meets a full volume is done in pieces.
             Op::Falloc { .. } | Op::Write { .. } => Change::Steps,
+            Op::Transaction { between, .. } if !between.is_empty() => Change::Steps,
             _ if metas > self.noted => Change::Logged,
             _ => Change::Dirty,
         };

@@ -1,0 +1,97 @@
+//! Transactions in the model: several operations that are one metadata operation (C4).
+
+use super::{Kind, Model, Names};
+use crate::history::FileEvent;
+use crate::operation::{Op, WriteKind};
+
+/// A transaction under way.
+pub(super) struct Together {
+    names: Names,
+    made: Vec<u64>,
+    events: Vec<(u64, FileEvent)>,
+}
+
+impl Together {
+    pub(super) fn note(&mut self, ino: u64, event: FileEvent) {
+        self.events.push((ino, event));
+    }
+
+    pub(super) fn note_made(&mut self, ino: u64) {
+        self.made.push(ino);
+    }
+}
+
+impl Model {
+    /// Applies operations as one. `made` are the numbers of the inodes that they made, one for each operation.
+    ///
+    /// Errors: the errno of the first that has to be refused; nothing is changed then.
+    pub fn apply_together(&mut self, ops: &[Op], made: &[u64]) -> Result<bool, i32> {
+        self.together = Some(Together { names: self.names.clone(), made: Vec::new(), events: Vec::new() });
+        for (op, made) in ops.iter().zip(made) {
+            let written = if let Op::Write { len, kind: WriteKind::Buffered, .. } = op { *len } else { 0 };
+            if let Err(errno) = self.apply(op, *made, written) {
+                self.give_up();
+                return Err(errno);
+            }
+        }
+        Ok(self.end_together())
+    }
+
+    /// Whether the operations would be applied.
+    pub fn would_apply(&mut self, ops: &[Op]) -> Result<(), i32> {
+        self.together = Some(Together { names: self.names.clone(), made: Vec::new(), events: Vec::new() });
+        let first = self.names.keys().max().copied().unwrap_or(0) + (1 << 41);
+        let result = ops.iter().zip(first..).try_for_each(|(op, made)| self.apply(op, made, 0));
+        self.give_up();
+        result
+    }
+
+    fn give_up(&mut self) {
+        let Some(together) = self.together.take() else { return };
+        self.names = together.names;
+        together.made.iter().for_each(|ino| drop(self.files.remove(ino)));
+    }
+
+    /// Whether anything has changed: only then the commit makes something durable.
+    fn end_together(&mut self) -> bool {
+        let Some(together) = self.together.take() else { return false };
+        let mut by_file: Vec<(u64, Vec<FileEvent>)> = Vec::new();
+        for (ino, event) in together.events {
+            match by_file.iter_mut().find(|(of, _)| *of == ino) {
+                Some((_, events)) => events.push(event),
+                None => by_file.push((ino, vec![event])),
+            }
+        }
+        // A file that the transaction has made and taken away again never was.
+        by_file.retain(|(ino, _)| self.names.contains_key(ino) || !together.made.contains(ino));
+        let is_data = |event: &FileEvent| matches!(event, FileEvent::Write(..) | FileEvent::Truncate(_));
+        for (ino, events) in &by_file {
+            if events.iter().any(is_data) && self.names.contains_key(ino) {
+                self.strip_set_id(*ino);
+            }
+        }
+        let changed =
+            self.names != together.names || by_file.iter().any(|(_, events)| events.iter().any(is_data));
+        if changed {
+            self.snapshot();
+            for (ino, events) in by_file {
+                self.record(ino, FileEvent::Together(events));
+            }
+        }
+        changed
+    }
+
+    fn strip_set_id(&mut self, ino: u64) {
+        let node = self.node_mut(ino);
+        if node.kind == Kind::File {
+            let group = if node.mode & 0o10 != 0 { 0o2000 } else { 0 };
+            node.mode &= !(0o4000 | group);
+        }
+    }
+
+    /// A commit that has returned: everything before it is durable. The number that its acknowledgement names.
+    pub fn committed(&mut self) -> usize {
+        self.syncs.push(self.metas());
+        self.syncs.len()
+    }
+}

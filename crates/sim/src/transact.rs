@@ -1,0 +1,188 @@
+//! Carries out transactions on the engine and on the model (C4), and looks from outside while they are under way.
+//!
+//! What is judged at once: the transaction reads what it has staged; nobody else sees any of it before the commit; an aborted
+//! one leaves the free space as it was; without anybody in between there is no conflict. That it is whole or not there after
+//! a crash, and there once the commit has returned, is judged with the crash states.
+
+use crate::driver::{SimClock, Told, Unexpected, step};
+use crate::operation::{Op, WriteKind, pattern};
+use crate::oracle::Model;
+use crate::view;
+use std::sync::Arc;
+use syncline::{Context, Error, Fs, ObjectNo, Transaction};
+
+const EINVAL: i32 = 22;
+const ENOSPC: i32 = 28;
+const EIO: i32 = 5;
+const EROFS: i32 = 30;
+const E2BIG: i32 = 7;
+const EBUSY: i32 = 16;
+
+/// A transaction with everything staged.
+pub struct Staged {
+    pub transaction: Transaction,
+    /// The inode that each operation has made.
+    pub made: Vec<u64>,
+}
+
+/// How staging went.
+pub enum Staging {
+    Staged(Staged),
+    Told(Told),
+}
+
+/// Begins a transaction and stages operations.
+pub fn stage(fs: &Arc<Fs>, model: &mut Model, ops: &[Op], whole: &Op) -> Result<Staging, Unexpected> {
+    let mut made = Vec::new();
+    let mut transaction = match fs.begin() {
+        Ok(transaction) => transaction,
+        Err(error) => return Ok(Staging::Told(Told::Failed(error.errno()))),
+    };
+    for op in ops {
+        match stage_one(&mut transaction, op) {
+            Ok(number) => made.push(number),
+            Err(error) => return refused(model, ops, whole, error.errno()).map(Staging::Told),
+        }
+    }
+    Ok(Staging::Staged(Staged { transaction, made }))
+}
+
+/// What is said of a transaction that was refused: the model has to refuse it as well, if not with the same words.
+fn refused(model: &mut Model, ops: &[Op], whole: &Op, errno: i32) -> Result<Told, Unexpected> {
+    match errno {
+        ENOSPC => Ok(Told::NoSpace),
+        EIO | EROFS => Ok(Told::Failed(errno)),
+        E2BIG | EBUSY => Ok(Told::Refused(errno)),
+        // Directories are left to single operations.
+        EINVAL if names_directory(model, ops) => Ok(Told::Refused(errno)),
+        _ => match model.would_apply(ops) {
+            Err(_) => Ok(Told::Refused(errno)),
+            Ok(()) => Err(Unexpected { op: whole.clone(), got: Some(errno), want: None }),
+        },
+    }
+}
+
+fn names_directory(model: &Model, ops: &[Op]) -> bool {
+    let directories = &model.paths()[0];
+    ops.iter().any(|op| match op {
+        Op::Rename(old, new) => directories.contains(old) || directories.contains(new),
+        Op::Link(old, _) => directories.contains(old),
+        _ => false,
+    })
+}
+
+/// Lets others act, ends the transaction, and tells the model.
+pub fn finish(
+    fs: &Arc<Fs>,
+    clock: &SimClock,
+    model: &mut Model,
+    whole: &Op,
+    staged: Staged,
+) -> Result<Told, Unexpected> {
+    let Op::Transaction { ops, between, abort } = whole else { unreachable!("only transactions come here") };
+    let unexpected = |got, want| Unexpected { op: whole.clone(), got, want };
+    let live = model.live();
+    assert!(
+        view::view(fs).is_ok_and(|view| view.names == live.names && view.contents == live.contents),
+        "C4: a transaction is seen before its commit: {whole}"
+    );
+    for op in between {
+        match step(fs, clock, model, op)? {
+            Told::Failed(errno) => return Ok(Told::Failed(errno)),
+            Told::Done | Told::Refused(_) | Told::NoSpace => {}
+        }
+    }
+    let Staged { transaction, made } = staged;
+    if *abort {
+        drop(transaction);
+        return Ok(Told::Done);
+    }
+    match transaction.commit() {
+        Ok(()) => {
+            if model.apply_together(ops, &made).map_err(|want| unexpected(None, Some(want)))? {
+                model.committed();
+            }
+            Ok(Told::Done)
+        }
+        Err(Error::Conflict) if !between.is_empty() => Ok(Told::Refused(Error::Conflict.errno())),
+        Err(Error::Conflict) => Err(unexpected(Some(Error::Conflict.errno()), None)),
+        Err(error) => refused(model, ops, whole, error.errno()),
+    }
+}
+
+/// A whole transaction.
+pub fn transact(fs: &Arc<Fs>, clock: &SimClock, model: &mut Model, op: &Op) -> Result<Told, Unexpected> {
+    let Op::Transaction { ops, between, abort } = op else { unreachable!("only transactions come here") };
+    let before = fs.statfs().blocks_available;
+    let told = match stage(fs, model, ops, op)? {
+        Staging::Staged(staged) => finish(fs, clock, model, op, staged)?,
+        Staging::Told(told) => told,
+    };
+    if *abort && between.is_empty() && fs.failure().is_none() {
+        let after = fs.statfs().blocks_available;
+        assert!(
+            after == before,
+            "an aborted transaction changes the free blocks from {before} to {after}: {op}"
+        );
+    }
+    Ok(told)
+}
+
+fn resolve(transaction: &mut Transaction, path: &str) -> Result<ObjectNo, Error> {
+    let parts = path.split('/').filter(|part| !part.is_empty());
+    parts.into_iter().try_fold(ObjectNo::ROOT_DIR, |at, part| {
+        transaction.lookup(at, part.as_bytes())?.ok_or(Error::NotFound)
+    })
+}
+
+fn place<'a>(transaction: &mut Transaction, path: &'a str) -> Result<(ObjectNo, &'a [u8]), Error> {
+    let (directory, name) = path.rsplit_once('/').unwrap_or(("", path));
+    Ok((resolve(transaction, directory)?, name.as_bytes()))
+}
+
+/// Stages one operation; returns the inode that it makes.
+fn stage_one(transaction: &mut Transaction, op: &Op) -> Result<u64, Error> {
+    match op {
+        Op::Write { path, kind: WriteKind::Buffered, offset, len, fill } => {
+            let file = resolve(transaction, path)?;
+            let bytes = pattern(*fill, *offset, *len);
+            transaction.write(file, *offset, &bytes)?;
+            let mut got = vec![0; bytes.len()];
+            let count = transaction.read(file, *offset, &mut got)?;
+            assert!(count == bytes.len() && got == bytes, "a transaction does not read what it wrote: {op}");
+        }
+        Op::Truncate { path, size } => {
+            let file = resolve(transaction, path)?;
+            transaction.truncate(file, *size)?;
+            assert!(transaction.size(file)? == *size, "a transaction does not see the size it set: {op}");
+        }
+        Op::Creat(path) => {
+            let (directory, name) = place(transaction, path)?;
+            return Ok(transaction.create(&Context::root(), directory, name, 0o644)?.0);
+        }
+        Op::Link(old, new) => {
+            let file = resolve(transaction, old)?;
+            let (directory, name) = place(transaction, new)?;
+            transaction.link(file, directory, name)?;
+        }
+        Op::Unlink(path) => {
+            let (directory, name) = place(transaction, path)?;
+            transaction.unlink(directory, name)?;
+        }
+        Op::Rename(old, new) => {
+            let (from, name) = place(transaction, old)?;
+            let (to, new_name) = place(transaction, new)?;
+            transaction.rename(from, name, to, new_name, false)?;
+        }
+        Op::SetXattr { path, name, len, fill } => {
+            let object = resolve(transaction, path)?;
+            transaction.set_xattr(object, name.as_bytes(), &pattern(*fill, 0, *len))?;
+        }
+        Op::RemoveXattr { path, name } => {
+            let object = resolve(transaction, path)?;
+            transaction.remove_xattr(object, name.as_bytes())?;
+        }
+        _ => return Err(Error::Invalid("this is no operation of a transaction")),
+    }
+    Ok(0)
+}
