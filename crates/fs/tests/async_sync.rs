@@ -100,6 +100,26 @@ fn ten_thousand_tickets_take_two_flushes_and_no_threads() {
 }
 
 #[test]
+fn syncs_that_could_not_be_committed_at_their_start_share_forces() {
+    let _alone = alone();
+    let gate = Gate::new(256 << 20);
+    let volume = open(&gate);
+    let files: Vec<File> = (0..200).map(|index| file(&volume, &format!("file{index}"))).collect();
+    volume.sync_all().expect("sync");
+    // Five pages are too many to be logged without waiting for data.
+    files.iter().for_each(|file| file.write_all_at(&[7; 5 * 4096], 0).expect("write"));
+    let flushes = gate.flushes();
+    let closed = gate.close();
+    let tickets: Vec<SyncTicket> = files.iter().map(|file| file.sync_async(SyncScope::All)).collect();
+    drop(closed);
+    for ticket in &tickets {
+        ticket.wait_timeout(LONG).expect("it ends").expect("it succeeds");
+    }
+    let taken = gate.flushes() - flushes;
+    assert!(taken <= 10, "{taken} flushes for 200 syncs");
+}
+
+#[test]
 fn starting_a_large_sync_waits_for_no_write() {
     let _alone = alone();
     let gate = Gate::new(256 << 20);

@@ -56,7 +56,8 @@ pub(super) struct ExtentMap {
 }
 
 impl ExtentMap {
-    fn empty(object: ObjectNo) -> ExtentMap {
+    /// Nothing read yet.
+    pub(super) fn empty(object: ObjectNo) -> ExtentMap {
         ExtentMap {
             object,
             entries: BTreeMap::new(),

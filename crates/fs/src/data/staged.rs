@@ -261,6 +261,8 @@ impl Staging {
         }
         let pages = offset / PAGE_BYTES..pages_of(end);
         file.watch.depend_on(pages.clone());
+        // What a truncation has left behind the end is not to be taken for content.
+        fs.finish_truncation(&file.inode)?;
         self.check_size(fs, number, &pages)?;
         let file = self.file(number);
         let staged = file.pages.range(pages.clone()).count() as u64;

@@ -221,7 +221,7 @@ impl StagedFile {
     fn plan(&self, fs: &Fs) -> Result<FilePlan> {
         let (runs, images) = self.runs();
         let cut = (self.base_end < u64::MAX).then(|| pages_of(self.base_end));
-        let (mut map, _) = ExtentMap::load_some(fs, self.inode.number, 0..0, 0)?;
+        let mut map = ExtentMap::empty(self.inode.number);
         let mut cut_off = None;
         for run in &runs {
             let end = run.first + run.checksums.len() as u64;

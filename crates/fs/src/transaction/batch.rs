@@ -93,15 +93,17 @@ impl Names {
             changed.push(ChangedPlace { place, holder: *holder, slot: found.map(|found| found.slot) });
         }
         for (number, linked) in self.inodes.iter().filter(|(_, linked)| !linked.is_new) {
-            let state = locked.state(*number);
-            match linked.links {
-                0 => {}
-                links if links > 0 => match check_linkable(state, links - 1) {
+            if linked.links > 0 {
+                match check_linkable(locked.state(*number), linked.links - 1) {
                     Err(Error::NotFound) => return Err(Error::Conflict),
                     result => result?,
-                },
-                _ => forbid_change(&state.item)?,
+                }
             }
+        }
+        let parties =
+            changed.iter().flat_map(|change: &ChangedPlace<'_>| [change.holder.base, change.holder.now]);
+        for number in parties.flatten() {
+            forbid_change(&locked.state(number).item)?;
         }
         for ((number, name), value) in &self.xattrs {
             if fs.stored_xattr(*number, name)? != value.base {

@@ -148,7 +148,10 @@ impl Transaction {
         let lsn = match fs.store.commit(permit, batch) {
             Ok(lsn) => lsn,
             Err(error) => {
-                news.iter().for_each(|inode| fs.inodes.remove(inode.number));
+                for inode in news {
+                    locked.state_mut(inode.number).gone = true;
+                    fs.inodes.remove(inode.number);
+                }
                 return Err(error.into());
             }
         };

@@ -290,3 +290,31 @@ fn absorbing_takes_names_along_and_refuses_the_same_one() {
     assert_eq!(content(fs, two), b"two");
     check_tree(fs);
 }
+
+#[test]
+fn a_transaction_may_outlive_the_session() {
+    let mut rig = Rig::new();
+    let fs = rig.fs.clone();
+    let file = put(&fs, ROOT, "file", &pattern(1, 50_000));
+    let mut transaction = fs.begin().expect("begin");
+    transaction.write(file, 0, &pattern(2, 300_000)).expect("write");
+    fs.unlink(ROOT, b"file").expect("unlink");
+    fs.close().expect("close");
+    drop(transaction);
+    drop(fs);
+    rig.crash();
+    assert_eq!(error(rig.fs.getattr(file)), Error::Stale);
+    check_tree(&rig.fs);
+}
+
+#[test]
+fn a_file_that_becomes_immutable_keeps_its_names() {
+    let rig = Rig::new();
+    let fs = &rig.fs;
+    let file = touch(fs, ROOT, "file");
+    let mut transaction = fs.begin().expect("begin");
+    transaction.rename(ROOT, b"file", ROOT, b"moved", false).expect("rename");
+    fs.set_inode_flags(&root(), file, syncline::FLAG_IMMUTABLE).expect("chattr");
+    assert_eq!(transaction.commit(), Err(Error::NotPermitted));
+    assert_eq!(names(fs, ROOT), ["file"]);
+}
