@@ -178,6 +178,62 @@ mod tests {
         assert_eq!(SHUT_DOWN, 0x8004_587d);
     }
 
+    /// What the C header says, each as a name and a number.
+    const HEADER: &[(&str, u64)] = &[
+        ("SYNCLINE_DATA", FLAG_DATA as u64),
+        ("sizeof(struct syncline_range)", RANGE_BYTES as u64),
+        ("offsetof(struct syncline_range, offset)", 0),
+        ("offsetof(struct syncline_range, length)", 8),
+        ("offsetof(struct syncline_range, flags)", 16),
+        ("offsetof(struct syncline_range, reserved)", 20),
+        ("offsetof(struct syncline_range, result)", 24),
+        ("sizeof(struct syncline_ticket)", TICKET_BYTES as u64),
+        ("offsetof(struct syncline_ticket, ticket)", 0),
+        ("offsetof(struct syncline_ticket, error)", 8),
+        ("offsetof(struct syncline_ticket, reserved)", 12),
+        ("SYNCLINE_IOC_SYNC_RANGE", SYNC_RANGE as u64),
+        ("SYNCLINE_IOC_SYNC_START", SYNC_START as u64),
+        ("SYNCLINE_IOC_SYNC_POLL", SYNC_POLL as u64),
+        ("SYNCLINE_IOC_SYNC_WAIT", SYNC_WAIT as u64),
+        ("SYNCLINE_IOC_WRITE_BACK", WRITE_BACK as u64),
+        ("SYNCLINE_IOC_GROUP_BEGIN", GROUP_BEGIN as u64),
+        ("SYNCLINE_IOC_GROUP_JOIN", GROUP_JOIN as u64),
+        ("SYNCLINE_IOC_GROUP_COMMIT", GROUP_COMMIT as u64),
+        ("SYNCLINE_IOC_GROUP_ABORT", GROUP_ABORT as u64),
+        ("F2FS_IOC_START_ATOMIC_WRITE", F2FS_START_ATOMIC_WRITE as u64),
+        ("F2FS_IOC_COMMIT_ATOMIC_WRITE", F2FS_COMMIT_ATOMIC_WRITE as u64),
+        ("F2FS_IOC_ABORT_ATOMIC_WRITE", F2FS_ABORT_ATOMIC_WRITE as u64),
+        ("F2FS_IOC_GET_FEATURES", F2FS_GET_FEATURES as u64),
+    ];
+
+    /// Compiles the header with each compiler that there is, with an assertion for each line above.
+    #[test]
+    fn the_c_header_says_the_same() {
+        let include = concat!(env!("CARGO_MANIFEST_DIR"), "/../../include");
+        let dir = tempfile::tempdir().unwrap();
+        for (compiler, standard, extension) in [("cc", "-std=c11", "c"), ("c++", "-std=c++11", "cc")] {
+            let assert = if extension == "c" { "_Static_assert" } else { "static_assert" };
+            let mut text = "#define _GNU_SOURCE\n#include <stddef.h>\n#include \"syncline.h\"\n".to_owned();
+            for (name, number) in HEADER {
+                text += &format!("{assert}({name} == {number}, \"{name}\");\n");
+            }
+            let source = dir.path().join("layout").with_extension(extension);
+            std::fs::write(&source, text).unwrap();
+            // C++ compilers define _GNU_SOURCE themselves.
+            let compiled = std::process::Command::new(compiler)
+                .args([standard, "-Wall", "-Wextra", "-Werror", "-U_GNU_SOURCE", "-I", include])
+                .args(["-fsyntax-only"])
+                .arg(&source)
+                .output();
+            match compiled {
+                Err(_) => eprintln!("skipped: the_c_header_says_the_same: there is no {compiler}"),
+                Ok(output) => {
+                    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+                }
+            }
+        }
+    }
+
     #[test]
     fn arguments_come_back_as_they_went_in_and_others_are_refused() {
         for (range, length) in [(10..30, 20_u64), (7..u64::MAX, 0)] {

@@ -19,6 +19,7 @@ mod life;
 mod load;
 mod mapping;
 mod names;
+mod sqlite;
 mod syncs;
 
 /// What the daemon is told to use, and what its statistics must say.

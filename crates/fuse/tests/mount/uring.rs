@@ -16,6 +16,7 @@ mod life;
 mod load;
 mod mapping;
 mod names;
+mod sqlite;
 mod syncs;
 
 /// What the daemon is told to use, and what its statistics must say.
