@@ -1,7 +1,7 @@
 //! Transactions beyond memory: what they keep in memory and in flight, what others notice, when they are refused.
 
 use crate::common::*;
-use crate::data::pattern;
+use crate::data::{PAGE, pattern};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use syncline::{
@@ -10,10 +10,13 @@ use syncline::{
 use syncline_device::{Buffer, Device, DeviceCounters, DeviceError, MemoryDevice, Ticket};
 use syncline_format::{BLOCK_BYTES, BlockNo};
 
+/// A write that was submitted.
+type Submitted = (Ticket, BlockNo, Vec<Arc<Buffer>>);
+
 /// A device that completes a write when somebody waits for it, and no sooner; the one submitted last is the first.
 struct Lazy {
     inner: MemoryDevice,
-    pending: std::sync::Mutex<Vec<(Ticket, BlockNo, Vec<Arc<Buffer>>)>>,
+    pending: std::sync::Mutex<Vec<Submitted>>,
     /// The most bytes that were pending at once.
     most: AtomicU64,
 }
@@ -151,6 +154,34 @@ fn too_much_for_a_record_is_refused_while_it_is_staged_and_the_rest_can_be_commi
     for (n, page) in staged.iter().enumerate() {
         assert_eq!(found[*page as usize * 4096..][..4096], [n as u8; 4096], "page {page}");
     }
+}
+
+#[test]
+fn a_record_holds_as_much_as_the_contract_says() {
+    // A sixteenth of the journal that C4 gives its figures for: 900 MiB and 6 MiB.
+    let consecutive = 900 * MIB / 16;
+    let strewn = 6 * MIB / 16 / PAGE;
+    let fs = open(Arc::new(MemoryDevice::new(256 * MIB / 4096)), 64 << 20, MIB);
+    let file = put(&fs, ROOT, "file", b"");
+    let data = vec![1; 64 << 10];
+    let mut transaction = fs.begin().expect("begin");
+    let mut at = 0;
+    while at < consecutive {
+        transaction.write(file, at, &data).expect("write");
+        at += data.len() as u64;
+    }
+    transaction.commit().expect("commit");
+    let extent = 128 * PAGE;
+    assert!(strewn * extent <= consecutive);
+    let mut transaction = fs.begin().expect("begin");
+    for n in 0..strewn {
+        transaction.write(file, n * extent + 60 * PAGE, &[2; 4096]).expect("write");
+    }
+    transaction.commit().expect("commit");
+    let mut bytes = [0; 2];
+    let handle = fs.open_handle(&root(), file, OpenFlags::READ).expect("open");
+    fs.read(handle, 60 * PAGE - 1, &mut bytes).expect("read");
+    assert_eq!(bytes, [1, 2]);
 }
 
 #[test]
