@@ -281,6 +281,38 @@ fn a_crash_at_each_write_of_a_mixed_transaction_shows_all_or_nothing() {
     }
 }
 
+#[test]
+fn a_failed_write_or_flush_fails_the_commit_and_stops_the_volume() {
+    let mut failures = 0;
+    for successes in 0..30 {
+        let mut run = Run::new(2000 + successes);
+        let fs = run.fs.clone();
+        let before = run.files.clone();
+        let mut after = before.clone();
+        let mut transaction = fs.begin().expect("begin");
+        run.device.fail_after(successes);
+        let large = run.content(500_000);
+        let new = transaction.create(&root(), run.dir, b"new", 0o644).expect("create");
+        let staged = transaction.write(new, 0, &large);
+        after.insert("new".to_owned(), large);
+        transaction.unlink(run.dir, b"file-1").map(|()| after.remove("file-1")).ok();
+        let result = staged.and_then(|()| transaction.commit());
+        let failed = run.device.has_failed();
+        assert_eq!(result.is_err(), failed, "{result:?}");
+        if failed {
+            failures += 1;
+            assert!(fs.failure().is_some() && matches!(fs.begin(), Err(Error::ReadOnly)));
+        }
+        drop(fs);
+        // Unacknowledged it may be there or not, but whole; acknowledged it has to be.
+        run.states = vec![before, after.clone()];
+        run.durable = usize::from(result.is_ok());
+        run.files = after;
+        run.crash();
+    }
+    assert!((3..30).contains(&failures), "{failures} of 30 runs have met the failure");
+}
+
 /// Only what has no blocks of its own is taken: the counters of space agree after crashes in the middle of staging.
 #[test]
 fn a_crash_while_staging_leaves_no_block_behind() {
