@@ -47,6 +47,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "syncline-bench",
         ],
     ),
+    ("crates/sqlite", &["syncline-device", "syncline"]),
     ("crates/sim", &["syncline-format", "syncline-device", "syncline-store", "syncline", "syncline-check"]),
     (
         "crates/images",

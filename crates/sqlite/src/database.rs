@@ -1,0 +1,430 @@
+//! [`Database`]: what the connections of this process share of one database file, and [`Connection`], one of them.
+//!
+//! Every write between a lock and the end of a transaction goes into a [`Staged`] transaction, so that the file never
+//! shows half of one. Where the transaction ends SQLite tells in one of these ways:
+//! - `xSync` of the database: the commit of one database. It is durable and atomic before the call returns;
+//! - `FCNTL_SYNC` with a super-journal's name, then `xSync`: one of several databases. What is staged is set aside under that
+//!   name; deleting the super-journal commits all that was set aside under it in one record ([`commit_together`]);
+//! - `FCNTL_COMMIT_ATOMIC_WRITE`: a commit by a SQLite that knows batch atomic writes;
+//! - `FCNTL_COMMIT_PHASETWO` with something still staged: no sync came before it, so synchronous is OFF. Atomic, durable later;
+//! - an unlock with something still staged: the transaction was given up, and what is staged is discarded.
+//!
+//! A rollback is SQLite writing the old pages back, from its journal. Pages that equal what is committed are not staged then,
+//! and if in the end nothing differs there is nothing to commit: so a rollback needs no space and no flush, also on a full volume.
+//!
+//! In WAL mode the database is written by checkpoints only, which SQLite makes crash-safe by itself, and which others
+//! may read before they are synced: those writes go straight to the file. Whether it is WAL mode is whether a WAL is open.
+//!
+//! Locks: `state`, above everything of the engine.
+
+use crate::error::{Result, VfsError};
+use crate::locks::{ConnectionId, Level, Locks};
+use crate::shm::{Held, Shm};
+use crate::staged::Staged;
+use crate::volumes::VolumeRef;
+use parking_lot::Mutex;
+use std::ffi::c_void;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use syncline::{File, ObjectNo, OpenOptions};
+
+/// Permissions of a new database, before the umask.
+const NEW_MODE: u32 = 0o644;
+
+/// One database file with connections.
+pub(crate) struct Database {
+    // Constant.
+    path: PathBuf,
+    object: ObjectNo,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    locks: Locks,
+    staged: Option<(ConnectionId, Staged)>,
+    /// The super-journal under whose name `staged` was synced.
+    set_aside: Option<PathBuf>,
+    /// The journal was read: writes may bring back what is committed.
+    playing_back: bool,
+    /// Written directly since the last sync.
+    written: bool,
+    /// Open handles of the database's WAL.
+    wals: u32,
+    shm: Shm,
+}
+
+/// Names connections, process-wide.
+static NEXT_CONNECTION: AtomicU64 = AtomicU64::new(1);
+
+/// One connection to a database.
+pub(crate) struct Connection {
+    file: File,
+    writable: bool,
+    id: ConnectionId,
+    level: Level,
+    /// The super-journal that SQLite has named for the sync that follows.
+    super_journal: Option<PathBuf>,
+    mapped: bool,
+    held: Held,
+    pub(crate) persist_wal: bool,
+    database: Arc<Database>,
+    volume: VolumeRef,
+}
+
+impl Database {
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn name(&self) -> &[u8] {
+        self.path.as_os_str().as_bytes()
+    }
+
+    /// The journal of this database was read.
+    pub(crate) fn note_playback(&self) {
+        self.state.lock().playing_back = true;
+    }
+
+    /// A WAL of this database was opened.
+    pub(crate) fn add_wal(&self) {
+        self.state.lock().wals += 1;
+    }
+
+    /// A WAL of this database was closed.
+    pub(crate) fn remove_wal(&self) {
+        self.state.lock().wals -= 1;
+    }
+
+    /// The path of the journal that SQLite gives to a database.
+    fn journal(&self) -> PathBuf {
+        let mut journal = self.path.clone().into_os_string();
+        journal.push("-journal");
+        journal.into()
+    }
+}
+
+/// The open database that a name with a suffix belongs to: that of a journal or a WAL.
+pub(crate) fn of_companion(volume: &VolumeRef, path: &Path, suffix: &[u8]) -> Option<Arc<Database>> {
+    let name = path.as_os_str().as_bytes().strip_suffix(suffix)?;
+    volume.database(Path::new(std::ffi::OsStr::from_bytes(name)))
+}
+
+/// Commits every database that was synced under a super-journal's name in one record.
+///
+/// Errors: of the commit; then nothing was committed, and nothing is staged any more.
+pub(crate) fn commit_together(volume: &VolumeRef, super_journal: &Path) -> Result<()> {
+    let databases: Vec<Arc<Database>> = volume.databases.lock().values().filter_map(Weak::upgrade).collect();
+    let mut all = Vec::new();
+    for database in databases {
+        let mut state = database.state.lock();
+        if state.set_aside.as_deref() == Some(super_journal) {
+            state.set_aside = None;
+            state.playing_back = false;
+            all.extend(state.staged.take().map(|(_, staged)| staged));
+        }
+    }
+    Staged::commit_all(all)
+}
+
+impl Connection {
+    /// Opens a database; creates it if that is asked for and there is none.
+    pub(crate) fn open(
+        volume: VolumeRef,
+        path: PathBuf,
+        writable: bool,
+        create: bool,
+        exclusive: bool,
+    ) -> Result<Connection> {
+        let name = path.as_os_str().as_bytes();
+        let found = volume.volume().symlink_metadata(&path);
+        if found.is_ok_and(|metadata| metadata.is_symlink()) {
+            return Err(VfsError::Symlink(path.display().to_string()));
+        }
+        let mut options = OpenOptions::new();
+        options.read(true).write(writable).follow_symlink(false).mode(NEW_MODE);
+        options.create(create && writable).create_new(exclusive && create && writable);
+        let file = options.open(volume.volume(), &path).map_err(VfsError::io(name))?;
+        let object = file.metadata().map_err(VfsError::io(name))?.attr().inode;
+        let database = {
+            let mut databases = volume.databases.lock();
+            match databases.get(&object).and_then(Weak::upgrade) {
+                Some(database) => database,
+                None => {
+                    let state = Mutex::default();
+                    let database = Arc::new(Database { path, object, state });
+                    databases.insert(object, Arc::downgrade(&database));
+                    database
+                }
+            }
+        };
+        Ok(Connection {
+            file,
+            writable,
+            id: ConnectionId(NEXT_CONNECTION.fetch_add(1, Ordering::Relaxed)),
+            level: Level::None,
+            super_journal: None,
+            mapped: false,
+            held: Held::default(),
+            persist_wal: false,
+            database,
+            volume,
+        })
+    }
+
+    pub(crate) fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    pub(crate) fn level(&self) -> Level {
+        self.level
+    }
+
+    /// Whether the file has lost its name.
+    pub(crate) fn has_moved(&self) -> bool {
+        self.file.metadata().is_ok_and(|metadata| metadata.attr().nlink == 0)
+    }
+
+    fn io<T>(&self, result: std::io::Result<T>) -> Result<T> {
+        result.map_err(VfsError::io(self.database.name()))
+    }
+
+    /// Reads; fewer bytes than asked for only at the end.
+    pub(crate) fn read(&self, offset: u64, into: &mut [u8]) -> Result<usize> {
+        let mut state = self.database.state.lock();
+        if let Some((owner, staged)) = &mut state.staged
+            && *owner == self.id
+        {
+            return staged.read(offset, into);
+        }
+        drop(state);
+        self.io(self.file.read_at(into, offset))
+    }
+
+    pub(crate) fn size(&self) -> Result<u64> {
+        let mut state = self.database.state.lock();
+        if let Some((owner, staged)) = &mut state.staged
+            && *owner == self.id
+        {
+            return staged.size();
+        }
+        drop(state);
+        Ok(self.io(self.file.metadata())?.len())
+    }
+
+    pub(crate) fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.check_writable()?;
+        let mut state = self.database.state.lock();
+        if state.wals > 0 {
+            state.written = true;
+            drop(state);
+            return self.io(self.file.write_all_at(data, offset));
+        }
+        if state.playing_back && self.is_committed(state.staged.as_ref(), offset, data)? {
+            return Ok(());
+        }
+        self.staged(&mut state)?.write(offset, data)
+    }
+
+    /// Whether writing this would change nothing.
+    fn is_committed(
+        &self,
+        staged: Option<&(ConnectionId, Staged)>,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<bool> {
+        if staged.is_some_and(|(_, staged)| !staged.is_untouched(offset, data.len())) {
+            return Ok(false);
+        }
+        let mut committed = vec![0; data.len()];
+        let count = self.io(self.file.read_at(&mut committed, offset))?;
+        Ok(count == data.len() && committed == data)
+    }
+
+    pub(crate) fn truncate(&self, size: u64) -> Result<()> {
+        self.check_writable()?;
+        let mut state = self.database.state.lock();
+        if state.wals > 0 {
+            state.written = true;
+            drop(state);
+            return self.io(self.file.set_len(size));
+        }
+        if state.staged.is_none() && size == self.io(self.file.metadata())?.len() {
+            return Ok(());
+        }
+        self.staged(&mut state)?.truncate(size)
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        match self.writable {
+            true => Ok(()),
+            false => Err(VfsError::NotWritable(self.database.path.display().to_string())),
+        }
+    }
+
+    /// What this connection has staged; begins it if there is nothing.
+    fn staged<'a>(&self, state: &'a mut State) -> Result<&'a mut Staged> {
+        if state.staged.as_ref().is_none_or(|(owner, _)| *owner != self.id) {
+            // What somebody else has left is void: two writers are possible only without locks.
+            let staged = Staged::begin(self.volume.fs(), self.database.object, self.database.name())?;
+            state.staged = Some((self.id, staged));
+            state.set_aside = None;
+        }
+        let (_, staged) = state.staged.as_mut().expect("it has just been put there");
+        Ok(staged)
+    }
+
+    /// SQLite names the super-journal, if any, for the sync that follows.
+    pub(crate) fn name_super_journal(&mut self, path: Option<PathBuf>) {
+        self.super_journal = path;
+    }
+
+    /// The end of a transaction, or of a checkpoint or a rollback.
+    pub(crate) fn sync(&mut self) -> Result<()> {
+        let super_journal = self.super_journal.take();
+        let mut state = self.database.state.lock();
+        match state.staged.take() {
+            Some((owner, staged)) if owner == self.id => {
+                if let Some(path) = super_journal
+                    && self.volume.virtual_files.get(&path).is_some()
+                {
+                    state.staged = Some((owner, staged));
+                    state.set_aside = Some(path);
+                    return Ok(());
+                }
+                self.finish(&mut state, staged, Staged::commit)
+            }
+            others => {
+                state.staged = others;
+                let written = std::mem::take(&mut state.written);
+                drop(state);
+                if written { self.io(self.file.sync_data()) } else { Ok(()) }
+            }
+        }
+    }
+
+    fn finish(
+        &self,
+        state: &mut State,
+        mut staged: Staged,
+        commit: impl FnOnce(Staged) -> Result<()>,
+    ) -> Result<()> {
+        state.set_aside = None;
+        let played_back = std::mem::take(&mut state.playing_back);
+        if played_back && staged.equals(&self.file)? {
+            return Ok(());
+        }
+        commit(staged)
+    }
+
+    /// A batch of atomic writes begins. Errors if something was written before: then SQLite commits with its journal.
+    pub(crate) fn begin_batch(&self) -> bool {
+        self.database.state.lock().staged.is_none()
+    }
+
+    /// Commits a batch of atomic writes.
+    pub(crate) fn commit_batch(&mut self) -> Result<()> {
+        self.super_journal = None;
+        self.sync()
+    }
+
+    /// Gives up what was written since the last commit.
+    pub(crate) fn discard(&self) {
+        let mut state = self.database.state.lock();
+        if state.staged.as_ref().is_some_and(|(owner, _)| *owner == self.id) {
+            state.staged = None;
+            state.set_aside = None;
+        }
+        state.playing_back = false;
+    }
+
+    /// The transaction has ended for SQLite. What is staged now was not synced: synchronous is OFF; or it is the cut of
+    /// pages that the transaction has freed, which need not be atomic with it.
+    pub(crate) fn commit_phase_two(&mut self) -> Result<()> {
+        self.super_journal = None;
+        let mut state = self.database.state.lock();
+        match state.staged.take() {
+            Some((owner, mut staged)) if owner == self.id => {
+                if staged.only_truncates() {
+                    let size = staged.size()?;
+                    drop(staged);
+                    state.set_aside = None;
+                    state.playing_back = false;
+                    return self.io(self.file.set_len(size));
+                }
+                self.finish(&mut state, staged, Staged::commit_soon)
+            }
+            others => {
+                state.staged = others;
+                state.playing_back = false;
+                Ok(())
+            }
+        }
+    }
+
+    /// Raises the lock; false if somebody else's is in the way.
+    pub(crate) fn lock(&mut self, to: Level) -> bool {
+        let mut state = self.database.state.lock();
+        self.level = state.locks.raise(self.id, self.level, to);
+        self.level >= to
+    }
+
+    /// Lowers the lock. What is staged and was not committed is given up.
+    pub(crate) fn unlock(&mut self, to: Level) {
+        if to < Level::Reserved && self.level >= Level::Reserved {
+            self.discard();
+        }
+        let mut state = self.database.state.lock();
+        state.locks.lower(self.id, self.level, to);
+        self.level = self.level.min(to);
+    }
+
+    pub(crate) fn is_reserved(&self) -> bool {
+        self.database.state.lock().locks.is_reserved()
+    }
+
+    /// Address of a region of the WAL index.
+    pub(crate) fn shm_region(&mut self, index: usize, bytes: usize, extend: bool) -> Option<*mut c_void> {
+        let mut state = self.database.state.lock();
+        if !self.mapped {
+            state.shm.attach();
+            self.mapped = true;
+        }
+        state.shm.region(index, bytes, extend)
+    }
+
+    pub(crate) fn shm_lock(&mut self, first: usize, count: usize, exclusive: bool) -> bool {
+        let mut state = self.database.state.lock();
+        match exclusive {
+            true => state.shm.lock_exclusive(&mut self.held, first, count),
+            false => state.shm.lock_shared(&mut self.held, first, count),
+        }
+    }
+
+    pub(crate) fn shm_unlock(&mut self, first: usize, count: usize) {
+        self.database.state.lock().shm.unlock(&mut self.held, first, count);
+    }
+
+    pub(crate) fn shm_unmap(&mut self) {
+        if std::mem::take(&mut self.mapped) {
+            self.database.state.lock().shm.detach(&mut self.held);
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.shm_unmap();
+        self.discard();
+        self.unlock(Level::None);
+        let mut databases = self.volume.databases.lock();
+        // This connection's reference is the last one: nobody gets another while the table is locked.
+        if Arc::strong_count(&self.database) == 1 {
+            databases.remove(&self.database.object);
+            // What is committed counts, as after a crash.
+            self.volume.virtual_files.forget(&self.database.journal());
+        }
+    }
+}

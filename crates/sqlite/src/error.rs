@@ -1,0 +1,80 @@
+//! What can go wrong, as data; worded and turned into SQLite's codes in one place.
+
+use crate::abi;
+use std::ffi::c_int;
+use std::io;
+use std::path::{Path, PathBuf};
+use syncline_device::OpenError;
+
+/// Why the VFS could not do what SQLite asked for.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum VfsError {
+    #[error(
+        "{} is in use by another process or mounted; to share a database between processes use the mount, with SQLite's own VFS",
+        .image.display()
+    )]
+    InUse { image: PathBuf },
+    #[error("{}: {source}", .image.display())]
+    Volume { image: PathBuf, source: io::Error },
+    #[error("no volume is named; open the database as file:/NAME?vfs=syncline&volume=IMAGE")]
+    NoVolume,
+    #[error("{0}: this name is no path within a volume")]
+    Name(String),
+    #[error("{0} is a symbolic link; name the database itself, or its journal would not be found again")]
+    Symlink(String),
+    #[error("{0} takes part in the transaction, but lies in another volume or VFS; commit it on its own")]
+    Foreign(String),
+    #[error("no such file: {0}")]
+    Missing(String),
+    #[error("{0} was opened for reading only")]
+    NotWritable(String),
+    #[error("{name}: {source}")]
+    Engine { name: String, source: syncline::Error },
+    #[error("{name}: {source}")]
+    Io { name: String, source: io::Error },
+}
+
+impl VfsError {
+    /// Why a volume could not be opened.
+    pub(crate) fn of_volume(image: &Path, source: io::Error) -> VfsError {
+        use syncline::Error::Open;
+        let image = image.to_owned();
+        match source.get_ref().and_then(|inner| inner.downcast_ref::<syncline::Error>()) {
+            Some(Open(OpenError::Locked { .. } | OpenError::Mounted { .. })) => VfsError::InUse { image },
+            _ => VfsError::Volume { image, source },
+        }
+    }
+
+    /// For `map_err`: an error of the engine with the name of the file.
+    pub(crate) fn engine(name: &[u8]) -> impl FnOnce(syncline::Error) -> VfsError {
+        let name = String::from_utf8_lossy(name).into_owned();
+        move |source| VfsError::Engine { name, source }
+    }
+
+    /// For `map_err`: an I/O error with the name of the file.
+    pub(crate) fn io(name: &[u8]) -> impl FnOnce(io::Error) -> VfsError {
+        let name = String::from_utf8_lossy(name).into_owned();
+        move |source| VfsError::Io { name, source }
+    }
+
+    /// SQLite's code; `otherwise` is that of the operation that failed.
+    ///
+    /// Only a lack of space and a volume that is read-only have codes of their own. A transaction too large is like a lack
+    /// of space: SQLite rolls it back, and the next one may succeed.
+    pub(crate) fn code(&self, otherwise: c_int) -> c_int {
+        use syncline::Error::{NoSpace, ReadOnly, TransactionTooLarge};
+        match self {
+            VfsError::NotWritable(_) => abi::READONLY,
+            VfsError::Engine { source: NoSpace | TransactionTooLarge { .. }, .. } => abi::FULL,
+            VfsError::Engine { source: ReadOnly, .. } => abi::READONLY,
+            VfsError::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => abi::FULL,
+            VfsError::Io { source, .. } if source.kind() == io::ErrorKind::ReadOnlyFilesystem => {
+                abi::READONLY
+            }
+            VfsError::Symlink(_) => abi::CANTOPEN_SYMLINK,
+            _ => otherwise,
+        }
+    }
+}
+
+pub(crate) type Result<T> = std::result::Result<T, VfsError>;

@@ -1,0 +1,283 @@
+//! [`Handle`]: what is behind a `sqlite3_file`, and what each of SQLite's calls means for it.
+
+use crate::abi;
+use crate::database::{Connection, Database};
+use crate::error::{Result, VfsError};
+use crate::journal::{Purpose, VirtualFile};
+use crate::locks::Level;
+use crate::scratch::Scratch;
+use crate::volumes::{self, VolumeRef};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use syncline::File;
+
+/// A read of the whole header of a journal or more means that it is being played back; a look at its first byte does not.
+const PLAYBACK_BYTES_MIN: usize = 2;
+
+/// An open file of SQLite's.
+pub(crate) enum Handle {
+    Database(Connection),
+    Journal(Journal),
+    Wal(Wal),
+    Temporary(Temporary),
+}
+
+/// A rollback journal or super-journal.
+pub(crate) struct Journal {
+    file: Arc<VirtualFile>,
+    database: Option<Arc<Database>>,
+    volume: VolumeRef,
+}
+
+/// A write-ahead log: a file of the volume like any other.
+pub(crate) struct Wal {
+    file: File,
+    name: Vec<u8>,
+    database: Option<Arc<Database>>,
+    _volume: VolumeRef,
+}
+
+/// A file without a name that goes when it is closed.
+pub(crate) struct Temporary {
+    scratch: Scratch,
+    _volume: Option<VolumeRef>,
+}
+
+impl Journal {
+    pub(crate) fn open(
+        volume: VolumeRef,
+        path: &Path,
+        purpose: Purpose,
+        create: bool,
+        exclusive: bool,
+    ) -> Result<Journal> {
+        let database = match purpose {
+            Purpose::Journal => crate::database::of_companion(&volume, path, b"-journal"),
+            Purpose::SuperJournal => None,
+        };
+        let file = volume.virtual_files.open(&volume, path, purpose, create, exclusive)?;
+        Ok(Journal { file, database, volume })
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<usize> {
+        if let Some(database) = &self.database
+            && into.len() >= PLAYBACK_BYTES_MIN
+        {
+            database.note_playback();
+        }
+        self.file.read(offset, into)
+    }
+
+    /// A super-journal's content are the names of the journals of the databases that take part. All must be databases whose
+    /// commit deleting it will be; one elsewhere would find its journal without this one after a crash.
+    fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
+        if self.file.purpose() == Purpose::SuperJournal {
+            let name = data.strip_suffix(b"\0").unwrap_or(data);
+            if !name.starts_with(&self.volume.full_name(Path::new("/"))) {
+                return Err(VfsError::Foreign(String::from_utf8_lossy(name).into_owned()));
+            }
+        }
+        self.file.write(&self.volume, offset, data)
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        self.volume.virtual_files.closed(&self.file);
+    }
+}
+
+impl Wal {
+    pub(crate) fn open(volume: VolumeRef, path: &Path, writable: bool, create: bool) -> Result<Wal> {
+        let name = path.as_os_str().as_bytes().to_vec();
+        let mut options = syncline::OpenOptions::new();
+        options.read(true).write(writable).create(create && writable).mode(0o644);
+        let file = options.open(volume.volume(), path).map_err(VfsError::io(&name))?;
+        let database = crate::database::of_companion(&volume, path, b"-wal");
+        if let Some(database) = &database {
+            database.add_wal();
+        }
+        Ok(Wal { file, name, database, _volume: volume })
+    }
+
+    fn io<T>(&self, result: std::io::Result<T>) -> Result<T> {
+        result.map_err(VfsError::io(&self.name))
+    }
+}
+
+impl Drop for Wal {
+    fn drop(&mut self) {
+        if let Some(database) = &self.database {
+            database.remove_wal();
+        }
+    }
+}
+
+impl Temporary {
+    /// Spills to a volume that is open, if there is one.
+    pub(crate) fn new() -> Temporary {
+        let volume = volumes::any();
+        Temporary { scratch: Scratch::new(volume.as_ref().map(VolumeRef::downgrade)), _volume: volume }
+    }
+}
+
+impl Handle {
+    /// Reads; fewer bytes than asked for only at the end.
+    pub(crate) fn read(&self, offset: u64, into: &mut [u8]) -> Result<usize> {
+        match self {
+            Handle::Database(connection) => connection.read(offset, into),
+            Handle::Journal(journal) => journal.read(offset, into),
+            Handle::Wal(wal) => wal.io(wal.file.read_at(into, offset)),
+            Handle::Temporary(temporary) => temporary.scratch.read(offset, into),
+        }
+    }
+
+    pub(crate) fn write(&mut self, offset: u64, data: &[u8]) -> Result<()> {
+        match self {
+            Handle::Database(connection) => connection.write(offset, data),
+            Handle::Journal(journal) => journal.write(offset, data),
+            Handle::Wal(wal) => wal.io(wal.file.write_all_at(data, offset)),
+            Handle::Temporary(temporary) => temporary.scratch.write(offset, data),
+        }
+    }
+
+    pub(crate) fn truncate(&mut self, size: u64) -> Result<()> {
+        match self {
+            Handle::Database(connection) => connection.truncate(size),
+            Handle::Journal(journal) => journal.file.truncate(&journal.volume, size),
+            Handle::Wal(wal) => wal.io(wal.file.set_len(size)),
+            Handle::Temporary(temporary) => temporary.scratch.truncate(size),
+        }
+    }
+
+    pub(crate) fn sync(&mut self) -> Result<()> {
+        match self {
+            Handle::Database(connection) => connection.sync(),
+            Handle::Wal(wal) => wal.io(wal.file.sync_data()),
+            // Gone after a crash, so there is nothing to keep.
+            Handle::Journal(_) | Handle::Temporary(_) => Ok(()),
+        }
+    }
+
+    pub(crate) fn size(&self) -> Result<u64> {
+        match self {
+            Handle::Database(connection) => connection.size(),
+            Handle::Journal(journal) => journal.file.size(),
+            Handle::Wal(wal) => Ok(wal.io(wal.file.metadata())?.len()),
+            Handle::Temporary(temporary) => Ok(temporary.scratch.size()),
+        }
+    }
+
+    /// The connection, if this is a database.
+    pub(crate) fn connection(&mut self) -> Option<&mut Connection> {
+        match self {
+            Handle::Database(connection) => Some(connection),
+            _ => None,
+        }
+    }
+}
+
+/// A database as SQLite opens it: `name` is the full name, `flags` are SQLite's.
+pub(crate) fn open_database(name: &[u8], flags: i32) -> Result<Connection> {
+    let (volume, path) = match volumes::find(name) {
+        Some(found) => found,
+        None => {
+            let (image, path) = volumes::split(name).ok_or(VfsError::NoVolume)?;
+            (volumes::open(&image, flags & abi::OPEN_READONLY != 0)?, path)
+        }
+    };
+    if path == Path::new("/") {
+        return Err(VfsError::Name(String::from_utf8_lossy(name).into_owned()));
+    }
+    let has = |flag: i32| flags & flag != 0;
+    Connection::open(volume, path, has(abi::OPEN_READWRITE), has(abi::OPEN_CREATE), has(abi::OPEN_EXCLUSIVE))
+}
+
+/// What SQLite derives from a database's name and opens: journals, super-journals, logs.
+pub(crate) fn open_companion(name: &[u8], flags: i32) -> Result<Handle> {
+    let (volume, path) = volumes::find(name).ok_or(VfsError::NoVolume)?;
+    let has = |flag: i32| flags & flag != 0;
+    if has(abi::OPEN_WAL) {
+        return Ok(Handle::Wal(Wal::open(volume, &path, has(abi::OPEN_READWRITE), has(abi::OPEN_CREATE))?));
+    }
+    let purpose = match has(abi::OPEN_SUPER_JOURNAL) {
+        true => Purpose::SuperJournal,
+        false => Purpose::Journal,
+    };
+    let (create, exclusive) = (has(abi::OPEN_CREATE), has(abi::OPEN_EXCLUSIVE));
+    Ok(Handle::Journal(Journal::open(volume, &path, purpose, create, exclusive)?))
+}
+
+/// Removes a file by its full name. Removing a super-journal is the commit of the databases synced under its name.
+pub(crate) fn delete(name: &[u8]) -> Result<()> {
+    let (volume, path) = volumes::find(name).ok_or(VfsError::NoVolume)?;
+    match volume.virtual_files.get(&path) {
+        Some(file) if file.purpose() == Purpose::SuperJournal => {
+            crate::database::commit_together(&volume, file.path())?;
+            volume.virtual_files.remove(&volume, &path)
+        }
+        Some(_) => volume.virtual_files.remove(&volume, &path),
+        None => match volume.volume().remove_file(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                Err(VfsError::Missing(path.display().to_string()))
+            }
+            result => result.map_err(VfsError::io(path.as_os_str().as_bytes())),
+        },
+    }
+}
+
+/// Whether there is a file of this full name; for a plain look at its existence an empty one counts as none, because to
+/// SQLite an empty journal or log is none.
+pub(crate) fn exists(name: &[u8], or_empty: bool) -> Result<bool> {
+    let Some((volume, path)) = volumes::find(name) else { return Ok(false) };
+    if let Some(file) = volume.virtual_files.get(&path) {
+        return Ok(or_empty || file.size()? > 0);
+    }
+    match volume.volume().metadata(&path) {
+        Ok(found) => Ok(or_empty || !found.is_file() || found.len() > 0),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(VfsError::io(path.as_os_str().as_bytes())(error)),
+    }
+}
+
+/// The full name of a database: the image as the URI names it, or as the name itself does, or the only volume that is open.
+pub(crate) fn full_name(name: &[u8], image: Option<&[u8]>) -> Result<Vec<u8>> {
+    if volumes::find(name).is_some() {
+        return Ok(name.to_vec());
+    }
+    let (image, path) = match image {
+        Some(image) => (PathBuf::from(std::ffi::OsStr::from_bytes(image)), volumes::path_of(name)),
+        None => match volumes::split(name) {
+            Some(named) => named,
+            None => (volumes::only_image().ok_or(VfsError::NoVolume)?, volumes::path_of(name)),
+        },
+    };
+    let image = match volumes::is_open(&image) {
+        true => image,
+        false => image.canonicalize().map_err(|source| VfsError::of_volume(&image, source))?,
+    };
+    Ok(volumes::full_name(&image, &path))
+}
+
+/// SQLite's number of a level.
+pub(crate) fn level_number(level: Level) -> i32 {
+    match level {
+        Level::None => abi::LOCK_NONE,
+        Level::Shared => abi::LOCK_SHARED,
+        Level::Reserved => abi::LOCK_RESERVED,
+        Level::Pending => abi::LOCK_PENDING,
+        Level::Exclusive => abi::LOCK_EXCLUSIVE,
+    }
+}
+
+/// The level of SQLite's number.
+pub(crate) fn level_of(number: i32) -> Level {
+    match number {
+        abi::LOCK_NONE => Level::None,
+        abi::LOCK_SHARED => Level::Shared,
+        abi::LOCK_RESERVED => Level::Reserved,
+        abi::LOCK_PENDING => Level::Pending,
+        _ => Level::Exclusive,
+    }
+}

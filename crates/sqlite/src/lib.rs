@@ -1,0 +1,121 @@
+//! A SQLite VFS on a Syncline volume that is opened in this process.
+//!
+//! Stock SQLite loads it (`.load ./libsyncline_sqlite`) and opens databases as `file:/db?vfs=syncline&volume=IMAGE`. In
+//! SQLite's default journal mode a commit is one record and one flush: the writes of a transaction are a transaction of the
+//! volume ([`database`]), and SQLite's rollback journals exist in memory only ([`journal`]). `docs/sqlite.md` tells how to use
+//! it and what is guaranteed.
+//!
+//! Layers, from SQLite down: `abi` and `api` (C declarations, and SQLite's functions), `vfs` and `methods` (C entry points:
+//! all that is unsafe), `handle` (what each call means), `database` with `locks`, `shm` and `staged`, `journal`, `scratch`, and
+//! `volumes` (which volumes are open, and what files are called).
+//!
+//! Statically linked programs call `sqlite3_auto_extension` with [`syncline_sqlite_auto`], or [`register`] with the table of
+//! routines that SQLite gives to extensions.
+
+mod abi;
+mod api;
+#[deny(unsafe_code)]
+mod database;
+#[deny(unsafe_code)]
+mod error;
+#[deny(unsafe_code)]
+mod handle;
+#[deny(unsafe_code)]
+mod journal;
+#[deny(unsafe_code)]
+mod locks;
+mod methods;
+#[deny(unsafe_code)]
+mod scratch;
+#[deny(unsafe_code)]
+mod shm;
+#[deny(unsafe_code)]
+mod staged;
+mod vfs;
+#[deny(unsafe_code)]
+mod volumes;
+
+pub use abi::Routines;
+
+use error::VfsError;
+use std::ffi::{c_char, c_int, c_void};
+use std::path::Path;
+use syncline::Volume;
+use volumes::VolumeRef;
+
+/// Set in the environment, to anything: errors go to SQLite's log only, and not to standard error as well.
+const QUIET: &str = "SYNCLINE_SQLITE_QUIET";
+
+/// Tells an error, because SQLite's own message says no more than its code. SQLite's log is where programs listen; most do not,
+/// so that a person reads it on standard error.
+fn tell(error: &VfsError) {
+    let sentence = format!("syncline: {error}");
+    api::get().log(abi::NOTICE, &sentence);
+    if std::env::var_os(QUIET).is_none() {
+        eprintln!("{sentence}");
+    }
+}
+
+/// Registers the VFS with SQLite, under the name "syncline".
+///
+/// # Safety
+/// `routines` is the table that SQLite gives to the entry point of an extension.
+pub unsafe fn register(routines: *const Routines, default: bool) -> c_int {
+    if routines.is_null() {
+        return abi::ERROR;
+    }
+    // SAFETY: the caller's promise.
+    let api = unsafe { api::take(routines) };
+    vfs::register(api, default)
+}
+
+/// The entry point that SQLite finds in `libsyncline_sqlite.so`. The library stays loaded, because the VFS does.
+///
+/// # Safety
+/// Called by SQLite.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sqlite3_synclinesqlite_init(
+    _database: *mut c_void,
+    _message: *mut *mut c_char,
+    routines: *const Routines,
+) -> c_int {
+    // SAFETY: SQLite's table.
+    match unsafe { register(routines, false) } {
+        abi::OK => abi::OK_LOAD_PERMANENTLY,
+        code => code,
+    }
+}
+
+/// The entry point for `sqlite3_auto_extension`, in programs that link this library statically.
+///
+/// # Safety
+/// Called by SQLite.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn syncline_sqlite_auto(
+    _database: *mut c_void,
+    _message: *mut *mut c_char,
+    routines: *const Routines,
+) -> c_int {
+    // SAFETY: SQLite's table.
+    unsafe { register(routines, false) }
+}
+
+/// A volume that the program opened itself, on whatever device, and lends to SQLite. It is closed properly when this and
+/// all connections to it are gone.
+pub struct Lent {
+    volume: VolumeRef,
+}
+
+impl Lent {
+    /// Lends a volume under a name, which is used like an image's path: `file:/db?vfs=syncline&volume=NAME`.
+    ///
+    /// Errors: the volume back, if a volume of this name is open.
+    pub fn new(name: impl AsRef<Path>, volume: Volume) -> Result<Lent, Volume> {
+        Ok(Lent { volume: volumes::add(name.as_ref(), volume)? })
+    }
+
+    /// The volume.
+    pub fn volume(&self) -> &Volume {
+        self.volume.volume()
+    }
+}

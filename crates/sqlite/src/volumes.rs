@@ -1,0 +1,254 @@
+//! The volumes that this process has open: one for each image, however many connections use it.
+//!
+//! A volume is opened by the first file of it and closed properly when the last one is closed, which costs a checkpoint:
+//! a program that opens and closes connections all the time keeps one open.
+//!
+//! Names. SQLite passes names, not handles, to half of a VFS's functions, and knows nothing of volumes. So the full name of
+//! a database is `IMAGE:/PATH`, with the image's canonical path; names that SQLite derives from it (journals) lead to the
+//! same volume.
+//!
+//! Locks: the table of volumes first, and held while one is opened or closed, so that nobody finds the image locked by a
+//! volume of this process that is being closed. Within a volume: the table of databases, a database's state, the table of
+//! virtual files, one virtual file.
+
+use crate::database::Database;
+use crate::error::{Result, VfsError};
+use crate::journal::VirtualFiles;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use syncline::{Fs, ObjectNo, Volume, VolumeOptions};
+
+/// What lies between the image and the path in the full name of a file.
+const SEPARATOR: &[u8] = b":/";
+
+/// All open volumes by the canonical path of their images.
+static VOLUMES: Mutex<Vec<Registered>> = Mutex::new(Vec::new());
+
+struct Registered {
+    volume: Arc<OpenVolume>,
+    users: usize,
+}
+
+/// A volume with what its connections share.
+pub(crate) struct OpenVolume {
+    // Constant.
+    image: PathBuf,
+    volume: Volume,
+    /// Databases with connections.
+    pub(crate) databases: Mutex<HashMap<ObjectNo, Weak<Database>>>,
+    /// Journals that exist only here.
+    pub(crate) virtual_files: VirtualFiles,
+}
+
+/// A use of an open volume. The last one to be dropped closes it.
+pub(crate) struct VolumeRef(Arc<OpenVolume>);
+
+impl std::ops::Deref for VolumeRef {
+    type Target = OpenVolume;
+
+    fn deref(&self) -> &OpenVolume {
+        &self.0
+    }
+}
+
+impl VolumeRef {
+    /// For what does not keep the volume open.
+    pub(crate) fn downgrade(&self) -> Weak<OpenVolume> {
+        Arc::downgrade(&self.0)
+    }
+}
+
+impl Clone for VolumeRef {
+    fn clone(&self) -> VolumeRef {
+        let mut volumes = VOLUMES.lock();
+        let registered = volumes.iter_mut().find(|registered| Arc::ptr_eq(&registered.volume, &self.0));
+        registered.expect("a volume in use is registered").users += 1;
+        VolumeRef(self.0.clone())
+    }
+}
+
+impl Drop for VolumeRef {
+    fn drop(&mut self) {
+        let mut volumes = VOLUMES.lock();
+        let index = volumes.iter().position(|registered| Arc::ptr_eq(&registered.volume, &self.0));
+        let index = index.expect("a volume in use is registered");
+        volumes[index].users -= 1;
+        if volumes[index].users == 0 {
+            let registered = volumes.swap_remove(index);
+            if let Err(source) = registered.volume.volume.clone().close() {
+                crate::tell(&VfsError::Volume { image: self.0.image.clone(), source });
+            }
+        }
+    }
+}
+
+impl OpenVolume {
+    pub(crate) fn fs(&self) -> &Arc<Fs> {
+        self.volume.inner()
+    }
+
+    pub(crate) fn volume(&self) -> &Volume {
+        &self.volume
+    }
+
+    /// The full name of a path within this volume.
+    pub(crate) fn full_name(&self, path: &Path) -> Vec<u8> {
+        full_name(&self.image, path)
+    }
+
+    /// The open database of a path, if there is one.
+    pub(crate) fn database(&self, path: &Path) -> Option<Arc<Database>> {
+        let databases = self.databases.lock();
+        databases.values().filter_map(Weak::upgrade).find(|database| database.path() == path)
+    }
+}
+
+/// The full name of a path within the volume of an image.
+pub(crate) fn full_name(image: &Path, path: &Path) -> Vec<u8> {
+    let mut name = image.as_os_str().as_bytes().to_vec();
+    name.push(b':');
+    name.extend_from_slice(path.as_os_str().as_bytes());
+    name
+}
+
+/// The volume of an image, opened if it is not. `read_only` is what is tried when it cannot be opened for writing.
+pub(crate) fn open(image: &Path, read_only: bool) -> Result<VolumeRef> {
+    let image = image.canonicalize().map_err(|source| VfsError::of_volume(image, source))?;
+    let mut volumes = VOLUMES.lock();
+    if let Some(registered) = volumes.iter_mut().find(|registered| registered.volume.image == image) {
+        registered.users += 1;
+        return Ok(VolumeRef(registered.volume.clone()));
+    }
+    let opened = match VolumeOptions::new().open(&image) {
+        Err(error) if read_only && is_write_refused(&error) => {
+            VolumeOptions::new().read_only(true).open(&image)
+        }
+        result => result,
+    };
+    let volume = opened.map_err(|source| VfsError::of_volume(&image, source))?;
+    Ok(register(&mut volumes, image, volume))
+}
+
+fn is_write_refused(error: &std::io::Error) -> bool {
+    use syncline_device::OpenError::NotWritable;
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<syncline::Error>());
+    matches!(inner, Some(syncline::Error::Open(NotWritable { .. })))
+}
+
+fn register(volumes: &mut Vec<Registered>, image: PathBuf, volume: Volume) -> VolumeRef {
+    let volume = Arc::new(OpenVolume {
+        image,
+        volume,
+        databases: Mutex::default(),
+        virtual_files: VirtualFiles::default(),
+    });
+    volumes.push(Registered { volume: volume.clone(), users: 1 });
+    VolumeRef(volume)
+}
+
+/// Lets a volume that the program opened itself be used under a name, as if it were an image of this path.
+///
+/// Errors: the volume back, if there is one of this name.
+pub(crate) fn add(name: &Path, volume: Volume) -> std::result::Result<VolumeRef, Volume> {
+    let mut volumes = VOLUMES.lock();
+    if volumes.iter().any(|registered| registered.volume.image == name) {
+        return Err(volume);
+    }
+    Ok(register(&mut volumes, name.to_owned(), volume))
+}
+
+/// The open volume of a full name, and the path within it.
+pub(crate) fn find(name: &[u8]) -> Option<(VolumeRef, PathBuf)> {
+    let mut volumes = VOLUMES.lock();
+    let registered = volumes.iter_mut().find(|registered| {
+        let image = registered.volume.image.as_os_str().as_bytes();
+        name.strip_prefix(image).is_some_and(|rest| rest.starts_with(SEPARATOR))
+    })?;
+    registered.users += 1;
+    let path = &name[registered.volume.image.as_os_str().len() + 1..];
+    Some((VolumeRef(registered.volume.clone()), path_of(path)))
+}
+
+/// Any open volume: for files that have no name.
+pub(crate) fn any() -> Option<VolumeRef> {
+    let mut volumes = VOLUMES.lock();
+    let registered = volumes.first_mut()?;
+    registered.users += 1;
+    Some(VolumeRef(registered.volume.clone()))
+}
+
+/// The only open volume, if it is the only one: for databases that are attached without naming one.
+pub(crate) fn only_image() -> Option<PathBuf> {
+    let volumes = VOLUMES.lock();
+    match &volumes[..] {
+        [only] => Some(only.volume.image.clone()),
+        _ => None,
+    }
+}
+
+/// Whether a volume is known under this name.
+pub(crate) fn is_open(image: &Path) -> bool {
+    VOLUMES.lock().iter().any(|registered| registered.volume.image == image)
+}
+
+/// A path within a volume without `.`, `..` and doubled slashes, from its root.
+pub(crate) fn path_of(written: &[u8]) -> PathBuf {
+    let mut names: Vec<&[u8]> = Vec::new();
+    for name in written.split(|&byte| byte == b'/') {
+        match name {
+            b"" | b"." => {}
+            b".." => drop(names.pop()),
+            name => names.push(name),
+        }
+    }
+    let mut path = PathBuf::from("/");
+    path.extend(names.into_iter().map(std::ffi::OsStr::from_bytes));
+    path
+}
+
+/// Splits what looks like `IMAGE:/PATH`, where the image exists.
+pub(crate) fn split(name: &[u8]) -> Option<(PathBuf, PathBuf)> {
+    let colons = name.windows(SEPARATOR.len()).enumerate().filter(|(_, window)| *window == SEPARATOR);
+    for (at, _) in colons {
+        let image = Path::new(std::ffi::OsStr::from_bytes(&name[..at]));
+        if is_open(image) || image.metadata().is_ok_and(|metadata| !metadata.is_dir()) {
+            return Some((image.to_owned(), path_of(&name[at + 1..])));
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A volume in memory under a name of its own.
+    pub(crate) fn in_memory(name: &str) -> VolumeRef {
+        let volume = Volume::create_in_memory(64 << 20).expect("a volume");
+        add(Path::new(name), volume).unwrap_or_else(|_| panic!("{name} is taken"))
+    }
+
+    #[test]
+    fn paths_are_cleaned_and_stay_within_the_volume() {
+        for (written, clean) in
+            [("/db", "/db"), ("db", "/db"), ("//a/./b//c/../db", "/a/b/db"), ("../../db", "/db"), ("", "/")]
+        {
+            assert_eq!(path_of(written.as_bytes()), Path::new(clean), "{written}");
+        }
+    }
+
+    #[test]
+    fn names_lead_to_the_volume_that_they_begin_with() {
+        let volume = in_memory("names:/odd");
+        let name = volume.full_name(Path::new("/dir/db-journal"));
+        let (found, path) = find(&name).expect("found");
+        assert!(Arc::ptr_eq(&found.0, &volume.0));
+        assert_eq!(path, Path::new("/dir/db-journal"));
+        assert!(find(b"names:/other").is_none());
+        drop((found, volume));
+        assert!(find(&name).is_none(), "the last use closes the volume");
+    }
+}

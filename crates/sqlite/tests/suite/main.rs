@@ -1,0 +1,11 @@
+//! SQLite on the VFS, as programs use it: the same results as on SQLite's own VFS in every mode, what a commit costs, what
+//! is left after power cuts, journals that lie in the volume, several connections, and the extension in the stock shell.
+
+mod common;
+mod connections;
+mod cost;
+mod crash;
+mod journals;
+mod power;
+mod shell;
+mod sql;

@@ -1,0 +1,99 @@
+//! The extension in programs that know nothing of it: the stock shell, and Python.
+
+use crate::common::skip;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use syncline::{MkfsOptions, Volume};
+
+/// The library, where the build has put it beside this test.
+fn library() -> PathBuf {
+    let test = std::env::current_exe().expect("this program has a path");
+    let beside = test.parent().expect("in a directory").join("libsyncline_sqlite.so");
+    if beside.exists() {
+        return beside;
+    }
+    let above = test.ancestors().nth(2).expect("in a target directory").join("libsyncline_sqlite.so");
+    assert!(above.exists(), "the build leaves the library in {}", above.display());
+    above
+}
+
+fn image(directory: &Path) -> PathBuf {
+    let image = directory.join("v.img");
+    let options = MkfsOptions { size_bytes: Some(64 << 20), ..MkfsOptions::default() };
+    Volume::create(&image, &options).expect("mkfs").close().expect("close");
+    image
+}
+
+/// Runs the stock shell; `None` if there is none.
+fn shell(test: &str, image: &Path, sql: &str) -> Option<Output> {
+    let started = Command::new("sqlite3")
+        .args(["-batch", "-bail"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let Ok(mut child) = started else {
+        skip(test, "sqlite3 is not installed");
+        return None;
+    };
+    let input = format!(
+        ".load {}\n.open 'file:/db?vfs=syncline&volume={}'\n{sql}\n",
+        library().with_extension("").display(),
+        image.display()
+    );
+    child.stdin.take().expect("a pipe").write_all(input.as_bytes()).expect("the shell reads");
+    Some(child.wait_with_output().expect("the shell ends"))
+}
+
+fn text(output: &[u8]) -> &str {
+    std::str::from_utf8(output).expect("UTF-8")
+}
+
+#[test]
+fn the_stock_shell_loads_it_and_finds_its_rows_again() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let image = image(directory.path());
+    let name = "the_stock_shell_loads_it_and_finds_its_rows_again";
+    let sql =
+        "CREATE TABLE t(a, b); INSERT INTO t VALUES(1,'one'),(2,'two'); PRAGMA journal_mode;\n.vfsname\n";
+    let Some(output) = shell(name, &image, sql) else { return };
+    assert_eq!(text(&output.stderr), "");
+    assert_eq!(text(&output.stdout), "delete\nsyncline\n");
+    let output =
+        shell(name, &image, "UPDATE t SET b='three' WHERE a=2; SELECT * FROM t; PRAGMA integrity_check;");
+    assert_eq!(text(&output.expect("it ran before").stdout), "1|one\n2|three\nok\n");
+    let volume = Volume::open(&image).expect("the shell has closed the volume");
+    assert!(volume.try_exists("/db").expect("look"));
+    volume.close().expect("close");
+}
+
+#[test]
+fn a_second_process_is_told_to_use_the_mount() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let image = image(directory.path());
+    let volume = Volume::open(&image).expect("open");
+    let sql = "CREATE TABLE t(a);";
+    let output = shell("a_second_process_is_told_to_use_the_mount", &image, sql);
+    volume.close().expect("close");
+    let Some(output) = output else { return };
+    let told = text(&output.stderr);
+    assert!(told.contains("use the mount") && told.contains(&image.display().to_string()), "{told}");
+}
+
+#[test]
+fn python_uses_it_for_what_touches_files() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let image = image(directory.path());
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/files.py");
+    // Not every Python may load extensions; the distribution's may.
+    let run = |python: &str| {
+        Command::new(python).arg(script).arg(library()).arg(&image).arg(directory.path()).output().ok()
+    };
+    let able = |output: &Output| output.status.code() != Some(77);
+    let output = ["python3", "/usr/bin/python3"].into_iter().filter_map(run).find(able);
+    let Some(output) = output else {
+        return skip("python_uses_it_for_what_touches_files", "no Python here loads extensions into SQLite");
+    };
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+}
