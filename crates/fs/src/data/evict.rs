@@ -13,7 +13,7 @@ const VISITS_MAX: usize = 256;
 
 impl Fs {
     /// Drops clean pages if there are too many. The caller holds no inode.
-    pub(super) fn shrink_cache(&self) {
+    pub(crate) fn shrink_cache(&self) {
         let writeback = &self.writeback;
         if writeback.account.cached() <= writeback.pages_bound.load(Ordering::Relaxed) {
             return;

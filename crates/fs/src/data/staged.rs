@@ -259,6 +259,9 @@ impl Staging {
         if data.is_empty() {
             return Ok(());
         }
+        // Commits leave pages that cannot be dropped before they are destaged.
+        fs.throttle()?;
+        let file = self.file(number);
         let pages = offset / PAGE_BYTES..pages_of(end);
         file.watch.depend_on(pages.clone());
         // What a truncation has left behind the end is not to be taken for content.

@@ -214,7 +214,7 @@ impl Fs {
 
     /// Slows a writer down while too many pages wait to be written: it writes some itself, or, while others do that
     /// already, waits for them once the bound is reached.
-    fn throttle(&self) -> Result<()> {
+    pub(super) fn throttle(&self) -> Result<()> {
         let writeback = &self.writeback;
         let (mut rounds, mut waits) = (0, 0);
         while rounds < THROTTLE_ROUNDS_MAX && waits < THROTTLE_WAITS_MAX {

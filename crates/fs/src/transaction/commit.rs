@@ -3,6 +3,12 @@
 //! What the batch will be is worked out twice: without locks, to be admitted with, and under the turns and the inodes'
 //! locks. If it has become more in between, everything starts over with what it is now. Up to the store's commit nothing has
 //! changed but blocks that nobody else knows; after it nothing can fail but the force.
+//!
+//! What is acknowledged, and by what it is true:
+//! - A commit: the record's write and the flush behind it. Images and items are in the record. What is at home was complete before
+//!   the batch was logged, or its writes are conditions of the batch, and the flush begins when they are complete (R7).
+//! - A conflict or any other refusal: nothing was logged. Homes are in no bitmap (R15), numbers of new inodes in no item.
+//! - A staged write: the reservation of its blocks (R18).
 
 use super::Transaction;
 use super::batch::{Checked, Items, plus};
@@ -18,6 +24,9 @@ use syncline_store::{Batch, Class, Estimate, Permit, Pressure, StoreError};
 
 /// Times that a commit starts over because others are faster, before it gives up.
 const TRIES_MAX: u32 = 64;
+
+/// Items of a batch that may draw on the space that is kept for a full volume.
+const NECESSARY_ITEMS_MAX: usize = 128;
 
 /// What came of one attempt.
 enum Attempt {
@@ -115,8 +124,9 @@ impl Transaction {
             }
         }
         match fs.admit(Class::Normal, bound) {
-            // Its data has its blocks reserved, as data that was written and accepted has.
-            Err(Error::NoSpace) => fs.admit(Class::Reclaim, bound),
+            // Its data has its blocks reserved, as data that was written and accepted has; but a large one could take all that
+            // is kept for emptying a full volume.
+            Err(Error::NoSpace) if bound.items <= NECESSARY_ITEMS_MAX => fs.admit(Class::Reclaim, bound),
             result => result,
         }
     }
@@ -164,6 +174,7 @@ impl Transaction {
         drop(turns);
         fs.writeback.note_progress();
         self.staging.finish_truncations(&fs, &plans)?;
+        fs.shrink_cache();
         Ok(Attempt::Done(lsn))
     }
 
