@@ -6,9 +6,12 @@ mod common;
 #[path = "../review_model/device.rs"]
 #[allow(dead_code)] // Other tests use more of it.
 mod device;
+#[path = "../gate/mod.rs"]
+mod gate;
 
 mod crash;
 mod data;
+mod facade;
 mod large;
 mod names;
 mod threads;
