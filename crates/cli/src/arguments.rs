@@ -1,6 +1,7 @@
 //! The command line, defined once: parsing, help, manual pages and completions come from here.
 
 use crate::size::Size;
+use crate::sync::FileRange;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
@@ -38,6 +39,8 @@ pub(crate) enum Action {
     Ls(LsArguments),
     /// Print files of an unmounted volume.
     Cat(CatArguments),
+    /// Make files durable; parts of them, or many at once, on a mounted volume.
+    Sync(SyncArguments),
     /// Show counters and latencies of a mounted volume.
     Stats(StatsArguments),
     /// Cut the power under a database and many small files, and see what is left.
@@ -206,6 +209,22 @@ pub(crate) struct CatArguments {
     /// Image file or block device.
     pub(crate) path: PathBuf,
     /// Files in the volume.
+    #[arg(required = true)]
+    pub(crate) files: Vec<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SyncArguments {
+    /// The data and what is needed to read it, as fdatasync(2), instead of everything.
+    #[arg(long, short = 'd')]
+    pub(crate) data: bool,
+    /// This part of each file; without a length up to its end. Sizes may have K, M, G.
+    #[arg(long, short = 'r', value_name = "OFFSET:LENGTH")]
+    pub(crate) range: Option<FileRange>,
+    /// Start all syncs before waiting for any, so that they share writes and flushes.
+    #[arg(long = "async", short = 'a')]
+    pub(crate) start_all: bool,
+    /// Files; without --range and --async also directories, and on any filesystem.
     #[arg(required = true)]
     pub(crate) files: Vec<PathBuf>,
 }

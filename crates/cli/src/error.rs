@@ -67,6 +67,13 @@ pub(crate) enum Failure {
     Copy { what: String, source: io::Error },
     #[error("{what} exists; give --force to replace it")]
     Occupied { what: String },
+    #[error(
+        "{} is on no mounted Syncline volume, which --range and --async need; without them any file can be synced",
+        .path.display()
+    )]
+    NotOnSyncline { path: PathBuf },
+    #[error("{} is a directory; sync it without --range and --async", .path.display())]
+    SyncOfDirectory { path: PathBuf },
     #[error("{doing}: {source}")]
     Io { doing: String, source: io::Error },
     /// The benchmark's errors are sentences already.

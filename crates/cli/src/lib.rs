@@ -24,6 +24,7 @@ mod names;
 mod output;
 mod size;
 mod stats;
+mod sync;
 mod umount;
 mod volume;
 

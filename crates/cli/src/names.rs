@@ -2,7 +2,7 @@
 
 use crate::arguments::{Action, CheckArguments, MkfsArguments, MountArguments, Syncline};
 use crate::error::{Failure, Tool};
-use crate::{bench, check, copy, demo, inspect, list, mkfs, mount, stats, umount};
+use crate::{bench, check, copy, demo, inspect, list, mkfs, mount, stats, sync, umount};
 use clap::{CommandFactory, Parser};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -110,6 +110,7 @@ impl Request {
             Request::Action(Action::Export(arguments)) => copy::export(&arguments),
             Request::Action(Action::Ls(arguments)) => list::ls(&arguments),
             Request::Action(Action::Cat(arguments)) => list::cat(&arguments),
+            Request::Action(Action::Sync(arguments)) => sync::run(&arguments),
             Request::Action(Action::Stats(arguments)) => stats::run(&arguments),
             Request::Action(Action::Demo(arguments)) => demo::run(&arguments),
             Request::Action(Action::Bench(arguments)) => bench::run(&arguments),

@@ -112,7 +112,7 @@ fn inspect_of_an_inode_needs_its_number() {
 fn help_names_every_subcommand() {
     let help = syncline(&["--help"]).ok().out;
     for word in
-        ["mkfs", "mount", "umount", "check", "inspect", "import", "export", "ls", "cat", "stats", "demo"]
+        ["mkfs", "mount", "umount", "check", "inspect", "import", "export", "ls", "cat", "sync", "stats", "demo"]
     {
         assert!(help.contains(word), "{word}");
         assert!(!syncline(&[word, "--help"]).ok().out.is_empty());

@@ -252,6 +252,38 @@ fn statistics_of_a_mount_are_json_and_count_syncs() {
 }
 
 #[test]
+fn sync_makes_files_durable_whole_in_part_and_together() {
+    if !can_mount("sync_makes_files_durable_whole_in_part_and_together") {
+        return;
+    }
+    let bench = Bench::new();
+    let image = bench.volume();
+    let at = MountPoint::new(&bench, "mnt");
+    syncline(&["mount", "-o", "commit=1000", text(&image), at.text()]).ok();
+    let names: Vec<String> = (0..20).map(|number| format!("{}/f{number}", at.text())).collect();
+    for name in &names {
+        fs::write(name, vec![7; 20_000]).unwrap();
+    }
+    syncline(&["sync", "--data", "--range", "4K:4K", &names[0]]).ok();
+    syncline(&["sync", &names[1]]).ok();
+    let mut together = vec!["sync", "--async"];
+    together.extend(names[2..].iter().map(String::as_str));
+    syncline(&together).ok();
+    syncline(&["sync", "--async", at.text()]).fails(1, &at.0, "directory");
+    syncline(&["sync", at.text()]).ok();
+    let elsewhere = bench.path("elsewhere");
+    fs::write(&elsewhere, b"x").unwrap();
+    syncline(&["sync", text(&elsewhere)]).ok();
+    syncline(&["sync", "--range", "0:1", text(&elsewhere)]).fails(1, &elsewhere, "--range");
+    let none = at.0.join("none");
+    syncline(&["sync", "--async", &names[3], text(&none)]).fails(1, &none, "No such file");
+    for name in &names {
+        assert_eq!(fs::read(name).unwrap(), [7; 20_000]);
+    }
+    at.unmount();
+}
+
+#[test]
 fn killed_daemon_loses_nothing_that_was_synced() {
     if !can_mount("killed_daemon_loses_nothing_that_was_synced") {
         return;
