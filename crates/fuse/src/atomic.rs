@@ -142,17 +142,20 @@ impl Atomics {
         let object = self.fs.handle_inode(handle).map_err(errno)?;
         let mut transaction = group.transaction.lock();
         let transaction = transaction.as_mut().ok_or(Errno::EINVAL)?;
-        let mut state = self.state.lock();
         let elsewhere = |other: &Arc<Group>| !Arc::ptr_eq(other, group);
-        if state.members.get(&handle).is_some_and(|member| elsewhere(&member.group))
-            || state.files.get(&object).is_some_and(|file| elsewhere(&file.group))
-        {
+        let is_free = |state: &State| {
+            !state.members.get(&handle).is_some_and(|member| elsewhere(&member.group))
+                && !state.files.get(&object).is_some_and(|file| elsewhere(&file.group))
+        };
+        if !is_free(&self.state.lock()) {
             return Err(Errno::EBUSY);
         }
-        if !state.files.contains_key(&object) {
-            let size = transaction.size(object).map_err(errno)?;
-            state.files.insert(object, Staged { group: group.clone(), size });
+        let size = transaction.size(object).map_err(errno)?;
+        let mut state = self.state.lock();
+        if !is_free(&state) {
+            return Err(Errno::EBUSY);
         }
+        state.files.entry(object).or_insert_with(|| Staged { group: group.clone(), size });
         state.members.insert(handle, Member { object, group: group.clone() });
         Ok(())
     }

@@ -158,7 +158,7 @@ impl Operations {
     ) -> Option<Result<u32, Errno>> {
         let staged = self.atomics.write(member, writing.offset, data)?;
         let strip = || -> syncline::Result<()> {
-            let set_id = (libc::S_ISUID | libc::S_ISGID) as u32;
+            let set_id = libc::S_ISUID | libc::S_ISGID;
             if writing.clears_set_id && self.fs.getattr(member.object)?.mode & set_id != 0 {
                 let set = syncline::SetAttr { strip_set_id: true, ..syncline::SetAttr::default() };
                 self.fs.setattr(&caller.writer(true), member.object, &set, None)?;
