@@ -107,6 +107,7 @@ impl NameCheck<'_> {
                 }
                 (true, OrphanReason::Unlinked) => "to be removed",
                 (true, OrphanReason::Truncated) => "a truncation is to be finished",
+                (true, OrphanReason::Shifting(_)) => "a range that was taken out or put in is to be finished",
             };
             self.findings.of(Code::OrphanPending, object, message);
         }

@@ -2,10 +2,12 @@
 
 use crate::Code;
 use crate::facts::Facts;
+use crate::items::FILE_PAGES_MAX;
 use crate::report::Findings;
 use std::collections::{BTreeMap, VecDeque};
 use syncline_format::item::{
-    ExtentContent, ExtentItem, InodeItem, XATTR_PIECE_BYTES, XATTR_PIECES_MAX, XattrItem, XattrValue,
+    ExtentContent, ExtentItem, InodeItem, OrphanReason, Shift, XATTR_PIECE_BYTES, XATTR_PIECES_MAX,
+    XattrItem, XattrValue,
 };
 use syncline_format::{BLOCK_BYTES, Key, NAME_PROBES, ObjectNo};
 
@@ -90,11 +92,24 @@ impl Current {
             findings.of(Code::ExtentOverlap, object, format!("page {page} is in two extents"));
         }
         let end = page + u64::from(extent.pages());
+        if let Some(OrphanReason::Shifting(shift)) = facts.orphans.get(&object) {
+            let gap = shift.gap();
+            // The extents around it keep to their sides, so that none is met twice.
+            if page < gap.end && end > gap.start && !gap.is_empty() {
+                let message = format!("page {page} lies where an unfinished move of others goes");
+                findings.of(Code::ExtentOverlap, object, message);
+            }
+        }
         self.extents_end = self.extents_end.max(end);
         let Some(inode) = &self.inode else { return };
         let pages = inode.size.div_ceil(BLOCK_BYTES as u64);
         let written = matches!(extent.content, ExtentContent::Written(_));
-        if written && end > pages && !facts.orphans.contains_key(&object) {
+        let end = match facts.orphans.get(&object) {
+            Some(OrphanReason::Shifting(shift)) => end_after(shift, page, end),
+            Some(_) => return,
+            None => end,
+        };
+        if written && end > pages || end > FILE_PAGES_MAX {
             let message = format!("written pages up to {end}, but the size ends at page {pages}");
             findings.of(Code::ExtentBeyondSize, object, message);
         }
@@ -131,5 +146,14 @@ impl Current {
             let message = format!("the inode counts {} blocks, its extents hold {found}", inode.blocks);
             findings.of(Code::InodeBlocks, self.object, message);
         }
+    }
+}
+
+/// Where an extent ends once the move has ended; what is to be freed ends where the range begins.
+fn end_after(shift: &Shift, page: u64, end: u64) -> u64 {
+    match shift.inserts {
+        true if page < shift.next && end > shift.first => end + shift.count,
+        false if end > shift.next => end.saturating_sub(shift.count).max(shift.first.min(end)),
+        _ => end,
     }
 }

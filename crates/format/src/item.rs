@@ -1,6 +1,7 @@
 //! Values of items: inode, directory entry, extended attribute, extent, orphan.
 
 use crate::key::array;
+pub use crate::orphan::{ORPHAN_BYTES_MAX, OrphanReason, Shift};
 use crate::{BLOCK_BYTES, BlockNo, FormatError, ObjectNo};
 use zerocopy::little_endian::{I64, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -418,31 +419,6 @@ impl ExtentItem {
             EXTENT_UNWRITTEN if sums.is_empty() => Ok(ExtentItem::unwritten(start, pages)),
             0 | EXTENT_UNWRITTEN => field("length", bytes.len() as u64),
             _ => field("flags", u64::from(flags)),
-        }
-    }
-}
-
-/// Why an inode is listed in the orphan table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum OrphanReason {
-    /// No name is left; to be removed with its content.
-    Unlinked = 1,
-    /// Truncated; extents beyond its size are still to be freed.
-    Truncated = 2,
-}
-
-impl OrphanReason {
-    pub fn encode(self) -> [u8; 1] {
-        [self as u8]
-    }
-
-    pub fn decode(bytes: &[u8]) -> Result<OrphanReason, FormatError> {
-        match bytes {
-            [1] => Ok(OrphanReason::Unlinked),
-            [2] => Ok(OrphanReason::Truncated),
-            [other] => Err(FormatError::Field { what: "orphan", field: "reason", value: u64::from(*other) }),
-            _ => Err(FormatError::Truncated { what: "orphan", want: 1, got: bytes.len() }),
         }
     }
 }

@@ -21,6 +21,7 @@ pub mod record;
 pub mod superblock;
 
 mod error;
+mod orphan;
 
 pub use error::FormatError;
 pub use header::{BlockHeader, VolumeId};

@@ -56,6 +56,12 @@ impl InodeState {
         self.gone || self.dying
     }
 
+    /// Differs from what the store holds, or knows what the store's items do not tell: content that is still to be removed or
+    /// moved, because there was no space for doing so.
+    pub(crate) fn is_unfinished(&self) -> bool {
+        self.item_dirty || self.data.is_truncating()
+    }
+
     /// The inode item that a metadata batch may log now: like `item`, but with a size that covers only data that
     /// earlier batches (or this one) have logged, so that a crash never shows a size without its data.
     pub(crate) fn loggable(&self) -> InodeItem {

@@ -130,10 +130,16 @@ impl Fs {
             return Err(Error::Inconsistent { object: ObjectNo::ROOT_DIR, what });
         }
         fs.recover_images(&mut recovery)?;
-        if !fs.options.read_only {
+        let shifts = fs.note_shifts()?;
+        if fs.options.read_only {
+            // In memory only, like all that recovery does here.
+            fs.finish_shifts(&shifts)?;
+            recovery.finish()?;
+        } else {
             fs.finish_orphans()?;
+            recovery.finish()?;
+            fs.finish_shifts(&shifts)?;
         }
-        recovery.finish()?;
         fs.balance_memory();
         fs.store.set_piggyback(Arc::downgrade(&fs) as std::sync::Weak<dyn syncline_store::Piggyback>);
         Ok((fs, summary))

@@ -68,6 +68,10 @@ impl Editor<'_> {
     }
 
     fn finish_orphan(&mut self, object: ObjectNo, reason: OrphanReason, inode: &InodeFacts) {
+        if matches!(reason, OrphanReason::Shifting(_)) && inode.exists() {
+            // Left to the next writable open, which has all it needs to go on.
+            return;
+        }
         self.delete(Key::orphan(object));
         match reason {
             // What still has a name, or entries of its own, is kept.

@@ -229,3 +229,35 @@ fn an_object_that_leaves_no_number_for_the_next_one_forbids_repair() {
     let report = repair(&device);
     assert!(!report.repaired && report.refused.is_some());
 }
+
+#[test]
+fn a_range_that_is_being_moved_is_left_to_the_next_open() {
+    let moving = |shift: Shift| {
+        let mut image = Image::populated();
+        let file = image.add_file(ROOT, "moving", 5);
+        image.put(Key::orphan(file), OrphanReason::Shifting(shift).encode());
+        image.build()
+    };
+    let down = Shift { first: 0, count: 2, inserts: false, next: 0 };
+    for shift in [down, Shift { first: 3, ..down }.at(3), Shift { first: 9, ..down }.at(10)] {
+        let device = moving(shift);
+        assert_eq!(expect(&device, &[Code::OrphanPending]).exit_code(), 0, "{shift:?}");
+        expect_repaired(&device, &[Code::OrphanPending]);
+    }
+    // Extents where none can be, and some that the move would bring beyond the end of the file.
+    expect(&moving(down.at(1)), &[Code::ExtentOverlap, Code::OrphanPending]);
+    let up = Shift { first: 0, count: 4, inserts: true, next: 5 };
+    expect(&moving(up), &[Code::ExtentBeyondSize, Code::OrphanPending]);
+    expect(&moving(up.at(4)), &[Code::ExtentOverlap, Code::ExtentBeyondSize, Code::OrphanPending]);
+    expect(&moving(up.at(0)), &[Code::ExtentOverlap, Code::OrphanPending]);
+}
+
+trait At {
+    fn at(self, next: u64) -> Shift;
+}
+
+impl At for Shift {
+    fn at(self, next: u64) -> Shift {
+        Shift { next, ..self }
+    }
+}

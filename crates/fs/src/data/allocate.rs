@@ -1,11 +1,9 @@
-//! `fallocate`: preallocation, holes, zeroing, and shifting of ranges.
+//! `fallocate`: preallocation, holes, zeroing. What moves extents is in `shift`.
 //!
 //! Preallocated blocks are *unwritten* extents: they read as zeros, and the first write goes into them in place, so it needs
-//! no free block. Each piece of a long range is a batch of its own. Collapsing and inserting move all extents behind the
-//! range in one batch, so that a crash shows the file before or after; a file with too many extents for the
-//! journal's largest batch is refused with `NotSupported`.
+//! no free block. Each piece of a long range is a batch of its own.
 
-use super::extents::{Cost, DROP_COST, ExtentMap, put_cost};
+use super::extents::{Cost, ExtentMap, put_cost};
 use super::pages::{PAGE_BYTES, pages_of};
 use super::truncate::Removal;
 use super::{FallocateMode, WriteAt};
@@ -22,8 +20,6 @@ use syncline_store::{Batch, Class, Estimate, Reservation};
 const WINDOW_PAGES: u64 = 1 << 15;
 /// Extents that one batch puts.
 const PIECES_PER_BATCH: usize = 128;
-/// Times that a range is written back before a file that never stops changing is given up.
-const SETTLE_TRIES: u32 = 16;
 
 impl Fs {
     /// `fallocate(2)`. `adjust` sees the inode under its lock.
@@ -126,6 +122,7 @@ impl Fs {
         window: Range<u64>,
         reservation: &mut Reservation,
     ) -> Result<bool> {
+        self.finish_truncation(inode)?;
         let map = ExtentMap::load(self, inode.number, window.clone())?;
         let gaps = holes(&map, window.clone());
         if gaps.is_empty() {
@@ -143,6 +140,9 @@ impl Fs {
             },
         )?;
         let turn = inode.lock_turn();
+        if inode.state.read().data.is_shifting(&window) {
+            return Ok(true);
+        }
         let mut map = ExtentMap::load(self, inode.number, window.clone())?;
         let mut batch = Batch::new();
         let mut runs = Vec::new();
@@ -239,8 +239,12 @@ impl Fs {
     }
 
     fn punch_some(&self, inode: &Arc<Inode>, pages: Range<u64>) -> Result<u64> {
+        self.finish_truncation(inode)?;
         let Removal { permit, limit } = self.admit_removal(inode, pages.clone())?;
         let turn = inode.lock_turn();
+        if inode.state.read().data.is_shifting(&pages) {
+            return Ok(pages.start);
+        }
         let (mut map, cut_off) = ExtentMap::load_some(self, inode.number, pages.clone(), limit)?;
         let end = cut_off.unwrap_or(pages.end);
         let mut state = inode.state.write();
@@ -282,91 +286,6 @@ impl Fs {
         self.file_write(inode, WriteAt::Inside(from), &zeros[..(end - from) as usize], &mut |_| {})?;
         Ok(())
     }
-
-    /// Collapses or inserts `len` bytes at `offset`.
-    fn shift(
-        &self,
-        inode: &Arc<Inode>,
-        offset: u64,
-        len: u64,
-        insert: bool,
-        adjust: &mut dyn FnMut(&mut InodeItem),
-    ) -> Result<()> {
-        if !offset.is_multiple_of(PAGE_BYTES) || !len.is_multiple_of(PAGE_BYTES) {
-            return Err(Error::Invalid("the range is not a whole number of 4096-byte pages"));
-        }
-        let (first, count) = (offset / PAGE_BYTES, len / PAGE_BYTES);
-        for _ in 0..SETTLE_TRIES {
-            self.settle(inode, first)?;
-            let cost = shift_cost(&ExtentMap::load(self, inode.number, first..u64::MAX)?, first);
-            if cost.bytes > self.store.batch_bytes_max() {
-                return Err(Error::NotSupported);
-            }
-            let estimate = Estimate { bytes: cost.bytes, items: cost.items, images: 0 };
-            let permit = self.admit(Class::Normal, estimate)?;
-            let turn = inode.lock_turn();
-            let mut map = ExtentMap::load(self, inode.number, first..u64::MAX)?;
-            let mut state = inode.state.write();
-            if state.gone {
-                return Err(Error::NotFound);
-            }
-            let size = state.item.size;
-            if insert && offset >= size || !insert && offset + len >= size {
-                return Err(Error::Invalid("the range reaches the end of the file"));
-            }
-            if insert && size + len > FILE_BYTES_MAX {
-                return Err(Error::FileTooLarge);
-            }
-            let settled = state.data.range(first..u64::MAX).all(|(_, slot)| slot.is_settled());
-            if !settled || !shift_cost(&map, first).fits(cost) {
-                continue;
-            }
-            let mut item = state.item.clone();
-            adjust(&mut item);
-            if insert {
-                map.split(first);
-                map.shift(first, count as i64);
-                item.size += len;
-            } else {
-                item.blocks = item.blocks.saturating_sub(map.cut(first..first + count, true));
-                map.shift(first + count, -(count as i64));
-                item.size -= len;
-            }
-            let now = self.clock.now();
-            (item.modified, item.changed) = (now, now);
-            let mut batch = Batch::new();
-            map.emit(&mut batch);
-            batch.drop_images(inode.number, first, u64::MAX);
-            // Everything behind the range is in extents; the size that was asked for is logged in its order (C2).
-            batch.put(Key::inode(inode.number), &item.encode());
-            self.store.commit(permit, batch)?;
-            state.data.note_change(first..u64::MAX, true);
-            state.data.discard_range(first..u64::MAX);
-            state.data.extent_changes += 1;
-            state.data.covered = item.size;
-            state.item_dirty = false;
-            state.item = item;
-            self.writeback.relist(inode, &mut state, now);
-            drop(state);
-            drop(turn);
-            return Ok(());
-        }
-        Err(Error::Busy)
-    }
-
-    /// Writes everything from page `first` on to its extents, and waits until the device has it.
-    fn settle(&self, inode: &Arc<Inode>, first: u64) -> Result<()> {
-        self.write_out_all(Class::Normal, vec![inode.clone()], false)?;
-        self.write_out_all(Class::Destage, vec![inode.clone()], true)?;
-        let tickets: Vec<_> = {
-            let state = inode.state.read();
-            state.data.range(first..u64::MAX).filter_map(|(_, slot)| slot.in_flight.clone()).collect()
-        };
-        for ticket in tickets {
-            self.store.device().wait(&ticket)?;
-        }
-        Ok(())
-    }
 }
 
 fn windows(pages: Range<u64>) -> impl Iterator<Item = Range<u64>> {
@@ -388,10 +307,4 @@ fn holes(map: &ExtentMap, pages: Range<u64>) -> Vec<Range<u64>> {
         holes.push(next..pages.end);
     }
     holes
-}
-
-fn shift_cost(map: &ExtentMap, first: u64) -> Cost {
-    let edges = put_cost(u64::from(EXTENT_PAGES_MAX));
-    let inode = Cost { bytes: BATCH_HEADER_BYTES + PUT_OVERHEAD_BYTES + INODE_BYTES, items: 1 };
-    map.move_cost(first).plus(edges).plus(edges).plus(edges).plus(inode).plus(DROP_COST)
 }

@@ -256,14 +256,6 @@ impl ExtentMap {
             self.entries.insert(first, Entry { changed: true, ..entry });
         }
     }
-
-    /// Bytes and items that emitting everything from `from` on takes.
-    pub(super) fn move_cost(&self, from: u64) -> Cost {
-        self.entries.range(from..).fold(Cost::default(), |cost, (_, entry)| {
-            cost.plus(put_cost(u64::from(entry.item.pages())))
-                .plus(Cost { bytes: DELETE_BYTES + SPACE_OP_BYTES, items: 1 })
-        })
-    }
 }
 
 /// Cost of dropping the images of a range.

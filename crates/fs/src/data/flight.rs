@@ -69,6 +69,9 @@ impl Fs {
         }
         let end = pages_of(state.item.size).max(wanted.start + 1);
         let data = &mut state.data;
+        if data.is_shifting(&wanted) {
+            return Plan::Fetch(wanted.start..wanted.end.min(end).min(wanted.start + WINDOW_PAGES_MAX));
+        }
         let wanted = wanted.start..wanted.end.min(end).min(wanted.start + WINDOW_PAGES_MAX);
         let Some(ahead) = data.read_ahead.advance(wanted.clone(), end) else {
             data.flights.clear();

@@ -7,7 +7,7 @@
 //!
 //! Every file has a *turn*, a mutex outside of its `Inode::state`. Whoever changes the file's extents or images holds
 //! it: writeback and destaging (from the choice of pages until their batch is committed, data I/O included), truncation,
-//! punching, removal. So while one holds the turn no page of the file is under writeback by anybody else, the extents
+//! punching, removal, shifting. So while one holds the turn no page of the file is under writeback by anybody else, the extents
 //! found stay as they are, and the file's identity and truncation count cannot change between the choice of pages and
 //! the commit: that is how rule R6 is kept, and a sync that has the turn knows that what others were writing is logged.
 //! A page that is written to while its content is in flight is copied (`Arc::make_mut`), keeps its older content in the
@@ -46,6 +46,7 @@ mod read;
 mod recovery;
 mod round;
 mod seek;
+mod shift;
 mod spill;
 mod staged;
 mod staged_commit;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use syncline_device::{Buffer, Ticket};
 use syncline_format::BLOCK_BYTES;
-use syncline_format::item::InodeItem;
+use syncline_format::item::{InodeItem, Shift};
 use syncline_store::Reservation;
 
 /// Bytes per page, as a file offset.
@@ -111,7 +111,10 @@ pub(crate) struct FileData {
     /// Counts changes of the stored extents: what was read before a change may not be cached after it.
     pub(super) extent_changes: u64,
     /// A truncation that is not finished: stored extents from this page on are to be freed before any new data goes there.
+    /// While `shifting`, they are to be moved before.
     pub(super) truncating_from: Option<u64>,
+    /// A range is being taken out or put in; `truncating_from` is where it begins. Nothing from there on is dirty or logged.
+    pub(super) shifting: Option<Shift>,
     pub(super) read_ahead: ReadAhead,
     /// Pages on their way into memory.
     pub(super) flights: Vec<Arc<Flight>>,
@@ -146,6 +149,7 @@ impl FileData {
             covered: item.size,
             extent_changes: 0,
             truncating_from: None,
+            shifting: None,
             read_ahead: ReadAhead::default(),
             flights: Vec::new(),
             watches: Vec::new(),
@@ -193,6 +197,11 @@ impl FileData {
 
     pub(super) fn get(&self, page: u64) -> Option<&PageSlot> {
         self.slots.get(&page)
+    }
+
+    /// Whether extents of the range are being moved: nobody may look at them before that has ended.
+    pub(super) fn is_shifting(&self, pages: &std::ops::Range<u64>) -> bool {
+        self.shifting.is_some_and(|shift| pages.end > shift.first)
     }
 
     /// Cached pages of the range, ascending.

@@ -90,8 +90,15 @@ impl Fs {
         let mut own_turn = None;
         let mut tries = 0;
         loop {
+            if turn.is_none() && inode.state.read().data.is_shifting(&pages) {
+                drop(own_turn.take());
+                self.finish_truncation(inode)?;
+            }
             let (changes, held) = {
                 let data = &inode.state.read().data;
+                if data.is_shifting(&pages) {
+                    continue;
+                }
                 let held = data.range(pages.clone()).map(|(page, slot)| (page, slot.page.clone()));
                 (data.extent_changes, held.collect::<Held>())
             };

@@ -26,6 +26,9 @@ impl Fs {
         if offset >= size {
             return Err(Error::NoSuchDevice);
         }
+        if inode.state.read().data.is_shifting(&(0..u64::MAX)) {
+            self.finish_truncation(inode)?;
+        }
         let (page, end) = (offset / PAGE_BYTES, pages_of(size));
         let found = match what {
             SeekWhat::Data => self.next_data(inode, page, end)?.ok_or(Error::NoSuchDevice)?,

@@ -57,6 +57,11 @@ impl Fs {
         };
         let Removal { permit, limit } = self.admit_removal(inode, pages_of(size)..u64::MAX)?;
         let turn = inode.lock_turn();
+        if inode.state.read().data.shifting.is_some() {
+            drop(turn);
+            drop(permit);
+            return self.file_truncate(inode, size, adjust);
+        }
         let grows = size > inode.state.read().item.size;
         // Growing keeps what was allocated beyond the end.
         let first = if grows { u64::MAX } else { pages_of(size) };
@@ -144,13 +149,25 @@ impl Fs {
         Ok(content.map(|zeroed| Tail { page, zeroed }))
     }
 
-    /// Frees what a truncation left to be freed, and deletes its orphan item.
+    /// Frees what a truncation left to be freed, or moves what a shift left to be moved, and deletes the orphan item. The caller
+    /// holds no turn and no inode.
     pub(crate) fn finish_truncation(&self, inode: &Arc<Inode>) -> Result<()> {
         while inode.state.read().data.truncating_from.is_some() {
-            let Some(first) = inode.state.read().data.truncating_from else { break };
+            let (first, shifting) = {
+                let data = &inode.state.read().data;
+                (data.truncating_from, data.shifting.is_some())
+            };
+            let Some(first) = first else { break };
+            if shifting {
+                self.shift_some(inode)?;
+                continue;
+            }
             let Removal { permit, limit } = self.admit_removal(inode, first..u64::MAX)?;
             let turn = inode.lock_turn();
             let Some(first) = inode.state.read().data.truncating_from else { break };
+            if inode.state.read().data.shifting.is_some() {
+                continue;
+            }
             let (mut map, cut_off) = ExtentMap::load_some(self, inode.number, first..u64::MAX, limit)?;
             let mut state = inode.state.write();
             if state.gone {
@@ -215,6 +232,7 @@ impl Fs {
             state.data.discard_range(0..u64::MAX);
             state.data.extent_changes += 1;
             state.data.truncating_from = (!ends).then_some(0);
+            state.data.shifting = None;
             self.writeback.relist(inode, &mut state, now);
             drop(state);
             drop(turn);
@@ -226,9 +244,17 @@ impl Fs {
 }
 
 impl FileData {
-    /// Whether a truncation has left extents that are to be freed.
+    /// Whether a truncation has left extents that are to be freed, or a shift some that are to be moved.
     pub(crate) fn is_truncating(&self) -> bool {
         self.truncating_from.is_some()
+    }
+
+    /// What the orphan table has to say of a file with a name, so that this is finished.
+    pub(crate) fn orphan_reason(&self) -> Option<OrphanReason> {
+        match self.shifting {
+            Some(shift) => Some(OrphanReason::Shifting(shift)),
+            None => self.truncating_from.map(|_| OrphanReason::Truncated),
+        }
     }
 }
 

@@ -329,14 +329,14 @@ impl Fs {
             return Err(Error::TooManyLinks);
         }
         let (mode, nameless) = (state.item.mode, state.item.nlink == 0);
-        let is_truncating = state.data.is_truncating();
+        let unfinished = state.data.orphan_reason();
         let now = self.clock.now();
         let mut change = Change::new(locked);
         change.batch.put(Key::dirent(parent, slot), &dirent_value(number, mode, name));
-        if nameless && is_truncating {
-            change.batch.put(Key::orphan(number), &OrphanReason::Truncated.encode());
-        } else if nameless {
-            change.batch.delete(Key::orphan(number));
+        match unfinished {
+            Some(reason) if nameless => change.batch.put(Key::orphan(number), &reason.encode()),
+            None if nameless => change.batch.delete(Key::orphan(number)),
+            _ => {}
         }
         let item = change.item(number);
         item.nlink += 1;

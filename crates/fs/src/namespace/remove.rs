@@ -204,8 +204,45 @@ impl Fs {
                     self.note_truncation(&inode);
                     self.finish_truncation(&inode)?;
                 }
+                // It goes on when there is a journal again: this may be more than fits into memory.
+                (Ok(_), OrphanReason::Shifting(_)) => {}
                 (Ok(_), OrphanReason::Unlinked) | (Err(Error::NotFound), _) => self.forget_orphan(number)?,
                 (Err(error), _) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes for which files a range is still to be taken out or put in. Until then nobody may see what is behind it.
+    pub(crate) fn note_shifts(&self) -> Result<Vec<Arc<Inode>>> {
+        let mut shifts = Vec::new();
+        let (from, end) = (Key::orphan(ObjectNo(0)), Key::new(ObjectNo::VOLUME, Kind::Tree, 0));
+        self.store.scan(from, end, &mut |key, value| {
+            if let Ok(OrphanReason::Shifting(shift)) = OrphanReason::decode(value) {
+                shifts.push((ObjectNo(key.offset), shift));
+            }
+            ControlFlow::Continue(())
+        })?;
+        let mut inodes = Vec::with_capacity(shifts.len());
+        for (number, shift) in shifts {
+            match self.inode(number) {
+                Ok(inode) if inode.state.read().item.nlink > 0 => {
+                    self.note_shift(&inode, shift);
+                    inodes.push(inode);
+                }
+                Ok(_) | Err(Error::NotFound) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(inodes)
+    }
+
+    /// Ends the moves that were noted. Where there is no space for that, whoever comes to the file tries again.
+    pub(crate) fn finish_shifts(&self, inodes: &[Arc<Inode>]) -> Result<()> {
+        for inode in inodes {
+            match self.finish_truncation(inode) {
+                Ok(()) | Err(Error::NoSpace) => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(())

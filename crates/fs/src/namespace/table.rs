@@ -118,7 +118,7 @@ impl Inner {
             let Some(inode) = self.by_number.get(&number) else { continue };
             let used = inode.recently_used.swap(false, Ordering::Relaxed);
             // Nobody can take a new reference while the table is locked.
-            if used || Arc::strong_count(inode) > 1 || inode.state.read().item_dirty {
+            if used || Arc::strong_count(inode) > 1 || inode.state.read().is_unfinished() {
                 self.order.push_back(number);
             } else {
                 self.by_number.remove(&number);

@@ -87,6 +87,15 @@ impl TestVolume {
         self.crash();
     }
 
+    /// What is durable now, opened read-only.
+    pub(super) fn read_only_copy(&self) -> TestVolume {
+        let memory = Arc::new(MemoryDevice::from_bytes(self.memory.to_bytes()));
+        let device = Arc::new(Volatile::new(memory.clone()));
+        let options = FsOptions { read_only: true, ..self.options.clone() };
+        let fs = open(&device, &options, &self.clock);
+        TestVolume { memory, device, clock: self.clock.clone(), fs, options }
+    }
+
     pub(super) fn create(&self, name: &str) -> Arc<Inode> {
         let entry =
             self.fs.mknod(&Context::root(), ObjectNo::ROOT_DIR, name.as_bytes(), 0o100644, 0).unwrap();
