@@ -6,29 +6,16 @@ mod support;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use support::CrashDevice;
-use syncline_device::{Buffer, Device, DeviceCounters, DeviceError, Ticket};
+use syncline_device::{Buffer, Device, Layer, Ticket};
 use syncline_format::layout::Layout;
 use syncline_format::{BlockNo, Key, Lsn, ObjectNo};
-use syncline_store::{
-    Ablation, Batch, Class, Estimate, FormatOptions, Piggyback, Store, StoreError, StoreOptions,
-};
+use syncline_store::{Ablation, Batch, Class, Estimate, Piggyback, Store, StoreError, StoreOptions};
 
 const BLOCKS: u64 = 4096;
 const JOURNAL_BLOCKS: u64 = 256;
 
 fn open(device: Arc<dyn Device>, ablation: Ablation) -> Arc<Store> {
-    let options = FormatOptions {
-        uuid: [3; 16],
-        label: String::new(),
-        journal_blocks: Some(JOURNAL_BLOCKS),
-        blocks: None,
-        hash_seed: 1,
-        epoch: 1,
-        created_seconds: 0,
-        created_nanoseconds: 0,
-        items: Vec::new(),
-    };
-    Store::format(&*device, &options, &mut |_, _| {}).expect("format");
+    support::format(&*device, JOURNAL_BLOCKS, Vec::new());
     let options = StoreOptions { ablation, ..StoreOptions::new(7) };
     Store::open(device, options).expect("open").finish().expect("finish")
 }
@@ -158,16 +145,12 @@ struct Interrupted {
     work: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
-impl Device for Interrupted {
-    fn blocks(&self) -> u64 {
-        self.inner.blocks()
+impl Layer for Interrupted {
+    fn below(&self) -> &dyn Device {
+        &*self.inner
     }
 
-    fn read(&self, at: BlockNo, into: &mut [u8]) -> Result<(), DeviceError> {
-        self.inner.read(at, into)
-    }
-
-    fn submit_write(&self, at: BlockNo, data: Vec<Arc<Buffer>>) -> Ticket {
+    fn on_write(&self, at: BlockNo, data: Vec<Arc<Buffer>>) -> Ticket {
         if self.layout.locate(at).is_some() {
             let work = self.work.lock().expect("not poisoned").take();
             if let Some(work) = work {
@@ -175,24 +158,6 @@ impl Device for Interrupted {
             }
         }
         self.inner.submit_write(at, data)
-    }
-
-    fn submit_flush(&self) -> Ticket {
-        self.inner.submit_flush()
-    }
-
-    fn wait(&self, ticket: &Ticket) -> Result<(), DeviceError> {
-        self.inner.wait(ticket)
-    }
-
-    fn poll(&self) {}
-
-    fn discard(&self, at: BlockNo, blocks: u64) -> Result<(), DeviceError> {
-        self.inner.discard(at, blocks)
-    }
-
-    fn counters(&self) -> DeviceCounters {
-        self.inner.counters()
     }
 }
 

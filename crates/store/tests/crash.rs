@@ -10,24 +10,13 @@ use support::{CrashDevice, Random};
 use syncline_device::{Buffer, Device};
 use syncline_format::item::{ExtentContent, ExtentItem};
 use syncline_format::{BLOCK_BYTES, BlockNo, Key, Kind, Lsn, ObjectNo, checksum};
-use syncline_store::{
-    Batch, Class, Estimate, FormatOptions, Pressure, Reservation, Run, Store, StoreError, StoreOptions,
-};
+use syncline_store::{Batch, Class, Estimate, Pressure, Reservation, Run, Store, StoreError, StoreOptions};
 
 const BLOCKS: u64 = 2048;
 
-fn format_options() -> FormatOptions {
-    FormatOptions {
-        uuid: [7; 16],
-        label: "test".into(),
-        journal_blocks: Some(64),
-        blocks: None,
-        hash_seed: 1,
-        epoch: 99,
-        created_seconds: 0,
-        created_nanoseconds: 0,
-        items: vec![(Key::inode(ObjectNo(1)), vec![1; 160])],
-    }
+/// An empty volume but for one item.
+fn format(device: &CrashDevice) {
+    support::format(device, 64, vec![(Key::inode(ObjectNo(1)), vec![1; 160])]);
 }
 
 fn options(epoch: u64) -> StoreOptions {
@@ -231,7 +220,7 @@ fn contents(store: &Store) -> (Model, BTreeMap<u64, BlockNo>) {
 fn explore(seed: u64) {
     let mut random = Random(seed);
     let device = CrashDevice::new(BLOCKS);
-    Store::format(&*device, &format_options(), &mut |_, _| {}).expect("format");
+    format(&device);
     let mut device = device;
     let (mut store, mut state, mut blocks) = recover(Arc::clone(&device) as Arc<dyn Device>, seed * 1000 + 1);
     for round in 0..4 {
@@ -298,7 +287,7 @@ fn a_device_that_ignores_flushes_is_found_out() {
     let lost = (1..=60).any(|seed| {
         let mut random = Random(seed);
         let device = CrashDevice::new(BLOCKS);
-        Store::format(&*device, &format_options(), &mut |_, _| {}).expect("format");
+        format(&device);
         let (store, _, _) = recover(Arc::clone(&device) as Arc<dyn Device>, 5);
         device.ignore_flushes();
         let mut batch = Batch::new();

@@ -5,10 +5,10 @@ mod support;
 
 use std::sync::{Arc, Mutex};
 use support::CrashDevice;
-use syncline_device::{Buffer, Device, DeviceCounters, DeviceError, Ticket};
+use syncline_device::{Buffer, Device, Layer, Ticket};
 use syncline_format::layout::Layout;
 use syncline_format::{BlockNo, Key, ObjectNo};
-use syncline_store::{Batch, Class, Estimate, FormatOptions, Store, StoreOptions};
+use syncline_store::{Batch, Class, Estimate, Store, StoreOptions};
 
 const BLOCKS: u64 = 4096;
 const JOURNAL_BLOCKS: u64 = 128;
@@ -57,53 +57,24 @@ impl Observed {
     }
 }
 
-impl Device for Observed {
-    fn blocks(&self) -> u64 {
-        BLOCKS
+impl Layer for Observed {
+    fn below(&self) -> &dyn Device {
+        &*self.inner
     }
 
-    fn read(&self, at: BlockNo, into: &mut [u8]) -> Result<(), DeviceError> {
-        self.inner.read(at, into)
-    }
-
-    fn submit_write(&self, at: BlockNo, data: Vec<Arc<Buffer>>) -> Ticket {
+    fn on_write(&self, at: BlockNo, data: Vec<Arc<Buffer>>) -> Ticket {
         self.events.lock().unwrap().push(Event::Write(self.area(at)));
         self.inner.submit_write(at, data)
     }
 
-    fn submit_flush(&self) -> Ticket {
+    fn on_flush(&self) -> Ticket {
         self.events.lock().unwrap().push(Event::Flush);
         self.inner.submit_flush()
-    }
-
-    fn wait(&self, ticket: &Ticket) -> Result<(), DeviceError> {
-        self.inner.wait(ticket)
-    }
-
-    fn poll(&self) {}
-
-    fn discard(&self, at: BlockNo, blocks: u64) -> Result<(), DeviceError> {
-        self.inner.discard(at, blocks)
-    }
-
-    fn counters(&self) -> DeviceCounters {
-        self.inner.counters()
     }
 }
 
 fn format(device: &Observed) {
-    let options = FormatOptions {
-        uuid: [4; 16],
-        label: String::new(),
-        journal_blocks: Some(JOURNAL_BLOCKS),
-        blocks: None,
-        hash_seed: 1,
-        epoch: 1,
-        created_seconds: 0,
-        created_nanoseconds: 0,
-        items: Vec::new(),
-    };
-    Store::format(device, &options, &mut |_, _| {}).expect("format");
+    support::format(device, JOURNAL_BLOCKS, Vec::new());
 }
 
 fn open(device: &Arc<Observed>, epoch: u64) -> Arc<Store> {

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 use support::CrashDevice;
-use syncline_device::{Buffer, Device, DeviceCounters, DeviceError, Ticket};
+use syncline_device::{Buffer, Device, Layer, Ticket};
 use syncline_format::layout::Layout;
 use syncline_format::{BlockNo, Key, Lsn, ObjectNo};
-use syncline_store::{Batch, Class, Estimate, FormatOptions, Pressure, Store, StoreError, StoreOptions};
+use syncline_store::{Batch, Class, Estimate, Pressure, Store, StoreError, StoreOptions};
 
 const BLOCKS: u64 = 4096;
 const JOURNAL_BLOCKS: u64 = 64;
@@ -42,16 +42,12 @@ impl HeldDevice {
     }
 }
 
-impl Device for HeldDevice {
-    fn blocks(&self) -> u64 {
-        self.inner.blocks()
+impl Layer for HeldDevice {
+    fn below(&self) -> &dyn Device {
+        &*self.inner
     }
 
-    fn read(&self, at: BlockNo, into: &mut [u8]) -> Result<(), DeviceError> {
-        self.inner.read(at, into)
-    }
-
-    fn submit_write(&self, at: BlockNo, data: Vec<Arc<Buffer>>) -> Ticket {
+    fn on_write(&self, at: BlockNo, data: Vec<Arc<Buffer>>) -> Ticket {
         if self.layout.locate(at).is_some() {
             let mut held = self.held.lock().unwrap();
             while *held {
@@ -61,39 +57,10 @@ impl Device for HeldDevice {
         }
         self.inner.submit_write(at, data)
     }
-
-    fn submit_flush(&self) -> Ticket {
-        self.inner.submit_flush()
-    }
-
-    fn wait(&self, ticket: &Ticket) -> Result<(), DeviceError> {
-        self.inner.wait(ticket)
-    }
-
-    fn poll(&self) {}
-
-    fn discard(&self, at: BlockNo, blocks: u64) -> Result<(), DeviceError> {
-        self.inner.discard(at, blocks)
-    }
-
-    fn counters(&self) -> DeviceCounters {
-        self.inner.counters()
-    }
 }
 
 fn format(device: &dyn Device) {
-    let options = FormatOptions {
-        uuid: [3; 16],
-        label: String::new(),
-        journal_blocks: Some(JOURNAL_BLOCKS),
-        blocks: None,
-        hash_seed: 1,
-        epoch: 1,
-        created_seconds: 0,
-        created_nanoseconds: 0,
-        items: Vec::new(),
-    };
-    Store::format(device, &options, &mut |_, _| {}).expect("format");
+    support::format(device, JOURNAL_BLOCKS, Vec::new());
 }
 
 fn open(device: Arc<dyn Device>) -> Arc<Store> {
@@ -165,18 +132,7 @@ fn forces_complete_while_a_checkpoint_is_held_back() {
 #[test]
 fn a_thousand_forces_complete_while_a_checkpoint_is_held_back_on_a_larger_ring() {
     let inner = CrashDevice::new(16384);
-    let options = FormatOptions {
-        uuid: [3; 16],
-        label: String::new(),
-        journal_blocks: Some(2048),
-        blocks: None,
-        hash_seed: 1,
-        epoch: 1,
-        created_seconds: 0,
-        created_nanoseconds: 0,
-        items: Vec::new(),
-    };
-    Store::format(&*inner, &options, &mut |_, _| {}).expect("format");
+    support::format(&*inner, 2048, Vec::new());
     let device = Arc::new(HeldDevice {
         inner,
         layout: Layout::new(16384, Some(2048)).expect("valid"),

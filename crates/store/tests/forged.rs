@@ -8,7 +8,7 @@ use syncline_device::{Buffer, Device};
 use syncline_format::record::{self, RecordInfo};
 use syncline_format::superblock::{SUPERBLOCK_SLOTS, Superblock};
 use syncline_format::{BLOCK_BYTES, Generation, Key, Lsn, ObjectNo, Sequence, VolumeId};
-use syncline_store::{Batch, Class, Estimate, FormatOptions, Store, StoreError, StoreOptions};
+use syncline_store::{Batch, Class, Estimate, Store, StoreError, StoreOptions};
 
 const FILE: ObjectNo = ObjectNo(500);
 /// Where an image's bytes begin in a record of one batch with one operation: headers of the record, the batch, the operation.
@@ -16,18 +16,7 @@ const IMAGE_AT: usize = 128 + 8 + 23;
 
 fn format() -> Arc<CrashDevice> {
     let device = CrashDevice::new(2048);
-    let options = FormatOptions {
-        uuid: [7; 16],
-        label: "forged".into(),
-        journal_blocks: Some(64),
-        blocks: None,
-        hash_seed: 1,
-        epoch: 99,
-        created_seconds: 0,
-        created_nanoseconds: 0,
-        items: vec![(Key::inode(ObjectNo(1)), vec![1; 160])],
-    };
-    Store::format(&*device, &options, &mut |_, _| {}).expect("format");
+    support::format(&*device, 64, vec![(Key::inode(ObjectNo(1)), vec![1; 160])]);
     device
 }
 

@@ -6,9 +6,9 @@ mod support;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use support::CrashDevice;
-use syncline_device::{Buffer, Device, DeviceCounters, DeviceError, Ticket};
+use syncline_device::{Buffer, Device, DeviceError, Layer, Ticket};
 use syncline_format::{BlockNo, Key, ObjectNo};
-use syncline_store::{Batch, Class, Estimate, FormatOptions, Store, StoreOptions};
+use syncline_store::{Batch, Class, Estimate, Store, StoreOptions};
 
 struct CountingDevice {
     inner: Arc<CrashDevice>,
@@ -17,42 +17,24 @@ struct CountingDevice {
     blocking: AtomicU64,
 }
 
-impl Device for CountingDevice {
-    fn blocks(&self) -> u64 {
-        self.inner.blocks()
+impl Layer for CountingDevice {
+    fn below(&self) -> &dyn Device {
+        &*self.inner
     }
 
-    fn read(&self, at: BlockNo, into: &mut [u8]) -> Result<(), DeviceError> {
-        self.inner.read(at, into)
-    }
-
-    fn submit_write(&self, at: BlockNo, data: Vec<Arc<Buffer>>) -> Ticket {
+    fn on_write(&self, at: BlockNo, data: Vec<Arc<Buffer>>) -> Ticket {
         self.submitted.fetch_add(1, Ordering::Relaxed);
         self.inner.submit_write(at, data)
     }
 
-    fn write(&self, at: BlockNo, data: Vec<Arc<Buffer>>) -> Result<(), DeviceError> {
+    fn on_blocking_write(&self, at: BlockNo, data: Vec<Arc<Buffer>>) -> Result<(), DeviceError> {
         self.blocking.fetch_add(1, Ordering::Relaxed);
         self.inner.wait(&self.inner.submit_write(at, data))
     }
 
-    fn submit_flush(&self) -> Ticket {
-        self.inner.submit_flush()
-    }
-
-    fn wait(&self, ticket: &Ticket) -> Result<(), DeviceError> {
+    fn on_wait(&self, ticket: &Ticket) -> Result<(), DeviceError> {
         self.waited.fetch_add(1, Ordering::Relaxed);
         self.inner.wait(ticket)
-    }
-
-    fn poll(&self) {}
-
-    fn discard(&self, at: BlockNo, blocks: u64) -> Result<(), DeviceError> {
-        self.inner.discard(at, blocks)
-    }
-
-    fn counters(&self) -> DeviceCounters {
-        self.inner.counters()
     }
 }
 
@@ -64,18 +46,7 @@ fn a_lone_force_writes_its_record_on_its_own_thread() {
         waited: AtomicU64::new(0),
         blocking: AtomicU64::new(0),
     });
-    let options = FormatOptions {
-        uuid: [7; 16],
-        label: "lone".into(),
-        journal_blocks: Some(64),
-        blocks: None,
-        hash_seed: 1,
-        epoch: 99,
-        created_seconds: 0,
-        created_nanoseconds: 0,
-        items: Vec::new(),
-    };
-    Store::format(&*device, &options, &mut |_, _| {}).expect("format");
+    support::format(&*device, 64, Vec::new());
     let store = Store::open(device.clone(), StoreOptions::new(5)).expect("open").finish().expect("finish");
     let counts = || [&device.submitted, &device.blocking].map(|count| count.load(Ordering::Relaxed));
     let before = counts();

@@ -12,7 +12,7 @@ use syncline_device::{Buffer, Device, DeviceCounters, DeviceError, Ticket};
 use syncline_format::item::{ExtentContent, ExtentItem};
 use syncline_format::layout::Layout;
 use syncline_format::{BLOCK_BYTES, BlockNo, Key, Kind, Lsn, ObjectNo, checksum};
-use syncline_store::{Batch, Class, Estimate, FormatOptions, Pressure, Store, StoreError, StoreOptions};
+use syncline_store::{Batch, Class, Estimate, Pressure, Store, StoreError, StoreOptions};
 
 const BLOCKS: u64 = 1536;
 const JOURNAL_BLOCKS: u64 = 64;
@@ -310,18 +310,7 @@ fn options(epoch: u64) -> StoreOptions {
 }
 
 fn format(device: &CrashDevice) {
-    let options = FormatOptions {
-        uuid: [7; 16],
-        label: "test".into(),
-        journal_blocks: Some(JOURNAL_BLOCKS),
-        blocks: None,
-        hash_seed: 1,
-        epoch: 99,
-        created_seconds: 0,
-        created_nanoseconds: 0,
-        items: Vec::new(),
-    };
-    Store::format(device, &options, &mut |_, _| {}).expect("format");
+    support::format(device, JOURNAL_BLOCKS, Vec::new());
 }
 
 /// Opens the volume and destages its images as recovery must.

@@ -8,25 +8,14 @@ use std::sync::Arc;
 use support::{CrashDevice, Random};
 use syncline_device::Device;
 use syncline_format::{Key, ObjectNo};
-use syncline_store::{Batch, Class, Estimate, FormatOptions, Store, StoreError, StoreOptions};
+use syncline_store::{Batch, Class, Estimate, Store, StoreError, StoreOptions};
 
 const BLOCKS: u64 = 16384;
 
 type Model = BTreeMap<Key, Vec<u8>>;
 
 fn format(device: &CrashDevice) {
-    let options = FormatOptions {
-        uuid: [9; 16],
-        label: "tree".into(),
-        journal_blocks: Some(1024),
-        blocks: None,
-        hash_seed: 1,
-        epoch: 77,
-        created_seconds: 0,
-        created_nanoseconds: 0,
-        items: Vec::new(),
-    };
-    Store::format(device, &options, &mut |_, _| {}).expect("format");
+    support::format(device, 1024, Vec::new());
 }
 
 fn open(device: &Arc<CrashDevice>, epoch: u64) -> Arc<Store> {

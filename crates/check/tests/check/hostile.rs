@@ -13,39 +13,17 @@ pub struct Faulty {
     pub unreadable: BlockNo,
 }
 
-impl Device for Faulty {
-    fn blocks(&self) -> u64 {
-        self.inner.blocks()
+impl Layer for Faulty {
+    fn below(&self) -> &dyn Device {
+        &self.inner
     }
 
-    fn read(&self, at: BlockNo, into: &mut [u8]) -> Result<(), DeviceError> {
+    fn on_read(&self, at: BlockNo, into: &mut [u8]) -> Result<(), DeviceError> {
         let end = at.0 + (into.len() / BLOCK_BYTES) as u64;
         if (at.0..end).contains(&self.unreadable.0) {
             return Err(DeviceError::Io { operation: Operation::Read, block: self.unreadable, errno: 5 });
         }
         self.inner.read(at, into)
-    }
-
-    fn submit_write(&self, at: BlockNo, data: Vec<Arc<Buffer>>) -> Ticket {
-        self.inner.submit_write(at, data)
-    }
-
-    fn submit_flush(&self) -> Ticket {
-        self.inner.submit_flush()
-    }
-
-    fn wait(&self, ticket: &Ticket) -> Result<(), DeviceError> {
-        self.inner.wait(ticket)
-    }
-
-    fn poll(&self) {}
-
-    fn discard(&self, at: BlockNo, blocks: u64) -> Result<(), DeviceError> {
-        self.inner.discard(at, blocks)
-    }
-
-    fn counters(&self) -> DeviceCounters {
-        self.inner.counters()
     }
 }
 
@@ -68,42 +46,20 @@ impl Recorder {
     }
 }
 
-impl Device for Recorder {
-    fn blocks(&self) -> u64 {
-        self.inner.blocks()
+impl Layer for Recorder {
+    fn below(&self) -> &dyn Device {
+        &self.inner
     }
 
-    fn read(&self, at: BlockNo, into: &mut [u8]) -> Result<(), DeviceError> {
-        self.inner.read(at, into)
-    }
-
-    fn submit_write(&self, at: BlockNo, data: Vec<Arc<Buffer>>) -> Ticket {
+    fn on_write(&self, at: BlockNo, data: Vec<Arc<Buffer>>) -> Ticket {
         let bytes = data.iter().flat_map(|buffer| buffer.to_vec()).collect();
         self.events.lock().expect("no panic").push(Event::Write(at, bytes));
         self.inner.submit_write(at, data)
     }
 
-    fn submit_flush(&self) -> Ticket {
+    fn on_flush(&self) -> Ticket {
         self.events.lock().expect("no panic").push(Event::Flush);
         self.inner.submit_flush()
-    }
-
-    fn flush(&self) -> Result<(), DeviceError> {
-        self.wait(&self.submit_flush())
-    }
-
-    fn wait(&self, ticket: &Ticket) -> Result<(), DeviceError> {
-        self.inner.wait(ticket)
-    }
-
-    fn poll(&self) {}
-
-    fn discard(&self, at: BlockNo, blocks: u64) -> Result<(), DeviceError> {
-        self.inner.discard(at, blocks)
-    }
-
-    fn counters(&self) -> DeviceCounters {
-        self.inner.counters()
     }
 }
 

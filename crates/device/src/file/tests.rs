@@ -489,6 +489,34 @@ fn block_device_is_locked_but_not_claimed_and_refused_when_claimed() {
     assert_eq!(first_byte(&FileDevice::open(&disk.0, &patient).unwrap(), 1), 1);
 }
 
+/// Flush requests that the kernel has carried out on the block device (Documentation/block/stat.rst, 16th field).
+fn flushes_of(disk: &Path) -> u64 {
+    let name = disk.file_name().unwrap().to_str().unwrap();
+    let stat = std::fs::read_to_string(format!("/sys/block/{name}/stat")).unwrap();
+    stat.split_whitespace().nth(15).unwrap().parse().unwrap()
+}
+
+#[test]
+fn every_flush_reaches_the_block_device() {
+    let image = Image::new();
+    let Some(disk) = LoopDevice::new(&image) else {
+        eprintln!("not checked: setting up a loop device is not allowed here");
+        return;
+    };
+    let device = FileDevice::open(&disk.0, &OpenOptions::default()).unwrap();
+    for (flushes, submitted) in [false, true, false].into_iter().enumerate() {
+        let before = flushes_of(&disk.0);
+        device.write(BlockNo(1), vec![page(flushes as u8)]).unwrap();
+        assert_eq!(flushes_of(&disk.0), before, "a write alone flushes nothing");
+        if submitted {
+            device.wait(&device.submit_flush()).unwrap();
+        } else {
+            device.flush().unwrap();
+        }
+        assert_eq!(flushes_of(&disk.0), before + 1);
+    }
+}
+
 #[test]
 fn device_mounted_by_the_kernel_is_refused_with_its_mount_point() {
     let image = Image::new();

@@ -1,5 +1,5 @@
 use super::*;
-use crate::MemoryDevice;
+use crate::{Layer, MemoryDevice};
 use parking_lot::Condvar;
 
 fn page(byte: u8) -> Arc<Buffer> {
@@ -67,37 +67,26 @@ impl Gate {
     }
 }
 
-impl Device for Gate {
-    fn blocks(&self) -> u64 {
-        self.inner.blocks()
+impl Layer for Gate {
+    fn below(&self) -> &dyn Device {
+        &self.inner
     }
-    fn read(&self, at: BlockNo, into: &mut [u8]) -> Result<(), DeviceError> {
-        self.inner.read(at, into)
-    }
-    fn submit_write(&self, at: BlockNo, data: Vec<Arc<Buffer>>) -> Ticket {
+
+    fn on_write(&self, at: BlockNo, data: Vec<Arc<Buffer>>) -> Ticket {
         if self.state.lock().fail_writes {
             let error = DeviceError::Io { operation: Operation::Write, block: at, errno: libc::EIO };
             return Ticket::completed(Err(error));
         }
         self.inner.submit_write(at, data)
     }
-    fn submit_flush(&self) -> Ticket {
+
+    fn on_flush(&self) -> Ticket {
         let mut state = self.state.lock();
         state.waiting = true;
         self.changed.notify_all();
         self.changed.wait_while(&mut state, |state| state.closed);
         state.waiting = false;
         self.inner.submit_flush()
-    }
-    fn wait(&self, ticket: &Ticket) -> Result<(), DeviceError> {
-        self.inner.wait(ticket)
-    }
-    fn poll(&self) {}
-    fn discard(&self, at: BlockNo, blocks: u64) -> Result<(), DeviceError> {
-        self.inner.discard(at, blocks)
-    }
-    fn counters(&self) -> DeviceCounters {
-        self.inner.counters()
     }
 }
 

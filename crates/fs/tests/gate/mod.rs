@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use syncline::{Fs, MkfsOptions, SystemClock, SystemEntropy};
-use syncline_device::{Buffer, Device, DeviceError, MemoryDevice, Operation, Ticket, Volatile};
+use syncline_device::{Buffer, Device, DeviceError, Layer, MemoryDevice, Operation, Ticket, Volatile};
 use syncline_format::BlockNo;
 
 enum Request {
@@ -119,24 +119,20 @@ impl Gate {
     }
 }
 
-impl Device for Gate {
-    fn blocks(&self) -> u64 {
-        self.inner.blocks()
+impl Layer for Gate {
+    fn below(&self) -> &dyn Device {
+        &self.inner
     }
 
-    fn read(&self, at: BlockNo, into: &mut [u8]) -> Result<(), DeviceError> {
-        self.inner.read(at, into)
-    }
-
-    fn submit_write(&self, at: BlockNo, data: Vec<Arc<Buffer>>) -> Ticket {
+    fn on_write(&self, at: BlockNo, data: Vec<Arc<Buffer>>) -> Ticket {
         self.submit(Request::Write(at, data))
     }
 
-    fn submit_flush(&self) -> Ticket {
+    fn on_flush(&self) -> Ticket {
         self.submit(Request::Flush)
     }
 
-    fn wait(&self, ticket: &Ticket) -> Result<(), DeviceError> {
+    fn on_wait(&self, ticket: &Ticket) -> Result<(), DeviceError> {
         let mut state = self.state.lock().expect("no panic");
         loop {
             if let Some(result) = ticket.result() {
@@ -144,15 +140,5 @@ impl Device for Gate {
             }
             state = self.opened.wait(state).expect("no panic");
         }
-    }
-
-    fn poll(&self) {}
-
-    fn discard(&self, at: BlockNo, blocks: u64) -> Result<(), DeviceError> {
-        self.inner.discard(at, blocks)
-    }
-
-    fn counters(&self) -> syncline_device::DeviceCounters {
-        self.inner.counters()
     }
 }

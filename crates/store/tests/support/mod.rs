@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::Mutex;
 use syncline_device::{Buffer, Device, DeviceCounters, DeviceError, Operation, Ticket};
-use syncline_format::{BLOCK_BYTES, BlockNo};
+use syncline_format::{BLOCK_BYTES, BlockNo, Key};
+use syncline_store::{FormatOptions, Store};
 
 const SECTOR: usize = 512;
 
@@ -29,6 +30,22 @@ struct Inner {
 pub struct CrashDevice {
     blocks: u64,
     inner: Mutex<Inner>,
+}
+
+/// Puts an empty volume, or one with these items, on the whole device.
+pub fn format(device: &dyn Device, journal_blocks: u64, items: Vec<(Key, Vec<u8>)>) {
+    let options = FormatOptions {
+        uuid: [7; 16],
+        label: "test".into(),
+        journal_blocks: Some(journal_blocks),
+        blocks: None,
+        hash_seed: 1,
+        epoch: 99,
+        created_seconds: 0,
+        created_nanoseconds: 0,
+        items,
+    };
+    Store::format(device, &options, &mut |_, _| {}).expect("format");
 }
 
 /// Small deterministic generator (SplitMix64, Steele et al. 2014).

@@ -6,7 +6,7 @@ use crate::{Context, Error, Fs, FsOptions, MkfsOptions, SystemEntropy};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
-use syncline_device::{Buffer, Device, DeviceCounters, DeviceError, MemoryDevice, Operation, Ticket};
+use syncline_device::{Buffer, Device, DeviceError, Layer, MemoryDevice, Operation, Ticket};
 use syncline_format::{BLOCK_BYTES, BlockNo, ObjectNo};
 use syncline_store::StoreError;
 
@@ -18,16 +18,12 @@ struct Faulty {
     flush_fails: AtomicBool,
 }
 
-impl Device for Faulty {
-    fn blocks(&self) -> u64 {
-        self.inner.blocks()
+impl Layer for Faulty {
+    fn below(&self) -> &dyn Device {
+        &self.inner
     }
 
-    fn read(&self, at: BlockNo, into: &mut [u8]) -> Result<(), DeviceError> {
-        self.inner.read(at, into)
-    }
-
-    fn submit_write(&self, at: BlockNo, data: Vec<Arc<Buffer>>) -> Ticket {
+    fn on_write(&self, at: BlockNo, data: Vec<Arc<Buffer>>) -> Ticket {
         let blocks = data.iter().map(|buffer| buffer.blocks()).sum::<u64>();
         if blocks >= self.failing_blocks.load(Ordering::Relaxed) {
             return Ticket::completed(Err(DeviceError::OutOfRange {
@@ -39,7 +35,7 @@ impl Device for Faulty {
         self.inner.submit_write(at, data)
     }
 
-    fn submit_flush(&self) -> Ticket {
+    fn on_flush(&self) -> Ticket {
         if self.flush_fails.load(Ordering::Relaxed) {
             let (operation, block) = (Operation::Flush, BlockNo(0));
             return Ticket::completed(Err(DeviceError::OutOfRange { operation, block, blocks: 0 }));
@@ -47,18 +43,8 @@ impl Device for Faulty {
         self.inner.submit_flush()
     }
 
-    fn wait(&self, ticket: &Ticket) -> Result<(), DeviceError> {
+    fn on_wait(&self, ticket: &Ticket) -> Result<(), DeviceError> {
         ticket.result().expect("every ticket is complete when it is returned")
-    }
-
-    fn poll(&self) {}
-
-    fn discard(&self, at: BlockNo, blocks: u64) -> Result<(), DeviceError> {
-        self.inner.discard(at, blocks)
-    }
-
-    fn counters(&self) -> DeviceCounters {
-        self.inner.counters()
     }
 }
 
