@@ -32,6 +32,9 @@ FINISHED=
 IMAGE=
 DEVICE=
 MOUNTED=
+# What a daemon may take: the default of option memory=, unless MOUNT_OPTIONS says otherwise.
+MEMORY_MIB=256
+[[ $MOUNT_OPTIONS =~ memory=([0-9]+)M ]] && MEMORY_MIB=${BASH_REMATCH[1]}
 # Programs that a script has started in the background.
 SERVERS=()
 
@@ -198,7 +201,10 @@ mount_volume() {
 
 unmount_volume() {
     case $BACKEND in
-        syncline) "$SYNCLINE" umount "$MNT" ;;
+        syncline)
+            note_memory
+            "$SYNCLINE" umount "$MNT"
+            ;;
         *) umount "$MNT" ;;
     esac
     MOUNTED=
@@ -222,10 +228,27 @@ daemon_pid() {
     done
 }
 
+# Notes the most memory that a daemon of this script has had so far (the kernel's high-water mark, in KiB).
+note_memory() {
+    local pid
+    for pid in $(daemon_pid); do
+        sed -n 's/^VmHWM:[[:space:]]*\([0-9]*\) kB$/\1/p' "/proc/$pid/status" >>"$WORK/memory" 2>/dev/null || true
+    done
+}
+
+# The daemon keeps to its bound (option memory=, 256 MiB unless given), whatever the workload.
+bounded_memory() {
+    local peak
+    peak=$(sort -n "$WORK/memory" | tail -n 1)
+    echo "$((peak / 1024)) MiB" >&3
+    [ "$peak" -le $((MEMORY_MIB * 1024)) ] || fail "the daemon took $peak KiB, the bound is $MEMORY_MIB MiB"
+}
+
 # The power cut: with mount option `volatile` everything that no flush covered is lost with the process.
 kill_daemon() {
     local pid
     pid=$(daemon_pid)
+    note_memory
     [ -n "$pid" ] || { echo "no daemon found for $MNT"; return 1; }
     # shellcheck disable=SC2086 # one word or several
     kill -9 $pid
@@ -316,6 +339,9 @@ finish() {
     fi
     if [ -n "$DEVICE" ] && [ -z "$MOUNTED" ]; then
         run_case "check is clean" check_volume
+    fi
+    if [ -n "${WORK:-}" ] && [ -s "$WORK/memory" ]; then
+        run_case "memory of the daemon" bounded_memory
     fi
     FINISHED=1
     if [ -n "${TALLY:-}" ]; then
