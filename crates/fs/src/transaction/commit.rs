@@ -37,35 +37,29 @@ enum Attempt {
 
 impl Transaction {
     pub(super) fn commit_durably(mut self) -> Result<()> {
-        match self.apply()? {
-            Some(lsn) => Ok(self.fs.store.force(lsn)?),
-            None => Ok(()),
-        }
+        let lsn = self.apply()?;
+        Ok(self.fs.store.force(lsn)?)
     }
 
     pub(super) fn start_durably(mut self, done: Box<dyn FnOnce(Result<()>) + Send>) -> Result<()> {
-        match self.apply()? {
-            Some(lsn) => {
-                self.fs.store.start_force(lsn, Box::new(|result| done(result.map_err(Into::into))));
-            }
-            None => done(Ok(())),
-        }
+        let lsn = self.apply()?;
+        self.fs.store.start_force(lsn, Box::new(|result| done(result.map_err(Into::into))));
         Ok(())
     }
 
     /// Commits the batch; what is left is a force.
     pub(crate) fn commit_begin(mut self) -> Result<Begun> {
-        let lsn = self.apply()?;
-        Ok(Begun::Committed(lsn.unwrap_or_else(|| self.fs.store.durable_lsn())))
+        Ok(Begun::Committed(self.apply()?))
     }
 
-    /// Commits the batch without forcing it; what has to be forced then, `None` for nothing.
-    fn apply(&mut self) -> Result<Option<Lsn>> {
+    /// Commits the batch without forcing it; what has to be forced then. One that changes nothing may have read what is not
+    /// durable yet: it is forced like a file that is clean (R19).
+    fn apply(&mut self) -> Result<Lsn> {
         let fs = self.fs.clone();
         self.check_quietness()?;
         if self.is_empty() {
             self.names.check_unlocked(&fs)?;
-            return Ok(None);
+            return Ok(fs.store.last_lsn());
         }
         fs.check_writable()?;
         fs.check_failure()?;
@@ -86,7 +80,7 @@ impl Transaction {
                 Err(error) => return Err(error),
             };
             if let Attempt::Done(lsn) = self.attempt(permit, bound, beside)? {
-                return Ok(Some(lsn));
+                return Ok(lsn);
             }
             beside = false;
         }

@@ -368,3 +368,23 @@ fn absorbed_transactions_are_committed_together() {
     assert!(content(fs, file) == want);
     assert!(content(fs, other) == vec![5; 3 << 20]);
 }
+
+#[test]
+fn a_commit_of_nothing_makes_durable_what_it_may_have_read() {
+    let mut rig = Rig::new();
+    let fs = rig.fs.clone();
+    let file = put(&fs, ROOT, "file", b"old");
+    fs.sync_all().expect("sync");
+    let mut first = fs.begin().expect("begin");
+    first.write(file, 0, b"new").expect("write");
+    first.commit_start(Box::new(|_| {})).expect("commit");
+    let mut reader = fs.begin().expect("begin");
+    reader.read(file, 0, &mut [0; 3]).expect("read");
+    reader.commit().expect("commit");
+    let before = rig.volatile.counters();
+    fs.begin().expect("begin").commit().expect("commit");
+    assert_eq!(rig.volatile.counters(), before, "nothing new, no I/O");
+    drop(fs);
+    rig.crash();
+    assert_eq!(content(&rig.fs, file), b"new");
+}
