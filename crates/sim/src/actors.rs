@@ -1,7 +1,8 @@
 //! Several actors whose operations interleave, as the seed decides: a sync is started and stays pending while the others go
 //! on, until somebody's force carries it, or the driver is run.
 //!
-//! An actor that has started a sync does nothing before it is answered, as a process that called `fsync`. What it had
+//! A transaction is staged in one turn of its actor and committed in the next, so that the others' changes conflict with it.
+//! An actor that has started a sync or a commit does nothing before it is answered, as a process that called `fsync`. What it had
 //! done before the call must be durable at the answer (C1); what the others did between call and answer may or may not
 //! be. All on one thread, so each run follows from its seed. Interleavings within an engine call are the part of
 //! `between` and of `crates/threads`.
@@ -15,6 +16,7 @@ use crate::operation::Op;
 use crate::oracle::Model;
 use crate::random::{Random, derive};
 use crate::shrink::shrink;
+use crate::transact::{self, Staged, Staging, Started};
 use crate::{view, watchdog, workload};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -84,6 +86,21 @@ struct Called {
 struct Actor {
     ops: VecDeque<Op>,
     sync: Option<Called>,
+    /// A transaction that has everything staged; the others act before it is committed.
+    staged: Option<Staged>,
+}
+
+type Done = Box<dyn FnOnce(Result<(), syncline::Error>) + Send>;
+
+/// Where a started sync leaves its answer.
+fn answer_into() -> (Arc<AtomicU8>, Done) {
+    let state = Arc::new(AtomicU8::new(PENDING));
+    let tell = Arc::clone(&state);
+    let done = move |result: Result<(), syncline::Error>| {
+        let before = tell.swap(if result.is_ok() { DURABLE } else { FAILED }, Ordering::SeqCst);
+        assert!(before == PENDING, "a sync is answered once");
+    };
+    (state, Box::new(done))
 }
 
 struct Stage {
@@ -148,6 +165,9 @@ impl Stage {
     }
 
     fn act(&mut self, actor: usize, op: &Op, tally: &mut Tally) -> Result<(), String> {
+        if matches!(op, Op::Transaction { .. }) {
+            return self.transact(actor, op, tally);
+        }
         let told = match self.start_sync(op)? {
             Some(called) => {
                 self.actors[actor].sync = Some(called);
@@ -162,6 +182,39 @@ impl Stage {
                 }
             },
         };
+        self.note(actor, op, told, tally)
+    }
+
+    /// One turn stages a transaction, the actor's next one starts its commit.
+    fn transact(&mut self, actor: usize, op: &Op, tally: &mut Tally) -> Result<(), String> {
+        let Op::Transaction { ops, .. } = op else { unreachable!("only transactions come here") };
+        let wrong = |wrong: driver::Unexpected| {
+            format!("{op} answers {:?}, want {:?} (errno)", wrong.got, wrong.want)
+        };
+        let told = match self.actors[actor].staged.take() {
+            None => match transact::stage(&self.fs, &mut self.model, ops, op).map_err(wrong)? {
+                Staging::Staged(staged) => {
+                    self.actors[actor].staged = Some(staged);
+                    self.actors[actor].ops.push_front(op.clone());
+                    return Ok(());
+                }
+                Staging::Told(told) => told,
+            },
+            Some(staged) => {
+                let (state, done) = answer_into();
+                match transact::start(&self.fs, &mut self.model, op, staged, done).map_err(wrong)? {
+                    Started::Waiting(number) => {
+                        self.actors[actor].sync = Some(Called { number, state });
+                        Told::Done
+                    }
+                    Started::Told(told) => told,
+                }
+            }
+        };
+        self.note(actor, op, told, tally)
+    }
+
+    fn note(&mut self, actor: usize, op: &Op, told: Told, tally: &mut Tally) -> Result<(), String> {
         // Syncs of the step itself have returned.
         let started = self.actors[actor].sync.as_ref().map(|called| called.number);
         let answered = self.answered.len()..self.model.syncs();
@@ -187,18 +240,11 @@ impl Stage {
         let Ok(handle) = self.fs.open_handle(&Context::root(), ObjectNo(ino), OpenFlags::READ) else {
             return Ok(None);
         };
-        let state = Arc::new(AtomicU8::new(PENDING));
-        let tell = Arc::clone(&state);
-        let done = move |result: Result<(), syncline::Error>| {
-            let before = tell.swap(if result.is_ok() { DURABLE } else { FAILED }, Ordering::SeqCst);
-            assert!(before == PENDING, "a sync is answered once");
-        };
+        let (state, done) = answer_into();
         let failed = |error| format!("{op} cannot be started: {error}");
         let started = match range {
-            None => self.fs.start_sync_handle(handle, scope, Box::new(done)),
-            Some((offset, len)) => {
-                self.fs.start_sync_range_handle(handle, offset..offset + len, scope, Box::new(done))
-            }
+            None => self.fs.start_sync_handle(handle, scope, done),
+            Some((offset, len)) => self.fs.start_sync_range_handle(handle, offset..offset + len, scope, done),
         };
         started.map_err(failed)?;
         self.fs.release(handle).map_err(failed)?;

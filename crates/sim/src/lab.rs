@@ -102,7 +102,11 @@ impl Tally {
 
     pub fn count(&mut self, op: &Op, told: Told) {
         self.operations += 1;
-        *self.by_operation.entry(op.name()).or_default() += 1;
+        let name = match (op, told) {
+            (Op::Transaction { .. }, Told::Refused(_) | Told::NoSpace) => "txn refused",
+            _ => op.name(),
+        };
+        *self.by_operation.entry(name).or_default() += 1;
         match told {
             Told::Refused(_) => self.refused += 1,
             Told::NoSpace => self.no_space += 1,

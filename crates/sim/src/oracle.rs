@@ -340,11 +340,7 @@ impl Model {
             }
             Op::Fsync(path) | Op::Fdatasync(path) => self.resolve(path).map(drop),
             Op::SyncRange { path, .. } | Op::WriteBack { path, .. } => self.file(path).map(drop),
-            Op::Transaction { abort: true, .. } => Ok(()),
-            Op::Transaction { ops, .. } => {
-                let made: Vec<u64> = (0..ops.len() as u64).map(|index| made + (index << 42)).collect();
-                self.apply_together(ops, &made).map(drop)
-            }
+            Op::Transaction { ops, between, abort } => self.apply_dry(ops, between, *abort, made),
             Op::Sync | Op::Maintain { .. } | Op::Checkpoint => Ok(()),
         }
     }

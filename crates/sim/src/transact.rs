@@ -81,15 +81,15 @@ pub fn finish(
 ) -> Result<Told, Unexpected> {
     let Op::Transaction { ops, between, abort } = whole else { unreachable!("only transactions come here") };
     let unexpected = |got, want| Unexpected { op: whole.clone(), got, want };
-    let live = model.live();
-    assert!(
-        view::view(fs).is_ok_and(|view| view.names == live.names && view.contents == live.contents),
-        "C4: a transaction is seen before its commit: {whole}"
-    );
+    check_unseen(fs, model, whole);
     for op in between {
         match step(fs, clock, model, op)? {
             Told::Failed(errno) => return Ok(Told::Failed(errno)),
             Told::Done | Told::Refused(_) | Told::NoSpace => {}
+        }
+        // The transaction may remove what it changed.
+        if model.has_times() && view::note_times(fs, model, op).is_err() {
+            return Ok(Told::Failed(EIO));
         }
     }
     let Staged { transaction, made } = staged;
@@ -108,6 +108,48 @@ pub fn finish(
         Err(Error::Conflict) => Err(unexpected(Some(Error::Conflict.errno()), None)),
         Err(error) => refused(model, ops, whole, error.errno()),
     }
+}
+
+/// How a commit that was only started has begun.
+pub enum Started {
+    /// Everything is visible; the number of the sync that the model waits for.
+    Waiting(usize),
+    Told(Told),
+}
+
+/// Starts a commit; others have acted since everything was staged, each of them told to the model.
+pub fn start(
+    fs: &Arc<Fs>,
+    model: &mut Model,
+    whole: &Op,
+    staged: Staged,
+    done: Box<dyn FnOnce(Result<(), Error>) + Send>,
+) -> Result<Started, Unexpected> {
+    let Op::Transaction { ops, abort, .. } = whole else { unreachable!("only transactions come here") };
+    check_unseen(fs, model, whole);
+    let Staged { transaction, made } = staged;
+    if *abort {
+        drop(transaction);
+        return Ok(Started::Told(Told::Done));
+    }
+    match transaction.commit_start(done) {
+        Ok(()) => match model.apply_together(ops, &made) {
+            Ok(true) => Ok(Started::Waiting(model.committed())),
+            Ok(false) => Ok(Started::Told(Told::Done)),
+            Err(want) => Err(Unexpected { op: whole.clone(), got: None, want: Some(want) }),
+        },
+        Err(Error::Conflict) => Ok(Started::Told(Told::Refused(Error::Conflict.errno()))),
+        Err(error) => refused(model, ops, whole, error.errno()).map(Started::Told),
+    }
+}
+
+/// C4: nobody sees anything of a transaction before its commit.
+fn check_unseen(fs: &Arc<Fs>, model: &Model, whole: &Op) {
+    let live = model.live();
+    assert!(
+        view::view(fs).is_ok_and(|view| view.names == live.names && view.contents == live.contents),
+        "C4: a transaction is seen before its commit: {whole}"
+    );
 }
 
 /// A whole transaction.

@@ -131,13 +131,14 @@ impl Maker {
         if directory.is_empty() { name } else { format!("{directory}/{name}") }
     }
 
-    fn choose(&self, random: &mut Random) -> Op {
+    fn choose(&mut self, random: &mut Random) -> Op {
         let file = self.any(&[1], random);
         let fill = random.below(250) as u8;
         match random.below(100) {
             0..=11 => Op::Creat(self.place(random)),
             12..=15 => Op::Mkdir(self.place(random)),
-            16..=36 => self.write(file, fill, random),
+            16..=33 => self.write(file, fill, random),
+            34..=36 => self.transaction(random),
             37 => Op::CopyRange {
                 from: self.any(&[1], random),
                 to: file,
@@ -192,6 +193,71 @@ impl Maker {
             91..=92 => Op::Sync,
             93..=97 => Op::Maintain { milliseconds: *random.pick(&[50, 500, 2000, 6000, 40_000]) },
             _ => Op::Checkpoint,
+        }
+    }
+
+    /// One to six operations, now and then up to 64; others in between sometimes.
+    fn transaction(&mut self, random: &mut Random) -> Op {
+        let most = if random.one_in(12) { 64 } else { 6 };
+        let mut ops = Vec::new();
+        // One in eight may be refused.
+        let any = random.one_in(8);
+        for _ in 0..1 + random.below(most) {
+            let before = ops.len();
+            self.stage(&mut ops, random);
+            if !any && self.model.would_apply(&ops).is_err() {
+                ops.truncate(before);
+            }
+        }
+        let count = if random.one_in(3) { 1 + random.below(2) } else { 0 };
+        let between = (0..count).map(|_| self.beside(random)).collect();
+        Op::Transaction { ops, between, abort: random.one_in(6) }
+    }
+
+    fn stage(&self, ops: &mut Vec<Op>, random: &mut Random) {
+        let file = self.any(&[1], random);
+        let fill = random.below(250) as u8;
+        let write = |path: String, random: &mut Random| {
+            let offset = *random.pick(&[0, 0, 4096, 8192, 5000, 30_000]);
+            let most = *random.pick(&[300, 3000, 9000, 40_000, 150_000]);
+            let len = 1 + random.below(most);
+            Op::Write { path, kind: WriteKind::Buffered, offset, len, fill }
+        };
+        match random.below(12) {
+            0..=4 => ops.push(write(file, random)),
+            5 => ops.push(Op::Truncate { path: file, size: random.below(40_000) }),
+            6..=7 => {
+                let path = self.place(random);
+                ops.push(Op::Creat(path.clone()));
+                ops.push(write(path, random));
+            }
+            8 => ops.push(Op::Link(file, self.place(random))),
+            9 => ops.push(Op::Unlink(self.any(&[1, 1, 2], random))),
+            10 => ops.push(Op::Rename(file, self.any(&[1], random))),
+            _ => ops.push(Op::SetXattr {
+                path: self.any(&[0, 1], random),
+                name: format!("user.x{}", random.below(4)),
+                len: *random.pick(&[0, 20, 200, 3000]),
+                fill,
+            }),
+        }
+    }
+
+    /// What others do while a transaction is under way.
+    fn beside(&self, random: &mut Random) -> Op {
+        let file = self.any(&[1], random);
+        match random.below(10) {
+            0 => Op::Creat(self.place(random)),
+            1 => Op::Remove(self.any(&[0, 1, 1, 2], random)),
+            2 => Op::Rename(self.any(&[0, 1, 1, 2], random), self.place(random)),
+            3 => Op::Truncate { path: file, size: random.below(40_000) },
+            4..=5 => Op::Fsync(file),
+            6 => random.pick(&[Op::Sync, Op::Checkpoint, Op::Maintain { milliseconds: 6000 }]).clone(),
+            _ => {
+                let (offset, fill) = (random.below(10_000), random.below(250) as u8);
+                let kind = WriteKind::Buffered;
+                Op::Write { path: file, kind, offset, len: 1 + random.below(6000), fill }
+            }
         }
     }
 

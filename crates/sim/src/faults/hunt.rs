@@ -9,7 +9,7 @@ use crate::lab::{Depth, Start, Tally, examine};
 use crate::operation::{Op, from_text};
 use crate::random::{Random, derive};
 use crate::{
-    ace, between, frozen, killed, leaks, mkfs, polled, pressure, shapes, volatile, watchdog, workload,
+    ace, actors, between, frozen, killed, leaks, mkfs, polled, pressure, shapes, volatile, watchdog, workload,
 };
 use std::time::{Duration, Instant};
 
@@ -32,6 +32,7 @@ pub struct Catch {
 
 /// Workloads of each part.
 const RANDOM_SEEDS: u64 = 120;
+const ACTORS_RUNS: u64 = 100;
 const PAIRS: u64 = 1500;
 const FULL_EVERY: usize = 11;
 const LEAKS_EVERY: usize = 9;
@@ -105,6 +106,9 @@ fn parts(seed: u64) -> Vec<Part> {
         }),
         part("extents", move |number| {
             (number < EXTENTS_RUNS).then(|| shapes::extents(derive(seed, 10 << 32 | number)))
+        }),
+        part("actors", move |number| {
+            (number < ACTORS_RUNS).then(|| actors::run(derive(seed, 14 << 32 | number)))
         }),
         part("random", move |number| {
             (number < RANDOM_SEEDS).then(|| workload::run(derive(seed, 2 << 32 | number)))

@@ -181,6 +181,11 @@ impl Model {
         self.names.keys().copied().collect()
     }
 
+    /// Whether times are noted after each operation of this run.
+    pub fn has_times(&self) -> bool {
+        !self.stamps.is_empty()
+    }
+
     /// Notes the times that the running volume shows after an operation.
     pub fn note_times(&mut self, op: &Op, shown: &[(u64, Stamp)]) {
         let metas = self.metas();
@@ -190,7 +195,6 @@ impl Model {
             }
             // A write that meets a full volume is done in pieces.
             Op::Falloc { .. } | Op::Write { .. } => Change::Steps,
-            Op::Transaction { between, .. } if !between.is_empty() => Change::Steps,
             _ if metas > self.noted => Change::Logged,
             _ => Change::Dirty,
         };

@@ -37,6 +37,24 @@ impl Model {
         Ok(self.end_together())
     }
 
+    /// A whole transaction, in a dry run: numbers from `made` on are free.
+    pub(super) fn apply_dry(
+        &mut self,
+        ops: &[Op],
+        between: &[Op],
+        abort: bool,
+        made: u64,
+    ) -> Result<(), i32> {
+        let numbers: Vec<u64> =
+            (1..).map(|index| made + (index << 42)).take(ops.len() + between.len()).collect();
+        for (op, made) in between.iter().zip(&numbers[ops.len()..]) {
+            let written = if let Op::Write { len, .. } = op { *len } else { 0 };
+            // What is refused is part of it.
+            let _ = self.apply(op, *made, written);
+        }
+        if abort { Ok(()) } else { self.apply_together(ops, &numbers).map(drop) }
+    }
+
     /// Whether the operations would be applied.
     pub fn would_apply(&mut self, ops: &[Op]) -> Result<(), i32> {
         self.together = Some(Together { names: self.names.clone(), made: Vec::new(), events: Vec::new() });
