@@ -64,7 +64,7 @@ pub(crate) static MECHANISMS: &[Mechanism] = &[
         name: "ordered-records",
         about: "every change is a record of its own, written when the one before it is",
         ablation: Ablation { ordered_records: true, ..NONE },
-        workloads: &["create", "rollback-journal", "beside-creates"],
+        workloads: &["create", "rollback-journal", "atomic"],
     },
     Mechanism {
         name: "no-group-commit",
@@ -145,7 +145,7 @@ pub(crate) fn comparisons<'a>(record: &Record, workloads: &'a [Workload]) -> Vec
                 continue;
             };
             let ratio = match workload.headline {
-                Headline::P50 => before / after,
+                Headline::P50 | Headline::PacingRatio => before / after,
                 Headline::OperationsPerSecond | Headline::MegabytesPerSecond => after / before,
             };
             let counts =
@@ -162,6 +162,7 @@ impl Comparison<'_> {
     pub(crate) fn cells(&self) -> [String; 7] {
         let unit = match self.workload.headline {
             Headline::P50 => "us",
+            Headline::PacingRatio => "x",
             Headline::OperationsPerSecond => "ops/s",
             Headline::MegabytesPerSecond => "MB/s",
         };

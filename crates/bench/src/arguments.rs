@@ -62,6 +62,9 @@ pub struct Arguments {
     /// Interleaved rounds.
     #[arg(long, value_name = "NUMBER", default_value_t = 5)]
     pub(crate) rounds: usize,
+    /// Begin nothing new after so many minutes; what was measured by then is shown, and --resume goes on.
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) minutes: Option<u64>,
     /// Operations of each small-sync workload, files of fs_mark, rows of sqlite3.
     #[arg(long, value_name = "NUMBER", default_value_t = 10_000)]
     pub(crate) operations: u64,
@@ -89,7 +92,10 @@ pub struct Arguments {
     /// With --table: write them into this document, between its two marks, instead.
     #[arg(long, value_name = "FILE", requires = "table")]
     pub(crate) into: Option<PathBuf>,
-    /// A sqlite3 built with SQLITE_ENABLE_BATCH_ATOMIC_WRITE, for the workload sqlite-atomic.
+    /// The extension for the workloads sqlite-vfs. Default: libsyncline_sqlite.so beside this program.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) sqlite_vfs: Option<PathBuf>,
+    /// A sqlite3 built with SQLITE_ENABLE_BATCH_ATOMIC_WRITE, for the workload sqlite-atomic. Default: one is compiled.
     #[arg(long, value_name = "PROGRAM")]
     pub(crate) sqlite_atomic: Option<PathBuf>,
     /// Pin the caller and the mount's daemon to this CPU.

@@ -1,5 +1,6 @@
 //! The narrow interface that workloads are written against, for directories and for the embedded engine.
 
+mod atomic;
 mod ring;
 
 use std::fs::{self, File};
@@ -40,6 +41,20 @@ pub(crate) trait Backend: Sync {
     fn commit(&self) -> io::Result<()>;
     /// Opens each file, begins its sync, and closes it; returns when all are durable. No thread waits for a single sync.
     fn sync_pass(&self, names: &[String]) -> io::Result<()>;
+    /// Writes the page at each of the offsets of a file, all of them or none, durable on return. Errors: `Unsupported` where
+    /// there are no atomic writes.
+    fn write_atomically(&self, name: &str, offsets: &[u64], page: &[u8]) -> io::Result<()>;
+    /// Whether [`Backend::write_atomically`] can be used.
+    fn has_atomic_writes(&self) -> io::Result<bool> {
+        let name = "atomic-writes-tried";
+        self.create(name)?.write_at(0, &[0; 4096])?;
+        let tried = self.write_atomically(name, &[0], &[1; 4096]);
+        self.remove(name)?;
+        match tried {
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(false),
+            other => other.map(|()| true),
+        }
+    }
     /// Forgets what can be read again.
     fn drop_caches(&self) -> io::Result<()>;
 
@@ -56,8 +71,9 @@ pub(crate) trait BackendFile: Send + Sync {
     fn bytes(&self) -> io::Result<u64>;
     /// Sets the time of modification.
     fn touch(&self) -> io::Result<()>;
-    /// Has the kernel forget what it caches of a range, so that the next read goes to the device.
-    fn forget(&self, offset: u64, len: u64) -> io::Result<()>;
+    /// Has the kernel forget what it caches of the file, so that the next read goes to the device. Of a part of the file it
+    /// would keep whatever lies in one folio with other pages.
+    fn forget(&self) -> io::Result<()>;
 }
 
 /// A directory of any mounted file system.
@@ -115,6 +131,14 @@ impl Backend for Directory {
         ring::sync_pass(&self.0, names)
     }
 
+    /// By the interface of f2fs, which the mount has as well.
+    fn write_atomically(&self, name: &str, offsets: &[u64], page: &[u8]) -> io::Result<()> {
+        let file = fs::OpenOptions::new().read(true).write(true).open(self.0.join(name))?;
+        atomic::start(&file)?;
+        offsets.iter().try_for_each(|&offset| file.write_all_at(page, offset))?;
+        atomic::commit(&file)
+    }
+
     fn drop_caches(&self) -> io::Result<()> {
         rustix::fs::sync();
         fs::write("/proc/sys/vm/drop_caches", "3")
@@ -142,9 +166,8 @@ impl BackendFile for File {
         self.set_modified(SystemTime::now())
     }
 
-    fn forget(&self, offset: u64, len: u64) -> io::Result<()> {
-        let advice = rustix::fs::Advice::DontNeed;
-        Ok(rustix::fs::fadvise(self, offset, std::num::NonZero::new(len), advice)?)
+    fn forget(&self) -> io::Result<()> {
+        Ok(rustix::fs::fadvise(self, 0, None, rustix::fs::Advice::DontNeed)?)
     }
 }
 
@@ -208,6 +231,13 @@ impl Backend for Engine {
         tickets.iter().try_for_each(SyncTicket::wait)
     }
 
+    fn write_atomically(&self, name: &str, offsets: &[u64], page: &[u8]) -> io::Result<()> {
+        let mut transaction = self.0.transaction()?;
+        let file = transaction.open(name)?;
+        offsets.iter().try_for_each(|&offset| transaction.write_at(file, page, offset))?;
+        transaction.commit()
+    }
+
     /// Pages leave the engine when its memory bound asks for it: a file larger than that is cold at its beginning.
     fn drop_caches(&self) -> io::Result<()> {
         Ok(())
@@ -236,7 +266,7 @@ impl BackendFile for syncline::File {
     }
 
     /// Does nothing: see [`Engine::drop_caches`].
-    fn forget(&self, _offset: u64, _len: u64) -> io::Result<()> {
+    fn forget(&self) -> io::Result<()> {
         Ok(())
     }
 }

@@ -111,6 +111,8 @@ pub(crate) struct Spent {
     device: Option<Statistics>,
     busy_seconds: f64,
     records: Option<u64>,
+    /// As [`Mounted::flushes_alone`].
+    flushes_alone: bool,
 }
 
 impl Spent {
@@ -138,7 +140,7 @@ impl Spent {
     /// off. The kernel's file systems also flush as part of a write, which nothing in the statistics tells apart:
     /// their figure is left as it is, an upper bound.
     fn writes(&self, device: Statistics) -> f64 {
-        let flushes = if self.records.is_some() { device.flushes } else { 0 };
+        let flushes = if self.flushes_alone { device.flushes } else { 0 };
         device.writes.saturating_sub(flushes) as f64
     }
 }
@@ -179,6 +181,7 @@ impl<'a> Meter<'a> {
             device: ended.device.zip(begun.device).map(|(ended, begun)| ended.since(begun)),
             busy_seconds: (ended.busy_seconds - begun.busy_seconds).max(0.0),
             records: ended.records.zip(begun.records).map(|(ended, begun)| ended - begun),
+            flushes_alone: self.mounted.flushes_alone(),
         })
     }
 }
@@ -218,9 +221,10 @@ mod tests {
     #[test]
     fn stand_alone_flushes_are_no_writes_of_syncline() {
         let device = Statistics { reads: 0, writes: 20, sectors_written: 160, flushes: 10 };
-        let mut spent = Spent { device: Some(device), busy_seconds: 0.0, records: Some(10) };
+        let mut spent =
+            Spent { device: Some(device), busy_seconds: 0.0, records: Some(10), flushes_alone: true };
         assert_eq!(spent.writes(device), 10.0);
-        spent.records = None;
+        spent.flushes_alone = false;
         assert_eq!(spent.writes(device), 20.0);
     }
 }

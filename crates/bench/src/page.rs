@@ -18,7 +18,7 @@ body { background: var(--ground); color: var(--text); font: 15px/1.5 system-ui, 
   margin: 2rem auto; padding: 0 1rem; }
 svg { width: 100%; height: auto; max-width: 720px; } svg text { fill: var(--text); font-size: 12px; }
 .span { stroke: var(--text); stroke-width: 1.5; } .grid { stroke: var(--grid); }
-.scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: 13px; }
+a { color: var(--c0); } .scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: 13px; }
 th, td { padding: .2rem .6rem; text-align: right; border-bottom: 1px solid var(--grid); white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; } .dim { color: var(--dim); }
 ";
@@ -142,6 +142,9 @@ fn section(html: &mut String, family: &[Group<'_>], systems: &[&str]) {
 
 fn unit(headline: Headline) -> &'static str {
     match headline {
+        Headline::PacingRatio => {
+            "p99 of small fsyncs beside a large writer, times their p99 alone; less is better"
+        }
         Headline::P50 => "p50 in microseconds, less is better",
         Headline::OperationsPerSecond => "operations per second, more is better",
         Headline::MegabytesPerSecond => "MB per second, more is better",

@@ -13,6 +13,7 @@ use crate::row::Row;
 use crate::system::{Mounted, System};
 use crate::workload::{self, Context, Workload};
 use std::io;
+use std::time::{Duration, Instant};
 
 /// Measures what is missing in the record, prints it all and writes the page.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), BenchError> {
@@ -44,7 +45,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), BenchError> {
         let medium = Medium::attach(&arguments.work.join("device.img"), arguments.device_mib)?;
         let floor = Floor::attach(&arguments.work)?;
         let many = missing.len();
+        let began = Instant::now();
         for (number, (round, workload, system)) in missing.into_iter().enumerate() {
+            if arguments.minutes.is_some_and(|minutes| began.elapsed() >= Duration::from_secs(60 * minutes)) {
+                eprintln!("the time is up: {number} of {many} are measured; --resume goes on");
+                break;
+            }
             let name = system.name();
             eprintln!("{}/{many}: round {}, {} on {name}", number + 1, round + 1, workload.name);
             let row = measure(round, workload, system, &medium, &floor, arguments)?;
@@ -69,11 +75,15 @@ fn measure(
     floor: &Floor,
     arguments: &Arguments,
 ) -> io::Result<Row> {
-    let mounted = Mounted::fresh(system, medium, arguments)?;
+    let mut mounted = Mounted::fresh(system, medium, arguments)?;
+    if workload.releases {
+        mounted.release()?;
+    }
     let meter = Meter::begin_at(&mounted, floor)?;
     let context = Context {
         backend: mounted.backend(),
         directory: mounted.directory(),
+        released: mounted.released(),
         arguments,
         floor,
         meter: &meter,

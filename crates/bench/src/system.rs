@@ -99,6 +99,8 @@ impl System {
 
 enum State {
     Engine(Engine),
+    /// The engine's volume, closed. No file is below its device: nothing but a program that is given its path works with it.
+    Released(Directory),
     Mounted {
         directory: Directory,
         unmount: Vec<String>,
@@ -157,7 +159,9 @@ impl<'a> Mounted<'a> {
     pub(crate) fn backend(&self) -> &dyn Backend {
         match &self.state {
             State::Engine(engine) => engine,
-            State::Mounted { directory, .. } | State::Inside { directory, .. } => directory,
+            State::Mounted { directory, .. }
+            | State::Inside { directory, .. }
+            | State::Released(directory) => directory,
             State::Removed => unreachable!("a system is taken down last"),
         }
     }
@@ -166,8 +170,36 @@ impl<'a> Mounted<'a> {
     pub(crate) fn directory(&self) -> Option<&Path> {
         match &self.state {
             State::Mounted { directory, .. } | State::Inside { directory, .. } => Some(&directory.0),
-            State::Engine(_) | State::Removed => None,
+            State::Engine(_) | State::Released(_) | State::Removed => None,
         }
+    }
+
+    /// Has the engine close its volume; other systems stay as they are.
+    pub(crate) fn release(&mut self) -> io::Result<()> {
+        match std::mem::replace(&mut self.state, State::Removed) {
+            State::Engine(engine) => {
+                engine.0.close()?;
+                self.state = State::Released(Directory(self.medium.path.clone()));
+            }
+            other => self.state = other,
+        }
+        Ok(())
+    }
+
+    /// The device with the volume that was closed.
+    pub(crate) fn released(&self) -> Option<&Path> {
+        match &self.state {
+            State::Released(directory) => Some(&directory.0),
+            _ => None,
+        }
+    }
+
+    /// Whether its flushes are requests of their own, which the block layer counts as writes as well.
+    pub(crate) fn flushes_alone(&self) -> bool {
+        matches!(
+            &self.state,
+            State::Engine(_) | State::Released(_) | State::Mounted { syncline: Some(_), .. }
+        )
     }
 
     /// Of the device below, where one is known.
@@ -203,7 +235,7 @@ impl<'a> Mounted<'a> {
             State::Engine(engine) => engine.0.close(),
             State::Mounted { unmount, .. } => command(&unmount).map(drop),
             State::Inside { directory, .. } => fs::remove_dir_all(&directory.0),
-            State::Removed => Ok(()),
+            State::Released(_) | State::Removed => Ok(()),
         }
     }
 }

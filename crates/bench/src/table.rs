@@ -59,7 +59,7 @@ fn tables(record: &Record, workloads: &[Workload]) -> String {
                 None => Some(p50),
             }
         },
-        |workload| workload.headline == Headline::P50 && workload.name != "pacing",
+        |workload| workload.headline == Headline::P50,
     ));
     text.push_str(&by_system(
         "### Operations per second",

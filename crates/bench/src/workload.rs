@@ -19,6 +19,8 @@ pub(crate) struct Context<'a> {
     pub(crate) backend: &'a dyn Backend,
     /// Where other programs find it; `None` for the engine in this process.
     pub(crate) directory: Option<&'a Path>,
+    /// The device with a volume that the engine has given up.
+    pub(crate) released: Option<&'a Path>,
     pub(crate) arguments: &'a Arguments,
     /// Measured between the operations.
     pub(crate) floor: &'a Floor,
@@ -32,6 +34,8 @@ pub(crate) enum Headline {
     P50,
     OperationsPerSecond,
     MegabytesPerSecond,
+    /// How many times longer the p99 of small syncs is beside a large writer; less is better.
+    PacingRatio,
 }
 
 impl Headline {
@@ -41,6 +45,7 @@ impl Headline {
             Headline::P50 => "p50_us",
             Headline::OperationsPerSecond => "ops_per_s",
             Headline::MegabytesPerSecond => "mb_per_s",
+            Headline::PacingRatio => "sync_p99_ratio",
         }
     }
 }
@@ -54,6 +59,8 @@ pub(crate) struct Workload {
     pub(crate) headline: Headline,
     /// Threads, jobs or clients; the workloads of a family differ in it.
     pub(crate) width: Option<usize>,
+    /// The engine gives its volume up, so that another program can open it.
+    pub(crate) releases: bool,
     run: Run,
 }
 
@@ -82,7 +89,11 @@ const FIO_JOBS: &[usize] = &[1, 2, 4, 8, 16, 32, 64];
 pub(crate) fn all() -> Vec<Workload> {
     use Headline::{MegabytesPerSecond, OperationsPerSecond, P50};
     let one = |name: &str, about, headline, run: Run| {
-        vec![Workload { name: name.to_owned(), about, headline, width: None, run }]
+        vec![Workload { name: name.to_owned(), about, headline, width: None, releases: false, run }]
+    };
+    let released = |name: &str, about, run: Run| {
+        let name = name.to_owned();
+        vec![Workload { name, about, headline: OperationsPerSecond, width: None, releases: true, run }]
     };
     let family = |name: &str, about, headline, widths: &[usize], run: Run| {
         let named = |&width: &usize| Workload {
@@ -90,6 +101,7 @@ pub(crate) fn all() -> Vec<Workload> {
             about,
             headline,
             width: Some(width),
+            releases: false,
             run,
         };
         widths.iter().map(named).collect::<Vec<_>>()
@@ -134,10 +146,11 @@ pub(crate) fn all() -> Vec<Workload> {
             P50,
             commits::rollback_journal,
         ),
+        one("atomic", "4 creates, then 3 random pages as one atomic write", P50, commits::atomic),
         one(
             "pacing",
             "4 KiB fsyncs and uncached reads while another file writes and syncs 4 GiB",
-            Headline::P50,
+            Headline::PacingRatio,
             pacing::pacing,
         ),
         one(
@@ -207,6 +220,16 @@ pub(crate) fn all() -> Vec<Workload> {
             "sqlite3 FULL with batch atomic writes, one row a transaction, journal DELETE",
             OperationsPerSecond,
             tools::sqlite::atomic,
+        ),
+        released(
+            "sqlite-vfs-delete",
+            "sqlite3 FULL on the VFS, one row a transaction, journal DELETE",
+            tools::sqlite::vfs_delete,
+        ),
+        released(
+            "sqlite-vfs-wal",
+            "sqlite3 FULL on the VFS, one row a transaction, WAL",
+            tools::sqlite::vfs_wal,
         ),
         one(
             "pgbench",

@@ -70,6 +70,60 @@ const TARGETS: &[Target] = {
     ]
 };
 
+/// One way of using a system against another way that the peers are used.
+struct Cross {
+    system: &'static str,
+    workload: &'static str,
+    /// The peers' workload.
+    against: &'static str,
+    figure: &'static str,
+    peers: &'static [&'static str],
+    aim: f64,
+}
+
+const fn cross(system: &'static str, workload: &'static str, against: &'static str, aim: f64) -> Cross {
+    Cross { system, workload, against, figure: "insert_per_s", peers: &PEERS, aim }
+}
+
+const CROSSES: &[Cross] = &[
+    cross("syncline", "sqlite-atomic", "sqlite-delete", 3.0),
+    cross("syncline", "sqlite-atomic", "sqlite-wal", 1.0),
+    cross("engine", "sqlite-vfs-delete", "sqlite-delete", 4.0),
+    cross("engine", "sqlite-vfs-delete", "sqlite-wal", 1.3),
+    Cross {
+        figure: "mb_per_s",
+        peers: &["ext4"],
+        ..cross("syncline", "sequential-read-warm", "sequential-read-warm", 0.9)
+    },
+];
+
+impl Cross {
+    fn cells(&self, groups: &[Group<'_>]) -> Option<Vec<String>> {
+        let of = |workload: &str, system: &str| {
+            groups.iter().find(|group| group.workload.name == workload)?.median(system, self.figure)
+        };
+        let own = of(self.workload, self.system)?;
+        let peers = self.peers.iter().filter_map(|peer| Some((*peer, of(self.against, peer)?)));
+        let (peer, best) = peers.reduce(|best, next| if next.1 > best.1 { next } else { best })?;
+        let name = match self.workload == self.against {
+            true => self.workload.to_owned(),
+            false => format!("{} against {}", self.workload, self.against),
+        };
+        let ratio = own / best;
+        let ratio = format!("{ratio:.2}x{}", if ratio >= self.aim { "" } else { ", missed" });
+        let aim = format!(">= {:.2}x", self.aim);
+        let (own, none) = (format!("{own:.0}"), "-".to_owned());
+        let best = format!("{best:.0} ({peer})");
+        let figure = self.figure.to_owned();
+        Some(match self.system {
+            "engine" => {
+                vec![name, figure, none.clone(), best, none.clone(), none, format!("{own}: {ratio}"), aim]
+            }
+            _ => vec![name, figure, own, best, ratio, aim, none.clone(), none],
+        })
+    }
+}
+
 /// A row for each workload of a target that was measured.
 pub(super) fn table(groups: &[Group<'_>]) -> String {
     let mut rows = String::new();
@@ -82,6 +136,9 @@ pub(super) fn table(groups: &[Group<'_>]) -> String {
                 row(&mut rows, cells.into_iter());
             }
         }
+    }
+    for cells in CROSSES.iter().filter_map(|cross| cross.cells(groups)) {
+        row(&mut rows, cells.into_iter());
     }
     let heads = ["", "figure", "mount", "best peer", "mount against peer", "aim", "engine", "engine's aim"];
     headed("### Aims and what was reached", heads.map(str::to_owned).to_vec(), rows)
@@ -123,9 +180,7 @@ impl Target {
                 (format!("{}x peer{}", shown(ratio, 2), judged(reached)), format!(">= {aim}x peer"))
             }
         };
-        if mount.or(engine).is_none() {
-            return None;
-        }
+        mount.or(engine)?;
         Some(vec![
             group.workload.name.clone(),
             self.figure.to_owned(),
@@ -175,6 +230,31 @@ mod tests {
             row("ext4", 400.0),
             row("xfs", 300.0),
         ])
+    }
+
+    #[test]
+    fn one_journal_mode_is_held_against_another_one_of_the_peers() {
+        let row = |system: &str, workload: &str, rate: f64| Row {
+            system: system.to_owned(),
+            workload: workload.to_owned(),
+            round: 0,
+            figures: [("insert_per_s".to_owned(), rate)].into(),
+            series: Default::default(),
+            skipped: None,
+        };
+        let record = Record::of_rows(vec![
+            row("syncline", "sqlite-atomic", 2800.0),
+            row("ext4", "sqlite-delete", 1000.0),
+            row("xfs", "sqlite-delete", 900.0),
+        ]);
+        let workloads = workload::all();
+        let text = table(&groups(&record, &workloads));
+        assert!(
+            text.contains(
+                "| sqlite-atomic against sqlite-delete | insert_per_s | 2800 | 1000 (ext4) | 2.80x, missed |"
+            ),
+            "{text}"
+        );
     }
 
     #[test]

@@ -1,6 +1,7 @@
-//! sqlite3: one row a transaction, synchronous=FULL, inserted, updated, deleted, in the journal modes that programs use.
-//!
-//! `--sqlite-atomic` names a sqlite3 built to use batch atomic writes: its DELETE mode is measured beside them.
+//! sqlite3: one row a transaction, synchronous=FULL, inserted, updated, deleted, in the journal modes that programs use; with
+//! batch atomic writes; and on the VFS, which opens the engine's volume in the process of sqlite3.
+
+mod atomic;
 
 use super::{check, place};
 use crate::measure::Outcome;
@@ -30,28 +31,66 @@ pub(crate) fn wal(context: &Context<'_>, _width: usize) -> io::Result<Outcome> {
     rows(context, "WAL")
 }
 
+/// With the atomic writes of f2fs, where the file system has them.
 pub(crate) fn atomic(context: &Context<'_>, _width: usize) -> io::Result<Outcome> {
-    let Some(program) = &context.arguments.sqlite_atomic else {
+    let directory = match place(context, "", "") {
+        Ok(directory) => directory,
+        Err(why) => return Ok(Outcome::skipped(why)),
+    };
+    let program = match &context.arguments.sqlite_atomic {
+        Some(program) => Some(program.clone()),
+        None => atomic::program(&context.arguments.work)?,
+    };
+    let Some(program) = program else {
         return Ok(Outcome::skipped(
-            "no sqlite3 with SQLITE_ENABLE_BATCH_ATOMIC_WRITE was given; name it by --sqlite-atomic",
+            "there is no sqlite3 with SQLITE_ENABLE_BATCH_ATOMIC_WRITE and none can be compiled; name one by --sqlite-atomic",
         ));
     };
-    match place(context, "", "") {
-        Ok(directory) => measure(context, program.as_os_str(), directory, "DELETE"),
-        Err(why) => Ok(Outcome::skipped(why)),
+    match context.backend.has_atomic_writes()? {
+        true => measure(context, &Shell::of(program.as_os_str(), directory), "DELETE"),
+        false => Ok(Outcome::skipped("the file system has no atomic writes; its figure is sqlite-delete")),
     }
+}
+
+pub(crate) fn vfs_delete(context: &Context<'_>, _width: usize) -> io::Result<Outcome> {
+    vfs(context, "DELETE")
+}
+
+pub(crate) fn vfs_wal(context: &Context<'_>, _width: usize) -> io::Result<Outcome> {
+    vfs(context, "WAL")
+}
+
+/// On the VFS, in the process of sqlite3.
+fn vfs(context: &Context<'_>, mode: &str) -> io::Result<Outcome> {
+    let Some(volume) = context.released else {
+        return Ok(Outcome::skipped(
+            "the VFS opens a volume that nobody has mounted; measured as the engine",
+        ));
+    };
+    let library = match &context.arguments.sqlite_vfs {
+        Some(library) => library.clone(),
+        None => std::env::current_exe()?.with_file_name("libsyncline_sqlite.so"),
+    };
+    if !library.exists() {
+        let why =
+            format!("{} is missing; make build makes it, --sqlite-vfs names another", library.display());
+        return Ok(Outcome::skipped(why));
+    }
+    let uri = format!("file:/bench.db?vfs=syncline&volume={}", volume.display());
+    let before = format!(".load {}\n.open '{uri}'\n", library.display());
+    let shell = Shell { program: OsStr::new("sqlite3"), database: PathBuf::from(":memory:"), before };
+    measure(context, &shell, mode)
 }
 
 fn rows(context: &Context<'_>, mode: &str) -> io::Result<Outcome> {
     match place(context, "sqlite3", "sqlite3") {
-        Ok(directory) => measure(context, OsStr::new("sqlite3"), directory, mode),
+        Ok(directory) => measure(context, &Shell::of(OsStr::new("sqlite3"), directory), mode),
         Err(why) => Ok(Outcome::skipped(why)),
     }
 }
 
 /// The headline is that of inserts; the device's counts are of all three.
-fn measure(context: &Context<'_>, program: &OsStr, directory: &Path, mode: &str) -> io::Result<Outcome> {
-    let shell = Shell { program, database: directory.join("bench.db") };
+fn measure(context: &Context<'_>, shell: &Shell<'_>, mode: &str) -> io::Result<Outcome> {
     shell
         .feed(&format!("PRAGMA journal_mode={mode}; CREATE TABLE t (id INTEGER PRIMARY KEY, text TEXT);"))?;
     let count = context.arguments.operations.min(ROWS_MAX);
@@ -67,7 +106,7 @@ fn measure(context: &Context<'_>, program: &OsStr, directory: &Path, mode: &str)
     context.meter.begin()?;
     let inserted = timed(&|index| format!("INSERT INTO t VALUES ({index}, '{:0100}');\n", index * 7919))?;
     let rows = shell.feed("SELECT count(*) FROM t;")?;
-    if rows.trim() != count.to_string() {
+    if rows.lines().last() != Some(&count.to_string()) {
         return Err(io::Error::other(format!("sqlite3 counts {} rows, not {count}", rows.trim())));
     }
     let updated = timed(&|index| {
@@ -77,7 +116,7 @@ fn measure(context: &Context<'_>, program: &OsStr, directory: &Path, mode: &str)
     let deleted = timed(&|index| format!("DELETE FROM t WHERE id = {index};\n"))?;
     context.meter.end()?;
     let rows = shell.feed("SELECT count(*) FROM t;")?;
-    if rows.trim() != "0" {
+    if rows.lines().last() != Some("0") {
         return Err(io::Error::other(format!("sqlite3 has {} rows left", rows.trim())));
     }
     let per_second = |elapsed: Duration| count as f64 / elapsed.as_secs_f64();
@@ -92,9 +131,15 @@ fn measure(context: &Context<'_>, program: &OsStr, directory: &Path, mode: &str)
 struct Shell<'a> {
     program: &'a OsStr,
     database: PathBuf,
+    /// What each script begins with.
+    before: String,
 }
 
-impl Shell<'_> {
+impl<'a> Shell<'a> {
+    fn of(program: &'a OsStr, directory: &Path) -> Shell<'a> {
+        Shell { program, database: directory.join("bench.db"), before: String::new() }
+    }
+
     /// Runs the shell with a script and returns what it printed. The shell prints little, so the pipes cannot fill up.
     fn feed(&self, script: &str) -> io::Result<String> {
         let mut command = Command::new(self.program);
@@ -102,7 +147,7 @@ impl Shell<'_> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn()?;
         let written = match child.stdin.take() {
-            Some(mut input) => input.write_all(script.as_bytes()),
+            Some(mut input) => input.write_all(format!("{}{script}", self.before).as_bytes()),
             None => Ok(()),
         };
         let output = check("sqlite3", child.wait_with_output()?)?;

@@ -109,3 +109,27 @@ pub(super) fn rollback_journal(context: &Context<'_>, _width: usize) -> io::Resu
         journal.write_at(0, &page(0))
     })
 }
+
+/// Three pages of a database, changed as one atomic write. Before each, files are made elsewhere that nobody syncs.
+pub(super) fn atomic(context: &Context<'_>, _width: usize) -> io::Result<Outcome> {
+    const PAGES: u64 = 4096;
+    const CREATES: u64 = 4;
+    let database = context.backend.create("database")?;
+    database.write_at(0, &vec![1; PAGES as usize * PAGE])?;
+    database.sync()?;
+    drop(database);
+    context.backend.make_directory("elsewhere")?;
+    let outcome = timed(context, context.arguments.operations.div_ceil(2), |index| {
+        for other in 0..CREATES {
+            context.backend.create(&format!("elsewhere/{index}-{other}"))?;
+        }
+        let places = [0, 104_729, 1_299_709].map(|step| (index * 7919 + step) % PAGES * PAGE as u64);
+        context.backend.write_atomically("database", &places, &page(index))
+    });
+    match outcome {
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+            Ok(Outcome::skipped("the file system has no atomic writes"))
+        }
+        other => other,
+    }
+}

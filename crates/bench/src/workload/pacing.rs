@@ -2,7 +2,7 @@
 //!
 //! One thread overwrites and syncs 4 KiB, another reads 4 KiB from the device, at random places of a file; both at a fixed pace, so
 //! that they measure waiting and not each other. First alone, then while a third thread writes and syncs. What is told is
-//! how much longer the slowest hundredth takes. A page that the kernel has cached is forgotten before it is read; the engine
+//! how much longer the slowest hundredth takes. What the kernel has cached of the file is forgotten before each read; the engine
 //! caches a small part of a file of 1 GiB, so that its p99 is the device's as well.
 
 use super::{Context, PAGE, STREAM, page};
@@ -70,7 +70,7 @@ pub(super) fn pacing(context: &Context<'_>, _width: usize) -> io::Result<Outcome
             paced(start, ended, |index| {
                 let place = index.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20;
                 let place = place % (read_bytes / PAGE as u64) * PAGE as u64;
-                read.forget(place, PAGE as u64)?;
+                read.forget()?;
                 read.read_at(place, &mut into).map(drop)
             })
         });

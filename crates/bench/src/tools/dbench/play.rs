@@ -163,10 +163,12 @@ impl<'a> Client<'a> {
             Step::Flush(handle) => self.with(*handle, |file| file.sync())?,
             Step::FileAttributes(handle) => self.with(*handle, |file| file.bytes().map(drop))?,
             Step::SetTimes(handle) => self.with(*handle, |file| file.touch())?,
-            Step::LookUp { path, succeeds } => match (self.backend.look_up(&self.at(path)), succeeds) {
-                (Err(error), true) => return Err(error),
-                _ => {}
-            },
+            Step::LookUp { path, succeeds } => {
+                let found = self.backend.look_up(&self.at(path));
+                if *succeeds {
+                    found?;
+                }
+            }
             Step::FreeSpace => self.backend.free_space()?,
             Step::List(path) => drop(self.backend.list(&self.at(path))?),
             Step::Remove(path) => self.backend.remove(&self.at(path))?,
