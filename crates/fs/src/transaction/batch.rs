@@ -186,10 +186,10 @@ fn fill_links(number: ObjectNo, linked: &Linked, locked: &Locked<'_>, items: &mu
     item.nlink = u32::try_from(i64::from(before) + linked.links).unwrap_or(0);
     match (before, item.nlink) {
         (1.., 0) => batch.put(Key::orphan(number), &OrphanReason::Unlinked.encode()),
-        (0, 1..) if !linked.is_new && state.data.is_truncating() => {
-            batch.put(Key::orphan(number), &OrphanReason::Truncated.encode());
-        }
-        (0, 1..) if !linked.is_new => batch.delete(Key::orphan(number)),
+        (0, 1..) if !linked.is_new => match state.data.orphan_reason() {
+            Some(reason) => batch.put(Key::orphan(number), &reason.encode()),
+            None => batch.delete(Key::orphan(number)),
+        },
         _ => {}
     }
 }

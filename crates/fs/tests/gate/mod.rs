@@ -75,6 +75,11 @@ impl Gate {
         self.opened.notify_all();
     }
 
+    /// Requests that wait for it to be opened.
+    pub fn held(&self) -> usize {
+        self.state.lock().expect("no panic").held.len()
+    }
+
     pub fn fail_flushes(&self) {
         self.fails.store(true, Ordering::SeqCst);
     }

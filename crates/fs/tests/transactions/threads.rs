@@ -3,9 +3,16 @@
 
 use crate::common::*;
 use crate::data::PAGE;
-use std::sync::Arc;
+use crate::gate::Gate;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use syncline::{Clock, Error, Fs, ObjectNo, OpenFlags, SyncScope};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+use syncline::{
+    Clock, Error, Fs, FsOptions, ObjectNo, OpenFlags, SyncScope, SystemClock, SystemEntropy, Timestamp,
+};
+
+/// Ends no test that goes well.
+const LONG: Duration = Duration::from_secs(60);
 
 const THREADS: u64 = 4;
 const TRANSFERS: u64 = 150;
@@ -137,6 +144,59 @@ fn transfers_of_many_threads_neither_make_nor_lose_money() {
     rig.crash();
     assert_eq!((total(&rig.fs, &files), done(&rig.fs)), (sum, want), "after the power cut");
     check_tree(&rig.fs);
+}
+
+#[test]
+fn a_small_commit_does_not_wait_for_the_destaging_of_other_pages() {
+    let gate = Gate::new(64 * MIB);
+    let options = FsOptions { commit_interval: LONG, ..FsOptions::default() };
+    let open = |gate: &Arc<Gate>| {
+        let entropy = SystemEntropy::default();
+        Fs::open(gate.clone(), options.clone(), Arc::new(SystemClock), &entropy).expect("open")
+    };
+    let fs = open(&gate);
+    let file = put(&fs, ROOT, "file", &vec![1; 100 * PAGE as usize]);
+    fs.sync_all().expect("sync");
+    let handle = fs.open_handle(&root(), file, OpenFlags::READ_WRITE).expect("open");
+    for page in 0..10 {
+        write(&fs, handle, page * PAGE, &[2; 100]);
+        fs.sync_handle(handle, SyncScope::Data).expect("an image");
+    }
+    let closed = gate.close();
+    let later = Timestamp { seconds: SystemClock.now().seconds + 60, nanoseconds: 0 };
+    let destaging = {
+        let fs = fs.clone();
+        std::thread::spawn(move || fs.maintain(later, 4))
+    };
+    while gate.held() == 0 {
+        std::thread::yield_now();
+    }
+    let commit = |page: u64, data: &'static [u8]| {
+        let fs = fs.clone();
+        let (sender, receiver) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut transaction = fs.begin().expect("begin");
+            transaction.write(file, page * PAGE, data).expect("write");
+            transaction.commit_start(Box::new(|_| {})).expect("commit");
+            sender.send(()).expect("the test waits");
+        });
+        receiver
+    };
+    commit(50, b"beside").recv_timeout(LONG).expect("it does not wait");
+    let waiting = commit(3, b"the page itself");
+    assert!(waiting.recv_timeout(Duration::from_millis(30)).is_err(), "it waits for the page's turn");
+    drop(closed);
+    waiting.recv_timeout(LONG).expect("it goes on");
+    destaging.join().expect("no panic").expect("maintain");
+    fs.sync_metadata().expect("force");
+    let mut want = vec![1; 100 * PAGE as usize];
+    for page in 0..10 {
+        want[page * PAGE as usize..][..100].fill(2);
+    }
+    want[50 * PAGE as usize..][..6].copy_from_slice(b"beside");
+    want[3 * PAGE as usize..][..15].copy_from_slice(b"the page itself");
+    assert!(content(&fs, file) == want);
+    assert!(content(&open(&gate.after_power_cut()), file) == want, "after the power cut");
 }
 
 #[test]
