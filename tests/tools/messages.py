@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Counts the messages that common sequences cost on a mount of Syncline: messages.py COMMAND [MOUNT-OPTIONS]
+"""Counts the messages that common sequences cost on a mount of Syncline: messages.py COMMAND [MOUNT-OPTIONS ...]
 
-COMMAND is the program `syncline`. A volume in /var/tmp is made, mounted, used and removed; the counts are those of
-`syncline stats`. Needs root; dbench is part of it where it is installed.
+COMMAND is the program `syncline`. For each list of options a volume in /var/tmp is made, mounted, used and removed; the counts are
+those of `syncline stats`, the times (microseconds for one sequence, caller included) mean something on a quiet machine only.
+Needs root; dbench is part of it where it is installed.
 """
 
 import json
@@ -10,6 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 
 TIMES = 100
 
@@ -45,12 +47,14 @@ class Mount:
         # Asking costs messages too: those are measured first.
         first, before = self.counts(), self.counts()
         own = {kind: before[kind] - first.get(kind, 0) for kind in before}
+        began = time.perf_counter()
         act()
+        took = (time.perf_counter() - began) / times * 1e6
         after = self.counts()
         cost = {kind: (after[kind] - before.get(kind, 0) - own.get(kind, 0)) / times for kind in after}
         kinds = sorted((kind for kind in cost if round(cost[kind], 2) > 0), key=lambda kind: -cost[kind])
         parts = ", ".join(f"{kind} {cost[kind]:.2g}" for kind in kinds)
-        print(f"{name:40} {sum(cost.values()):6.2f}  {parts}")
+        print(f"{name:40} {sum(cost.values()):6.2f} {took:8.1f} us  {parts}")
 
 
 def make(mount, prefix, sync):
@@ -76,6 +80,13 @@ def overwrite(mount, then):
     for _ in range(TIMES):
         os.pwrite(file, b"y" * 4096, 0)
         then(file)
+    os.close(file)
+
+
+def write_durably(mount, access):
+    file = os.open(mount.path("a0"), access | os.O_DSYNC)
+    for _ in range(TIMES):
+        os.pwrite(file, b"y" * 4096, 0)
     os.close(file)
 
 
@@ -110,10 +121,9 @@ def dbench(mount):
     print(f"{'dbench, for each of its operations':40} {sum(cost.values()):6.2f}  {parts}")
 
 
-def main():
-    if len(sys.argv) not in (2, 3):
-        sys.exit(__doc__)
-    mount = Mount(sys.argv[1], sys.argv[2] if len(sys.argv) == 3 else "rw")
+def count(syncline, options):
+    print(f"\n{options}")
+    mount = Mount(syncline, options)
     try:
         make(mount, "warm", True)
         mount.measure("create, write, fsync, close", TIMES, lambda: make(mount, "a", True))
@@ -121,6 +131,8 @@ def main():
         mount.measure("replace by rename with fsync", TIMES, lambda: replace(mount))
         mount.measure("overwrite, fsync", TIMES, lambda: overwrite(mount, os.fsync))
         mount.measure("overwrite, fstat", TIMES, lambda: overwrite(mount, os.fstat))
+        mount.measure("durable write, O_DSYNC, O_WRONLY", TIMES, lambda: write_durably(mount, os.O_WRONLY))
+        mount.measure("durable write, O_DSYNC, O_RDWR", TIMES, lambda: write_durably(mount, os.O_RDWR))
         mount.measure("stat, the first after a write", TIMES, lambda: stat(mount))
         mount.measure("stat again", TIMES, lambda: stat(mount))
         mount.measure("open, read, close of what was written", TIMES, lambda: read(mount))
@@ -136,6 +148,13 @@ def main():
             dbench(mount)
     finally:
         mount.remove()
+
+
+def main():
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    for options in sys.argv[2:] or ["rw"]:
+        count(sys.argv[1], options)
 
 
 if __name__ == "__main__":

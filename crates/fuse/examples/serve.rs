@@ -43,6 +43,9 @@ fn format(image: &str, bytes: u64) -> Result<(), Box<dyn Error>> {
         FileDevice::create(image, bytes)?
     };
     let entropy = SystemEntropy::default();
-    Fs::format(&device, &MkfsOptions::default(), &SystemClock, &entropy, &mut |_, _| {})?;
+    // SAFETY: neither has preconditions.
+    let (root_uid, root_gid) = unsafe { (libc::geteuid(), libc::getegid()) };
+    let options = MkfsOptions { root_uid, root_gid, ..MkfsOptions::default() };
+    Fs::format(&device, &options, &SystemClock, &entropy, &mut |_, _| {})?;
     Ok(())
 }

@@ -21,6 +21,9 @@ use syncline::{Attr, Entropy, Fs, HandleId, ObjectNo, SystemEntropy, Transaction
 /// Beyond so many bytes staged, staging more may have to wait for the device, and so may the commit.
 const LIGHT_BYTES_MAX: usize = 256 << 10;
 
+/// Groups that one open file may have begun.
+const GROUPS_MAX: usize = 64;
+
 /// A name of a directory.
 pub(crate) type Name = (ObjectNo, Vec<u8>);
 
@@ -119,15 +122,20 @@ impl Atomics {
         joined
     }
 
-    /// Begins a group that belongs to an open file, which is not in it yet; returns its token.
+    /// Begins a group that belongs to an open file, which is not in it yet; returns its token. Errors: EAGAIN, it has begun too
+    /// many.
     pub(crate) fn begin(&self, owner: HandleId, uid: u32) -> Result<u64, Errno> {
         // The handle is known, or nobody would ever release it.
         self.fs.handle_inode(owner).map_err(errno)?;
         // Not to be guessed by others; 0 is no token.
         let token = self.entropy.number().max(1);
         let group = self.new_group(owner, uid, Some(token))?;
+        let mut state = self.state.lock();
+        if state.tokens.values().filter(|other| other.owner == owner).count() >= GROUPS_MAX {
+            return Err(Errno::EAGAIN);
+        }
         self.open.fetch_add(1, Ordering::AcqRel);
-        self.state.lock().tokens.insert(token, group);
+        state.tokens.insert(token, group);
         Ok(token)
     }
 
@@ -138,7 +146,11 @@ impl Atomics {
         self.add(handle, &group)
     }
 
+    /// Errors: EBADF if the file is not open for writing: who may only read it is not to get hold of its names.
     fn add(&self, handle: HandleId, group: &Arc<Group>) -> Result<(), Errno> {
+        if !self.fs.handle_is_writable(handle).map_err(errno)? {
+            return Err(Errno::EBADF);
+        }
         let object = self.fs.handle_inode(handle).map_err(errno)?;
         let mut transaction = group.transaction.lock();
         let transaction = transaction.as_mut().ok_or(Errno::EINVAL)?;
@@ -176,14 +188,19 @@ impl Atomics {
         }
     }
 
-    /// Stages something; `None` if the group is over, and the file as any other.
+    /// Stages something, and notes it before the group can end; `None` if it is over, and the file as any other.
     fn stage<T>(
         &self,
         group: &Group,
         work: impl FnOnce(&mut Transaction) -> syncline::Result<T>,
+        note: impl FnOnce(&mut State, &T),
     ) -> Option<Result<T, Errno>> {
         let mut transaction = group.transaction.lock();
-        Some(work(transaction.as_mut()?).map_err(errno))
+        let staged = work(transaction.as_mut()?);
+        if let Ok(done) = &staged {
+            note(&mut self.state.lock(), done);
+        }
+        Some(staged.map_err(errno))
     }
 
     fn stage_content(
@@ -192,16 +209,17 @@ impl Atomics {
         bytes: usize,
         work: impl FnOnce(&mut Transaction) -> syncline::Result<()>,
     ) -> Option<Result<(), Errno>> {
-        let staged = self.stage(&member.group, |transaction| {
+        let work = |transaction: &mut Transaction| {
             work(transaction)?;
             transaction.size(member.object)
-        })?;
-        Some(staged.map(|size| {
+        };
+        let staged = self.stage(&member.group, work, |state, size| {
             member.group.staged_bytes.fetch_add(bytes, Ordering::Relaxed);
-            if let Some(file) = self.state.lock().files.get_mut(&member.object) {
-                file.size = size;
+            if let Some(file) = state.files.get_mut(&member.object) {
+                file.size = *size;
             }
-        }))
+        })?;
+        Some(staged.map(drop))
     }
 
     pub(crate) fn write(&self, member: &Member, offset: u64, data: &[u8]) -> Option<Result<(), Errno>> {
@@ -220,29 +238,34 @@ impl Atomics {
         into: &mut [u8],
     ) -> Option<Result<usize, Errno>> {
         let group = self.group_of(object)?;
-        self.stage(&group, |transaction| transaction.read(object, offset, into))
+        self.stage(&group, |transaction| transaction.read(object, offset, into), |_, _| {})
     }
 
-    /// Renames a file of a group, or one that it has renamed before; `None`: that is nobody's.
-    pub(crate) fn rename(&self, from: &Name, to: &Name, no_replace: bool) -> Option<Result<(), Errno>> {
-        let (object, group) = self.named(from)?;
+    /// Renames a file of a group of this user's, or one that it has renamed before; `None`: that is nobody's, or another user's,
+    /// who is not to decide whether it happens.
+    pub(crate) fn rename(
+        &self,
+        uid: u32,
+        from: &Name,
+        to: &Name,
+        no_replace: bool,
+    ) -> Option<Result<(), Errno>> {
+        let (object, group) = self.named(from).filter(|(_, group)| group.uid == uid)?;
         let (parent, name) = (from.0, &from.1[..]);
-        let renamed =
-            self.stage(&group, |transaction| transaction.rename(parent, name, to.0, &to.1, no_replace))?;
-        Some(renamed.map(|()| {
-            let mut state = self.state.lock();
+        let rename =
+            |transaction: &mut Transaction| transaction.rename(parent, name, to.0, &to.1, no_replace);
+        self.stage(&group, rename, |state, ()| {
             state.names.insert(from.clone(), (None, group.clone()));
-            state.names.insert(to.clone(), (Some(object), group));
-        }))
+            state.names.insert(to.clone(), (Some(object), group.clone()));
+        })
     }
 
-    /// Gives a file of a group another name.
-    pub(crate) fn link(&self, object: ObjectNo, to: &Name) -> Option<Result<(), Errno>> {
-        let group = self.group_of(object).filter(|group| group.token.is_some())?;
-        let linked = self.stage(&group, |transaction| transaction.link(object, to.0, &to.1))?;
-        Some(linked.map(|()| {
-            self.state.lock().names.insert(to.clone(), (Some(object), group));
-        }))
+    /// Gives a file of a group of this user's another name.
+    pub(crate) fn link(&self, uid: u32, object: ObjectNo, to: &Name) -> Option<Result<(), Errno>> {
+        let group = self.group_of(object).filter(|group| group.token.is_some() && group.uid == uid)?;
+        self.stage(&group, |transaction| transaction.link(object, to.0, &to.1), |state, ()| {
+            state.names.insert(to.clone(), (Some(object), group.clone()));
+        })
     }
 
     /// A file of a multi-file group, by a name that it has or that the group has given it.

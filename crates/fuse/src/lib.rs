@@ -22,6 +22,7 @@ mod log;
 mod messages;
 mod mount_point;
 mod options;
+mod removed;
 mod statistics;
 mod syncs;
 mod tickets;

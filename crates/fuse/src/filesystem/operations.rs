@@ -5,6 +5,7 @@ use crate::convert::{
     CACHE_TIME, Caller, attributes, entry, errno, extended, handle, object, opened, set_time, timestamp,
 };
 use crate::messages::MessageCounts;
+use crate::removed::Removed;
 use crate::syncs::{By, Owed, Syncs};
 use crate::{MountOptions, ioctl, statistics};
 use fusering::request::{NewMode, SetAttr};
@@ -23,6 +24,9 @@ use syncline::{
     SyncScope,
 };
 
+/// What the kernel writes back in pieces of at least this is handed on to the background at once. Smaller pieces may be all that
+/// an fsync has to write, and that is better off in its record.
+const HINTED_BYTES_MIN: usize = 64 << 10;
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 
 pub(super) struct Operations {
@@ -30,6 +34,7 @@ pub(super) struct Operations {
     pub(super) fs: Arc<Fs>,
     pub(super) syncs: Syncs,
     pub(super) atomics: Atomics,
+    pub(super) removed: Removed,
     /// Known since the handshake.
     pub(super) notifier: OnceLock<Notifier>,
     messages: Arc<MessageCounts>,
@@ -62,6 +67,8 @@ pub(super) struct Writing {
     pub(super) offset: u64,
     /// The writer may not keep set-id bits.
     pub(super) clears_set_id: bool,
+    /// It comes out of the kernel's page cache.
+    pub(super) is_write_back: bool,
     /// What `O_DSYNC` or `O_SYNC` demands.
     pub(super) durable: Option<SyncScope>,
     /// Who forces it then.
@@ -73,6 +80,7 @@ impl Operations {
         Operations {
             syncs: Syncs::new(fs.clone()),
             atomics: Atomics::new(fs.clone()),
+            removed: Removed::default(),
             notifier: OnceLock::new(),
             fs,
             messages,
@@ -163,15 +171,38 @@ impl Operations {
         }
     }
 
+    fn attr(&self, node: NodeId) -> Result<Attr, Errno> {
+        match self.fs.getattr(object(node)) {
+            Err(Error::Stale) => self.removed.get(object(node)).ok_or(Errno::ESTALE),
+            found => found.map_err(errno),
+        }
+    }
+
+    /// Takes a name away; what it was the last name of is remembered until the kernel forgets it.
+    fn taking(
+        &self,
+        parent: NodeId,
+        name: &OsStr,
+        take: impl FnOnce() -> syncline::Result<()>,
+    ) -> Result<(), Errno> {
+        let found = self.fs.lookup(object(parent), name.as_bytes()).ok().map(|found| found.attr);
+        let last = found.filter(|attr| attr.nlink == 1 || attr.mode & libc::S_IFMT == libc::S_IFDIR);
+        self.settle(take())?;
+        if let Some(attr) = last {
+            self.removed.keep(attr);
+        }
+        Ok(())
+    }
+
     /// With how long they are valid.
     pub(super) fn getattr(&self, node: NodeId) -> Result<(Attributes, Duration), Errno> {
-        let mut attr = self.fs.getattr(object(node)).map_err(errno)?;
+        let mut attr = self.attr(node)?;
         let valid = self.amend(&mut attr);
         Ok((attributes(&attr), valid))
     }
 
     pub(super) fn statx(&self, node: NodeId) -> Result<(ExtendedAttributes, Duration), Errno> {
-        let mut attr = self.fs.getattr(object(node)).map_err(errno)?;
+        let mut attr = self.attr(node)?;
         let valid = self.amend(&mut attr);
         Ok((extended(&attr), valid))
     }
@@ -258,11 +289,11 @@ impl Operations {
     }
 
     pub(super) fn unlink(&self, parent: NodeId, name: &OsStr) -> Result<(), Errno> {
-        self.settle(self.fs.unlink(object(parent), name.as_bytes()))
+        self.taking(parent, name, || self.fs.unlink(object(parent), name.as_bytes()))
     }
 
     pub(super) fn rmdir(&self, parent: NodeId, name: &OsStr) -> Result<(), Errno> {
-        self.settle(self.fs.rmdir(object(parent), name.as_bytes()))
+        self.taking(parent, name, || self.fs.rmdir(object(parent), name.as_bytes()))
     }
 
     /// `flags` are those of `renameat2`.
@@ -282,6 +313,7 @@ impl Operations {
         if flags & !known != 0 || (how.exchange && (how.no_replace || how.whiteout)) {
             return Err(Errno::EINVAL);
         }
+        let (replaced, replaced_name) = to;
         let (from, from_name) = (object(from.0), from.1.as_bytes());
         let (to, to_name) = (object(to.0), to.1.as_bytes());
         if !how.exchange && !how.whiteout {
@@ -290,7 +322,11 @@ impl Operations {
                 return staged;
             }
         }
-        self.settle(self.fs.rename(&caller.context(), from, from_name, to, to_name, how))
+        let rename = || self.fs.rename(&caller.context(), from, from_name, to, to_name, how);
+        match how.exchange {
+            true => self.settle(rename()),
+            false => self.taking(replaced, replaced_name, rename),
+        }
     }
 
     fn open_flags(&self, flags: i32) -> OpenFlags {
@@ -368,10 +404,15 @@ impl Operations {
         }
         let began = Instant::now();
         let writer = caller.writer(writing.clears_set_id);
+        let written = writing.offset..writing.offset + data.len() as u64;
         let bytes = match self.fs.write_unsynced(&writer, writing.handle, writing.offset, data) {
             Ok((_, bytes, _)) => u32::try_from(bytes).expect("a message is far smaller"),
             Err(error) => return reply.error(errno(error)),
         };
+        if writing.is_write_back && data.len() >= HINTED_BYTES_MIN {
+            // Somebody called sync_file_range, or the kernel has had it for long: the device may have it, too.
+            let _ = self.fs.write_back_handle(writing.handle, written);
+        }
         match writing.durable {
             None => reply.written(bytes),
             Some(scope) => {

@@ -119,8 +119,9 @@ impl fusering::Filesystem for Filesystem {
         Interruption::Ignored
     }
 
-    fn forget(&self, _: &Forget) {
+    fn forget(&self, forget: &Forget) {
         self.messages.count(Message::Forget);
+        self.operations.removed.forget(ObjectNo(forget.node.0));
     }
 
     fn lookup(&self, context: &RequestContext<'_>, request: &Lookup<'_>, reply: ReplyEntry) {
@@ -294,6 +295,7 @@ impl fusering::Filesystem for Filesystem {
             handle: file,
             offset: request.offset,
             clears_set_id: request.write_flags.contains(WriteFlags::KILL_SUIDGID),
+            is_write_back: request.write_flags.contains(WriteFlags::CACHE),
             durable,
             by: durable.map_or(By::Driver, |_| self.forced_by(context, may_wait)),
         };

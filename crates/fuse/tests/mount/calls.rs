@@ -7,6 +7,26 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 
 #[test]
+fn a_descriptor_for_nothing_tells_the_attributes_of_what_was_removed() {
+    let Some(volume) = Volume::mounted("") else { return };
+    fs::write(volume.path("f"), vec![1; 5000]).unwrap();
+    fs::write(volume.path("new"), b"new").unwrap();
+    fs::create_dir(volume.path("d")).unwrap();
+    let open = |name: &str| {
+        OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(volume.path(name)).unwrap()
+    };
+    let (file, directory) = (open("f"), open("d"));
+    fs::remove_dir(volume.path("d")).unwrap();
+    assert!(directory.metadata().unwrap().is_dir());
+    fs::rename(volume.path("new"), volume.path("f")).unwrap();
+    let metadata = file.metadata().unwrap();
+    assert_eq!((metadata.len(), metadata.nlink()), (5000, 0));
+    let replaced = open("f");
+    fs::remove_file(volume.path("f")).unwrap();
+    assert_eq!((replaced.metadata().unwrap().len(), replaced.metadata().unwrap().nlink()), (3, 0));
+}
+
+#[test]
 fn what_is_written_is_read_back_after_remounting() {
     let Some(mut volume) = Volume::mounted("") else { return };
     let pattern: Vec<u8> = (0..3_000_001_u32).map(|i| (i * 7 + i / 4096) as u8).collect();

@@ -141,6 +141,28 @@ fn a_hint_writes_in_the_background_and_flushes_nothing() {
 }
 
 #[test]
+fn sync_file_range_begins_to_write_where_the_kernel_held_the_data() {
+    for (options, begins) in [("commit=1000,writeback_cache", true), ("commit=1000", false)] {
+        let Some(volume) = Volume::mounted(options) else { return };
+        // The first round of background work, a tenth of a second after the mount, forces what it finds.
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        let file = File::create(volume.path("f")).unwrap();
+        file.write_all_at(&vec![5; 1 << 20], 0).unwrap();
+        let before = (device(&volume.root(), "written_bytes"), device(&volume.root(), "flushes"));
+        // SAFETY: the descriptor is open.
+        let called =
+            unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 1 << 20, libc::SYNC_FILE_RANGE_WRITE) };
+        assert_eq!(called, 0);
+        let written = || device(&volume.root(), "written_bytes") - before.0;
+        match begins {
+            true => wait_until("the data", || written() >= 1 << 20),
+            false => assert_eq!(written(), 0, "the kernel says nothing"),
+        }
+        assert_eq!(device(&volume.root(), "flushes"), before.1, "nothing is durable");
+    }
+}
+
+#[test]
 fn arguments_that_are_not_understood_are_refused() {
     let Some(volume) = Volume::mounted("") else { return };
     let directory = File::open(volume.root()).unwrap();

@@ -103,6 +103,24 @@ fn syncfs_makes_everything_durable() {
     syncline_fuse::unmount(&volume.root(), false).unwrap();
 }
 
+#[test]
+fn sync_commits_every_mounted_device() {
+    let Some(volume) = Volume::format(crate::harness::VOLUME_BYTES) else { return };
+    let Some(device) = Loop::over(&volume, "sync_commits_every_mounted_device") else { return };
+    assert!(device.mount("volatile,commit=1000").status.success());
+    fs::write(volume.path("large"), vec![5; 300_000]).unwrap();
+    fs::rename(volume.path("large"), volume.path("renamed")).unwrap();
+    // SAFETY: no preconditions.
+    unsafe { libc::sync() };
+    // Other tests may sync, too.
+    assert!(statistics(&volume.root())["messages"]["syncfs"].as_u64().is_some_and(|count| count >= 1));
+    kill_daemon_of(&device.device);
+    detach(&volume.root());
+    assert!(device.mount("").status.success());
+    assert!(fs::read(volume.path("renamed")).unwrap() == vec![5; 300_000]);
+    syncline_fuse::unmount(&volume.root(), false).unwrap();
+}
+
 /// Batches that recovery finds in a copy of the image as it is now.
 fn batches_left(image: &Path) -> u64 {
     let copy = image.with_extension("copy");

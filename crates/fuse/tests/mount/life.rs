@@ -1,12 +1,13 @@
 //! Mounting, unmounting, dying.
 
 use crate::harness::{
-    UringSwitch, Volume, allow_transport, errno_when_dead, is_mounted, server, skipped, statistics,
-    with_transport,
+    UringSwitch, Volume, allow_transport, as_user, can_mount, errno_when_dead, is_mounted, server, skipped,
+    statistics, with_transport,
 };
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::Command;
 
 fn kill(pid: libc::pid_t, signal: i32) {
@@ -196,4 +197,82 @@ fn the_transport_that_was_asked_for_is_told_and_auto_says_why_it_is_not_io_uring
     }
     let active = told["transport"].as_str().unwrap();
     assert!(volume.log().lines().any(|line| line.contains("mounted") && line.contains(active)));
+}
+
+/// Whom `nobody` is.
+const NOBODY: u32 = 65534;
+
+/// /dev/fuse as it is on most systems, until this is dropped: everybody may open it.
+struct OpenToAll(fs::Permissions);
+
+impl OpenToAll {
+    fn set() -> OpenToAll {
+        let before = fs::metadata("/dev/fuse").expect("it can be opened").permissions();
+        fs::set_permissions("/dev/fuse", fs::Permissions::from_mode(0o666)).expect("root may");
+        OpenToAll(before)
+    }
+}
+
+impl Drop for OpenToAll {
+    fn drop(&mut self) {
+        let restored = fs::set_permissions("/dev/fuse", self.0.clone());
+        assert!(std::thread::panicking() || restored.is_ok(), "/dev/fuse keeps its permissions");
+    }
+}
+
+#[test]
+fn a_user_without_rights_mounts_through_fusermount3() {
+    let test = "a_user_without_rights_mounts_through_fusermount3";
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (image, at) = (dir.path().join("image"), dir.path().join("mnt"));
+    fs::create_dir(&at).unwrap();
+    for path in [dir.path(), &at] {
+        std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    // The program is copied, because nobody else can reach it where it is built.
+    let program = dir.path().join("serve");
+    fs::copy(server(), &program).unwrap();
+    let as_nobody = |program: &std::path::Path| {
+        let mut command = Command::new(program);
+        command.uid(NOBODY).gid(NOBODY).current_dir(dir.path());
+        command
+    };
+    let bytes = crate::harness::VOLUME_BYTES.to_string();
+    assert!(as_nobody(&program).args(["--format", &bytes]).arg(&image).status().unwrap().success());
+    let mount = || {
+        let _allowed = allow_transport();
+        as_nobody(&program).arg("--background").arg(&image).arg(&at).arg(with_transport("")).output()
+    };
+    let helper = std::path::Path::new("fusermount3");
+    if as_nobody(helper).arg("--version").output().is_err() {
+        return skipped(test, "there is no fusermount3");
+    }
+    let _open_to_all = OpenToAll::set();
+    for round in 0..2_u8 {
+        let output = mount().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(
+            crate::harness::errno(fs::metadata(at.join("f"))),
+            libc::EACCES,
+            "it is its owner's alone"
+        );
+        let path = at.join("f");
+        let used = as_user(NOBODY, NOBODY, || {
+            let told = syncline_fuse::statistics(&at).map_err(std::io::Error::other)?;
+            assert!(told.contains(&format!("\"transport\":\"{}\"", crate::TRANSPORT.1)));
+            if round > 0 && fs::read(&path)? != [round - 1] {
+                return Err(std::io::ErrorKind::InvalidData.into());
+            }
+            fs::write(&path, [round])?;
+            File::open(&path)?.sync_all()
+        });
+        assert_eq!(used, 0);
+        let unmounted =
+            as_user(NOBODY, NOBODY, || syncline_fuse::unmount(&at, false).map_err(std::io::Error::other));
+        assert_eq!(unmounted, 0);
+        assert!(!is_mounted(&at));
+    }
 }
