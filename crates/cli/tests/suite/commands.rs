@@ -111,9 +111,10 @@ fn inspect_of_an_inode_needs_its_number() {
 #[test]
 fn help_names_every_subcommand() {
     let help = syncline(&["--help"]).ok().out;
-    for word in
-        ["mkfs", "mount", "umount", "check", "inspect", "import", "export", "ls", "cat", "sync", "stats", "demo"]
-    {
+    for word in [
+        "mkfs", "mount", "umount", "check", "inspect", "import", "export", "ls", "cat", "sync", "stats",
+        "demo",
+    ] {
         assert!(help.contains(word), "{word}");
         assert!(!syncline(&[word, "--help"]).ok().out.is_empty());
     }
