@@ -219,6 +219,11 @@ impl Fs {
         Ok(self.open_file(handle)?.inode.number)
     }
 
+    /// Whether the file was opened for writing. Errors: `BadHandle`.
+    pub fn handle_is_writable(&self, handle: HandleId) -> Result<bool> {
+        Ok(self.open_file(handle)?.flags.write)
+    }
+
     /// Attributes of an open file, which may have lost all its names.
     pub fn handle_attr(&self, handle: HandleId) -> Result<crate::Attr> {
         Ok(self.attr(&self.open_file(handle)?.inode))

@@ -278,9 +278,15 @@ impl Operations {
         self.settle(made).map(|made| entry(&made.attr))
     }
 
-    pub(super) fn link(&self, node: NodeId, parent: NodeId, name: &OsStr) -> Result<Entry, Errno> {
+    pub(super) fn link(
+        &self,
+        caller: &Caller,
+        node: NodeId,
+        parent: NodeId,
+        name: &OsStr,
+    ) -> Result<Entry, Errno> {
         let (node, parent) = (object(node), object(parent));
-        if let Some(staged) = self.atomics.link(node, &(parent, name.as_bytes().to_vec())) {
+        if let Some(staged) = self.atomics.link(caller.uid, node, &(parent, name.as_bytes().to_vec())) {
             staged?;
             let attr = self.fs.getattr(node).map_err(errno)?;
             return Ok(Entry { entry_valid: Duration::ZERO, ..self.entry(attr) });
@@ -318,7 +324,7 @@ impl Operations {
         let (to, to_name) = (object(to.0), to.1.as_bytes());
         if !how.exchange && !how.whiteout {
             let (from, to) = ((from, from_name.to_vec()), (to, to_name.to_vec()));
-            if let Some(staged) = self.atomics.rename(&from, &to, how.no_replace) {
+            if let Some(staged) = self.atomics.rename(caller.uid, &from, &to, how.no_replace) {
                 return staged;
             }
         }

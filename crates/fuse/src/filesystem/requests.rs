@@ -222,8 +222,8 @@ impl fusering::Filesystem for Filesystem {
     fn link(&self, context: &RequestContext<'_>, request: &Link<'_>, reply: ReplyEntry) {
         self.count(context, Message::Link);
         let (node, parent, name) = (request.node, request.new_parent, request.new_name.to_owned());
-        self.serve(context, self.operations.change_may_wait(), move |operations, _| {
-            reply_entry(reply, operations.link(node, parent, &name));
+        self.serve(context, self.operations.change_may_wait(), move |operations, caller| {
+            reply_entry(reply, operations.link(caller, node, parent, &name));
         });
     }
 
