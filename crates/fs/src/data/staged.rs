@@ -441,12 +441,15 @@ impl Staging {
                 Entry::Vacant(vacant) => drop(vacant.insert(theirs)),
                 Entry::Occupied(mut occupied) => {
                     let ours = occupied.get_mut();
+                    // Nobody tells one of the watches of a change while the other one has its ranges.
+                    let mut state = theirs.inode.state.write();
                     ours.watch.absorb(&theirs.watch);
+                    state.data.unwatch(&theirs.watch);
+                    drop(state);
                     ours.pages.append(&mut theirs.pages);
                     ours.base_end = ours.base_end.min(theirs.base_end);
                     ours.size.exact = ours.size.exact.or(theirs.size.exact);
                     ours.size.grown_to = ours.size.grown_to.max(theirs.size.grown_to);
-                    theirs.inode.state.write().data.unwatch(&theirs.watch);
                     fs.let_go(&theirs.inode)?;
                 }
             }

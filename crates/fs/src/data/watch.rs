@@ -12,8 +12,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Separate ranges that one watch keeps; beyond that the closest ones are taken for one, which may report a conflict
-/// that was none.
+/// Separate ranges that one watch keeps; beyond that close ones are taken for one, which may report a conflict that was none.
 const RANGES_MAX: usize = 4096;
 
 /// What one transaction depends on in one file.
@@ -26,6 +25,8 @@ pub(crate) struct Watch {
 struct Watched {
     /// Pages by the first of each range; the ranges are disjoint.
     ranges: BTreeMap<u64, u64>,
+    /// Ranges closer than this were joined last time.
+    grain: u64,
     size: bool,
     conflicted: bool,
 }
@@ -80,18 +81,22 @@ impl Watched {
         }
         self.ranges.insert(start, end);
         if self.ranges.len() > RANGES_MAX {
-            self.join_closest();
+            self.coarsen();
         }
     }
 
-    fn join_closest(&mut self) {
-        let gaps = self.ranges.iter().zip(self.ranges.keys().skip(1));
-        let closest =
-            gaps.min_by_key(|((_, end), next)| **next - **end).map(|((&start, _), &next)| (start, next));
-        if let Some((start, next)) = closest
-            && let Some(end) = self.ranges.remove(&next)
-        {
-            self.ranges.insert(start, end);
+    /// Joins ranges until there is room for as many again.
+    fn coarsen(&mut self) {
+        while self.ranges.len() > RANGES_MAX / 2 {
+            self.grain = self.grain.saturating_mul(2).max(1);
+            let mut joined: Vec<(u64, u64)> = Vec::new();
+            for (start, end) in std::mem::take(&mut self.ranges) {
+                match joined.last_mut() {
+                    Some((_, last)) if start - *last <= self.grain => *last = end,
+                    _ => joined.push((start, end)),
+                }
+            }
+            self.ranges.extend(joined);
         }
     }
 

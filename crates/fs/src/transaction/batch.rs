@@ -94,7 +94,12 @@ impl Names {
         }
         for (number, linked) in self.inodes.iter().filter(|(_, linked)| !linked.is_new) {
             if linked.links > 0 {
-                match check_linkable(locked.state(*number), linked.links - 1) {
+                let state = locked.state(*number);
+                // It has lost its last name to others, however many the transaction gives it.
+                if state.item.nlink == 0 && !state.linkable {
+                    return Err(Error::Conflict);
+                }
+                match check_linkable(state, linked.links - 1) {
                     Err(Error::NotFound) => return Err(Error::Conflict),
                     result => result?,
                 }
@@ -228,9 +233,10 @@ impl Transaction {
         }
         for file in self.staging.files().filter(|file| file.is_changed()) {
             let inode = file.inode();
-            let key = (inode.number, CAPABILITY_XATTR.to_vec());
-            if self.names.new_inode(inode.number).is_none() && !self.names.xattrs.contains_key(&key) {
-                fs.drop_capabilities(inode)?;
+            let has_none = inode.state.read().has_capabilities == Some(false);
+            if !has_none && self.names.new_inode(inode.number).is_none() {
+                // In the batch, so that a commit that fails leaves them.
+                self.names.drop_capabilities(&fs, inode)?;
             }
         }
         Ok(())

@@ -11,7 +11,7 @@ use super::Transaction;
 use crate::flags::{forbid_change, forbid_removal_in, is_immutable};
 use crate::inode::{Inode, InodeState};
 use crate::namespace::names::check_name;
-use crate::xattr::is_acl;
+use crate::xattr::{CAPABILITY_XATTR, is_acl};
 use crate::{Context, Error, Fs, ObjectNo, Result};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -121,6 +121,25 @@ impl Names {
                 Ok(vacant.insert(Linked { inode, is_new: false, links: 0 }))
             }
         }
+    }
+
+    /// The file loses its capabilities, unless the transaction has set them.
+    pub(super) fn drop_capabilities(&mut self, fs: &Fs, inode: &Inode) -> Result<()> {
+        let key = (inode.number, CAPABILITY_XATTR.to_vec());
+        if self.xattrs.contains_key(&key) {
+            return Ok(());
+        }
+        let base = {
+            let mut state = inode.state.write();
+            let base = fs.stored_xattr(inode.number, CAPABILITY_XATTR)?;
+            state.has_capabilities = Some(base.is_some());
+            base
+        };
+        if base.is_some() {
+            self.linked(fs, inode.number)?;
+            self.xattrs.insert(key, Value { base, now: None });
+        }
+        Ok(())
     }
 
     /// Takes over another transaction's names. Errors: `Conflict` if both have changed one; nothing is taken over then.

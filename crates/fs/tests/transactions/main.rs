@@ -14,4 +14,5 @@ mod data;
 mod facade;
 mod large;
 mod names;
+mod review;
 mod threads;
