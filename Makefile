@@ -7,6 +7,7 @@ SBINDIR ?= /sbin
 DESTDIR ?=
 
 BIN = $(or $(CARGO_TARGET_DIR),target)/release/syncline
+SQLITE = $(or $(CARGO_TARGET_DIR),target)/release/libsyncline_sqlite.so
 NAMES = mkfs.syncline fsck.syncline mount.syncline mount.fuse.syncline
 
 # Of make crash and, the minutes, of make fuzz.
@@ -22,7 +23,7 @@ SCHEDULES ?= 20000
 .PHONY: help build test test-full crash cuts faults model threads fuzz golden workloads bench check fmt lint tidy demo man install uninstall clean
 
 help:
-	@echo "make build      the syncline command, optimised"
+	@echo "make build      the syncline command and the SQLite extension, optimised"
 	@echo "make demo       a power cut under SQLite and 2,000 small files, and what is left after it"
 	@echo "make test       all tests that run in minutes (what CI runs)"
 	@echo "make test-full  the long rest as well: random power cuts, other programs' workloads (as root; hours)"
@@ -37,11 +38,11 @@ help:
 	@echo "make faults     mistakes planted into a copy of the engine, which the laboratory has to find (part of make crash)"
 	@echo "make check      format, lints, tidy and tests: run it before you send a change"
 	@echo "make man        manual pages and shell completions in dist/"
-	@echo "make install    the command, its mkfs/fsck/mount names, manual pages (PREFIX, SBINDIR, DESTDIR)"
+	@echo "make install    the command, its mkfs/fsck/mount names, the SQLite extension, manual pages (PREFIX, SBINDIR, DESTDIR)"
 
 build:
 	@scripts/setup.sh build
-	$(CARGO) build --release --locked -p syncline-cli
+	$(CARGO) build --release --locked -p syncline-cli -p syncline-sqlite
 
 test:
 	@scripts/setup.sh test
@@ -114,6 +115,7 @@ man:
 
 install: build man
 	install -D -m 0755 $(BIN) $(DESTDIR)$(PREFIX)/bin/syncline
+	install -D -m 0755 $(SQLITE) $(DESTDIR)$(PREFIX)/lib/libsyncline_sqlite.so
 	install -d $(DESTDIR)$(SBINDIR) $(DESTDIR)$(PREFIX)/share/man/man8
 	for name in $(NAMES); do ln -sf $(PREFIX)/bin/syncline $(DESTDIR)$(SBINDIR)/$$name; done
 	install -m 0644 dist/man/*.8 $(DESTDIR)$(PREFIX)/share/man/man8/
@@ -122,7 +124,7 @@ install: build man
 	install -D -m 0644 dist/completions/syncline.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/syncline.fish
 
 uninstall:
-	rm -f $(DESTDIR)$(PREFIX)/bin/syncline $(DESTDIR)$(PREFIX)/share/man/man8/syncline*.8
+	rm -f $(DESTDIR)$(PREFIX)/bin/syncline $(DESTDIR)$(PREFIX)/lib/libsyncline_sqlite.so $(DESTDIR)$(PREFIX)/share/man/man8/syncline*.8
 	for name in $(NAMES); do rm -f $(DESTDIR)$(SBINDIR)/$$name; done
 	rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/syncline
 	rm -f $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_syncline

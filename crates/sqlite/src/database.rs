@@ -12,12 +12,16 @@
 //! A rollback is SQLite writing the old pages back, from its journal. Pages that equal what is committed are not staged then,
 //! and if in the end nothing differs there is nothing to commit: so a rollback needs no space and no flush, also on a full volume.
 //!
+//! A transaction that is too large for one record of the volume falls back to what SQLite does everywhere: its journal is kept in the
+//! volume ([`crate::journal`]), and the database is written to directly. Its end is then the end of the journal.
+//!
 //! In WAL mode the database is written by checkpoints only, which SQLite makes crash-safe by itself, and which others
 //! may read before they are synced: those writes go straight to the file. Whether it is WAL mode is whether a WAL is open.
 //!
 //! Locks: `state`, above everything of the engine.
 
 use crate::error::{Result, VfsError};
+use crate::journal::VirtualFile;
 use crate::locks::{ConnectionId, Level, Locks};
 use crate::shm::{Held, Shm};
 use crate::staged::Staged;
@@ -28,7 +32,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use syncline::{File, ObjectNo, OpenOptions};
+use syncline::{Error, File, ObjectNo, OpenOptions, SyncScope};
 
 /// Permissions of a new database, before the umask.
 const NEW_MODE: u32 = 0o644;
@@ -51,6 +55,10 @@ struct State {
     playing_back: bool,
     /// Written directly since the last sync.
     written: bool,
+    /// Too large to be staged: a kept journal protects what is written directly.
+    direct: bool,
+    /// Between BEGIN_ATOMIC_WRITE and its end: SQLite holds the journal in its memory.
+    batch: bool,
     /// Open handles of the database's WAL.
     wals: u32,
     shm: Shm,
@@ -86,6 +94,17 @@ impl Database {
     /// The journal of this database was read.
     pub(crate) fn note_playback(&self) {
         self.state.lock().playing_back = true;
+    }
+
+    /// Makes what was written directly durable.
+    pub(crate) fn sync(&self, volume: &VolumeRef) -> Result<()> {
+        self.state.lock().written = false;
+        volume.fs().sync_inode(self.object, SyncScope::Data).map_err(VfsError::engine(self.name()))
+    }
+
+    /// The kept journal is gone: writes are staged again.
+    pub(crate) fn end_direct(&self) {
+        self.state.lock().direct = false;
     }
 
     /// A WAL of this database was opened.
@@ -197,6 +216,12 @@ impl Connection {
         if let Some((owner, staged)) = &mut state.staged
             && *owner == self.id
         {
+            // What the transaction reads through itself it has to remember; SQLite's locks keep the rest as it is.
+            if staged.is_untouched(offset, into.len())
+                && self.io(self.file.read_at(into, offset))? == into.len()
+            {
+                return Ok(into.len());
+            }
             return staged.read(offset, into);
         }
         drop(state);
@@ -217,15 +242,48 @@ impl Connection {
     pub(crate) fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
         self.check_writable()?;
         let mut state = self.database.state.lock();
-        if state.wals > 0 {
-            state.written = true;
-            drop(state);
-            return self.io(self.file.write_all_at(data, offset));
-        }
-        if state.playing_back && self.is_committed(state.staged.as_ref(), offset, data)? {
+        if state.wals == 0 && state.playing_back && self.is_committed(state.staged.as_ref(), offset, data)? {
             return Ok(());
         }
-        self.staged(&mut state)?.write(offset, data)
+        if state.wals == 0 && !state.direct {
+            match self.staged(&mut state)?.write(offset, data) {
+                Err(error) if is_too_large(&error) => self.fall_back(&mut state, error)?,
+                result => return result,
+            }
+        }
+        let protected = state.direct;
+        state.written = true;
+        drop(state);
+        if protected && let Some(journal) = self.journal() {
+            // Nothing to do but with synchronous OFF.
+            journal.sync()?;
+        }
+        self.io(self.file.write_all_at(data, offset))
+    }
+
+    /// The database's journal, if there is one.
+    fn journal(&self) -> Option<Arc<VirtualFile>> {
+        self.volume.virtual_files.get(&self.database.journal())
+    }
+
+    /// Goes on directly with a transaction that has become too large: keeps the journal, and writes what is staged to the file.
+    ///
+    /// Errors: the one given if SQLite has no journal (journal mode MEMORY or OFF, or a batch).
+    fn fall_back(&self, state: &mut State, too_large: VfsError) -> Result<()> {
+        if state.batch {
+            return Err(VfsError::Batch(Box::new(too_large)));
+        }
+        let Some(journal) = self.journal() else { return Err(too_large) };
+        if !journal.is_armed()? {
+            return Err(too_large);
+        }
+        journal.keep(&self.volume)?;
+        // From here on only the journal tells what the database was.
+        state.direct = true;
+        state.written = true;
+        state.set_aside = None;
+        let Some((_, mut staged)) = state.staged.take() else { return Ok(()) };
+        staged.write_to(&self.file)
     }
 
     /// Whether writing this would change nothing.
@@ -246,7 +304,7 @@ impl Connection {
     pub(crate) fn truncate(&self, size: u64) -> Result<()> {
         self.check_writable()?;
         let mut state = self.database.state.lock();
-        if state.wals > 0 {
+        if state.wals > 0 || state.direct {
             state.written = true;
             drop(state);
             return self.io(self.file.set_len(size));
@@ -298,6 +356,10 @@ impl Connection {
             }
             others => {
                 state.staged = others;
+                if state.direct && super_journal.is_some() {
+                    // Together with others it has to be one record, which it does not fit.
+                    return Err(VfsError::TooLargeTogether(self.database.path.display().to_string()));
+                }
                 let written = std::mem::take(&mut state.written);
                 drop(state);
                 if written { self.io(self.file.sync_data()) } else { Ok(()) }
@@ -321,13 +383,16 @@ impl Connection {
 
     /// A batch of atomic writes begins. Errors if something was written before: then SQLite commits with its journal.
     pub(crate) fn begin_batch(&self) -> bool {
-        self.database.state.lock().staged.is_none()
+        let mut state = self.database.state.lock();
+        state.batch = state.staged.is_none() && !state.direct;
+        state.batch
     }
 
     /// Commits a batch of atomic writes.
     pub(crate) fn commit_batch(&mut self) -> Result<()> {
         self.super_journal = None;
-        self.sync()
+        self.database.state.lock().batch = false;
+        self.sync().map_err(|error| VfsError::Batch(Box::new(error)))
     }
 
     /// Gives up what was written since the last commit.
@@ -337,6 +402,9 @@ impl Connection {
             state.staged = None;
             state.set_aside = None;
         }
+        // A journal that is still kept is hot now, and is played back like any other.
+        state.direct = false;
+        state.batch = false;
         state.playing_back = false;
     }
 
@@ -412,6 +480,10 @@ impl Connection {
             self.database.state.lock().shm.detach(&mut self.held);
         }
     }
+}
+
+fn is_too_large(error: &VfsError) -> bool {
+    matches!(error, VfsError::Engine { source: Error::TransactionTooLarge { .. }, .. })
 }
 
 impl Drop for Connection {

@@ -24,6 +24,13 @@ pub(crate) enum VfsError {
     Symlink(String),
     #[error("{0} takes part in the transaction, but lies in another volume or VFS; commit it on its own")]
     Foreign(String),
+    #[error(
+        "{0} takes part in a transaction over several databases that is too large for one record; commit it in parts, or use a volume with a larger journal"
+    )]
+    TooLargeTogether(String),
+    /// SQLite does it over with its journal.
+    #[error(transparent)]
+    Batch(Box<VfsError>),
     #[error("no such file: {0}")]
     Missing(String),
     #[error("{0} was opened for reading only")]
@@ -65,6 +72,7 @@ impl VfsError {
         use syncline::Error::{NoSpace, ReadOnly, TransactionTooLarge};
         match self {
             VfsError::NotWritable(_) => abi::READONLY,
+            VfsError::TooLargeTogether(_) => abi::FULL,
             VfsError::Engine { source: NoSpace | TransactionTooLarge { .. }, .. } => abi::FULL,
             VfsError::Engine { source: ReadOnly, .. } => abi::READONLY,
             VfsError::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => abi::FULL,

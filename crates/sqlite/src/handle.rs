@@ -155,8 +155,9 @@ impl Handle {
         match self {
             Handle::Database(connection) => connection.sync(),
             Handle::Wal(wal) => wal.io(wal.file.sync_data()),
+            Handle::Journal(journal) => journal.file.sync(),
             // Gone after a crash, so there is nothing to keep.
-            Handle::Journal(_) | Handle::Temporary(_) => Ok(()),
+            Handle::Temporary(_) => Ok(()),
         }
     }
 

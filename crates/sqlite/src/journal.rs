@@ -4,6 +4,10 @@
 //! volume, and the journal serves what else SQLite uses it for: undoing what it has already written, in this process. So
 //! journals and super-journals are [`Scratch`], never synced, and a crash takes them along, which leaves the last commit.
 //!
+//! The exception is a transaction that is too large for one record of the volume. Then the journal is *kept*: written to the volume
+//! and synced, as on any file system, before the database is written to directly ([`VirtualFile::keep`]). When SQLite ends such a
+//! journal, the database is synced, the journal unlinked, and that made durable, whatever synchronous says.
+//!
 //! A journal that lies in the volume (imported, or left through the mount) is a [`Content::Real`] one: it is read where it is,
 //! so that SQLite finds it hot and plays it back. Before its first change its content moves to scratch and the file is unlinked.
 //! The unlinking comes before every later commit in the volume's order, so an old journal never meets a newer database.
@@ -16,7 +20,7 @@ use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use syncline::File;
+use syncline::{File, OpenOptions};
 
 /// Bytes of a real journal copied at a time.
 const COPY_BYTES: usize = 64 << 10;
@@ -31,7 +35,13 @@ pub(crate) enum Purpose {
 
 enum Content {
     Scratch(Scratch),
+    /// It lies in the volume and was found there.
     Real(File),
+    /// It lies in the volume because the database depends on it.
+    Kept {
+        file: File,
+        synced: bool,
+    },
 }
 
 /// A journal of this process.
@@ -79,7 +89,8 @@ impl VirtualFiles {
         self.files.lock().get(path).cloned()
     }
 
-    /// A handle of a journal was closed: one that lies in the volume is no longer stood in for.
+    /// A handle of a journal was closed: one that was found in the volume is no longer stood in for. (A kept one is: SQLite
+    /// closes a journal before it deletes it.)
     pub(crate) fn closed(&self, file: &Arc<VirtualFile>) {
         let mut files = self.files.lock();
         // The table, and whoever closes it.
@@ -91,12 +102,13 @@ impl VirtualFiles {
 
     /// Takes a journal away; what lies in the volume is unlinked.
     pub(crate) fn remove(&self, volume: &VolumeRef, path: &Path) -> Result<()> {
-        let removed = self.files.lock().remove(path);
-        if let Some(file) = removed
-            && let Content::Real(_) = *file.content.lock()
-        {
-            unlink(volume, path)?;
+        let Some(file) = self.get(path) else { return Ok(()) };
+        match *file.content.lock() {
+            Content::Scratch(_) => {}
+            Content::Real(_) => unlink(volume, path)?,
+            Content::Kept { .. } => end_kept(volume, path)?,
         }
+        self.forget(path);
         Ok(())
     }
 
@@ -108,6 +120,21 @@ impl VirtualFiles {
 
 fn unlink(volume: &VolumeRef, path: &Path) -> Result<()> {
     volume.volume().remove_file(path).map_err(VfsError::io(path.as_os_str().as_bytes()))
+}
+
+/// Ends a kept journal: from here on the database counts as it is.
+fn end_kept(volume: &VolumeRef, path: &Path) -> Result<()> {
+    let database = crate::database::of_companion(volume, path, b"-journal");
+    if let Some(database) = &database {
+        database.sync(volume)?;
+    }
+    unlink(volume, path)?;
+    if let Some(database) = &database {
+        // With it every earlier change of names is durable (C1).
+        database.sync(volume)?;
+        database.end_direct();
+    }
+    Ok(())
 }
 
 impl VirtualFile {
@@ -126,7 +153,9 @@ impl VirtualFile {
     pub(crate) fn size(&self) -> Result<u64> {
         match &*self.content.lock() {
             Content::Scratch(scratch) => Ok(scratch.size()),
-            Content::Real(file) => Ok(file.metadata().map_err(VfsError::io(self.name()))?.len()),
+            Content::Real(file) | Content::Kept { file, .. } => {
+                Ok(file.metadata().map_err(VfsError::io(self.name()))?.len())
+            }
         }
     }
 
@@ -134,38 +163,111 @@ impl VirtualFile {
     pub(crate) fn read(&self, offset: u64, into: &mut [u8]) -> Result<usize> {
         match &*self.content.lock() {
             Content::Scratch(scratch) => scratch.read(offset, into),
-            Content::Real(file) => file.read_at(into, offset).map_err(VfsError::io(self.name())),
+            Content::Real(file) | Content::Kept { file, .. } => {
+                file.read_at(into, offset).map_err(VfsError::io(self.name()))
+            }
         }
     }
 
     pub(crate) fn write(&self, volume: &VolumeRef, offset: u64, data: &[u8]) -> Result<()> {
         let mut content = self.content.lock();
-        self.scratch(volume, &mut content, true)?.write(offset, data)
+        // Zeros over the header are how a journal ends that is to persist.
+        let ends = offset == 0 && data.iter().all(|&byte| byte == 0);
+        match &mut *content {
+            Content::Kept { file, synced } if !ends => {
+                *synced = false;
+                file.write_all_at(data, offset).map_err(VfsError::io(self.name()))
+            }
+            _ => self.scratch(volume, &mut content, !ends)?.write(offset, data),
+        }
     }
 
     pub(crate) fn truncate(&self, volume: &VolumeRef, size: u64) -> Result<()> {
         let mut content = self.content.lock();
-        self.scratch(volume, &mut content, size > 0)?.truncate(size)
+        match &mut *content {
+            Content::Kept { file, synced } if size > 0 => {
+                *synced = false;
+                file.set_len(size).map_err(VfsError::io(self.name()))
+            }
+            _ => self.scratch(volume, &mut content, size > 0)?.truncate(size),
+        }
     }
 
-    /// The content in scratch; a real file becomes that first, and is unlinked.
+    /// Syncs a kept journal; there is nothing to be synced of another one.
+    pub(crate) fn sync(&self) -> Result<()> {
+        match &mut *self.content.lock() {
+            Content::Kept { file, synced } if !*synced => {
+                file.sync_data().map_err(VfsError::io(self.name()))?;
+                *synced = true;
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether it could undo something: it begins with a header, and not with zeros.
+    pub(crate) fn is_armed(&self) -> Result<bool> {
+        let mut first = [0];
+        Ok(self.read(0, &mut first)? == 1 && first != [0])
+    }
+
+    /// Makes the journal lie in the volume, durable, for as long as it is not ended.
+    pub(crate) fn keep(&self, volume: &VolumeRef) -> Result<()> {
+        {
+            let mut content = self.content.lock();
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).mode(0o644);
+            let file = match &*content {
+                Content::Kept { .. } => None,
+                Content::Real(_) => Some(options.open(volume.volume(), &self.path)),
+                Content::Scratch(_) => Some(options.create_new(true).open(volume.volume(), &self.path)),
+            };
+            let file = file.transpose().map_err(VfsError::io(self.name()))?;
+            if let (Content::Scratch(scratch), Some(file)) = (&*content, &file)
+                && let Err(error) = self.write_out(scratch, file)
+            {
+                unlink(volume, &self.path)?;
+                return Err(error);
+            }
+            if let Some(file) = file {
+                *content = Content::Kept { file, synced: false };
+            }
+        }
+        self.sync()
+    }
+
+    fn write_out(&self, scratch: &Scratch, file: &File) -> Result<()> {
+        let mut buffer = vec![0; COPY_BYTES];
+        let mut offset = 0;
+        while offset < scratch.size() {
+            let count = scratch.read(offset, &mut buffer)?;
+            file.write_all_at(&buffer[..count], offset).map_err(VfsError::io(self.name()))?;
+            offset += count as u64;
+        }
+        Ok(())
+    }
+
+    /// The content in scratch; what lies in the volume becomes that first, and is unlinked.
     fn scratch<'a>(
         &self,
         volume: &VolumeRef,
         content: &'a mut Content,
-        keep: bool,
+        copy: bool,
     ) -> Result<&'a mut Scratch> {
-        if let Content::Real(file) = content {
+        if let Content::Real(file) | Content::Kept { file, .. } = &*content {
             let mut scratch = Scratch::new(Some(volume.downgrade()));
-            if keep {
+            if copy {
                 self.copy(file, &mut scratch)?;
             }
-            unlink(volume, &self.path)?;
+            match content {
+                Content::Kept { .. } => end_kept(volume, &self.path)?,
+                _ => unlink(volume, &self.path)?,
+            }
             *content = Content::Scratch(scratch);
         }
         match content {
             Content::Scratch(scratch) => Ok(scratch),
-            Content::Real(_) => unreachable!("a real journal has just become scratch"),
+            Content::Real(_) | Content::Kept { .. } => unreachable!("it has just become scratch"),
         }
     }
 

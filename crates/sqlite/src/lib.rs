@@ -49,6 +49,10 @@ const QUIET: &str = "SYNCLINE_SQLITE_QUIET";
 /// Tells an error, because SQLite's own message says no more than its code. SQLite's log is where programs listen; most do not,
 /// so that a person reads it on standard error.
 fn tell(error: &VfsError) {
+    if matches!(error, VfsError::Batch(_)) {
+        // Nothing has failed for the program.
+        return;
+    }
     let sentence = format!("syncline: {error}");
     api::get().log(abi::NOTICE, &sentence);
     if std::env::var_os(QUIET).is_none() {

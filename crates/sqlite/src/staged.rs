@@ -111,6 +111,24 @@ impl Staged {
         runs
     }
 
+    /// Writes everything to the file itself, page by page and not atomically, and gives the transaction up.
+    pub(crate) fn write_to(&mut self, file: &File) -> Result<()> {
+        let size = self.size()?;
+        let mut buffer = vec![0; COMPARE_BYTES];
+        for run in self.runs() {
+            let mut at = run.start * PAGE_BYTES;
+            let end = (run.end * PAGE_BYTES).min(size);
+            while at < end {
+                let part = COMPARE_BYTES.min((end - at) as usize);
+                let count = self.read(at, &mut buffer[..part])?;
+                file.write_all_at(&buffer[..count], at).map_err(VfsError::io(&self.name))?;
+                at += part as u64;
+            }
+        }
+        let length = file.metadata().map_err(VfsError::io(&self.name))?.len();
+        if length == size { Ok(()) } else { file.set_len(size).map_err(VfsError::io(&self.name)) }
+    }
+
     /// Makes it durable.
     pub(crate) fn commit(self) -> Result<()> {
         self.transaction.commit().map_err(VfsError::engine(&self.name))

@@ -115,3 +115,14 @@ fn without_synchronous_a_commit_waits_for_nothing_and_is_there() {
         assert_eq!(value::<i64>(&place.open("db"), "SELECT count(*) FROM t"), 2);
     }
 }
+
+#[test]
+fn thousands_of_commits_without_synchronous_need_no_thread() {
+    let place = quiet_place();
+    let connection = table(&place, "DELETE", "OFF");
+    for number in 0..3000 {
+        run(&connection, &format!("INSERT INTO t(b) VALUES({number})"));
+    }
+    drop(connection);
+    assert_eq!(value::<i64>(&place.open("db"), "SELECT count(*) FROM t"), 3001);
+}

@@ -14,10 +14,6 @@ use syncline::{Fs, MkfsOptions, SystemClock, SystemEntropy, VolumeOptions};
 const BLOCKS: u64 = (32 << 20) / 4096;
 const ACCOUNTS: i64 = 40;
 const START: i64 = 1000;
-/// Transfers of one run.
-const TRANSFERS: i64 = 10;
-/// Cuts of one scenario in a short run.
-const CUTS: u64 = 24;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -28,6 +24,8 @@ enum Kind {
     /// Each transfer goes over three databases.
     Attach,
     Vacuum,
+    /// Larger than a record of the volume: SQLite's journal is kept in the volume.
+    Large,
     /// Statements fail in the middle, and transactions are rolled back.
     Failing,
 }
@@ -42,6 +40,16 @@ struct Scenario {
 }
 
 impl Scenario {
+    /// Transfers of one run.
+    fn transfers(self) -> i64 {
+        if self.kind == Kind::Large { 4 } else { 10 }
+    }
+
+    /// Cuts in a short run.
+    fn cuts(self) -> u64 {
+        if self.kind == Kind::Large { 12 } else { 24 }
+    }
+
     fn databases(self) -> &'static [&'static str] {
         if self.kind == Kind::Attach { &["main", "two", "three"] } else { &["main"] }
     }
@@ -56,7 +64,11 @@ impl Scenario {
             connection.query_row(&sql, [], |_| Ok(()))?;
             connection.execute_batch(&format!("PRAGMA {name}.synchronous={}", self.synchronous))?;
         }
-        let pages = if matches!(self.kind, Kind::Spill | Kind::Failing | Kind::Attach) { 5 } else { 200 };
+        let pages = if matches!(self.kind, Kind::Spill | Kind::Failing | Kind::Attach | Kind::Large) {
+            5
+        } else {
+            200
+        };
         connection.execute_batch(&format!("PRAGMA cache_size={pages}"))?;
         Ok(connection)
     }
@@ -64,10 +76,12 @@ impl Scenario {
 
 fn set_up(scenario: Scenario) -> HashMap<u64, Vec<u8>> {
     let device = Arc::new(PowerDevice::new(BLOCKS, u64::MAX));
-    let options = MkfsOptions { journal_bytes: Some(1 << 20), ..MkfsOptions::default() };
+    let journal_bytes = if scenario.kind == Kind::Large { 256 << 10 } else { 1 << 20 };
+    let options = MkfsOptions { journal_bytes: Some(journal_bytes), ..MkfsOptions::default() };
     Fs::format(&*device, &options, &SystemClock, &SystemEntropy::default(), &mut |_, _| {}).expect("mkfs");
     let place = Place::of(volume_on(device.clone()));
     let connection = scenario.open(&place).expect("open");
+    let wide = if scenario.kind == Kind::Large { 600 } else { 1 };
     for name in scenario.databases() {
         run(
             &connection,
@@ -75,6 +89,10 @@ fn set_up(scenario: Scenario) -> HashMap<u64, Vec<u8>> {
                 "CREATE TABLE {name}.account(id INTEGER PRIMARY KEY, balance INTEGER NOT NULL, pad BLOB);
                  CREATE TABLE {name}.log(id INTEGER PRIMARY KEY, source INT, target INT, amount INT);
                  CREATE TABLE {name}.filler(x);
+                 CREATE TABLE {name}.wide(id INTEGER PRIMARY KEY, x);
+                 INSERT INTO {name}.wide SELECT value, zeroblob(3000) FROM
+                     (WITH RECURSIVE n(value) AS (SELECT 1 UNION ALL SELECT value+1 FROM n WHERE value<{wide})
+                      SELECT value FROM n);
                  INSERT INTO {name}.account SELECT value, {START}, zeroblob(600) FROM
                      (WITH RECURSIVE n(value) AS (SELECT 1 UNION ALL SELECT value+1 FROM n WHERE value<{ACCOUNTS})
                       SELECT value FROM n)"
@@ -129,6 +147,15 @@ fn step(connection: &Connection, scenario: Scenario, number: i64) -> rusqlite::R
             transfer(connection, scenario, number)?;
             execute("RELEASE c")?;
         }
+        Kind::Large => {
+            if number % 3 == 0 {
+                execute(
+                    "BEGIN; UPDATE wide SET x=randomblob(2000) WHERE id % 2; DELETE FROM account; ROLLBACK",
+                )?;
+            }
+            execute(&format!("BEGIN; UPDATE wide SET x=randomblob(3000) WHERE id % 2 = {number} % 2"))?;
+            transfer(connection, scenario, number)?;
+        }
         Kind::Vacuum => {
             execute(
                 "INSERT INTO filler VALUES(randomblob(60000)); INSERT INTO filler VALUES(randomblob(9000))",
@@ -167,9 +194,11 @@ fn work(device: &Arc<PowerDevice>, scenario: Scenario) -> i64 {
     let mut acknowledged = 0;
     let mut work = || -> rusqlite::Result<()> {
         let connection = scenario.open(&place)?;
-        for number in 1..=TRANSFERS {
+        for number in 1..=scenario.transfers() {
             step(&connection, scenario, number)?;
             acknowledged = number;
+            // The journal was there, and is gone.
+            assert!(!place.volume().try_exists("/main-journal").is_ok_and(|there| there));
             if scenario.kind == Kind::Vacuum && number % 4 == 0 {
                 connection.execute_batch("VACUUM")?;
             }
@@ -177,7 +206,7 @@ fn work(device: &Arc<PowerDevice>, scenario: Scenario) -> i64 {
         Ok(())
     };
     match work() {
-        Ok(()) => assert_eq!(acknowledged, TRANSFERS),
+        Ok(()) => assert_eq!(acknowledged, scenario.transfers()),
         Err(error) => assert!(device.is_cut(), "{scenario:?} failed before the cut: {error}"),
     }
     acknowledged
@@ -232,10 +261,15 @@ fn cut(scenario: Scenario) {
     crate::common::register();
     let image = set_up(scenario);
     let whole = Arc::new(PowerDevice::with(&image, BLOCKS, u64::MAX));
-    assert_eq!(work(&whole, scenario), TRANSFERS);
+    assert_eq!(work(&whole, scenario), scenario.transfers());
     let operations = whole.operations();
-    assert!(operations > TRANSFERS as u64, "{scenario:?} did {operations} operations");
-    let every = if std::env::var_os("SYNCLINE_TEST_FULL").is_some() { operations } else { CUTS };
+    assert!(operations > scenario.transfers() as u64, "{scenario:?} did {operations} operations");
+    if scenario.kind == Kind::Large && scenario.journal != "WAL" {
+        use syncline_device::Device;
+        let flushes = whole.counters().flushes;
+        assert!(flushes >= 4 * scenario.transfers() as u64, "the journal was not kept: {flushes} flushes");
+    }
+    let every = if std::env::var_os("SYNCLINE_TEST_FULL").is_some() { operations } else { scenario.cuts() };
     for index in 0..every.min(operations) {
         let cut_at = 1 + index * operations / every.min(operations);
         let device = Arc::new(PowerDevice::with(&image, BLOCKS, cut_at));
@@ -287,6 +321,12 @@ fn transfers_with_savepoints_survive_cuts() {
 #[test]
 fn transfers_over_three_databases_are_whole_after_cuts() {
     cut_all(Kind::Attach, ROLLBACK_MODES);
+}
+
+#[test]
+fn transfers_too_large_for_a_record_survive_cuts() {
+    cut_all(Kind::Large, ROLLBACK_MODES);
+    cut_all(Kind::Large, &[("DELETE", "OFF", false), ("WAL", "FULL", true)]);
 }
 
 #[test]

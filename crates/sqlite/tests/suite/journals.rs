@@ -188,3 +188,87 @@ fn a_transaction_that_does_not_fit_is_rolled_back_and_the_volume_stays_usable() 
         assert_eq!(value::<i64>(&place.open("db"), "SELECT count(*) FROM t WHERE b=1"), 9);
     }
 }
+
+/// A volume whose journal is so small that a few hundred strewn pages are too much for a record.
+fn small_journal() -> Place {
+    let device = std::sync::Arc::new(syncline_device::MemoryDevice::new((64 << 20) / 4096));
+    let entropy = syncline::SystemEntropy::default();
+    let options =
+        syncline::MkfsOptions { journal_bytes: Some(256 << 10), ..syncline::MkfsOptions::default() };
+    syncline::Fs::format(&*device, &options, &syncline::SystemClock, &entropy, &mut |_, _| {}).expect("mkfs");
+    Place::of(syncline::VolumeOptions::new().open_device(device).expect("open"))
+}
+
+const LARGE: &str = "CREATE TABLE t(a INTEGER PRIMARY KEY, b); INSERT INTO t SELECT value, zeroblob(3000) FROM
+    (WITH RECURSIVE n(value) AS (SELECT 1 UNION ALL SELECT value+1 FROM n WHERE value<600) SELECT value FROM n)";
+
+#[test]
+fn a_transaction_too_large_for_a_record_goes_through_a_journal_in_the_volume() {
+    for journal in ["delete", "truncate", "persist"] {
+        let place = small_journal();
+        let connection = place.open("db");
+        set_modes(&connection, journal, "FULL");
+        run(&connection, LARGE);
+        run(&connection, "PRAGMA cache_size=10; BEGIN; UPDATE t SET b=randomblob(2900) WHERE a%2");
+        assert!(place.volume().metadata("/db-journal").expect("it is kept").len() > 500_000, "{journal}");
+        let read = "SELECT count(*) FROM t WHERE b=zeroblob(3000)";
+        assert_eq!(value::<i64>(&connection, read), 300);
+        run(&connection, "ROLLBACK");
+        assert!(!place.volume().try_exists("/db-journal").expect("look"), "{journal}");
+        assert_eq!(value::<i64>(&connection, read), 600);
+        run(&connection, "UPDATE t SET b=randomblob(2900) WHERE a%2");
+        assert!(!place.volume().try_exists("/db-journal").expect("look"), "{journal}");
+        assert_eq!(value::<i64>(&connection, read), 300);
+        assert_eq!(value::<String>(&connection, "PRAGMA integrity_check"), "ok");
+        // The next one is staged again.
+        run(&connection, "BEGIN; UPDATE t SET b=1 WHERE a<20");
+        assert!(!place.volume().try_exists("/db-journal").expect("look"), "{journal}");
+        run(&connection, "ROLLBACK");
+    }
+}
+
+#[test]
+fn a_large_transaction_of_a_connection_that_is_gone_is_played_back() {
+    let place = small_journal();
+    let connection = place.open("db");
+    run(&connection, LARGE);
+    let main = place.volume().read("/db").expect("read");
+    run(&connection, "PRAGMA cache_size=10; BEGIN; UPDATE t SET b=randomblob(2900) WHERE a%2");
+    // As a crash would leave it.
+    let (database, journal) =
+        (place.volume().read("/db").expect("read"), place.volume().read("/db-journal").expect("read"));
+    assert!(database != main);
+    drop(connection);
+    let other = small_journal();
+    other.volume().write("/db", database).expect("write");
+    other.volume().write("/db-journal", journal).expect("write");
+    for place in [&place, &other] {
+        let connection = place.open("db");
+        assert_eq!(value::<i64>(&connection, "SELECT count(*) FROM t WHERE b=zeroblob(3000)"), 600);
+        assert_eq!(value::<String>(&connection, "PRAGMA integrity_check"), "ok");
+        run(&connection, "UPDATE t SET b=2 WHERE a=1");
+        assert!(!place.volume().try_exists("/db-journal").expect("look"));
+    }
+}
+
+#[test]
+fn without_a_journal_a_transaction_too_large_fails_and_leaves_the_database_as_it_was() {
+    let place = small_journal();
+    let connection = place.open("db");
+    run(&connection, LARGE);
+    set_modes(&connection, "memory", "FULL");
+    let full = connection.execute_batch("UPDATE t SET b=randomblob(2900) WHERE a%2").expect_err("too large");
+    assert_eq!(full.sqlite_error_code(), Some(ErrorCode::DiskFull));
+    assert_eq!(value::<i64>(&connection, "SELECT count(*) FROM t WHERE b=zeroblob(3000)"), 600);
+    // Nor is it taken apart over several databases.
+    set_modes(&connection, "delete", "FULL");
+    run(&connection, &format!("ATTACH '{}' AS two; CREATE TABLE two.u(x)", place.uri("two")));
+    let together = "BEGIN; UPDATE t SET b=randomblob(2900) WHERE a%2; INSERT INTO two.u VALUES(1); COMMIT";
+    let full = connection.execute_batch(together).expect_err("too large");
+    assert_eq!(full.sqlite_error_code(), Some(ErrorCode::DiskFull));
+    if !connection.is_autocommit() {
+        run(&connection, "ROLLBACK");
+    }
+    assert_eq!(value::<i64>(&connection, "SELECT count(*) FROM t WHERE b=zeroblob(3000)"), 600);
+    assert_eq!(value::<i64>(&connection, "SELECT count(*) FROM two.u"), 0);
+}

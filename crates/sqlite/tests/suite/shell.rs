@@ -29,6 +29,7 @@ fn image(directory: &Path) -> PathBuf {
 fn shell(test: &str, image: &Path, sql: &str) -> Option<Output> {
     let started = Command::new("sqlite3")
         .args(["-batch", "-bail"])
+        .env_remove("SYNCLINE_SQLITE_QUIET")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
