@@ -84,6 +84,7 @@ const OPERATIONS: &[&str] = &[
     "txn:write,A/foo,4000,300,47!write,A/foo,100,50,48",
     "txn:write,A/C/foo,0,100,49+creat,B/bar!write,A/foo,100,50,48+fsync,A/foo",
     "txnabort:write,A/foo,0,140000,50+unlink,B/foo",
+    "txn:truncate,B/foo,700!chmod,B/foo,384",
 ];
 
 /// What comes after each operation, besides nothing.

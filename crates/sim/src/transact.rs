@@ -99,9 +99,8 @@ pub fn finish(
     }
     match transaction.commit() {
         Ok(()) => {
-            if model.apply_together(ops, &made).map_err(|want| unexpected(None, Some(want)))? {
-                model.committed();
-            }
+            model.apply_together(ops, &made).map_err(|want| unexpected(None, Some(want)))?;
+            model.committed();
             Ok(Told::Done)
         }
         Err(Error::Conflict) if !between.is_empty() => Ok(Told::Refused(Error::Conflict.errno())),
@@ -134,8 +133,7 @@ pub fn start(
     }
     match transaction.commit_start(done) {
         Ok(()) => match model.apply_together(ops, &made) {
-            Ok(true) => Ok(Started::Waiting(model.committed())),
-            Ok(false) => Ok(Started::Told(Told::Done)),
+            Ok(()) => Ok(Started::Waiting(model.committed())),
             Err(want) => Err(Unexpected { op: whole.clone(), got: None, want: Some(want) }),
         },
         Err(Error::Conflict) => Ok(Started::Told(Told::Refused(Error::Conflict.errno()))),

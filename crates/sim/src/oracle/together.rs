@@ -25,7 +25,7 @@ impl Model {
     /// Applies operations as one. `made` are the numbers of the inodes that they made, one for each operation.
     ///
     /// Errors: the errno of the first that has to be refused; nothing is changed then.
-    pub fn apply_together(&mut self, ops: &[Op], made: &[u64]) -> Result<bool, i32> {
+    pub fn apply_together(&mut self, ops: &[Op], made: &[u64]) -> Result<(), i32> {
         self.together = Some(Together { names: self.names.clone(), made: Vec::new(), events: Vec::new() });
         for (op, made) in ops.iter().zip(made) {
             let written = if let Op::Write { len, kind: WriteKind::Buffered, .. } = op { *len } else { 0 };
@@ -34,7 +34,8 @@ impl Model {
                 return Err(errno);
             }
         }
-        Ok(self.end_together())
+        self.end_together();
+        Ok(())
     }
 
     /// A whole transaction, in a dry run: numbers from `made` on are free.
@@ -52,7 +53,7 @@ impl Model {
             // What is refused is part of it.
             let _ = self.apply(op, *made, written);
         }
-        if abort { Ok(()) } else { self.apply_together(ops, &numbers).map(drop) }
+        if abort { Ok(()) } else { self.apply_together(ops, &numbers) }
     }
 
     /// Whether the operations would be applied.
@@ -70,9 +71,8 @@ impl Model {
         together.made.iter().for_each(|ino| drop(self.files.remove(ino)));
     }
 
-    /// Whether anything has changed: only then the commit makes something durable.
-    fn end_together(&mut self) -> bool {
-        let Some(together) = self.together.take() else { return false };
+    fn end_together(&mut self) {
+        let Some(together) = self.together.take() else { return };
         let mut by_file: Vec<(u64, Vec<FileEvent>)> = Vec::new();
         for (ino, event) in together.events {
             match by_file.iter_mut().find(|(of, _)| *of == ino) {
@@ -96,7 +96,6 @@ impl Model {
                 self.record(ino, FileEvent::Together(events));
             }
         }
-        changed
     }
 
     fn strip_set_id(&mut self, ino: u64) {
