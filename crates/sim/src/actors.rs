@@ -87,7 +87,7 @@ struct Actor {
     ops: VecDeque<Op>,
     sync: Option<Called>,
     /// A transaction that has everything staged; the others act before it is committed.
-    staged: Option<Staged>,
+    staged: Option<Box<Staged>>,
 }
 
 type Done = Box<dyn FnOnce(Result<(), syncline::Error>) + Send>;
@@ -202,7 +202,7 @@ impl Stage {
             },
             Some(staged) => {
                 let (state, done) = answer_into();
-                match transact::start(&self.fs, &mut self.model, op, staged, done).map_err(wrong)? {
+                match transact::start(&self.fs, &mut self.model, op, *staged, done).map_err(wrong)? {
                     Started::Waiting(number) => {
                         self.actors[actor].sync = Some(Called { number, state });
                         Told::Done

@@ -147,7 +147,7 @@ fn one_cut(
 
 /// Carries the operations out until the daemon dies; returns the one that was under way then.
 fn perform(
-    mount: Mount,
+    mut mount: Mount,
     scratch: &Scratch,
     ops: &[Op],
     model: &mut Model,
@@ -166,6 +166,7 @@ fn perform(
             std::hint::spin_loop();
         }
         mount.kill();
+        mount
     });
     let mut result = Ok(None);
     for (index, op) in ops.iter().enumerate() {
@@ -183,7 +184,7 @@ fn perform(
         }
     }
     now.store(true, Ordering::Release);
-    killer.join().map_err(|_| violation("the daemon could not be killed"))?;
+    drop(killer.join().map_err(|_| violation("the daemon could not be killed"))?);
     result
 }
 

@@ -27,7 +27,7 @@ pub struct Staged {
 
 /// How staging went.
 pub enum Staging {
-    Staged(Staged),
+    Staged(Box<Staged>),
     Told(Told),
 }
 
@@ -44,7 +44,7 @@ pub fn stage(fs: &Arc<Fs>, model: &mut Model, ops: &[Op], whole: &Op) -> Result<
             Err(error) => return refused(model, ops, whole, error.errno()).map(Staging::Told),
         }
     }
-    Ok(Staging::Staged(Staged { transaction, made }))
+    Ok(Staging::Staged(Box::new(Staged { transaction, made })))
 }
 
 /// What is said of a transaction that was refused: the model has to refuse it as well, if not with the same words.
@@ -155,7 +155,7 @@ pub fn transact(fs: &Arc<Fs>, clock: &SimClock, model: &mut Model, op: &Op) -> R
     let Op::Transaction { ops, between, abort } = op else { unreachable!("only transactions come here") };
     let before = fs.statfs().blocks_available;
     let told = match stage(fs, model, ops, op)? {
-        Staging::Staged(staged) => finish(fs, clock, model, op, staged)?,
+        Staging::Staged(staged) => finish(fs, clock, model, op, *staged)?,
         Staging::Told(told) => told,
     };
     if *abort && between.is_empty() && fs.failure().is_none() {

@@ -118,15 +118,17 @@ impl Mount {
         delay: Duration,
     ) -> Result<(), String> {
         let _allowed = Allowed::new(&plan.transport)?;
-        let mount = Mount::begin_allowed(plan, scratch, options)?;
+        let _mount = Mount::begin_allowed(plan, scratch, options)?;
         std::thread::sleep(delay);
-        mount.kill();
         Ok(())
     }
 
-    /// The power cut.
-    pub fn kill(self) {
-        drop(self);
+    /// The power cut. The mount stays until this is dropped, so that nobody takes what is below for the volume.
+    pub fn kill(&mut self) {
+        if matches!(self.daemon.try_wait(), Ok(None)) {
+            let _ = kill_process(Pid::from_child(&self.daemon), Signal::KILL);
+        }
+        let _ = self.daemon.wait();
     }
 
     /// Unmounts in good order.
@@ -142,10 +144,7 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        if matches!(self.daemon.try_wait(), Ok(None)) {
-            let _ = kill_process(Pid::from_child(&self.daemon), Signal::KILL);
-        }
-        let _ = self.daemon.wait();
+        self.kill();
         while unmount(&self.top, UnmountFlags::DETACH).is_ok() {}
     }
 }
