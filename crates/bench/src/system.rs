@@ -1,6 +1,6 @@
 //! Systems under test: fresh, mounted, measured, removed.
 
-use crate::ablation::{MECHANISMS, Mechanism};
+use crate::ablation::{COMPLETE, MECHANISMS, Mechanism};
 use crate::arguments::Arguments;
 use crate::backend::{Backend, Directory, Engine};
 use crate::device::{Medium, Statistics, is_root, read_statistics};
@@ -41,6 +41,7 @@ impl System {
                 (Some(path), _) => System::Directory(path.into()),
                 (None, Some(without)) => MECHANISMS
                     .iter()
+                    .chain([&COMPLETE])
                     .find(|known| known.name == without)
                     .map(System::Without)
                     .ok_or_else(|| BenchError::UnknownMechanism(without.to_owned()))?,

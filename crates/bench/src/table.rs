@@ -266,6 +266,7 @@ mod tests {
             row("engine", "append", &[("p50_us", 110.0), ("x_floor", 1.1)]),
             row("syncline", "append", &[("p50_us", 200.0), ("writes_per_op", 1.0), ("flushes_per_op", 1.0)]),
             row("ext4", "append", &[("p50_us", 500.0)]),
+            row("engine:complete", "append", &[("p50_us", 110.0)]),
             row("engine:no-images", "append", &[("p50_us", 165.0)]),
         ]);
         let text = tables(&record, &workload::all());
