@@ -16,13 +16,16 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use syncline::{Attr, Entropy, Fs, HandleId, ObjectNo, SystemEntropy, Transaction};
+use syncline::{Attr, Entropy, Error, Fs, HandleId, ObjectNo, SystemEntropy, Transaction};
 
 /// Beyond so many bytes staged, staging more may have to wait for the device, and so may the commit.
 const LIGHT_BYTES_MAX: usize = 256 << 10;
 
 /// Groups that one open file may have begun.
 const GROUPS_MAX: usize = 64;
+
+/// Names that one group may change: each takes memory, also one that is changed back.
+const NAMES_MAX: usize = 65536;
 
 /// A name of a directory.
 pub(crate) type Name = (ObjectNo, Vec<u8>);
@@ -39,9 +42,19 @@ pub(crate) struct Group {
     transaction: Mutex<Option<Transaction>>,
     /// Relaxed: a wrong guess makes somebody wait a little.
     staged_bytes: AtomicUsize,
+    /// Names that it has changed, some maybe back again.
+    names: AtomicUsize,
 }
 
 impl Group {
+    /// Errors: E2BIG, no record holds as many names.
+    fn check_names(&self) -> syncline::Result<()> {
+        match self.names.load(Ordering::Relaxed) {
+            names if names >= NAMES_MAX => Err(Error::TooBig),
+            _ => Ok(()),
+        }
+    }
+
     /// Whether staging something or committing may take long, as far as the group goes.
     pub(crate) fn may_wait(&self) -> bool {
         self.staged_bytes.load(Ordering::Relaxed) > LIGHT_BYTES_MAX || self.transaction.is_locked()
@@ -67,6 +80,12 @@ struct Staged {
     size: u64,
 }
 
+/// Who has a name as a group sees it.
+struct StagedName {
+    group: Arc<Group>,
+    now: Option<ObjectNo>,
+}
+
 /// What the kernel may have cached of a group that is over.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Leftovers {
@@ -78,9 +97,22 @@ pub(crate) struct Leftovers {
 struct State {
     members: HashMap<HandleId, Member>,
     files: HashMap<ObjectNo, Staged>,
-    /// Who has a name as a group sees it.
-    names: HashMap<Name, (Option<ObjectNo>, Arc<Group>)>,
+    /// Who has a name as a group sees it, by directory.
+    names: HashMap<ObjectNo, HashMap<Vec<u8>, StagedName>>,
     tokens: HashMap<u64, Arc<Group>>,
+}
+
+impl State {
+    fn name(&self, parent: ObjectNo, name: &[u8]) -> Option<&StagedName> {
+        self.names.get(&parent)?.get(name)
+    }
+
+    fn set_name(&mut self, (parent, name): &Name, group: &Arc<Group>, now: Option<ObjectNo>) {
+        let staged = StagedName { group: group.clone(), now };
+        if self.names.entry(*parent).or_default().insert(name.clone(), staged).is_none() {
+            group.names.fetch_add(1, Ordering::Relaxed);
+        }
+    }
 }
 
 /// All groups of a mount.
@@ -105,13 +137,15 @@ impl Atomics {
     fn new_group(&self, owner: HandleId, uid: u32, token: Option<u64>) -> Result<Arc<Group>, Errno> {
         let transaction = self.fs.begin().map_err(errno)?;
         let transaction = Mutex::new(Some(transaction));
-        Ok(Arc::new(Group { owner, uid, token, transaction, staged_bytes: AtomicUsize::new(0) }))
+        let (staged_bytes, names) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Ok(Arc::new(Group { owner, uid, token, transaction, staged_bytes, names }))
     }
 
     /// Begins a group of one open file. Nothing happens if it is in one already. Errors: EBUSY, the file is part of another.
     pub(crate) fn start(&self, handle: HandleId, uid: u32) -> Result<(), Errno> {
-        if self.member(handle).is_some() {
-            return Ok(());
+        if let Some(member) = self.member(handle) {
+            // Of one that is just being committed nothing more can become part.
+            return if member.group.transaction.lock().is_some() { Ok(()) } else { Err(Errno::EBUSY) };
         }
         let group = self.new_group(handle, uid, None)?;
         self.open.fetch_add(1, Ordering::AcqRel);
@@ -252,20 +286,24 @@ impl Atomics {
     ) -> Option<Result<(), Errno>> {
         let (object, group) = self.named(from).filter(|(_, group)| group.uid == uid)?;
         let (parent, name) = (from.0, &from.1[..]);
-        let rename =
-            |transaction: &mut Transaction| transaction.rename(parent, name, to.0, &to.1, no_replace);
+        let rename = |transaction: &mut Transaction| {
+            group.check_names()?;
+            transaction.rename(parent, name, to.0, &to.1, no_replace)
+        };
         self.stage(&group, rename, |state, ()| {
-            state.names.insert(from.clone(), (None, group.clone()));
-            state.names.insert(to.clone(), (Some(object), group.clone()));
+            state.set_name(from, &group, None);
+            state.set_name(to, &group, Some(object));
         })
     }
 
     /// Gives a file of a group of this user's another name.
     pub(crate) fn link(&self, uid: u32, object: ObjectNo, to: &Name) -> Option<Result<(), Errno>> {
         let group = self.group_of(object).filter(|group| group.token.is_some() && group.uid == uid)?;
-        self.stage(&group, |transaction| transaction.link(object, to.0, &to.1), |state, ()| {
-            state.names.insert(to.clone(), (Some(object), group.clone()));
-        })
+        let link = |transaction: &mut Transaction| {
+            group.check_names()?;
+            transaction.link(object, to.0, &to.1)
+        };
+        self.stage(&group, link, |state, ()| state.set_name(to, &group, Some(object)))
     }
 
     /// A file of a multi-file group, by a name that it has or that the group has given it.
@@ -273,8 +311,8 @@ impl Atomics {
         if self.is_idle() {
             return None;
         }
-        if let Some((object, group)) = self.state.lock().names.get(name) {
-            return object.map(|object| (object, group.clone()));
+        if let Some(staged) = self.state.lock().name(name.0, &name.1) {
+            return staged.now.map(|object| (object, staged.group.clone()));
         }
         let object = self.fs.lookup(name.0, &name.1).ok()?.attr.inode;
         let group = self.group_of(object).filter(|group| group.token.is_some())?;
@@ -286,24 +324,22 @@ impl Atomics {
         if self.is_idle() {
             return None;
         }
-        let state = self.state.lock();
-        if state.names.is_empty() {
-            return None;
-        }
-        state.names.get(&(parent, name.to_vec())).map(|(object, _)| *object)
+        self.state.lock().name(parent, name).map(|staged| staged.now)
     }
 
-    /// Puts in what a group sees of a file; true if it is part of one, and nothing of it may be remembered.
+    /// Puts in what a group sees of a file; true if it is part of one, or a directory that the commit is going to change, and
+    /// nothing of it may be remembered.
     pub(crate) fn amend(&self, attr: &mut Attr) -> bool {
         if self.is_idle() {
             return false;
         }
-        match self.state.lock().files.get(&attr.inode) {
+        let state = self.state.lock();
+        match state.files.get(&attr.inode) {
             Some(file) => {
                 attr.size = file.size;
                 true
             }
-            None => false,
+            None => state.names.contains_key(&attr.inode),
         }
     }
 
@@ -360,12 +396,10 @@ impl Atomics {
             }
             !ours
         });
-        state.names.retain(|name, (_, other)| {
-            let ours = ours(other);
-            if ours {
-                left.names.push(name.clone());
-            }
-            !ours
+        state.names.retain(|parent, names| {
+            let gone = names.extract_if(|_, staged| ours(&staged.group));
+            left.names.extend(gone.map(|(name, _)| (*parent, name)));
+            !names.is_empty()
         });
         if was_open {
             self.open.fetch_sub(1, Ordering::AcqRel);

@@ -12,13 +12,13 @@
 use crate::convert::errno;
 use crate::tickets::Tickets;
 use fusering::{Errno, Reply, ReplyBatch, ReplyEmpty, ReplyIoctl, ReplyWrite};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
-use syncline::{Fs, HandleId, LatencyHistogram, SyncScope};
+use syncline::{Context, Fs, HandleId, LatencyHistogram, OpenFlags, SyncScope};
 
 thread_local! {
     /// Answers that are collected while this thread drives.
@@ -56,6 +56,52 @@ impl Owed {
             Owed::Done(reply) => Reply::error(reply, errno),
             Owed::Written(reply, _) => Reply::error(reply, errno),
             Owed::Controlled(reply) => Reply::error(reply, errno),
+        }
+    }
+}
+
+/// An answer that is given when its sync is over and whoever has started it is ready for the caller's next request, whichever
+/// comes last.
+pub(crate) struct HeldBack(Mutex<Held>);
+
+struct Held {
+    owed: Option<Owed>,
+    result: Option<Result<(), Errno>>,
+    is_ready: bool,
+}
+
+impl HeldBack {
+    pub(crate) fn new(owed: Owed) -> Arc<HeldBack> {
+        Arc::new(HeldBack(Mutex::new(Held { owed: Some(owed), result: None, is_ready: false })))
+    }
+
+    fn complete(&self, result: Result<(), Errno>) {
+        let mut held = self.0.lock();
+        held.result = Some(result);
+        HeldBack::answer(held);
+    }
+
+    /// From here on the caller may go on.
+    pub(crate) fn ready(&self) {
+        let mut held = self.0.lock();
+        held.is_ready = true;
+        HeldBack::answer(held);
+    }
+
+    /// There will be no sync.
+    pub(crate) fn fail(&self, errno: Errno) {
+        let owed = self.0.lock().owed.take();
+        if let Some(owed) = owed {
+            owed.error(errno);
+        }
+    }
+
+    fn answer(mut held: MutexGuard<'_, Held>) {
+        if let (Some(result), true) = (held.result, held.is_ready)
+            && let Some(owed) = held.owed.take()
+        {
+            drop(held);
+            owed.answer(result);
         }
     }
 }
@@ -209,35 +255,50 @@ impl Syncs {
         self.started(self.fs.start_sync_range_handle(handle, range, scope, done), by);
     }
 
-    /// Starts what a ticket was issued for.
-    pub(crate) fn start_ticket(&self, handle: HandleId, ticket: u64, range: Range<u64>, scope: SyncScope) {
-        let (tickets, latency, began) = (self.tickets.clone(), self.latency.clone(), Instant::now());
-        if let Err(error) = self.fs.handle_inode(handle) {
-            return tickets.complete(handle, ticket, Err(errno(error)));
+    /// A handle of the same file that no close takes away.
+    pub(crate) fn keep_open(&self, handle: HandleId) -> Result<HandleId, Errno> {
+        let object = self.fs.handle_inode(handle).map_err(errno)?;
+        self.fs.open_handle(&Context::root(), object, OpenFlags::READ).map_err(errno)
+    }
+
+    /// Lets go of what [`Syncs::keep_open`] has kept.
+    pub(crate) fn release(&self, kept: HandleId) {
+        if let Err(error) = self.fs.release(kept) {
+            tracing::warn!(%error, "closing a file behind a started sync failed");
         }
+    }
+
+    /// Starts what a ticket of `handle` was issued for; `kept` is of the same file.
+    pub(crate) fn start_ticket(
+        &self,
+        handle: HandleId,
+        kept: HandleId,
+        ticket: u64,
+        range: Range<u64>,
+        scope: SyncScope,
+    ) {
+        let (tickets, latency, began) = (self.tickets.clone(), self.latency.clone(), Instant::now());
         let done = Box::new(move |result: syncline::Result<()>| {
             latency.record(began.elapsed());
             tickets.complete(handle, ticket, result.map_err(errno));
         });
         let started = match range {
-            Range { start: 0, end: u64::MAX } => self.fs.start_sync_handle(handle, scope, done),
-            range => self.fs.start_sync_range_handle(handle, range, scope, done),
+            Range { start: 0, end: u64::MAX } => self.fs.start_sync_handle(kept, scope, done),
+            range => self.fs.start_sync_range_handle(kept, range, scope, done),
         };
         self.started(started, By::Driver);
     }
 
-    /// The same for an answer that may have been given for another reason before.
-    pub(crate) fn answering_once(
+    /// The same for an answer that is held back.
+    pub(crate) fn answering_held(
         &self,
         began: Instant,
-        owed: Arc<Mutex<Option<Owed>>>,
+        held: Arc<HeldBack>,
     ) -> Box<dyn FnOnce(syncline::Result<()>) + Send> {
         let latency = self.latency.clone();
         Box::new(move |result| {
             latency.record(began.elapsed());
-            if let Some(owed) = owed.lock().take() {
-                owed.answer(result.map_err(errno));
-            }
+            held.complete(result.map_err(errno));
         })
     }
 

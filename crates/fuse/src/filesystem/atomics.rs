@@ -5,10 +5,9 @@ use super::{Caller, Filesystem};
 use crate::atomic::{Group, Leftovers, Member};
 use crate::convert::{errno, handle};
 use crate::ioctl;
-use crate::syncs::{By, Owed};
+use crate::syncs::{By, HeldBack, Owed};
 use fusering::request::Ioctl;
 use fusering::{Errno, Handle, NodeId, ReplyIoctl, RequestContext};
-use parking_lot::Mutex;
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -121,23 +120,21 @@ impl Operations {
     fn commit(&self, group: &Arc<Group>, by: By, reply: ReplyIoctl) {
         let Some(transaction) = group.take() else { return reply.error(Errno::EINVAL) };
         let began = Instant::now();
-        // It is answered when it is durable, or here if it fails before that.
-        let owed = Arc::new(Mutex::new(Some(Owed::Controlled(reply))));
-        let answer = self.syncs.answering_once(began, owed.clone());
+        // It is answered when it is durable, or here if it fails before that. Others may force it at once: a START that follows the
+        // answer is not to find this group.
+        let held = HeldBack::new(Owed::Controlled(reply));
+        let answer = self.syncs.answering_held(began, held.clone());
         match transaction.commit_start(answer) {
             Ok(()) => {
                 // What the kernel has cached is committed now.
                 let _ = self.atomics.end(group);
+                held.ready();
                 self.syncs.kick(by);
             }
             Err(error) => {
                 let errno = errno(error);
                 let left = self.atomics.end(group);
-                self.invalidate(left, move || {
-                    if let Some(owed) = owed.lock().take() {
-                        owed.error(errno);
-                    }
-                });
+                self.invalidate(left, move || held.fail(errno));
             }
         }
     }

@@ -106,15 +106,25 @@ impl Filesystem {
         argument: RangeArgument,
         reply: ReplyIoctl,
     ) {
-        let ticket = match self.operations.syncs.tickets().issue(file) {
-            Ok(ticket) => ticket,
+        let syncs = &self.operations.syncs;
+        let issued = syncs.keep_open(file).and_then(|kept| match syncs.tickets().issue(file) {
+            Ok(ticket) => Ok((kept, ticket)),
+            Err(errno) => {
+                syncs.release(kept);
+                Err(errno)
+            }
+        });
+        let (kept, ticket) = match issued {
+            Ok(issued) => issued,
             Err(errno) => return reply.error(errno),
         };
         let may_wait = self.operations.fs.sync_may_wait(file);
         let output = argument.encode(ticket);
         self.serve(context, may_wait, move |operations, _: &Caller| {
+            // From here on the caller may close the file.
             reply.output(0, &output);
-            operations.syncs.start_ticket(file, ticket, argument.range.clone(), scope(&argument));
+            operations.syncs.start_ticket(file, kept, ticket, argument.range.clone(), scope(&argument));
+            operations.syncs.release(kept);
         });
     }
 }

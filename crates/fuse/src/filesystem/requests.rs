@@ -359,7 +359,10 @@ impl fusering::Filesystem for Filesystem {
 
     fn readdirplus(&self, context: &RequestContext<'_>, request: &ReadDir, mut reply: ReplyDirectoryPlus) {
         self.count(context, Message::Readdirplus);
+        let parent = ObjectNo(request.node.0);
         let read = self.operations.readdir_plus(request.node, request.offset, &mut |found, attr| {
+            // The listing tells what is committed. Who has a name in a transaction the kernel is to ask for by itself.
+            let attr = attr.filter(|_| self.operations.atomics.staged_name(parent, found.name).is_none());
             reply.add(&directory_entry(found), attr.map(|attr| self.operations.entry(attr.clone())).as_ref())
         });
         match read {

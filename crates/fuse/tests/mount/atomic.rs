@@ -1,12 +1,14 @@
 //! Atomic changes through the mount: f2fs's ioctls on one file, groups of several.
 
-use crate::harness::{Volume, check, errno, statistics, wait_until};
+use crate::harness::{Volume, as_user, check, errno, statistics, wait_until};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const START: libc::c_ulong = 0xf501;
 const COMMIT: libc::c_ulong = 0xf502;
@@ -269,6 +271,113 @@ fn links_of_joined_files_are_part_of_the_group() {
     drop(file);
     volume.crash();
     assert_eq!(fs::read(volume.path("other")).unwrap(), b"content");
+}
+
+#[test]
+fn who_may_only_read_a_file_cannot_make_it_part_of_a_transaction() {
+    let Some(volume) = Volume::mounted("commit=1000") else { return };
+    let writer = open(volume.path("f"));
+    let reader = File::open(volume.path("f")).unwrap();
+    assert_eq!(errno(plain(&reader, START)), libc::EBADF);
+    let token = begin(&reader);
+    assert_eq!(errno(group(&reader, JOIN, token)), libc::EBADF);
+    plain(&writer, START).expect("nobody has got hold of it");
+    plain(&writer, COMMIT).unwrap();
+    for _ in 1..64 {
+        begin(&reader);
+    }
+    let mut token = 0;
+    assert_eq!(errno(with_number(&reader, BEGIN, &mut token)), libc::EAGAIN);
+    begin(&writer);
+}
+
+#[test]
+fn what_another_user_does_to_names_is_no_part_of_the_group() {
+    let Some(mut volume) = Volume::mounted("volatile,commit=1000") else { return };
+    fs::create_dir(volume.path("d")).unwrap();
+    fs::set_permissions(volume.path("d"), fs::Permissions::from_mode(0o777)).unwrap();
+    let file = open(volume.path("d/f"));
+    fs::set_permissions(volume.path("d/f"), fs::Permissions::from_mode(0o666)).unwrap();
+    let token = begin(&file);
+    group(&file, JOIN, token).unwrap();
+    file.write_all_at(b"staged", 0).unwrap();
+    let (from, to) = (volume.path("d/f"), volume.path("d/g"));
+    let link = volume.path("d/link");
+    let renamed = as_user(1000, 1000, || {
+        fs::hard_link(&from, &link)?;
+        fs::rename(&from, &to)?;
+        crate::harness::sync_directory(to.parent().unwrap())
+    });
+    assert_eq!(renamed, 0);
+    group(&file, GROUP_ABORT, token).unwrap();
+    assert!(to.exists() && link.exists() && !from.exists());
+    drop(file);
+    volume.crash();
+    assert!(to.exists() && link.exists() && !from.exists(), "it was synced");
+}
+
+#[test]
+fn a_listing_during_a_group_leaves_no_old_name_behind() {
+    let Some(volume) = Volume::mounted("commit=1000") else { return };
+    fs::create_dir(volume.path("d")).unwrap();
+    let (old, new) = (volume.path("d/f"), volume.path("d/f.new"));
+    fs::write(&old, "old").unwrap();
+    // Whoever has it open keeps the replaced file, so that nothing fails with ESTALE.
+    let replaced = File::open(&old).unwrap();
+    let owner = open(volume.path("owner"));
+    let token = begin(&owner);
+    let file = open(new.clone());
+    group(&file, JOIN, token).unwrap();
+    file.write_all_at(b"new", 0).unwrap();
+    fs::rename(&new, &old).unwrap();
+    let before = fs::metadata(volume.path("d")).unwrap();
+    let listed = fs::read_dir(volume.path("d")).unwrap();
+    let mut names: Vec<_> = listed.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    assert_eq!(names, ["f", "f.new"], "what is committed");
+    assert_eq!(fs::read_to_string(&old).unwrap(), "new", "who looks a name up finds what is staged");
+    group(&owner, GROUP_COMMIT, token).unwrap();
+    assert_eq!(fs::read_to_string(&old).unwrap(), "new");
+    assert!(!new.exists());
+    let after = fs::metadata(volume.path("d")).unwrap();
+    assert!(
+        after.modified().unwrap() > before.modified().unwrap(),
+        "the directory's times are those of the commit"
+    );
+    drop(replaced);
+}
+
+#[test]
+fn a_start_right_behind_a_commit_begins_another_one() {
+    let Some(volume) = Volume::mounted("commit=1000") else { return };
+    let file = open(volume.path("f"));
+    let direct = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(volume.path("f")).unwrap();
+    // Others force what is committed at any moment.
+    let over = Arc::new(AtomicBool::new(false));
+    let syncers: Vec<_> = (0..2)
+        .map(|number| {
+            let (other, over) = (open(volume.path(&format!("other{number}"))), over.clone());
+            std::thread::spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    other.write_all_at(b"x", 0).unwrap();
+                    other.sync_data().unwrap();
+                }
+            })
+        })
+        .collect();
+    file.write_all_at(&[0; 4096], 0).unwrap();
+    #[repr(align(4096))]
+    struct Page([u8; 4096]);
+    let mut committed = Page([9; 4096]);
+    for round in 1..400_u32 {
+        plain(&file, START).unwrap();
+        file.write_all_at(&[round as u8; 4096], 0).unwrap();
+        assert_eq!(direct.read_at(&mut committed.0, 0).unwrap(), 4096);
+        assert_eq!(committed.0, [(round - 1) as u8; 4096], "staged and not written");
+        plain(&file, COMMIT).unwrap();
+    }
+    over.store(true, Ordering::Relaxed);
+    syncers.into_iter().for_each(|syncer| syncer.join().unwrap());
 }
 
 #[test]

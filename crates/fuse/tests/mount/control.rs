@@ -115,6 +115,25 @@ fn a_ticket_waits_for_the_device_and_neither_its_start_nor_a_close_does() {
 }
 
 #[test]
+fn a_started_sync_goes_on_when_the_file_is_closed_at_once() {
+    let Some(mut volume) = Volume::mounted("volatile,commit=1000") else { return };
+    let syncs = |volume: &Volume| statistics(&volume.root())["fsync_us"]["count"].as_u64().unwrap();
+    let before = syncs(&volume);
+    for number in 0..200_u8 {
+        let file = File::create(volume.path(&format!("f{number}"))).unwrap();
+        // Few pages are logged where the request arrives, more are written by the pool.
+        file.write_all_at(&vec![number; 4096 * if number % 2 == 0 { 1 } else { 20 }], 0).unwrap();
+        control::start_sync(&file, &SyncRequest::WHOLE).unwrap();
+    }
+    wait_until("the syncs", || syncs(&volume) >= before + 200);
+    volume.crash();
+    for number in 0..200_u8 {
+        let content = fs::read(volume.path(&format!("f{number}"))).unwrap();
+        assert!(content == vec![number; 4096 * if number % 2 == 0 { 1 } else { 20 }], "{number}");
+    }
+}
+
+#[test]
 fn a_failed_sync_is_told_by_its_ticket() {
     let Some(volume) = Volume::mounted("") else { return };
     let file = File::create(volume.path("f")).unwrap();
