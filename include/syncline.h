@@ -78,9 +78,10 @@ struct syncline_ticket {
 /*
  * Atomic changes of one file, as f2fs has them: what is written through this open file after START is durable and seen after a
  * crash with COMMIT, all of it or nothing. Writes, and truncations through this open file, are staged; ABORT, closing the file,
- * or the death of the process gives them up. A second START on the file by somebody else is EBUSY, COMMIT without START a plain
- * sync. If somebody else has changed the same pages meanwhile, COMMIT fails with EAGAIN; if there is more than one record of the
- * journal can hold, a write or COMMIT fails with E2BIG. Whenever COMMIT fails nothing of it is applied.
+ * or the death of the process gives them up. START on a file that is not open for writing is EBADF, a second one by somebody else
+ * EBUSY, COMMIT without START a plain sync. If somebody else has changed the same pages meanwhile, COMMIT fails with EAGAIN; if
+ * there is more than one record of the journal can hold, a write or COMMIT fails with E2BIG. Whenever COMMIT fails nothing of it
+ * is applied.
  *
  * Isolation: until COMMIT others who read through the kernel's page cache see what is staged, and fstat(2) tells the staged size.
  * What goes past the page cache (O_DIRECT) and the library sees what is committed. ABORT has the kernel drop what it has cached.
@@ -99,11 +100,12 @@ struct syncline_ticket {
 
 /*
  * The same over several files. BEGIN gives a token, which belongs to the open file it was called on; that file need not be
- * changed itself. Other open files of the same user JOIN with the token: what is written through them is staged, also when they
- * are closed before the commit. rename(2) and link(2) of files that have joined are staged with it (no RENAME_EXCHANGE; the
- * directory's listing shows them after the commit). COMMIT makes everything durable in one record with one flush. ABORT, closing
- * the open file of BEGIN, or the death of its process gives everything up. A file can be part of one group only (EBUSY), a
- * token that is not known, or of another user or open file, is EINVAL.
+ * changed itself; it can have 64 tokens (EAGAIN). Other files that the same user has open for writing (EBADF) JOIN with the token:
+ * what is written through them is staged, also when they are closed before the commit. rename(2) and link(2) of files that have
+ * joined are staged with it, if this user calls them (no RENAME_EXCHANGE; the directory's listing shows them after the commit).
+ * COMMIT makes everything durable in one record with one flush. ABORT, closing the open file of BEGIN, or the death of its process
+ * gives everything up. A file can be part of one group only (EBUSY), a token that is not known, or of another user or open file,
+ * is EINVAL.
  */
 #define SYNCLINE_IOC_GROUP_BEGIN _IOR(SYNCLINE_IOC_MAGIC, 7, __u64)
 #define SYNCLINE_IOC_GROUP_JOIN _IOW(SYNCLINE_IOC_MAGIC, 8, __u64)
