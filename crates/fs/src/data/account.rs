@@ -183,6 +183,8 @@ pub(crate) struct Writeback {
     pub(super) dirty_nodes_bound: AtomicU64,
     /// Pages of all flights.
     pub(super) under_way: Arc<AtomicU64>,
+    /// Staged pages that all transactions keep in memory.
+    pub(super) staged: Arc<AtomicU64>,
     pub(super) lists: Mutex<Lists>,
     pub(super) hints: Hints,
     pub(super) relief: Mutex<Relief>,
@@ -219,6 +221,7 @@ impl Writeback {
             pages_bound: AtomicU64::new(pages_max),
             dirty_nodes_bound: AtomicU64::new(0),
             under_way: Arc::default(),
+            staged: Arc::default(),
             lists: Mutex::default(),
             hints: Hints::default(),
             relief: Mutex::default(),

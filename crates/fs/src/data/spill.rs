@@ -9,11 +9,12 @@
 //! written; what is read back is compared with them (C7).
 
 use super::round::WRITE_PAGES_MAX;
-use super::staged::{Home, StagedPage, Staging, count};
+use super::staged::{Home, MEMORY_PAGES_MIN, StagedPage, Staging, count};
 use crate::{Error, Fs, Result};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use syncline_device::{Buffer, Ticket};
 use syncline_format::{BLOCK_BYTES, BlockNo, ObjectNo, checksum};
 use syncline_store::Run;
@@ -21,7 +22,58 @@ use syncline_store::Run;
 /// Pages read back together.
 const READ_PAGES_MAX: usize = 256;
 
+/// Share of the volume's pages that all transactions together keep staged in memory before each keeps as few as it can.
+const STAGED_SHARE: u64 = 16;
+
+/// Pages that are newer than what is at home, or have none. They are counted for all transactions together.
+pub(super) struct NewerPages {
+    pages: BTreeSet<(ObjectNo, u64)>,
+    of_all: Arc<AtomicU64>,
+}
+
+impl NewerPages {
+    pub(super) fn new(of_all: &Arc<AtomicU64>) -> NewerPages {
+        NewerPages { pages: BTreeSet::new(), of_all: of_all.clone() }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.pages.len()
+    }
+
+    pub(super) fn insert(&mut self, page: (ObjectNo, u64)) {
+        self.of_all.fetch_add(u64::from(self.pages.insert(page)), Ordering::Relaxed);
+    }
+
+    pub(super) fn remove(&mut self, page: (ObjectNo, u64)) {
+        self.of_all.fetch_sub(u64::from(self.pages.remove(&page)), Ordering::Relaxed);
+    }
+
+    pub(super) fn take(&mut self) -> BTreeSet<(ObjectNo, u64)> {
+        self.of_all.fetch_sub(self.pages.len() as u64, Ordering::Relaxed);
+        std::mem::take(&mut self.pages)
+    }
+
+    /// Takes over those of another transaction of the same volume; they are of other pages.
+    pub(super) fn append(&mut self, other: &mut NewerPages) {
+        self.pages.append(&mut other.pages);
+    }
+}
+
+impl Drop for NewerPages {
+    fn drop(&mut self) {
+        drop(self.take());
+    }
+}
+
 impl Staging {
+    /// Whether memory is to be given up: this transaction has as much as one may have, or all together have too much.
+    pub(super) fn must_spill(&self, fs: &Fs) -> bool {
+        let few = self.newer.len() < MEMORY_PAGES_MIN;
+        let many = self.newer.len() >= self.newer_max;
+        let staged = fs.writeback.staged.load(Ordering::Relaxed);
+        many || !few && staged > fs.writeback.pages_max / STAGED_SHARE
+    }
+
     /// Starts writing everything home that is in memory only, and forgets the memory. Waits for the spill before.
     ///
     /// Errors: a failed write, after which the volume has stopped (C8).
@@ -38,7 +90,7 @@ impl Staging {
     pub(super) fn bring_home(&mut self, fs: &Fs) -> Result<BTreeSet<(ObjectNo, u64)>> {
         self.finish_flights(fs)?;
         self.allocate_homes(fs);
-        let pages = std::mem::take(&mut self.newer);
+        let pages = self.newer.take();
         let home = |&(number, page): &(ObjectNo, u64)| {
             let home = self.files[&number].pages[&page].home.expect("every page has been given a home");
             (home.block, number, page)
@@ -68,7 +120,7 @@ impl Staging {
     fn allocate_homes(&mut self, fs: &Fs) {
         let files = &mut self.files;
         let homeless = |&(number, page): &(ObjectNo, u64)| files[&number].pages[&page].home.is_none();
-        let homeless: Vec<(ObjectNo, u64)> = self.newer.iter().copied().filter(homeless).collect();
+        let homeless: Vec<(ObjectNo, u64)> = self.newer.pages.iter().copied().filter(homeless).collect();
         let mut rest = homeless.as_slice();
         while !rest.is_empty() {
             let pool = self.pool.as_mut().expect("pages without a home have blocks reserved");

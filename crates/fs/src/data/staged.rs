@@ -11,12 +11,13 @@
 //!   last name does not remove it underneath.
 
 use super::pages::{PAGE_BYTES, pages_of};
+use super::spill::NewerPages;
 use super::watch::Watch;
 use crate::flags::forbid_change;
 use crate::inode::Inode;
 use crate::{Error, Fs, Result};
+use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 use syncline_device::{Buffer, Ticket};
@@ -29,7 +30,7 @@ const MEMORY_BYTES_MAX: usize = 1 << 20;
 /// Share of the volume's memory that one transaction's staged pages may take.
 const MEMORY_SHARE: usize = 64;
 /// Fewest pages that are spilled together.
-const MEMORY_PAGES_MIN: usize = 32;
+pub(super) const MEMORY_PAGES_MIN: usize = 32;
 
 /// Where a staged page is on the device; no batch names the block yet.
 #[derive(Debug, Clone, Copy)]
@@ -76,7 +77,7 @@ pub(crate) struct Staging {
     /// One block for every staged page without a home.
     pub(super) pool: Option<Reservation>,
     /// Pages that are newer than what is at home, or have none.
-    pub(super) newer: BTreeSet<(ObjectNo, u64)>,
+    pub(super) newer: NewerPages,
     /// Bound on these.
     pub(super) newer_max: usize,
     /// Writes to homes that may not be complete.
@@ -137,7 +138,7 @@ impl Staging {
         Staging {
             files: BTreeMap::new(),
             pool: None,
-            newer: BTreeSet::new(),
+            newer: NewerPages::new(&fs.writeback.staged),
             newer_max: (bytes / BLOCK_BYTES).max(MEMORY_PAGES_MIN),
             flights: Vec::new(),
             near: None,
@@ -290,7 +291,7 @@ impl Staging {
             let old = old.and_then(|(_, old)| old.take());
             self.stage(number, page, old, skip, &data[done..done + len], &mut blocks);
             done += len;
-            if self.newer.len() >= self.newer_max {
+            if self.must_spill(fs) {
                 self.file(number).grow(offset + done as u64);
                 self.spill(fs)?;
             }
@@ -401,7 +402,7 @@ impl Staging {
     /// Forgets a staged page, and gives its block back. No write to it is in flight.
     pub(super) fn unstage(&mut self, fs: &Fs, number: ObjectNo, page: u64) {
         let Some(staged) = self.file(number).pages.remove(&page) else { return };
-        self.newer.remove(&(number, page));
+        self.newer.remove((number, page));
         if let Some(home) = staged.home {
             self.abandon(fs, home);
         }
@@ -462,7 +463,7 @@ impl Staging {
         self.newer.append(&mut other.newer);
         self.bytes_bound += other.bytes_bound;
         self.flights.append(&mut other.flights);
-        if self.newer.len() >= self.newer_max {
+        if self.must_spill(fs) {
             self.spill(fs)?;
         }
         Ok(())
@@ -482,7 +483,7 @@ impl Staging {
             inodes.push(file.inode);
         }
         self.pool = None;
-        self.newer.clear();
+        drop(self.newer.take());
         inodes
     }
 }

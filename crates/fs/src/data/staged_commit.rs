@@ -181,7 +181,7 @@ impl Staging {
         let mut pages = std::mem::take(&mut file.pages);
         for page in &plan.images {
             let staged = pages.get_mut(page).expect("the page is staged");
-            self.newer.remove(&(plan.number, *page));
+            self.newer.remove((plan.number, *page));
             let buffer = staged.buffer.take().expect("images are in memory");
             if let Some(home) = staged.home.take() {
                 self.abandon(fs, home);

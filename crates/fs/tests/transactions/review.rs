@@ -4,6 +4,7 @@ use crate::common::*;
 use crate::data::pattern;
 use std::collections::BTreeMap;
 use syncline::{Error, Fs, ObjectNo, OpenFlags, SetXattr};
+use syncline_device::Device;
 
 const CAPABILITY: &[u8] = b"security.capability";
 
@@ -170,4 +171,39 @@ fn a_thousand_files_are_one_transaction() {
     }
     check_tree(&rig.fs);
     assert_eq!(rig.fs.getattr(ROOT).expect("attributes").size, 32 * 1000);
+}
+
+#[test]
+fn many_transactions_share_the_memory_for_what_is_staged() {
+    let mut rig = Rig::with_size(256 * MIB);
+    rig.options.memory_bytes_max = 64 << 20;
+    rig.reopen();
+    let fs = rig.fs.clone();
+    let files: Vec<ObjectNo> = (0..100).map(|number| touch(&fs, ROOT, &format!("{number}"))).collect();
+    fs.sync_all().expect("sync");
+    let before = rig.volatile.counters().written_bytes;
+    // Alone, each would keep as much in memory.
+    let pages = 250;
+    let data = pattern(7, pages * 4096);
+    let mut transactions = Vec::new();
+    for file in &files {
+        let mut transaction = fs.begin().expect("begin");
+        for (page, content) in data.chunks(4096).enumerate() {
+            transaction.write(*file, page as u64 * 4096, content).expect("write");
+        }
+        transactions.push(transaction);
+    }
+    let written = rig.volatile.counters().written_bytes - before;
+    let in_memory = (100 * pages) as u64 - written / 4096;
+    assert!(in_memory * 4096 < 20 << 20, "{in_memory} pages in memory");
+    for (transaction, file) in transactions.into_iter().zip(&files).skip(50) {
+        transaction.commit().expect("commit");
+        assert!(content(&fs, *file) == data);
+    }
+    drop(fs);
+    rig.crash();
+    for file in &files[50..] {
+        assert!(content(&rig.fs, *file) == data);
+    }
+    assert_eq!(rig.fs.getattr(files[0]).expect("attributes").size, 0);
 }
