@@ -14,6 +14,8 @@ history() {
     git config core.fsync all
     git config gc.auto 0
     cp -r "$(quick_or_full /usr/include/linux /usr/include)" tree
+    # git keeps no empty directories.
+    find tree -type d -empty -delete
     git add -A
     git commit -qm 0
     local i

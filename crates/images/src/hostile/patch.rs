@@ -8,7 +8,8 @@ use crate::packed::SparseImage;
 use std::sync::OnceLock;
 use syncline_format::batch::{BatchBuf, Op};
 use syncline_format::item::{
-    DirentItem, EXTENT_PAGES_MAX, ExtentItem, InodeItem, Timestamp, XattrItem, XattrValue,
+    DirentItem, EXTENT_PAGES_MAX, ExtentItem, InodeItem, OrphanReason, Shift, Timestamp, XattrItem,
+    XattrValue,
 };
 use syncline_format::node::{NODE_HEADER_BYTES, SLOT_BYTES};
 use syncline_format::superblock::SUPERBLOCK_SLOTS;
@@ -270,9 +271,18 @@ fn any_item(input: &mut Input<'_>, seed: u64, groups_start: u64) -> (Key, Vec<u8
             };
             (key, extent.encode())
         }
-        Kind::Orphan => (Key::orphan(ObjectNo(key.offset)), vec![input.byte() % 4]),
+        Kind::Orphan => (Key::orphan(ObjectNo(key.offset)), orphan(input)),
         _ => (key, short(input).to_vec()),
     }
+}
+
+fn orphan(input: &mut Input<'_>) -> Vec<u8> {
+    let reason = input.byte() % 6;
+    if reason < 4 {
+        return vec![reason];
+    }
+    let (first, count, next) = (input.number(), input.number(), input.number());
+    OrphanReason::Shifting(Shift { first, count, inserts: reason == 4, next }).encode()
 }
 
 fn inode(input: &mut Input<'_>) -> InodeItem {
