@@ -19,6 +19,8 @@ const _: () = assert!(COOKIE_DOT_DOT < NAME_HASH_MIN);
 /// the entries' own node, and then no more than shows that attributes are not at hand. Whoever removes names from the
 /// same directory waits for the kernel's lock on it while a listing waits for the device.
 const NODE_READS_MAX: u64 = 4;
+/// Each of these entries pays for another read: names whose inodes lie together are read with few.
+const ENTRIES_PER_READ: u64 = 16;
 
 /// `d_type` of a directory.
 const DIRECTORY_TYPE: u8 = (MODE_DIRECTORY >> 12) as u8;
@@ -85,7 +87,8 @@ impl Fs {
 
     /// Like [`Fs::readdir`], with the attributes of each entry as long as they cost little: names are kept in the order
     /// of their hashes and inodes in that of their creation, so in a directory larger than the node cache each would be a
-    /// read of the device. After a few such reads the rest is visited without. What is removed during the call is left out.
+    /// read of the device. After a few such reads, more where each brings many, the rest is visited without. What is removed
+    /// during the call is left out.
     pub fn readdir_plus(
         &self,
         handle: HandleId,
@@ -93,13 +96,18 @@ impl Fs {
         visit: &mut dyn FnMut(DirEntry<'_>, Option<Attr>) -> ControlFlow<()>,
     ) -> Result<()> {
         let mut failed = Ok(());
-        let misses_max = self.store.counters().node_cache_misses + NODE_READS_MAX;
+        let mut misses_max = self.store.counters().node_cache_misses + NODE_READS_MAX;
+        let mut found = 0_u64;
         self.readdir(handle, cookie, &mut |entry| {
             if self.store.counters().node_cache_misses >= misses_max {
                 return visit(entry, None);
             }
             match self.getattr(entry.inode) {
-                Ok(attr) => visit(entry, Some(attr)),
+                Ok(attr) => {
+                    found += 1;
+                    misses_max += u64::from(found.is_multiple_of(ENTRIES_PER_READ));
+                    visit(entry, Some(attr))
+                }
                 Err(Error::Stale) => ControlFlow::Continue(()),
                 Err(error) => {
                     failed = Err(error);
