@@ -142,3 +142,73 @@ pub(crate) const ROUTINE_VFS_FIND: usize = 141;
 pub(crate) const ROUTINE_VFS_REGISTER: usize = 142;
 pub(crate) const ROUTINE_LOG: usize = 167;
 pub(crate) const ROUTINE_URI_PARAMETER: usize = 189;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rusqlite::ffi;
+    use std::mem::offset_of;
+
+    #[test]
+    fn layouts_are_those_of_sqlites_headers() {
+        assert_eq!(offset_of!(ffi::sqlite3_vfs, xOpen), offset_of!(Vfs, open));
+        assert_eq!(offset_of!(ffi::sqlite3_vfs, xDlSym), offset_of!(Vfs, dl_sym));
+        assert_eq!(offset_of!(ffi::sqlite3_vfs, xCurrentTimeInt64), offset_of!(Vfs, current_time_int64));
+        assert_eq!(offset_of!(ffi::sqlite3_io_methods, xClose), offset_of!(IoMethods, close));
+        assert_eq!(offset_of!(ffi::sqlite3_io_methods, xFileControl), offset_of!(IoMethods, file_control));
+        assert_eq!(offset_of!(ffi::sqlite3_io_methods, xShmUnmap), offset_of!(IoMethods, shm_unmap));
+    }
+
+    #[test]
+    fn numbers_are_those_of_sqlites_headers() {
+        for (ours, theirs) in [
+            (BUSY, ffi::SQLITE_BUSY),
+            (READONLY, ffi::SQLITE_READONLY),
+            (NOTFOUND, ffi::SQLITE_NOTFOUND),
+            (FULL, ffi::SQLITE_FULL),
+            (CANTOPEN, ffi::SQLITE_CANTOPEN),
+            (NOTICE, ffi::SQLITE_NOTICE),
+            (OK_LOAD_PERMANENTLY, ffi::SQLITE_OK_LOAD_PERMANENTLY),
+            (IOERR_READ, ffi::SQLITE_IOERR_READ),
+            (IOERR_SHORT_READ, ffi::SQLITE_IOERR_SHORT_READ),
+            (IOERR_WRITE, ffi::SQLITE_IOERR_WRITE),
+            (IOERR_FSYNC, ffi::SQLITE_IOERR_FSYNC),
+            (IOERR_TRUNCATE, ffi::SQLITE_IOERR_TRUNCATE),
+            (IOERR_FSTAT, ffi::SQLITE_IOERR_FSTAT),
+            (IOERR_DELETE, ffi::SQLITE_IOERR_DELETE),
+            (IOERR_ACCESS, ffi::SQLITE_IOERR_ACCESS),
+            (IOERR_CLOSE, ffi::SQLITE_IOERR_CLOSE),
+            (IOERR_SHMMAP, ffi::SQLITE_IOERR_SHMMAP),
+            (IOERR_DELETE_NOENT, ffi::SQLITE_IOERR_DELETE_NOENT),
+            (IOERR_BEGIN_ATOMIC, ffi::SQLITE_IOERR_BEGIN_ATOMIC),
+            (IOERR_COMMIT_ATOMIC, ffi::SQLITE_IOERR_COMMIT_ATOMIC),
+            (CANTOPEN_FULLPATH, ffi::SQLITE_CANTOPEN_FULLPATH),
+            (CANTOPEN_SYMLINK, ffi::SQLITE_CANTOPEN_SYMLINK),
+            (OPEN_MAIN_DB, ffi::SQLITE_OPEN_MAIN_DB),
+            (OPEN_MAIN_JOURNAL, ffi::SQLITE_OPEN_MAIN_JOURNAL),
+            (OPEN_SUPER_JOURNAL, ffi::SQLITE_OPEN_SUPER_JOURNAL),
+            (OPEN_WAL, ffi::SQLITE_OPEN_WAL),
+            (OPEN_EXCLUSIVE, ffi::SQLITE_OPEN_EXCLUSIVE),
+            (LOCK_EXCLUSIVE, ffi::SQLITE_LOCK_EXCLUSIVE),
+            (SHM_UNLOCK, ffi::SQLITE_SHM_UNLOCK),
+            (SHM_LOCK, ffi::SQLITE_SHM_LOCK),
+            (SHM_SHARED, ffi::SQLITE_SHM_SHARED),
+            (SHM_EXCLUSIVE, ffi::SQLITE_SHM_EXCLUSIVE),
+            (FCNTL_LOCKSTATE, ffi::SQLITE_FCNTL_LOCKSTATE),
+            (FCNTL_PERSIST_WAL, ffi::SQLITE_FCNTL_PERSIST_WAL),
+            (FCNTL_VFSNAME, ffi::SQLITE_FCNTL_VFSNAME),
+            (FCNTL_POWERSAFE_OVERWRITE, ffi::SQLITE_FCNTL_POWERSAFE_OVERWRITE),
+            (FCNTL_MMAP_SIZE, ffi::SQLITE_FCNTL_MMAP_SIZE),
+            (FCNTL_HAS_MOVED, ffi::SQLITE_FCNTL_HAS_MOVED),
+            (FCNTL_SYNC, ffi::SQLITE_FCNTL_SYNC),
+            (FCNTL_COMMIT_PHASETWO, ffi::SQLITE_FCNTL_COMMIT_PHASETWO),
+            (FCNTL_BEGIN_ATOMIC_WRITE, ffi::SQLITE_FCNTL_BEGIN_ATOMIC_WRITE),
+            (FCNTL_COMMIT_ATOMIC_WRITE, ffi::SQLITE_FCNTL_COMMIT_ATOMIC_WRITE),
+            (FCNTL_ROLLBACK_ATOMIC_WRITE, ffi::SQLITE_FCNTL_ROLLBACK_ATOMIC_WRITE),
+            (IOCAP_POWERSAFE_OVERWRITE, ffi::SQLITE_IOCAP_POWERSAFE_OVERWRITE),
+            (IOCAP_BATCH_ATOMIC, ffi::SQLITE_IOCAP_BATCH_ATOMIC),
+        ] {
+            assert_eq!(ours, theirs);
+        }
+    }
+}

@@ -312,7 +312,12 @@ impl Connection {
         if state.staged.is_none() && size == self.io(self.file.metadata())?.len() {
             return Ok(());
         }
-        self.staged(&mut state)?.truncate(size)
+        match self.staged(&mut state)?.truncate(size) {
+            Err(error) if is_too_large(&error) => self.fall_back(&mut state, error)?,
+            result => return result,
+        }
+        drop(state);
+        self.io(self.file.set_len(size))
     }
 
     fn check_writable(&self) -> Result<()> {

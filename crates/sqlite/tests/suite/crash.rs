@@ -64,7 +64,10 @@ impl Scenario {
             connection.query_row(&sql, [], |_| Ok(()))?;
             connection.execute_batch(&format!("PRAGMA {name}.synchronous={}", self.synchronous))?;
         }
-        let pages = if matches!(self.kind, Kind::Spill | Kind::Failing | Kind::Attach | Kind::Large) {
+        let pages = if matches!(
+            self.kind,
+            Kind::Spill | Kind::Failing | Kind::Attach | Kind::Large | Kind::Savepoints
+        ) {
             5
         } else {
             200
@@ -124,8 +127,9 @@ fn transfer(connection: &Connection, scenario: Scenario, number: i64) -> rusqlit
     Ok(())
 }
 
-/// One acknowledged transfer with what the scenario does around it.
-fn step(connection: &Connection, scenario: Scenario, number: i64) -> rusqlite::Result<()> {
+/// One acknowledged transfer with what the scenario does around it. In its middle everything on the volume is synced, as the
+/// background might do at any time: what SQLite has written by then must not count.
+fn step(connection: &Connection, place: &Place, scenario: Scenario, number: i64) -> rusqlite::Result<()> {
     let execute = |sql: &str| connection.execute_batch(sql);
     match scenario.kind {
         Kind::Plain => {
@@ -141,6 +145,7 @@ fn step(connection: &Connection, scenario: Scenario, number: i64) -> rusqlite::R
         }
         Kind::Savepoints => {
             execute("BEGIN; SAVEPOINT a; UPDATE account SET balance=0, pad=randomblob(900); SAVEPOINT b")?;
+            sync_everything(place);
             execute(
                 "DELETE FROM account; ROLLBACK TO b; DELETE FROM log; ROLLBACK TO a; RELEASE a; SAVEPOINT c",
             )?;
@@ -165,7 +170,9 @@ fn step(connection: &Connection, scenario: Scenario, number: i64) -> rusqlite::R
             execute("DELETE FROM filler WHERE length(x)=60000")?;
         }
         Kind::Failing => {
-            execute("BEGIN; UPDATE account SET balance=7, pad=randomblob(700); ROLLBACK; BEGIN")?;
+            execute("BEGIN; UPDATE account SET balance=7, pad=randomblob(700)")?;
+            sync_everything(place);
+            execute("ROLLBACK; BEGIN")?;
             transfer(connection, scenario, number)?;
             // Fails at the 35th row, when the others before it have been changed.
             let failing =
@@ -178,8 +185,14 @@ fn step(connection: &Connection, scenario: Scenario, number: i64) -> rusqlite::R
             }
         }
     }
+    sync_everything(place);
     execute("COMMIT")?;
     Ok(())
+}
+
+/// Fails only when the power is gone, and then SQLite is told as well.
+fn sync_everything(place: &Place) {
+    place.volume().sync_all().ok();
 }
 
 /// Works until it is done or the power goes; returns the last acknowledged transfer.
@@ -195,7 +208,7 @@ fn work(device: &Arc<PowerDevice>, scenario: Scenario) -> i64 {
     let mut work = || -> rusqlite::Result<()> {
         let connection = scenario.open(&place)?;
         for number in 1..=scenario.transfers() {
-            step(&connection, scenario, number)?;
+            step(&connection, &place, scenario, number)?;
             acknowledged = number;
             // The journal was there, and is gone.
             assert!(!place.volume().try_exists("/main-journal").is_ok_and(|there| there));
