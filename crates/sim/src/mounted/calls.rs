@@ -74,7 +74,12 @@ pub fn carry_out(top: &Path, op: &Op) -> Result<Effect, i32> {
             }
             Ok(Effect { made: 0, written: done })
         }
-        Op::Maintain { .. } | Op::Checkpoint | Op::WriteBack { .. } => {
+        Op::WriteBack { path, .. } => {
+            opened(&place(path), OFlags::RDWR)?;
+            std::thread::sleep(WAIT);
+            Ok(Effect::default())
+        }
+        Op::Maintain { .. } | Op::Checkpoint => {
             std::thread::sleep(WAIT);
             Ok(Effect::default())
         }
