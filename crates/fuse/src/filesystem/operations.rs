@@ -1,5 +1,6 @@
 //! What the engine is asked for; every method may be called from any thread.
 
+use crate::MountOptions;
 use crate::atomic::Atomics;
 use crate::convert::{
     CACHE_TIME, Caller, attributes, entry, errno, extended, handle, object, opened, set_time, timestamp,
@@ -7,7 +8,6 @@ use crate::convert::{
 use crate::messages::MessageCounts;
 use crate::removed::Removed;
 use crate::syncs::{By, Owed, Syncs};
-use crate::{MountOptions, ioctl, statistics};
 use fusering::request::{NewMode, SetAttr};
 use fusering::{
     ActiveTransport, Attributes, DeviceNumber, Entry, Errno, ExtendedAttributes, NodeId, Notifier, Opened,
@@ -19,10 +19,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
-use syncline::{
-    Attr, Context, DirEntry, Error, ExtendedFlags, Fs, HandleId, ObjectNo, OpenFlags, RenameFlags, SetXattr,
-    SyncScope,
-};
+use syncline::{Attr, Context, DirEntry, Error, Fs, HandleId, OpenFlags, RenameFlags, SetXattr, SyncScope};
 
 /// What the kernel writes back in pieces of at least this is handed on to the background at once. Smaller pieces may be all that
 /// an fsync has to write, and that is better off in its record.
@@ -37,7 +34,7 @@ pub(super) struct Operations {
     pub(super) removed: Removed,
     /// Known since the handshake.
     pub(super) notifier: OnceLock<Notifier>,
-    messages: Arc<MessageCounts>,
+    pub(super) messages: Arc<MessageCounts>,
     /// Changes of names and attributes are durable when they are answered.
     sync_names: bool,
     /// The kernel reads through handles that were opened for writing only.
@@ -45,12 +42,12 @@ pub(super) struct Operations {
     /// Handles for writing only go past the kernel's page cache.
     direct_writes: bool,
     /// Set once requests are served.
-    transport: OnceLock<ActiveTransport>,
+    pub(super) transport: OnceLock<ActiveTransport>,
     /// The kernel drops what was read into its page cache while a direct write was under way.
     direct_is_coherent: AtomicBool,
     /// The kernel says when an ACL takes off the set-group-ID bit.
     kernel_judges_groups: AtomicBool,
-    was_shut_down: AtomicBool,
+    pub(super) was_shut_down: AtomicBool,
 }
 
 /// What a name leads to.
@@ -127,7 +124,7 @@ impl Operations {
     }
 
     /// Makes an answered change of names durable if the mount demands it.
-    fn settle<T>(&self, result: syncline::Result<T>) -> Result<T, Errno> {
+    pub(super) fn settle<T>(&self, result: syncline::Result<T>) -> Result<T, Errno> {
         let value = result.map_err(errno)?;
         if self.sync_names {
             self.fs.sync_metadata().map_err(errno)?;
@@ -545,61 +542,6 @@ impl Operations {
             return Err(Errno::EBUSY);
         }
         self.settle(self.fs.fallocate(&caller.context(), file, mode, request.offset, request.length))
-    }
-
-    pub(super) fn ioctl(
-        &self,
-        caller: &Caller,
-        node: NodeId,
-        command: u32,
-        input: &[u8],
-    ) -> Result<Vec<u8>, Errno> {
-        let node = object(node);
-        match command {
-            ioctl::GET_FLAGS => Ok(self.fs.inode_flags(node).map_err(errno)?.to_le_bytes().to_vec()),
-            ioctl::SET_FLAGS => {
-                let flags = input.first_chunk().ok_or(Errno::EINVAL)?;
-                let flags = u32::from_le_bytes(*flags);
-                self.settle(self.fs.set_inode_flags(&caller.context(), node, flags))?;
-                Ok(Vec::new())
-            }
-            ioctl::GET_EXTENDED_FLAGS => {
-                let flags = self.fs.extended_flags(node).map_err(errno)?;
-                let mut out = Vec::with_capacity(ioctl::FSXATTR_BYTES);
-                for field in [flags.xflags, 0, flags.extents, flags.project, 0] {
-                    out.extend_from_slice(&field.to_le_bytes());
-                }
-                out.resize(ioctl::FSXATTR_BYTES, 0);
-                Ok(out)
-            }
-            ioctl::SET_EXTENDED_FLAGS => self.set_extended_flags(caller, node, input),
-            ioctl::TRIM => Err(Errno::EOPNOTSUPP),
-            ioctl::SHUT_DOWN if caller.uid != 0 => Err(Errno::EPERM),
-            ioctl::SHUT_DOWN => {
-                tracing::warn!(pid = caller.pid, "shut down on request: nothing is written any more");
-                self.was_shut_down.store(true, Ordering::Relaxed);
-                self.fs.shut_down();
-                Ok(Vec::new())
-            }
-            ioctl::STATISTICS => {
-                let text = statistics::describe(&self.fs, &self.syncs, &self.messages, self.transport.get());
-                Ok(ioctl::encode_statistics(&text))
-            }
-            _ => Err(Errno::ENOTTY),
-        }
-    }
-
-    fn set_extended_flags(&self, caller: &Caller, node: ObjectNo, input: &[u8]) -> Result<Vec<u8>, Errno> {
-        let field = |at: usize| -> Result<u32, Errno> {
-            let bytes = input.get(at..at + 4).ok_or(Errno::EINVAL)?;
-            Ok(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
-        };
-        let (xflags, extent_hint, project, cow_hint) = (field(0)?, field(4)?, field(12)?, field(16)?);
-        if extent_hint != 0 || cow_hint != 0 {
-            return Err(Errno::EOPNOTSUPP);
-        }
-        let wanted = ExtendedFlags { xflags, project, ..ExtendedFlags::default() };
-        self.settle(self.fs.set_extended_flags(&caller.context(), node, wanted)).map(|()| Vec::new())
     }
 }
 
