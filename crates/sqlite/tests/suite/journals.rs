@@ -272,3 +272,18 @@ fn without_a_journal_a_transaction_too_large_fails_and_leaves_the_database_as_it
     assert_eq!(value::<i64>(&connection, "SELECT count(*) FROM t WHERE b=zeroblob(3000)"), 600);
     assert_eq!(value::<i64>(&connection, "SELECT count(*) FROM two.u"), 0);
 }
+
+#[test]
+fn a_rollback_without_a_journal_leaves_the_last_commit() {
+    let place = Place::new();
+    let connection = place.open("db");
+    run(&connection, LARGE);
+    set_modes(&connection, "off", "FULL");
+    run(&connection, "PRAGMA cache_size=5; BEGIN; UPDATE t SET b=randomblob(2900)");
+    // SQLite cannot undo what it has written by now, and says so or not; the volume can.
+    connection.execute_batch("ROLLBACK").ok();
+    let other = place.open("db");
+    assert_eq!(value::<String>(&other, "PRAGMA integrity_check"), "ok");
+    assert_eq!(value::<i64>(&other, "SELECT count(*) FROM t WHERE b=zeroblob(3000)"), 600);
+    run(&other, "UPDATE t SET b=1 WHERE a=1");
+}
