@@ -20,7 +20,7 @@ CUTS ?= 500
 # Of make threads: schedules of each scenario and scheduler.
 SCHEDULES ?= 20000
 
-.PHONY: help build test test-full crash cuts faults model threads fuzz golden workloads bench check fmt lint tidy demo man install uninstall clean
+.PHONY: help build test test-full crash cuts faults model threads fuzz golden workloads bench bench-full check fmt lint tidy demo man install uninstall clean
 
 help:
 	@echo "make build      the syncline command and the SQLite extension, optimised"
@@ -29,6 +29,7 @@ help:
 	@echo "make test-full  the long rest as well: random power cuts, other programs' workloads (as root; hours)"
 	@echo "make workloads  other programs' workloads on a mount, in minutes (as root)"
 	@echo "make bench      what a sync costs here, beside ext4, xfs and btrfs, in ten minutes (as root)"
+	@echo "make bench-full the same and more in half an hour, into docs/benchmarks.md (as root; nothing else may run)"
 	@echo "make crash      the crash laboratory (SEED=1, MINUTES=20; docs/testing.md)"
 	@echo "make cuts       random operations on a mount that is killed at random moments (CUTS=500, SEED=1; docs/testing.md)"
 	@echo "make model      the design's model: every rule on, and off alone (minutes; docs/testing.md)"
@@ -62,6 +63,10 @@ workloads: build
 bench: build
 	@scripts/setup.sh bench
 	$(BIN) bench --short
+
+bench-full: build
+	@scripts/setup.sh bench
+	scripts/bench-full.sh $(BIN) $(dir $(BIN))bench-results.json
 
 faults:
 	@scripts/setup.sh build
