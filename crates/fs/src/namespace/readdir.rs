@@ -19,8 +19,9 @@ const _: () = assert!(COOKIE_DOT_DOT < NAME_HASH_MIN);
 /// the entries' own node, and then no more than shows that attributes are not at hand. Whoever removes names from the
 /// same directory waits for the kernel's lock on it while a listing waits for the device.
 const NODE_READS_MAX: u64 = 4;
-/// Each of these entries pays for another read: names whose inodes lie together are read with few.
-const ENTRIES_PER_READ: u64 = 16;
+/// So many entries with attributes pay for another read. Where each costs one, that is twice the reads above; the inodes of some
+/// hundred names lie in few nodes, and all of those are read.
+const ENTRIES_PER_READ: u64 = 2;
 
 /// `d_type` of a directory.
 const DIRECTORY_TYPE: u8 = (MODE_DIRECTORY >> 12) as u8;
