@@ -92,16 +92,22 @@ cut_during_bench() {
     acknowledged
 }
 
-kill_server() {
-    local pid
-    pid=$(postmaster)
-    kill -9 "$pid"
-    # Its children notice, and must be gone before a new server may start.
-    local try
+# Kills the server and its children, which have sessions of their own, and waits until they are gone: before that no new
+# server may start, and a mount that was theirs keeps its device.
+kill_postgres() {
+    local pids try
+    pids="$1 $(pgrep -P "$1" | tr '\n' ' ')"
+    # shellcheck disable=SC2086 # several words
+    kill -9 $pids 2>/dev/null || true
     for try in $(seq 100); do
-        pgrep --session "$pid" >/dev/null 2>&1 || break
+        # shellcheck disable=SC2086
+        kill -0 $pids 2>/dev/null || break
         sleep 0.1
     done
+}
+
+kill_server() {
+    kill_postgres "$(postmaster)"
 }
 
 server_killed() {
@@ -126,11 +132,7 @@ daemon_killed() {
     before=$(ask 'select count(*) from pgbench_history')
     pid=$(postmaster)
     added=$(cut_during_bench kill_daemon)
-    kill -9 "$pid" 2>/dev/null || true
-    for try in $(seq 100); do
-        pgrep --session "$pid" >/dev/null 2>&1 || break
-        sleep 0.1
-    done
+    kill_postgres "$pid"
     drop_dead_mount
     mount_volume volatile
     start
