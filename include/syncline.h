@@ -83,6 +83,13 @@ struct syncline_ticket {
  * there is more than one record of the journal can hold, a write or COMMIT fails with E2BIG. Whenever COMMIT fails nothing of it
  * is applied.
  *
+ * A write that comes while COMMIT or ABORT is under way, in another thread, waits and fails with EBUSY. fsync(2) and fdatasync(2) before
+ * COMMIT return 0, as on f2fs, and make durable what is committed: what is staged becomes durable by COMMIT only.
+ *
+ * Use the file alone while atomic changes are under way. What others write to it is no part of them; and a page that somebody else
+ * has changed through mmap is written back whole, with the bytes around his own as the page cache has them: staged ones reach
+ * the file so by an ordinary write, before COMMIT or without it.
+ *
  * Isolation: until COMMIT others who read through the kernel's page cache see what is staged, and fstat(2) tells the staged size.
  * What goes past the page cache (O_DIRECT) and the library sees what is committed. ABORT has the kernel drop what it has cached.
  *
@@ -102,7 +109,9 @@ struct syncline_ticket {
  * The same over several files. BEGIN gives a token, which belongs to the open file it was called on; that file need not be
  * changed itself; it can have 64 tokens (EAGAIN). Other files that the same user has open for writing (EBADF) JOIN with the token:
  * what is written through them is staged, also when they are closed before the commit. rename(2) and link(2) of files that have
- * joined are staged with it, if this user calls them (no RENAME_EXCHANGE; the directory's listing shows them after the commit).
+ * joined are staged with it, if this user calls them (no RENAME_EXCHANGE; the directory's listing shows them after the commit), and
+ * so is unlink(2) of a name that the group has given. A file that this user creates under a name that the group has taken away is
+ * part of the group at once, so that a temporary name can be used again. All of these fail with EBUSY while the group ends.
  * COMMIT makes everything durable in one record with one flush. ABORT, closing the open file of BEGIN, or the death of its process
  * gives everything up. A file can be part of one group only (EBUSY), a token that is not known, or of another user or open file,
  * is EINVAL.

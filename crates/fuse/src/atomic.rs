@@ -8,7 +8,12 @@
 //! sees its files: content, attributes and names (the latter two not to be remembered). When it is given up, what the kernel
 //! has cached of it is invalidated. Reads past the page cache get what is committed.
 //!
-//! Locks: `state`, for a few instructions; `Group::transaction` before it, for as long as staging takes.
+//! What was asked of a group before its end is never done outside of it: it waits for the end, and then a write, a truncation
+//! or a change of names is EBUSY, a read gets what is committed. Only pages of a mapping, which come at any time and would be
+//! lost, are then written like others.
+//!
+//! Locks: `state`, for a few instructions; `Group::transaction` before it, for as long as staging, committing and giving up
+//! take (not the flush).
 
 use crate::convert::errno;
 use fusering::Errno;
@@ -38,7 +43,7 @@ pub(crate) struct Group {
     uid: u32,
     /// `None` for the f2fs interface.
     token: Option<u64>,
-    /// Gone when it is being committed or was given up.
+    /// Gone when it is over; locked as long as it is being committed or given up.
     transaction: Mutex<Option<Transaction>>,
     /// Relaxed: a wrong guess makes somebody wait a little.
     staged_bytes: AtomicUsize,
@@ -58,11 +63,6 @@ impl Group {
     /// Whether staging something or committing may take long, as far as the group goes.
     pub(crate) fn may_wait(&self) -> bool {
         self.staged_bytes.load(Ordering::Relaxed) > LIGHT_BYTES_MAX || self.transaction.is_locked()
-    }
-
-    /// The transaction, to be committed or dropped: there is only one who gets it.
-    pub(crate) fn take(&self) -> Option<Transaction> {
-        self.transaction.lock().take()
     }
 }
 
@@ -143,9 +143,11 @@ impl Atomics {
 
     /// Begins a group of one open file. Nothing happens if it is in one already. Errors: EBUSY, the file is part of another.
     pub(crate) fn start(&self, handle: HandleId, uid: u32) -> Result<(), Errno> {
-        if let Some(member) = self.member(handle) {
-            // Of one that is just being committed nothing more can become part.
-            return if member.group.transaction.lock().is_some() { Ok(()) } else { Err(Errno::EBUSY) };
+        while let Some(member) = self.member(handle) {
+            // One that is just being committed is over, and not found again, once this has the lock.
+            if member.group.transaction.lock().is_some() {
+                return Ok(());
+            }
         }
         let group = self.new_group(handle, uid, None)?;
         self.open.fetch_add(1, Ordering::AcqRel);
@@ -222,7 +224,7 @@ impl Atomics {
         }
     }
 
-    /// Stages something, and notes it before the group can end; `None` if it is over, and the file as any other.
+    /// Stages something, and notes it before the group can end; `None` if it has ended meanwhile, which this waits for.
     fn stage<T>(
         &self,
         group: &Group,
@@ -290,10 +292,67 @@ impl Atomics {
             group.check_names()?;
             transaction.rename(parent, name, to.0, &to.1, no_replace)
         };
-        self.stage(&group, rename, |state, ()| {
+        let staged = self.stage(&group, rename, |state, ()| {
             state.set_name(from, &group, None);
             state.set_name(to, &group, Some(object));
-        })
+        });
+        Some(staged.unwrap_or(Err(Errno::EBUSY)))
+    }
+
+    /// Takes away a name that a group of this user's has given.
+    pub(crate) fn unlink(&self, uid: u32, from: &Name) -> Option<Result<(), Errno>> {
+        let group = self.group_of_name(uid, from, |now| now.is_some())?;
+        let staged = self.stage(
+            &group,
+            |transaction| transaction.unlink(from.0, &from.1),
+            |state, ()| {
+                state.set_name(from, &group, None);
+            },
+        );
+        Some(staged.unwrap_or(Err(Errno::EBUSY)))
+    }
+
+    /// The group of this user's that has taken a name away: a file that is made there is made for the group.
+    pub(crate) fn vacated(&self, uid: u32, name: &Name) -> Option<Arc<Group>> {
+        self.group_of_name(uid, name, |now| now.is_none())
+    }
+
+    fn group_of_name(
+        &self,
+        uid: u32,
+        name: &Name,
+        is_wanted: impl FnOnce(Option<ObjectNo>) -> bool,
+    ) -> Option<Arc<Group>> {
+        if self.is_idle() {
+            return None;
+        }
+        let state = self.state.lock();
+        let staged = state.name(name.0, &name.1).filter(|staged| is_wanted(staged.now))?;
+        Some(staged.group.clone()).filter(|group| group.uid == uid)
+    }
+
+    /// Gives a file without a name, which was just made and opened, a name in a group, and makes it part of the group.
+    pub(crate) fn adopt(
+        &self,
+        group: &Arc<Group>,
+        handle: HandleId,
+        object: ObjectNo,
+        name: &Name,
+    ) -> Result<(), Errno> {
+        let is_writable = self.fs.handle_is_writable(handle).map_err(errno)?;
+        let link = |transaction: &mut Transaction| {
+            group.check_names()?;
+            transaction.link(object, name.0, &name.1)?;
+            transaction.size(object)
+        };
+        let staged = self.stage(group, link, |state, size| {
+            state.set_name(name, group, Some(object));
+            state.files.insert(object, Staged { group: group.clone(), size: *size });
+            if is_writable {
+                state.members.insert(handle, Member { object, group: group.clone() });
+            }
+        });
+        staged.unwrap_or(Err(Errno::EBUSY)).map(drop)
     }
 
     /// Gives a file of a group of this user's another name.
@@ -303,7 +362,8 @@ impl Atomics {
             group.check_names()?;
             transaction.link(object, to.0, &to.1)
         };
-        self.stage(&group, link, |state, ()| state.set_name(to, &group, Some(object)))
+        let staged = self.stage(&group, link, |state, ()| state.set_name(to, &group, Some(object)));
+        Some(staged.unwrap_or(Err(Errno::EBUSY)))
     }
 
     /// A file of a multi-file group, by a name that it has or that the group has given it.
@@ -337,6 +397,13 @@ impl Atomics {
         match state.files.get(&attr.inode) {
             Some(file) => {
                 attr.size = file.size;
+                let is_named = |names: &HashMap<Vec<u8>, StagedName>| {
+                    names.values().any(|staged| staged.now == Some(attr.inode))
+                };
+                // The kernel is not to drop the pages of one that only the group has named.
+                if attr.nlink == 0 && state.names.values().any(is_named) {
+                    attr.nlink = 1;
+                }
                 true
             }
             None => state.names.contains_key(&attr.inode),
@@ -371,16 +438,26 @@ impl Atomics {
         };
         let mut all = Leftovers::default();
         for group in owned {
-            drop(group.take());
-            let left = self.end(&group);
+            let Some(((), left)) = self.finish(&group, drop) else { continue };
             all.files.extend(left.files);
             all.names.extend(left.names);
         }
         Some(all).filter(|all| *all != Leftovers::default())
     }
 
-    /// Ends a group whose transaction was taken; what the kernel must not go on believing unless it was committed.
-    pub(crate) fn end(&self, group: &Arc<Group>) -> Leftovers {
+    /// Commits or drops a group's transaction and ends the group; whoever stages or reads something meanwhile waits. What
+    /// comes of it, and what the kernel must not go on believing unless it was committed; `None` if it is over already.
+    pub(crate) fn finish<T>(
+        &self,
+        group: &Arc<Group>,
+        work: impl FnOnce(Transaction) -> T,
+    ) -> Option<(T, Leftovers)> {
+        let mut transaction = group.transaction.lock();
+        let result = work(transaction.take()?);
+        Some((result, self.end(group)))
+    }
+
+    fn end(&self, group: &Arc<Group>) -> Leftovers {
         let ours = |other: &Arc<Group>| Arc::ptr_eq(other, group);
         let mut left = Leftovers::default();
         let mut state = self.state.lock();
@@ -405,5 +482,58 @@ impl Atomics {
             self.open.fetch_sub(1, Ordering::AcqRel);
         }
         left
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+    use syncline::{Context, OpenFlags, Volume};
+
+    #[test]
+    fn what_came_before_the_end_of_a_group_waits_for_it_and_is_not_done_outside_of_it() {
+        let volume = Volume::create_in_memory(16 << 20).expect("a volume");
+        let fs = volume.inner().clone();
+        let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
+        let made = fs.create(&Context::root(), ObjectNo::ROOT_DIR, b"f", 0o600, flags);
+        let handle = made.expect("a file").1;
+        let atomics = Atomics::new(fs.clone());
+        for (is_committed, content) in [(true, b"one"), (false, b"two")] {
+            let token = atomics.begin(handle, 0).expect("a group");
+            atomics.join(handle, token, 0).expect("is in it");
+            let member = atomics.member(handle).expect("is in it");
+            atomics.write(&member, 0, content).expect("a group").expect("is staged");
+            let group = atomics.of_token(handle, token).expect("a group");
+            let gate = Barrier::new(2);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let end = |transaction: Transaction| {
+                        gate.wait();
+                        gate.wait();
+                        if is_committed { transaction.commit().map(drop) } else { Ok(()) }
+                    };
+                    atomics.finish(&group, end).expect("nobody else ends it").0.expect("is committed");
+                });
+                // The group is ending.
+                gate.wait();
+                let late = scope.spawn(|| atomics.write(&member, 0, b"late"));
+                let seen = scope.spawn(|| {
+                    let mut seen = [0; 4];
+                    // It has looked the group up before its end, or comes behind it.
+                    atomics
+                        .read(member.object, 0, &mut seen)
+                        .map(|read| seen[..read.expect("is read")].to_vec())
+                });
+                assert!(group.may_wait(), "so it is not done on a queue's thread");
+                gate.wait();
+                assert!(late.join().expect("ends").is_none(), "neither staged nor written");
+                assert_eq!(seen.join().expect("ends"), None, "to be read as committed");
+            });
+            assert_eq!(volume.read("f").expect("is read"), b"one", "of the first round");
+            assert!(atomics.member(handle).is_none());
+            assert!(atomics.is_idle());
+        }
+        fs.release(handle).expect("is closed");
     }
 }

@@ -225,8 +225,8 @@ impl VolumeTransaction {
     /// Applies everything and makes it durable, with every earlier change of names on the volume (C1): one journal record, one
     /// flush.
     ///
-    /// Errors: `WouldBlock` for a conflict, `StorageFull`, `ArgumentListTooLong` for a transaction that is too large; nothing is
-    /// applied then. An I/O error stops the volume (C8).
+    /// Errors: `WouldBlock` for a conflict, `StorageFull`, `ArgumentListTooLong` for a transaction that is too large, `ResourceBusy`
+    /// after 64 attempts that others were faster than; nothing is applied then. An I/O error stops the volume (C8).
     pub fn commit(self) -> io::Result<()> {
         Ok(self.inner.commit()?)
     }

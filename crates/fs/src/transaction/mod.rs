@@ -117,7 +117,8 @@ impl Transaction {
     /// Applies everything as one batch and makes it durable: one record, one flush.
     ///
     /// Errors: `Conflict` if others have changed what the transaction depends on, `TransactionTooLarge`, `NoSpace`, `NotPermitted`
-    /// if a file has become immutable, `ReadOnly`: nothing is applied then. An I/O error stops the volume (C8).
+    /// if a file has become immutable, `ReadOnly`, `Busy` after 64 attempts that others were faster than (try again with a new
+    /// one): nothing is applied then. An I/O error stops the volume (C8).
     pub fn commit(self) -> Result<()> {
         self.commit_durably()
     }

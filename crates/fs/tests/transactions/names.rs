@@ -318,3 +318,51 @@ fn a_file_that_becomes_immutable_keeps_its_names() {
     assert_eq!(transaction.commit(), Err(Error::NotPermitted));
     assert_eq!(names(fs, ROOT), ["file"]);
 }
+
+#[test]
+fn a_name_is_made_again_as_often_as_it_is_given_up() {
+    let mut rig = Rig::new();
+    let fs = rig.fs.clone();
+    let taken = touch(&fs, ROOT, "taken");
+    let mut transaction = fs.begin().expect("begin");
+    let mut put = |name: &[u8], new_name: Option<&[u8]>, content: &[u8]| {
+        let file = transaction.create(&root(), ROOT, name, 0o600).expect("create");
+        transaction.write(file, 0, content).expect("write");
+        transaction.set_xattr(file, b"user.kind", &content[..content.len().min(20_000)]).expect("setxattr");
+        match new_name {
+            Some(new_name) => transaction.rename(ROOT, name, ROOT, new_name, false).expect("rename"),
+            None => transaction.unlink(ROOT, name).expect("unlink"),
+        }
+        file
+    };
+    put(b"t", None, &[1; 100_000]);
+    let first = put(b"t", Some(b"first"), &[2; 100_000]);
+    put(b"t", None, b"small");
+    // Replaces a new file and one that was there.
+    put(b"t", Some(b"second"), &[3; 5000]);
+    let second = put(b"t", Some(b"second"), &[4; 5000]);
+    let replaced = put(b"t", Some(b"taken"), &[5; 5000]);
+    transaction.rename(ROOT, b"taken", ROOT, b"moved", false).expect("rename");
+    let again = transaction.create(&root(), ROOT, b"taken", 0o600).expect("create");
+    transaction.write(again, 0, b"again").expect("write");
+    transaction.commit().expect("commit");
+    assert_eq!(error(fs.getattr(taken)), Error::Stale);
+    for crash in [false, true] {
+        if crash {
+            rig.crash();
+        }
+        let fs = &rig.fs;
+        assert_eq!(names(fs, ROOT), ["first", "moved", "second", "taken"]);
+        for (name, number, expected) in [
+            ("first", first, vec![2; 100_000]),
+            ("moved", replaced, vec![5; 5000]),
+            ("second", second, vec![4; 5000]),
+            ("taken", again, b"again".to_vec()),
+        ] {
+            assert_eq!(lookup(fs, ROOT, name), Ok(number));
+            assert!(content(fs, number) == expected, "{name}");
+            assert_eq!(fs.getattr(number).expect("attributes").nlink, 1);
+        }
+        check_tree(fs);
+    }
+}

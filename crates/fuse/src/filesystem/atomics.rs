@@ -2,18 +2,18 @@
 
 use super::operations::{Operations, Writing};
 use super::{Caller, Filesystem};
-use crate::atomic::{Group, Leftovers, Member};
-use crate::convert::{errno, handle};
+use crate::atomic::{Group, Leftovers, Member, Name};
+use crate::convert::{errno, handle, opened};
 use crate::ioctl;
 use crate::syncs::{By, HeldBack, Owed};
 use fusering::request::Ioctl;
-use fusering::{Errno, Handle, NodeId, ReplyIoctl, RequestContext};
+use fusering::{Entry, Errno, Handle, NodeId, Opened, ReplyIoctl, RequestContext};
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
-use std::time::Instant;
-use syncline::{HandleId, ObjectNo, SyncScope};
+use std::time::{Duration, Instant};
+use syncline::{Context, HandleId, ObjectNo, OpenFlags, SyncScope};
 
 /// What GET_FEATURES tells: atomic writes.
 const FEATURE_ATOMIC_WRITE: u32 = 4;
@@ -118,30 +118,28 @@ impl Filesystem {
 
 impl Operations {
     fn commit(&self, group: &Arc<Group>, by: By, reply: ReplyIoctl) {
-        let Some(transaction) = group.take() else { return reply.error(Errno::EINVAL) };
         let began = Instant::now();
         // It is answered when it is durable, or here if it fails before that. Others may force it at once: a START that follows the
         // answer is not to find this group.
         let held = HeldBack::new(Owed::Controlled(reply));
         let answer = self.syncs.answering_held(began, held.clone());
-        match transaction.commit_start(answer) {
-            Ok(()) => {
-                // What the kernel has cached is committed now.
-                let _ = self.atomics.end(group);
+        match self.atomics.finish(group, |transaction| transaction.commit_start(answer)) {
+            // What the kernel has cached is committed now.
+            Some((Ok(()), _)) => {
                 held.ready();
                 self.syncs.kick(by);
             }
-            Err(error) => {
+            Some((Err(error), left)) => {
                 let errno = errno(error);
-                let left = self.atomics.end(group);
                 self.invalidate(left, move || held.fail(errno));
             }
+            // Somebody else has ended it.
+            None => held.fail(Errno::EINVAL),
         }
     }
 
     fn abort(&self, group: Arc<Group>, reply: ReplyIoctl) {
-        drop(group.take());
-        let left = self.atomics.end(&group);
+        let left = self.atomics.finish(&group, drop).map_or_else(Leftovers::default, |((), left)| left);
         self.invalidate(left, move || reply.output(0, &[]));
     }
 
@@ -164,6 +162,26 @@ impl Operations {
         };
         let bytes = u32::try_from(data.len()).expect("a message is far smaller");
         Some(staged.and_then(|()| strip().map_err(errno)).map(|()| bytes))
+    }
+
+    /// Makes a file where a group has taken the name away. Its name is the group's, and so is what is written through it.
+    pub(super) fn create_staged(
+        &self,
+        context: &Context,
+        group: &Arc<Group>,
+        name: &Name,
+        mode: u32,
+        flags: OpenFlags,
+    ) -> Result<(Entry, Opened), Errno> {
+        let (made, file) = self.settle(self.fs.tmpfile(context, name.0, mode, flags, false))?;
+        if let Err(errno) = self.atomics.adopt(group, file, made.attr.inode, name) {
+            if let Err(error) = self.fs.release(file) {
+                tracing::warn!(%error, "closing a file failed");
+            }
+            return Err(errno);
+        }
+        let entry = Entry { entry_valid: Duration::ZERO, ..self.entry(made.attr) };
+        Ok((entry, opened(file, flags.direct)))
     }
 
     /// Reads what is not in memory; of a file that is `staged` what its transaction sees.

@@ -1,7 +1,7 @@
 //! What the engine is asked for; every method may be called from any thread.
 
 use crate::MountOptions;
-use crate::atomic::Atomics;
+use crate::atomic::{Atomics, Member};
 use crate::convert::{
     CACHE_TIME, Caller, attributes, entry, errno, extended, handle, object, opened, set_time, timestamp,
 };
@@ -208,12 +208,10 @@ impl Operations {
         &self,
         caller: &Caller,
         request: &SetAttr,
+        member: Option<&Member>,
     ) -> Result<(Attributes, Duration), Errno> {
-        let member = request.handle.filter(|_| request.size.is_some()).map(handle);
-        if let (Some(member), Some(size)) = (member.and_then(|file| self.atomics.member(file)), request.size)
-            && let Some(staged) = self.atomics.truncate(&member, size)
-        {
-            staged?;
+        if let (Some(member), Some(size)) = (member, request.size) {
+            self.atomics.truncate(member, size).unwrap_or(Err(Errno::EBUSY))?;
             return self.getattr(request.node);
         }
         let set = syncline::SetAttr {
@@ -291,7 +289,11 @@ impl Operations {
         self.settle(self.fs.link(node, parent, name.as_bytes())).map(|linked| self.entry(linked.attr))
     }
 
-    pub(super) fn unlink(&self, parent: NodeId, name: &OsStr) -> Result<(), Errno> {
+    pub(super) fn unlink(&self, caller: &Caller, parent: NodeId, name: &OsStr) -> Result<(), Errno> {
+        let staged_name = (object(parent), name.as_bytes().to_vec());
+        if let Some(staged) = self.atomics.unlink(caller.uid, &staged_name) {
+            return staged;
+        }
         self.taking(parent, name, || self.fs.unlink(object(parent), name.as_bytes()))
     }
 
@@ -377,6 +379,10 @@ impl Operations {
     ) -> Result<(Entry, Opened), Errno> {
         let wanted = self.open_flags(flags);
         let context = with_umask(caller, mode);
+        let staged_name = (object(parent), name.as_bytes().to_vec());
+        if let Some(group) = self.atomics.vacated(caller.uid, &staged_name) {
+            return self.create_staged(&context, &group, &staged_name, mode.bits, wanted);
+        }
         let made = self.fs.create(&context, object(parent), name.as_bytes(), mode.bits, wanted);
         let (made, handle) = self.settle(made)?;
         Ok((entry(&made.attr), opened(handle, wanted.direct)))
@@ -396,14 +402,23 @@ impl Operations {
         Ok((entry(&made.attr), opened(handle, wanted.direct)))
     }
 
-    pub(super) fn write(&self, caller: &Caller, writing: Writing, data: &[u8], reply: ReplyWrite) {
-        if let Some(member) = self.atomics.member(writing.handle)
-            && let Some(staged) = self.write_staged(caller, &member, writing, data)
-        {
-            return match staged {
-                Ok(bytes) => reply.written(bytes),
-                Err(errno) => reply.error(errno),
-            };
+    /// `member`: what the open file was part of when the request came.
+    pub(super) fn write(
+        &self,
+        caller: &Caller,
+        writing: Writing,
+        member: Option<&Member>,
+        data: &[u8],
+        reply: ReplyWrite,
+    ) {
+        if let Some(member) = member {
+            match self.write_staged(caller, member, writing, data) {
+                Some(Ok(bytes)) => return reply.written(bytes),
+                Some(Err(errno)) => return reply.error(errno),
+                // A mapping's page belongs to no group of its own accord.
+                None if writing.is_write_back => {}
+                None => return reply.error(Errno::EBUSY),
+            }
         }
         let began = Instant::now();
         let writer = caller.writer(writing.clears_set_id);

@@ -149,9 +149,11 @@ impl fusering::Filesystem for Filesystem {
     fn setattr(&self, context: &RequestContext<'_>, request: &SetAttr, reply: ReplyAttributes) {
         self.count(context, Message::Setattr);
         let request = *request;
+        let truncated = request.handle.filter(|_| request.size.is_some()).map(convert::handle);
+        let member = truncated.and_then(|file| self.operations.atomics.member(file));
         let may_wait = request.size.is_some() || self.operations.change_may_wait();
         self.serve(context, may_wait, move |operations, caller| {
-            reply_attributes(reply, operations.setattr(caller, &request));
+            reply_attributes(reply, operations.setattr(caller, &request, member.as_ref()));
         });
     }
 
@@ -193,8 +195,8 @@ impl fusering::Filesystem for Filesystem {
         self.count(context, Message::Unlink);
         let may_wait = self.operations.removal_may_wait(request.parent, request.name);
         let (parent, name) = (request.parent, request.name.to_owned());
-        self.serve(context, may_wait, move |operations, _| {
-            reply_empty(reply, operations.unlink(parent, &name));
+        self.serve(context, may_wait, move |operations, caller| {
+            reply_empty(reply, operations.unlink(caller, parent, &name));
         });
     }
 
@@ -288,7 +290,7 @@ impl fusering::Filesystem for Filesystem {
         self.count(context, Message::Write);
         let file = convert::handle(request.handle);
         let member = self.operations.atomics.member(file);
-        let may_wait = member.is_some_and(|member| member.group.may_wait())
+        let may_wait = member.as_ref().is_some_and(|member| member.group.may_wait())
             || self.operations.fs.write_may_wait(file, request.offset, request.data.len());
         let durable = durability(request.flags);
         let writing = Writing {
@@ -303,11 +305,11 @@ impl fusering::Filesystem for Filesystem {
             // The message's memory is the queue's again when this returns.
             let data = request.data.to_vec();
             return self.serve(context, true, move |operations, caller| {
-                operations.write(caller, writing, &data, reply);
+                operations.write(caller, writing, member.as_ref(), &data, reply);
             });
         }
         let _waiting = (may_wait || durable.is_some()).then(|| context.about_to_wait());
-        self.operations.write(&Caller::of(context), writing, request.data, reply);
+        self.operations.write(&Caller::of(context), writing, member.as_ref(), request.data, reply);
     }
 
     /// A close is no concern of ours until the last one, which is RELEASE.

@@ -4,7 +4,7 @@ use crate::harness::{Volume, as_user, check, errno, statistics, wait_until};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -378,6 +378,100 @@ fn a_start_right_behind_a_commit_begins_another_one() {
     }
     over.store(true, Ordering::Relaxed);
     syncers.into_iter().for_each(|syncer| syncer.join().unwrap());
+}
+
+#[test]
+fn writes_beside_commits_and_aborts_are_part_of_the_group_or_busy() {
+    let Some(volume) = Volume::mounted("commit=1000") else { return };
+    let file = Arc::new(open(volume.path("f")));
+    file.write_all_at(&[0; 8192], 0).unwrap();
+    let over = Arc::new(AtomicBool::new(false));
+    let writer = {
+        let (file, over) = (file.clone(), over.clone());
+        std::thread::spawn(move || {
+            while !over.load(Ordering::Relaxed) {
+                if let Err(error) = file.write_all_at(&[7; 4096], 4096) {
+                    assert_eq!(error.raw_os_error(), Some(libc::EBUSY));
+                }
+            }
+        })
+    };
+    for round in 1..200_u32 {
+        plain(&file, START).unwrap();
+        file.write_all_at(&[round as u8; 4096], 0).unwrap();
+        plain(&file, if round % 2 == 0 { ABORT } else { COMMIT }).unwrap();
+    }
+    over.store(true, Ordering::Relaxed);
+    writer.join().unwrap();
+    assert_eq!(read_directly(volume.path("f"))[..4096], [199; 4096]);
+}
+
+/// A file made under a name, written as part of a group, and renamed.
+fn put(volume: &Volume, token: u64, temporary: &str, name: &str, content: &[u8]) {
+    let file = OpenOptions::new().write(true).create_new(true).open(volume.path(temporary)).unwrap();
+    group(&file, JOIN, token).unwrap();
+    file.write_all_at(content, 0).unwrap();
+    drop(file);
+    assert_eq!(fs::read(volume.path(temporary)).unwrap(), content);
+    fs::rename(volume.path(temporary), volume.path(name)).unwrap();
+}
+
+#[test]
+fn a_group_uses_the_same_temporary_name_again() {
+    let Some(mut volume) = Volume::mounted("volatile,commit=1000") else { return };
+    let names = ["a", "b", "c"];
+    for name in names {
+        fs::write(volume.path(name), "old").unwrap();
+    }
+    let owner = open(volume.path("owner"));
+    owner.sync_all().unwrap();
+    let replace_all = |volume: &Volume, token: u64| {
+        names.iter().for_each(|name| put(volume, token, "t", name, name.as_bytes()));
+        // One that is made again and thrown away.
+        fs::write(volume.path("t"), "nothing").unwrap();
+        fs::remove_file(volume.path("t")).unwrap();
+        assert!(!volume.path("t").exists());
+        names.iter().for_each(|name| assert_eq!(fs::read(volume.path(name)).unwrap(), name.as_bytes()));
+    };
+    let token = begin(&owner);
+    replace_all(&volume, token);
+    group(&owner, GROUP_ABORT, token).unwrap();
+    names.iter().for_each(|name| assert_eq!(fs::read(volume.path(name)).unwrap(), b"old"));
+    // The first one was made before it joined.
+    fs::remove_file(volume.path("t")).unwrap();
+    let token = begin(&owner);
+    replace_all(&volume, token);
+    group(&owner, GROUP_COMMIT, token).unwrap();
+    drop(owner);
+    for crashed in [false, true] {
+        names.iter().for_each(|name| assert_eq!(fs::read(volume.path(name)).unwrap(), name.as_bytes()));
+        assert!(!volume.path("t").exists());
+        assert_eq!(fs::metadata(volume.path("b")).unwrap().nlink(), 1);
+        if !crashed {
+            volume.crash();
+        }
+    }
+}
+
+#[test]
+fn removing_a_name_of_the_group_is_part_of_the_group() {
+    let Some(volume) = Volume::mounted("commit=1000") else { return };
+    fs::write(volume.path("f"), "old").unwrap();
+    let owner = open(volume.path("owner"));
+    let token = begin(&owner);
+    put(&volume, token, "t", "f", b"new");
+    fs::remove_file(volume.path("f")).unwrap();
+    assert!(!volume.path("f").exists());
+    assert_eq!(errno(fs::remove_file(volume.path("f"))), libc::ENOENT);
+    group(&owner, GROUP_ABORT, token).unwrap();
+    assert_eq!(fs::read(volume.path("f")).unwrap(), b"old", "only the group had removed it");
+    fs::remove_file(volume.path("t")).unwrap();
+    let token = begin(&owner);
+    put(&volume, token, "t", "f", b"new");
+    fs::remove_file(volume.path("f")).unwrap();
+    group(&owner, GROUP_COMMIT, token).unwrap();
+    assert!(!volume.path("f").exists());
+    assert!(!volume.path("t").exists());
 }
 
 #[test]
