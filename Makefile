@@ -14,13 +14,14 @@ NAMES = mkfs.syncline fsck.syncline mount.syncline mount.fuse.syncline
 SEED ?= 1
 MINUTES ?= 20
 
-# Of make cuts.
+# Of make cuts and make mount-cuts.
 CUTS ?= 500
+TRANSPORT ?= auto
 
 # Of make threads: schedules of each scenario and scheduler.
 SCHEDULES ?= 20000
 
-.PHONY: help build test test-full crash cuts faults model threads fuzz golden workloads bench bench-full check fmt lint tidy demo man install uninstall clean
+.PHONY: help build test test-full crash cuts mount-cuts faults model threads fuzz golden workloads bench bench-full check fmt lint tidy demo man install uninstall clean
 
 help:
 	@echo "make build      the syncline command and the SQLite extension, optimised"
@@ -32,6 +33,7 @@ help:
 	@echo "make bench-full the same and more in half an hour, into docs/benchmarks.md (as root; nothing else may run)"
 	@echo "make crash      the crash laboratory (SEED=1, MINUTES=20; docs/testing.md)"
 	@echo "make cuts       random operations on a mount that is killed at random moments (CUTS=500, SEED=1; docs/testing.md)"
+	@echo "make mount-cuts the laboratory's exhaustive workloads on a mount that is killed (CUTS=500, SEED=1, TRANSPORT=auto)"
 	@echo "make model      the design's model: every rule on, and off alone (minutes; docs/testing.md)"
 	@echo "make threads    the store's threads in many orders (SEED=1, SCHEDULES=20000; docs/testing.md)"
 	@echo "make fuzz       the fuzzers of the format and of whole images (MINUTES=20; docs/testing.md)"
@@ -75,6 +77,10 @@ faults:
 cuts: build
 	@scripts/setup.sh test-full
 	@SYNCLINE=$(BIN) tests/crash/random_cuts.py --cuts $(CUTS) --seed $(SEED)
+
+mount-cuts: build
+	@scripts/setup.sh test-full
+	$(CARGO) run --release --locked -p syncline-sim -- mount --command $(BIN) --transport $(TRANSPORT) --cuts $(CUTS) --seed $(SEED)
 
 crash:
 	@scripts/setup.sh build
