@@ -113,8 +113,9 @@ struct syncline_ticket {
  * so is unlink(2) of a name that the group has given. A file that this user creates under a name that the group has taken away is
  * part of the group at once, so that a temporary name can be used again. All of these fail with EBUSY while the group ends.
  * COMMIT makes everything durable in one record with one flush. ABORT, closing the open file of BEGIN, or the death of its process
- * gives everything up. A file can be part of one group only (EBUSY), a token that is not known, or of another user or open file,
- * is EINVAL.
+ * gives everything up. Behind COMMIT and ABORT writes through files that had joined are ordinary ones; where the open file of BEGIN was
+ * closed instead, they fail with EBUSY until they join or START again, or are closed. A file can be part of one group only (EBUSY), a
+ * token that is not known, or of another user or open file, is EINVAL.
  */
 #define SYNCLINE_IOC_GROUP_BEGIN _IOR(SYNCLINE_IOC_MAGIC, 7, __u64)
 #define SYNCLINE_IOC_GROUP_JOIN _IOW(SYNCLINE_IOC_MAGIC, 8, __u64)

@@ -20,7 +20,7 @@ use fusering::Errno;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use syncline::{Attr, Entropy, Error, Fs, HandleId, ObjectNo, SystemEntropy, Transaction};
 
 /// Beyond so many bytes staged, staging more may have to wait for the device, and so may the commit.
@@ -49,6 +49,9 @@ pub(crate) struct Group {
     staged_bytes: AtomicUsize,
     /// Names that it has changed, some maybe back again.
     names: AtomicUsize,
+    /// Its owner was closed, which who has joined cannot know: their open files stay members of it, and what is written through
+    /// them fails. Changes under `State`.
+    is_lost: AtomicBool,
 }
 
 impl Group {
@@ -58,6 +61,10 @@ impl Group {
             names if names >= NAMES_MAX => Err(Error::TooBig),
             _ => Ok(()),
         }
+    }
+
+    fn is_lost(&self) -> bool {
+        self.is_lost.load(Ordering::Relaxed)
     }
 
     /// Whether staging something or committing may take long, as far as the group goes.
@@ -138,7 +145,8 @@ impl Atomics {
         let transaction = self.fs.begin().map_err(errno)?;
         let transaction = Mutex::new(Some(transaction));
         let (staged_bytes, names) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Ok(Arc::new(Group { owner, uid, token, transaction, staged_bytes, names }))
+        let is_lost = AtomicBool::new(false);
+        Ok(Arc::new(Group { owner, uid, token, transaction, staged_bytes, names, is_lost }))
     }
 
     /// Begins a group of one open file. Nothing happens if it is in one already. Errors: EBUSY, the file is part of another.
@@ -147,6 +155,9 @@ impl Atomics {
             // One that is just being committed is over, and not found again, once this has the lock.
             if member.group.transaction.lock().is_some() {
                 return Ok(());
+            }
+            if member.group.is_lost() {
+                break;
             }
         }
         let group = self.new_group(handle, uid, None)?;
@@ -192,7 +203,8 @@ impl Atomics {
         let transaction = transaction.as_mut().ok_or(Errno::EINVAL)?;
         let elsewhere = |other: &Arc<Group>| !Arc::ptr_eq(other, group);
         let is_free = |state: &State| {
-            !state.members.get(&handle).is_some_and(|member| elsewhere(&member.group))
+            let member = state.members.get(&handle).filter(|member| !member.group.is_lost());
+            !member.is_some_and(|member| elsewhere(&member.group))
                 && !state.files.get(&object).is_some_and(|file| elsewhere(&file.group))
         };
         if !is_free(&self.state.lock()) {
@@ -204,7 +216,8 @@ impl Atomics {
             return Err(Errno::EBUSY);
         }
         state.files.entry(object).or_insert_with(|| Staged { group: group.clone(), size });
-        state.members.insert(handle, Member { object, group: group.clone() });
+        let before = state.members.insert(handle, Member { object, group: group.clone() });
+        self.leave_lost(&state, before.map(|member| member.group));
         Ok(())
     }
 
@@ -433,12 +446,13 @@ impl Atomics {
         let owned: Vec<Arc<Group>> = {
             let mut state = self.state.lock();
             let single = state.members.remove(&handle).map(|member| member.group);
+            self.leave_lost(&state, single.clone());
             let groups = single.iter().chain(state.tokens.values());
             groups.filter(|group| group.owner == handle).cloned().collect()
         };
         let mut all = Leftovers::default();
         for group in owned {
-            let Some(((), left)) = self.finish(&group, drop) else { continue };
+            let Some(((), left)) = self.finish_as(&group, true, drop) else { continue };
             all.files.extend(left.files);
             all.names.extend(left.names);
         }
@@ -452,19 +466,41 @@ impl Atomics {
         group: &Arc<Group>,
         work: impl FnOnce(Transaction) -> T,
     ) -> Option<(T, Leftovers)> {
-        let mut transaction = group.transaction.lock();
-        let result = work(transaction.take()?);
-        Some((result, self.end(group)))
+        self.finish_as(group, false, work)
     }
 
-    fn end(&self, group: &Arc<Group>) -> Leftovers {
+    fn finish_as<T>(
+        &self,
+        group: &Arc<Group>,
+        is_lost: bool,
+        work: impl FnOnce(Transaction) -> T,
+    ) -> Option<(T, Leftovers)> {
+        let mut transaction = group.transaction.lock();
+        let result = work(transaction.take()?);
+        Some((result, self.end(group, is_lost)))
+    }
+
+    /// An open file was the last of a group that is lost.
+    fn leave_lost(&self, state: &State, group: Option<Arc<Group>>) {
+        let Some(group) = group.filter(|group| group.is_lost()) else { return };
+        if !state.members.values().any(|member| Arc::ptr_eq(&member.group, &group)) {
+            self.open.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    fn end(&self, group: &Arc<Group>, is_lost: bool) -> Leftovers {
         let ours = |other: &Arc<Group>| Arc::ptr_eq(other, group);
         let mut left = Leftovers::default();
         let mut state = self.state.lock();
-        let was_open = state.members.values().any(|member| ours(&member.group))
+        let has_members = state.members.values().any(|member| ours(&member.group));
+        let was_open = has_members
             || state.files.values().any(|file| ours(&file.group))
             || state.tokens.values().any(ours);
-        state.members.retain(|_, member| !ours(&member.group));
+        let keeps_members = is_lost && has_members;
+        group.is_lost.store(keeps_members, Ordering::Relaxed);
+        if !keeps_members {
+            state.members.retain(|_, member| !ours(&member.group));
+        }
         state.tokens.retain(|_, other| !ours(other));
         state.files.retain(|object, file| {
             let ours = ours(&file.group);
@@ -478,7 +514,7 @@ impl Atomics {
             left.names.extend(gone.map(|(name, _)| (*parent, name)));
             !names.is_empty()
         });
-        if was_open {
+        if was_open && !keeps_members {
             self.open.fetch_sub(1, Ordering::AcqRel);
         }
         left

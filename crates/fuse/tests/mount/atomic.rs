@@ -406,6 +406,36 @@ fn writes_beside_commits_and_aborts_are_part_of_the_group_or_busy() {
     assert_eq!(read_directly(volume.path("f"))[..4096], [199; 4096]);
 }
 
+#[test]
+fn who_has_joined_a_group_that_is_given_up_is_told() {
+    let Some(volume) = Volume::mounted("commit=1000") else { return };
+    fs::write(volume.path("f"), [1; 4096]).unwrap();
+    let owner = open(volume.path("owner"));
+    let file = open(volume.path("f"));
+    group(&file, JOIN, begin(&owner)).unwrap();
+    file.write_all_at(&[2; 4096], 0).unwrap();
+    drop(owner);
+    wait_until("the old content", || fs::read(volume.path("f")).unwrap() == [1; 4096]);
+    assert_eq!(errno(file.write_all_at(&[3; 4096], 0)), libc::EBUSY);
+    assert_eq!(errno(file.set_len(100)), libc::EBUSY);
+    assert_eq!(read_directly(volume.path("f")), [1; 4096]);
+    // Others are not concerned, nor is this one in another group.
+    fs::write(volume.path("f"), [4; 4096]).unwrap();
+    let owner = open(volume.path("owner"));
+    let token = begin(&owner);
+    group(&file, JOIN, token).unwrap();
+    file.write_all_at(&[5; 4096], 0).unwrap();
+    group(&owner, GROUP_COMMIT, token).unwrap();
+    file.write_all_at(&[6; 100], 0).expect("it is in no group");
+    group(&file, JOIN, begin(&owner)).unwrap();
+    drop(owner);
+    wait_until("the group is over", || file.write_all_at(&[7; 100], 0).is_err());
+    plain(&file, START).unwrap();
+    file.write_all_at(&[8; 4096], 0).unwrap();
+    plain(&file, COMMIT).unwrap();
+    assert_eq!(read_directly(volume.path("f")), [8; 4096]);
+}
+
 /// A file made under a name, written as part of a group, and renamed.
 fn put(volume: &Volume, token: u64, temporary: &str, name: &str, content: &[u8]) {
     let file = OpenOptions::new().write(true).create_new(true).open(volume.path(temporary)).unwrap();
