@@ -392,6 +392,11 @@ impl Atomics {
         Some((object, group))
     }
 
+    /// Whether a change of names may have to wait for a group that is being committed, or stages much.
+    pub(crate) fn names_may_wait(&self) -> bool {
+        !self.is_idle() && self.state.lock().tokens.values().any(|group| group.may_wait())
+    }
+
     /// Who has a name as a group sees it; `None`: no group has changed it.
     pub(crate) fn staged_name(&self, parent: ObjectNo, name: &[u8]) -> Option<Option<ObjectNo>> {
         if self.is_idle() {

@@ -110,12 +110,14 @@ impl Operations {
 
     /// Whether a small change may have to wait: for room, or because it is to be durable.
     pub(super) fn change_may_wait(&self) -> bool {
-        self.sync_names || self.fs.change_may_wait()
+        self.sync_names || self.fs.change_may_wait() || self.atomics.names_may_wait()
     }
 
     /// The same where content may go with it.
     pub(super) fn removal_may_wait(&self, parent: NodeId, name: &OsStr) -> bool {
-        self.sync_names || self.fs.removal_may_wait(object(parent), name.as_bytes())
+        self.sync_names
+            || self.fs.removal_may_wait(object(parent), name.as_bytes())
+            || self.atomics.names_may_wait()
     }
 
     /// The same for a truncation.
