@@ -86,19 +86,15 @@ pub enum FallocateMode {
         /// Leave the file's size alone.
         keep_size: bool,
     },
-    /// Free the range's blocks; it reads as zeros.
-    /// The range becomes a hole; the size stays.
+    /// The range becomes a hole and reads as zeros; the size stays.
     PunchHole,
-    /// Make the range read as zeros, allocated.
     /// The range becomes zeros that have blocks.
     ZeroRange {
         /// Leave the file's size alone.
         keep_size: bool,
     },
-    /// Take the range out; what follows moves down.
     /// Takes the range out; what follows moves down. Whole pages only.
     CollapseRange,
-    /// Put a hole in; what follows moves up.
     /// Puts a hole in; what follows moves up. Whole pages only.
     InsertRange,
 }

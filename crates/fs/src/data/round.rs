@@ -297,21 +297,28 @@ impl Fs {
             let page = part.chosen[index].page;
             let consecutive = consecutive(&part.chosen[index..]);
             map.load_more(self, page..page + consecutive)?;
-            let Some((len, cost, in_place)) = fit(&map, page, consecutive, *left) else {
+            let Some((mut len, mut cost, in_place)) = fit(&map, page, consecutive, *left) else {
                 break;
             };
-            let (start, len) = match in_place {
-                Some(start) => (start, len),
+            let start = match in_place {
+                Some(start) => start,
                 None => {
                     let run = match spare.take() {
                         Some(run) => run,
                         None => self.allocate_run(part, consecutive, near)?,
                     };
-                    let len = len.min(u64::from(run.len));
+                    if u64::from(run.len) < len {
+                        // Where free space is in pieces, an extent ends within another one, of which the rest is put as well.
+                        let Some(shorter) = fit(&map, page, u64::from(run.len), *left) else {
+                            spare = Some(run);
+                            break;
+                        };
+                        (len, cost, _) = shorter;
+                    }
                     near = Some(run.start.plus(len));
                     spare = (u64::from(run.len) > len)
                         .then(|| Run { start: run.start.plus(len), len: run.len - len as u32 });
-                    (run.start, len)
+                    run.start
                 }
             };
             let cut = map.cut(page..page + len, in_place.is_none());

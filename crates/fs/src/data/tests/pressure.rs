@@ -1,4 +1,4 @@
-use super::{MIB, TestVolume, pattern};
+use super::{MIB, Random, TestVolume, pattern};
 use crate::data::{FallocateMode, WriteAt};
 use crate::{Context, Error, FsOptions, SetXattr};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -223,4 +223,45 @@ fn zeros_of_a_punched_edge_never_extend_a_file() {
     let content = volume.content(&inode);
     assert_eq!(content.len(), 5000);
     assert!(content[4900..].iter().all(|&byte| byte == 0) && content[..4900] == pattern(1, 5000)[..4900]);
+}
+
+#[test]
+fn syncs_into_fragmented_space_keep_to_what_they_were_admitted_with() {
+    const PAGES: u64 = 2048;
+    let volume = TestVolume::new(48 * MIB, 4 * MIB);
+    let (file, filler) = (volume.create("file"), volume.create("filler"));
+    let mut model = pattern(1, PAGES as usize * 4096);
+    volume.write(&file, 0, &model);
+    volume.sync(&file);
+    let mut end = 0;
+    while end < 26 * MIB {
+        volume.write(&filler, end, &pattern(end, MIB as usize));
+        volume.sync(&filler);
+        end += MIB;
+    }
+    // Free space in pieces of one to six blocks.
+    let mut random = Random(7);
+    let mut page = 0;
+    while page + 8 < end / 4096 {
+        let len = 1 + random.below(6);
+        let hole = FallocateMode::PunchHole;
+        volume.fs.file_allocate(&filler, hole, page * 4096, len * 4096, &mut |_| {}).unwrap();
+        page += len + 1;
+    }
+    for round in 0..4000 {
+        let mut page = random.below(PAGES - 80);
+        for _ in 0..1 + random.below(2) {
+            let len = (5 + random.below(16)).min(PAGES - page);
+            let data = pattern(round * PAGES + page, len as usize * 4096);
+            volume.write(&file, page * 4096, &data);
+            model[page as usize * 4096..][..data.len()].copy_from_slice(&data);
+            page = (page + len + 1 + random.below(12)).min(PAGES - 1);
+        }
+        volume.sync(&file);
+        if round % 64 == 0 {
+            volume.fs.checkpoint().unwrap();
+        }
+    }
+    volume.drop_cache(&file);
+    assert!(volume.content(&file) == model);
 }
