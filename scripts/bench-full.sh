@@ -10,7 +10,7 @@ html=${results%.json}.html
 begun=$(date +%s)
 
 # The same for all parts, since they share their results; SIZES tries the script with others.
-sizes=${SIZES:-"--device-mib 4096 --operations 1000 --fio-mib 32 --seconds 4 --sequential-mib 512 --pgbench-scale 10 --pacing-mib 4096"}
+sizes=${SIZES:-"--device-mib 4096 --operations 1000 --fio-mib 32 --seconds 4 --sequential-mib 512 --pgbench-scale 10 --pacing-mib 2048"}
 
 # Minutes that are left, but for as many as the parts behind need.
 left() {
