@@ -131,6 +131,8 @@ impl Arguments {
     /// The short form spelled out.
     pub(crate) fn settled(&self) -> Arguments {
         let mut settled = self.clone();
+        // It lies beside the files whose latency is measured, and a copy-on-write system holds more than one version of it.
+        settled.pacing_mib = self.pacing_mib.min(self.device_mib / 2);
         if self.short {
             settled.rounds = self.rounds.min(1);
             settled.operations = self.operations.min(1000);
@@ -138,7 +140,7 @@ impl Arguments {
             settled.fio_mib = self.fio_mib.min(128);
             settled.device_mib = self.device_mib.min(4096);
             settled.seconds = self.seconds.min(8);
-            settled.pacing_mib = self.pacing_mib.min(512);
+            settled.pacing_mib = settled.pacing_mib.min(512);
             settled.pgbench_scale = self.pgbench_scale.min(5);
             if self.workloads.is_empty() && !self.ablation {
                 settled.workloads = SHORT_WORKLOADS.iter().map(|&name| name.to_owned()).collect();
