@@ -41,7 +41,7 @@ help:
 	@echo "make faults     mistakes planted into a copy of the engine, which the laboratory has to find (part of make crash)"
 	@echo "make check      format, lints, tidy and tests: run it before you send a change"
 	@echo "make man        manual pages and shell completions in dist/"
-	@echo "make install    the command, its mkfs/fsck/mount names, the SQLite extension, manual pages (PREFIX, SBINDIR, DESTDIR)"
+	@echo "make install    the command, its mkfs/fsck/mount names, the SQLite extension, the C header, manual pages (PREFIX, SBINDIR, DESTDIR)"
 
 build:
 	@scripts/setup.sh build
@@ -124,9 +124,14 @@ man:
 	$(CARGO) run --quiet --release --locked -p xtask -- man dist/man
 	$(CARGO) run --quiet --release --locked -p xtask -- completions dist/completions
 
-install: build man
+# Root, for whom this is mostly called, need not have a toolchain: what `make build man` has made before is installed as it is.
+install:
+	@if command -v $(CARGO) >/dev/null 2>&1; then $(MAKE) --no-print-directory build man; \
+	elif [ -x $(BIN) ] && [ -f $(SQLITE) ] && [ -d dist/man ]; then echo "install: no cargo here; installing what was built before"; \
+	else echo "install: no cargo here and nothing built; run \"make build man\" as a user who has it" >&2; exit 1; fi
 	install -D -m 0755 $(BIN) $(DESTDIR)$(PREFIX)/bin/syncline
 	install -D -m 0755 $(SQLITE) $(DESTDIR)$(PREFIX)/lib/libsyncline_sqlite.so
+	install -D -m 0644 include/syncline.h $(DESTDIR)$(PREFIX)/include/syncline.h
 	install -d $(DESTDIR)$(SBINDIR) $(DESTDIR)$(PREFIX)/share/man/man8
 	for name in $(NAMES); do ln -sf $(PREFIX)/bin/syncline $(DESTDIR)$(SBINDIR)/$$name; done
 	install -m 0644 dist/man/*.8 $(DESTDIR)$(PREFIX)/share/man/man8/
@@ -135,8 +140,9 @@ install: build man
 	install -D -m 0644 dist/completions/syncline.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/syncline.fish
 
 uninstall:
-	rm -f $(DESTDIR)$(PREFIX)/bin/syncline $(DESTDIR)$(PREFIX)/lib/libsyncline_sqlite.so $(DESTDIR)$(PREFIX)/share/man/man8/syncline*.8
-	for name in $(NAMES); do rm -f $(DESTDIR)$(SBINDIR)/$$name; done
+	rm -f $(DESTDIR)$(PREFIX)/bin/syncline $(DESTDIR)$(PREFIX)/lib/libsyncline_sqlite.so $(DESTDIR)$(PREFIX)/include/syncline.h
+	for name in $(NAMES); do rm -f $(DESTDIR)$(SBINDIR)/$$name $(DESTDIR)$(PREFIX)/share/man/man8/$$name.8; done
+	rm -f $(DESTDIR)$(PREFIX)/share/man/man8/syncline.8 $(DESTDIR)$(PREFIX)/share/man/man8/syncline-*.8
 	rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/syncline
 	rm -f $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_syncline
 	rm -f $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/syncline.fish

@@ -6,7 +6,8 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// One page per command and subcommand: `syncline.8`, `syncline-mkfs.8`, ... and `mkfs.syncline.8`, ...
+/// One page per command and subcommand: `syncline.8`, `syncline-mkfs.8`, ... and `mkfs.syncline.8`, ...; a name that means the
+/// same as another one leads to its page.
 pub fn man(directory: &Path) -> io::Result<()> {
     fs::create_dir_all(directory)?;
     let mut main = syncline_cli::command();
@@ -18,7 +19,7 @@ pub fn man(directory: &Path) -> io::Result<()> {
     for (name, command) in syncline_cli::named_commands() {
         page(directory, command, name)?;
     }
-    Ok(())
+    fs::write(directory.join("mount.fuse.syncline.8"), ".so man8/mount.syncline.8\n")
 }
 
 fn page(directory: &Path, command: Command, name: &str) -> io::Result<()> {
