@@ -9,6 +9,8 @@ pub enum MountError {
     UnknownOption(String),
     #[error("mount option '{option}' needs {expected}")]
     BadOption { option: String, expected: &'static str },
+    #[error("options of a mounted volume cannot be changed: unmount it and mount it again")]
+    Remount,
     #[error("/dev/fuse cannot be opened ({0}): load the fuse module, or give this container the device")]
     NoFuseDevice(io::Error),
     #[error("{path} is not a directory that can be mounted on: {source}")]

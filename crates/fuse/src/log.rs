@@ -13,6 +13,10 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 /// Facility "daemon", severity "notice", as syslog writes them.
 const SYSLOG_PREFIX: &str = "<29>";
 const SYSLOG_SOCKET: &str = "/dev/log";
+/// Where there is no system log, as in the initial ramdisk and many containers. It takes the same lines, from root.
+const KERNEL_LOG: &str = "/dev/kmsg";
+/// The kernel's log refuses longer lines, its prefix counted.
+const LOG_LINE_BYTES_MAX: usize = 900;
 /// Environment variable with a filter, like `debug` or `syncline_fuse=trace`.
 const FILTER_VARIABLE: &str = "SYNCLINE_LOG";
 
@@ -26,7 +30,7 @@ static DYING: AtomicBool = AtomicBool::new(false);
 pub(crate) enum Destination<'a> {
     StandardError,
     File(&'a Path),
-    /// The system log if there is one, otherwise nowhere.
+    /// The system log, or else the kernel's, or else nowhere.
     System,
 }
 
@@ -46,6 +50,8 @@ pub(crate) fn install(destination: Destination<'_>) -> Result<(), MountError> {
             });
             if let Ok(socket) = socket {
                 direct_to(socket.into_raw_fd(), true);
+            } else if let Ok(kernel) = std::fs::File::options().write(true).open(KERNEL_LOG) {
+                direct_to(kernel.into_raw_fd(), true);
             }
         }
     }
@@ -76,8 +82,11 @@ impl io::Write for LogWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if TO_SYSLOG.load(Ordering::Relaxed) {
             let text = String::from_utf8_lossy(line);
-            let message = format!("{SYSLOG_PREFIX}syncline[{}]: {}", std::process::id(), text.trim_end());
-            write_out(message.as_bytes());
+            for line in text.trim_end().lines() {
+                let line = &line[..line.floor_char_boundary(LOG_LINE_BYTES_MAX)];
+                let message = format!("{SYSLOG_PREFIX}syncline[{}]: {line}", std::process::id());
+                write_out(message.as_bytes());
+            }
         } else {
             write_out(line);
         }

@@ -13,7 +13,7 @@ const THREADS_MAX: usize = 64;
 const MEMORY_BYTES_MIN: usize = 16 << 20;
 
 /// Options that mean something to mount(8) or to init systems only.
-const FOREIGN: [&str; 16] = [
+const FOREIGN: [&str; 18] = [
     "defaults",
     "auto",
     "noauto",
@@ -30,6 +30,9 @@ const FOREIGN: [&str; 16] = [
     "dev",
     "exec",
     "default_permissions",
+    // What is said of files' access times holds for directories.
+    "diratime",
+    "nodiratime",
 ];
 
 /// How a volume is mounted.
@@ -158,6 +161,7 @@ impl MountOptions {
             ("transport", _) => return Err(bad("auto, dev or uring")),
             ("log", Some(value)) => self.log = Some(PathBuf::from(value)),
             ("volatile", None) => self.volatile = true,
+            ("remount", None) => return Err(MountError::Remount),
             ("comment", Some(_)) => {}
             _ if name.starts_with("x-") || name.starts_with("X-") => {}
             (_, None) if FOREIGN.contains(&name) => {}
@@ -218,7 +222,7 @@ mod tests {
     #[test]
     fn later_options_win_and_fstab_words_are_ignored() {
         let options =
-            MountOptions::parse("defaults,ro,rw,nofail,x-systemd.automount,noatime,strictatime").expect("ok");
+            MountOptions::parse("defaults,ro,rw,nofail,x-systemd.automount,noatime,nodiratime,strictatime").expect("ok");
         assert!(!options.read_only);
         assert_eq!(options.access_times, AccessTimes::Always);
     }
@@ -232,6 +236,7 @@ mod tests {
         assert!(message("memory=1k").contains("16M"));
         assert!(message("memory=99999999999999999999").contains("size"));
         assert!(message("cpu=x").contains("CPU"));
+        assert!(message("remount,ro").contains("mount it again"));
         assert!(message("transport=pigeon").contains("uring") && message("transport").contains("dev"));
     }
 }
