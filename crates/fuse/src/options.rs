@@ -222,7 +222,8 @@ mod tests {
     #[test]
     fn later_options_win_and_fstab_words_are_ignored() {
         let options =
-            MountOptions::parse("defaults,ro,rw,nofail,x-systemd.automount,noatime,nodiratime,strictatime").expect("ok");
+            MountOptions::parse("defaults,ro,rw,nofail,x-systemd.automount,noatime,nodiratime,strictatime")
+                .expect("ok");
         assert!(!options.read_only);
         assert_eq!(options.access_times, AccessTimes::Always);
     }
