@@ -35,8 +35,9 @@ const CAREFUL_ROUNDS: u64 = 64;
 const PROGRESS_PATIENCE: Duration = Duration::from_millis(10);
 /// Fewest pages, whatever the memory bound says: one batch must always fit.
 const PAGES_MIN: u64 = 2048;
-/// Small files that were dirtied last; older ones are left to the background.
-const RECENT_MAX: usize = 256;
+/// Small files that were dirtied last; older ones are left to the background. A program that writes many and then syncs them all
+/// begins with the oldest, so they have to last for a pass over as many as are written within the commit interval.
+const RECENT_MAX: usize = 4096;
 
 /// Flights that can be given up for others; older ones have mostly landed.
 const AHEAD_NOTES_MAX: usize = 256;
@@ -374,7 +375,7 @@ impl Writeback {
         let mut lists = self.lists.lock();
         lists.recent.push_back(Arc::downgrade(inode));
         if lists.recent.len() > RECENT_MAX {
-            // Its `in_recent` stays set until the next look at it; it was not synced for 256 files.
+            // Its `in_recent` stays set until the next look at it; it was not synced for so many files.
             lists.recent.pop_front();
         }
     }

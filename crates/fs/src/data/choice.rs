@@ -13,6 +13,17 @@ use syncline_store::Reservation;
 
 pub(super) type Pages = Vec<(u64, Arc<Buffer>)>;
 
+/// What a round is written for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// A sync, for which the first file's turn is waited for.
+    Sync,
+    /// Syncs of several files, none of which waits for another's turn.
+    Syncs,
+    /// Nobody waits for it: the data is complete before it is logged, so that the window for data in flight is left to syncs.
+    Background,
+}
+
 /// The selected pages, and the first one that is more than `pages_max`.
 pub(super) fn select_pages(data: &FileData, select: &Select, pages_max: u64) -> (Pages, Option<u64>) {
     let mut pages = Vec::new();

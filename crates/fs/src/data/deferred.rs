@@ -9,6 +9,7 @@
 //! (see the invariants of `data`). The file's other small pages do not travel with its forces either.
 
 use super::SyncScope;
+use super::choice::Purpose;
 use super::pages::{PAGE_BYTES, pages_of};
 use super::round::{Select, gauge};
 use super::stream::{Pace, STREAM_PAGES_MIN};
@@ -107,7 +108,7 @@ impl Fs {
         let rest = if large {
             self.stream_out(Class::Normal, &pending.inode, select, Pace::PIECE)?
         } else {
-            self.write_out(Class::Normal, &[(pending.inode.clone(), select)], false)?.rest[0]
+            self.write_out(Class::Normal, &[(pending.inode.clone(), select)], Purpose::Sync)?.rest[0]
         };
         match rest {
             Some(rest) => {

@@ -53,6 +53,8 @@ pub(super) struct ExtentMap {
     scanned: u64,
     /// The page behind the last stored extent that was read.
     stored_end: u64,
+    /// Nobody changes the extents meanwhile: whoever reads them has the file's turn.
+    settled: bool,
 }
 
 impl ExtentMap {
@@ -65,6 +67,7 @@ impl ExtentMap {
             freed: Vec::new(),
             scanned: 0,
             stored_end: 0,
+            settled: false,
         }
     }
 
@@ -103,7 +106,7 @@ impl ExtentMap {
         let mut bad = None;
         let mut count = 0;
         // An extent that begins earlier was read already, and may be changed by now.
-        let first = pages.start.saturating_sub(u64::from(EXTENT_PAGES_MAX)).max(self.scanned);
+        let first = self.first_to_read(fs, pages.start)?.max(self.scanned);
         self.scanned = pages.end;
         fs.store.scan(Key::extent(object, first), Key::extent(object, pages.end), &mut |key, value| {
             if key.offset > pages.start && count >= limit {
@@ -132,6 +135,24 @@ impl ExtentMap {
             Some(error) => Err(error),
             None => Ok(cut),
         }
+    }
+
+    /// A page before which no extent begins that has to be read for `page`. Who may be disturbed asks for all that could reach up
+    /// to it, in one look; a file written at random has an extent for each page.
+    fn first_to_read(&self, fs: &Fs, page: u64) -> Result<u64> {
+        if !self.settled || page == 0 {
+            return Ok(page.saturating_sub(u64::from(EXTENT_PAGES_MAX)));
+        }
+        let before = fs.store.last_at_or_before(Key::extent(self.object, page - 1))?;
+        let first = Key::extent(self.object, 0);
+        Ok(before.filter(|&(key, _)| key >= first).map_or(page, |(key, _)| key.offset))
+    }
+
+    /// As [`ExtentMap::load`], and reads no more than it needs now and later: the caller has the file's turn.
+    pub(super) fn load_settled(fs: &Fs, object: ObjectNo, pages: Range<u64>) -> Result<ExtentMap> {
+        let mut map = ExtentMap { settled: true, ..ExtentMap::empty(object) };
+        map.read(fs, pages, usize::MAX)?;
+        Ok(map)
     }
 
     /// Reads all extents that touch `pages`.

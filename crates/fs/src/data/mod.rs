@@ -53,6 +53,7 @@ mod staged_commit;
 mod staged_size;
 mod stream;
 mod sync;
+mod together;
 mod truncate;
 mod watch;
 mod write;
@@ -67,6 +68,7 @@ pub use hint::Started;
 pub(crate) use pages::FileData;
 pub(crate) use staged::Staging;
 pub(crate) use staged_commit::FilePlan;
+pub use together::{SyncStart, TOGETHER_PAGES_MAX};
 
 /// Where a write goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

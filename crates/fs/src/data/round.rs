@@ -6,7 +6,7 @@
 //! that safe); otherwise the data is complete first. The files' turns are held throughout, their locks only for choosing
 //! and committing.
 
-use super::choice::{covered_by, fit, select_pages, unchoose};
+use super::choice::{Purpose, covered_by, fit, select_pages, unchoose};
 use super::extents::{Cost, ExtentMap};
 use super::pages::{FileData, PAGE_BYTES, PageSlot};
 use crate::inode::{Inode, InodeState};
@@ -178,14 +178,13 @@ pub(super) fn gauge(data: &FileData, select: &Select) -> Gauge {
 }
 
 impl Fs {
-    /// Writes out what is selected of the files, as much as one batch takes. Waits for the first file's turn; others
-    /// whose turn is taken are left for later. `wait`: the data is complete before the batch is committed, so
-    /// that the window for data in flight is left to syncs.
+    /// Writes out what is selected of the files, as much as one batch takes. Files whose turn is taken are left for later, but
+    /// for the first one, whose turn is mostly waited for.
     pub(super) fn write_out(
         &self,
         class: Class,
         files: &[(Arc<Inode>, Select)],
-        wait: bool,
+        purpose: Purpose,
     ) -> Result<Outcome> {
         let estimate = self.estimate(files);
         let items = estimate.items;
@@ -197,7 +196,8 @@ impl Fs {
         let mut result = Ok(());
         for (index, (inode, select)) in files.iter().enumerate() {
             let turn = inode.state.read().data.turn();
-            let turn = if index == 0 { Some(turn.lock_arc()) } else { turn.try_lock_arc() };
+            let waits = index == 0 && purpose != Purpose::Syncs;
+            let turn = if waits { Some(turn.lock_arc()) } else { turn.try_lock_arc() };
             let Some(turn) = turn.filter(|_| result.is_ok() && INODE_COST.fits(left) && pages_left > 0)
             else {
                 outcome.rest.push(Some(select.pages.start));
@@ -215,6 +215,7 @@ impl Fs {
             parts.push(part);
         }
         parts.sort_by_key(|part| part.inode.number);
+        let wait = purpose == Purpose::Background;
         let result = result.and_then(|()| self.write_and_commit(&mut parts, permit, wait));
         match result {
             Ok(lsn) => outcome.lsn = lsn,
@@ -285,7 +286,8 @@ impl Fs {
     /// across `unsettled`, before which rounds in flight are going to change the extents.
     fn plan(&self, part: &mut Part, left: &mut Cost, near: Option<BlockNo>, unsettled: u64) -> Result<()> {
         let Some(first) = part.chosen.first().map(|first| first.page) else { return Ok(()) };
-        let mut map = ExtentMap::load(self, part.inode.number, first..first + consecutive(&part.chosen))?;
+        let pages = first..first + consecutive(&part.chosen);
+        let mut map = ExtentMap::load_settled(self, part.inode.number, pages)?;
         if map.reaches_across(unsettled) {
             self.leave_out(part, 0);
             return Ok(());

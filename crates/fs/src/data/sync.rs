@@ -5,7 +5,7 @@
 //! else is writing are waited for by taking the file's turn (R6).
 
 use super::SyncScope;
-use super::choice::{Pages, covered_by};
+use super::choice::{Pages, Purpose, covered_by};
 use super::pages::pages_of;
 use super::round::{Select, gauge};
 use super::stream::{Pace, STREAM_PAGES_MIN};
@@ -108,7 +108,7 @@ impl Fs {
             let rest = if dirty >= STREAM_PAGES_MIN {
                 self.stream_out(Class::Normal, inode, select, Pace::FULL)?
             } else {
-                self.write_out(Class::Normal, &[(inode.clone(), select)], false)?.rest[0]
+                self.write_out(Class::Normal, &[(inode.clone(), select)], Purpose::Sync)?.rest[0]
             };
             match rest {
                 Some(rest) => cursor = rest,
@@ -242,7 +242,7 @@ impl Fs {
             [(inode, select)] if gauge(&inode.state.read().data, select).pages >= STREAM_PAGES_MIN => {
                 Ok(vec![self.stream_out(class, inode, select.clone(), pace)?])
             }
-            group => Ok(self.write_out(class, group, true)?.rest),
+            group => Ok(self.write_out(class, group, Purpose::Background)?.rest),
         }
     }
 }

@@ -9,6 +9,7 @@ mod pressure;
 mod scale;
 mod stream;
 mod sync;
+mod together;
 
 use super::WriteAt;
 use crate::inode::Inode;

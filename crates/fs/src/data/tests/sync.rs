@@ -89,6 +89,19 @@ fn small_files_that_were_just_written_travel_with_a_sync() {
 }
 
 #[test]
+fn a_pass_of_syncs_over_a_thousand_small_files_takes_a_flush_for_about_fifteen() {
+    let volume = TestVolume::new(512 * MIB, 64 * MIB);
+    let files: Vec<_> = (0..1000).map(|n| volume.create(&format!("f{n}"))).collect();
+    for (n, file) in files.iter().enumerate() {
+        volume.write(file, 0, &pattern(n as u64, 4096));
+    }
+    let before = volume.device.counters();
+    files.iter().for_each(|file| volume.sync(file));
+    let flushes = volume.device.counters().flushes - before.flushes;
+    assert!((60..80).contains(&flushes), "{flushes} flushes");
+}
+
+#[test]
 fn logged_pages_are_destaged_and_read_back_from_the_device() {
     let mut volume = TestVolume::new(64 * MIB, 4 * MIB);
     let inode = volume.create("a");
