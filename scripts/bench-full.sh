@@ -1,34 +1,75 @@
 #!/bin/sh
-# The full benchmark, as docs/benchmarks.md shows it: as root, on a machine that does nothing else. What is measured most often comes
-# first; each part goes on where an interruption left it. Usage: bench-full.sh SYNCLINE RESULTS.json [MINUTES]
+# The full benchmark, as docs/benchmarks.md shows it: as root, on a machine that does nothing else.
+#
+# Usage: bench-full.sh SYNCLINE RESULTS.json [MINUTES]
+#
+# First one round of everything, what matters most first; then the further rounds of what has aims; then those of the rest. So what the
+# time limit cuts off is the last rounds of the least important. Everything goes on where an interruption has left it: run it again
+# with the same file. Writes the results, RESULTS.html, and the tables between the marks of docs/benchmarks.md (or $DOCUMENT).
 set -eu
 
 syncline=$1
 results=$2
-minutes=${3:-33}
+minutes=${3:-45}
 html=${results%.json}.html
+document=${DOCUMENT:-docs/benchmarks.md}
 begun=$(date +%s)
 
 # The same for all parts, since they share their results; SIZES tries the script with others.
-sizes=${SIZES:-"--device-mib 4096 --operations 1000 --fio-mib 32 --seconds 4 --sequential-mib 512 --pgbench-scale 10 --pacing-mib 2048"}
+sizes=${SIZES:-"--device-mib 4096 --operations 1000 --fio-mib 128 --seconds 4 --sequential-mib 512 --pgbench-scale 10 --pgbench-seconds 40 --pacing-mib 4096"}
 
-# Minutes that are left, but for as many as the parts behind need.
-left() {
-    echo $((minutes - ($(date +%s) - begun) / 60 - $1))
+aims=append,create,replace,beside-creates,threads,fio-sequential,fio-random,fs-mark-each,fs-mark-pass,async-pass,ticket-pass,dbench
+sqlite=sequential-read-warm,sqlite-delete,sqlite-wal,sqlite-atomic,sqlite-vfs-delete,sqlite-vfs-wal
+rest=overwrite,during-commits,small-beside-large,beside-staging,atomic,mobile,sequential-write,sequential-read-cold,sqlite-truncate,sqlite-persist,names,link,rollback-journal
+
+# Name, rounds in all (those that are there already are not repeated), and what to run.
+parts() {
+    part "what has aims, once" 1 --workloads "$aims"
+    part "pacing, once" 1 --workloads pacing
+    part "pgbench beside ext4 and xfs" 1 --systems syncline,ext4,xfs --workloads pgbench,pgbench-unflushed
+    part "SQLite and warm reads, once" 1 --workloads "$sqlite"
+    part "mechanisms, once" 1 --ablation
+    part "the rest, once" 1 --workloads "$rest"
+    part "what has aims, to five rounds" 5 --workloads "$aims"
+    part "SQLite and warm reads, to three rounds" 3 --workloads "$sqlite"
+    part "mechanisms, to three rounds" 3 --ablation
+    part "pacing, to three rounds" 3 --workloads pacing
+    part "the rest, to three rounds" 3 --workloads "$rest"
 }
 
-part() {
-    [ "$1" -gt 0 ] || return 0
-    limit=$1
-    shift
+minutes_left() {
+    echo $((minutes - ($(date +%s) - begun) / 60))
+}
+
+show() {
+    name=$1 rounds=$2
+    shift 2
     # shellcheck disable=SC2086
-    "$syncline" bench $sizes --minutes "$limit" --json "$results" --resume "$@" >/dev/null
+    printf '%-40s %s\n' "$name" \
+        "$("$syncline" bench $sizes --json "$results" --resume --plan --rounds "$rounds" "$@" | grep '^all ' | cut -c23-)"
 }
 
-part "$(left 11)" --rounds 5 --workloads append,create,replace,beside-creates,threads,fio-sequential,fio-random,fs-mark-each,fs-mark-pass,async-pass,dbench
-part "$(left 7)" --rounds 5 --ablation
-part "$(left 4)" --rounds 2 --workloads overwrite,sqlite-delete,sqlite-truncate,sqlite-persist,sqlite-wal,sqlite-atomic,sqlite-vfs-delete,sqlite-vfs-wal,atomic,pacing,mobile
-part "$(left 0)" --rounds 1 --workloads pgbench,pgbench-unflushed,sequential-write,sequential-read-cold,sequential-read-warm,during-commits,names,link,rollback-journal,small-beside-large
+measure() {
+    name=$1 rounds=$2 left=$(minutes_left)
+    shift 2
+    if [ "$left" -le 0 ]; then
+        echo "no time left for: $name"
+        return
+    fi
+    echo "$name ($left minutes left)"
+    # shellcheck disable=SC2086
+    "$syncline" bench $sizes --minutes "$left" --json "$results" --resume --rounds "$rounds" "$@" >/dev/null
+}
+
+echo "what is missing in $results, and how long it takes as far as that file tells; at most $minutes minutes:"
+doing=show
+part() { "$doing" "$@"; }
+parts
+doing=measure
+parts
+
 # Nothing is missing any more that is asked for: shows everything, writes the page and the tables.
+# shellcheck disable=SC2086
 "$syncline" bench $sizes --rounds 0 --json "$results" --resume --html "$html"
-"$syncline" bench --table "$results" --into docs/benchmarks.md
+"$syncline" bench --table "$results" --into "$document"
+echo "$(( ($(date +%s) - begun) / 60 )) minutes; $results, $html, $document"

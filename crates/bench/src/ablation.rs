@@ -229,9 +229,7 @@ mod tests {
     use crate::workload;
 
     fn row(system: &str, workload: &str, round: usize, figure: (&str, f64)) -> Row {
-        let figures = [(figure.0.to_owned(), figure.1)].into();
-        let (system, workload) = (system.to_owned(), workload.to_owned());
-        Row { system, workload, round, figures, series: Default::default(), skipped: None }
+        Row { round, ..Row::of(system, workload, &[figure]) }
     }
 
     #[test]

@@ -29,6 +29,11 @@ const SHORT_WORKLOADS: &[&str] = &[
     "pacing",
     "mobile",
 ];
+/// Systems of a run that names none: `syncline-dev` is the same file system by the slower way, which the short form leaves out.
+const SYSTEMS: &[&str] = &["engine", "syncline", "syncline-dev", "ext4", "xfs", "btrfs"];
+const SHORT_SYSTEMS: &[&str] = &["engine", "syncline", "ext4", "xfs", "btrfs"];
+/// What the short form promises.
+const SHORT_MINUTES: u64 = 10;
 
 /// What is measured, on what, and how much of it.
 #[derive(Debug, Clone, Args)]
@@ -42,13 +47,9 @@ pub struct Arguments {
     /// Size of the device in MiB.
     #[arg(long, value_name = "MIB", default_value_t = 8192)]
     pub(crate) device_mib: u64,
-    /// Systems to measure: engine (in process), syncline (mount), ext4, xfs, btrfs, dir:PATH; engine:NAME does without a mechanism.
-    #[arg(
-        long,
-        value_name = "NAMES",
-        value_delimiter = ',',
-        default_value = "engine,syncline,ext4,xfs,btrfs"
-    )]
+    /// Systems to measure: engine (in process), syncline (mount, over io_uring where the kernel has it), syncline-dev (mount over
+    /// /dev/fuse), ext4, xfs, btrfs, dir:PATH; engine:NAME does without a mechanism. All but the last two if none is given.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) systems: Vec<String>,
     /// Workloads to run, by name or by the beginning of it (fio); all if none is given.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
@@ -56,7 +57,10 @@ pub struct Arguments {
     /// Show the workloads.
     #[arg(long)]
     pub(crate) list: bool,
-    /// The ten-minute form: one round, fewer workloads, smaller sizes.
+    /// Only say what is still to be run, and how long that takes as far as the results tell.
+    #[arg(long)]
+    pub(crate) plan: bool,
+    /// The ten-minute form: one round, fewer workloads, smaller sizes, without syncline-dev.
     #[arg(long)]
     pub(crate) short: bool,
     /// Interleaved rounds.
@@ -74,13 +78,16 @@ pub struct Arguments {
     /// Bytes that all jobs of one run of fio write together, in MiB.
     #[arg(long, value_name = "MIB", default_value_t = 1024)]
     pub(crate) fio_mib: u64,
-    /// Seconds of one run of dbench, and of pgbench.
+    /// Seconds of one run of dbench.
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub(crate) seconds: u64,
+    /// Seconds of one run of pgbench; its checkpoints are 30 seconds apart.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub(crate) pgbench_seconds: u64,
     /// Scale factor of pgbench's tables (16 MiB each).
     #[arg(long, value_name = "NUMBER", default_value_t = 50)]
     pub(crate) pgbench_scale: u64,
-    /// Bytes that the neighbour of the workload pacing writes and syncs, in MiB.
+    /// Bytes that the neighbour of the workload pacing writes and syncs, in MiB; its device is twice as large.
     #[arg(long, value_name = "MIB", default_value_t = 4096)]
     pub(crate) pacing_mib: u64,
     /// Run the engine without one mechanism at a time, beside the engine as it is, on the workloads that show it.
@@ -131,16 +138,20 @@ impl Arguments {
     /// The short form spelled out.
     pub(crate) fn settled(&self) -> Arguments {
         let mut settled = self.clone();
-        // It lies beside the files whose latency is measured, and a copy-on-write system holds more than one version of it.
-        settled.pacing_mib = self.pacing_mib.min(self.device_mib / 2);
+        if self.systems.is_empty() {
+            let systems = if self.short { SHORT_SYSTEMS } else { SYSTEMS };
+            settled.systems = systems.iter().map(|&name| name.to_owned()).collect();
+        }
         if self.short {
+            settled.minutes = Some(self.minutes.unwrap_or(SHORT_MINUTES));
             settled.rounds = self.rounds.min(1);
             settled.operations = self.operations.min(1000);
             settled.sequential_mib = self.sequential_mib.min(256);
             settled.fio_mib = self.fio_mib.min(128);
             settled.device_mib = self.device_mib.min(4096);
-            settled.seconds = self.seconds.min(8);
-            settled.pacing_mib = settled.pacing_mib.min(512);
+            settled.seconds = self.seconds.min(4);
+            settled.pgbench_seconds = self.pgbench_seconds.min(8);
+            settled.pacing_mib = self.pacing_mib.min(512);
             settled.pgbench_scale = self.pgbench_scale.min(5);
             if self.workloads.is_empty() && !self.ablation {
                 settled.workloads = SHORT_WORKLOADS.iter().map(|&name| name.to_owned()).collect();
@@ -157,6 +168,7 @@ impl Arguments {
             "sequential_mib": self.sequential_mib,
             "fio_mib": self.fio_mib,
             "seconds": self.seconds,
+            "pgbench_seconds": self.pgbench_seconds,
             "pgbench_scale": self.pgbench_scale,
             "pacing_mib": self.pacing_mib,
             "cpu": self.cpu,

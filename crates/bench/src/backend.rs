@@ -2,6 +2,7 @@
 
 mod atomic;
 mod ring;
+mod tickets;
 
 use std::fs::{self, File};
 use std::io;
@@ -9,6 +10,9 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::time::SystemTime;
 use syncline::{SyncScope, SyncTicket, Volume};
+
+/// Bytes that a large transaction stages at a time.
+const STAGED_CHUNK: usize = 1 << 20;
 
 /// How a file is opened; always for reading and writing.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -41,9 +45,19 @@ pub(crate) trait Backend: Sync {
     fn commit(&self) -> io::Result<()>;
     /// Opens each file, begins its sync, and closes it; returns when all are durable. No thread waits for a single sync.
     fn sync_pass(&self, names: &[String]) -> io::Result<()>;
+    /// The same by tickets: opens each file and starts its sync, then waits for all. Errors: `Unsupported` where there are none.
+    fn ticket_pass(&self, names: &[String]) -> io::Result<()>;
     /// Writes the page at each of the offsets of a file, all of them or none, durable on return. Errors: `Unsupported` where
     /// there are no atomic writes.
     fn write_atomically(&self, name: &str, offsets: &[u64], page: &[u8]) -> io::Result<()>;
+    /// Writes so many bytes of a file, MiB by MiB, as one change; `staged` is called when they are all there and not yet
+    /// committed. Errors: as [`Backend::write_atomically`].
+    fn write_staged(
+        &self,
+        name: &str,
+        bytes: u64,
+        staged: &mut dyn FnMut() -> io::Result<()>,
+    ) -> io::Result<()>;
     /// Whether [`Backend::write_atomically`] can be used.
     fn has_atomic_writes(&self) -> io::Result<bool> {
         let name = "atomic-writes-tried";
@@ -131,11 +145,30 @@ impl Backend for Directory {
         ring::sync_pass(&self.0, names)
     }
 
+    /// By the ioctls of `include/syncline.h`.
+    fn ticket_pass(&self, names: &[String]) -> io::Result<()> {
+        tickets::pass(&self.0, names)
+    }
+
     /// By the interface of f2fs, which the mount has as well.
     fn write_atomically(&self, name: &str, offsets: &[u64], page: &[u8]) -> io::Result<()> {
         let file = fs::OpenOptions::new().read(true).write(true).open(self.0.join(name))?;
         atomic::start(&file)?;
         offsets.iter().try_for_each(|&offset| file.write_all_at(page, offset))?;
+        atomic::commit(&file)
+    }
+
+    fn write_staged(
+        &self,
+        name: &str,
+        bytes: u64,
+        staged: &mut dyn FnMut() -> io::Result<()>,
+    ) -> io::Result<()> {
+        let file = fs::OpenOptions::new().read(true).write(true).open(self.0.join(name))?;
+        atomic::start(&file)?;
+        let chunk = vec![11; STAGED_CHUNK];
+        (0..bytes).step_by(STAGED_CHUNK).try_for_each(|offset| file.write_all_at(&chunk, offset))?;
+        staged()?;
         atomic::commit(&file)
     }
 
@@ -231,10 +264,28 @@ impl Backend for Engine {
         tickets.iter().try_for_each(SyncTicket::wait)
     }
 
+    fn ticket_pass(&self, _names: &[String]) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     fn write_atomically(&self, name: &str, offsets: &[u64], page: &[u8]) -> io::Result<()> {
         let mut transaction = self.0.transaction()?;
         let file = transaction.open(name)?;
         offsets.iter().try_for_each(|&offset| transaction.write_at(file, page, offset))?;
+        transaction.commit()
+    }
+
+    fn write_staged(
+        &self,
+        name: &str,
+        bytes: u64,
+        staged: &mut dyn FnMut() -> io::Result<()>,
+    ) -> io::Result<()> {
+        let mut transaction = self.0.transaction()?;
+        let file = transaction.open(name)?;
+        let chunk = vec![11; STAGED_CHUNK];
+        (0..bytes).step_by(STAGED_CHUNK).try_for_each(|offset| transaction.write_at(file, &chunk, offset))?;
+        staged()?;
         transaction.commit()
     }
 

@@ -2,6 +2,8 @@
 //!
 //! Without root it is the file itself, which has no statistics.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -59,6 +61,38 @@ impl Drop for Medium {
         if self.statistics.is_some() {
             // Nothing to be done about a failure here; the next run detaches what is left.
             drop(Command::new("losetup").arg("--detach").arg(&self.path).status());
+        }
+    }
+}
+
+/// The devices of a run, each attached when it is first needed.
+pub(crate) struct Media<'a> {
+    work: &'a Path,
+    usual_mib: u64,
+    attached: BTreeMap<u64, Medium>,
+}
+
+impl<'a> Media<'a> {
+    /// Detaches what an interrupted run has left in `work`.
+    pub(crate) fn new(work: &'a Path, usual_mib: u64) -> io::Result<Media<'a>> {
+        for entry in fs::read_dir(work)? {
+            let path = entry?.path();
+            if is_root() && path.extension().is_some_and(|extension| extension == "img") {
+                detach_all(&path)?;
+            }
+        }
+        Ok(Media { work, usual_mib, attached: BTreeMap::new() })
+    }
+
+    /// Of this size.
+    pub(crate) fn of(&mut self, mib: u64) -> io::Result<&Medium> {
+        let name = match mib == self.usual_mib {
+            true => "device.img".to_owned(),
+            false => format!("device-{mib}.img"),
+        };
+        match self.attached.entry(mib) {
+            Entry::Occupied(attached) => Ok(attached.into_mut()),
+            Entry::Vacant(none) => Ok(none.insert(Medium::attach(&self.work.join(name), mib)?)),
         }
     }
 }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 pub enum BenchError {
     #[error("{0}")]
     Io(#[from] io::Error),
-    #[error("there is no system {0}; take engine, syncline, ext4, xfs, btrfs or dir:PATH")]
+    #[error("there is no system {0}; take engine, syncline, syncline-dev, ext4, xfs, btrfs or dir:PATH")]
     UnknownSystem(String),
     #[error("there is no mechanism {0} to do without; \"syncline bench --list\" shows them")]
     UnknownMechanism(String),

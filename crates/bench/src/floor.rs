@@ -4,12 +4,15 @@
 //! workload that is compared with it: on a device of its own, whose backing file lies beside the other's and is fully
 //! written as well.
 
+mod group;
+
 use crate::device::Medium;
 use crate::measure::{Latencies, busy_seconds};
+pub(crate) use group::GroupCommit;
 use rustix::fs::{Mode, OFlags};
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use syncline_device::Buffer;
@@ -53,7 +56,17 @@ impl Floor {
         }
     }
 
-    /// `count` times one write of `pages` and one flush: what so many callers would need who share each flush.
+    /// The same for threads that share writes and flushes.
+    pub(crate) fn group_commit(&self) -> GroupCommit<'_> {
+        GroupCommit::new(self.file.as_fd())
+    }
+
+    /// Takes what other threads spent on the floor off what is measured.
+    pub(crate) fn spent_elsewhere(&self, busy_seconds: f64) {
+        self.busy_seconds.set(self.busy_seconds.get() + busy_seconds);
+    }
+
+    /// `count` times one write of `pages` and one flush.
     pub(crate) fn group(&self, pages: usize, count: u64, latencies: &mut Latencies) -> io::Result<Duration> {
         let (start, busy) = (Instant::now(), busy_seconds()?);
         for _ in 0..count {
@@ -74,8 +87,13 @@ impl Floor {
         let mut buffer = self.buffer.borrow_mut();
         buffer[..8].copy_from_slice(&place.to_le_bytes());
         let start = Instant::now();
-        rustix::io::pwrite(&self.file, &buffer[..pages * 4096], (1 << 20) + place * 4096)?;
-        rustix::fs::fdatasync(&self.file)?;
+        write_and_flush(self.file.as_fd(), &buffer[..pages * 4096], place)?;
         Ok(start.elapsed())
     }
+}
+
+/// One write and one flush, all that is.
+fn write_and_flush(file: BorrowedFd<'_>, pages: &[u8], place: u64) -> io::Result<()> {
+    rustix::io::pwrite(file, pages, (1 << 20) + place * 4096)?;
+    Ok(rustix::fs::fdatasync(file)?)
 }

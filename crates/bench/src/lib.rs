@@ -14,6 +14,7 @@ mod error;
 mod floor;
 mod measure;
 mod page;
+mod plan;
 mod plot;
 mod record;
 mod report;
@@ -23,6 +24,7 @@ mod scale;
 mod system;
 mod table;
 mod tools;
+mod transport;
 mod workload;
 
 pub use arguments::Arguments;

@@ -4,7 +4,7 @@
 use crate::ablation::{TITLES, comparisons};
 use crate::plot::{Axis, Bar, Line, bars, escape, lines, wide_bars};
 use crate::record::Record;
-use crate::report::{COLUMNS, Group, LEGEND, groups, shown};
+use crate::report::{COLUMNS, Group, LEGEND, groups, shown, systems, transports};
 use crate::workload::{Headline, Workload};
 use std::fmt::Write;
 
@@ -27,12 +27,7 @@ const COLOURS: usize = 7;
 /// The whole page.
 pub(crate) fn page(record: &Record, workloads: &[Workload]) -> String {
     let groups = groups(record, workloads);
-    let mut systems: Vec<&str> = Vec::new();
-    for system in groups.iter().flat_map(|group| &group.systems) {
-        if !systems.contains(system) {
-            systems.push(system);
-        }
-    }
+    let systems = systems(&groups);
     let mut html = String::from(
         "<!DOCTYPE html>\n<html lang='en'><head><meta charset='utf-8'><meta name='viewport' content='width=device-width'>\n",
     );
@@ -69,8 +64,8 @@ fn contents(groups: &[Group<'_>]) -> String {
     let mut families: Vec<&str> = groups.iter().map(|group| group.workload.family()).collect();
     families.dedup();
     let mut html = String::from(
-        "<p class='dim'>engine: Syncline in the measuring process; syncline: the same mounted; ext4, xfs, btrfs: the kernel's, \
-         on the same device, each freshly made for each run.</p>\n<p>",
+        "<p class='dim'>engine: Syncline in the measuring process; syncline: the same mounted, over io_uring where the kernel has \
+         it; syncline-dev: mounted over /dev/fuse; ext4, xfs, btrfs: the kernel's, on the same device, each freshly made for each run.</p>\n<p>",
     );
     for family in families.into_iter().chain(["mechanisms"]) {
         put(&mut html, format_args!("<a href='#{family}'>{family}</a>"));
@@ -271,14 +266,16 @@ fn about(record: &Record) -> String {
     };
     let rounds = record.rows.iter().map(|row| row.round + 1).max().unwrap_or(0);
     format!(
-        "<p>Syncline {} (commit {}), Linux {}, {} CPUs ({}), memory {}. Rounds: {rounds}. Settings: {}.</p>",
+        "<p>Syncline {} (commit {}), Linux {}, {} CPUs ({}), memory {}, load {} when it began. Rounds: {rounds}. Settings: {}. {}</p>",
         text("version"),
         text("commit"),
         text("kernel"),
         text("cpus"),
         text("processor"),
         text("memory"),
+        text("load"),
         settings(record),
+        escape(&transports(record)),
     )
 }
 

@@ -116,6 +116,8 @@ fn about(arguments: &Arguments) -> Value {
         "cpus": std::thread::available_parallelism().map_or(0, usize::from),
         "memory": first("/proc/meminfo", "MemTotal"),
         "kernel": first("/proc/sys/kernel/osrelease", ""),
+        // Of the minute before: more than nearly nothing, and the figures are not of a quiet machine.
+        "load": fs::read_to_string("/proc/loadavg").unwrap_or_default().split(' ').next(),
         "version": env!("CARGO_PKG_VERSION"),
         "commit": commit(),
         "started_unix_seconds": seconds,

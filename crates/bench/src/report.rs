@@ -4,6 +4,7 @@ use crate::ablation::{self, MECHANISMS, is_ablated};
 use crate::record::Record;
 use crate::row::{Row, median};
 use crate::workload::Workload;
+use std::collections::BTreeMap;
 
 /// Columns: the figure, its title, and how many places behind the point.
 pub(crate) const COLUMNS: &[(&str, &str, usize)] = &[
@@ -15,6 +16,8 @@ pub(crate) const COLUMNS: &[(&str, &str, usize)] = &[
     ("floor_us", "floor us", 1),
     ("x_floor", "x floor", 2),
     ("of_group_floor", "of floor", 2),
+    ("group_floor_per_s", "floor/s", 0),
+    ("whole_groups_per_s", "bare/s", 0),
     ("cpu_us_per_op", "cpu us/op", 1),
     ("writes_per_op", "writes/op", 3),
     ("flushes_per_op", "flushes/op", 3),
@@ -97,6 +100,34 @@ pub(crate) fn groups<'a>(record: &'a Record, workloads: &'a [Workload]) -> Vec<G
     workloads.iter().map(of).filter(|group| !group.rows.is_empty()).collect()
 }
 
+/// All systems of the groups, those that the tool knows in its own order.
+pub(crate) fn systems<'a>(groups: &[Group<'a>]) -> Vec<&'a str> {
+    let known = ["engine", "syncline", "syncline-dev", "ext4", "xfs", "btrfs"];
+    let mut systems: Vec<&str> = Vec::new();
+    for system in groups.iter().flat_map(|group| &group.systems) {
+        if !systems.contains(system) {
+            systems.push(system);
+        }
+    }
+    systems.sort_by_key(|system| known.iter().position(|known| known == system).unwrap_or(known.len()));
+    systems
+}
+
+/// One sentence: how the requests of each mount reached its daemon, as the mounts told. Empty without mounts.
+pub(crate) fn transports(record: &Record) -> String {
+    let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    for row in &record.rows {
+        if let Some(transport) = &row.transport {
+            *counts.entry((&row.system, transport)).or_default() += 1;
+        }
+    }
+    if counts.is_empty() {
+        return String::new();
+    }
+    let told = counts.iter().map(|((system, transport), runs)| format!("{system} {transport} ({runs} runs)"));
+    format!("Transports, as each mount told: {}.", told.collect::<Vec<_>>().join(", "))
+}
+
 /// Prints a table for each workload.
 pub(crate) fn print(record: &Record, workloads: &[Workload]) {
     for group in groups(record, workloads) {
@@ -125,14 +156,15 @@ pub(crate) fn print(record: &Record, workloads: &[Workload]) {
         }
     }
     ablation::print(&ablation::comparisons(record, workloads));
-    println!("\n{LEGEND}");
+    println!("\n{LEGEND}\n{}", transports(record));
 }
 
 /// What the columns mean.
-pub(crate) const LEGEND: &str = "Medians of the rounds. floor: one 4 KiB write and one flush (threads: a page for each thread \
-    and one flush), in slices between the operations; cpu: of the whole machine; writes, flushes, KiB: the device's own \
-    count, background writes included; records: journal records, the writes that a sync waits for; fio: latencies of its \
-    fsyncs, other figures per write.";
+pub(crate) const LEGEND: &str = "Medians of the rounds. floor: one 4 KiB write and one flush, in slices between the operations; of floor \
+    (threads): of what as many threads reach that share writes and flushes and have no file system (floor/s); bare/s: if every flush \
+    were shared by all of them and waking them took no time; cpu: of the whole machine; writes, flushes, KiB: the device's own count, \
+    background writes included; records: journal records, the writes that a sync waits for; fio: latencies of its fsyncs, other \
+    figures per write.";
 
 /// A figure, or a dash where there is none.
 pub(crate) fn shown(value: Option<f64>, places: usize) -> String {

@@ -17,9 +17,28 @@ pub(crate) struct Row {
     pub(crate) series: BTreeMap<String, Vec<f64>>,
     /// Why there are no figures.
     pub(crate) skipped: Option<String>,
+    /// How a mount's requests reached the daemon, as it told itself.
+    pub(crate) transport: Option<String>,
+    /// Seconds from making the system to taking it down: what a run of it costs.
+    pub(crate) took_s: Option<f64>,
 }
 
 impl Row {
+    /// With figures and nothing else.
+    #[cfg(test)]
+    pub(crate) fn of(system: &str, workload: &str, figures: &[(&str, f64)]) -> Row {
+        Row {
+            system: system.to_owned(),
+            workload: workload.to_owned(),
+            round: 0,
+            figures: figures.iter().map(|&(name, value)| (name.to_owned(), value)).collect(),
+            series: BTreeMap::new(),
+            skipped: None,
+            transport: None,
+            took_s: None,
+        }
+    }
+
     pub(crate) fn figure(&self, name: &str) -> Option<f64> {
         self.figures.get(name).copied()
     }
@@ -37,6 +56,12 @@ impl Row {
             }
             if let Some(why) = &self.skipped {
                 fields.insert("skipped".to_owned(), json!(why));
+            }
+            if let Some(transport) = &self.transport {
+                fields.insert("transport".to_owned(), json!(transport));
+            }
+            if let Some(seconds) = self.took_s {
+                fields.insert("took_s".to_owned(), json!(seconds));
             }
         }
         row
@@ -61,6 +86,8 @@ impl Row {
                 })
                 .collect(),
             skipped: text("skipped"),
+            transport: text("transport"),
+            took_s: value["took_s"].as_f64(),
         })
     }
 }
@@ -84,6 +111,8 @@ mod tests {
             figures: [("p50_us".to_owned(), 1.25)].into(),
             series: [("p99_ms".to_owned(), vec![1.0, 2.5])].into(),
             skipped: Some("no \"fio\"".to_owned()),
+            transport: Some("/dev/fuse".to_owned()),
+            took_s: Some(1.5),
         };
         assert_eq!(Row::from_json(&row.json()), Some(row));
     }

@@ -2,23 +2,28 @@
 
 use crate::ablation;
 use crate::arguments::Arguments;
-use crate::device::Medium;
+use crate::device::{Media, Medium, is_root};
 use crate::error::BenchError;
 use crate::floor::Floor;
 use crate::measure::Meter;
 use crate::page;
+use crate::plan;
 use crate::record::Record;
 use crate::report;
 use crate::row::Row;
-use crate::system::{Mounted, System};
+use crate::system::{Mounted, System, take_down_left};
+use crate::transport;
 use crate::workload::{self, Context, Workload};
 use std::io;
 use std::time::{Duration, Instant};
 
+/// A run that is to be made: its round, its workload and its system.
+pub(crate) type Missing<'a> = (usize, &'a Workload, &'a System);
+
 /// Measures what is missing in the record, prints it all and writes the page.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), BenchError> {
     let workloads = chosen(&arguments.workloads)?;
-    let plan = match arguments.ablation {
+    let wanted = match arguments.ablation {
         true => ablation::plan(arguments, &workloads)?,
         false => {
             let systems = arguments.systems.iter().map(|name| System::parse(name));
@@ -27,9 +32,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), BenchError> {
         }
     };
     let mut record = Record::open(arguments)?;
-    let mut missing = Vec::new();
+    let mut missing: Vec<Missing<'_>> = Vec::new();
     for round in 0..arguments.rounds {
-        for (workload, systems) in &plan {
+        for (workload, systems) in &wanted {
             for system in systems {
                 if !record.holds(round, &workload.name, &system.name()) {
                     missing.push((round, *workload, system));
@@ -37,32 +42,59 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), BenchError> {
             }
         }
     }
+    if arguments.plan {
+        plan::print(&record, &missing);
+        return Ok(());
+    }
     if !missing.is_empty() {
-        std::fs::create_dir_all(&arguments.work)?;
-        if let Some(cpu) = arguments.cpu {
-            pin(cpu)?;
-        }
-        let medium = Medium::attach(&arguments.work.join("device.img"), arguments.device_mib)?;
-        let floor = Floor::attach(&arguments.work)?;
-        let many = missing.len();
-        let began = Instant::now();
-        for (number, (round, workload, system)) in missing.into_iter().enumerate() {
-            if arguments.minutes.is_some_and(|minutes| began.elapsed() >= Duration::from_secs(60 * minutes)) {
-                eprintln!("the time is up: {number} of {many} are measured; --resume goes on");
-                break;
-            }
-            let name = system.name();
-            eprintln!("{}/{many}: round {}, {} on {name}", number + 1, round + 1, workload.name);
-            let row = measure(round, workload, system, &medium, &floor, arguments)?;
-            if let Some(why) = &row.skipped {
-                eprintln!("skipped: {} on {name}: {why}", workload.name);
-            }
-            record.add(row)?;
-        }
+        measure_all(&missing, &mut record, arguments)?;
     }
     report::print(&record, &workload::all());
     if let Some(path) = &arguments.html {
         std::fs::write(path, page::page(&record, &workload::all()))?;
+    }
+    Ok(())
+}
+
+/// Until the time is up.
+fn measure_all(
+    missing: &[Missing<'_>],
+    record: &mut Record,
+    arguments: &Arguments,
+) -> Result<(), BenchError> {
+    std::fs::create_dir_all(&arguments.work)?;
+    if let Some(cpu) = arguments.cpu {
+        pin(cpu)?;
+    }
+    if is_root() {
+        transport::put_right()?;
+        take_down_left(&arguments.work)?;
+    }
+    let mut media = Media::new(&arguments.work, arguments.device_mib)?;
+    let floor = Floor::attach(&arguments.work)?;
+    let many = missing.len();
+    let began = Instant::now();
+    for (number, (round, workload, system)) in missing.iter().enumerate() {
+        let elapsed = began.elapsed();
+        if arguments.minutes.is_some_and(|minutes| elapsed >= Duration::from_secs(60 * minutes)) {
+            eprintln!("the time is up: {number} of {many} are measured; --resume goes on");
+            break;
+        }
+        let name = system.name();
+        eprintln!(
+            "{}/{many}, {} min: round {}, {} on {name}",
+            number + 1,
+            elapsed.as_secs() / 60,
+            round + 1,
+            workload.name
+        );
+        let begin = Instant::now();
+        let medium = media.of(workload.device_mib(arguments))?;
+        let row = measure(*round, workload, system, medium, &floor, arguments)?;
+        if let Some(why) = &row.skipped {
+            eprintln!("skipped: {} on {name}: {why}", workload.name);
+        }
+        record.add(Row { took_s: Some(begin.elapsed().as_secs_f64()), ..row })?;
     }
     Ok(())
 }
@@ -76,6 +108,7 @@ fn measure(
     arguments: &Arguments,
 ) -> io::Result<Row> {
     let mut mounted = Mounted::fresh(system, medium, arguments)?;
+    let transport = mounted.transport()?;
     if workload.releases {
         mounted.release()?;
     }
@@ -95,7 +128,8 @@ fn measure(
         Some(_) => (Default::default(), Default::default(), outcome.skipped),
         None => outcome.into_figures(&spent),
     };
-    Ok(Row { system: system.name(), workload: workload.name.clone(), round, figures, series, skipped })
+    let (system, workload) = (system.name(), workload.name.clone());
+    Ok(Row { system, workload, round, figures, series, skipped, transport, took_s: None })
 }
 
 /// The workloads that are named, by name or by what their names begin with.

@@ -5,6 +5,7 @@ use crate::arguments::Arguments;
 use crate::backend::{Backend, Directory, Engine};
 use crate::device::{Medium, Statistics, is_root, read_statistics};
 use crate::error::BenchError;
+use crate::transport::{Leave, Transport};
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -21,7 +22,7 @@ pub(crate) enum System {
     Engine,
     /// The same with one mechanism replaced by what was done before it.
     Without(&'static Mechanism),
-    Mount,
+    Mount(Transport),
     Ext4,
     Xfs,
     Btrfs,
@@ -33,7 +34,8 @@ impl System {
     pub(crate) fn parse(name: &str) -> Result<System, BenchError> {
         let system = match name {
             "engine" => System::Engine,
-            "syncline" | "mount" => System::Mount,
+            "syncline" | "mount" => System::Mount(Transport::Best),
+            "syncline-dev" => System::Mount(Transport::Dev),
             "ext4" => System::Ext4,
             "xfs" => System::Xfs,
             "btrfs" => System::Btrfs,
@@ -50,7 +52,7 @@ impl System {
         };
         match &system {
             System::Directory(path) if !path.is_dir() => Err(BenchError::NoDirectory(path.clone())),
-            System::Mount | System::Ext4 | System::Xfs | System::Btrfs if !is_root() => {
+            System::Mount(_) | System::Ext4 | System::Xfs | System::Btrfs if !is_root() => {
                 Err(BenchError::NeedsRoot(name.to_owned()))
             }
             _ => Ok(system),
@@ -61,7 +63,8 @@ impl System {
         match self {
             System::Engine => "engine".to_owned(),
             System::Without(mechanism) => mechanism.system_name(),
-            System::Mount => "syncline".to_owned(),
+            System::Mount(Transport::Best) => "syncline".to_owned(),
+            System::Mount(Transport::Dev) => "syncline-dev".to_owned(),
             System::Ext4 => "ext4".to_owned(),
             System::Xfs => "xfs".to_owned(),
             System::Btrfs => "btrfs".to_owned(),
@@ -72,9 +75,9 @@ impl System {
     /// The commands that format it, mount it and unmount it.
     fn commands(&self, syncline: &str, device: &str, at: &str) -> [Vec<String>; 3] {
         let (format, mount, unmount) = match self {
-            System::Mount => (
+            System::Mount(transport) => (
                 vec![syncline, "mkfs", "-f", "-q", device],
-                vec![syncline, "mount", "-o", "allow_other", device, at],
+                vec![syncline, "mount", "-o", options(*transport), device, at],
                 vec![syncline, "umount", at],
             ),
             System::Xfs => {
@@ -95,6 +98,14 @@ impl System {
             }
         };
         [format, mount, unmount].map(|words| words.into_iter().map(str::to_owned).collect())
+    }
+}
+
+/// Of `syncline mount`.
+fn options(transport: Transport) -> &'static str {
+    match transport {
+        Transport::Best => "allow_other,transport=auto",
+        Transport::Dev => "allow_other,transport=dev",
     }
 }
 
@@ -149,8 +160,13 @@ impl<'a> Mounted<'a> {
                 let [format, mount, unmount] =
                     kernel.commands(&syncline, &medium.path.display().to_string(), &at);
                 command(&format)?;
+                let leave = match kernel {
+                    System::Mount(Transport::Best) => Leave::take()?,
+                    _ => None,
+                };
                 command(&mount)?;
-                let syncline = (*kernel == System::Mount).then_some(syncline);
+                drop(leave);
+                let syncline = matches!(kernel, System::Mount(_)).then_some(syncline);
                 State::Mounted { directory: Directory(point), unmount, syncline }
             }
         };
@@ -214,17 +230,29 @@ impl<'a> Mounted<'a> {
     /// Journal records written since the volume was opened: the writes that syncs waited for, where their data lies in
     /// the record. `None` if it is not Syncline.
     pub(crate) fn records(&self) -> io::Result<Option<u64>> {
-        match &self.state {
-            State::Engine(engine) => Ok(Some(engine.0.stats().engine.store.groups)),
-            State::Mounted { directory, syncline: Some(syncline), .. } => {
-                let at = directory.0.display().to_string();
-                let told = command(&[syncline.clone(), "stats".to_owned(), at, "--json".to_owned()])?;
-                let told: serde_json::Value = serde_json::from_slice(&told)?;
-                let groups = told["store"]["groups"].as_u64();
-                Ok(Some(groups.ok_or_else(|| io::Error::other("the mount does not tell its records"))?))
-            }
-            _ => Ok(None),
+        if let State::Engine(engine) = &self.state {
+            return Ok(Some(engine.0.stats().engine.store.groups));
         }
+        let Some(told) = self.told()? else { return Ok(None) };
+        let groups = told["store"]["groups"].as_u64();
+        Ok(Some(groups.ok_or_else(|| io::Error::other("the mount does not tell its records"))?))
+    }
+
+    /// How requests reach the daemon, as the mount itself tells it. `None` if it is no mount of Syncline.
+    pub(crate) fn transport(&self) -> io::Result<Option<String>> {
+        let Some(told) = self.told()? else { return Ok(None) };
+        let transport = told["transport"].as_str();
+        Ok(Some(
+            transport.ok_or_else(|| io::Error::other("the mount does not tell its transport"))?.to_owned(),
+        ))
+    }
+
+    /// A mount's statistics.
+    fn told(&self) -> io::Result<Option<serde_json::Value>> {
+        let State::Mounted { directory, syncline: Some(syncline), .. } = &self.state else { return Ok(None) };
+        let at = directory.0.display().to_string();
+        let told = command(&[syncline.clone(), "stats".to_owned(), at, "--json".to_owned()])?;
+        Ok(Some(serde_json::from_slice(&told)?))
     }
 
     pub(crate) fn remove(mut self) -> io::Result<()> {
@@ -248,15 +276,20 @@ impl Drop for Mounted<'_> {
     }
 }
 
-/// The directory to mount on, free of what an interrupted run left there.
+/// Takes down what an interrupted run has left mounted in `work`, before its device is used again.
+pub(crate) fn take_down_left(work: &Path) -> io::Result<()> {
+    // Without a daemon behind it, even looking at the mount point fails, but not at the directory it is in.
+    let at = work.canonicalize()?.join("mount").display().to_string();
+    let mounts = fs::read_to_string("/proc/self/mounts")?;
+    match mounts.lines().any(|line| line.split(' ').nth(1) == Some(&at)) {
+        true => command(&["umount".to_owned(), at]).map(drop),
+        false => Ok(()),
+    }
+}
+
+/// The directory to mount on.
 fn mount_point(arguments: &Arguments) -> io::Result<PathBuf> {
     let point = arguments.work.join("mount");
-    // Without a daemon behind it, even looking at the directory fails.
-    let mounts = fs::read_to_string("/proc/self/mounts")?;
-    let at = point.display().to_string();
-    if mounts.lines().any(|line| line.split(' ').nth(1) == Some(&at)) {
-        command(&["umount".to_owned(), at])?;
-    }
     fs::create_dir_all(&point)?;
     point.canonicalize()
 }

@@ -8,7 +8,7 @@ use crate::ablation::{TITLES, comparisons};
 use crate::arguments::Arguments;
 use crate::error::BenchError;
 use crate::record::Record;
-use crate::report::{Group, groups, shown};
+use crate::report::{Group, groups, shown, systems, transports};
 use crate::workload::{self, Headline, Workload};
 use std::fmt::Write;
 use std::path::Path;
@@ -40,12 +40,7 @@ fn replaced(path: &Path, document: &str, text: &str) -> Result<String, BenchErro
 
 fn tables(record: &Record, workloads: &[Workload]) -> String {
     let groups = groups(record, workloads);
-    let mut systems: Vec<&str> = Vec::new();
-    for system in groups.iter().flat_map(|group| &group.systems) {
-        if !systems.contains(system) {
-            systems.push(system);
-        }
-    }
+    let systems = systems(&groups);
     let mut text = about(record);
     text.push_str(&targets::table(&groups));
     text.push_str(&by_system(
@@ -106,7 +101,22 @@ const SPECIAL: &[Special] = &[
             ("flush_max_ms", "flush max", 1),
         ],
     ),
+    (
+        "### Appending threads: syncs per second, and what as many threads reach without a file system",
+        "threads",
+        &[
+            ("ops_per_s", "syncs", 0),
+            ("group_floor_per_s", "group-commit floor", 0),
+            ("of_group_floor", "of the floor", 2),
+            ("whole_groups_per_s", "all in every flush", 0),
+        ],
+    ),
     ("### Syncs per flush, asynchronous pass", "async-pass", &[("syncs_per_flush", "syncs per flush", 0)]),
+    (
+        "### The asynchronous pass by the mount's own tickets",
+        "ticket-pass",
+        &[("ops_per_s", "syncs per second", 0), ("syncs_per_flush", "syncs per flush", 0)],
+    ),
     (
         "### SQLite, one row a transaction, synchronous=FULL: transactions per second",
         "sqlite",
@@ -132,6 +142,18 @@ const SPECIAL: &[Special] = &[
             ("read_idle_p99_us", "read alone", 0),
             ("read_busy_p99_us", "read beside", 0),
             ("read_p99_ratio", "ratio", 2),
+        ],
+    ),
+    (
+        "### fsyncs of 4 KiB beside a transaction of 1 GiB: p99 in microseconds; what each took while it was staged",
+        "beside-staging",
+        &[
+            ("sync_idle_p99_us", "alone", 0),
+            ("sync_busy_p99_us", "while it is staged", 0),
+            ("sync_p99_ratio", "ratio", 2),
+            ("sync_commit_p99_us", "while it is committed", 0),
+            ("records_per_op", "records", 2),
+            ("flushes_per_op", "flushes", 2),
         ],
     ),
     (
@@ -222,6 +244,7 @@ fn shown_if(value: Option<f64>, places: usize) -> Option<String> {
 fn title_of(system: &str) -> &str {
     match system {
         "syncline" => "mount",
+        "syncline-dev" => "mount, /dev/fuse",
         "btrfs" => "btrfs `-o ssd`",
         other => other,
     }
@@ -239,13 +262,15 @@ fn about(record: &Record) -> String {
         let _ = write!(settings, "{}{name} {value}", if settings.is_empty() { "" } else { ", " });
     }
     format!(
-        "Medians of up to {rounds} rounds. Syncline {}, commit {}; Linux {}; {} CPUs ({}); memory {}. Settings: {settings}.\n\n",
+        "Medians of up to {rounds} rounds. Syncline {}, commit {}; Linux {}; {} CPUs ({}); memory {}; load {} when it began. Settings: {settings}. {}\n\n",
         text("version"),
         text("commit"),
         text("kernel"),
         text("cpus"),
         text("processor"),
         text("memory"),
+        text("load"),
+        transports(record),
     )
 }
 
@@ -254,20 +279,18 @@ mod tests {
     use super::*;
     use crate::row::Row;
 
-    fn row(system: &str, workload: &str, figures: &[(&str, f64)]) -> Row {
-        let figures = figures.iter().map(|&(name, value)| (name.to_owned(), value)).collect();
-        let (system, workload) = (system.to_owned(), workload.to_owned());
-        Row { system, workload, round: 0, figures, series: Default::default(), skipped: None }
-    }
-
     #[test]
     fn tables_hold_the_figures_and_leave_out_what_was_not_measured() {
         let record = Record::of_rows(vec![
-            row("engine", "append", &[("p50_us", 110.0), ("x_floor", 1.1)]),
-            row("syncline", "append", &[("p50_us", 200.0), ("writes_per_op", 1.0), ("flushes_per_op", 1.0)]),
-            row("ext4", "append", &[("p50_us", 500.0)]),
-            row("engine:complete", "append", &[("p50_us", 110.0)]),
-            row("engine:no-images", "append", &[("p50_us", 165.0)]),
+            Row::of("engine", "append", &[("p50_us", 110.0), ("x_floor", 1.1)]),
+            Row::of(
+                "syncline",
+                "append",
+                &[("p50_us", 200.0), ("writes_per_op", 1.0), ("flushes_per_op", 1.0)],
+            ),
+            Row::of("ext4", "append", &[("p50_us", 500.0)]),
+            Row::of("engine:complete", "append", &[("p50_us", 110.0)]),
+            Row::of("engine:no-images", "append", &[("p50_us", 165.0)]),
         ]);
         let text = tables(&record, &workload::all());
         assert!(text.contains("| append | 110 (1.10) | 200 | 500 |"), "{text}");

@@ -13,6 +13,8 @@ mod commits;
 pub(crate) mod jobs;
 mod many;
 mod pacing;
+mod staging;
+mod threads;
 
 /// What a workload works with.
 pub(crate) struct Context<'a> {
@@ -61,10 +63,20 @@ pub(crate) struct Workload {
     pub(crate) width: Option<usize>,
     /// The engine gives its volume up, so that another program can open it.
     pub(crate) releases: bool,
+    /// It fills half of a device that is as large as it needs.
+    large: bool,
     run: Run,
 }
 
 impl Workload {
+    /// Size of the device it is run on. A copy-on-write system holds more than one version of what is written.
+    pub(crate) fn device_mib(&self, arguments: &Arguments) -> u64 {
+        match self.large {
+            true => arguments.device_mib.max(2 * arguments.pacing_mib),
+            false => arguments.device_mib,
+        }
+    }
+
     pub(crate) fn run(&self, context: &Context<'_>) -> io::Result<Outcome> {
         (self.run)(context, self.width.unwrap_or(1))
     }
@@ -89,11 +101,15 @@ const FIO_JOBS: &[usize] = &[1, 2, 4, 8, 16, 32, 64];
 pub(crate) fn all() -> Vec<Workload> {
     use Headline::{MegabytesPerSecond, OperationsPerSecond, P50};
     let one = |name: &str, about, headline, run: Run| {
-        vec![Workload { name: name.to_owned(), about, headline, width: None, releases: false, run }]
+        let name = name.to_owned();
+        vec![Workload { name, about, headline, width: None, releases: false, large: false, run }]
+    };
+    let large = |workloads: Vec<Workload>| -> Vec<Workload> {
+        workloads.into_iter().map(|workload| Workload { large: true, ..workload }).collect()
     };
     let released = |name: &str, about, run: Run| {
-        let name = name.to_owned();
-        vec![Workload { name, about, headline: OperationsPerSecond, width: None, releases: true, run }]
+        let workload = one(name, about, OperationsPerSecond, run);
+        workload.into_iter().map(|workload| Workload { releases: true, ..workload }).collect()
     };
     let family = |name: &str, about, headline, widths: &[usize], run: Run| {
         let named = |&width: &usize| Workload {
@@ -102,6 +118,7 @@ pub(crate) fn all() -> Vec<Workload> {
             headline,
             width: Some(width),
             releases: false,
+            large: false,
             run,
         };
         widths.iter().map(named).collect::<Vec<_>>()
@@ -124,7 +141,7 @@ pub(crate) fn all() -> Vec<Workload> {
             "appending threads, 4 KiB + fsync, a file each",
             OperationsPerSecond,
             &[4, 16, 64],
-            many::threads,
+            threads::threads,
         ),
         family(
             "async-pass",
@@ -132,6 +149,13 @@ pub(crate) fn all() -> Vec<Workload> {
             OperationsPerSecond,
             &[1, 4, 8, 16, 32],
             jobs::asynchronous_pass,
+        ),
+        family(
+            "ticket-pass",
+            "the same by the mount's own ioctls: start for each file, then wait for each, threads",
+            OperationsPerSecond,
+            &[1, 4, 8, 16, 32],
+            jobs::ticket_pass,
         ),
         one(
             "during-commits",
@@ -147,11 +171,17 @@ pub(crate) fn all() -> Vec<Workload> {
             commits::rollback_journal,
         ),
         one("atomic", "4 creates, then 3 random pages as one atomic write", P50, commits::atomic),
-        one(
+        large(one(
             "pacing",
-            "4 KiB fsyncs and uncached reads while another file writes and syncs 4 GiB",
+            "4 KiB fsyncs and uncached reads while another file writes and syncs gigabytes",
             Headline::PacingRatio,
             pacing::pacing,
+        )),
+        one(
+            "beside-staging",
+            "4 KiB fsyncs while a transaction of 1 GiB is being staged over another file",
+            Headline::PacingRatio,
+            staging::beside_staging,
         ),
         one(
             "mobile",

@@ -10,14 +10,7 @@ fn arguments(words: &[&str]) -> Arguments {
 }
 
 fn row(round: usize) -> Row {
-    Row {
-        system: "engine".to_owned(),
-        workload: "append".to_owned(),
-        round,
-        figures: [("p50_us".to_owned(), 200.0)].into(),
-        series: [].into(),
-        skipped: None,
-    }
+    Row { round, ..Row::of("engine", "append", &[("p50_us", 200.0)]) }
 }
 
 fn file(name: &str) -> PathBuf {

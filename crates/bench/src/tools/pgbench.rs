@@ -100,7 +100,7 @@ fn measure(context: &Context<'_>, flush_after: Option<&str>) -> io::Result<Outco
     let scale = context.arguments.pgbench_scale.to_string();
     let to = ["--username=bench", "postgres"];
     run(server.program("pgbench").args(["--initialize", "--quiet", "--scale", &scale]).args(to))?;
-    let seconds = context.arguments.seconds;
+    let seconds = context.arguments.pgbench_seconds;
     context.meter.begin()?;
     run(server
         .program("pgbench")

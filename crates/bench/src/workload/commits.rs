@@ -38,7 +38,7 @@ pub(super) fn during_commits(context: &Context<'_>, _width: usize) -> io::Result
             .map(|thread| {
                 scope.spawn(move || -> io::Result<Latencies> {
                     let file = backend.create(&format!("thread-{thread}"))?;
-                    super::many::appends(file.as_ref(), 0, each)
+                    super::threads::appends(file.as_ref(), 0, each)
                 })
             })
             .collect();

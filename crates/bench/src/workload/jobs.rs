@@ -129,6 +129,25 @@ pub(crate) fn files_then_pass(context: &Context<'_>, threads: usize) -> io::Resu
 
 /// New files of 4 KiB; only the pass of syncs over them is measured, all of them begun before the first is waited for.
 pub(crate) fn asynchronous_pass(context: &Context<'_>, threads: usize) -> io::Result<Outcome> {
+    pass_over(context, threads, |names| context.backend.sync_pass(names))
+}
+
+/// The same with tickets, where the file system has them. The engine's own asynchronous pass is one already.
+pub(crate) fn ticket_pass(context: &Context<'_>, threads: usize) -> io::Result<Outcome> {
+    match pass_over(context, threads, |names| context.backend.ticket_pass(names)) {
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+            Ok(Outcome::skipped("it has no ioctls for syncs; its asynchronous pass is async-pass"))
+        }
+        other => other,
+    }
+}
+
+/// A pass over the files of each thread.
+fn pass_over(
+    context: &Context<'_>,
+    threads: usize,
+    pass: impl Fn(&[String]) -> io::Result<()> + Sync,
+) -> io::Result<Outcome> {
     let backend = context.backend;
     let each = context.arguments.operations.div_ceil(threads as u64);
     backend.make_directory("files")?;
@@ -140,7 +159,7 @@ pub(crate) fn asynchronous_pass(context: &Context<'_>, threads: usize) -> io::Re
     }
     let outcome = together(context, threads, |thread| {
         let names: Vec<String> = (0..each).map(|index| name(thread, index)).collect();
-        backend.sync_pass(&names)?;
+        pass(&names)?;
         Ok(Latencies::default())
     })?;
     let operations = each * threads as u64;

@@ -24,10 +24,10 @@ const SYNC_BYTES: u64 = 512 << 20;
 
 /// Latencies with the moment at which each operation began.
 #[derive(Default)]
-struct Timed(Vec<(Duration, Duration)>);
+pub(super) struct Timed(Vec<(Duration, Duration)>);
 
 impl Timed {
-    fn between(&self, from: Duration, to: Duration) -> Latencies {
+    pub(super) fn between(&self, from: Duration, to: Duration) -> Latencies {
         let mut latencies = Latencies::default();
         let inside = self.0.iter().filter(|(at, _)| (from..to).contains(at));
         inside.for_each(|&(_, latency)| latencies.push(latency));
@@ -35,7 +35,7 @@ impl Timed {
     }
 
     /// p99 of each second in milliseconds.
-    fn over_time(&self, until: Duration) -> Vec<f64> {
+    pub(super) fn over_time(&self, until: Duration) -> Vec<f64> {
         let second = Duration::from_secs(1);
         let seconds = until.as_secs().max(1) as u32;
         let quantile = |from| self.between(from, from + second).quantile_us(0.99);
@@ -102,7 +102,8 @@ fn write_large(context: &Context<'_>) -> io::Result<()> {
     large.sync()
 }
 
-fn paced(
+/// Runs an operation every few milliseconds until the end.
+pub(super) fn paced(
     start: Instant,
     ended: &AtomicBool,
     mut operation: impl FnMut(u64) -> io::Result<()>,
