@@ -87,6 +87,14 @@ pub enum Error {
         /// What one record holds.
         bytes_max: usize,
     },
+    /// E2BIG: what a transaction remembers of names and attributes is bounded.
+    #[error(
+        "the transaction has looked at too many names and attributes (it remembers {bytes_max} bytes of them); split it"
+    )]
+    TransactionNames {
+        /// What it may remember.
+        bytes_max: usize,
+    },
     /// EROFS.
     #[error("the volume is read-only")]
     ReadOnly,
@@ -142,7 +150,7 @@ impl Error {
             Error::NotPermitted => 1,
             Error::NotFound => 2,
             Error::NoSuchDevice => 6,
-            Error::TooBig | Error::TransactionTooLarge { .. } => 7,
+            Error::TooBig | Error::TransactionTooLarge { .. } | Error::TransactionNames { .. } => 7,
             Error::BadHandle => 9,
             Error::Conflict => 11,
             Error::AccessDenied => 13,
@@ -181,6 +189,8 @@ impl From<Error> for std::io::Error {
             Error::Checksum { .. }
             | Error::Conflict
             | Error::TransactionTooLarge { .. }
+            | Error::TransactionNames { .. }
+            | Error::Invalid(_)
             | Error::Inconsistent { .. }
             | Error::Format(_)
             | Error::Store(_)

@@ -136,10 +136,12 @@ impl Transaction {
         if self.staging.has(object) {
             return Ok(());
         }
-        match self.names.new_inode(object) {
-            Some(inode) => self.staging.join(inode),
-            None => self.staging.join(&self.fs.live_inode(object)?),
-        }
+        let inode = match self.names.new_inode(object) {
+            Some(inode) => inode.clone(),
+            None => self.fs.live_inode(object)?,
+        };
+        self.names.charge(&self.fs, 0)?;
+        self.staging.join(&inode).inspect_err(|_| self.names.discharge())
     }
 }
 

@@ -18,6 +18,12 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// What a transaction remembers of names and attributes that it has only looked at, in bytes. What it changes is bounded by a
+/// record, of which a change takes more than it does of memory.
+const LOOKED_AT_BYTES_MAX: usize = 16 << 20;
+/// Bytes that an entry takes beside its name and value: tables, and an inode that is held.
+const ENTRY_BYTES: usize = 256;
+
 /// A name in a directory.
 pub(super) type Place = (ObjectNo, Vec<u8>);
 
@@ -64,9 +70,31 @@ pub(super) struct Names {
     pub(super) inodes: BTreeMap<ObjectNo, Linked>,
     /// By inode and name.
     pub(super) xattrs: BTreeMap<(ObjectNo, Vec<u8>), Value>,
+    /// Of all entries, at most.
+    bytes: usize,
 }
 
 impl Names {
+    /// There is one entry more, of so many bytes. Errors: `TransactionNames`; it does not count then.
+    pub(super) fn charge(&mut self, fs: &Fs, bytes: usize) -> Result<()> {
+        self.recharge(fs, 0, ENTRY_BYTES + bytes)
+    }
+
+    /// Takes one entry's charge back.
+    pub(super) fn discharge(&mut self) {
+        self.bytes -= ENTRY_BYTES;
+    }
+
+    fn recharge(&mut self, fs: &Fs, less: usize, more: usize) -> Result<()> {
+        let bytes_max = LOOKED_AT_BYTES_MAX + fs.store.batch_bytes_max();
+        let charged = (self.bytes + more).saturating_sub(less);
+        if more > less && charged > bytes_max {
+            return Err(Error::TransactionNames { bytes_max });
+        }
+        self.bytes = charged;
+        Ok(())
+    }
+
     pub(super) fn is_changed(&self) -> bool {
         self.places.values().any(|holder| holder.is_changed()) || self.xattrs.values().any(Value::is_changed)
     }
@@ -93,16 +121,17 @@ impl Names {
     pub(super) fn lookup(&mut self, fs: &Fs, parent: ObjectNo, name: &[u8]) -> Result<Option<ObjectNo>> {
         check_name(name)?;
         let directory = self.directory(fs, parent)?;
-        let vacant = match self.places.entry((parent, name.to_vec())) {
-            Entry::Occupied(occupied) => return Ok(occupied.get().now),
-            Entry::Vacant(vacant) => vacant,
-        };
+        let place = (parent, name.to_vec());
+        if let Some(holder) = self.places.get(&place) {
+            return Ok(holder.now);
+        }
         let state = directory.state.read();
         if state.is_dead() {
             return Err(Error::NotFound);
         }
         let base = fs.find_name(parent, name)?.found().map(|found| found.inode);
-        vacant.insert(Holder { base, now: base });
+        self.charge(fs, name.len())?;
+        self.places.insert(place, Holder { base, now: base });
         Ok(base)
     }
 
@@ -113,14 +142,13 @@ impl Names {
 
     /// The inode, held; its links as the transaction changes them.
     pub(super) fn linked(&mut self, fs: &Fs, number: ObjectNo) -> Result<&mut Linked> {
-        match self.inodes.entry(number) {
-            Entry::Occupied(occupied) => Ok(occupied.into_mut()),
-            Entry::Vacant(vacant) => {
-                let inode = fs.live_inode(number)?;
-                hold(&inode)?;
-                Ok(vacant.insert(Linked { inode, is_new: false, links: 0 }))
-            }
+        if !self.inodes.contains_key(&number) {
+            let inode = fs.live_inode(number)?;
+            self.charge(fs, 0)?;
+            hold(&inode).inspect_err(|_| self.discharge())?;
+            self.inodes.insert(number, Linked { inode, is_new: false, links: 0 });
         }
+        Ok(self.inodes.get_mut(&number).expect("it is there by now"))
     }
 
     /// The file loses its capabilities, unless the transaction has set them.
@@ -178,6 +206,7 @@ impl Names {
             }
         }
         self.directories.append(&mut other.directories);
+        self.bytes += other.bytes;
         for (number, theirs) in other.inodes {
             match self.inodes.entry(number) {
                 Entry::Vacant(vacant) => drop(vacant.insert(theirs)),
@@ -208,7 +237,7 @@ const DIRECTORIES: &str =
 impl Transaction {
     /// Who has a name, as the transaction sees it; the commit depends on the answer.
     ///
-    /// Errors: `NotFound` or `NotDirectory` (the directory), name errors, I/O errors.
+    /// Errors: `NotFound` or `NotDirectory` (the directory), name errors, `TransactionNames`, I/O errors.
     pub fn lookup(&mut self, parent: ObjectNo, name: &[u8]) -> Result<Option<ObjectNo>> {
         self.names.lookup(&self.fs, parent, name)
     }
@@ -219,6 +248,8 @@ impl Transaction {
     pub fn create(&mut self, ctx: &Context, parent: ObjectNo, name: &[u8], mode: u32) -> Result<ObjectNo> {
         let fs = self.fs.clone();
         self.check_vacant(parent, name)?;
+        // Also if the name is taken away again: it stays until the commit.
+        self.names.charge(&fs, 0)?;
         let inherited = fs.inherit_file(ctx, &self.names.directories[&parent], mode)?;
         let number = fs.store.new_object();
         let inode = Arc::new(Inode::new(number, inherited.item.clone()));
@@ -335,22 +366,25 @@ impl Transaction {
         let state = inode.state.read();
         forbid_change(&state.item)?;
         crate::xattr::check_user_namespace(name, &state.item)?;
-        Ok(match self.names.xattrs.entry((object, name.to_vec())) {
-            Entry::Occupied(occupied) => occupied.into_mut(),
-            Entry::Vacant(vacant) => {
-                let base = fs.stored_xattr(object, name)?;
-                vacant.insert(Value { now: base.clone(), base })
-            }
-        })
+        let key = (object, name.to_vec());
+        if !self.names.xattrs.contains_key(&key) {
+            let base = fs.stored_xattr(object, name)?;
+            self.names.charge(&fs, name.len() + 2 * base.as_ref().map_or(0, Vec::len))?;
+            self.names.xattrs.insert(key.clone(), Value { now: base.clone(), base });
+        }
+        Ok(self.names.xattrs.get_mut(&key).expect("it is there by now"))
     }
 
-    /// Stages a new value of an extended attribute. Errors: `TooBig`, `Range`, `NotSupported`, `Invalid` for an ACL, `NotPermitted`
+    /// Stages a new value of an extended attribute. Errors: `TooBig`, `TransactionNames`, `Range`, `NotSupported`, `Invalid` for an ACL, `NotPermitted`
     /// (immutable, append-only, or `user.` on a special file), `Stale`, `ReadOnly`.
     pub fn set_xattr(&mut self, object: ObjectNo, name: &[u8], value: &[u8]) -> Result<()> {
         self.fs.check_writable()?;
         if value.len() > syncline_format::item::XATTR_VALUE_BYTES_MAX {
             return Err(Error::TooBig);
         }
+        let fs = self.fs.clone();
+        let before = self.value(object, name)?.now.as_ref().map_or(0, Vec::len);
+        self.names.recharge(&fs, before, value.len())?;
         self.value(object, name)?.now = Some(value.to_vec());
         Ok(())
     }

@@ -207,3 +207,32 @@ fn many_transactions_share_the_memory_for_what_is_staged() {
     }
     assert_eq!(rig.fs.getattr(files[0]).expect("attributes").size, 0);
 }
+
+#[test]
+fn what_a_transaction_remembers_of_names_is_bounded_and_it_can_still_be_committed() {
+    let rig = Rig::with_size(64 * MIB);
+    let fs = rig.fs.clone();
+    let file = touch(&fs, ROOT, "file");
+    let mut transaction = fs.begin().expect("begin");
+    transaction.write(file, 0, b"staged").expect("write");
+    let mut looked_up = 0;
+    let refused = loop {
+        match transaction.lookup(ROOT, format!("{looked_up}").as_bytes()) {
+            Ok(found) => assert_eq!(found, None),
+            Err(error) => break error,
+        }
+        looked_up += 1;
+        assert!(looked_up < 200_000, "no bound");
+    };
+    assert!(matches!(refused, Error::TransactionNames { .. }), "{refused}");
+    assert_eq!(refused.errno(), 7);
+    assert!(looked_up > 50_000, "{looked_up}");
+    assert_eq!(transaction.lookup(ROOT, b"7"), Ok(None), "it is remembered");
+    assert_eq!(transaction.lookup(ROOT, b"file").map_err(|error| error.errno()), Err(7));
+    // What goes wrong takes nothing of the rest.
+    for _ in 0..3 {
+        assert!(transaction.set_xattr(file, b"user.a", b"value").is_err());
+    }
+    transaction.commit().expect("commit");
+    assert_eq!(content(&fs, file), b"staged");
+}
