@@ -146,10 +146,13 @@ impl Staging {
 
     /// The size on record covers this much of the file once the batch is committed.
     pub(crate) fn covers(&self, number: ObjectNo, state: &InodeState) -> u64 {
-        match self.files.get(&number).map(|file| file.size) {
-            Some(size) => size.exact.unwrap_or_else(|| state.data.covered.max(size.grown_to)),
-            None => state.data.covered,
-        }
+        let covered = state.data.covered;
+        let Some(file) = self.files.get(&number) else { return covered };
+        // A staged page is logged whole, with what others have written behind the staged bytes and not synced: were that beyond
+        // the size on record, the file would show it again when it grows after a crash.
+        let staged = file.pages.last_key_value().map_or(0, |(page, _)| (page + 1) * PAGE_BYTES);
+        let staged = staged.min(state.item.size);
+        file.size.exact.unwrap_or_else(|| covered.max(file.size.grown_to).max(staged))
     }
 
     /// The batch is committed: what was staged becomes the file's content in memory.
