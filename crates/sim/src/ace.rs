@@ -68,6 +68,8 @@ const OPERATIONS: &[&str] = &[
     "chown:A/foo:1000:100",
     "utimes:A/foo:777",
     "setacl:A/foo:480",
+    "setdefaultacl:A:504",
+    "setflags:A/foo:192",
     "tmplink:A/bar:5000:36",
     "tmpsynclink:A/C/bar:3000:37",
     "unlinkopen:A/foo:12000:38",
@@ -85,6 +87,9 @@ const OPERATIONS: &[&str] = &[
     "txn:write,A/C/foo,0,100,49+creat,B/bar!write,A/foo,100,50,48+fsync,A/foo",
     "txnabort:write,A/foo,0,140000,50+unlink,B/foo",
     "txn:truncate,B/foo,700!chmod,B/foo,384",
+    "txnstart:write,A/foo,0,5000,51+creat,B/bar+write,B/bar,0,150000,52",
+    "txn:write,A/foo,0,140000,53+absorb+write,B/foo,0,150000,54+creat,A/bar",
+    "txn:write,A/foo,0,300,55+absorb+write,A/foo,8192,100,56!write,A/foo,8200,50,57",
 ];
 
 /// What comes after each operation, besides nothing.
@@ -98,6 +103,7 @@ fn target(op: &Op) -> String {
         Op::SetXattr { path, .. } | Op::RemoveXattr { path, .. } => path.clone(),
         Op::Truncate { path, .. } | Op::Chmod { path, .. } | Op::Chown { path, .. } => path.clone(),
         Op::Utimes { path, .. } | Op::SetAcl { path, .. } | Op::TmpLink { path, .. } => path.clone(),
+        Op::SetDefaultAcl { path, .. } | Op::SetFlags { path, .. } => path.clone(),
         Op::Link(_, path) | Op::Rename(_, path) | Op::Exchange(_, path) => path.clone(),
         Op::Whiteout(_, path) | Op::Symlink(_, path) => path.clone(),
         Op::CopyRange { to, .. } => to.clone(),
@@ -107,14 +113,19 @@ fn target(op: &Op) -> String {
         Op::Fsync(path) | Op::Fdatasync(path) => path.clone(),
         Op::SyncRange { path, .. } | Op::WriteBack { path, .. } => path.clone(),
         Op::Transaction { ops, .. } => ops.last().map(target).unwrap_or_default(),
-        Op::Sync | Op::Maintain { .. } | Op::Checkpoint => String::new(),
+        Op::Absorb | Op::Sync | Op::Maintain { .. } | Op::Checkpoint => String::new(),
     }
 }
 
 /// One operation with one of its four endings.
 pub fn steps() -> Vec<Vec<Op>> {
+    steps_of(OPERATIONS)
+}
+
+/// The same of other operations.
+pub fn steps_of(operations: &[&str]) -> Vec<Vec<Op>> {
     let mut steps = Vec::new();
-    for text in OPERATIONS {
+    for text in operations {
         let op: Op = text.parse().expect("the list holds operations");
         let path = target(&op);
         steps.push(vec![op.clone()]);

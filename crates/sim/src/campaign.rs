@@ -7,12 +7,13 @@ use crate::device::Failure;
 use crate::errors::{FREE_BLOCKS, When};
 use crate::lab::{Depth, Start, Tally, examine, examine_reliable, guarded};
 use crate::operation::{Op, from_text, to_text};
+use crate::pieces::Workload;
 use crate::random::derive;
 use crate::shrink::shrink;
 use crate::usage::ThreadTime;
 use crate::{
-    ace, actors, between, controls, errors, frozen, killed, leaks, mkfs, polled, pressure, shapes, volatile,
-    watchdog, workload,
+    ace, actors, between, controls, errors, frozen, killed, leaks, mkfs, pieces, polled, pressure, shapes,
+    volatile, watchdog, workload,
 };
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -104,8 +105,9 @@ fn shrunk(start: &Start, ops: &[Op], seed: u64, depth: Depth) -> Vec<Op> {
     })
 }
 
-fn examined(start: &Start, ops: &[Op], seed: u64, depth: Depth) -> Tally {
-    watchdog::replayed_by(replay_command("ace", seed, "", ops));
+/// `name`: the start's, for the replay.
+fn examined(name: &str, start: &Start, ops: &[Op], seed: u64, depth: Depth) -> Tally {
+    watchdog::replayed_by(replay_command(name, seed, "", ops));
     let tally = examine(start, ops, seed, depth);
     if tally.violations.is_empty() {
         return tally;
@@ -113,7 +115,7 @@ fn examined(start: &Start, ops: &[Op], seed: u64, depth: Depth) -> Tally {
     // Found with less depth than a replay has; only what a replay shows again is shrunk.
     let again = !examine(start, ops, seed, Depth::REPLAY).violations.is_empty();
     let small = if again { shrunk(start, ops, seed, Depth::REPLAY) } else { ops.to_vec() };
-    with_replay(tally, || replay_command("ace", seed, "", &small))
+    with_replay(tally, || replay_command(name, seed, "", &small))
 }
 
 /// All workloads of one operation.
@@ -121,7 +123,7 @@ pub fn seq1(plan: Plan) -> Outcome {
     let (start, steps) = (ace::start(), ace::steps());
     run("seq-1", plan, Some(steps.len() as u64), &|number| {
         let ops = ace::workload(&[&steps[number as usize]]);
-        examined(&start, &ops, derive(plan.seed, number), Depth::FULL)
+        examined("ace", &start, &ops, derive(plan.seed, number), Depth::FULL)
     })
 }
 
@@ -137,7 +139,7 @@ pub fn seq2(plan: Plan, check_all: bool) -> Outcome {
     run("seq-2", plan, Some(total), &|number| {
         let chosen = (number * stride + plan.seed) % total;
         let (first, second) = (&steps[(chosen / count) as usize], &steps[(chosen % count) as usize]);
-        examined(&start, &ace::workload(&[first, second]), derive(plan.seed, chosen), depth)
+        examined("ace", &start, &ace::workload(&[first, second]), derive(plan.seed, chosen), depth)
     })
 }
 
@@ -155,7 +157,7 @@ pub fn seq3(plan: Plan) -> Outcome {
     run("seq-3", plan, None, &|number| {
         let seed = derive(plan.seed, 1 << 32 | number);
         let step = |salt| &steps[(derive(seed, salt) % steps.len() as u64) as usize];
-        examined(&start, &ace::workload(&[step(0), step(1), step(2)]), seed, Depth::SAMPLED)
+        examined("ace", &start, &ace::workload(&[step(0), step(1), step(2)]), seed, Depth::SAMPLED)
     })
 }
 
@@ -289,6 +291,19 @@ pub fn around(plan: Plan, only: Option<u64>) -> Outcome {
     })
 }
 
+/// Long files where free space is in small pieces; one of `every` workloads (1: all).
+pub fn in_pieces(plan: Plan, every: u64) -> Outcome {
+    run("pieces", plan, Some(pieces::COUNT / every), &|number| {
+        let number = number * every;
+        let seed = derive(plan.seed, 15 << 32 | number);
+        let Workload { pattern, ops, depth } = pieces::workload(number, seed);
+        // A violation may show while the volume is prepared.
+        guarded(|tally| {
+            tally.add(examined(&format!("pieces:{pattern}"), pieces::start(pattern), &ops, seed, depth));
+        })
+    })
+}
+
 /// The negative controls: planted and caught, and the campaign of rot.
 pub fn negative_controls(plan: Plan) -> (controls::Score, Outcome, u64, u64) {
     let start = ace::start();
@@ -349,6 +364,9 @@ pub fn replay(start: &str, seed: u64, ops: &[Op], failure: Option<(When, Failure
         "ace" => (ace::start(), false),
         "full" => (errors::full_start(number(1)?)?, true),
         "random" => (workload::round(number(1)?, number(2)?)?.0, false),
+        "pieces" if number(1)? < pieces::PATTERNS.len() as u64 => {
+            (pieces::start(number(1)? as usize).clone(), false)
+        }
         "actors" => return Some(actors::examine(&actors::start(number(1)?)?, ops, seed)),
         _ => return None,
     };

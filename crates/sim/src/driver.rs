@@ -289,6 +289,11 @@ fn change(fs: &Fs, op: &Op) -> Result<u64, Error> {
             let inode = resolve(fs, path)?;
             fs.set_xattr(&root, inode, b"system.posix_acl_access", &acl(*bits), SetXattr::Any)?;
         }
+        Op::SetDefaultAcl { path, bits } => {
+            let inode = resolve(fs, path)?;
+            fs.set_xattr(&root, inode, b"system.posix_acl_default", &acl(*bits), SetXattr::Any)?;
+        }
+        Op::SetFlags { path, flags } => fs.set_inode_flags(&root, resolve(fs, path)?, *flags)?,
         Op::Fsync(path) => fs.sync_inode(resolve(fs, path)?, SyncScope::All)?,
         Op::Fdatasync(path) => fs.sync_inode(resolve(fs, path)?, SyncScope::Data)?,
         Op::SyncRange { path, offset, len } => {
@@ -308,7 +313,7 @@ fn change(fs: &Fs, op: &Op) -> Result<u64, Error> {
         Op::Write { .. } | Op::Rewrite { .. } | Op::Maintain { .. } => {
             unreachable!("carried out by their own functions")
         }
-        Op::Transaction { .. } => unreachable!("carried out by a module of its own"),
+        Op::Transaction { .. } | Op::Absorb => unreachable!("carried out by a module of its own"),
         Op::TmpLink { .. } | Op::UnlinkOpen { .. } | Op::CopyRange { .. } => {
             unreachable!("carried out by their own functions")
         }

@@ -1,19 +1,21 @@
 //! Device errors at every single operation (C8), and full volumes.
 //!
-//! After a failed write or flush no sync may succeed until the volume is opened again, nothing may panic or hang, and
-//! what was acknowledged before is there then. A failed read is told, and changes nothing.
+//! After a failed write or flush no sync and no commit may succeed until the volume is opened again, nothing may panic or hang,
+//! and what was acknowledged before is there then. A failed read is told, and changes nothing. Of a transaction whose commit
+//! fails the running volume shows everything or nothing, and so does the next one (C4); one that somebody else had staged before
+//! the error cannot be committed after it.
 
 use crate::ace;
 use crate::crash::{Builder, Effort, Lie, states};
 use crate::device::{Disk, Failure, SimDevice};
 use crate::driver::{self, SimClock, Told};
 use crate::lab::{Depth, Start, Tally, examine_reliable, guarded, recover};
-use crate::operation::{Op, WriteKind, from_text};
+use crate::operation::{End, Op, WriteKind, from_text};
 use crate::oracle::Model;
 use crate::random::{Random, derive};
 use crate::view;
 use std::sync::Arc;
-use syncline::Fs;
+use syncline::{Context, Error, Fs, ObjectNo, Transaction};
 use syncline_device::{Device, Operation};
 
 /// Crash states looked at after each injected error.
@@ -26,8 +28,11 @@ pub enum When {
     Running,
 }
 
+/// How many reads, writes and flushes there are.
+type Counts = [(Operation, u64); 3];
+
 /// How many operations the device carries out while opening, and then for the workload.
-pub fn operations(start: &Start, ops: &[Op], seed: u64) -> Option<(u64, u64)> {
+fn operations(start: &Start, ops: &[Op], seed: u64) -> Option<(Counts, Counts)> {
     let device = SimDevice::new(start.disk.clone(), derive(seed, 1));
     let clock = SimClock::new();
     let fs = driver::open(Arc::clone(&device) as Arc<dyn Device>, &clock, derive(seed, 2)).ok()?;
@@ -36,7 +41,9 @@ pub fn operations(start: &Start, ops: &[Op], seed: u64) -> Option<(u64, u64)> {
     for op in ops.iter().chain([&Op::Sync]) {
         driver::step(&fs, &clock, &mut model, op).ok()?;
     }
-    Some((opened, device.operations() - opened))
+    let mut running = device.operations();
+    running.iter_mut().zip(opened).for_each(|((_, count), (_, before))| *count -= before);
+    Some((opened, running))
 }
 
 /// Runs a workload with one failure.
@@ -51,11 +58,12 @@ pub fn inject(start: &Start, ops: &[Op], seed: u64, when: When, failure: Failure
         }
         match driver::open(Arc::clone(&device) as Arc<dyn Device>, &clock, derive(seed, 2)) {
             Ok(fs) => {
+                let bystander = device.undisturbed(|| bystander(&fs));
                 if when == When::Running {
                     device.fail(failure);
                 }
                 let mut run = Run { fs: &fs, device: &device, clock: &clock, failure };
-                run.all(ops, &mut model, tally);
+                run.all(ops, &mut model, bystander, tally);
             }
             Err(error) if !device.has_failed() => {
                 tally.violation(format!("the volume does not open, and no error was injected: {error}"));
@@ -67,6 +75,14 @@ pub fn inject(start: &Start, ops: &[Op], seed: u64, when: When, failure: Failure
     })
 }
 
+/// A transaction of somebody else, with everything staged.
+fn bystander(fs: &Arc<Fs>) -> Result<Transaction, Error> {
+    let mut transaction = fs.begin()?;
+    let file = transaction.create(&Context::root(), ObjectNo::ROOT_DIR, b"bystander", 0o600)?;
+    transaction.write(file, 0, &[1; 5000])?;
+    Ok(transaction)
+}
+
 struct Run<'a> {
     fs: &'a Arc<Fs>,
     device: &'a SimDevice,
@@ -75,7 +91,13 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn all(&mut self, ops: &[Op], model: &mut Model, tally: &mut Tally) {
+    fn all(
+        &mut self,
+        ops: &[Op],
+        model: &mut Model,
+        bystander: Result<Transaction, Error>,
+        tally: &mut Tally,
+    ) {
         let mut stopped = false;
         for op in ops.iter().chain([&Op::Sync]) {
             let told = match driver::step(self.fs, self.clock, model, op) {
@@ -89,14 +111,25 @@ impl Run<'_> {
             if matches!(told, Told::Failed(_)) && !self.device.has_failed() {
                 tally.violation(format!("{op} fails, and no error was injected"));
             }
+            if let (Op::Transaction { .. }, Told::Failed(_)) = (op, told) {
+                self.settle(op, model, tally);
+            }
             if stopped && is_sync(op) && told == Told::Done {
                 tally.violation(format!("C8: {op} succeeds although the volume had stopped"));
             }
             stopped |= self.fs.failure().is_some();
             self.device.acknowledge(model.syncs());
-            if told == Told::Done && *op == Op::Sync && self.has_lost_writes() {
-                tally.violation("C8: the device failed a write or a flush, and sync succeeds".to_owned());
+            if told == Told::Done && is_commit(op) && self.has_lost_writes() {
+                tally.violation(format!("C8: the device failed a write or a flush, and {op} succeeds"));
             }
+        }
+        match bystander {
+            Ok(transaction) if stopped => self.refuses(transaction, tally),
+            Ok(transaction) => drop(transaction),
+            Err(error) if !self.device.has_failed() => {
+                tally.violation(format!("a transaction cannot be staged: {error}"));
+            }
+            Err(_) => {}
         }
         if !stopped && !self.failure.for_good {
             match view::view(self.fs) {
@@ -108,14 +141,40 @@ impl Run<'_> {
         }
     }
 
+    /// C4: of a commit that failed the running volume shows everything or nothing.
+    fn settle(&self, op: &Op, model: &mut Model, tally: &mut Tally) {
+        match self.device.undisturbed(|| view::view(self.fs)) {
+            Ok(view) if model.settle_commit(&view) => {}
+            Ok(_) => tally.violation(format!("C4: {op} fails, and the running volume shows a part of it")),
+            Err(error) => {
+                tally.violation(format!("the running volume cannot be read after {op} has failed: {error}"));
+            }
+        }
+    }
+
+    /// C8: nothing is committed any more, be it staged or empty.
+    fn refuses(&self, staged: Transaction, tally: &mut Tally) {
+        if staged.commit().is_ok() {
+            tally.violation("C8: what was staged is committed although the volume has stopped".to_owned());
+        }
+        if self.fs.begin().and_then(Transaction::commit).is_ok() {
+            tally.violation("C8: an empty commit succeeds although the volume has stopped".to_owned());
+        }
+    }
+
     fn has_lost_writes(&self) -> bool {
         let writes = matches!(self.failure.only, Some(Operation::Write | Operation::Flush));
         writes && self.device.has_failed()
     }
 }
 
+fn is_commit(op: &Op) -> bool {
+    matches!(op, Op::Sync | Op::Transaction { end: End::Commit | End::Start, .. })
+}
+
 fn is_sync(op: &Op) -> bool {
-    matches!(op, Op::Fsync(_) | Op::Fdatasync(_) | Op::SyncRange { .. } | Op::Sync)
+    is_commit(op)
+        || matches!(op, Op::Fsync(_) | Op::Fdatasync(_) | Op::SyncRange { .. } | Op::Sync)
         || matches!(op, Op::Write { kind: WriteKind::Dsync, .. })
 }
 
@@ -148,8 +207,8 @@ fn judge(device: &SimDevice, model: &Model, seed: u64, tally: &mut Tally) {
 pub fn failures(start: &Start, ops: &[Op], seed: u64) -> Vec<(When, Failure)> {
     let Some((opening, running)) = operations(start, ops, seed) else { return Vec::new() };
     let mut list = Vec::new();
-    for (when, count) in [(When::Opening, opening), (When::Running, running)] {
-        for only in [Operation::Read, Operation::Write, Operation::Flush] {
+    for (when, counts) in [(When::Opening, opening), (When::Running, running)] {
+        for (only, count) in counts {
             for at in 0..count {
                 for for_good in [false, true] {
                     list.push((when, Failure { at, for_good, only: Some(only) }));
@@ -168,6 +227,13 @@ pub const WORKLOADS: &[&str] = &[
      rewrite:A/foo:9000:48;fdatasync:A/foo;mkdir:A/D;sync",
     "falloc:B/foo:0:40000;fsync:B/foo;write:B/foo:4096:8192:49;fsync:B/foo;punch:B/foo:8192:4096;link:B/foo:l;fsync:l;\
      maintain:40000;mwrite:B/foo:0:600:50;fsync:B/foo",
+    "txn:write,A/foo,100,5000,51+write,B/foo,0,9000,52;txn:creat,A/bar+write,A/bar,0,7000,53+unlink,B/foo+setxattr,A/foo,user.n,30,54;\
+     checkpoint;txnabort:write,A/foo,0,30000,55+unlink,A/bar;txnstart:truncate,A/foo,2500+write,A/C/foo,8192,9000,56+link,A/C/foo,B/bar",
+    "creat:x;txn:write,x,0,200000,61+write,x,200000,190000,62;checkpoint;\
+     txn:write,x,4096,300000,63+absorb+write,A/foo,100,150000,64+rename,A/foo,B/foo;txnabort:write,x,50,260000,65;\
+     txnstart:write,x,10000,280000,66;maintain:6000;txn:truncate,x,5000+write,x,3000,150000,67",
+    "txn:write,A/foo,4000,300,47!write,A/foo,100,50,48;txn:write,A/C/foo,0,100,49+creat,B/bar!write,A/foo,100,50,48+fsync,A/foo;\
+     maintain:6000;txn:truncate,A/foo,100+write,A/foo,50,9000,50!fsync,B/foo+checkpoint;txnstart:unlink,A/foo+rename,B/foo,A/C/foo",
 ];
 
 /// Free blocks that are left on the full volumes.
@@ -192,35 +258,49 @@ pub const ALLOCATIONS_MAX: u64 = 120;
 /// What has to work again once the filler is gone.
 const AFTER_DELETION: &str = "unlink:filler;sync;checkpoint;creat:fresh;write:fresh:0:100000:9;fsync:fresh";
 
-/// The volume of the exhaustive workloads, filled up but for so many blocks.
-pub fn full_start(free: u64) -> Option<Start> {
-    let start = ace::start();
-    let device = SimDevice::new(start.disk, 77);
-    let clock = SimClock::new();
-    let fs = driver::open(Arc::clone(&device) as Arc<dyn Device>, &clock, 78).ok()?;
-    let mut model = Model::new(&start.view);
-    let mut step = |text: &str| {
-        let op: Op = text.parse().expect("operations of this list");
-        driver::step(&fs, &clock, &mut model, &op)
-    };
-    step("creat:spare").ok()?;
-    if free > 0 {
-        step(&format!("fallockeep:spare:0:{}", free * 4096)).ok()?;
-    }
-    step("creat:filler").ok()?;
+/// Carries out one operation that is written down.
+pub type Step<'a> = dyn FnMut(&str) -> Option<Told> + 'a;
+
+/// Gives a file all the space there is.
+pub fn fill(step: &mut Step<'_>, path: &str) -> Option<()> {
     let mut size = 0;
     for piece in [65_536, 4096] {
-        while step(&format!("fallockeep:filler:{size}:{piece}")).ok()? == Told::Done {
+        while step(&format!("fallockeep:{path}:{size}:{piece}"))? == Told::Done {
             size += piece;
         }
     }
-    step("sync").ok()?;
-    step("checkpoint").ok()?;
-    step("unlink:spare").ok()?;
-    step("checkpoint").ok()?;
+    Some(())
+}
+
+/// What a volume is after `change`, closed.
+pub fn changed(start: &Start, change: &mut dyn FnMut(&mut Step<'_>) -> Option<()>) -> Option<Start> {
+    let device = SimDevice::new(start.disk.clone(), 77);
+    let clock = SimClock::new();
+    let fs = driver::open(Arc::clone(&device) as Arc<dyn Device>, &clock, 78).ok()?;
+    let mut model = Model::new(&start.view);
+    change(&mut |text: &str| {
+        let op: Op = text.parse().expect("operations of this list");
+        driver::step(&fs, &clock, &mut model, &op).ok()
+    })?;
     let view = view::view(&fs).ok()?;
     fs.close().ok()?;
     Some(Start { disk: device.settled(), view })
+}
+
+/// The volume of the exhaustive workloads, filled up but for so many blocks.
+pub fn full_start(free: u64) -> Option<Start> {
+    changed(&ace::start(), &mut |step| {
+        step("creat:spare")?;
+        if free > 0 {
+            step(&format!("fallockeep:spare:0:{}", free * 4096))?;
+        }
+        step("creat:filler")?;
+        fill(step, "filler")?;
+        for op in ["sync", "checkpoint", "unlink:spare", "checkpoint"] {
+            step(op)?;
+        }
+        Some(())
+    })
 }
 
 /// One workload on a full volume; the filler is deleted at the end, and then there is space again.

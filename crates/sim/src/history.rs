@@ -162,7 +162,7 @@ impl Follow {
             growth: Vec::new(),
             hinted: 0,
         };
-        follow.settle(0);
+        follow.begin_anew(0);
         follow
     }
 
@@ -175,10 +175,22 @@ impl Follow {
         bytes
     }
 
-    /// Nothing but the present is allowed.
-    fn settle(&mut self, tag: usize) {
+    /// Nothing but the present is allowed, whatever it is.
+    fn begin_anew(&mut self, tag: usize) {
         let count = pages_of(self.content.len() as u64);
         self.pages = (0..count).map(|page| vec![Version { tag, bytes: self.page(page) }]).collect();
+        self.settle(tag);
+    }
+
+    /// Nothing but the present is allowed: of each page what it came to last.
+    fn settle(&mut self, tag: usize) {
+        for page in 0..self.pages.len() {
+            let newest = self.pages[page].last().expect("a page has a content");
+            debug_assert!(newest.bytes == self.page(page as u64), "the newest content of page {page}");
+            let versions = &mut self.pages[page];
+            versions.drain(..versions.len() - 1);
+            versions[0].tag = tag;
+        }
         self.sizes = (self.content.len() as u64, self.content.len() as u64);
         self.growth.clear();
     }
@@ -203,7 +215,7 @@ impl Follow {
             FileEvent::Barrier | FileEvent::Synced(_) => self.settle(tag),
             FileEvent::Replace(_) => {
                 apply(&mut self.content, event);
-                self.settle(tag);
+                self.begin_anew(tag);
             }
             FileEvent::Write(offset, bytes) => {
                 apply(&mut self.content, event);

@@ -4,13 +4,14 @@ use crate::crash::{Builder, CrashState, Effort, Lie, states};
 use crate::device::{Disk, SimDevice, Trace};
 use crate::driver::{self, SimClock, Told};
 use crate::operation::Op;
-use crate::oracle::{Model, View, difference};
+use crate::oracle::{Model, PAGE, View, difference};
 use crate::random::{Random, derive};
 use crate::view;
 use crate::watchdog::Watch;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use syncline::{Context, Error, ObjectNo, SetAttr};
 use syncline_check::{CheckOptions, check};
 use syncline_device::Device;
 
@@ -287,6 +288,11 @@ fn judge_one(
             tally.violation(at(format!("check before recovery: {what}")));
         }
     }
+    if random.one_in(depth.check_every)
+        && let Err(what) = grown(&device, &view, seed)
+    {
+        tally.violation(at(what));
+    }
     if random.one_in(depth.recovery_every) {
         crash_recovery(&device, &view, seed, tally);
     }
@@ -299,6 +305,34 @@ pub fn recover(device: &Arc<SimDevice>, seed: u64) -> Result<View, String> {
     let fs = driver::open(Arc::clone(device) as Arc<dyn Device>, &clock, derive(seed, 4))
         .map_err(|error| format!("recovery fails: {error}"))?;
     view::view(&fs).map_err(|error| format!("the recovered volume cannot be read: {error}"))
+}
+
+/// Files that grow have zeros behind what was their end: what a crash has cut off does not come back.
+fn grown(device: &Arc<SimDevice>, view: &View, seed: u64) -> Result<(), String> {
+    let device = SimDevice::new(device.settled(), derive(seed, 8));
+    let clock = SimClock::behind(view);
+    let fs = driver::open(Arc::clone(&device) as Arc<dyn Device>, &clock, derive(seed, 9))
+        .map_err(|error| format!("the recovered volume does not open again: {error}"))?;
+    for (file, bytes) in &view.contents {
+        let mut want = bytes.clone();
+        want.resize(bytes.len().next_multiple_of(PAGE as usize) + PAGE as usize, 0);
+        let size = SetAttr { size: Some(want.len() as u64), ..SetAttr::default() };
+        match fs.setattr(&Context::root(), ObjectNo(*file), &size, None) {
+            Ok(_) => {}
+            Err(Error::NoSpace) => continue,
+            Err(error) => return Err(format!("file {file} cannot grow: {error}")),
+        }
+        let got =
+            view::content(&fs, ObjectNo(*file), want.len() as u64).map_err(|error| error.to_string())?;
+        if let Some(at) = (0..want.len()).find(|at| want[*at] != got[*at]) {
+            return Err(format!(
+                "file {file} ended at {}, and has {} at {at} when it grows",
+                bytes.len(),
+                got[at]
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// What the offline check has against a volume.

@@ -26,6 +26,7 @@ commands:
   random    long random workloads
   actors    several actors whose operations interleave
   around [NUMBER]  crashes of mkfs, killed processes, polled forces, operations between writes, lost space
+  pieces    long files where free space is in small pieces
   errors    device errors at every operation, full volumes, no space at each allocation
   controls  planted faults, which have to be caught, and rot
   faults [NAME,...]  mistakes planted into a copy of the engine, which have to be caught (all, or those whose names begin so)
@@ -33,7 +34,7 @@ commands:
   all       everything, within the minutes
   mount [--command PATH] [--cuts N] [--transport auto|dev|uring] [--scratch DIR]
             the workloads of ace on a mount whose daemon is killed
-  replay [--start ace|full:N|random:SEED:ROUND|actors:SEED] [--fail ...] OPERATIONS";
+  replay [--start ace|full:N|pieces:N|random:SEED:ROUND|actors:SEED] [--fail ...] OPERATIONS";
 
 struct Arguments {
     command: String,
@@ -64,6 +65,7 @@ fn arguments() -> Option<Arguments> {
         patience: None,
         mounted: mounted::Plan {
             command: "syncline".into(),
+            program: std::env::current_exe().ok()?,
             transport: "auto".to_owned(),
             scratch: std::env::temp_dir(),
             seed: 1,
@@ -91,13 +93,30 @@ fn arguments() -> Option<Arguments> {
     Some(arguments)
 }
 
+/// What the mount's workloads start a process of its own for.
+fn write_mapped(words: &[String]) -> Option<ExitCode> {
+    let [command, path, offset, len, fill] = words else { return None };
+    if command != mounted::control::COMMAND {
+        return None;
+    }
+    let (offset, len, fill) = (offset.parse().ok()?, len.parse().ok()?, fill.parse().ok()?);
+    let written = mounted::control::write_mapped(path.as_ref(), offset, len, fill);
+    Some(written.map_or_else(|errno| ExitCode::from(errno as u8), |()| ExitCode::SUCCESS))
+}
+
 fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if let Some(code) = write_mapped(&words) {
+        return code;
+    }
     let Some(arguments) = arguments() else {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
-    // A panic of the engine is a finding and is printed as one.
-    std::panic::set_hook(Box::new(|_| {}));
+    // A panic of the engine is a finding and is printed as one; behind a mount there is no engine in this process.
+    if arguments.command != "mount" {
+        std::panic::set_hook(Box::new(|_| {}));
+    }
     if let Some(patience) = arguments.patience {
         watchdog::set_patience(Duration::from_secs_f64(patience));
     }
@@ -126,6 +145,7 @@ fn main() -> ExitCode {
         }
         "random" => keep(campaign::random(plan(1.0))),
         "actors" => keep(campaign::interleaved(plan(1.0))),
+        "pieces" => keep(campaign::in_pieces(plan(1.0), 1)),
         "errors" => {
             keep(campaign::device_errors(plan(0.5), 1));
             keep(campaign::allocations(plan(0.5), 1));
@@ -160,6 +180,7 @@ fn main() -> ExitCode {
             keep(campaign::seq3(plan(0.2)));
             keep(campaign::interleaved(plan(0.2)));
             keep(campaign::around(plan(0.4), None));
+            keep(campaign::in_pieces(plan(0.3), 1));
             keep(campaign::random(plan(1.0)));
         }
         "faults" => {
@@ -187,12 +208,15 @@ fn mount(plan: &mounted::Plan) -> ExitCode {
     let began = Instant::now();
     let told = |score: &mounted::Score| {
         println!(
-            "mount          {} cuts ({} in an operation, {} more in recovery), {} operations, {} syncs, {} volumes changed, {:.0} s",
+            "mount          {} cuts ({} in an operation, {} of them in a transaction, {} more in recovery), {} operations, {} syncs, \
+             {} commits, {} volumes changed, {:.0} s",
             score.cuts,
             score.interrupted,
+            score.transactions.1,
             score.in_recovery,
             score.operations,
-            score.syncs,
+            score.syncs - score.transactions.0,
+            score.transactions.0,
             score.changed,
             began.elapsed().as_secs_f64(),
         );

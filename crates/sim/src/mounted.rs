@@ -6,15 +6,17 @@
 //! what the volume shows then is judged by the oracle, as in the simulator, and the unmounted image is checked.
 //!
 //! Other than there, the moment of a cut does not follow from the seed, an operation that was under way may have happened or not,
-//! and times are not judged. A ranged sync is one of the whole file, writes through a mapping are writes, ranges are not
-//! collapsed or inserted (the kernel refuses), and a hint or background work is a moment's wait.
+//! and times are not judged. Transactions, ranged syncs and hints are ioctls; of the transactions only those that a mount can
+//! express, and some more ([`TRANSACTIONS`]). Ranges are not collapsed or inserted (the kernel refuses), and background work is a
+//! moment's wait.
 
 mod calls;
+pub mod control;
 mod daemon;
 
 use crate::ace;
 use crate::lab::Start;
-use crate::operation::{AllocateKind, Op, WriteKind, to_text};
+use crate::operation::{AllocateKind, End, Op, WriteKind, to_text};
 use crate::oracle::{ENOTSUP, Kind, Model, ROOT, View};
 use crate::random::{Random, derive};
 use daemon::{Mount, Scratch};
@@ -30,14 +32,29 @@ const DEAD: [i32; 4] = [4, 103, 107, 125];
 const DELAY_MAX_US: u64 = 700;
 /// The same where a recovery is killed.
 const RECOVERY_DELAY_MAX_US: u64 = 12_000;
+/// The same for what another process has to be started for.
+const PROCESS_DELAY_MAX_US: u64 = 4_000;
 /// Numbers for what an interrupted operation would have made, far from those that a volume gives.
 const NEVER_MADE: u64 = 1 << 40;
+
+/// Transactions besides those of `ace.rs`: of one file by the ioctls of f2fs, of several and their names by those of groups.
+const TRANSACTIONS: &[&str] = &[
+    "txn:write,A/foo,100,5000,61",
+    "txn:write,A/foo,4000,300000,62+truncate,A/foo,200000",
+    "txn:truncate,A/foo,100+write,A/foo,9000,500,63",
+    "txnabort:write,A/foo,0,300000,64+truncate,A/foo,100",
+    "txn:write,A/C/foo,0,400000,65+rename,A/C/foo,A/bar+write,A/bar,4096,100,66",
+    "txn:write,A/foo,0,9000,67+write,B/foo,0,9000,68+write,A/C/foo,0,9000,69+rename,A/foo,A/C/foo",
+    "txnabort:write,A/foo,0,140000,70+rename,A/foo,B/foo+link,B/foo,E/bar",
+];
 
 /// What is run.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// The `syncline` command.
     pub command: PathBuf,
+    /// This program.
+    pub program: PathBuf,
     /// `auto`, `dev` or `uring`.
     pub transport: String,
     pub scratch: PathBuf,
@@ -55,6 +72,8 @@ pub struct Score {
     pub in_recovery: u64,
     pub operations: u64,
     pub syncs: u64,
+    /// Transactions that were committed, and those under way when the daemon died.
+    pub transactions: (u64, u64),
     /// Cuts after which the volume showed something newer than at the start.
     pub changed: u64,
 }
@@ -71,9 +90,8 @@ pub enum Failure {
 /// Cuts the power so many times; `told` is called now and then.
 pub fn run(plan: &Plan, told: &dyn Fn(&Score)) -> Result<Score, Failure> {
     let start = ace::start();
-    // A mount has no calls for transactions of several files.
-    let has_calls = |step: &Vec<Op>| !step.iter().any(|op| matches!(op, Op::Transaction { .. }));
-    let steps: Vec<Vec<Op>> = ace::steps().into_iter().filter(has_calls).collect();
+    let mut steps: Vec<Vec<Op>> = ace::steps_of(TRANSACTIONS);
+    steps.extend(ace::steps().into_iter().filter(|step| step.iter().all(control::is_possible)));
     let scratch = Scratch::new(&plan.scratch).map_err(|error| Failure::SetUp(error.to_string()))?;
     let mut score = Score::default();
     for cut in 0..plan.cuts {
@@ -117,9 +135,14 @@ fn one_cut(
     let mount = Mount::new(plan, scratch, commit).map_err(Failure::SetUp)?;
     let mut model = Model::new(&start.view);
     let chosen = random.below(ops.len() as u64 + 1) as usize;
-    let delay = Duration::from_micros(random.below(DELAY_MAX_US));
-    let under_way = perform(mount, scratch, ops, &mut model, (chosen, delay), score)?;
+    let delay = match ops.get(chosen) {
+        Some(Op::Write { kind: WriteKind::Mapped, .. }) => PROCESS_DELAY_MAX_US,
+        _ => DELAY_MAX_US,
+    };
+    let delay = Duration::from_micros(random.below(delay));
+    let under_way = perform(plan, mount, scratch, ops, &mut model, (chosen, delay), score)?;
     score.cuts += 1;
+    score.transactions.1 += u64::from(matches!(under_way, Some(Op::Transaction { .. })));
     score.interrupted += u64::from(under_way.is_some());
     score.syncs += model.syncs() as u64;
     while random.one_in(4) {
@@ -147,6 +170,7 @@ fn one_cut(
 
 /// Carries the operations out until the daemon dies; returns the one that was under way then.
 fn perform(
+    plan: &Plan,
     mut mount: Mount,
     scratch: &Scratch,
     ops: &[Op],
@@ -171,8 +195,12 @@ fn perform(
     let mut result = Ok(None);
     for (index, op) in ops.iter().enumerate() {
         now.fetch_or(index == chosen, Ordering::Release);
-        match step(scratch, model, op) {
-            Ok(true) => score.operations += 1,
+        match step(plan, scratch, model, op) {
+            Ok(true) => {
+                score.operations += 1;
+                let committed = matches!(op, Op::Transaction { end: End::Commit | End::Start, .. });
+                score.transactions.0 += u64::from(committed);
+            }
             Ok(false) => {
                 result = Ok(Some(op.clone()));
                 break;
@@ -189,8 +217,9 @@ fn perform(
 }
 
 /// One operation on mount and model; false if the daemon died under it.
-fn step(scratch: &Scratch, model: &mut Model, op: &Op) -> Result<bool, Failure> {
-    let told = calls::carry_out(scratch.top(), op);
+fn step(plan: &Plan, scratch: &Scratch, model: &mut Model, op: &Op) -> Result<bool, Failure> {
+    model.begin(op);
+    let told = calls::carry_out(&plan.program, scratch.top(), op);
     let effect = match told {
         Err(errno) if DEAD.contains(&errno) => return Ok(false),
         // The kernel hands neither on.
@@ -212,10 +241,12 @@ fn step(scratch: &Scratch, model: &mut Model, op: &Op) -> Result<bool, Failure> 
         .apply(op, effect.made, effect.written)
         .map_err(|want| violation(format!("{op} succeeds, want errno {want}")))?;
     match op {
-        Op::Fsync(path)
-        | Op::Fdatasync(path)
-        | Op::SyncRange { path, .. }
-        | Op::Write { path, kind: WriteKind::Dsync, .. } => {
+        Op::Transaction { end: End::Commit | End::Start, .. } => drop(model.committed()),
+        Op::SyncRange { path, offset, len } => {
+            let ino = model.resolve(path).expect("the model has just accepted the path");
+            model.sync_range(ino, *offset, *len);
+        }
+        Op::Fsync(path) | Op::Fdatasync(path) | Op::Write { path, kind: WriteKind::Dsync, .. } => {
             let ino = model.resolve(path).expect("the model has just accepted the path");
             model.sync(Some(ino));
         }

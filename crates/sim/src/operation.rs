@@ -29,6 +29,15 @@ pub enum AllocateKind {
     Insert,
 }
 
+/// How a transaction ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    Commit,
+    /// The commit is started, and its force is driven as by a transport that polls.
+    Start,
+    Abort,
+}
+
 /// One step of a workload. Paths are relative to the root, without a leading slash; the empty path is the root.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Op {
@@ -96,6 +105,16 @@ pub enum Op {
         path: String,
         bits: u32,
     },
+    /// Sets the access control list that what is made in a directory takes over.
+    SetDefaultAcl {
+        path: String,
+        bits: u32,
+    },
+    /// Sets the flags of an inode (`chattr`): no-dump and no-atime, which forbid nothing.
+    SetFlags {
+        path: String,
+        flags: u32,
+    },
     /// `copy_file_range`.
     CopyRange {
         from: String,
@@ -131,12 +150,15 @@ pub enum Op {
         offset: u64,
         len: u64,
     },
-    /// Operations are staged; then others, ordinary ones, come in between; then it is committed or dropped.
+    /// Operations are staged; then others, ordinary ones, come in between; then it ends.
     Transaction {
         ops: Vec<Op>,
         between: Vec<Op>,
-        abort: bool,
+        end: End,
     },
+    /// Among the operations of a transaction: what follows is staged in one of its own, which the first one absorbs before
+    /// it ends.
+    Absorb,
     Sync,
     /// Time passes, then background work is done.
     Maintain {
@@ -177,6 +199,8 @@ impl Op {
             Op::Chown { .. } => "chown",
             Op::Utimes { .. } => "utimes",
             Op::SetAcl { .. } => "setacl",
+            Op::SetDefaultAcl { .. } => "setdefaultacl",
+            Op::SetFlags { .. } => "setflags",
             Op::CopyRange { .. } => "copyrange",
             Op::TmpLink { sync: false, .. } => "tmplink",
             Op::TmpLink { sync: true, .. } => "tmpsynclink",
@@ -185,8 +209,10 @@ impl Op {
             Op::Fdatasync(_) => "fdatasync",
             Op::SyncRange { .. } => "syncrange",
             Op::WriteBack { .. } => "writeback",
-            Op::Transaction { abort: false, .. } => "txn",
-            Op::Transaction { abort: true, .. } => "txnabort",
+            Op::Transaction { end: End::Commit, .. } => "txn",
+            Op::Transaction { end: End::Start, .. } => "txnstart",
+            Op::Transaction { end: End::Abort, .. } => "txnabort",
+            Op::Absorb => "absorb",
             Op::Sync => "sync",
             Op::Maintain { .. } => "maintain",
             Op::Checkpoint => "checkpoint",
@@ -195,6 +221,22 @@ impl Op {
 }
 
 impl Op {
+    /// The paths that a staged operation names.
+    pub fn paths(&self) -> Vec<String> {
+        match self {
+            Op::Creat(path) | Op::Unlink(path) => vec![path.clone()],
+            Op::Write { path, .. } | Op::Truncate { path, .. } => vec![path.clone()],
+            Op::SetXattr { path, .. } | Op::RemoveXattr { path, .. } => vec![path.clone()],
+            Op::Link(old, new) | Op::Rename(old, new) => vec![old.clone(), new.clone()],
+            _ => Vec::new(),
+        }
+    }
+
+    /// Whether a staged operation changes who has which name.
+    pub fn renames(&self) -> bool {
+        matches!(self, Op::Creat(_) | Op::Unlink(_) | Op::Link(..) | Op::Rename(..))
+    }
+
     /// Whether the operation gets by without new space: syncs have had theirs set aside by the writes, removal gives some
     /// back (C8).
     pub fn needs_no_space(&self) -> bool {
@@ -227,7 +269,8 @@ impl fmt::Display for Op {
             Op::Chmod { path, mode } => write!(f, ":{path}:{mode}"),
             Op::Chown { path, uid, gid } => write!(f, ":{path}:{uid}:{gid}"),
             Op::Utimes { path, seconds } => write!(f, ":{path}:{seconds}"),
-            Op::SetAcl { path, bits } => write!(f, ":{path}:{bits}"),
+            Op::SetAcl { path, bits } | Op::SetDefaultAcl { path, bits } => write!(f, ":{path}:{bits}"),
+            Op::SetFlags { path, flags } => write!(f, ":{path}:{flags}"),
             Op::CopyRange { from, to, at, to_at, len } => write!(f, ":{from}:{to}:{at}:{to_at}:{len}"),
             Op::TmpLink { path, len, fill, .. } | Op::UnlinkOpen { path, len, fill } => {
                 write!(f, ":{path}:{len}:{fill}")
@@ -237,7 +280,7 @@ impl fmt::Display for Op {
                 if between.is_empty() { Ok(()) } else { write!(f, "!{}", staged_text(between)) }
             }
             Op::Maintain { milliseconds } => write!(f, ":{milliseconds}"),
-            Op::Sync | Op::Checkpoint => Ok(()),
+            Op::Absorb | Op::Sync | Op::Checkpoint => Ok(()),
         }
     }
 }
@@ -251,9 +294,9 @@ fn parse_staged(text: &str) -> Option<Vec<Op>> {
     text.split('+').filter(|part| !part.is_empty()).map(|part| parse(&part.replace(',', ":"))).collect()
 }
 
-fn parse_transaction(text: &str, abort: bool) -> Option<Op> {
+fn parse_transaction(text: &str, end: End) -> Option<Op> {
     let (ops, between) = text.split_once('!').unwrap_or((text, ""));
-    Some(Op::Transaction { ops: parse_staged(ops)?, between: parse_staged(between)?, abort })
+    Some(Op::Transaction { ops: parse_staged(ops)?, between: parse_staged(between)?, end })
 }
 
 /// The text is no operation.
@@ -315,6 +358,8 @@ fn parse(text: &str) -> Option<Op> {
         "chown" => Op::Chown { path: path(0)?, uid: number(1)? as u32, gid: number(2)? as u32 },
         "utimes" => Op::Utimes { path: path(0)?, seconds: number(1)? as u32 },
         "setacl" => Op::SetAcl { path: path(0)?, bits: number(1)? as u32 },
+        "setdefaultacl" => Op::SetDefaultAcl { path: path(0)?, bits: number(1)? as u32 },
+        "setflags" => Op::SetFlags { path: path(0)?, flags: number(1)? as u32 },
         "copyrange" => {
             Op::CopyRange { from: path(0)?, to: path(1)?, at: number(2)?, to_at: number(3)?, len: number(4)? }
         }
@@ -325,8 +370,10 @@ fn parse(text: &str) -> Option<Op> {
         "fdatasync" => Op::Fdatasync(path(0)?),
         "syncrange" => Op::SyncRange { path: path(0)?, offset: number(1)?, len: number(2)? },
         "writeback" => Op::WriteBack { path: path(0)?, offset: number(1)?, len: number(2)? },
-        "txn" => parse_transaction(words.first()?, false)?,
-        "txnabort" => parse_transaction(words.first()?, true)?,
+        "txn" => parse_transaction(words.first()?, End::Commit)?,
+        "txnstart" => parse_transaction(words.first()?, End::Start)?,
+        "txnabort" => parse_transaction(words.first()?, End::Abort)?,
+        "absorb" => Op::Absorb,
         "sync" => Op::Sync,
         "maintain" => Op::Maintain { milliseconds: number(0)? },
         "checkpoint" => Op::Checkpoint,
@@ -363,6 +410,12 @@ pub fn acl(bits: u32) -> Vec<u8> {
     bytes
 }
 
+/// The mode bits that such a list shows.
+pub fn acl_bits(value: &[u8]) -> u32 {
+    let permissions = |entry: usize| value.get(4 + 8 * entry + 2).map_or(0, |byte| u32::from(*byte) & 7);
+    permissions(0) << 6 | permissions(3) << 3 | permissions(4)
+}
+
 /// The bytes that a write of `fill` puts at `offset`: every byte tells the write and its own place, so that bytes of
 /// another write, file or position are seen for what they are.
 pub fn pattern(fill: u8, offset: u64, len: u64) -> Vec<u8> {
@@ -385,9 +438,9 @@ mod tests {
         let text = "creat:A/x;mkdir:B/d;falloc:f:0:4096;fallockeep:f:1:2;punch:f:0:1;zero:f:3:4;write:f:0:9:1;\
                     dwrite:f:1:2:3;mwrite:f:1:2:3;dsyncwrite:f:1:2:3;rewrite:f:1:2;link:a:b;unlink:a;rmdir:d;remove:e;\
                     rename:a:b;exchange:a:b;symlink:t:a;setxattr:a:user.x:4:5;removexattr:a:user.x;truncate:a:77;\
-                    chmod:a:420;chown:a:5:6;utimes:a:7;setacl:a:416;copyrange:a:b:1:2:3;tmplink:t:5:6;tmpsynclink:t:5:6;\
+                    chmod:a:420;chown:a:5:6;utimes:a:7;setacl:a:416;setdefaultacl:a:416;setflags:a:64;copyrange:a:b:1:2:3;tmplink:t:5:6;tmpsynclink:t:5:6;\
                     unlinkopen:a:5:6;collapse:f:0:4096;insert:f:0:4096;whiteout:a:b;fsync:;fdatasync:a;syncrange:a:1:2;writeback:a:1:2;\
-                    txn:creat,x+write,x,0,5,1;txnabort:unlink,a!fsync,b+sync;sync;maintain:5;checkpoint";
+                    txn:creat,x+write,x,0,5,1+absorb+write,y,0,5,1;txnstart:unlink,a;txnabort:unlink,a!fsync,b+sync;sync;maintain:5;checkpoint";
         let ops = from_text(text).expect("text of every operation");
         assert_eq!(to_text(&ops), text.replace(' ', ""));
         assert!(from_text("writ:f").is_err());

@@ -33,6 +33,7 @@ pub const PAGE: u64 = 4096;
 pub const ENOENT: i32 = 2;
 /// What opening a special file answers.
 pub const ENXIO: i32 = 6;
+pub const EACCES: i32 = 13;
 pub const EEXIST: i32 = 17;
 pub const ENOTDIR: i32 = 20;
 pub const EISDIR: i32 = 21;
@@ -60,6 +61,8 @@ pub struct Node {
     pub mode: u32,
     pub owner: (u32, u32),
     pub nlink: u32,
+    /// Those of `chattr`.
+    pub flags: u32,
     pub xattrs: BTreeMap<String, Vec<u8>>,
 }
 
@@ -67,8 +70,8 @@ impl fmt::Debug for Node {
     /// Values of attributes by their length and first byte: they may be long.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let xattrs: Vec<_> = self.xattrs.iter().map(|(name, v)| (name, v.len(), v.first())).collect();
-        let Node { kind, mode, owner, nlink, .. } = self;
-        write!(f, "{kind:?} mode {mode:o} owner {owner:?} nlink {nlink} xattrs {xattrs:?}")
+        let Node { kind, mode, owner, nlink, flags, .. } = self;
+        write!(f, "{kind:?} mode {mode:o} owner {owner:?} nlink {nlink} flags {flags:x} xattrs {xattrs:?}")
     }
 }
 
@@ -115,6 +118,8 @@ pub struct Model {
     noted: usize,
     /// A transaction is being applied.
     together: Option<together::Together>,
+    /// A commit that failed, and may have been made visible all the same: its operations, and the inodes they made.
+    unsettled: Option<(Vec<Op>, Vec<u64>)>,
 }
 
 fn hash_of(names: &Names) -> u64 {
@@ -135,6 +140,7 @@ impl Model {
             stamps: BTreeMap::new(),
             noted: 0,
             together: None,
+            unsettled: None,
         };
         model.snapshot();
         model
@@ -173,6 +179,11 @@ impl Model {
                 .filter_map(|ino| Some((*ino, self.stamps.get(ino)?.current())))
                 .collect(),
         }
+    }
+
+    /// Pages of a file of the running volume.
+    pub fn pages_of(&self, ino: u64) -> u64 {
+        self.files.get(&ino).map_or(0, |history| (history.current().len() as u64).div_ceil(PAGE))
     }
 
     /// Paths of all directories (the root is the empty one), files, and symbolic links.
@@ -325,6 +336,7 @@ impl Model {
             Op::Whiteout(old, new) => self.rename(old, new, Some(made)),
             Op::SetXattr { .. } | Op::RemoveXattr { .. } | Op::Chmod { .. } => self.change_attributes(op),
             Op::Chown { .. } | Op::Utimes { .. } | Op::SetAcl { .. } => self.change_attributes(op),
+            Op::SetDefaultAcl { .. } | Op::SetFlags { .. } => self.change_attributes(op),
             Op::TmpLink { path, fill, sync, .. } => self.link_nameless(path, made, written, *fill, *sync),
             Op::UnlinkOpen { path, fill, .. } => {
                 let ino = self.file(path)?;
@@ -340,8 +352,8 @@ impl Model {
             }
             Op::Fsync(path) | Op::Fdatasync(path) => self.resolve(path).map(drop),
             Op::SyncRange { path, .. } | Op::WriteBack { path, .. } => self.file(path).map(drop),
-            Op::Transaction { ops, between, abort } => self.apply_dry(ops, between, *abort, made),
-            Op::Sync | Op::Maintain { .. } | Op::Checkpoint => Ok(()),
+            Op::Transaction { ops, between, end } => self.apply_dry(ops, between, *end, made),
+            Op::Absorb | Op::Sync | Op::Maintain { .. } | Op::Checkpoint => Ok(()),
         }
     }
 
@@ -357,11 +369,7 @@ impl Model {
                 together.note_made(made);
             }
         }
-        let nlink = if is_directory { 2 } else { 1 };
-        let (owner, inherited) = self.inherited(directory);
-        let mode = if is_directory { mode | inherited } else { mode };
-        let node = Node { kind, mode, owner, nlink, xattrs: BTreeMap::new() };
-        self.names.insert(made, Arc::new(node));
+        self.names.insert(made, Arc::new(self.new_node(directory, kind, mode)));
         self.entries(directory).insert(name, made);
         self.node_mut(directory).nlink += u32::from(is_directory);
         self.meta();
@@ -456,9 +464,7 @@ impl Model {
             self.node_mut(to).nlink += 1;
         }
         if let Some(made) = whiteout {
-            let (owner, _) = self.inherited(from);
-            let node = Node { kind: Kind::Special, mode: 0o20000, owner, nlink: 1, xattrs: BTreeMap::new() };
-            self.names.insert(made, Arc::new(node));
+            self.names.insert(made, Arc::new(self.new_node(from, Kind::Special, 0o20000)));
             self.entries(from).insert(name, made);
         }
         self.meta();

@@ -48,6 +48,7 @@ pub fn view(fs: &Fs) -> Result<View, Error> {
             mode: attr.mode,
             owner: (attr.uid, attr.gid),
             nlink: attr.nlink,
+            flags: fs.inode_flags(number)?,
             xattrs: xattrs(fs, number)?,
         };
         view.names.insert(number.0, Arc::new(node));
@@ -75,7 +76,8 @@ fn list(fs: &Fs, directory: ObjectNo) -> Result<BTreeMap<String, u64>, Error> {
     Ok(children)
 }
 
-fn content(fs: &Fs, number: ObjectNo, size: u64) -> Result<Vec<u8>, Error> {
+/// What a file holds.
+pub fn content(fs: &Fs, number: ObjectNo, size: u64) -> Result<Vec<u8>, Error> {
     let handle = fs.open_handle(&Context::root(), number, OpenFlags::READ)?;
     let mut bytes = vec![0; size as usize];
     let mut done = 0;

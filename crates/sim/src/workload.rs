@@ -2,7 +2,8 @@
 //! come in between, images are destaged, and the volume is nearly full now and then.
 //!
 //! A run has rounds: each starts from a state that a crash of the round before left, so that records of several
-//! sessions lie in the journal.
+//! sessions lie in the journal. One volume of four has a file of many extents, out of which ranges are taken, and into which
+//! they are put, in more than one batch.
 
 use crate::campaign::replay_command;
 use crate::crash::{Effort, Lie};
@@ -11,6 +12,8 @@ use crate::operation::{AllocateKind, Op, WriteKind};
 use crate::oracle::{Model, PAGE};
 use crate::random::{Random, derive};
 use crate::watchdog;
+
+mod transaction;
 
 /// Rounds of a run.
 pub const ROUNDS: u64 = 3;
@@ -23,10 +26,27 @@ const DRY_INODES: u64 = 1 << 40;
 const DEPTH: Depth =
     Depth { effort: Effort { subsets: 2, torn: 2 }, states_max: 60, check_every: 8, recovery_every: 30 };
 
+/// The file of many extents, and how many it has at least and at most; a batch of the smallest journal moves some two dozen.
+const SCATTERED: &str = "scattered";
+const EXTENTS: [u64; 2] = [30, 180];
+
 /// The volume of a seed, before the first round.
 fn first(seed: u64) -> Start {
     let blocks = [1024, 1024, 1400, 2048][(derive(seed, 20) % 4) as usize];
-    prepare(blocks, JOURNAL_BLOCKS, &[], derive(seed, 21))
+    let mut setup = Vec::new();
+    if derive(seed, 22).is_multiple_of(4) {
+        let extents = EXTENTS[0] + derive(seed, 23) % (EXTENTS[1] - EXTENTS[0]);
+        setup.push(Op::Creat(SCATTERED.to_owned()));
+        setup.extend((0..extents).map(|number| Op::Write {
+            path: SCATTERED.to_owned(),
+            kind: WriteKind::Buffered,
+            offset: 2 * number * PAGE,
+            len: PAGE,
+            fill: (number % 250) as u8,
+        }));
+        setup.extend([Op::Sync, Op::Maintain { milliseconds: 6000 }, Op::Checkpoint]);
+    }
+    prepare(blocks, JOURNAL_BLOCKS, &setup, derive(seed, 21))
 }
 
 /// Runs all rounds of a seed. The replay command of a violation names seed and round.
@@ -134,6 +154,11 @@ impl Maker {
     fn choose(&mut self, random: &mut Random) -> Op {
         let file = self.any(&[1], random);
         let fill = random.below(250) as u8;
+        if random.one_in(12)
+            && let Ok(ino) = self.model.resolve(SCATTERED)
+        {
+            return self.shift(ino, random);
+        }
         match random.below(100) {
             0..=11 => Op::Creat(self.place(random)),
             12..=15 => Op::Mkdir(self.place(random)),
@@ -185,8 +210,8 @@ impl Maker {
                 path: self.any(&[0, 1], random),
                 name: format!("user.x{}", random.below(4)),
             },
-            79 => self.attributes(random),
-            80..=85 => Op::Fsync(self.any(&[0, 1, 1], random)),
+            79..=80 => self.attributes(random),
+            81..=85 => Op::Fsync(self.any(&[0, 1, 1], random)),
             86..=87 => Op::SyncRange { path: file, offset: random.below(60_000), len: random.below(30_000) },
             88..=89 => Op::Fdatasync(file),
             90 => Op::WriteBack { path: file, offset: random.below(60_000), len: random.below(30_000) },
@@ -196,77 +221,29 @@ impl Maker {
         }
     }
 
-    /// One to six operations, now and then up to 64; others in between sometimes.
-    fn transaction(&mut self, random: &mut Random) -> Op {
-        let most = if random.one_in(12) { 64 } else { 6 };
-        let mut ops = Vec::new();
-        // One in eight may be refused.
-        let any = random.one_in(8);
-        for _ in 0..1 + random.below(most) {
-            let before = ops.len();
-            self.stage(&mut ops, random);
-            if !any && self.model.would_apply(&ops).is_err() {
-                ops.truncate(before);
-            }
-        }
-        let count = if random.one_in(3) { 1 + random.below(2) } else { 0 };
-        let between = (0..count).map(|_| self.beside(random)).collect();
-        Op::Transaction { ops, between, abort: random.one_in(6) }
-    }
-
-    fn stage(&self, ops: &mut Vec<Op>, random: &mut Random) {
-        let file = self.any(&[1], random);
-        let fill = random.below(250) as u8;
-        let write = |path: String, random: &mut Random| {
-            let offset = *random.pick(&[0, 0, 4096, 8192, 5000, 30_000]);
-            let most = *random.pick(&[300, 3000, 9000, 40_000, 150_000]);
-            let len = 1 + random.below(most);
-            Op::Write { path, kind: WriteKind::Buffered, offset, len, fill }
-        };
-        match random.below(12) {
-            0..=4 => ops.push(write(file, random)),
-            5 => ops.push(Op::Truncate { path: file, size: random.below(40_000) }),
-            6..=7 => {
-                let path = self.place(random);
-                ops.push(Op::Creat(path.clone()));
-                ops.push(write(path, random));
-            }
-            8 => ops.push(Op::Link(file, self.place(random))),
-            9 => ops.push(Op::Unlink(self.any(&[1, 1, 2], random))),
-            10 => ops.push(Op::Rename(file, self.any(&[1], random))),
-            _ => ops.push(Op::SetXattr {
-                path: self.any(&[0, 1], random),
-                name: format!("user.x{}", random.below(4)),
-                len: *random.pick(&[0, 20, 200, 3000]),
-                fill,
-            }),
-        }
-    }
-
-    /// What others do while a transaction is under way.
-    fn beside(&self, random: &mut Random) -> Op {
-        let file = self.any(&[1], random);
-        match random.below(10) {
-            0 => Op::Creat(self.place(random)),
-            1 => Op::Remove(self.any(&[0, 1, 1, 2], random)),
-            2 => Op::Rename(self.any(&[0, 1, 1, 2], random), self.place(random)),
-            3 => Op::Truncate { path: file, size: random.below(40_000) },
-            4..=5 => Op::Fsync(file),
-            6 => random.pick(&[Op::Sync, Op::Checkpoint, Op::Maintain { milliseconds: 6000 }]).clone(),
-            _ => {
-                let (offset, fill) = (random.below(10_000), random.below(250) as u8);
-                let kind = WriteKind::Buffered;
-                Op::Write { path: file, kind, offset, len: 1 + random.below(6000), fill }
-            }
+    /// Takes a range out of the file of many extents, or puts one in.
+    fn shift(&self, ino: u64, random: &mut Random) -> Op {
+        let pages = self.model.pages_of(ino).max(1);
+        Op::Falloc {
+            path: SCATTERED.to_owned(),
+            kind: *random.pick(&[AllocateKind::Collapse, AllocateKind::Insert]),
+            // Mostly near the beginning, so that much is behind it.
+            offset: if random.one_in(3) { random.below(pages) } else { random.below(8) } * PAGE,
+            len: (1 + random.below(12)) * PAGE,
         }
     }
 
     fn attributes(&self, random: &mut Random) -> Op {
         let path = self.any(&[0, 1], random);
-        match random.below(4) {
+        match random.below(6) {
             0 => Op::Chmod { path, mode: random.below(0o10000) as u32 },
             1 => Op::Chown { path, uid: random.below(5) as u32, gid: random.below(5) as u32 },
             2 => Op::SetAcl { path, bits: random.below(0o1000) as u32 },
+            3 => {
+                let bits = random.below(0o1000) as u32;
+                Op::SetDefaultAcl { path: self.any(&[0, 0, 1], random), bits }
+            }
+            4 => Op::SetFlags { path, flags: 0x40 * random.below(4) as u32 },
             _ => Op::Utimes { path, seconds: random.below(1 << 30) as u32 },
         }
     }

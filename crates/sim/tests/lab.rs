@@ -50,6 +50,13 @@ fn a_hint_on_a_part_of_a_file_does_not_make_the_rest_any_younger() {
 }
 
 #[test]
+fn long_files_keep_the_contract_where_free_space_is_in_small_pieces() {
+    let outcome = campaign::in_pieces(plan(u64::MAX), 61);
+    assert_sound(&outcome);
+    assert!(outcome.tally.flushes > 500, "{} flushes", outcome.tally.flushes);
+}
+
+#[test]
 fn device_errors_at_every_operation_are_told_and_stay() {
     let outcome = campaign::device_errors(plan(u64::MAX), 1);
     assert_sound(&outcome);
@@ -161,6 +168,18 @@ fn a_replay_runs_what_its_command_says() {
     let failure = campaign::parse_failure("running:flush:0:once");
     let failed = replay("ace", 5, &ops, Some(failure.expect("a failure"))).map(|tally| tally.errors);
     assert_eq!(failed, Some(1));
+}
+
+/// C4: a transaction logs whole pages, with what others have written behind its own bytes and not synced. The size on record has to
+/// cover that, or a file that grows after a crash shows it where zeros belong.
+#[test]
+fn what_lies_behind_a_transactions_bytes_does_not_come_back_when_the_file_grows() {
+    let text = "creat:f;write:f:0:4404:1;fsync:f;write:f:4404:2600:2;txn:write,f,4100,50,3;creat:x;fsync:x";
+    let ops = from_text(text).expect("operations");
+    for seed in 1..4 {
+        let tally = examine(&ace::start(), &ops, seed, Depth::REPLAY);
+        assert_eq!(tally.violations, [], "seed {seed}");
+    }
 }
 
 /// R12: a page's image lies in the journal, the page gets a preallocated block, and is then destaged into it in place. If the record

@@ -9,7 +9,8 @@ use crate::lab::{Depth, Start, Tally, examine};
 use crate::operation::{Op, from_text};
 use crate::random::{Random, derive};
 use crate::{
-    ace, actors, between, frozen, killed, leaks, mkfs, polled, pressure, shapes, volatile, watchdog, workload,
+    ace, actors, between, frozen, killed, leaks, mkfs, pieces, polled, pressure, shapes, volatile, watchdog,
+    workload,
 };
 use std::time::{Duration, Instant};
 
@@ -42,6 +43,9 @@ const PRESSURE_RUNS: u64 = 30;
 const GROUPS_RUNS: u64 = 40;
 const NEWER_SLOTS_RUNS: u64 = 12;
 const EXTENTS_RUNS: u64 = 10;
+const PIECES_RUNS: u64 = 200;
+/// One of so many of its workloads.
+const PIECES_EVERY: u64 = 41;
 
 /// A part: its name, and its workloads until one finds something or there are no more.
 struct Part {
@@ -106,6 +110,12 @@ fn parts(seed: u64) -> Vec<Part> {
         }),
         part("extents", move |number| {
             (number < EXTENTS_RUNS).then(|| shapes::extents(derive(seed, 10 << 32 | number)))
+        }),
+        part("pieces", move |number| {
+            let seed = derive(seed, 15 << 32 | number);
+            let work = pieces::workload(number * PIECES_EVERY, seed);
+            let run = || examine(pieces::start(work.pattern), &work.ops, seed, work.depth);
+            (number < PIECES_RUNS).then(run)
         }),
         part("actors", move |number| {
             (number < ACTORS_RUNS).then(|| actors::run(derive(seed, 14 << 32 | number)))

@@ -1,11 +1,12 @@
 //! Operations as system calls, and what a mounted volume shows.
 
+use super::control;
 use crate::operation::{AllocateKind, Op, WriteKind, acl, pattern};
 use crate::oracle::{Kind, Node, View};
 use rustix::fs::{
-    AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags, Timespec, Timestamps, XattrFlags, chmod,
-    copy_file_range, fallocate, fdatasync, fsync, ftruncate, lgetxattr, linkat, llistxattr, lremovexattr,
-    lsetxattr, open, renameat_with, utimensat,
+    AtFlags, CWD, FallocateFlags, IFlags, Mode, OFlags, RenameFlags, Timespec, Timestamps, XattrFlags, chmod,
+    copy_file_range, fallocate, fdatasync, fsync, ftruncate, ioctl_getflags, ioctl_setflags, lgetxattr,
+    linkat, llistxattr, lremovexattr, lsetxattr, open, renameat_with, utimensat,
 };
 use rustix::io::{Errno, pread, pwrite};
 use std::collections::BTreeMap;
@@ -22,6 +23,7 @@ const ENOTSUP: i32 = 95;
 /// Background work is given so long.
 const WAIT: Duration = Duration::from_millis(15);
 const ACL_NAME: &str = "system.posix_acl_access";
+const DEFAULT_ACL_NAME: &str = "system.posix_acl_default";
 
 /// What an operation did.
 #[derive(Debug, Default)]
@@ -32,10 +34,10 @@ pub struct Effect {
     pub written: u64,
 }
 
-/// Carries out an operation below `top`.
+/// Carries out an operation below `top`; `program` is this one, for what needs another process.
 ///
 /// Errors: the errno.
-pub fn carry_out(top: &Path, op: &Op) -> Result<Effect, i32> {
+pub fn carry_out(program: &Path, top: &Path, op: &Op) -> Result<Effect, i32> {
     let place = |path: &String| top.join(path);
     match op {
         Op::Creat(path) => {
@@ -53,6 +55,11 @@ pub fn carry_out(top: &Path, op: &Op) -> Result<Effect, i32> {
         Op::Whiteout(old, new) => {
             renamed(&place(old), &place(new), RenameFlags::WHITEOUT)?;
             made(&place(old))
+        }
+        Op::Transaction { ops, end, .. } => control::transact(top, ops, *end),
+        Op::Write { path, kind: WriteKind::Mapped, offset, len, fill } => {
+            let written = control::mapped(program, &place(path), *offset, *len, *fill)?;
+            Ok(Effect { made: 0, written })
         }
         Op::Write { path, kind, offset, len, fill } => write(&place(path), *kind, *offset, *len, *fill),
         Op::Rewrite { path, len, fill } => {
@@ -74,16 +81,19 @@ pub fn carry_out(top: &Path, op: &Op) -> Result<Effect, i32> {
             }
             Ok(Effect { made: 0, written: done })
         }
-        Op::WriteBack { path, .. } => {
-            opened(&place(path), OFlags::RDWR)?;
-            std::thread::sleep(WAIT);
+        Op::WriteBack { path, offset, len } => {
+            control::write_back(&opened(&place(path), OFlags::RDWR)?, *offset, *len)?;
+            Ok(Effect::default())
+        }
+        Op::SyncRange { path, offset, len } => {
+            control::sync_range(&opened(&place(path), OFlags::RDWR)?, *offset, *len)?;
             Ok(Effect::default())
         }
         Op::Maintain { .. } | Op::Checkpoint => {
             std::thread::sleep(WAIT);
             Ok(Effect::default())
         }
-        Op::Fsync(path) | Op::SyncRange { path, .. } => synced(top, path, false),
+        Op::Fsync(path) => synced(top, path, false),
         Op::Fdatasync(path) => synced(top, path, true),
         // What the mount of an image file offers for sync(2).
         Op::Sync => synced(top, "", false),
@@ -91,7 +101,7 @@ pub fn carry_out(top: &Path, op: &Op) -> Result<Effect, i32> {
     }
 }
 
-fn code(error: io::Error) -> i32 {
+pub(super) fn code(error: io::Error) -> i32 {
     error.raw_os_error().unwrap_or(0)
 }
 
@@ -99,7 +109,7 @@ fn raw(error: Errno) -> i32 {
     error.raw_os_error()
 }
 
-fn opened(path: &Path, flags: OFlags) -> Result<OwnedFd, i32> {
+pub(super) fn opened(path: &Path, flags: OFlags) -> Result<OwnedFd, i32> {
     let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     open(path, flags, Mode::from_raw_mode(0o644)).map_err(raw)
 }
@@ -116,7 +126,7 @@ fn renamed(old: &Path, new: &Path, flags: RenameFlags) -> Result<(), i32> {
     renameat_with(CWD, old, CWD, new, flags).map_err(raw)
 }
 
-fn written(file: &OwnedFd, offset: u64, bytes: &[u8]) -> Result<u64, i32> {
+pub(super) fn written(file: &OwnedFd, offset: u64, bytes: &[u8]) -> Result<u64, i32> {
     let mut done = 0;
     while done < bytes.len() {
         done += pwrite(file, &bytes[done..], offset + done as u64).map_err(raw)?;
@@ -131,18 +141,12 @@ fn write(path: &Path, kind: WriteKind, offset: u64, len: u64, fill: u8) -> Resul
         WriteKind::Buffered | WriteKind::Mapped => OFlags::empty(),
     };
     let file = opened(path, OFlags::RDWR | more)?;
-    let end = match kind {
-        // A mapping ends with the file.
-        WriteKind::Mapped => (rustix::fs::fstat(&file).map_err(raw)?.st_size as u64).min(offset + len),
-        _ => offset + len,
-    };
-    let bytes = pattern(fill, offset, end.saturating_sub(offset));
-    Ok(Effect { made: 0, written: written(&file, offset, &bytes)? })
+    Ok(Effect { made: 0, written: written(&file, offset, &pattern(fill, offset, len))? })
 }
 
 fn link_nameless(top: &Path, path: &Path, len: u64, fill: u8, sync: bool) -> Result<Effect, i32> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    let file = open(top, flags, Mode::from_raw_mode(0o600)).map_err(raw)?;
+    let file = open(path.parent().unwrap_or(top), flags, Mode::from_raw_mode(0o600)).map_err(raw)?;
     let written = written(&file, 0, &pattern(fill, 0, len))?;
     if sync {
         fsync(&file).map_err(raw)?;
@@ -179,7 +183,7 @@ fn synced(top: &Path, path: &str, data: bool) -> Result<Effect, i32> {
     Ok(Effect::default())
 }
 
-fn change(top: &Path, op: &Op) -> Result<(), i32> {
+pub(super) fn change(top: &Path, op: &Op) -> Result<(), i32> {
     let place = |path: &String| top.join(path);
     match op {
         Op::Link(old, new) => fs::hard_link(place(old), place(new)).map_err(code),
@@ -209,6 +213,13 @@ fn change(top: &Path, op: &Op) -> Result<(), i32> {
         }
         Op::SetAcl { path, bits } => {
             lsetxattr(place(path), ACL_NAME, &acl(*bits), XattrFlags::empty()).map_err(raw)
+        }
+        Op::SetDefaultAcl { path, bits } => {
+            lsetxattr(place(path), DEFAULT_ACL_NAME, &acl(*bits), XattrFlags::empty()).map_err(raw)
+        }
+        Op::SetFlags { path, flags } => {
+            let file = opened(&place(path), OFlags::RDONLY)?;
+            ioctl_setflags(&file, IFlags::from_bits_retain(*flags)).map_err(raw)
         }
         Op::RemoveXattr { path, name } => lremovexattr(place(path), name.as_str()).map_err(raw),
         Op::Chmod { path, mode } => match fs::symlink_metadata(place(path)).map_err(code)?.is_symlink() {
@@ -257,11 +268,20 @@ pub fn view(top: &Path) -> io::Result<View> {
             mode: metadata.mode(),
             owner: (metadata.uid(), metadata.gid()),
             nlink: metadata.nlink() as u32,
+            flags: flags(&path, file_type)?,
             xattrs: xattrs(&path)?,
         };
         view.names.insert(metadata.ino(), Arc::new(node));
     }
     Ok(view)
+}
+
+/// Only files and directories have any.
+fn flags(path: &Path, file_type: fs::FileType) -> io::Result<u32> {
+    if !file_type.is_file() && !file_type.is_dir() {
+        return Ok(0);
+    }
+    Ok(ioctl_getflags(fs::File::open(path)?)?.bits())
 }
 
 fn xattrs(path: &Path) -> io::Result<BTreeMap<String, Vec<u8>>> {

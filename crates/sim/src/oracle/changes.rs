@@ -1,14 +1,16 @@
 //! Operations that change content or attributes of one inode, in the model.
 
-use super::{EEXIST, EINVAL, ELOOP, ENODATA, ENOTSUP, ENXIO, EPERM, Kind, Model, Node, PAGE, View};
+use super::{EACCES, EEXIST, EINVAL, ELOOP, ENODATA, ENOTSUP, ENXIO, EPERM, Kind, Model, Node, PAGE, View};
 use crate::history::{FileEvent, History};
-use crate::operation::{AllocateKind, Op, acl, pattern};
+use crate::operation::{AllocateKind, Op, acl, acl_bits, pattern};
 use crate::times::{Change, Stamp, StampHistory};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The attribute that holds an access ACL.
 const ACL_NAME: &str = "system.posix_acl_access";
+/// The attribute that holds the ACL which what is made in a directory takes over.
+const DEFAULT_ACL_NAME: &str = "system.posix_acl_default";
 
 impl Model {
     pub(super) fn change_content(&mut self, op: &Op, written: u64) -> Result<(), i32> {
@@ -127,6 +129,22 @@ impl Model {
                 node.xattrs.insert(ACL_NAME.to_owned(), acl(*bits));
                 node.mode = node.mode & !0o777 | bits & 0o777;
             }
+            Op::SetDefaultAcl { path, bits } => {
+                let ino = self.resolve(path)?;
+                match self.node(ino).kind {
+                    Kind::Directory(_) => {}
+                    Kind::Symlink(_) => return Err(ENOTSUP),
+                    Kind::File | Kind::Special => return Err(EACCES),
+                }
+                self.node_mut(ino).xattrs.insert(DEFAULT_ACL_NAME.to_owned(), acl(*bits));
+            }
+            Op::SetFlags { path, flags } => {
+                let ino = self.resolve(path)?;
+                if matches!(self.node(ino).kind, Kind::Symlink(_) | Kind::Special) {
+                    return Err(ENOTSUP);
+                }
+                self.node_mut(ino).flags = *flags;
+            }
             _ => unreachable!("only these change attributes"),
         }
         self.meta();
@@ -153,9 +171,7 @@ impl Model {
         if sync {
             self.sync(Some(made));
         }
-        let (owner, _) = self.inherited(directory);
-        let node = Node { kind: Kind::File, mode: 0o100600, owner, nlink: 1, xattrs: BTreeMap::new() };
-        self.names.insert(made, Arc::new(node));
+        self.names.insert(made, Arc::new(self.new_node(directory, Kind::File, 0o100600)));
         self.entries(directory).insert(name, made);
         self.meta();
         Ok(())
@@ -167,13 +183,26 @@ impl Model {
         live.names == view.names && live.contents == view.contents
     }
 
-    /// Owner of what root makes in a directory, and the mode bits that a directory takes over: set-group-id.
-    pub(super) fn inherited(&self, directory: u64) -> ((u32, u32), u32) {
+    /// What root makes in a directory: with a set-group-id bit it gives away its group, and directories take the bit over; its
+    /// default ACL says what of the mode is left, and is taken over too.
+    pub(super) fn new_node(&self, directory: u64, kind: Kind, mode: u32) -> Node {
         let parent = self.node(directory);
-        match parent.mode & 0o2000 {
-            0 => ((0, 0), 0),
-            bit => ((0, parent.owner.1), bit),
+        let set_group = parent.mode & 0o2000;
+        let owner = (0, if set_group == 0 { 0 } else { parent.owner.1 });
+        let is_directory = matches!(kind, Kind::Directory(_));
+        let mut mode = if is_directory { mode | set_group } else { mode };
+        let mut xattrs = BTreeMap::new();
+        let default = parent.xattrs.get(DEFAULT_ACL_NAME);
+        // A whiteout stands for nothing, and takes nothing over.
+        if let Some(default) = default.filter(|_| !matches!(kind, Kind::Symlink(_) | Kind::Special)) {
+            let bits = mode & acl_bits(default);
+            mode = mode & !0o777 | bits;
+            xattrs.insert(ACL_NAME.to_owned(), acl(bits));
+            if is_directory {
+                xattrs.insert(DEFAULT_ACL_NAME.to_owned(), default.clone());
+            }
         }
+        Node { kind, mode, owner, nlink: if is_directory { 2 } else { 1 }, flags: 0, xattrs }
     }
 
     /// Inodes that have a name.

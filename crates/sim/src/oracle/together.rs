@@ -2,7 +2,9 @@
 
 use super::{Kind, Model, Names};
 use crate::history::FileEvent;
-use crate::operation::{Op, WriteKind};
+use crate::operation::{End, Op, WriteKind};
+use crate::oracle::View;
+use std::collections::BTreeSet;
 
 /// A transaction under way.
 pub(super) struct Together {
@@ -39,13 +41,7 @@ impl Model {
     }
 
     /// A whole transaction, in a dry run: numbers from `made` on are free.
-    pub(super) fn apply_dry(
-        &mut self,
-        ops: &[Op],
-        between: &[Op],
-        abort: bool,
-        made: u64,
-    ) -> Result<(), i32> {
+    pub(super) fn apply_dry(&mut self, ops: &[Op], between: &[Op], end: End, made: u64) -> Result<(), i32> {
         let numbers: Vec<u64> =
             (1..).map(|index| made + (index << 42)).take(ops.len() + between.len()).collect();
         for (op, made) in between.iter().zip(&numbers[ops.len()..]) {
@@ -53,7 +49,30 @@ impl Model {
             // What is refused is part of it.
             let _ = self.apply(op, *made, written);
         }
-        if abort { Ok(()) } else { self.apply_together(ops, &numbers) }
+        if end == End::Abort { Ok(()) } else { self.apply_together(ops, &numbers) }
+    }
+
+    /// A commit has failed with an I/O error. Until [`Model::settle_commit`] nothing of it is applied.
+    pub fn commit_failed(&mut self, ops: Vec<Op>, made: Vec<u64>) {
+        self.unsettled = Some((ops, made));
+    }
+
+    /// A commit that failed has made everything visible or nothing (C4), which may or may not survive; what is shown tells. False:
+    /// it is something else.
+    pub fn settle_commit(&mut self, shown: &View) -> bool {
+        let Some((ops, made)) = self.unsettled.take() else { return true };
+        self.shows(shown) || self.apply_together(&ops, &made).is_ok() && self.shows(shown)
+    }
+
+    /// Whether two lists of operations name one file, or one name: what may keep one from being absorbed.
+    pub fn share_something(&self, first: &[Op], second: &[Op]) -> bool {
+        let all = |ops: &[Op]| -> (BTreeSet<String>, BTreeSet<u64>) {
+            let paths: BTreeSet<String> = ops.iter().flat_map(Op::paths).collect();
+            let inodes = paths.iter().filter_map(|path| self.resolve(path).ok()).collect();
+            (paths, inodes)
+        };
+        let (first, second) = (all(first), all(second));
+        !first.0.is_disjoint(&second.0) || !first.1.is_disjoint(&second.1)
     }
 
     /// Whether the operations would be applied.
