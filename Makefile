@@ -30,7 +30,7 @@ help:
 	@echo "make test-full  the long rest as well: random power cuts, other programs' workloads (as root; hours)"
 	@echo "make workloads  other programs' workloads on a mount, in minutes (as root)"
 	@echo "make bench      what a sync costs here, beside ext4, xfs and btrfs, in ten minutes (as root)"
-	@echo "make bench-full the same and more in half an hour, into docs/benchmarks.md (as root; nothing else may run)"
+	@echo "make bench-full the same and more in 45 minutes, into docs/benchmarks.md (as root; nothing else may run)"
 	@echo "make crash      the crash laboratory (SEED=1, MINUTES=20; docs/testing.md)"
 	@echo "make cuts       random operations on a mount that is killed at random moments (CUTS=500, SEED=1; docs/testing.md)"
 	@echo "make mount-cuts the laboratory's exhaustive workloads on a mount that is killed (CUTS=500, SEED=1, TRANSPORT=auto)"

@@ -18,23 +18,28 @@ begun=$(date +%s)
 # The same for all parts, since they share their results; SIZES tries the script with others.
 sizes=${SIZES:-"--device-mib 4096 --operations 1000 --fio-mib 128 --seconds 4 --sequential-mib 512 --pgbench-scale 10 --pgbench-seconds 40 --pacing-mib 4096"}
 
-aims=append,create,replace,beside-creates,threads,fio-sequential,fio-random,fs-mark-each,fs-mark-pass,async-pass,ticket-pass,dbench
+aims=append,create,replace,beside-creates,threads,fio-sequential,fio-random,fs-mark-each,fs-mark-pass,async-pass,dbench
 sqlite=sequential-read-warm,sqlite-delete,sqlite-wal,sqlite-atomic,sqlite-vfs-delete,sqlite-vfs-wal
 rest=overwrite,during-commits,small-beside-large,beside-staging,atomic,mobile,sequential-write,sequential-read-cold,sqlite-truncate,sqlite-persist,names,link,rollback-journal
+mounts=syncline,syncline-dev
+# The mount over /dev/fuse only stands beside what is judged.
+judged=engine,syncline,ext4,xfs,btrfs
 
-# Name, rounds in all (those that are there already are not repeated), and what to run.
+# Name, minutes that are planned, rounds in all (those that are there already are not repeated), and what to run.
 parts() {
-    part "what has aims, once" 1 --workloads "$aims"
-    part "pacing, once" 1 --workloads pacing
-    part "pgbench beside ext4 and xfs" 1 --systems syncline,ext4,xfs --workloads pgbench,pgbench-unflushed
-    part "SQLite and warm reads, once" 1 --workloads "$sqlite"
-    part "mechanisms, once" 1 --ablation
-    part "the rest, once" 1 --workloads "$rest"
-    part "what has aims, to five rounds" 5 --workloads "$aims"
-    part "SQLite and warm reads, to three rounds" 3 --workloads "$sqlite"
-    part "mechanisms, to three rounds" 3 --ablation
-    part "pacing, to three rounds" 3 --workloads pacing
-    part "the rest, to three rounds" 3 --workloads "$rest"
+    part "what has aims, once" 6.5 1 --workloads "$aims"
+    part "pacing, once" 2 1 --workloads pacing
+    part "pgbench beside ext4 and xfs, once" 5 1 --systems syncline,ext4,xfs --workloads pgbench,pgbench-unflushed
+    part "SQLite and warm reads, once" 1 1 --workloads "$sqlite"
+    part "mechanisms, once" 1 1 --ablation
+    part "the rest, once" 3 1 --workloads "$rest"
+    part "what has aims, five rounds" 21 5 --systems "$judged" --workloads "$aims"
+    part "the pass by tickets, five rounds" 1 5 --systems "$mounts" --workloads ticket-pass
+    part "SQLite and warm reads, three rounds" 2 3 --workloads "$sqlite"
+    part "over /dev/fuse, three rounds" 2 3 --systems syncline-dev --workloads "$aims"
+    part "mechanisms, three rounds" 2 3 --ablation
+    part "pacing, three rounds" 3 3 --workloads pacing
+    part "the rest, three rounds" 6 3 --workloads "$rest"
 }
 
 minutes_left() {
@@ -42,28 +47,29 @@ minutes_left() {
 }
 
 show() {
-    name=$1 rounds=$2
-    shift 2
+    name=$1 planned=$2 rounds=$3
+    shift 3
     # shellcheck disable=SC2086
-    printf '%-40s %s\n' "$name" \
-        "$("$syncline" bench $sizes --json "$results" --resume --plan --rounds "$rounds" "$@" | grep '^all ' | cut -c23-)"
+    missing=$("$syncline" bench $sizes --json "$results" --resume --plan --rounds "$rounds" "$@" | grep '^all ' | cut -c23-)
+    printf '%-36s %5s min planned; missing %s\n' "$name" "$planned" "$missing"
 }
 
 measure() {
-    name=$1 rounds=$2 left=$(minutes_left)
-    shift 2
+    name=$1 rounds=$3 left=$(minutes_left)
+    shift 3
     if [ "$left" -le 0 ]; then
         echo "no time left for: $name"
         return
     fi
-    echo "$name ($left minutes left)"
+    echo "$(date +%H:%M:%S) $name ($left minutes left)"
     # shellcheck disable=SC2086
     "$syncline" bench $sizes --minutes "$left" --json "$results" --resume --rounds "$rounds" "$@" >/dev/null
 }
 
-echo "what is missing in $results, and how long it takes as far as that file tells; at most $minutes minutes:"
-doing=show
 part() { "$doing" "$@"; }
+
+echo "at most $minutes minutes; what is missing in $results, and how long it takes as far as that file tells:"
+doing=show
 parts
 doing=measure
 parts

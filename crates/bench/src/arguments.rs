@@ -160,6 +160,12 @@ impl Arguments {
         settled
     }
 
+    /// Size of the device for what `pacing_mib` is written to: a copy-on-write system holds more than one version of it, and other
+    /// files lie beside it.
+    pub(crate) fn large_device_mib(&self) -> u64 {
+        self.device_mib.max(2 * self.pacing_mib)
+    }
+
     /// What decides over the figures; a run is only resumed with the same.
     pub(crate) fn settings(&self) -> Value {
         json!({

@@ -5,6 +5,7 @@ use crate::ablation::{TITLES, comparisons};
 use crate::plot::{Axis, Bar, Line, bars, escape, lines, wide_bars};
 use crate::record::Record;
 use crate::report::{COLUMNS, Group, LEGEND, groups, shown, systems, transports};
+use crate::table::targets;
 use crate::workload::{Headline, Workload};
 use std::fmt::Write;
 
@@ -20,7 +21,7 @@ svg { width: 100%; height: auto; max-width: 720px; } svg text { fill: var(--text
 .span { stroke: var(--text); stroke-width: 1.5; } .grid { stroke: var(--grid); }
 a { color: var(--c0); } .scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: 13px; }
 th, td { padding: .2rem .6rem; text-align: right; border-bottom: 1px solid var(--grid); white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; } .dim { color: var(--dim); }
+th:first-child, td:first-child, td[colspan] { text-align: left; } .missed { color: var(--c4); } .dim { color: var(--dim); }
 ";
 const COLOURS: usize = 7;
 
@@ -47,6 +48,7 @@ pub(crate) fn page(record: &Record, workloads: &[Workload]) -> String {
         ),
     );
     html.push_str(&contents(&groups));
+    html.push_str(&aims(&groups));
     let mut rest = groups.as_slice();
     while let Some(first) = rest.first() {
         let family = first.workload.family();
@@ -67,10 +69,33 @@ fn contents(groups: &[Group<'_>]) -> String {
         "<p class='dim'>engine: Syncline in the measuring process; syncline: the same mounted, over io_uring where the kernel has \
          it; syncline-dev: mounted over /dev/fuse; ext4, xfs, btrfs: the kernel's, on the same device, each freshly made for each run.</p>\n<p>",
     );
-    for family in families.into_iter().chain(["mechanisms"]) {
+    for family in ["aims"].into_iter().chain(families).chain(["mechanisms"]) {
         put(&mut html, format_args!("<a href='#{family}'>{family}</a>"));
     }
     html + "</p>\n"
+}
+
+/// What is aimed at, and what was reached.
+fn aims(groups: &[Group<'_>]) -> String {
+    let rows = targets::rows(groups);
+    if rows.is_empty() {
+        return String::new();
+    }
+    let mut html = String::from(
+        "<h2 id='aims'>aims</h2>\n<p>The mount against the best of the kernel's file systems, and the engine in process against \
+         the floor or the same; more than 1x is better than the peer, whatever the figure.</p>\n<div class='scroll'><table><tr>",
+    );
+    targets::HEADS.iter().for_each(|head| put(&mut html, format_args!("<th>{}</th>", escape(head))));
+    html.push_str("</tr>\n");
+    for cells in rows {
+        html.push_str("<tr>");
+        for cell in cells {
+            let class = if cell.ends_with("missed") { " class='missed'" } else { "" };
+            put(&mut html, format_args!("<td{class}>{}</td>", escape(&cell)));
+        }
+        html.push_str("</tr>\n");
+    }
+    html + "</table></div>\n"
 }
 
 /// The engine without one mechanism, beside the engine as it is.

@@ -2,7 +2,7 @@
 //!
 //! With `--into`, what stands between the two marks of a document is replaced; everything else of it is left alone.
 
-mod targets;
+pub(crate) mod targets;
 
 use crate::ablation::{TITLES, comparisons};
 use crate::arguments::Arguments;

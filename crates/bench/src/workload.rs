@@ -69,10 +69,10 @@ pub(crate) struct Workload {
 }
 
 impl Workload {
-    /// Size of the device it is run on. A copy-on-write system holds more than one version of what is written.
+    /// Size of the device it is run on.
     pub(crate) fn device_mib(&self, arguments: &Arguments) -> u64 {
         match self.large {
-            true => arguments.device_mib.max(2 * arguments.pacing_mib),
+            true => arguments.large_device_mib(),
             false => arguments.device_mib,
         }
     }
@@ -173,7 +173,7 @@ pub(crate) fn all() -> Vec<Workload> {
         one("atomic", "4 creates, then 3 random pages as one atomic write", P50, commits::atomic),
         large(one(
             "pacing",
-            "4 KiB fsyncs and uncached reads while another file writes and syncs gigabytes",
+            "4 KiB fsyncs and uncached reads, 3 s alone, then while another file writes and syncs gigabytes",
             Headline::PacingRatio,
             pacing::pacing,
         )),

@@ -153,7 +153,7 @@ struct Cells {
     engine_aim: String,
 }
 
-const HEADS: [&str; 9] = [
+pub(crate) const HEADS: [&str; 9] = [
     "",
     "figure",
     "mount",
@@ -166,29 +166,32 @@ const HEADS: [&str; 9] = [
 ];
 
 impl Cells {
-    fn in_order(self) -> impl Iterator<Item = String> {
+    fn in_order(self) -> [String; 9] {
         let Cells { name, figure, mount, peer, against, aim, dev, engine, engine_aim } = self;
-        [name, figure.to_owned(), mount, peer, against, aim, dev, engine, engine_aim].into_iter()
+        [name, figure.to_owned(), mount, peer, against, aim, dev, engine, engine_aim]
     }
 }
 
 /// A row for each workload of a target that was measured.
-pub(super) fn table(groups: &[Group<'_>]) -> String {
-    let mut rows = String::new();
+pub(crate) fn rows(groups: &[Group<'_>]) -> Vec<[String; 9]> {
+    let mut rows = Vec::new();
     for target in TARGETS {
         let belongs = |group: &&Group<'_>| {
             group.workload.name == target.workload || group.workload.family() == target.workload
         };
-        for group in groups.iter().filter(belongs) {
-            if let Some(cells) = target.cells(group) {
-                row(&mut rows, cells.in_order());
-            }
-        }
+        rows.extend(groups.iter().filter(belongs).filter_map(|group| target.cells(group)));
     }
-    for cells in CROSSES.iter().filter_map(|cross| cross.cells(groups)) {
-        row(&mut rows, cells.in_order());
+    rows.extend(CROSSES.iter().filter_map(|cross| cross.cells(groups)));
+    rows.into_iter().map(Cells::in_order).collect()
+}
+
+/// The same as a table of the document.
+pub(super) fn table(groups: &[Group<'_>]) -> String {
+    let mut text = String::new();
+    for cells in rows(groups) {
+        row(&mut text, cells.into_iter());
     }
-    headed("### Aims and what was reached", HEADS.map(str::to_owned).to_vec(), rows)
+    headed("### Aims and what was reached", HEADS.map(str::to_owned).to_vec(), text)
 }
 
 fn judged(reached: bool) -> &'static str {

@@ -3,7 +3,7 @@
 //! One thread overwrites and syncs 4 KiB, another reads 4 KiB from the device, at random places of a file; both at a fixed pace, so
 //! that they measure waiting and not each other. First alone, then while a third thread writes and syncs. What is told is
 //! how much longer the slowest hundredth takes. What the kernel has cached of the file is forgotten before each read; the engine
-//! caches a small part of a file of 1 GiB, so that its p99 is the device's as well.
+//! caches a part of a file that is larger than its memory bound, so that its p99 is the device's as well.
 
 use super::{Context, PAGE, STREAM, page};
 use crate::backend::Open;
@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 const PAUSE: Duration = Duration::from_millis(2);
 /// How long it is measured without a neighbour.
 const IDLE: Duration = Duration::from_secs(3);
+/// An eighth of the device is the file that is read: more than the engine caches.
+const READ_SHARE: u32 = 3;
 /// Largest size of the file that is read.
 const READ_BYTES_MAX: u64 = 1 << 30;
 /// The neighbour syncs after every so many bytes.
@@ -49,7 +51,7 @@ pub(super) fn pacing(context: &Context<'_>, _width: usize) -> io::Result<Outcome
     small.sync()?;
     let read = context.backend.create("read")?;
     let chunk = vec![3; STREAM];
-    let read_bytes = (context.arguments.sequential_mib << 20).min(READ_BYTES_MAX);
+    let read_bytes = (context.arguments.large_device_mib() << 20 >> READ_SHARE).min(READ_BYTES_MAX);
     for offset in (0..read_bytes).step_by(STREAM) {
         read.write_at(offset, &chunk)?;
     }

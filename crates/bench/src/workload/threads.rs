@@ -104,7 +104,10 @@ pub(super) fn threads(context: &Context<'_>, width: usize) -> io::Result<Outcome
             burst.meeting.wait();
             burst.meeting.wait();
             floor_elapsed += burst.floor_span.take();
-            let spent = busy.and_then(|before| Ok(context.floor.spent_elsewhere(busy_seconds()? - before)));
+            let spent = busy.and_then(|before| {
+                context.floor.spent_elsewhere(busy_seconds()? - before);
+                Ok(())
+            });
             measured = measured.and(alone).and(spent);
             burst.meeting.wait();
             burst.meeting.wait();
