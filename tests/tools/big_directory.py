@@ -111,8 +111,8 @@ def list_until(path, stays, done):
 
 
 def remove(path, files):
-    """One thread removes some files; others list meanwhile and must see each of the rest exactly once."""
-    step = 2 if os.environ.get("SCALE") == "full" else 40
+    """One thread removes some files, in no order; others list meanwhile and must see each of the rest exactly once."""
+    step = 20 if os.environ.get("SCALE") == "full" else 40
     goes = [name_of(n) for n in range(1, files, step)]
     random.Random(3).shuffle(goes)
     stays = {os.fsencode(name_of(n)) for n in range(files) if n % step != 1}

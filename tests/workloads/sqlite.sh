@@ -5,7 +5,7 @@ set -euo pipefail
 . "$(dirname "$0")/../lib.sh"
 need python3=python3
 make_volume 512
-rows=$(quick_or_full 300 20000)
+rows=$(quick_or_full 300 3000)
 
 mode() {
     python3 "$TOOLS/sqlite_load.py" run "$MNT/$1.db" "$1" "$rows" >"$WORK/want"
