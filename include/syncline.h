@@ -111,7 +111,9 @@ struct syncline_ticket {
  * what is written through them is staged, also when they are closed before the commit. rename(2) and link(2) of files that have
  * joined are staged with it, if this user calls them (no RENAME_EXCHANGE; the directory's listing shows them after the commit), and
  * so is unlink(2) of a name that the group has given. A file that this user creates under a name that the group has taken away is
- * part of the group at once, so that a temporary name can be used again. All of these fail with EBUSY while the group ends.
+ * part of the group at once, so that a temporary name can be used again. All of these fail with EBUSY while the group ends. Whatever
+ * else is made under such a name (mknod(2), mkdir(2), symlink(2), link(2) of another file, a file of another user) fails with EBUSY as
+ * long as the group is open. Directories are not part of groups: they are made, moved and removed at once.
  * COMMIT makes everything durable in one record with one flush. ABORT, closing the open file of BEGIN, or the death of its process
  * gives everything up. Behind COMMIT and ABORT writes through files that had joined are ordinary ones; where the open file of BEGIN was
  * closed instead, they fail with EBUSY until they join or START again, or are closed. A file can be part of one group only (EBUSY), a

@@ -134,6 +134,16 @@ impl Operations {
         Ok(value)
     }
 
+    /// As [`Operations::settle`], of a new name. One that a group has taken away is there for nobody, and yet not free before the
+    /// group is over: to say that it exists would contradict every lookup.
+    fn settle_new<T>(&self, parent: NodeId, name: &OsStr, made: syncline::Result<T>) -> Result<T, Errno> {
+        let is_taken_away = || self.atomics.staged_name(object(parent), name.as_bytes()) == Some(None);
+        match made {
+            Err(Error::Exists) if is_taken_away() => Err(Errno::EBUSY),
+            made => self.settle(made),
+        }
+    }
+
     /// An entry of a file that may be part of a transaction.
     pub(super) fn entry(&self, mut attr: Attr) -> Entry {
         let is_staged = self.atomics.amend(&mut attr);
@@ -250,7 +260,7 @@ impl Operations {
         let context = with_umask(caller, mode);
         let rdev = u64::from(device.major) << 32 | u64::from(device.minor);
         let made = self.fs.mknod(&context, object(parent), name.as_bytes(), mode.bits, rdev);
-        self.settle(made).map(|made| entry(&made.attr))
+        self.settle_new(parent, name, made).map(|made| entry(&made.attr))
     }
 
     pub(super) fn mkdir(
@@ -261,7 +271,7 @@ impl Operations {
         mode: NewMode,
     ) -> Result<Entry, Errno> {
         let made = self.fs.mkdir(&with_umask(caller, mode), object(parent), name.as_bytes(), mode.bits);
-        self.settle(made).map(|made| entry(&made.attr))
+        self.settle_new(parent, name, made).map(|made| entry(&made.attr))
     }
 
     pub(super) fn symlink(
@@ -272,7 +282,7 @@ impl Operations {
         target: &[u8],
     ) -> Result<Entry, Errno> {
         let made = self.fs.symlink(&caller.context(), object(parent), name.as_bytes(), target);
-        self.settle(made).map(|made| entry(&made.attr))
+        self.settle_new(parent, name, made).map(|made| entry(&made.attr))
     }
 
     pub(super) fn link(
@@ -288,7 +298,8 @@ impl Operations {
             let attr = self.fs.getattr(node).map_err(errno)?;
             return Ok(Entry { entry_valid: Duration::ZERO, ..self.entry(attr) });
         }
-        self.settle(self.fs.link(node, parent, name.as_bytes())).map(|linked| self.entry(linked.attr))
+        let linked = self.fs.link(node, parent, name.as_bytes());
+        self.settle_new(NodeId(parent.0), name, linked).map(|linked| self.entry(linked.attr))
     }
 
     pub(super) fn unlink(&self, caller: &Caller, parent: NodeId, name: &OsStr) -> Result<(), Errno> {
@@ -386,7 +397,7 @@ impl Operations {
             return self.create_staged(&context, &group, &staged_name, mode.bits, wanted);
         }
         let made = self.fs.create(&context, object(parent), name.as_bytes(), mode.bits, wanted);
-        let (made, handle) = self.settle(made)?;
+        let (made, handle) = self.settle_new(parent, name, made)?;
         Ok((entry(&made.attr), opened(handle, wanted.direct)))
     }
 

@@ -1,9 +1,11 @@
 //! Atomic changes through the mount: f2fs's ioctls on one file, groups of several.
 
 use crate::harness::{Volume, as_user, check, errno, statistics, wait_until};
+use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -33,6 +35,12 @@ fn begin(file: &File) -> u64 {
     let mut token = 0;
     with_number(file, BEGIN, &mut token).unwrap();
     token
+}
+
+fn make_fifo(path: &Path) -> io::Result<()> {
+    let path = CString::new(path.as_os_str().as_bytes()).unwrap();
+    // SAFETY: the path is a string that ends in a NUL.
+    check(i64::from(unsafe { libc::mkfifo(path.as_ptr(), 0o600) })).map(drop)
 }
 
 fn group(file: &File, command: libc::c_ulong, mut token: u64) -> io::Result<()> {
@@ -502,6 +510,29 @@ fn removing_a_name_of_the_group_is_part_of_the_group() {
     group(&owner, GROUP_COMMIT, token).unwrap();
     assert!(!volume.path("f").exists());
     assert!(!volume.path("t").exists());
+}
+
+#[test]
+fn what_cannot_be_part_of_a_group_is_not_made_under_a_name_that_it_has_taken_away() {
+    let Some(volume) = Volume::mounted("commit=1000") else { return };
+    let owner = open(volume.path("owner"));
+    let token = begin(&owner);
+    put(&volume, token, "t", "f", b"new");
+    let name = volume.path("t");
+    fs::write(volume.path("other"), "other").unwrap();
+    let makers: [(&str, &dyn Fn() -> io::Result<()>); 4] = [
+        ("mkdir", &|| fs::create_dir(&name)),
+        ("symlink", &|| std::os::unix::fs::symlink("target", &name)),
+        ("mknod", &|| make_fifo(&name)),
+        ("link", &|| fs::hard_link(volume.path("other"), &name)),
+    ];
+    for (what, make) in makers {
+        assert!(!name.exists());
+        assert_eq!(errno(make()), libc::EBUSY, "{what}");
+    }
+    group(&owner, GROUP_COMMIT, token).unwrap();
+    fs::create_dir(&name).unwrap();
+    assert_eq!(fs::read(volume.path("f")).unwrap(), b"new");
 }
 
 #[test]

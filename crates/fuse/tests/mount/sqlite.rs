@@ -1,13 +1,15 @@
 //! SQLite built with SQLITE_ENABLE_BATCH_ATOMIC_WRITE, which uses the f2fs ioctls by itself. Its source is that of the crate
 //! libsqlite3-sys in cargo's cache, or what SYNCLINE_SQLITE_SOURCE names (a directory with sqlite3.c and sqlite3.h).
 
-use crate::harness::{Volume, messages, skipped, statistics};
+use crate::harness::{VOLUME_BYTES, Volume, messages, skipped, statistics};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
+use syncline::{Fs, MkfsOptions, SystemClock, SystemEntropy};
+use syncline_device::FileDevice;
 
 const DRIVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/sqlite/driver.c");
 const SUM: &str = "1000000";
@@ -84,18 +86,61 @@ fn a_commit_of_sqlite_makes_no_journal_and_costs_one_record_and_one_flush() {
     assert_eq!(run(driver, &database, &["check"]), format!("{SUM} 0"));
 }
 
+/// A mounted volume with a small journal, so that records are small.
+fn with_small_journal(options: &str) -> Option<Volume> {
+    let mut volume = Volume::format(VOLUME_BYTES)?;
+    let device = FileDevice::open(volume.image(), &Default::default()).expect("the image");
+    let small = MkfsOptions { journal_bytes: Some(1 << 20), ..MkfsOptions::default() };
+    Fs::format(&device, &small, &SystemClock, &SystemEntropy::default(), &mut |_, _| {})
+        .expect("is formatted");
+    drop(device);
+    volume.mount(options).unwrap_or_else(|error| panic!("mount failed: {error}"));
+    Some(volume)
+}
+
+#[test]
+fn a_transaction_too_large_for_a_record_falls_back_to_a_journal() {
+    let test = "a_transaction_too_large_for_a_record_falls_back_to_a_journal";
+    let Some(volume) = with_small_journal("commit=1000") else { return };
+    let Some(driver) = driver(test) else { return };
+    let database = volume.path("db");
+    run(driver, &database, &["make"]);
+    run(driver, &database, &["make-large"]);
+    let made = || messages(&volume.root(), "create") + messages(&volume.root(), "mknod");
+    let (made_before, given_up_before) = (made(), messages(&volume.root(), "ioctl"));
+    run(driver, &database, &["large"]);
+    assert_eq!(made() - made_before, 1, "the journal");
+    assert!(messages(&volume.root(), "ioctl") - given_up_before >= 2, "it was tried, and given up");
+    assert!(!volume.path("db-journal").exists());
+    assert_eq!(run(driver, &database, &["check"]), format!("{SUM} 0"));
+    // And the next one is without it again.
+    let made_before = made();
+    run(driver, &database, &["insert", "5"]);
+    assert_eq!(made() - made_before, 0);
+}
+
 #[test]
 fn transfers_of_sqlite_survive_power_cuts() {
-    let Some(mut volume) = Volume::mounted("volatile") else { return };
-    let Some(driver) = driver("transfers_of_sqlite_survive_power_cuts") else { return };
+    cut_transfers("transfers_of_sqlite_survive_power_cuts", "transfer", "check");
+}
+
+#[test]
+fn transfers_too_large_for_a_record_survive_power_cuts() {
+    cut_transfers("transfers_too_large_for_a_record_survive_power_cuts", "transfer-large", "check-large");
+}
+
+fn cut_transfers(test: &str, transfer: &str, check: &str) {
+    let Some(mut volume) = with_small_journal("volatile") else { return };
+    let Some(driver) = driver(test) else { return };
     let cuts = std::env::var("SYNCLINE_CUTS").ok().and_then(|cuts| cuts.parse().ok()).unwrap_or(6);
     let database = volume.path("db");
     run(driver, &database, &["make"]);
+    run(driver, &database, &["make-large"]);
     let mut transfers = 0;
     for cut in 0..cuts {
         let mut child = Command::new(driver)
             .arg(&database)
-            .arg("transfer")
+            .arg(transfer)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
@@ -109,7 +154,7 @@ fn transfers_of_sqlite_survive_power_cuts() {
         volume.crash();
         child.wait().expect("it ends");
         let acknowledged = acknowledged.join().expect("no panic");
-        let found = run(driver, &database, &["check"]);
+        let found = run(driver, &database, &[check]);
         let (sum, last) = found.split_once(' ').expect("two numbers");
         assert_eq!(sum, SUM, "after cut {cut}");
         let last: u64 = last.parse().expect("a number");
