@@ -110,18 +110,26 @@ fn print(path: &Path, report: &Report, repair: bool) -> std::io::Result<()> {
         totals.blocks_used,
         totals.data_blocks_verified
     )?;
-    let verdict = match (report.exit_code() == EXIT_CLEAN, report.is_sound(), repair) {
+    writeln!(out, "{path}: {}", verdict(&path.to_string(), report, repair))
+}
+
+/// The last line: what is left, and what to do about it.
+fn verdict(path: &str, report: &Report, repair: bool) -> String {
+    let left = match report.errors_left() {
+        1 => "1 error".to_owned(),
+        errors => format!("{errors} errors"),
+    };
+    let is_fatal = report.findings.iter().any(|finding| finding.severity == Severity::Fatal);
+    match (report.exit_code() == EXIT_CLEAN, report.is_sound(), repair || is_fatal) {
         (true, _, _) => "sound".to_owned(),
         (false, true, _) => "repaired; sound now".to_owned(),
-        (false, false, true) => format!("{} errors left that cannot be repaired", report.errors_left()),
+        (false, false, true) => format!(
+            "{left} that cannot be repaired; restore the volume from a copy, or take out what is readable with \"syncline export\""
+        ),
         (false, false, false) => {
-            format!(
-                "{} errors; run \"syncline check --repair {path}\", after a copy if you can",
-                report.errors_left()
-            )
+            format!("{left}; run \"syncline check --repair {path}\", after a copy if you can")
         }
-    };
-    writeln!(out, "{path}: {verdict}")
+    }
 }
 
 fn sentence(finding: &Finding) -> String {

@@ -186,7 +186,12 @@ fn finish(
     if wrong.is_empty() && errors == 0 {
         stage.tear_down();
         if !arguments.json {
-            println!("\nEvery acknowledged change survived {} power cuts.", arguments.cuts);
+            let cuts = if arguments.cuts == 1 {
+                "the power cut".to_owned()
+            } else {
+                format!("{} power cuts", arguments.cuts)
+            };
+            println!("\nEvery acknowledged change survived {cuts}.");
         }
         return Ok(ExitCode::SUCCESS);
     }

@@ -23,6 +23,11 @@ pub(crate) enum Failure {
     Volume { path: PathBuf, source: syncline::Error, advice: &'static str },
     #[error("{} holds no Syncline volume ({source}); check the path, or make a volume with \"syncline mkfs\"", .path.display())]
     NoVolume { path: PathBuf, source: FormatError },
+    #[error(
+        "{} is shorter ({has}) than its volume ({wanted}): it was cut off; restore the whole image",
+        .path.display()
+    )]
+    CutOff { path: PathBuf, has: Size, wanted: Size },
     #[error("{}: no superblock is readable ({source}); \"syncline check\" tells more", .path.display())]
     Superblock { path: PathBuf, source: FormatError },
     #[error("{}: {source}; use a newer version of syncline", .path.display())]
@@ -53,6 +58,12 @@ pub(crate) enum Failure {
     /// The mount's errors are sentences already.
     #[error(transparent)]
     Mount(syncline_fuse::MountError),
+    #[error(
+        "{} is unmounted, but its volume in {} could not be closed: what was not synced may be lost, the next mount recovers \
+         what was; the daemon's log says why",
+        .directory.display(), .image.display()
+    )]
+    LeftOpen { directory: PathBuf, image: PathBuf },
     #[error("{subject} needs --inode NUMBER; 1 is the root directory")]
     InodeNeeded { subject: &'static str },
     #[error("{} has no inode {number} in its last checkpoint; younger ones are in the journal", .path.display())]
@@ -130,6 +141,20 @@ fn mounted_on(directory: Option<&Path>) -> String {
     directory.map_or_else(String::new, |directory| format!(" (mounted on {})", directory.display()))
 }
 
+/// A sentence without the numbers that the standard library puts behind the names of errors of the system.
+pub(crate) fn without_numbers(sentence: &str) -> String {
+    const NUMBER: &str = " (os error ";
+    let mut parts = sentence.split(NUMBER);
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        match part.split_once(')') {
+            Some((number, rest)) if number.bytes().all(|byte| byte.is_ascii_digit()) => text.push_str(rest),
+            _ => text.extend([NUMBER, part]),
+        }
+    }
+    text
+}
+
 /// Whose conventions for exit codes hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tool {
@@ -164,6 +189,20 @@ impl Tool {
             Tool::Mkfs => 1,
             Tool::Check => 8,
             Tool::Mount => 32,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_system_errors_are_left_out_and_nothing_else() {
+        let sentence = "x: cannot open (No such file or directory (os error 2)); y (os error 5)";
+        assert_eq!(without_numbers(sentence), "x: cannot open (No such file or directory); y");
+        for same in ["a (b)", "c (os error d)", "e (os error 7", ""] {
+            assert_eq!(without_numbers(same), same);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Opening what a path names, and finding the superblock, for commands that look at a volume without the engine.
 
 use crate::error::Failure;
+use crate::size::Size;
 use std::path::Path;
 use syncline_device::{Device, FileDevice, OpenOptions};
 use syncline_format::layout::BACKUP_BLOCKS;
@@ -17,6 +18,8 @@ pub(crate) struct Copy {
 /// The four copies. The two slots come first.
 pub(crate) struct Superblocks {
     pub(crate) copies: Vec<Copy>,
+    /// Blocks of the device or image.
+    blocks: u64,
 }
 
 impl Superblocks {
@@ -42,6 +45,12 @@ impl Superblocks {
                 Some(source @ (FormatError::Magic { .. } | FormatError::Truncated { .. })) => {
                     Failure::NoVolume { path, source }
                 }
+                Some(FormatError::Field { what: "layout", field: "blocks", value })
+                    if value > self.blocks =>
+                {
+                    let (has, wanted) = (Size::of_blocks(self.blocks), Size::of_blocks(value));
+                    Failure::CutOff { path, has, wanted }
+                }
                 Some(source) => Failure::Superblock { path, source },
                 None => unreachable!("without an error there is a superblock"),
             }
@@ -61,7 +70,8 @@ pub(crate) fn superblocks(device: &dyn Device, path: &Path) -> Result<Superblock
     for (name, block) in ["slot 0", "slot 1"].into_iter().zip(SUPERBLOCK_SLOTS) {
         copies.push(copy(device, path, name, block)?);
     }
-    let superblocks = Superblocks { copies };
+    let blocks = device.blocks();
+    let superblocks = Superblocks { copies, blocks };
     let backup = match superblocks.current() {
         Some(current) => current.layout.backup_start(),
         None => BlockNo(device.blocks().saturating_sub(BACKUP_BLOCKS)),
@@ -70,7 +80,7 @@ pub(crate) fn superblocks(device: &dyn Device, path: &Path) -> Result<Superblock
     for (name, block) in ["backup 0", "backup 1"].into_iter().zip([backup, backup.plus(1)]) {
         copies.push(copy(device, path, name, block)?);
     }
-    Ok(Superblocks { copies })
+    Ok(Superblocks { copies, blocks })
 }
 
 fn copy(device: &dyn Device, path: &Path, name: &'static str, block: BlockNo) -> Result<Copy, Failure> {

@@ -26,6 +26,8 @@ pub enum StoreError {
     NoSuperblock { source: FormatError },
     #[error("this is not a Syncline volume (no superblock at its places); check the path")]
     NotSyncline,
+    #[error("the device has {device_blocks} blocks of 4 KiB, too few to be a volume; check the path")]
+    TooSmall { device_blocks: u64 },
     #[error(
         "the device or image is shorter ({} bytes) than its volume ({} bytes): it was cut off; \
          restore the whole image",

@@ -13,6 +13,7 @@ use crate::{Store, StoreError, StoreOptions, VolumeInfo, checkpoint, mkfs, repla
 use std::sync::{Arc, OnceLock};
 use syncline_device::{Buffer, Device, ReadRequest};
 use syncline_format::bitmap::{self, Bits};
+use syncline_format::layout::VOLUME_BLOCKS_MIN;
 use syncline_format::node::NodePointer;
 use syncline_format::superblock::{SUPERBLOCK_SLOTS, Superblock, VolumeState};
 use syncline_format::{BLOCK_BYTES, BlockNo, FormatError, Generation, GroupNo, Key, Lsn, TreeId, checksum};
@@ -257,6 +258,9 @@ fn check_counters(superblock: &Superblock) -> Result<(), FormatError> {
 ///
 /// Errors: among others, corruption if its counters cannot be true.
 fn choose_superblock(device: &dyn Device) -> Result<(Superblock, usize), StoreError> {
+    if device.blocks() < VOLUME_BLOCKS_MIN {
+        return Err(StoreError::TooSmall { device_blocks: device.blocks() });
+    }
     let mut best: Option<(Superblock, usize)> = None;
     let mut failure: Option<FormatError> = None;
     for (slot, block) in SUPERBLOCK_SLOTS.into_iter().enumerate() {

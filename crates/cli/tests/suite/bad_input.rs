@@ -64,6 +64,15 @@ fn empty_image_is_no_volume() {
 }
 
 #[test]
+fn image_of_a_few_bytes_is_no_volume() {
+    let bench = Bench::new();
+    let image = bench.path("tiny.img");
+    fs::write(&image, vec![1; 3000]).unwrap();
+    all_fail(&image, "check the path");
+    syncline(&["ls", image.to_str().unwrap()]).fails(1, &image, "check the path");
+}
+
+#[test]
 fn newer_version_asks_for_newer_software() {
     let bench = Bench::new();
     let image = bench.populated();
@@ -87,6 +96,9 @@ fn truncated_image_is_an_error_and_never_repaired() {
         assert!([4, 8].contains(&run.code), "exit {}: {}{}", run.code, run.out, run.err);
     }
     assert!(fs::read(&image).unwrap() == before, "half a volume is not written to");
+    assert!(syncline(&["check", path]).out.contains("cannot be repaired"), "no advice that does not help");
+    syncline(&["ls", path]).fails(1, &image, "restore the whole image");
+    syncline(&["inspect", "tree", path]).fails(1, &image, "restore the whole image");
     // The other half is put back: nothing was lost.
     fs::write(&image, &content).unwrap();
     assert_populated(&image);

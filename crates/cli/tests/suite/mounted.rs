@@ -318,3 +318,28 @@ fn killed_daemon_loses_nothing_that_was_synced() {
     syncline(&["check", text(&image)]).ok();
     assert_populated(&image);
 }
+
+#[test]
+fn umount_says_when_the_volume_could_not_be_closed() {
+    if !can_mount("umount_says_when_the_volume_could_not_be_closed") {
+        return;
+    }
+    let bench = Bench::new();
+    let image = bench.populated();
+    let at = MountPoint::new(&bench, "mnt");
+    let log = bench.path("log");
+    let options = format!("commit=1000,log={}", text(&log));
+    syncline(&["mount", "-o", &options, text(&image), at.text()]).ok();
+    fs::write(at.0.join("unsynced"), b"x").unwrap();
+    if let Err(error) = syncline_fuse::shut_down(&at.0) {
+        at.unmount();
+        return skip("umount_says_when_the_volume_could_not_be_closed", &format!("shutting down: {error}"));
+    }
+    syncline(&["umount", at.text()]).fails(1, &at.0, "could not be closed");
+    assert!(!at.0.join("dir").exists(), "unmounted all the same");
+    assert!(!fs::read(&log).unwrap().is_empty());
+    syncline(&["mount", text(&image), at.text()]).ok();
+    at.unmount();
+    syncline(&["check", text(&image)]).ok();
+    assert_populated(&image);
+}
