@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use syncline::{Clock, Fs, SystemClock, SystemEntropy};
 use syncline_device::{Device, FileDevice, OpenError, OpenOptions, Volatile};
 
-/// How long to wait for a daemon that is writing its last checkpoint.
-const LEAVING_DAEMON_PATIENCE: Duration = Duration::from_secs(60);
+/// How long to wait for a daemon that is writing its last checkpoint: silently at first.
+const LEAVING_DAEMON_PATIENCE: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(59)];
 /// Longest pause between two rounds of maintenance.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(100);
 /// Rounds of writing of one call before it is looked whether to stop.
@@ -115,14 +115,21 @@ fn open_device(source: &Path, read_only: bool) -> Result<FileDevice, OpenError> 
         return Err(OpenError::Mounted { path: source.to_owned(), on });
     }
     let options = OpenOptions { read_only, ..OpenOptions::default() };
-    match FileDevice::open(source, &options) {
-        Err(OpenError::Locked { .. }) => {
-            tracing::info!(source = %source.display(), "waiting for the daemon that is leaving");
-            let wait_for_lock = Some(LEAVING_DAEMON_PATIENCE);
-            FileDevice::open(source, &OpenOptions { wait_for_lock, ..options })
+    let mut opened = FileDevice::open(source, &options);
+    for patience in LEAVING_DAEMON_PATIENCE {
+        if !matches!(opened, Err(OpenError::Locked { .. })) {
+            break;
         }
-        result => result,
+        opened = FileDevice::open(source, &OpenOptions { wait_for_lock: Some(patience), ..options });
+        if matches!(opened, Err(OpenError::Locked { .. })) && patience == LEAVING_DAEMON_PATIENCE[0] {
+            // Whoever waits for this mount sees why; the log need not be a terminal.
+            eprintln!(
+                "{} is held by another process; waiting for a daemon that is leaving",
+                source.display()
+            );
+        }
     }
+    opened
 }
 
 fn maintain(fs: &Fs, stop: &Stop, interval: Duration) {
