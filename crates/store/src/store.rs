@@ -239,10 +239,7 @@ impl Store {
         if estimate.bytes > bytes_max {
             return Err(StoreError::BatchTooLarge { bytes: estimate.bytes, bytes_max });
         }
-        if estimate.images > 0 && class != Class::Destage {
-            self.admit_images(estimate.images as u64)?;
-        }
-        let nodes = self.admit_nodes(class, estimate.items)?;
+        let nodes = self.admit_nodes(class, estimate)?;
         let mut permit = Permit { shared: Arc::clone(shared), estimate, ring_blocks: 0, nodes };
         let cost = journal.cost_blocks(estimate.bytes, estimate.images);
         journal.admit(cost, class == Class::Destage)?;
@@ -250,28 +247,26 @@ impl Store {
         Ok(permit)
     }
 
-    /// Recovery may have to copy a leaf for each image it destages, with nothing but free chunks to put it: without
+    /// Claims free chunks for the nodes that the changes may copy or split.
+    ///
+    /// Besides, recovery may have to copy a leaf for each image it destages, with nothing but free chunks to put it: without
     /// that many to spare, pages have to go to extents (R18).
-    fn admit_images(&self, more: u64) -> Result<(), StoreError> {
-        let live = self.shared.trees.read().images.len();
-        if self.shared.space.lock().spare_chunks() < live + more {
-            return Err(StoreError::Pressure(Pressure::Journal));
-        }
-        Ok(())
-    }
-
-    /// Claims free chunks for the nodes that `items` changes may copy or split.
-    fn admit_nodes(&self, class: Class, items: usize) -> Result<u64, StoreError> {
+    fn admit_nodes(&self, class: Class, estimate: Estimate) -> Result<u64, StoreError> {
         let shared = &self.shared;
-        let (bound, unlink, current) = {
+        let (bound, unlink, current, live) = {
             let trees = shared.trees.read();
-            (trees.nodes_bound(items), trees.nodes_bound(HEADROOM_ITEMS), trees.current_nodes)
+            let bound = trees.nodes_bound(estimate.items);
+            (bound, trees.nodes_bound(HEADROOM_ITEMS), trees.current_nodes, trees.images.len())
         };
         let dirty = current + shared.frozen_nodes.load(Ordering::Relaxed);
+        let mut space = shared.space.lock();
+        let new_images = if class == Class::Destage { 0 } else { estimate.images as u64 };
+        if new_images > 0 && space.spare_chunks() < live + new_images {
+            return Err(StoreError::Pressure(Pressure::Journal));
+        }
         if class == Class::Normal && dirty > shared.cache.dirty_max() && current > 0 {
             return Err(StoreError::Pressure(Pressure::Nodes));
         }
-        let mut space = shared.space.lock();
         space.widen_headroom(unlink);
         if space.claim_nodes(bound, class == Class::Normal) {
             return Ok(bound);
@@ -357,15 +352,23 @@ impl Store {
         if let Some(journal) = shared.journal.get() {
             let bytes = batch.ops.into_encoded();
             let promised = std::mem::take(&mut permit.ring_blocks);
-            let logged = journal.append(bytes, batch.data, batch.slots, trees.images.len(), promised);
+            let (logged, is_long) =
+                journal.append(bytes, batch.data, batch.slots, trees.images.len(), promised);
             assert_eq!(logged, lsn, "batches are logged in the order in which they are applied");
+            drop(trees);
+            if is_long {
+                journal.stream();
+            }
         }
         Ok(lsn)
     }
 
     /// LSN of the newest batch.
     pub fn last_lsn(&self) -> Lsn {
-        self.shared.trees.read().lsn
+        match self.shared.journal.get() {
+            Some(journal) => journal.last_lsn(),
+            None => self.shared.trees.read().lsn,
+        }
     }
 
     /// Everything up to this LSN is durable.

@@ -159,6 +159,63 @@ fn a_thousand_forces_complete_while_a_checkpoint_is_held_back_on_a_larger_ring()
     });
 }
 
+/// Holds back writes of the journal that are submitted, not those that a caller makes itself.
+struct HeldStream(HeldDevice);
+
+impl Layer for HeldStream {
+    fn below(&self) -> &dyn Device {
+        &*self.0.inner
+    }
+
+    fn on_write(&self, at: BlockNo, data: Vec<Arc<Buffer>>) -> Ticket {
+        if self.0.layout.locate(at).is_none() {
+            let mut held = self.0.held.lock().unwrap();
+            while *held {
+                self.0.waiting.store(true, Ordering::Release);
+                held = self.0.released.wait(held).unwrap();
+            }
+        }
+        self.0.inner.submit_write(at, data)
+    }
+}
+
+#[test]
+fn nobody_who_commits_waits_while_a_long_buffer_is_written_out() {
+    let device = Arc::new(HeldStream(HeldDevice {
+        inner: CrashDevice::new(BLOCKS),
+        layout: Layout::new(BLOCKS, Some(JOURNAL_BLOCKS)).expect("valid"),
+        held: Mutex::new(false),
+        released: Condvar::new(),
+        waiting: AtomicBool::new(false),
+    }));
+    let store = open(device.clone());
+    device.0.hold(true);
+    std::thread::scope(|scope| {
+        let streaming = scope.spawn(|| {
+            let mut object = 0;
+            while !device.0.waiting.load(Ordering::Acquire) {
+                object += 1;
+                put(&store, object, &[1; 200]).expect("there is room until the buffer is long");
+            }
+        });
+        while !device.0.waiting.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        // Hangs here if the one who writes holds what a commit needs.
+        for object in 1000..1010 {
+            put(&store, object, b"x").expect("put");
+        }
+        assert!(!streaming.is_finished());
+        device.0.hold(false);
+        streaming.join().expect("no panic");
+    });
+    store.force(store.last_lsn()).expect("force");
+    let crashed = device.0.inner.crash(&mut support::Random(1));
+    drop(store);
+    let store = reopen(crashed);
+    assert!(store.get(Key::inode(ObjectNo(1009))).expect("get").is_some());
+}
+
 #[test]
 fn many_threads_share_flushes_and_all_of_their_batches_survive() {
     let device = CrashDevice::new(BLOCKS);

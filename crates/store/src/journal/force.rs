@@ -1,8 +1,10 @@
 //! Group commit: the state machine that turns pending batches into durable ones.
 
-use super::{Done, Journal, Phase, Sealed, State, latched};
+use super::seal::Sealed;
+use super::waiters::{Told, Word};
+use super::{Done, Journal, Phase, State, latched};
 use crate::StoreError;
-use crate::sync::MutexGuard;
+use crate::sync::{MutexGuard, Ordering};
 use std::sync::Arc;
 use syncline_device::{Buffer, DeviceError, Ticket};
 use syncline_format::{Lsn, Sequence};
@@ -34,8 +36,12 @@ impl Journal {
                 return Err(failed.clone());
             }
             if state.driven {
-                self.progress.wait(&mut state);
-                continue;
+                let blocked = state.waiters.block(lsn, flush_owed);
+                drop(state);
+                match blocked.wait() {
+                    Word::Ended(result) => return result,
+                    Word::Drive => state = self.state.lock(),
+                }
             }
             state.driven = true;
             if state.durable >= lsn {
@@ -48,20 +54,31 @@ impl Journal {
                 self.drive_blocking(&mut state, before_group);
                 flush_owed &= state.durable < lsn;
             }
-            state.driven = false;
-            self.progress.notify_all();
-            let done = take_done(&mut state);
-            MutexGuard::unlocked(&mut state, || finish(done));
+            let ended = state.durable >= lsn && !flush_owed;
+            let told = self.pass_on(&mut state);
+            drop(state);
+            told.tell();
+            if ended {
+                return Ok(());
+            }
+            state = self.state.lock();
         }
+    }
+
+    /// The caller does not drive any more: takes out who is to be told that it is over, and who drives next, if anybody waits.
+    fn pass_on(&self, state: &mut State) -> Told {
+        let mut told = state.waiters.take_answered(state.durable, state.failed.as_ref());
+        told.driver = state.waiters.take_driver();
+        state.driven = told.driver.is_some();
+        self.progress.notify_all();
+        told
     }
 
     /// What a sync does without group commit, even if another one has made its batches durable. The caller has set `driven`.
     fn flush_again(&self, state: &mut MutexGuard<'_, State>) {
         match MutexGuard::unlocked(state, || self.device.flush()) {
             Ok(()) => state.groups += 1,
-            Err(cause) => {
-                state.failed.get_or_insert(latched(cause));
-            }
+            Err(cause) => self.latch(state, latched(cause)),
         }
     }
 
@@ -72,7 +89,7 @@ impl Journal {
             _ if state.durable >= lsn => Ok(()),
             Some(failed) => Err(failed.clone()),
             None => {
-                state.waiters.push((lsn, done));
+                state.waiters.start(lsn, done);
                 return;
             }
         };
@@ -84,24 +101,24 @@ impl Journal {
     pub(crate) fn drive(&self, before_group: &dyn Fn(usize)) -> bool {
         self.device.poll();
         let mut state = self.state.lock();
-        while !state.driven && state.failed.is_none() && !state.waiters.is_empty() {
+        while !state.driven && state.failed.is_none() && state.waiters.any_started() {
             if matches!(state.phase, Phase::Idle) {
                 state.driven = true;
                 let pending = state.pending_bytes;
                 MutexGuard::unlocked(&mut state, || before_group(pending));
-                state.driven = false;
                 self.begin(&mut state);
-                // Who came to block meanwhile may drive the group.
-                self.progress.notify_all();
+                // Who came to block meanwhile drives the group.
+                let told = self.pass_on(&mut state);
+                MutexGuard::unlocked(&mut state, || told.tell());
+                continue;
             }
             if !self.poll_group(&mut state) {
                 break;
             }
-            self.progress.notify_all();
-            let done = take_done(&mut state);
-            MutexGuard::unlocked(&mut state, || finish(done));
+            let told = self.pass_on(&mut state);
+            MutexGuard::unlocked(&mut state, || told.tell());
         }
-        !state.waiters.is_empty()
+        state.waiters.any_started()
     }
 
     /// Waits for the flush that is under way, if any; the error if this or an earlier one failed.
@@ -119,10 +136,8 @@ impl Journal {
             }
             state.driven = true;
             self.drive_blocking(&mut state, &|_| ());
-            state.driven = false;
-            self.progress.notify_all();
-            let done = take_done(&mut state);
-            MutexGuard::unlocked(&mut state, || finish(done));
+            let told = self.pass_on(&mut state);
+            MutexGuard::unlocked(&mut state, || told.tell());
         }
         state.failed.clone().map_or(Ok(()), Err)
     }
@@ -146,6 +161,7 @@ impl Journal {
             let step = self.next_step(state);
             let result = match step {
                 Step::Nothing => return,
+                Step::Writes(tickets) if tickets.iter().all(Ticket::is_complete) => self.wait_all(&tickets),
                 Step::Writes(tickets) => MutexGuard::unlocked(state, || self.wait_all(&tickets)),
                 Step::Flush => {
                     let started = match &state.phase {
@@ -195,7 +211,7 @@ impl Journal {
     }
 
     /// Seals what is pending; everything in flight is part of the group (R7).
-    fn begin(&self, state: &mut State) {
+    fn begin(&self, state: &mut MutexGuard<'_, State>) {
         if !matches!(state.phase, Phase::Idle) || state.failed.is_some() {
             return;
         }
@@ -206,7 +222,7 @@ impl Journal {
     }
 
     /// Like `begin`, but leaves the last record to the caller, who writes it at once.
-    fn begin_but_last(&self, state: &mut State) -> Option<Sealed> {
+    fn begin_but_last(&self, state: &mut MutexGuard<'_, State>) -> Option<Sealed> {
         if !matches!(state.phase, Phase::Idle) || state.failed.is_some() {
             return None;
         }
@@ -223,7 +239,7 @@ impl Journal {
         // An error is found where the group waits for the same writes.
         drop(MutexGuard::unlocked(state, || self.wait_all(&earlier)));
         while state.pending.len() > 1 && state.failed.is_none() {
-            let Some(record) = self.seal_record(state) else { return };
+            let Some(record) = self.seal_oldest(state) else { return };
             MutexGuard::unlocked(state, || self.write_here(record));
         }
     }
@@ -247,7 +263,7 @@ impl Journal {
     fn advance(&self, state: &mut State, result: Result<(), DeviceError>) -> bool {
         if let Err(cause) = result {
             // C8: told once per waiter and then for good. The group stays unflushed for ever.
-            state.failed.get_or_insert(latched(cause));
+            self.latch(state, latched(cause));
             state.phase = Phase::Idle;
             return false;
         }
@@ -260,6 +276,7 @@ impl Journal {
                 if state.failed.is_none() {
                     state.known_flushed = upto;
                     state.durable = state.durable.max(lsn);
+                    self.durable.store(state.durable.0, Ordering::Release);
                     state.groups += 1;
                     while state.in_flight.front().is_some_and(|record| record.sequence <= upto) {
                         state.in_flight.pop_front();
@@ -283,27 +300,4 @@ impl Journal {
 fn tickets_upto(state: &State, upto: Sequence) -> Vec<Ticket> {
     let records = state.in_flight.iter().take_while(|record| record.sequence <= upto);
     records.flat_map(|record| std::iter::once(&record.write).chain(&record.data)).cloned().collect()
-}
-
-/// Waiters that can be answered now.
-fn take_done(state: &mut State) -> Vec<(Done, Result<(), StoreError>)> {
-    let mut done = Vec::new();
-    let mut rest = Vec::new();
-    for (lsn, waiter) in std::mem::take(&mut state.waiters) {
-        if state.durable >= lsn {
-            done.push((waiter, Ok(())));
-        } else if let Some(failed) = &state.failed {
-            done.push((waiter, Err(failed.clone())));
-        } else {
-            rest.push((lsn, waiter));
-        }
-    }
-    state.waiters = rest;
-    done
-}
-
-fn finish(done: Vec<(Done, Result<(), StoreError>)>) {
-    for (waiter, result) in done {
-        waiter(result);
-    }
 }

@@ -12,20 +12,27 @@
 //! contiguous; if the rest of the lap is too short for it, the record starts the next lap and the rest counts as used
 //! until the tail has passed it.
 //!
-//! Locks: the journal's mutex is the innermost of the store (after the trees' and the space's).
+//! Under the lock a record is only *cut*: its batches leave `pending`, it has its place in the ring, and is in flight as far as
+//! others can see. It is copied together, summed and written without it, by one thread at a time (`sealing`), because each
+//! record bears the sum of the one before. Nobody who commits waits for that.
+//!
+//! Locks: the journal's mutex is the innermost of the store (after the trees' and the space's), but for that of each waiter.
 
 mod force;
 mod ring;
+mod seal;
+mod waiters;
 
 pub(crate) use ring::{RecordMeta, Ring};
+use waiters::Waiters;
 
 use crate::batch::DataSlot;
-use crate::sync::{Condvar, Mutex};
+use crate::sync::{AtomicBool, AtomicU64, Condvar, Mutex, Ordering};
 use crate::{Ablation, Pressure, StoreError};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use syncline_device::{Buffer, Device, DeviceError, Ticket};
-use syncline_format::record::{self, RECORD_HEADER_BYTES, RecordInfo, record_blocks};
+use syncline_format::record::{self, RECORD_HEADER_BYTES, record_blocks};
 use syncline_format::superblock::JournalTail;
 use syncline_format::{BLOCK_BYTES, BlockNo, Generation, Lsn, Sequence, VolumeId};
 
@@ -36,7 +43,7 @@ const RECORD_RING_SHARE: u64 = 8;
 /// Ring blocks kept for destage batches that are larger than the one block reserved per image.
 const DESTAGE_SLACK_BLOCKS: u64 = 4;
 
-/// Sealing rounds each record up to blocks and adds its header; what is pending fits two records.
+/// Sealing rounds each record up to blocks and adds its header: a block for each of at least so many records.
 const SEAL_SLACK_BLOCKS: u64 = 2;
 
 /// Called when a started force has ended.
@@ -57,15 +64,6 @@ struct InFlight {
     data: Vec<Ticket>,
     /// Held until the record is durable; dropping them widens the data window again.
     _slots: Vec<DataSlot>,
-}
-
-/// A record that is in flight as far as others can see, and is still to be written.
-struct Sealed {
-    sequence: Sequence,
-    at: BlockNo,
-    buffer: Arc<Buffer>,
-    /// To be completed by whoever writes it on its own thread.
-    write: Ticket,
 }
 
 /// Where the current group stands.
@@ -104,7 +102,9 @@ pub(crate) struct State {
     durable: Lsn,
     phase: Phase,
     driven: bool,
-    waiters: Vec<(Lsn, Done)>,
+    /// A record is cut whose sum is not known yet, or that is not submitted yet.
+    sealing: bool,
+    waiters: Waiters,
     generation: Generation,
     failed: Option<StoreError>,
     /// Memory of the record before, for the next one of its length.
@@ -115,7 +115,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Ring blocks that the pending batches take, but for [`SEAL_SLACK_BLOCKS`].
+    /// Ring blocks that the pending batches take, but for what sealing adds.
     fn pending_blocks(&self) -> u64 {
         if self.apart {
             return self.pending.iter().map(|pending| record_blocks(pending.bytes.len())).sum();
@@ -134,8 +134,14 @@ pub(crate) struct Journal {
     stream_bytes: usize,
     ablation: Ablation,
     state: Mutex<State>,
-    /// Signalled when a group ends or the journal fails.
+    /// Signalled when a group ends or the journal fails; for whoever waits for something else than an LSN.
     progress: Condvar,
+    /// Signalled when `sealing` ends.
+    sealed: Condvar,
+    /// Copies of what `state` holds, for a look without the lock. Written under it.
+    durable: AtomicU64,
+    last: AtomicU64,
+    has_failed: AtomicBool,
 }
 
 /// What a journal is created with.
@@ -171,7 +177,6 @@ impl Journal {
             start: start.start,
             ring_blocks: start.ring_blocks,
             epoch: start.epoch,
-            // What is pending, plus one more batch, never needs more than two records.
             stream_bytes: start
                 .stream_bytes
                 .min(record_blocks_max(start.ring_blocks) as usize * BLOCK_BYTES / 2),
@@ -190,7 +195,8 @@ impl Journal {
                 durable: start.lsn,
                 phase: Phase::Idle,
                 driven: false,
-                waiters: Vec::new(),
+                sealing: false,
+                waiters: Waiters::default(),
                 generation: start.generation,
                 failed: None,
                 spare: None,
@@ -198,6 +204,10 @@ impl Journal {
                 grouped_batches: 0,
             }),
             progress: Condvar::new(),
+            sealed: Condvar::new(),
+            durable: AtomicU64::new(start.lsn.0),
+            last: AtomicU64::new(start.lsn.0),
+            has_failed: AtomicBool::new(false),
         }
     }
 
@@ -221,11 +231,19 @@ impl Journal {
         let reserve = if destage { 0 } else { state.images + DESTAGE_SLACK_BLOCKS };
         let wrap = record_blocks_max(self.ring_blocks);
         let taken = state.ring.used() + state.pending_blocks() + state.permit_blocks;
-        if taken + cost_blocks + reserve + wrap + SEAL_SLACK_BLOCKS > self.ring_blocks {
+        let slack = self.seal_slack(state.pending_blocks() + state.permit_blocks + cost_blocks + reserve);
+        if taken + cost_blocks + reserve + wrap + slack > self.ring_blocks {
             return Err(StoreError::Pressure(Pressure::Journal));
         }
         state.permit_blocks += cost_blocks;
         Ok(())
+    }
+
+    /// What sealing so many blocks adds at most: two records that follow one another hold more than the most that one may
+    /// hold, so this many blocks make no more than twice as many records, and one.
+    fn seal_slack(&self, blocks: u64) -> u64 {
+        let records = 2 * blocks * BLOCK_BYTES as u64 / self.record_bytes_target() as u64 + 1;
+        records.max(SEAL_SLACK_BLOCKS)
     }
 
     /// Takes back what `admit` promised.
@@ -234,7 +252,7 @@ impl Journal {
     }
 
     /// Appends an applied batch. Called under the trees' lock, so batches arrive in the order in which they were
-    /// applied. Streams a long buffer out without a flush.
+    /// applied. The second result says that the buffer has become long: then [`Journal::stream`] is to be called, without locks.
     /// `promised` is the batch's part of what `admit` promised: it turns into the batch's own blocks in one step, or
     /// somebody else would be admitted to the same room in between.
     pub(crate) fn append(
@@ -244,21 +262,32 @@ impl Journal {
         slots: Vec<DataSlot>,
         images: u64,
         promised: u64,
-    ) -> Lsn {
+    ) -> (Lsn, bool) {
         let mut state = self.state.lock();
         state.permit_blocks -= promised;
         state.images = images;
         state.pending_bytes += bytes.len();
         state.pending.push_back(Pending { bytes, data, slots });
-        let lsn = Lsn(state.next_lsn.0 + state.pending.len() as u64 - 1);
-        if state.pending_bytes > self.stream_bytes && state.failed.is_none() {
+        let lsn = state.last_pending();
+        self.last.store(lsn.0, Ordering::Release);
+        (lsn, state.pending_bytes > self.stream_bytes)
+    }
+
+    /// Writes a long buffer out without a flush. Does nothing while somebody else seals.
+    pub(crate) fn stream(&self) {
+        let mut state = self.state.lock();
+        if state.pending_bytes > self.stream_bytes && state.failed.is_none() && !state.sealing {
             self.seal_pending(&mut state);
         }
-        lsn
+    }
+
+    /// LSN of the newest batch.
+    pub(crate) fn last_lsn(&self) -> Lsn {
+        Lsn(self.last.load(Ordering::Acquire))
     }
 
     pub(crate) fn durable_lsn(&self) -> Lsn {
-        self.state.lock().durable
+        Lsn(self.durable.load(Ordering::Acquire))
     }
 
     pub(crate) fn used_bytes(&self) -> u64 {
@@ -278,7 +307,9 @@ impl Journal {
     /// The tail to store for a checkpoint whose oldest needed LSN is `lsn` and whose force has succeeded: the record
     /// that holds it, or the place of the next record if none does.
     pub(crate) fn tail_for(&self, lsn: Lsn) -> (JournalTail, RecordMeta) {
-        self.state.lock().ring.tail_for(lsn)
+        let mut state = self.state.lock();
+        self.wait_for_sealing(&mut state);
+        state.ring.tail_for(lsn)
     }
 
     /// A superblock with this tail is durable: the ring below it may be reused (R3).
@@ -290,101 +321,27 @@ impl Journal {
 
     /// Latches the journal (C8): every waiter, now and later, is told.
     pub(crate) fn fail(&self, error: StoreError) {
-        let waiters = {
+        let told = {
             let mut state = self.state.lock();
-            if state.failed.is_none() {
-                state.failed = Some(error.clone());
-            }
-            std::mem::take(&mut state.waiters)
+            self.latch(&mut state, error);
+            let state = &mut *state;
+            state.waiters.take_answered(state.durable, state.failed.as_ref())
         };
         self.progress.notify_all();
-        for (_, done) in waiters {
-            done(Err(error.clone()));
-        }
+        told.tell();
+    }
+
+    /// The first error stays.
+    fn latch(&self, state: &mut State, error: StoreError) {
+        state.failed.get_or_insert(error);
+        self.has_failed.store(true, Ordering::Release);
     }
 
     pub(crate) fn failure(&self) -> Option<StoreError> {
-        self.state.lock().failed.clone()
-    }
-
-    /// Seals everything pending into records and submits them, without a flush.
-    fn seal_pending(&self, state: &mut State) {
-        while let Some(record) = self.seal_record(state) {
-            self.submit(state, record);
+        match self.has_failed.load(Ordering::Acquire) {
+            true => self.state.lock().failed.clone(),
+            false => None,
         }
-    }
-
-    /// Like `seal_pending`, but returns the last record for the caller to write.
-    fn seal_pending_but_last(&self, state: &mut State) -> Option<Sealed> {
-        let mut last = self.seal_record(state)?;
-        while let Some(next) = self.seal_record(state) {
-            self.submit(state, std::mem::replace(&mut last, next));
-        }
-        Some(last)
-    }
-
-    fn submit(&self, state: &mut State, record: Sealed) {
-        let write = self.device.submit_write(record.at, vec![record.buffer]);
-        if let Some(entry) = state.in_flight.iter_mut().rfind(|entry| entry.sequence == record.sequence) {
-            entry.write = write;
-        }
-    }
-
-    /// Makes a record of the oldest pending batches; it is in flight from then on, but nobody writes it yet.
-    fn seal_record(&self, state: &mut State) -> Option<Sealed> {
-        if state.pending.is_empty() || state.next_lsn > state.seal_upto {
-            return None;
-        }
-        let bytes_max = self.batch_bytes_max().min(GROUP_BYTES_TARGET);
-        let mut count = 0;
-        let mut payload = 0;
-        for pending in &state.pending {
-            let alone = self.ablation.ordered_records || state.next_lsn.0 + count as u64 > state.seal_upto.0;
-            if count > 0 && (alone || payload + pending.bytes.len() > bytes_max) {
-                break;
-            }
-            payload += pending.bytes.len();
-            count += 1;
-        }
-        let blocks = record_blocks(payload);
-        let place = state.ring.place(blocks);
-        let at = self.start.plus(place.block);
-        // The header is written by sealing, the rest below.
-        let spare = state.spare.take().filter(|spare| spare.blocks() == blocks);
-        let mut buffer = spare.unwrap_or_else(|| Buffer::for_overwrite(blocks as usize));
-        let mut offset = RECORD_HEADER_BYTES;
-        let (mut data, mut slots) = (Vec::new(), Vec::new());
-        for pending in state.pending.drain(..count) {
-            buffer[offset..offset + pending.bytes.len()].copy_from_slice(&pending.bytes);
-            offset += pending.bytes.len();
-            state.pending_bytes -= pending.bytes.len();
-            data.extend(pending.data);
-            slots.extend(pending.slots);
-        }
-        buffer[offset..].fill(0);
-        let info = RecordInfo {
-            epoch: self.epoch,
-            sequence: place.sequence,
-            predecessor: place.predecessor,
-            known_flushed: state.known_flushed,
-            generation: state.generation,
-            first_lsn: state.next_lsn,
-            batches: count as u32,
-            payload_bytes: payload as u32,
-        };
-        let sum = record::seal(&mut buffer, at, &info, self.volume);
-        state.ring.push(&place, blocks, sum, info.last_lsn());
-        state.next_lsn = info.last_lsn().next();
-        state.grouped_batches += count as u64;
-        let write = Ticket::pending();
-        state.in_flight.push_back(InFlight {
-            sequence: place.sequence,
-            last_lsn: info.last_lsn(),
-            write: write.clone(),
-            data,
-            _slots: slots,
-        });
-        Some(Sealed { sequence: place.sequence, at, buffer: Arc::new(buffer), write })
     }
 }
 

@@ -28,7 +28,8 @@ pub(crate) struct Ring {
     tail: u64,
     head: u64,
     next_sequence: Sequence,
-    last_checksum: u64,
+    /// Of the last record; absent while that is being sealed.
+    last_checksum: Option<u64>,
     records: VecDeque<RecordMeta>,
 }
 
@@ -40,7 +41,7 @@ impl Ring {
             tail: tail.block,
             head: tail.block,
             next_sequence: tail.sequence,
-            last_checksum: tail.predecessor,
+            last_checksum: Some(tail.predecessor),
             records: VecDeque::new(),
         }
     }
@@ -62,12 +63,17 @@ impl Ring {
             position,
             block: position % self.blocks,
             sequence: self.next_sequence,
-            predecessor: self.last_checksum,
+            predecessor: self.predecessor(),
         }
     }
 
-    /// Enters the record that was placed.
-    pub(crate) fn push(&mut self, place: &Place, blocks: u64, checksum: u64, last_lsn: Lsn) {
+    /// What the next record has to bear. Not to be asked for while one is being sealed.
+    fn predecessor(&self) -> u64 {
+        self.last_checksum.expect("records are sealed one after the other")
+    }
+
+    /// Enters the record that was placed. Its checksum follows by [`Ring::sealed`].
+    pub(crate) fn push(&mut self, place: &Place, blocks: u64, last_lsn: Lsn) {
         self.records.push_back(RecordMeta {
             position: place.position,
             sequence: place.sequence,
@@ -76,7 +82,12 @@ impl Ring {
         });
         self.head = place.position + blocks;
         self.next_sequence = place.sequence.next();
-        self.last_checksum = checksum;
+        self.last_checksum = None;
+    }
+
+    /// The checksum of the record that was entered last.
+    pub(crate) fn sealed(&mut self, checksum: u64) {
+        self.last_checksum = Some(checksum);
     }
 
     /// The record that holds `lsn`, or the place of the next record if none does.
@@ -84,7 +95,7 @@ impl Ring {
         let next = RecordMeta {
             position: self.head,
             sequence: self.next_sequence,
-            predecessor: self.last_checksum,
+            predecessor: self.predecessor(),
             last_lsn: lsn,
         };
         let index = self.records.partition_point(|record| record.last_lsn < lsn);
@@ -116,12 +127,14 @@ mod tests {
         let mut ring = Ring::new(10, JournalTail { block: 0, sequence: Sequence(1), predecessor: 7 });
         let place = ring.place(8);
         assert_eq!((place.block, place.sequence, place.predecessor), (0, Sequence(1), 7));
-        ring.push(&place, 8, 11, Lsn(3));
+        ring.push(&place, 8, Lsn(3));
+        ring.sealed(11);
         let (_, tail) = ring.tail_for(Lsn(4));
         ring.release_to(&tail);
         let place = ring.place(4);
         assert_eq!((place.block, place.predecessor), (0, 11));
-        ring.push(&place, 4, 12, Lsn(5));
+        ring.push(&place, 4, Lsn(5));
+        ring.sealed(12);
         assert_eq!(ring.used(), 6, "the lap's unused end counts");
         let (tail, _) = ring.tail_for(Lsn(4));
         assert_eq!((tail.block, tail.sequence, tail.predecessor), (0, Sequence(2), 11));

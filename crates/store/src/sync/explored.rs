@@ -66,6 +66,10 @@ impl Condvar {
         guard.guard = Some(self.0.wait(inner).unwrap_or_else(PoisonError::into_inner));
     }
 
+    pub(crate) fn notify_one(&self) {
+        self.0.notify_one();
+    }
+
     pub(crate) fn notify_all(&self) {
         self.0.notify_all();
     }

@@ -1,0 +1,176 @@
+//! Sealing: pending batches become records.
+//!
+//! Whoever seals has set `State::sealing` until the record is submitted, or its writer is known: a group that is begun
+//! meanwhile waits for that, since it depends on the write. No other lock than the journal's is needed for it, so waiting is short.
+
+use super::{GROUP_BYTES_TARGET, InFlight, Journal, Pending, State};
+use crate::sync::MutexGuard;
+use std::sync::Arc;
+use syncline_device::{Buffer, Ticket};
+use syncline_format::record::{self, RECORD_HEADER_BYTES, RecordInfo, record_blocks};
+use syncline_format::{BlockNo, Lsn, Sequence};
+
+/// A record whose batches and place are settled, and that is still to be put together.
+struct Cut {
+    info: RecordInfo,
+    at: BlockNo,
+    blocks: u64,
+    batches: Vec<Vec<u8>>,
+    /// Memory of a record before it, if it has the right length.
+    spare: Option<Buffer>,
+    write: Ticket,
+}
+
+/// A record that is in flight as far as others can see, and is still to be written.
+pub(super) struct Sealed {
+    pub(super) sequence: Sequence,
+    pub(super) at: BlockNo,
+    pub(super) buffer: Arc<Buffer>,
+    /// To be completed by whoever writes it on its own thread.
+    pub(super) write: Ticket,
+}
+
+impl Journal {
+    /// Most bytes of batches in a record, unless a single batch is larger.
+    pub(super) fn record_bytes_target(&self) -> usize {
+        self.batch_bytes_max().min(GROUP_BYTES_TARGET)
+    }
+
+    /// Waits until nobody seals.
+    pub(super) fn wait_for_sealing(&self, state: &mut MutexGuard<'_, State>) {
+        while state.sealing {
+            self.sealed.wait(state);
+        }
+    }
+
+    fn end_sealing(&self, state: &mut State) {
+        state.sealing = false;
+        self.sealed.notify_all();
+    }
+
+    /// Seals everything that is pending into records and submits them, without a flush. What is appended meanwhile is left.
+    pub(super) fn seal_pending(&self, state: &mut MutexGuard<'_, State>) {
+        self.wait_for_sealing(state);
+        let upto = state.last_pending();
+        state.sealing = true;
+        while let Some(record) = self.seal_record(state, upto) {
+            self.submit(state, record);
+        }
+        self.end_sealing(state);
+    }
+
+    /// Like `seal_pending`, but returns the last record for the caller to write.
+    pub(super) fn seal_pending_but_last(&self, state: &mut MutexGuard<'_, State>) -> Option<Sealed> {
+        self.wait_for_sealing(state);
+        let upto = state.last_pending();
+        state.sealing = true;
+        let mut last = self.seal_record(state, upto);
+        while let Some(next) = self.seal_record(state, upto) {
+            if let Some(record) = last.replace(next) {
+                self.submit(state, record);
+            }
+        }
+        self.end_sealing(state);
+        last
+    }
+
+    /// Seals the oldest pending batches for the caller to write.
+    pub(super) fn seal_oldest(&self, state: &mut MutexGuard<'_, State>) -> Option<Sealed> {
+        self.wait_for_sealing(state);
+        state.sealing = true;
+        let record = self.seal_record(state, Lsn(u64::MAX));
+        self.end_sealing(state);
+        record
+    }
+
+    fn submit(&self, state: &mut MutexGuard<'_, State>, record: Sealed) {
+        let Sealed { sequence, at, buffer, .. } = record;
+        let write = MutexGuard::unlocked(state, || self.device.submit_write(at, vec![buffer]));
+        if let Some(entry) = state.in_flight.iter_mut().rfind(|entry| entry.sequence == sequence) {
+            entry.write = write;
+        }
+    }
+
+    /// Makes a record of the oldest pending batches up to an LSN; it is in flight from then on, but nobody writes it yet.
+    /// The caller has set `sealing`.
+    fn seal_record(&self, state: &mut MutexGuard<'_, State>, upto: Lsn) -> Option<Sealed> {
+        let cut = self.cut_record(state, upto)?;
+        let (record, checksum) = MutexGuard::unlocked(state, || self.put_together(cut));
+        state.ring.sealed(checksum);
+        Some(record)
+    }
+
+    fn cut_record(&self, state: &mut State, upto: Lsn) -> Option<Cut> {
+        let upto = upto.min(state.seal_upto);
+        if state.pending.is_empty() || state.next_lsn > upto || state.failed.is_some() {
+            return None;
+        }
+        let bytes_max = self.record_bytes_target();
+        let mut count = 0;
+        let mut payload = 0;
+        for pending in &state.pending {
+            let alone = self.ablation.ordered_records || state.next_lsn.0 + count as u64 > upto.0;
+            if count > 0 && (alone || payload + pending.bytes.len() > bytes_max) {
+                break;
+            }
+            payload += pending.bytes.len();
+            count += 1;
+        }
+        let blocks = record_blocks(payload);
+        let place = state.ring.place(blocks);
+        let (mut batches, mut data, mut slots) = (Vec::with_capacity(count), Vec::new(), Vec::new());
+        for pending in state.pending.drain(..count) {
+            let Pending { bytes, data: tickets, slots: held } = pending;
+            batches.push(bytes);
+            data.extend(tickets);
+            slots.extend(held);
+        }
+        state.pending_bytes -= payload;
+        let info = RecordInfo {
+            epoch: self.epoch,
+            sequence: place.sequence,
+            predecessor: place.predecessor,
+            known_flushed: state.known_flushed,
+            generation: state.generation,
+            first_lsn: state.next_lsn,
+            batches: count as u32,
+            payload_bytes: payload as u32,
+        };
+        state.ring.push(&place, blocks, info.last_lsn());
+        state.next_lsn = info.last_lsn().next();
+        state.grouped_batches += count as u64;
+        let write = Ticket::pending();
+        state.in_flight.push_back(InFlight {
+            sequence: place.sequence,
+            last_lsn: info.last_lsn(),
+            write: write.clone(),
+            data,
+            _slots: slots,
+        });
+        let spare = state.spare.take().filter(|spare| spare.blocks() == blocks);
+        Some(Cut { info, at: self.start.plus(place.block), blocks, batches, spare, write })
+    }
+
+    /// The record's bytes, and its checksum. Called without the lock.
+    fn put_together(&self, cut: Cut) -> (Sealed, u64) {
+        // The header is written by sealing, the rest below.
+        let mut buffer = cut.spare.unwrap_or_else(|| Buffer::for_overwrite(cut.blocks as usize));
+        let mut offset = RECORD_HEADER_BYTES;
+        for bytes in &cut.batches {
+            buffer[offset..offset + bytes.len()].copy_from_slice(bytes);
+            offset += bytes.len();
+        }
+        buffer[offset..].fill(0);
+        let checksum = record::seal(&mut buffer, cut.at, &cut.info, self.volume);
+        let record =
+            Sealed { sequence: cut.info.sequence, at: cut.at, buffer: Arc::new(buffer), write: cut.write };
+        (record, checksum)
+    }
+}
+
+impl State {
+    /// LSN of the newest batch that is applied.
+    pub(super) fn last_pending(&self) -> Lsn {
+        Lsn(self.next_lsn.0 + self.pending.len() as u64 - 1)
+    }
+}
