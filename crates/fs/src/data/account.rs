@@ -33,6 +33,7 @@ const QUIET_CALLS: u32 = 16;
 const CAREFUL_ROUNDS: u64 = 64;
 /// How long a writer waits for others to write before it looks whether it can do so itself.
 const PROGRESS_PATIENCE: Duration = Duration::from_millis(10);
+const ROOM_PATIENCE: Duration = Duration::from_millis(50);
 /// Fewest pages, whatever the memory bound says: one batch must always fit.
 const PAGES_MIN: u64 = 2048;
 /// Small files that were dirtied last; older ones are left to the background. A program that writes many and then syncs them all
@@ -193,6 +194,10 @@ pub(crate) struct Writeback {
     /// Rounds of writeback that ended.
     progress: Mutex<u64>,
     progressed: Condvar,
+    /// For writers that are slowed down: one is woken at a time, and passes it on when there is room for more.
+    room: Condvar,
+    /// Of these, how many write for others right now.
+    pub(super) throttled_writers: AtomicU64,
     /// Asks for [`Fs::maintain`](crate::Fs::maintain) now.
     wake: OnceLock<Box<dyn Fn() + Send + Sync>>,
     /// It was asked for, and did not begin yet.
@@ -229,6 +234,8 @@ impl Writeback {
             relieved: Condvar::new(),
             progress: Mutex::default(),
             progressed: Condvar::new(),
+            room: Condvar::new(),
+            throttled_writers: AtomicU64::new(0),
             wake: OnceLock::new(),
             woken: AtomicBool::new(false),
             syncs: AtomicU64::new(0),
@@ -325,6 +332,20 @@ impl Writeback {
     pub(crate) fn note_progress(&self) {
         *self.progress.lock() += 1;
         self.progressed.notify_all();
+        self.room.notify_one();
+    }
+
+    /// Another writer may look whether there is room for it.
+    pub(super) fn pass_room_on(&self) {
+        self.room.notify_one();
+    }
+
+    /// Like [`Writeback::wait_for_progress`], for writers that are slowed down.
+    pub(super) fn wait_for_room(&self, seen: u64) {
+        let mut progress = self.progress.lock();
+        if *progress == seen {
+            self.room.wait_for(&mut progress, ROOM_PATIENCE);
+        }
     }
 
     pub(super) fn progress(&self) -> u64 {

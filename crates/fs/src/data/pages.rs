@@ -183,6 +183,11 @@ impl FileData {
         self.turn.clone()
     }
 
+    /// Whether somebody has the turn.
+    pub(super) fn is_taken(&self) -> bool {
+        self.turn.is_locked()
+    }
+
     pub(super) fn dirty_pages(&self) -> u64 {
         self.dirty.len() as u64
     }

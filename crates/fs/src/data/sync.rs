@@ -242,7 +242,11 @@ impl Fs {
             [(inode, select)] if gauge(&inode.state.read().data, select).pages >= STREAM_PAGES_MIN => {
                 Ok(vec![self.stream_out(class, inode, select.clone(), pace)?])
             }
-            group => Ok(self.write_out(class, group, Purpose::Background)?.rest),
+            group => {
+                let result = self.write_out(class, group, Purpose::Background);
+                self.writeback.note_progress();
+                Ok(result?.rest)
+            }
         }
     }
 }

@@ -25,8 +25,10 @@ use syncline_store::{Class, Reservation};
 const CHUNK_BYTES_MAX: usize = 4 << 20;
 /// Rounds that a writer does for others at most before it goes on.
 const THROTTLE_ROUNDS_MAX: u32 = 64;
-/// Waits for rounds of others (of up to 10 ms each) before a writer goes on all the same: somebody is stuck then.
-const THROTTLE_WAITS_MAX: u32 = 3000;
+/// Waits for rounds of others (of up to 50 ms each) before a writer goes on all the same: somebody is stuck then.
+const THROTTLE_WAITS_MAX: u32 = 600;
+/// Writers that write for others at the same time: enough to keep the device busy.
+const THROTTLE_WRITERS_MAX: u64 = 3;
 /// Files considered when a group is picked for writeback.
 const PICK_FILES_MAX: usize = 64;
 /// Writes of at least this much are taken for parts of a stream.
@@ -217,38 +219,50 @@ impl Fs {
     pub(super) fn throttle(&self) -> Result<()> {
         let writeback = &self.writeback;
         let (mut rounds, mut waits) = (0, 0);
+        let mut result = Ok(());
         while rounds < THROTTLE_ROUNDS_MAX && waits < THROTTLE_WAITS_MAX {
             if writeback.account.pinned() <= writeback.pinned_max / 4 * 3 {
-                return Ok(());
+                break;
             }
             writeback.slowed.store(true, Ordering::Relaxed);
             let seen = writeback.progress();
-            let wrote = self.write_some()?;
-            if writeback.account.pinned() <= writeback.pinned_max {
-                return Ok(());
+            let wrote = self.write_some();
+            if wrote.is_err() || writeback.account.pinned() <= writeback.pinned_max {
+                result = wrote.map(drop);
+                break;
             }
-            if wrote {
+            if matches!(wrote, Ok(true)) {
                 rounds += 1;
             } else {
                 waits += 1;
-                writeback.wait_for_progress(seen);
+                writeback.wait_for_room(seen);
             }
         }
-        Ok(())
+        if waits > 0 {
+            // One was woken; there may be room for more.
+            writeback.pass_room_on();
+        }
+        result
     }
 
-    /// One round for the files that wait longest, of dirty or of logged pages, whichever there are more of. False if
-    /// there was nothing to do, or somebody else is at it.
+    /// One round for the files that wait longest and that nobody else writes, of dirty or of logged pages, whichever there are
+    /// more of. False if there was nothing to do, or enough others are at it.
     fn write_some(&self) -> Result<bool> {
-        let logged = self.writeback.account.dirty() < self.writeback.account.logged();
-        let files = self.oldest(logged);
-        let Some((first, _)) = files.first() else { return Ok(false) };
-        let turn = first.state.read().data.turn();
-        if turn.is_locked() {
+        let writers = &self.writeback.throttled_writers;
+        let one_more = |writers: u64| (writers < THROTTLE_WRITERS_MAX).then_some(writers + 1);
+        if writers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_err() {
             return Ok(false);
         }
-        self.write_group(class_of(logged), &files, Pace::ROUND)?;
-        Ok(true)
+        let logged = self.writeback.account.dirty() < self.writeback.account.logged();
+        let mut files = self.listed(logged);
+        files.retain(|(inode, _)| !inode.state.read().data.is_taken());
+        files.truncate(pack(files.iter()));
+        let wrote = match files.is_empty() {
+            true => Ok(false),
+            false => self.write_group(class_of(logged), &files, Pace::ROUND).map(|_| true),
+        };
+        writers.fetch_sub(1, Ordering::Relaxed);
+        wrote
     }
 
     /// A round or more, as the pace says, for the files that are dirty (or logged) for the longest time; false if there
@@ -264,14 +278,16 @@ impl Fs {
 
     /// The files that are dirty (or logged) for the longest time, as many as make a round.
     fn oldest(&self, logged: bool) -> Vec<(Arc<Inode>, Select)> {
-        let mut files: Vec<_> = {
-            let lists = self.writeback.lists.lock();
-            let list = if logged { &lists.logged } else { &lists.dirty };
-            let select = if logged { Select::logged() } else { Select::dirty() };
-            list.values().take(PICK_FILES_MAX).map(|listed| (listed.inode.clone(), select.clone())).collect()
-        };
+        let mut files = self.listed(logged);
         files.truncate(pack(files.iter()));
         files
+    }
+
+    fn listed(&self, logged: bool) -> Vec<(Arc<Inode>, Select)> {
+        let lists = self.writeback.lists.lock();
+        let list = if logged { &lists.logged } else { &lists.dirty };
+        let select = if logged { Select::logged() } else { Select::dirty() };
+        list.values().take(PICK_FILES_MAX).map(|listed| (listed.inode.clone(), select.clone())).collect()
     }
 
     /// Notes that the inode's item differs from what is logged, so that it is committed within the commit interval.

@@ -324,9 +324,6 @@ impl Drop for File {
             Ok(()) | Err(Error::BadHandle) => {}
             Err(error) => tracing::warn!(%error, "closing a file failed"),
         }
-        if self.flags.write {
-            self.shared.kick();
-        }
     }
 }
 

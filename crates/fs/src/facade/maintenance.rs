@@ -52,11 +52,6 @@ impl Maintenance {
         Ok(Maintenance { control, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Makes the thread look now.
-    pub(super) fn kick(&self) {
-        self.control.kick();
-    }
-
     /// Stops the thread and waits until it has ended.
     pub(super) fn stop(&self) {
         self.control.signal.lock().stop = true;

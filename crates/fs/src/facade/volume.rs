@@ -35,13 +35,6 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Wakes the maintenance thread.
-    pub(super) fn kick(&self) {
-        if let Some(maintenance) = &self.maintenance {
-            maintenance.kick();
-        }
-    }
-
     /// Whether started syncs go on without anybody who waits for them.
     pub(super) fn drives_syncs(&self) -> bool {
         self.sync_thread.is_some()
