@@ -6,10 +6,11 @@
 //! Invariant: an answer goes to the descriptor its request was read from (with `clone_descriptors` they differ, and the
 //! kernel keeps a list of open requests for each).
 
+use super::beside::{Beside, STREAMING_BYTES_MIN};
 use super::connection::Connection;
 use super::readers::Readers;
 use super::{Handler, RawRequest, Source, Transport, TransportKind};
-use crate::abi::{InHeader, OutHeader, WriteIn};
+use crate::abi::{InHeader, Opcode, OutHeader, ReadIn, WriteIn};
 use crate::error::Error;
 use crate::memory::{PAGE_BYTES, PageBuffer, ReplyMemory};
 use crate::reply::slot::{Answer, ReplySink, ReplySlot, ShortAnswer, Ticket};
@@ -48,6 +49,7 @@ pub(crate) fn start(
             sink,
             handler: handler.clone(),
             readers: readers.clone(),
+            beside: Beside::new(settings.follow_lone_caller && !settings.spread),
             buffer: PageBuffer::new(PAGE_BYTES + message_bytes),
         };
         let thread = std::thread::Builder::new().name(format!("fuse-dev-{number}"));
@@ -95,6 +97,7 @@ struct Reader {
     sink: Arc<DevSink>,
     handler: Arc<dyn Handler>,
     readers: Arc<Readers>,
+    beside: Beside,
     buffer: PageBuffer,
 }
 
@@ -132,18 +135,25 @@ impl Reader {
         }
     }
 
-    fn handle(&self, bytes: usize) {
+    fn handle(&mut self, bytes: usize) {
         let start = PAGE_BYTES - HEADERS_BYTES;
         let message = &self.buffer.as_slice()[start..start + bytes];
         let Some((request, header)) = split(message, &*self.handler) else {
             tracing::error!(bytes, "the kernel sent a message without a header");
             return;
         };
+        self.beside.note(header.pid, is_streaming(&header, request.0));
         let ticket = Ticket { unique: header.unique, entry: 0 };
         let slot = ReplySlot::new(self.sink.clone(), ticket, header.opcode);
         let request = RawRequest { header: &header, op: request.0, payload: request.1 };
         self.handler.handle(&*self.readers, request, slot);
     }
+}
+
+/// Whether a request is one of those that the kernel reads ahead with.
+fn is_streaming(header: &InHeader, op: &[u8]) -> bool {
+    header.opcode == Opcode::READ
+        && ReadIn::read_from_prefix(op).is_ok_and(|(read, _)| read.size >= STREAMING_BYTES_MIN)
 }
 
 /// Operation header, payload, and the header of a message.
@@ -259,7 +269,7 @@ impl ReplySink for DevSink {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::abi::{GetAttrIn, Opcode};
+    use crate::abi::GetAttrIn;
 
     struct Sizes;
 

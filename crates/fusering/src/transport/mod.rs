@@ -8,7 +8,9 @@
 //! A transport splits each message into header, operation header and payload ([`RawRequest`]) and hands it over with
 //! the [`ReplySlot`](crate::reply::slot::ReplySlot) for its answer. It interprets nothing else.
 
+mod beside;
 pub(crate) mod connection;
+mod cpus;
 pub(crate) mod dev;
 mod readers;
 pub(crate) mod uring;

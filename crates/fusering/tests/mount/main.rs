@@ -1,6 +1,7 @@
 //! Real mounts, over both transports. Needs root and /dev/fuse, and for io_uring the kernel's leave; what is missing is
 //! said, and the test skipped.
 
+mod beside;
 #[path = "../../examples/memory/content.rs"]
 mod content;
 mod files;

@@ -12,8 +12,7 @@
 //! leave by it.
 //!
 //! Code map: [`command`] submissions; [`memory`] entries' memory; [`inbox`] answers of other threads; [`queue`] what all
-//! threads see of a queue; [`ring`] what only its own thread sees; [`thread`] that thread's loop; [`cpus`] pinning;
-//! [`abort`] the way out when a queue cannot be served any more.
+//! threads see of a queue; [`ring`] what only its own thread sees; [`thread`] that thread's loop; [`abort`] the way out when a queue cannot be served any more.
 //!
 //! Memory: address space for `depth` payloads per queue, pages as they are used. The kernel reuses the entry that came
 //! back last, so what is used follows the requests that were open at once; above
@@ -22,7 +21,6 @@
 
 mod abort;
 mod command;
-mod cpus;
 mod inbox;
 mod memory;
 mod queue;
@@ -32,7 +30,7 @@ mod tests;
 mod thread;
 
 use super::connection::Connection;
-use super::{Handler, Transport, TransportKind, UringUnavailable};
+use super::{Handler, Transport, TransportKind, UringUnavailable, cpus};
 use crate::errno::Errno;
 use crate::session::UringSettings;
 use command::QueueId;

@@ -1,6 +1,6 @@
-//! Which CPUs the kernel may ever have, which of them this process may use, and tying a thread to one.
+//! Which CPUs the kernel may ever have, which of them this process may use, where a thread runs, and tying one to a CPU.
 //!
-//! The kernel makes a queue of its own for every *possible* CPU and puts a request on the queue of the CPU that its caller runs on; it
+//! Over io_uring the kernel makes a queue of its own for every *possible* CPU and puts a request on the queue of the CPU that its caller runs on; it
 //! switches to the queues only when each of them has an entry. So all of them are served, those of CPUs that are offline or outside
 //! this process's affinity mask by threads that the scheduler may put anywhere.
 
@@ -22,16 +22,26 @@ pub(super) fn pin_to(cpu: u16) -> bool {
     if cpu >= libc::CPU_SETSIZE as usize || !allowed().is_some_and(|mask| holds(&mask, cpu)) {
         return false;
     }
-    // SAFETY: all zeros is the empty set; `cpu` is within it.
+    confine(&only(cpu))
+}
+
+/// The set of one CPU, which is below CPU_SETSIZE.
+pub(super) fn only(cpu: usize) -> libc::cpu_set_t {
+    // SAFETY: all zeros is the empty set.
     let mut only: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: as above.
+    // SAFETY: the caller keeps `cpu` within the set.
     unsafe { libc::CPU_SET(cpu, &mut only) };
-    // SAFETY: `only` is a valid set of the size given; 0 is the calling thread.
-    unsafe { libc::sched_setaffinity(0, size_of_val(&only), &raw const only) == 0 }
+    only
+}
+
+/// Lets the calling thread run on these CPUs only; false when the system does not.
+pub(super) fn confine(to: &libc::cpu_set_t) -> bool {
+    // SAFETY: a valid set of the size given; 0 is the calling thread.
+    unsafe { libc::sched_setaffinity(0, size_of_val(to), std::ptr::from_ref(to)) == 0 }
 }
 
 /// Where the calling thread may run; `None` on machines with more CPUs than the set has room for.
-fn allowed() -> Option<libc::cpu_set_t> {
+pub(super) fn allowed() -> Option<libc::cpu_set_t> {
     // SAFETY: all zeros is the empty set.
     let mut mask: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     // SAFETY: `mask` is a valid set of the size given; 0 is the calling thread.
@@ -39,9 +49,27 @@ fn allowed() -> Option<libc::cpu_set_t> {
     (result == 0).then_some(mask)
 }
 
-fn holds(mask: &libc::cpu_set_t, cpu: usize) -> bool {
-    // SAFETY: callers keep `cpu` below CPU_SETSIZE, which is the size of the set.
-    unsafe { libc::CPU_ISSET(cpu, mask) }
+pub(super) fn holds(mask: &libc::cpu_set_t, cpu: usize) -> bool {
+    // SAFETY: the set is looked at within its size only.
+    cpu < libc::CPU_SETSIZE as usize && unsafe { libc::CPU_ISSET(cpu, mask) }
+}
+
+/// How many CPUs a set has.
+pub(super) fn count(mask: &libc::cpu_set_t) -> usize {
+    // SAFETY: a valid set.
+    usize::try_from(unsafe { libc::CPU_COUNT(mask) }).unwrap_or(0)
+}
+
+/// The CPU that a thread of any process runs on, or ran on last.
+pub(super) fn of_thread(thread: u32) -> Option<usize> {
+    let told = std::fs::read_to_string(format!("/proc/{thread}/stat")).ok()?;
+    processor_in(&told)
+}
+
+/// Field 39 of a `stat` file. The name, which is in parentheses and the second one, may contain anything.
+fn processor_in(stat: &str) -> Option<usize> {
+    let (_, behind_name) = stat.rsplit_once(')')?;
+    behind_name.split_ascii_whitespace().nth(36)?.parse().ok()
 }
 
 /// The number of CPUs in a list such as `0-3,8,10-11`.
@@ -69,6 +97,16 @@ mod tests {
         assert_eq!(count_in_list("3-1"), None);
         assert_eq!(count_in_list("0-65535"), None);
         assert_eq!(count_in_list("none"), None);
+    }
+
+    #[test]
+    fn a_thread_with_any_name_tells_where_it_runs() {
+        let fields: Vec<String> = (3..=52).map(|field| field.to_string()).collect();
+        assert_eq!(processor_in(&format!("7 (a) b) {}\n", fields.join(" "))), Some(39));
+        assert_eq!(processor_in("7 (a) S 1 2"), None);
+        // SAFETY: takes no arguments.
+        let own = of_thread(unsafe { libc::gettid() } as u32).expect("this thread is in /proc");
+        assert!(allowed().is_some_and(|mask| holds(&mask, own)));
     }
 
     #[test]
