@@ -7,7 +7,7 @@
 
 use super::choice::Purpose;
 use super::pages::pages_of;
-use super::round::Select;
+use super::round::{Select, gauge};
 use super::stream::STREAM_PAGES_MIN;
 use super::sync::has_work;
 use super::{SyncScope, sync::IMAGE_PAGES_MAX};
@@ -21,6 +21,9 @@ use syncline_store::Class;
 
 /// Pages of syncs that are started together: 1 MiB.
 pub const TOGETHER_PAGES_MAX: u64 = 256;
+
+/// A file with more pieces to write is left to a batch of its own: a few like it fill one, and the others would wait for several.
+const PIECES_MAX: u64 = 4;
 
 /// A sync to be started.
 pub struct SyncStart {
@@ -37,12 +40,16 @@ type Work = (Arc<Inode>, Select);
 
 impl Fs {
     /// Pages that a sync of an open file would write out, if it can do so together with others ([`Fs::start_syncs`]): more than
-    /// are logged as images, less than a stream, and nobody else writes the file.
+    /// are logged as images, less than a stream, in few pieces, and nobody else writes the file.
     pub fn sync_joins_others(&self, handle: HandleId) -> Option<u64> {
         let open = self.open_file(handle).ok()?;
         let data = &open.inode.state.read().data;
         let pages = data.dirty_pages();
-        (pages > IMAGE_PAGES_MAX && pages < STREAM_PAGES_MIN && !data.turn().is_locked()).then_some(pages)
+        let joins = pages > IMAGE_PAGES_MAX
+            && pages < STREAM_PAGES_MIN
+            && !data.turn().is_locked()
+            && gauge(data, &Select::dirty()).pieces <= PIECES_MAX;
+        joins.then_some(pages)
     }
 
     /// Whether everything that was committed is durable: then no started sync is left for anybody to drive.

@@ -59,6 +59,7 @@ fn files_of_many_pieces_take_as_many_batches_as_they_need() {
             volume.write(file, piece * 12288, &pattern(n as u64, 4096));
         }
     }
+    assert_eq!(volume.fs.sync_joins_others(handles[0]), None, "it would keep the others waiting");
     let syncs = handles.iter().map(|&handle| start(handle, &durable)).collect();
     assert!(volume.fs.start_syncs(syncs).is_empty());
     volume.fs.sync_metadata().unwrap();
