@@ -26,6 +26,11 @@ pub enum StoreError {
     NoSuperblock { source: FormatError },
     #[error("this is not a Syncline volume (no superblock at its places); check the path")]
     NotSyncline,
+    #[error(
+        "both superblocks of this volume were overwritten, only their backups at its end are left; write nothing to it, \
+         and restore it from a copy"
+    )]
+    SlotsLost,
     #[error("the device has {device_blocks} blocks of 4 KiB, too few to be a volume; check the path")]
     TooSmall { device_blocks: u64 },
     #[error(

@@ -13,7 +13,7 @@ use crate::{Store, StoreError, StoreOptions, VolumeInfo, checkpoint, mkfs, repla
 use std::sync::{Arc, OnceLock};
 use syncline_device::{Buffer, Device, ReadRequest};
 use syncline_format::bitmap::{self, Bits};
-use syncline_format::layout::VOLUME_BLOCKS_MIN;
+use syncline_format::layout::{BACKUP_BLOCKS, VOLUME_BLOCKS_MIN};
 use syncline_format::node::NodePointer;
 use syncline_format::superblock::{SUPERBLOCK_SLOTS, Superblock, VolumeState};
 use syncline_format::{BLOCK_BYTES, BlockNo, FormatError, Generation, GroupNo, Key, Lsn, TreeId, checksum};
@@ -295,10 +295,19 @@ fn choose_superblock(device: &dyn Device) -> Result<(Superblock, usize), StoreEr
         {
             Err(StoreError::TooShort { volume_blocks: value, device_blocks: device.blocks() })
         }
+        (None, Some(FormatError::Magic { .. })) if has_backup(device) => Err(StoreError::SlotsLost),
         (None, Some(FormatError::Magic { .. })) => Err(StoreError::NotSyncline),
         (None, Some(source)) => Err(StoreError::NoSuperblock { source }),
         (None, None) => unreachable!("two slots were read"),
     }
+}
+
+/// Whether a backup superblock at the end tells that this was a volume. What cannot be read tells nothing.
+fn has_backup(device: &dyn Device) -> bool {
+    (1..=BACKUP_BLOCKS).map(|back| BlockNo(device.blocks() - back)).any(|block| {
+        let mut bytes = Buffer::zeroed(1);
+        device.read(block, &mut bytes).is_ok() && Superblock::decode(&bytes, block, device.blocks()).is_ok()
+    })
 }
 
 type Bitmaps = Vec<(u8, Arc<Bits>)>;
