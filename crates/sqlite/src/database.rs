@@ -96,6 +96,11 @@ impl Database {
         self.state.lock().playing_back = true;
     }
 
+    #[cfg(test)]
+    pub(crate) fn is_playing_back(&self) -> bool {
+        self.state.lock().playing_back
+    }
+
     /// Makes what was written directly durable.
     pub(crate) fn sync(&self, volume: &VolumeRef) -> Result<()> {
         self.state.lock().written = false;

@@ -12,8 +12,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use syncline::File;
 
-/// A read of the whole header of a journal or more means that it is being played back; a look at its first byte does not.
-const PLAYBACK_BYTES_MIN: usize = 2;
+/// Bytes of a journal's first header. Who plays a journal back reads numbers there; a look at the first byte does not count.
+const JOURNAL_HEADER_BYTES: u64 = 28;
+/// And then pages, which have at least these many bytes. Every commit reads less than that, where the next header would be.
+const PAGE_BYTES_MIN: usize = 512;
 
 /// An open file of SQLite's.
 pub(crate) enum Handle {
@@ -61,8 +63,9 @@ impl Journal {
     }
 
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<usize> {
+        let of_header = offset < JOURNAL_HEADER_BYTES && into.len() > 1;
         if let Some(database) = &self.database
-            && into.len() >= PLAYBACK_BYTES_MIN
+            && (of_header || into.len() >= PAGE_BYTES_MIN)
         {
             database.note_playback();
         }
@@ -118,7 +121,7 @@ impl Temporary {
     /// Spills to a volume that is open, if there is one.
     pub(crate) fn new() -> Temporary {
         let volume = volumes::any();
-        Temporary { scratch: Scratch::new(volume.as_ref().map(VolumeRef::downgrade)), _volume: volume }
+        Temporary { scratch: Scratch::anywhere(volume.as_ref().map(VolumeRef::downgrade)), _volume: volume }
     }
 }
 
@@ -280,5 +283,32 @@ pub(crate) fn level_of(number: i32) -> Level {
         abi::LOCK_RESERVED => Level::Reserved,
         abi::LOCK_PENDING => Level::Pending,
         _ => Level::Exclusive,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_who_reads_a_header_or_pages_plays_a_journal_back() {
+        let volume = volumes::tests::in_memory("playback");
+        let connection =
+            Connection::open(volume.clone(), "/db".into(), true, true, false).expect("a database");
+        let journal = Journal::open(volume.clone(), Path::new("/db-journal"), Purpose::Journal, true, false)
+            .expect("a journal");
+        let database = journal.database.clone().expect("the journal of an open database");
+        journal.write(0, &[1; 8192]).expect("write");
+        // A look whether it is hot, and what every commit reads: is there an old header behind what was written?
+        journal.read(0, &mut [0; 1]).expect("read");
+        journal.read(4096, &mut [0; 8]).expect("read");
+        journal.read(8192, &mut [0; 8]).expect("read");
+        assert!(!database.is_playing_back());
+        journal.read(8, &mut [0; 4]).expect("read");
+        assert!(database.is_playing_back());
+        connection.discard();
+        assert!(!database.is_playing_back());
+        journal.read(516, &mut [0; 512]).expect("read");
+        assert!(database.is_playing_back());
     }
 }

@@ -2,17 +2,16 @@
 //!
 //! Held in memory up to a bound, then in a file of the volume that has no name, so that neither memory nor a crash has
 //! anything left of it. It is never synced. Without a volume (a temporary database of a process that has none open) it stays
-//! in memory.
+//! in memory. SQLite does not say which database a temporary file serves, so that it may be on another one's volume: where that
+//! does not take it any more (it has failed, or is full), it goes on in memory.
 
 use crate::error::{Result, VfsError};
 use crate::volumes::OpenVolume;
 use std::sync::{Arc, Weak};
-use syncline::{Context, HandleId, ObjectNo, OpenFlags, SetAttr};
+use syncline::{Context, Error, HandleId, ObjectNo, OpenFlags, SetAttr};
 
 /// Bytes held in memory.
 const MEMORY_BYTES_MAX: u64 = 1 << 20;
-/// Bytes allocated at a time.
-const CHUNK_BYTES: usize = 64 << 10;
 
 /// A file without a name on a volume. It does not keep the volume open: whoever needs it to outlive the volume's
 /// databases does that.
@@ -60,6 +59,8 @@ impl Drop for Nameless {
     fn drop(&mut self) {
         if let Some(volume) = self.volume.upgrade()
             && let Err(error) = volume.fs().release(self.handle)
+            // That the volume has stopped is told by whoever needs it.
+            && !matches!(error, Error::ReadOnly | Error::Store(_))
         {
             // The inode is an orphan then, and goes when the volume is opened the next time.
             crate::tell(&VfsError::Engine { name: "a temporary file".to_owned(), source: error });
@@ -71,14 +72,22 @@ impl Drop for Nameless {
 pub(crate) struct Scratch {
     /// Where to spill to.
     volume: Option<Weak<OpenVolume>>,
-    memory: Vec<Box<[u8]>>,
+    /// Whether it goes on in memory where the volume does not take it.
+    or_memory: bool,
+    /// As long as `size` while nothing is spilled.
+    memory: Vec<u8>,
     spilled: Option<Nameless>,
     size: u64,
 }
 
 impl Scratch {
     pub(crate) fn new(volume: Option<Weak<OpenVolume>>) -> Scratch {
-        Scratch { volume, memory: Vec::new(), spilled: None, size: 0 }
+        Scratch { volume, or_memory: false, memory: Vec::new(), spilled: None, size: 0 }
+    }
+
+    /// For what has nothing to do with the volume.
+    pub(crate) fn anywhere(volume: Option<Weak<OpenVolume>>) -> Scratch {
+        Scratch { or_memory: true, ..Scratch::new(volume) }
     }
 
     pub(crate) fn size(&self) -> u64 {
@@ -98,13 +107,8 @@ impl Scratch {
         if let Some(file) = &self.spilled {
             return file.read(offset, into).map_err(VfsError::engine(b"a temporary file"));
         }
-        let mut done = 0;
-        while done < count {
-            let at = offset as usize + done;
-            let (chunk, within) = (at / CHUNK_BYTES, at % CHUNK_BYTES);
-            let part = (count - done).min(CHUNK_BYTES - within);
-            into[done..done + part].copy_from_slice(&self.memory[chunk][within..within + part]);
-            done += part;
+        if count > 0 {
+            into.copy_from_slice(&self.memory[offset as usize..offset as usize + count]);
         }
         Ok(count)
     }
@@ -112,24 +116,28 @@ impl Scratch {
     pub(crate) fn write(&mut self, offset: u64, data: &[u8]) -> Result<()> {
         let end = offset + data.len() as u64;
         if self.spilled.is_none() && end > MEMORY_BYTES_MAX && self.volume.is_some() {
-            self.spill()?;
+            match self.spill() {
+                Err(_) if self.or_memory => self.volume = None,
+                result => result?,
+            }
         }
         if let Some(file) = &self.spilled {
-            file.write(offset, data).map_err(VfsError::engine(b"a temporary file"))?;
-            self.size = self.size.max(end);
-            return Ok(());
+            match file.write(offset, data).map_err(VfsError::engine(b"a temporary file")) {
+                Err(_) if self.or_memory => self.recall()?,
+                result => {
+                    self.size = self.size.max(end);
+                    return result;
+                }
+            }
         }
-        while (self.memory.len() * CHUNK_BYTES) < end as usize {
-            self.memory.push(vec![0; CHUNK_BYTES].into_boxed_slice());
+        let at = offset as usize;
+        if at > self.memory.len() {
+            self.memory.resize(at, 0);
         }
-        let mut done = 0;
-        while done < data.len() {
-            let at = offset as usize + done;
-            let (chunk, within) = (at / CHUNK_BYTES, at % CHUNK_BYTES);
-            let part = (data.len() - done).min(CHUNK_BYTES - within);
-            self.memory[chunk][within..within + part].copy_from_slice(&data[done..done + part]);
-            done += part;
-        }
+        // Journals are appended to: what is new need not be zeroed first.
+        let within = data.len().min(self.memory.len() - at);
+        self.memory[at..at + within].copy_from_slice(&data[..within]);
+        self.memory.extend_from_slice(&data[within..]);
         self.size = self.size.max(end);
         Ok(())
     }
@@ -137,33 +145,37 @@ impl Scratch {
     pub(crate) fn truncate(&mut self, size: u64) -> Result<()> {
         if size == 0 {
             self.spilled = None;
-            self.memory.clear();
+            self.memory = Vec::new();
         } else if let Some(file) = &self.spilled {
-            file.truncate(size).map_err(VfsError::engine(b"a temporary file"))?;
+            match file.truncate(size).map_err(VfsError::engine(b"a temporary file")) {
+                Err(_) if self.or_memory => {
+                    self.recall()?;
+                    return self.truncate(size);
+                }
+                result => result?,
+            }
         } else if size > self.size {
             let zeros = vec![0; usize::try_from(size - self.size).unwrap_or(usize::MAX)];
             return self.write(self.size, &zeros);
         } else {
-            self.memory.truncate((size as usize).div_ceil(CHUNK_BYTES));
-            if let Some(last) = self.memory.last_mut() {
-                // What lies behind the end reads as zeros when the file grows again.
-                let used = (size as usize - 1) % CHUNK_BYTES + 1;
-                last[used..].fill(0);
-            }
+            self.memory.truncate(size as usize);
         }
         self.size = size;
+        Ok(())
+    }
+
+    /// Back to memory, for good.
+    fn recall(&mut self) -> Result<()> {
+        let mut memory = vec![0; usize::try_from(self.size).unwrap_or(usize::MAX)];
+        self.read(0, &mut memory)?;
+        (self.memory, self.spilled, self.volume) = (memory, None, None);
         Ok(())
     }
 
     fn spill(&mut self) -> Result<()> {
         let Some(volume) = &self.volume else { return Ok(()) };
         let file = Nameless::create(volume).map_err(VfsError::engine(b"a temporary file"))?;
-        for (index, chunk) in self.memory.iter().enumerate() {
-            let offset = (index * CHUNK_BYTES) as u64;
-            let used =
-                usize::try_from(self.size.saturating_sub(offset)).unwrap_or(usize::MAX).min(CHUNK_BYTES);
-            file.write(offset, &chunk[..used]).map_err(VfsError::engine(b"a temporary file"))?;
-        }
+        file.write(0, &self.memory).map_err(VfsError::engine(b"a temporary file"))?;
         self.memory = Vec::new();
         self.spilled = Some(file);
         Ok(())
@@ -196,6 +208,30 @@ mod tests {
             scratch.truncate(0).expect("truncate");
             assert!(!scratch.is_spilled());
             assert_eq!(scratch.size(), 0);
+        }
+    }
+
+    #[test]
+    fn what_serves_another_database_goes_on_in_memory_when_the_volume_fails() {
+        for (name, fails_first) in [("failing", true), ("failing later", false)] {
+            let volume = crate::volumes::tests::in_memory(name);
+            let mut scratch = Scratch::anywhere(Some(volume.downgrade()));
+            let content: Vec<u8> = (0..1_500_000_u32).map(|at| (at / 11) as u8).collect();
+            if fails_first {
+                volume.fs().shut_down();
+            }
+            scratch.write(0, &content).expect("write");
+            assert_ne!(scratch.is_spilled(), fails_first);
+            volume.fs().shut_down();
+            scratch.write(content.len() as u64, b"end").expect("write");
+            scratch.truncate(content.len() as u64 + 2).expect("truncate");
+            assert!(!scratch.is_spilled());
+            let mut read = vec![0; content.len() + 100];
+            assert_eq!(scratch.read(0, &mut read).expect("read"), content.len() + 2);
+            assert!(read[..content.len()] == content[..]);
+            assert_eq!(&read[content.len()..content.len() + 3], b"en\0");
+            // Closing it fails, and there is no SQLite here to be told.
+            std::mem::forget(volume);
         }
     }
 }
