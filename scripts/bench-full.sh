@@ -14,6 +14,7 @@ minutes=${3:-45}
 html=${results%.json}.html
 document=${DOCUMENT:-docs/benchmarks.md}
 begun=$(date +%s)
+failures=0
 
 # The same for all parts, since they share their results; SIZES tries the script with others.
 sizes=${SIZES:-"--device-mib 4096 --operations 1000 --fio-mib 128 --seconds 4 --sequential-mib 512 --pgbench-scale 10 --pgbench-seconds 40 --pacing-mib 4096"}
@@ -63,7 +64,7 @@ measure() {
     fi
     echo "$(date +%H:%M:%S) $name ($left minutes left)"
     # shellcheck disable=SC2086
-    "$syncline" bench $sizes --minutes "$left" --json "$results" --resume --rounds "$rounds" "$@" >/dev/null
+    "$syncline" bench $sizes --minutes "$left" --json "$results" --resume --rounds "$rounds" "$@" >/dev/null || failures=$((failures + 1))
 }
 
 part() { "$doing" "$@"; }
@@ -79,3 +80,4 @@ parts
 "$syncline" bench $sizes --rounds 0 --json "$results" --resume --html "$html"
 "$syncline" bench --table "$results" --into "$document"
 echo "$(( ($(date +%s) - begun) / 60 )) minutes; $results, $html, $document"
+[ "$failures" -eq 0 ] || { echo "in $failures parts something failed; why stands above, and the same command tries it again" >&2; exit 1; }

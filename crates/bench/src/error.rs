@@ -31,6 +31,8 @@ pub enum BenchError {
     BadResults { path: PathBuf, reason: String },
     #[error("{} was measured with other settings ({setting}); repeat them, or give another file", .path.display())]
     OtherSettings { path: PathBuf, setting: String },
+    #[error("not measured, because they failed (why stands above): {0}; --resume tries them again")]
+    Failed(String),
     #[error("--resume needs the file to go on with; give --json FILE")]
     ResumeWithoutFile,
 }

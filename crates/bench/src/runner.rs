@@ -17,6 +17,9 @@ use crate::workload::{self, Context, Workload};
 use std::io;
 use std::time::{Duration, Instant};
 
+/// So many after one another, and nothing can be expected of the rest.
+const FAILURES_IN_A_ROW_MAX: usize = 5;
+
 /// A run that is to be made: its round, its workload and its system.
 pub(crate) type Missing<'a> = (usize, &'a Workload, &'a System);
 
@@ -46,22 +49,26 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), BenchError> {
         plan::print(&record, &missing);
         return Ok(());
     }
-    if !missing.is_empty() {
-        measure_all(&missing, &mut record, arguments)?;
-    }
+    let failed = match missing.is_empty() {
+        true => Vec::new(),
+        false => measure_all(&missing, &mut record, arguments)?,
+    };
     report::print(&record, &workload::all());
     if let Some(path) = &arguments.html {
         std::fs::write(path, page::page(&record, &workload::all()))?;
     }
-    Ok(())
+    match failed.is_empty() {
+        true => Ok(()),
+        false => Err(BenchError::Failed(failed.join(", "))),
+    }
 }
 
-/// Until the time is up.
+/// Until the time is up. One that fails does not keep the others from being measured; returns which did.
 fn measure_all(
     missing: &[Missing<'_>],
     record: &mut Record,
     arguments: &Arguments,
-) -> Result<(), BenchError> {
+) -> Result<Vec<String>, BenchError> {
     std::fs::create_dir_all(&arguments.work)?;
     if let Some(cpu) = arguments.cpu {
         pin(cpu)?;
@@ -74,6 +81,7 @@ fn measure_all(
     let floor = Floor::attach(&arguments.work)?;
     let many = missing.len();
     let began = Instant::now();
+    let (mut failed, mut in_a_row) = (Vec::new(), 0);
     for (number, (round, workload, system)) in missing.iter().enumerate() {
         let elapsed = began.elapsed();
         if arguments.minutes.is_some_and(|minutes| elapsed >= Duration::from_secs(60 * minutes)) {
@@ -90,13 +98,25 @@ fn measure_all(
         );
         let begin = Instant::now();
         let medium = media.of(workload.device_mib(arguments))?;
-        let row = measure(*round, workload, system, medium, &floor, arguments)?;
-        if let Some(why) = &row.skipped {
-            eprintln!("skipped: {} on {name}: {why}", workload.name);
+        match measure(*round, workload, system, medium, &floor, arguments) {
+            Err(error) => {
+                eprintln!("failed: {} on {name}: {error}", workload.name);
+                failed.push(format!("{} on {name}", workload.name));
+                in_a_row += 1;
+                if in_a_row == FAILURES_IN_A_ROW_MAX {
+                    break;
+                }
+            }
+            Ok(row) => {
+                in_a_row = 0;
+                if let Some(why) = &row.skipped {
+                    eprintln!("skipped: {} on {name}: {why}", workload.name);
+                }
+                record.add(Row { took_s: Some(begin.elapsed().as_secs_f64()), ..row })?;
+            }
         }
-        record.add(Row { took_s: Some(begin.elapsed().as_secs_f64()), ..row })?;
     }
-    Ok(())
+    Ok(failed)
 }
 
 fn measure(

@@ -1,5 +1,8 @@
 //! sqlite3: one row a transaction, synchronous=FULL, inserted, updated, deleted, in the journal modes that programs use; with
 //! batch atomic writes; and on the VFS, which opens the engine's volume in the process of sqlite3.
+//!
+//! sqlite3 itself tells the time before the first transaction and behind the last. So the program's start is not counted, nor that on
+//! the VFS it mounts and unmounts the volume, which no other system is charged with; it is told as a figure of its own.
 
 mod atomic;
 
@@ -14,6 +17,10 @@ use std::time::{Duration, Instant};
 
 /// More rows than these tell nothing new.
 const ROWS_MAX: u64 = 5000;
+/// Has sqlite3 print what time it is, in milliseconds.
+const MOMENT: &str = "SELECT 'moment', CAST((julianday('now') - 2440587.5) * 86400000.0 + 0.5 AS INTEGER);\n";
+/// What it prints before the time.
+const MOMENT_MARK: &str = "moment|";
 
 pub(crate) fn delete(context: &Context<'_>, _width: usize) -> io::Result<Outcome> {
     rows(context, "DELETE")
@@ -94,14 +101,17 @@ fn measure(context: &Context<'_>, shell: &Shell<'_>, mode: &str) -> io::Result<O
     shell
         .feed(&format!("PRAGMA journal_mode={mode}; CREATE TABLE t (id INTEGER PRIMARY KEY, text TEXT);"))?;
     let count = context.arguments.operations.min(ROWS_MAX);
-    let timed = |statement: &dyn Fn(u64) -> String| -> io::Result<Duration> {
-        let mut script = format!("PRAGMA journal_mode={mode}; PRAGMA synchronous=FULL;\n");
+    let mut around = Duration::ZERO;
+    let mut timed = |statement: &dyn Fn(u64) -> String| -> io::Result<Duration> {
+        let mut script = format!("PRAGMA journal_mode={mode}; PRAGMA synchronous=FULL;\n{MOMENT}");
         for index in 0..count {
             script.push_str(&statement(index));
         }
+        script.push_str(MOMENT);
         let start = Instant::now();
-        shell.feed(&script)?;
-        Ok(start.elapsed())
+        let elapsed = between_moments(&shell.feed(&script)?)?;
+        around += start.elapsed().saturating_sub(elapsed);
+        Ok(elapsed)
     };
     context.meter.begin()?;
     let inserted = timed(&|index| format!("INSERT INTO t VALUES ({index}, '{:0100}');\n", index * 7919))?;
@@ -123,9 +133,21 @@ fn measure(context: &Context<'_>, shell: &Shell<'_>, mode: &str) -> io::Result<O
     let elapsed = inserted + updated + deleted;
     Ok(Outcome { operations: 3 * count, elapsed, ..Outcome::default() }
         .with("ops_per_s", per_second(inserted))
+        .with("start_and_end_ms", around.as_secs_f64() * 1e3 / 3.0)
         .with("insert_per_s", per_second(inserted))
         .with("update_per_s", per_second(updated))
         .with("delete_per_s", per_second(deleted)))
+}
+
+/// The time between the two moments that were printed.
+fn between_moments(printed: &str) -> io::Result<Duration> {
+    let moments = printed.lines().filter_map(|line| line.strip_prefix(MOMENT_MARK));
+    let moments: Vec<u64> = moments.filter_map(|moment| moment.parse().ok()).collect();
+    match moments[..] {
+        // A run shorter than the clock's unit has taken less than one.
+        [first, last] if last >= first => Ok(Duration::from_millis((last - first).max(1))),
+        _ => Err(io::Error::other(format!("sqlite3 does not tell the time: {}", printed.trim()))),
+    }
 }
 
 struct Shell<'a> {
@@ -153,5 +175,18 @@ impl<'a> Shell<'a> {
         let output = check("sqlite3", child.wait_with_output()?)?;
         written?;
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_is_what_lies_between_the_two_moments_that_sqlite_prints() {
+        let printed = "delete\nmoment|1700000000123\nother\nmoment|1700000000623\n";
+        assert_eq!(between_moments(printed).expect("two moments"), Duration::from_millis(500));
+        assert!(between_moments("moment|1700000000123\n").is_err());
+        assert!(between_moments("moment|5\nmoment|4\n").is_err());
     }
 }
