@@ -12,7 +12,7 @@
 //! - `available` holds exactly the slabs with a free page, each at its own `position`;
 //! - a page is handed out once until it is given back (`give_back` asserts it).
 //!
-//! Locks: `POOL` is a leaf. Zeroing, and giving memory back to the system, happen outside of it.
+//! Locks: `GROWING`, held by whoever maps a slab; `POOL` is a leaf. Zeroing, and giving memory back to the system, happen outside of it.
 #![allow(unsafe_code)]
 
 use parking_lot::Mutex;
@@ -36,6 +36,8 @@ const _: () = assert!(SLAB_PAGES.is_multiple_of(64));
 const _: () = assert!(size_of::<Slab>() <= HEADER_BYTES);
 
 static POOL: Mutex<Pool> = Mutex::new(Pool { available: Vec::new(), empty: 0 });
+
+static GROWING: Mutex<()> = Mutex::new(());
 
 struct Pool {
     available: Vec<NonNull<Slab>>,
@@ -71,7 +73,11 @@ pub(crate) fn take() -> Loan {
     if let Some(loan) = POOL.lock().take() {
         return loan;
     }
-    // Others that find the pool empty at the same time map slabs of their own; they will be used.
+    // Others that find the pool empty at the same time wait for this slab: it is enough for hundreds of them.
+    let _growing = GROWING.lock();
+    if let Some(loan) = POOL.lock().take() {
+        return loan;
+    }
     let slab = new_slab();
     let mut pool = POOL.lock();
     pool.add(slab);
