@@ -22,8 +22,9 @@ use std::time::{Duration, Instant};
 
 /// A campaign that has found so many violations stops.
 const VIOLATIONS_MAX: usize = 10;
-/// A workload that is being shrunk is run at most so often.
+/// A workload that is being shrunk is run at most so often, and for so long.
 const SHRINK_RUNS_MAX: u32 = 400;
+const SHRINK_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// How a campaign runs.
 #[derive(Debug, Clone, Copy)]
@@ -98,10 +99,11 @@ fn with_replay(mut tally: Tally, replay: impl Fn() -> String) -> Tally {
 
 /// The smallest workload that fails from the same start with the same seed.
 fn shrunk(start: &Start, ops: &[Op], seed: u64, depth: Depth) -> Vec<Op> {
-    let mut runs = 0;
+    let (mut runs, began) = (0, Instant::now());
     shrink(ops, &mut |ops| {
         runs += 1;
-        runs <= SHRINK_RUNS_MAX && !examine(start, ops, seed, depth).violations.is_empty()
+        let goes_on = runs <= SHRINK_RUNS_MAX && began.elapsed() < SHRINK_TIME_MAX;
+        goes_on && !examine(start, ops, seed, depth).violations.is_empty()
     })
 }
 

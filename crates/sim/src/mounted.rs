@@ -32,6 +32,8 @@ const DEAD: [i32; 4] = [4, 103, 107, 125];
 const DELAY_MAX_US: u64 = 700;
 /// The same where a recovery is killed.
 const RECOVERY_DELAY_MAX_US: u64 = 12_000;
+/// The same for transactions, which are several calls.
+const TRANSACTION_DELAY_MAX_US: u64 = 2_000;
 /// The same for what another process has to be started for.
 const PROCESS_DELAY_MAX_US: u64 = 4_000;
 /// Numbers for what an interrupted operation would have made, far from those that a volume gives.
@@ -92,15 +94,18 @@ pub fn run(plan: &Plan, told: &dyn Fn(&Score)) -> Result<Score, Failure> {
     let start = ace::start();
     let mut steps: Vec<Vec<Op>> = ace::steps_of(TRANSACTIONS);
     steps.extend(ace::steps().into_iter().filter(|step| step.iter().all(control::is_possible)));
+    let is_transaction = |step: &&Vec<Op>| matches!(step[0], Op::Transaction { .. });
+    let transactions: Vec<Vec<Op>> = steps.iter().filter(is_transaction).cloned().collect();
     let scratch = Scratch::new(&plan.scratch).map_err(|error| Failure::SetUp(error.to_string()))?;
     let mut score = Score::default();
     for cut in 0..plan.cuts {
         let seed = derive(plan.seed, 13 << 32 | cut);
         let step = |salt| &steps[(derive(seed, salt) % steps.len() as u64) as usize];
-        // Each step alone, in turn; and a sample of pairs.
+        // Each step alone, in turn; and a sample of pairs, every other one with a transaction.
         let ops = match cut % 3 {
             0 => ace::workload(&[&steps[(cut / 3) as usize % steps.len()]]),
-            _ => ace::workload(&[step(1), step(2)]),
+            1 => ace::workload(&[step(1), step(2)]),
+            _ => ace::workload(&[step(1), &transactions[(seed % transactions.len() as u64) as usize]]),
         };
         one_cut(plan, &start, &ops, seed, &scratch, &mut score).map_err(|failure| match failure {
             Failure::SetUp(what) => Failure::SetUp(what),
@@ -134,9 +139,14 @@ fn one_cut(
     let commit = *random.pick(&["commit=3600", "commit=0.01"]);
     let mount = Mount::new(plan, scratch, commit).map_err(Failure::SetUp)?;
     let mut model = Model::new(&start.view);
-    let chosen = random.below(ops.len() as u64 + 1) as usize;
+    let transaction = ops.iter().position(|op| matches!(op, Op::Transaction { .. }));
+    let chosen = match transaction {
+        Some(index) if random.one_in(2) => index,
+        _ => random.below(ops.len() as u64 + 1) as usize,
+    };
     let delay = match ops.get(chosen) {
         Some(Op::Write { kind: WriteKind::Mapped, .. }) => PROCESS_DELAY_MAX_US,
+        Some(Op::Transaction { .. }) => TRANSACTION_DELAY_MAX_US,
         _ => DELAY_MAX_US,
     };
     let delay = Duration::from_micros(random.below(delay));

@@ -4,7 +4,7 @@ use super::{Kind, Model, Names};
 use crate::history::FileEvent;
 use crate::operation::{End, Op, WriteKind};
 use crate::oracle::View;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A transaction under way.
 pub(super) struct Together {
@@ -101,6 +101,12 @@ impl Model {
         }
         // A file that the transaction has made and taken away again never was.
         by_file.retain(|(ino, _)| self.names.contains_key(ino) || !together.made.contains(ino));
+        // Renamed over a file and back again: nothing is replaced (C3).
+        for (ino, events) in &mut by_file {
+            if !self.takes_over(&together.names, *ino) {
+                events.retain(|event| *event != FileEvent::Barrier);
+            }
+        }
         let is_data = |event: &FileEvent| matches!(event, FileEvent::Write(..) | FileEvent::Truncate(_));
         for (ino, events) in &by_file {
             if events.iter().any(is_data) && self.names.contains_key(ino) {
@@ -115,6 +121,21 @@ impl Model {
                 self.record(ino, FileEvent::Together(events));
             }
         }
+    }
+
+    /// Whether a file has a name that another one had before.
+    fn takes_over(&self, before: &Names, ino: u64) -> bool {
+        let children =
+            |names: &Names, directory: &u64| match names.get(directory).map(|node| node.kind.clone()) {
+                Some(Kind::Directory(children)) => children,
+                _ => BTreeMap::new(),
+            };
+        self.names.keys().any(|directory| {
+            let had = children(before, directory);
+            let given =
+                |(name, now): (&String, &u64)| *now == ino && had.get(name).is_some_and(|was| *was != ino);
+            children(&self.names, directory).iter().any(given)
+        })
     }
 
     fn strip_set_id(&mut self, ino: u64) {
