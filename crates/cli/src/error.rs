@@ -28,6 +28,12 @@ pub(crate) enum Failure {
         .path.display()
     )]
     CutOff { path: PathBuf, has: Size, wanted: Size },
+    #[error(
+        "{}: both superblocks of this volume were overwritten, only their backups at its end are left; write nothing to it, and \
+         restore it from a copy",
+        .path.display()
+    )]
+    SlotsLost { path: PathBuf },
     #[error("{}: no superblock is readable ({source}); \"syncline check\" tells more", .path.display())]
     Superblock { path: PathBuf, source: FormatError },
     #[error("{}: {source}; use a newer version of syncline", .path.display())]

@@ -7,7 +7,7 @@ use crate::arguments::MkfsArguments;
 use crate::error::Failure;
 use crate::output;
 use crate::size::Size;
-use crate::volume::{uuid_parse, uuid_text};
+use crate::volume::{open_to_read, superblocks, uuid_parse, uuid_text};
 use serde_json::json;
 use std::fs::{self, File};
 use std::io::Read;
@@ -90,6 +90,9 @@ fn existing_size(path: &Path) -> Result<Option<Size>, Failure> {
 fn refuse_foreign(path: &Path) -> Result<(), Failure> {
     let found = match probe(path)? {
         Some(signature) => format!("data already: {signature}"),
+        None if superblocks(&open_to_read(path)?, path)?.are_lost() => {
+            "a Syncline volume whose superblocks were overwritten".to_owned()
+        }
         None if holds_unknown_data(path)? => "data already, of an unknown kind".to_owned(),
         None => return Ok(()),
     };

@@ -29,6 +29,11 @@ impl Superblocks {
         slots.filter_map(|copy| copy.content.as_ref().ok()).max_by_key(|superblock| superblock.generation)
     }
 
+    /// Whether only the backups at the end tell that this was a volume.
+    pub(crate) fn are_lost(&self) -> bool {
+        self.current().is_none() && self.copies.iter().any(|copy| copy.content.is_ok())
+    }
+
     /// The one that counts, or why there is none.
     pub(crate) fn require(&self, path: &Path) -> Result<&Superblock, Failure> {
         self.current().ok_or_else(|| {
@@ -42,6 +47,7 @@ impl Superblocks {
                 Some(source @ (FormatError::Version { .. } | FormatError::Features { .. })) => {
                     Failure::Version { path, source }
                 }
+                Some(FormatError::Magic { .. }) if self.are_lost() => Failure::SlotsLost { path },
                 Some(source @ (FormatError::Magic { .. } | FormatError::Truncated { .. })) => {
                     Failure::NoVolume { path, source }
                 }

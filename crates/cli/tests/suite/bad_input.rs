@@ -105,6 +105,26 @@ fn truncated_image_is_an_error_and_never_repaired() {
 }
 
 #[test]
+fn overwritten_beginning_is_told_from_a_foreign_image() {
+    let bench = Bench::new();
+    let image = bench.populated();
+    let path = image.to_str().unwrap();
+    let content = fs::read(&image).unwrap();
+    let mut damaged = content.clone();
+    damaged[..1 << 20].fill(0);
+    fs::write(&image, &damaged).unwrap();
+    for arguments in [&["ls", path][..], &["inspect", "tree", path], &["inspect", "journal", path]] {
+        syncline(arguments).fails(1, &image, "were overwritten");
+    }
+    syncline(&["mkfs", path]).fails(1, &image, "give -f");
+    let run = syncline(&["check", "--repair", path]);
+    assert!(run.code == 4 && run.out.contains("both superblock slots are lost"), "{}{}", run.code, run.out);
+    assert!(fs::read(&image).unwrap() == damaged, "nothing was written");
+    fs::write(&image, &content).unwrap();
+    assert_populated(&image);
+}
+
+#[test]
 fn one_flipped_bit_in_a_superblock_slot_loses_nothing() {
     let bench = Bench::new();
     let image = bench.populated();
