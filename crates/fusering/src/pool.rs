@@ -7,6 +7,7 @@
 //!
 //! Lock: `state`, held for a few instructions and never while work runs.
 
+use crate::transport::cpus;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::io;
@@ -18,11 +19,14 @@ type Work = Box<dyn FnOnce() + Send>;
 
 /// A bounded number of threads that do what they are given, first come, first served.
 ///
-/// Threads are started when they are needed first and stay. What waits is not bounded here but by the requests that the
+/// Threads are started when they are needed first, and stay. They run wherever the thread that made the pool could: those that
+/// take requests, and start them, are tied to a CPU, which a new thread inherits. What waits is not bounded here but by the requests that the
 /// kernel lets be open. Dropping the pool waits until all work is done.
 pub struct WorkPool {
     shared: Arc<Shared>,
     threads_max: usize,
+    /// CPUs of its threads; `None` where there are more than can be told.
+    cpus: Option<libc::cpu_set_t>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -43,7 +47,12 @@ impl WorkPool {
     /// A pool of at most `threads_max` threads (at least one).
     pub fn new(threads_max: usize) -> WorkPool {
         let shared = Shared { state: Mutex::default(), changed: Condvar::new() };
-        WorkPool { shared: Arc::new(shared), threads_max: threads_max.max(1), threads: Mutex::default() }
+        WorkPool {
+            shared: Arc::new(shared),
+            threads_max: threads_max.max(1),
+            cpus: cpus::allowed(),
+            threads: Mutex::default(),
+        }
     }
 
     /// Has `work` done by a thread of the pool, in time. If it panics, that is logged, and a reply that it holds answers EIO.
@@ -68,9 +77,15 @@ impl WorkPool {
     fn add_thread(&self) -> io::Result<()> {
         let mut threads = self.threads.lock();
         if threads.len() < self.threads_max {
-            let shared = Arc::clone(&self.shared);
+            let (shared, cpus) = (Arc::clone(&self.shared), self.cpus);
+            let work = move || {
+                if cpus.is_some_and(|cpus| !cpus::confine(&cpus)) {
+                    tracing::debug!("a thread for blocking work stays where it was started");
+                }
+                work_until_end(&shared);
+            };
             let name = format!("fuse-work-{}", threads.len());
-            threads.push(std::thread::Builder::new().name(name).spawn(move || work_until_end(&shared))?);
+            threads.push(std::thread::Builder::new().name(name).spawn(work)?);
         }
         Ok(())
     }
@@ -145,6 +160,23 @@ mod tests {
         drop(pool);
         assert_eq!(counts.2.load(Ordering::SeqCst), 30);
         assert_eq!(counts.1.load(Ordering::SeqCst), 3);
+    }
+
+    #[test]
+    fn threads_are_not_tied_to_the_cpu_of_whoever_needs_them_first() {
+        let everywhere = cpus::allowed().expect("the set has room for this machine");
+        let pool = WorkPool::new(1);
+        let (tell, told) = std::sync::mpsc::channel();
+        let queue = std::thread::spawn(move || {
+            // SAFETY: no preconditions.
+            assert!(cpus::confine(&cpus::only(unsafe { libc::sched_getcpu() } as usize)));
+            pool.run(move || {
+                tell.send(cpus::allowed().map(|mask| cpus::count(&mask))).expect("is waited for")
+            });
+            drop(pool);
+        });
+        queue.join().expect("no panic");
+        assert_eq!(told.recv().expect("is told"), Some(cpus::count(&everywhere)));
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub(super) fn pin_to(cpu: u16) -> bool {
 }
 
 /// The set of one CPU, which is below CPU_SETSIZE.
-pub(super) fn only(cpu: usize) -> libc::cpu_set_t {
+pub(crate) fn only(cpu: usize) -> libc::cpu_set_t {
     // SAFETY: all zeros is the empty set.
     let mut only: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     // SAFETY: the caller keeps `cpu` within the set.
@@ -35,13 +35,13 @@ pub(super) fn only(cpu: usize) -> libc::cpu_set_t {
 }
 
 /// Lets the calling thread run on these CPUs only; false when the system does not.
-pub(super) fn confine(to: &libc::cpu_set_t) -> bool {
+pub(crate) fn confine(to: &libc::cpu_set_t) -> bool {
     // SAFETY: a valid set of the size given; 0 is the calling thread.
     unsafe { libc::sched_setaffinity(0, size_of_val(to), std::ptr::from_ref(to)) == 0 }
 }
 
 /// Where the calling thread may run; `None` on machines with more CPUs than the set has room for.
-pub(super) fn allowed() -> Option<libc::cpu_set_t> {
+pub(crate) fn allowed() -> Option<libc::cpu_set_t> {
     // SAFETY: all zeros is the empty set.
     let mut mask: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     // SAFETY: `mask` is a valid set of the size given; 0 is the calling thread.
@@ -55,7 +55,7 @@ pub(super) fn holds(mask: &libc::cpu_set_t, cpu: usize) -> bool {
 }
 
 /// How many CPUs a set has.
-pub(super) fn count(mask: &libc::cpu_set_t) -> usize {
+pub(crate) fn count(mask: &libc::cpu_set_t) -> usize {
     // SAFETY: a valid set.
     usize::try_from(unsafe { libc::CPU_COUNT(mask) }).unwrap_or(0)
 }

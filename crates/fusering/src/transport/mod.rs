@@ -10,7 +10,7 @@
 
 mod beside;
 pub(crate) mod connection;
-mod cpus;
+pub(crate) mod cpus;
 pub(crate) mod dev;
 mod readers;
 pub(crate) mod uring;
