@@ -143,6 +143,36 @@ fn memory_for_inodes_is_bounded() {
 }
 
 #[test]
+fn a_listing_of_a_directory_that_is_cached_in_part_reads_few_nodes_at_a_time() {
+    let mut rig = Rig::with_size(256 * MIB);
+    rig.options.memory_bytes_max = 4 << 20;
+    rig.reopen();
+    let fs = &rig.fs;
+    let dir = mkdir(fs, ROOT, "dir");
+    for number in 0..20_000 {
+        touch(fs, dir, &format!("file-{number}"));
+    }
+    let handle = fs.opendir(dir).expect("opendir");
+    let (mut cookie, mut most) = (2, 0);
+    loop {
+        let before = fs.stats().store.node_cache_misses;
+        let mut visited = 0;
+        fs.readdir_plus(handle, cookie, &mut |entry, _| {
+            cookie = entry.cookie;
+            visited += 1;
+            if visited < 200 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })
+        .expect("readdirplus");
+        if visited == 0 {
+            break;
+        }
+        most = most.max(fs.stats().store.node_cache_misses - before);
+    }
+    assert!((1..=10).contains(&most), "{most} nodes read for 200 entries");
+    fs.release(handle).expect("release");
+}
+
+#[test]
 fn a_file_truncated_and_rewritten_is_written_back_at_close() {
     let mut rig = Rig::new();
     let file = put(&rig.fs, ROOT, "file", b"old");

@@ -19,9 +19,12 @@ const _: () = assert!(COOKIE_DOT_DOT < NAME_HASH_MIN);
 /// the entries' own node, and then no more than shows that attributes are not at hand. Whoever removes names from the
 /// same directory waits for the kernel's lock on it while a listing waits for the device.
 const NODE_READS_MAX: u64 = 4;
-/// So many entries with attributes pay for another read. Where each costs one, that is twice the reads above; the inodes of some
-/// hundred names lie in few nodes, and all of those are read.
+/// In a directory whose inodes are all kept in memory once they are read, so many entries with attributes pay for another read:
+/// the inodes of some hundred names lie in few nodes, and all of those are read. In a larger one half of the entries may
+/// be in memory by chance, which would pay for reads without end, and each of them would displace another.
 const ENTRIES_PER_READ: u64 = 2;
+/// Of the bound on memory for each entry of a directory that counts as small: an eighth of it holds its names and inodes.
+const MEMORY_BYTES_PER_ENTRY: u64 = 2048;
 
 /// `d_type` of a directory.
 const DIRECTORY_TYPE: u8 = (MODE_DIRECTORY >> 12) as u8;
@@ -88,8 +91,8 @@ impl Fs {
 
     /// Like [`Fs::readdir`], with the attributes of each entry as long as they cost little: names are kept in the order
     /// of their hashes and inodes in that of their creation, so in a directory larger than the node cache each would be a
-    /// read of the device. After a few such reads, more where each brings many, the rest is visited without. What is removed
-    /// during the call is left out.
+    /// read of the device. After a few such reads, more in a directory that fits in memory, the rest is visited without.
+    /// What is removed during the call is left out.
     pub fn readdir_plus(
         &self,
         handle: HandleId,
@@ -97,6 +100,8 @@ impl Fs {
         visit: &mut dyn FnMut(DirEntry<'_>, Option<Attr>) -> ControlFlow<()>,
     ) -> Result<()> {
         let mut failed = Ok(());
+        let entries = self.open_file(handle)?.inode.state.read().item.entries;
+        let is_small = entries <= self.options.memory_bytes_max as u64 / MEMORY_BYTES_PER_ENTRY;
         let mut misses_max = self.store.counters().node_cache_misses + NODE_READS_MAX;
         let mut found = 0_u64;
         self.readdir(handle, cookie, &mut |entry| {
@@ -106,7 +111,7 @@ impl Fs {
             match self.getattr(entry.inode) {
                 Ok(attr) => {
                     found += 1;
-                    misses_max += u64::from(found.is_multiple_of(ENTRIES_PER_READ));
+                    misses_max += u64::from(is_small && found.is_multiple_of(ENTRIES_PER_READ));
                     visit(entry, Some(attr))
                 }
                 Err(Error::Stale) => ControlFlow::Continue(()),
