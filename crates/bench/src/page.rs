@@ -21,7 +21,7 @@ svg { width: 100%; height: auto; max-width: 720px; } svg text { fill: var(--text
 .span { stroke: var(--text); stroke-width: 1.5; } .grid { stroke: var(--grid); }
 a { color: var(--c0); } .scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: 13px; }
 th, td { padding: .2rem .6rem; text-align: right; border-bottom: 1px solid var(--grid); white-space: nowrap; }
-th:first-child, td:first-child, td[colspan] { text-align: left; } .missed { color: var(--c4); } .dim { color: var(--dim); }
+th { white-space: normal; vertical-align: bottom; } th:first-child, td:first-child, td[colspan] { text-align: left; } .missed { color: var(--c4); } .dim { color: var(--dim); }
 ";
 const COLOURS: usize = 7;
 

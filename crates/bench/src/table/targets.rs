@@ -226,7 +226,9 @@ impl Target {
             .reduce(|best, next| if times(self.better, next.1, best.1) > 1.0 { next } else { best });
         let (mount, dev, engine) = (of("syncline"), of("syncline-dev"), of("engine"));
         mount.or(dev).or(engine)?;
-        let against = |own: Option<f64>| Some(times(self.better, own?, peer?.1));
+        // Of two that did nothing there is no ratio.
+        let against =
+            |own: Option<f64>| Some(times(self.better, own?, peer?.1)).filter(|ratio| ratio.is_finite());
         let (against_cell, aim) = match self.mount {
             Mount::Nothing => (NONE.to_owned(), NONE.to_owned()),
             Mount::OfPeer(aim) => (
