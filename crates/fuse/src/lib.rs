@@ -28,6 +28,7 @@ mod syncs;
 mod tickets;
 mod unmount;
 mod volume;
+mod writers;
 
 pub use daemon::Mount;
 pub use error::MountError;

@@ -11,6 +11,7 @@
 
 use crate::convert::errno;
 use crate::tickets::Tickets;
+use crate::writers::Joining;
 use fusering::{Errno, Reply, ReplyBatch, ReplyEmpty, ReplyIoctl, ReplyWrite};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::cell::RefCell;
@@ -18,7 +19,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
-use syncline::{Context, Fs, HandleId, LatencyHistogram, OpenFlags, SyncScope};
+use syncline::{Context, Fs, HandleId, LatencyHistogram, OpenFlags, SyncScope, SyncStart};
 
 thread_local! {
     /// Answers that are collected while this thread drives.
@@ -255,6 +256,23 @@ impl Syncs {
         self.started(self.fs.start_sync_range_handle(handle, range, scope, done), by);
     }
 
+    /// Starts syncs with data to write out; returns those that have to be started alone.
+    pub(crate) fn start_together(&self, syncs: Vec<Joining>) -> Vec<SyncStart> {
+        let start = |sync: Joining| SyncStart {
+            handle: sync.handle,
+            scope: sync.scope,
+            done: self.answering(sync.began, sync.owed),
+        };
+        let alone = self.fs.start_syncs(syncs.into_iter().map(start).collect());
+        self.kick(By::Driver);
+        alone
+    }
+
+    /// Starts one of them.
+    pub(crate) fn start_alone(&self, sync: SyncStart) {
+        self.started(self.fs.start_sync_handle(sync.handle, sync.scope, sync.done), By::Driver);
+    }
+
     /// A handle of the same file that no close takes away.
     pub(crate) fn keep_open(&self, handle: HandleId) -> Result<HandleId, Errno> {
         let object = self.fs.handle_inode(handle).map_err(errno)?;
@@ -316,7 +334,10 @@ impl Syncs {
             // The handle was released in between, which the kernel does not do; the dropped reply says EIO.
             tracing::error!(%error, "a sync was not started");
         }
-        self.kick(by);
+        // One with nothing to do has been answered.
+        if !self.fs.is_forced() {
+            self.kick(by);
+        }
     }
 
     /// Has the driver force what was started.

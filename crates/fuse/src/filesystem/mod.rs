@@ -11,7 +11,7 @@
 //! | create, link, mkdir, attributes | room in the journal | no room |
 //! | open with truncation, unlink, rename, release | content of at most 1 MiB | more |
 //! | truncate, fallocate, copy | | always |
-//! | fsync | at most four dirty pages: is logged; forced by the driver (over /dev/fuse for a lone caller here) | more is written out first |
+//! | fsync | at most four dirty pages: is logged; forced by the driver (over /dev/fuse for a lone caller here) | more is written out first, together with others' (`writers`) |
 //! | ioctls that sync | as fsync | as fsync |
 //! | syncfs, fsync of the root | | always |
 //!
@@ -38,6 +38,7 @@ use crate::callers::Callers;
 use crate::convert::Caller;
 use crate::messages::{Message, MessageCounts};
 use crate::volume::OpenVolume;
+use crate::writers::{Joining, Writers};
 use crate::{MountError, MountOptions};
 use fusering::abi::InitFlags;
 use fusering::{
@@ -61,12 +62,15 @@ pub(crate) struct Filesystem {
     operations: Arc<Operations>,
     messages: Arc<MessageCounts>,
     callers: Callers,
+    writers: Arc<Writers<Joining>>,
     /// Gone at the end.
-    pool: RwLock<Option<WorkPool>>,
+    pool: Pool,
     /// Closed at the end.
     live: Mutex<Option<Live>>,
     outcome: Mutex<Option<Result<(), MountError>>>,
 }
+
+type Pool = Arc<RwLock<Option<WorkPool>>>;
 
 /// What ends with the mount.
 struct Live {
@@ -123,7 +127,8 @@ impl Filesystem {
             operations,
             messages,
             callers: Callers::new(),
-            pool: RwLock::new(Some(WorkPool::new(options.threads))),
+            writers: Arc::new(Writers::new()),
+            pool: Arc::new(RwLock::new(Some(WorkPool::new(options.threads)))),
             live: Mutex::new(Some(Live { volume, driver })),
             outcome: Mutex::new(None),
         })
@@ -147,8 +152,9 @@ impl Filesystem {
     }
 
     fn close_once(&self) {
-        // Waits until all that was handed over is done.
-        drop(self.pool.write().take());
+        // Waits until all that was handed over is done. What does it may look for the pool meanwhile.
+        let pool = self.pool.write().take();
+        drop(pool);
         let Some(live) = self.live.lock().take() else { return };
         self.operations.syncs.stop();
         if live.driver.join().is_err() {
@@ -181,5 +187,38 @@ impl Filesystem {
         }
         let _waiting = may_wait.then(|| context.about_to_wait());
         work(&self.operations, &caller);
+    }
+
+    /// Has a sync written out together with others.
+    fn join_writers(&self, pages: u64, sync: Joining) {
+        if self.writers.join(pages, sync) {
+            let (operations, writers, pool) =
+                (self.operations.clone(), self.writers.clone(), self.pool.clone());
+            in_pool(&self.pool, move || write_out_together(&operations, &writers, &pool));
+        }
+    }
+}
+
+/// Has `work` done by the pool; here when the mount is ending.
+fn in_pool(pool: &Pool, work: impl FnOnce() + Send + 'static) {
+    let guard = pool.read();
+    if let Some(pool) = &*guard {
+        return pool.run(work);
+    }
+    drop(guard);
+    work();
+}
+
+/// A writer, until nobody waits for it.
+fn write_out_together(operations: &Arc<Operations>, writers: &Writers<Joining>, pool: &Pool) {
+    loop {
+        let syncs = writers.take();
+        if syncs.is_empty() {
+            return;
+        }
+        for alone in operations.syncs.start_together(syncs) {
+            let operations = operations.clone();
+            in_pool(pool, move || operations.syncs.start_alone(alone));
+        }
     }
 }

@@ -8,6 +8,7 @@ use crate::convert::{self, errno};
 use crate::ioctl;
 use crate::messages::Message;
 use crate::syncs::{By, Owed};
+use crate::writers::Joining;
 use fusering::abi::{FsyncFlags, InitFlags, OpenInFlags, SetxattrFlags, WriteFlags};
 use fusering::request::*;
 use fusering::{
@@ -87,11 +88,11 @@ impl Filesystem {
     ///
     /// `may_wait`: data is written out before, in the pool.
     pub(super) fn forced_by(&self, context: &RequestContext<'_>, may_wait: bool) -> By {
-        let alone = self.callers.is_lone_syncer(context.pid) && !may_wait && !context.others_wait();
+        let alone = self.callers.is_lone_syncer(context.pid) && !context.others_wait();
         match (alone, context.transport()) {
             (true, TransportKind::Dev) => By::Here,
-            (true, TransportKind::Uring) => By::DriverHere,
-            (false, _) => By::Driver,
+            (true, TransportKind::Uring) if !may_wait => By::DriverHere,
+            _ => By::Driver,
         }
     }
 }
@@ -338,8 +339,15 @@ impl fusering::Filesystem for Filesystem {
         let file = convert::handle(request.handle);
         let may_wait = self.operations.fs.sync_may_wait(file);
         let by = self.forced_by(context, may_wait);
+        let owed = Owed::Done(reply);
+        if may_wait
+            && by != By::Here
+            && let Some(pages) = self.operations.fs.sync_joins_others(file)
+        {
+            return self.join_writers(pages, Joining { handle: file, scope, began, owed });
+        }
         self.serve(context, may_wait, move |operations, _| {
-            operations.syncs.sync(file, scope, by, began, Owed::Done(reply));
+            operations.syncs.sync(file, scope, by, began, owed);
         });
     }
 

@@ -21,6 +21,7 @@ mod mapping;
 mod names;
 mod sqlite;
 mod syncs;
+mod together;
 
 /// What the daemon is told to use, and what its statistics must say.
 const TRANSPORT: (&str, &str) = ("dev", "/dev/fuse");

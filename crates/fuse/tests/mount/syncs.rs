@@ -20,7 +20,7 @@ fn threads_of(daemon: libc::pid_t) -> usize {
 }
 
 /// Looks names up that are not known, on CPU 0, in time.
-fn lookups_are_answered(root: &Path) {
+pub(crate) fn lookups_are_answered(root: &Path) {
     let (tell, told) = mpsc::channel();
     let root = root.to_owned();
     std::thread::spawn(move || {
