@@ -37,14 +37,18 @@ const WINDOW_PAGES: u64 = 24;
 /// Subsets of the first ten pages: each of them is written with every pattern; the ways, and the rest of the window, are spread
 /// over them.
 const SUBSETS: u64 = 1 << 10;
-/// Workloads: those, and one random one to three of them.
-pub const COUNT: u64 = SUBSETS * PATTERNS.len() as u64 * 4 / 3;
+/// Workloads: those, and to two of them a random one and a worn one.
+pub const COUNT: u64 = SUBSETS * PATTERNS.len() as u64 * 2;
 
 const DEPTH: Depth =
     Depth { effort: Effort { subsets: 1, torn: 1 }, states_max: 14, check_every: 4, recovery_every: 40 };
 const RANDOM_DEPTH: Depth = Depth { states_max: 40, ..DEPTH };
 /// Operations of a random workload.
 const OPERATIONS: u64 = 60;
+/// Syncs of a worn one, and after how many the freed pieces are given out again.
+const WORN_SYNCS: u64 = 300;
+const WORN_ROUND: u64 = 12;
+const WORN_DEPTH: Depth = Depth { states_max: 8, ..DEPTH };
 
 fn operations(text: &str) -> Vec<Op> {
     from_text(text).expect("the list holds operations")
@@ -107,7 +111,7 @@ pub struct Workload {
     pub depth: Depth,
 }
 
-/// Every fourth is a random one; `number` counts up to [`COUNT`] and begins again with other chances.
+/// Every fourth is a random one, and the one after it worn; `number` counts up to [`COUNT`] and begins again with other chances.
 pub fn workload(number: u64, seed: u64) -> Workload {
     let mut random = Random::new(derive(seed, 1));
     match number % 4 {
@@ -116,7 +120,8 @@ pub fn workload(number: u64, seed: u64) -> Workload {
             let ops = (0..OPERATIONS).flat_map(|_| step(&mut random)).collect();
             Workload { pattern, ops, depth: RANDOM_DEPTH }
         }
-        _ => exhaustive(number - number / 4, &mut random),
+        1 => worn(&mut random),
+        even => exhaustive(number / 4 * 2 + even / 2, &mut random),
     }
 }
 
@@ -134,6 +139,26 @@ fn exhaustive(number: u64, random: &mut Random) -> Workload {
     ops.extend(writes(random.number(), 250));
     ops.extend(operations("fsync:long;maintain:6000;checkpoint"));
     Workload { pattern, ops, depth: DEPTH }
+}
+
+/// One or two runs of pages are written and synced, again and again.
+fn worn(random: &mut Random) -> Workload {
+    let pattern = random.below(PATTERNS.len() as u64) as usize;
+    let mut ops = Vec::new();
+    for sync in 0..WORN_SYNCS {
+        let fill = sync as u8;
+        let mut page = random.below(LONG_PAGES - 60);
+        for _ in 0..1 + random.below(2) {
+            let pages = 5 + random.below(16);
+            ops.push(write(page, pages, fill));
+            page += pages + 1 + random.below(12);
+        }
+        ops.extend(operations("fsync:long"));
+        if sync % WORN_ROUND == 0 {
+            ops.extend(operations("checkpoint"));
+        }
+    }
+    Workload { pattern, ops, depth: WORN_DEPTH }
 }
 
 fn together(how: &str, ops: &[Op]) -> Vec<Op> {

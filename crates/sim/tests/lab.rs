@@ -51,7 +51,7 @@ fn a_hint_on_a_part_of_a_file_does_not_make_the_rest_any_younger() {
 
 #[test]
 fn long_files_keep_the_contract_where_free_space_is_in_small_pieces() {
-    let outcome = campaign::in_pieces(plan(u64::MAX), 211);
+    let outcome = campaign::in_pieces(plan(u64::MAX), 611);
     assert_sound(&outcome);
     assert!(outcome.tally.flushes > 100, "{} flushes", outcome.tally.flushes);
 }
