@@ -274,6 +274,45 @@ fn without_a_journal_a_transaction_too_large_fails_and_leaves_the_database_as_it
 }
 
 #[test]
+fn two_databases_are_changed_together_or_not_at_all_however_large_the_transaction() {
+    let place = small_journal();
+    let connection = place.open("db");
+    run(&connection, LARGE);
+    run(
+        &connection,
+        &format!("ATTACH '{}' AS two; CREATE TABLE two.t(a INTEGER PRIMARY KEY, b)", place.uri("two")),
+    );
+    run(&connection, "INSERT INTO two.t SELECT * FROM main.t");
+    let (mut together, mut refused) = (0, 0);
+    for rows in (20..=300).step_by(40) {
+        let changes = ["main", "two"].map(|name| {
+            format!("UPDATE {name}.t SET b=CAST({rows} AS TEXT) || zeroblob(2900) WHERE a%2 AND a<={rows};")
+        });
+        let committed = connection.execute_batch(&format!("BEGIN; {} COMMIT", changes.concat()));
+        let changed = |name: &str| {
+            let with = format!("SELECT count(*) FROM {name}.t WHERE CAST(substr(b,1,9) AS INTEGER)={rows}");
+            value::<i64>(&connection, &with)
+        };
+        match committed {
+            Ok(()) => {
+                together += 1;
+                assert_eq!((changed("main"), changed("two")), (rows / 2, rows / 2));
+            }
+            Err(error) => {
+                refused += 1;
+                assert_eq!(error.sqlite_error_code(), Some(ErrorCode::DiskFull), "{rows}: {error}");
+                if !connection.is_autocommit() {
+                    run(&connection, "ROLLBACK");
+                }
+                assert_eq!((changed("main"), changed("two")), (0, 0), "{rows}");
+            }
+        }
+        assert_eq!(value::<String>(&connection, "PRAGMA integrity_check"), "ok");
+    }
+    assert!(together > 0 && refused > 0, "{together} committed, {refused} refused");
+}
+
+#[test]
 fn a_rollback_without_a_journal_leaves_the_last_commit() {
     let place = Place::new();
     let connection = place.open("db");
