@@ -201,7 +201,8 @@ impl Filesystem {
 
 /// Has `work` done by the pool; here when the mount is ending.
 fn in_pool(pool: &Pool, work: impl FnOnce() + Send + 'static) {
-    let guard = pool.read();
+    // Recursive: a pool that gets no thread does the work here, and the work may come back to this line.
+    let guard = pool.read_recursive();
     if let Some(pool) = &*guard {
         return pool.run(work);
     }
