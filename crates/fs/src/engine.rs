@@ -196,6 +196,8 @@ impl Fs {
         if self.options.read_only {
             return Ok(());
         }
+        // Also when nothing is left to force: a failure stays (C8).
+        self.check_failure()?;
         Ok(self.store.force(self.store.last_lsn())?)
     }
 

@@ -1,5 +1,5 @@
 //! A device in memory that forgets what was not flushed, holds its writes and flushes back while it is closed, fails
-//! flushes on demand, and counts them.
+//! flushes or writes on demand, and counts flushes.
 #![allow(dead_code)] // Each test program uses a part of it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,6 +26,7 @@ pub struct Gate {
     opened: Condvar,
     flushes: AtomicU64,
     fails: AtomicBool,
+    fails_writes: AtomicBool,
 }
 
 /// Keeps a gate closed.
@@ -55,6 +56,7 @@ impl Gate {
             opened: Condvar::new(),
             flushes: AtomicU64::new(0),
             fails: AtomicBool::new(false),
+            fails_writes: AtomicBool::new(false),
         })
     }
 
@@ -84,6 +86,10 @@ impl Gate {
         self.fails.store(true, Ordering::SeqCst);
     }
 
+    pub fn fail_writes(&self) {
+        self.fails_writes.store(true, Ordering::SeqCst);
+    }
+
     pub fn flushes(&self) -> u64 {
         self.flushes.load(Ordering::SeqCst)
     }
@@ -102,6 +108,9 @@ impl Gate {
 
     fn carry_out(&self, request: Request) -> Result<(), DeviceError> {
         match request {
+            Request::Write(at, _) if self.fails_writes.load(Ordering::SeqCst) => {
+                Err(DeviceError::Io { operation: Operation::Write, block: at, errno: 5 })
+            }
             Request::Write(at, data) => self.inner.write(at, data),
             Request::Flush if self.fails.load(Ordering::SeqCst) => {
                 Err(DeviceError::Io { operation: Operation::Flush, block: BlockNo(0), errno: 5 })

@@ -237,3 +237,18 @@ fn names_made_by_many_threads_are_made_once() {
     }
     check_tree(&rig.fs);
 }
+
+#[test]
+fn a_failure_stays_for_who_forces_when_nothing_is_left_to_force() {
+    let gate = Gate::new(64 * MIB);
+    let options = FsOptions { commit_interval: LONG, ..FsOptions::default() };
+    let entropy = SystemEntropy::default();
+    let fs = Fs::open(gate.clone(), options, Arc::new(SystemClock), &entropy).expect("open");
+    let file = put(&fs, ROOT, "file", &vec![1; 100 * PAGE as usize]);
+    fs.sync_all().expect("sync");
+    let handle = fs.open_handle(&root(), file, OpenFlags::READ_WRITE).expect("open");
+    write(&fs, handle, 0, &vec![2; 100 * PAGE as usize]);
+    gate.fail_writes();
+    assert!(fs.sync_handle(handle, SyncScope::Data).is_err());
+    assert!(fs.sync_metadata().is_err(), "all that was committed is durable, but the sync before has failed (C8)");
+}
