@@ -250,5 +250,8 @@ fn a_failure_stays_for_who_forces_when_nothing_is_left_to_force() {
     write(&fs, handle, 0, &vec![2; 100 * PAGE as usize]);
     gate.fail_writes();
     assert!(fs.sync_handle(handle, SyncScope::Data).is_err());
-    assert!(fs.sync_metadata().is_err(), "all that was committed is durable, but the sync before has failed (C8)");
+    assert!(
+        fs.sync_metadata().is_err(),
+        "all that was committed is durable, but the sync before has failed (C8)"
+    );
 }
