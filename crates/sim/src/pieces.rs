@@ -129,7 +129,8 @@ pub fn workload(number: u64, seed: u64) -> Workload {
 fn exhaustive(number: u64, random: &mut Random) -> Workload {
     let pattern = (number % PATTERNS.len() as u64) as usize;
     let number = number / PATTERNS.len() as u64;
-    let bits = number % SUBSETS | (random.number() | random.number() | random.number()) << SUBSETS.ilog2();
+    let others = random.number() | random.number() | random.number();
+    let bits = (number % SUBSETS) | (others << SUBSETS.ilog2());
     let mut ops = writes(bits, 1 + (number % 200) as u8);
     if random.one_in(6) {
         ops = together("txn", &ops);
