@@ -13,7 +13,7 @@ use syncline_sim::usage::MemoryLog;
 use syncline_sim::watchdog;
 
 /// Processor time of the hunt for one planted fault.
-const FAULT_TIME_MAX: Duration = Duration::from_secs(40);
+const FAULT_TIME_MAX: Duration = Duration::from_secs(90);
 /// A run of `all` that is shorter plants no faults: the copy of the engine has to be built.
 const FAULTS_MINUTES_MIN: f64 = 10.0;
 /// Part of the time that is left in which hunts are begun.
