@@ -33,6 +33,7 @@ const QUIET_CALLS: u32 = 16;
 const CAREFUL_ROUNDS: u64 = 64;
 /// How long a writer waits for others to write before it looks whether it can do so itself.
 const PROGRESS_PATIENCE: Duration = Duration::from_millis(10);
+/// The same for a writer that is slowed down and told when there is room: a bound for what nobody tells.
 const ROOM_PATIENCE: Duration = Duration::from_millis(50);
 /// Fewest pages, whatever the memory bound says: one batch must always fit.
 const PAGES_MIN: u64 = 2048;
