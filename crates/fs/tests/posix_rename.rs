@@ -128,6 +128,19 @@ fn a_directory_cannot_move_into_itself_or_replace_its_ancestor() {
 }
 
 #[test]
+fn a_name_below_a_directory_is_looked_at_before_the_directory_is_found_above_it() {
+    let rig = Rig::new();
+    let fs = &rig.fs;
+    let a = mkdir(fs, ROOT, "a");
+    assert_eq!(error(rename(fs, (ROOT, "a"), (a, "none"), EXCHANGE)), Error::NotFound);
+    touch(fs, a, "x");
+    assert_eq!(error(rename(fs, (ROOT, "a"), (a, "x"), NO_REPLACE)), Error::Exists);
+    assert_eq!(error(rename(fs, (ROOT, "a"), (a, "none"), NO_REPLACE)).errno(), 22);
+    assert_eq!(error(rename(fs, (ROOT, "a"), (a, "x"), EXCHANGE)).errno(), 22);
+    check_tree(fs);
+}
+
+#[test]
 fn moving_a_directory_changes_its_parent() {
     let mut rig = Rig::new();
     let a = mkdir(&rig.fs, ROOT, "a");

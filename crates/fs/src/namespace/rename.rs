@@ -159,8 +159,14 @@ impl Fs {
         }
     }
 
-    /// A directory may not become its own descendant. The caller holds `Fs::renames`.
+    /// A directory may not become its own descendant. What the flags say of the new name comes first, as in Linux. The caller holds
+    /// `Fs::renames`.
     fn forbid_cycles(&self, parties: &Parties, flags: RenameFlags) -> Result<()> {
+        match &parties.target {
+            None if flags.exchange => return Err(Error::NotFound),
+            Some(_) if flags.no_replace => return Err(Error::Exists),
+            _ => {}
+        }
         let into_itself = Error::Invalid("a directory cannot be moved into itself");
         if self.has_ancestor(&parties.new_directory, parties.source.number)? {
             return Err(into_itself);
