@@ -7,13 +7,12 @@ use crate::device::Failure;
 use crate::errors::{FREE_BLOCKS, When};
 use crate::lab::{Depth, Start, Tally, examine, examine_reliable, guarded};
 use crate::operation::{Op, from_text, to_text};
-use crate::pieces::Workload;
 use crate::random::derive;
 use crate::shrink::shrink;
 use crate::usage::ThreadTime;
 use crate::{
-    ace, actors, between, controls, errors, frozen, killed, leaks, mkfs, pieces, polled, pressure, shapes,
-    volatile, watchdog, workload,
+    ace, actors, between, controls, errors, frozen, killed, leaks, mkfs, pieces, polled, pressure, reuse,
+    shapes, volatile, watchdog, workload,
 };
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -298,10 +297,24 @@ pub fn in_pieces(plan: Plan, every: u64) -> Outcome {
     run("pieces", plan, Some(pieces::COUNT / every), &|number| {
         let number = number * every;
         let seed = derive(plan.seed, 15 << 32 | number);
-        let Workload { pattern, ops, depth } = pieces::workload(number, seed);
+        let pieces::Workload { pattern, ops, depth } = pieces::workload(number, seed);
         // A violation may show while the volume is prepared.
         guarded(|tally| {
             tally.add(examined(&format!("pieces:{pattern}"), pieces::start(pattern), &ops, seed, depth));
+        })
+    })
+}
+
+/// Blocks that are used again while the journal tells of their old content; one of `every` workloads (1: all).
+pub fn reused(plan: Plan, every: u64) -> Outcome {
+    run("reuse", plan, Some(reuse::COUNT / every), &|number| {
+        let number = number * every;
+        let seed = derive(plan.seed, 16 << 32 | number);
+        let reuse::Workload { free, ops, depth } = reuse::workload(number, seed);
+        // A violation may show while the volume is prepared.
+        guarded(|tally| {
+            let start = reuse::start(free).expect("the workloads name volumes that there are");
+            tally.add(examined(&format!("reuse:{free}"), start, &ops, seed, depth));
         })
     })
 }
@@ -369,6 +382,7 @@ pub fn replay(start: &str, seed: u64, ops: &[Op], failure: Option<(When, Failure
         "pieces" if number(1)? < pieces::PATTERNS.len() as u64 => {
             (pieces::start(number(1)? as usize).clone(), false)
         }
+        "reuse" => (reuse::start(number(1)?)?.clone(), false),
         "actors" => return Some(actors::examine(&actors::start(number(1)?)?, ops, seed)),
         _ => return None,
     };

@@ -289,7 +289,12 @@ pub fn changed(start: &Start, change: &mut dyn FnMut(&mut Step<'_>) -> Option<()
 
 /// The volume of the exhaustive workloads, filled up but for so many blocks.
 pub fn full_start(free: u64) -> Option<Start> {
-    changed(&ace::start(), &mut |step| {
+    filled_but_for(&ace::start(), free)
+}
+
+/// A volume filled up but for so many blocks.
+pub fn filled_but_for(start: &Start, free: u64) -> Option<Start> {
+    changed(start, &mut |step| {
         step("creat:spare")?;
         if free > 0 {
             step(&format!("fallockeep:spare:0:{}", free * 4096))?;

@@ -27,6 +27,7 @@ commands:
   actors    several actors whose operations interleave
   around [NUMBER]  crashes of mkfs, killed processes, polled forces, operations between writes, lost space
   pieces    long files where free space is in small pieces
+  reuse     blocks that are used again while the journal tells of their old content
   errors    device errors at every operation, full volumes, no space at each allocation
   controls  planted faults, which have to be caught, and rot
   faults [NAME,...]  mistakes planted into a copy of the engine, which have to be caught (all, or those whose names begin so)
@@ -34,7 +35,7 @@ commands:
   all       everything, within the minutes
   mount [--command PATH] [--cuts N] [--transport auto|dev|uring] [--scratch DIR]
             the workloads of ace on a mount whose daemon is killed
-  replay [--start ace|full:N|pieces:N|random:SEED:ROUND|actors:SEED] [--fail ...] OPERATIONS";
+  replay [--start ace|full:N|pieces:N|reuse:N|random:SEED:ROUND|actors:SEED] [--fail ...] OPERATIONS";
 
 struct Arguments {
     command: String,
@@ -135,6 +136,9 @@ fn main() -> ExitCode {
     let mut outcomes = Vec::new();
     let mut keep = |outcome: Outcome| {
         print(&outcome);
+        if let Some(quarters) = memory.part() {
+            println!("{:14} memory: {} MiB at most in each quarter of its time", "", mebibytes(quarters));
+        }
         outcomes.push(outcome);
     };
     match arguments.command.as_str() {
@@ -146,6 +150,7 @@ fn main() -> ExitCode {
         "random" => keep(campaign::random(plan(1.0))),
         "actors" => keep(campaign::interleaved(plan(1.0))),
         "pieces" => keep(campaign::in_pieces(plan(1.0), 1)),
+        "reuse" => keep(campaign::reused(plan(1.0), 1)),
         "errors" => {
             keep(campaign::device_errors(plan(0.5), 1));
             keep(campaign::allocations(plan(0.5), 1));
@@ -181,6 +186,7 @@ fn main() -> ExitCode {
             keep(campaign::interleaved(plan(0.2)));
             keep(campaign::around(plan(0.4), None));
             keep(campaign::in_pieces(plan(0.3), 1));
+            keep(campaign::reused(plan(0.2), 1));
             keep(campaign::random(plan(1.0)));
         }
         "faults" => {
@@ -195,12 +201,15 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     }
-    if let Some(quarters) = memory.end() {
-        let mebibytes = quarters.map(|bytes| (bytes >> 20).to_string());
-        println!("memory: {} MiB at most in each quarter of the time", mebibytes.join(", "));
+    if let Some(quarters) = memory.all() {
+        println!("memory: {} MiB at most in each quarter of the time", mebibytes(quarters));
     }
     good &= summary(&outcomes, planted.as_ref(), began.elapsed(), &arguments);
     if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn mebibytes(quarters: [u64; 4]) -> String {
+    quarters.map(|bytes| (bytes >> 20).to_string()).join(", ")
 }
 
 /// Power cuts of a real mount.

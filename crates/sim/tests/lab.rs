@@ -57,6 +57,13 @@ fn long_files_keep_the_contract_where_free_space_is_in_small_pieces() {
 }
 
 #[test]
+fn blocks_are_used_again_while_the_journal_tells_of_their_old_content() {
+    let outcome = campaign::reused(plan(u64::MAX), 97);
+    assert_sound(&outcome);
+    assert!(outcome.tally.states > 2000, "{} states", outcome.tally.states);
+}
+
+#[test]
 fn device_errors_at_every_operation_are_told_and_stay() {
     let outcome = campaign::device_errors(plan(u64::MAX), 1);
     assert_sound(&outcome);

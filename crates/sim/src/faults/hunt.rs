@@ -5,12 +5,12 @@
 use crate::controls;
 use crate::device::Failure;
 use crate::errors::{self, FREE_BLOCKS, When};
-use crate::lab::{Depth, Start, Tally, examine};
+use crate::lab::{Depth, Start, Tally, examine, guarded};
 use crate::operation::{Op, from_text};
 use crate::random::{Random, derive};
 use crate::{
-    ace, actors, between, frozen, killed, leaks, mkfs, pieces, polled, pressure, shapes, volatile, watchdog,
-    workload,
+    ace, actors, between, frozen, killed, leaks, mkfs, pieces, polled, pressure, reuse, shapes, volatile,
+    watchdog, workload,
 };
 use std::time::{Duration, Instant};
 
@@ -46,6 +46,8 @@ const EXTENTS_RUNS: u64 = 10;
 const PIECES_RUNS: u64 = 200;
 /// One of so many of its workloads.
 const PIECES_EVERY: u64 = 41;
+const REUSE_RUNS: u64 = 160;
+const REUSE_EVERY: u64 = 77;
 
 /// A part: its name, and its workloads until one finds something or there are no more.
 struct Part {
@@ -110,6 +112,17 @@ fn parts(seed: u64) -> Vec<Part> {
         }),
         part("extents", move |number| {
             (number < EXTENTS_RUNS).then(|| shapes::extents(derive(seed, 10 << 32 | number)))
+        }),
+        part("reuse", move |number| {
+            let seed = derive(seed, 16 << 32 | number);
+            let work = reuse::workload(number * REUSE_EVERY, seed);
+            let run = || {
+                guarded(|tally| {
+                    let start = reuse::start(work.free).expect("the workloads name volumes that there are");
+                    tally.add(examine(start, &work.ops, seed, work.depth));
+                })
+            };
+            (number < REUSE_RUNS).then(run)
         }),
         part("pieces", move |number| {
             let seed = derive(seed, 15 << 32 | number);

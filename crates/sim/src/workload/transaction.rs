@@ -2,6 +2,7 @@
 
 use super::Maker;
 use crate::operation::{End, Op, WriteKind};
+use crate::oracle::PAGE;
 use crate::random::Random;
 
 /// Whether one of the operations names a file by a name that the first ones change, or changes one that they name.
@@ -61,7 +62,11 @@ impl Maker {
             let offset = *random.pick(&[0, 0, 4096, 8192, 5000, 30_000]);
             // More than 128 KiB do not stay in memory.
             let most = *random.pick(&[300, 3000, 9000, 40_000, 40_000, 200_000 * self.large]);
-            let len = 1 + random.below(most);
+            let mut len = 1 + random.below(most);
+            // Whole pages replace what is staged without a look at it, wherever it is.
+            if random.one_in(4) {
+                len = len.next_multiple_of(PAGE);
+            }
             Op::Write { path, kind: WriteKind::Buffered, offset, len, fill }
         };
         match random.below(12) {
