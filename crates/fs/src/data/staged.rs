@@ -346,7 +346,9 @@ impl Staging {
                 vacant.insert(StagedPage::default())
             }
         };
-        let mut buffer = staged.buffer.take().or(old).unwrap_or_else(|| Arc::new(Buffer::zeroed(1)));
+        // A whole page needs no zeros underneath.
+        let blank = || if new.len() == BLOCK_BYTES { Buffer::for_overwrite(1) } else { Buffer::zeroed(1) };
+        let mut buffer = staged.buffer.take().or(old).unwrap_or_else(|| Arc::new(blank()));
         // What is cached or on its way to the device is left alone.
         Arc::make_mut(&mut buffer)[skip..skip + new.len()].copy_from_slice(new);
         staged.buffer = Some(buffer);

@@ -41,11 +41,7 @@ impl Staging {
         let bytes_max = fs.store.batch_bytes_max();
         let more = self.files[&number].more(pages);
         if self.bytes_bound.saturating_add(more) > bytes_max {
-            // What is in memory is taken for images otherwise.
-            self.spill(fs)?;
-            let inode = PUT_OVERHEAD_BYTES + INODE_BYTES;
-            let sum = |sum, plan: &FilePlan| sum + inode + plan.bound().bytes;
-            self.bytes_bound = self.plan(fs)?.iter().fold(BATCH_HEADER_BYTES, sum);
+            self.work_out_size(fs)?;
         }
         let bytes = self.bytes_bound.saturating_add(more);
         if bytes > bytes_max {
@@ -53,5 +49,20 @@ impl Staging {
         }
         self.bytes_bound = bytes;
         Ok(())
+    }
+
+    /// Looks up what the staged content becomes, and bounds its bytes by that.
+    pub(crate) fn work_out_size(&mut self, fs: &Fs) -> Result<()> {
+        // What is in memory is taken for images otherwise.
+        self.spill(fs)?;
+        let inode = PUT_OVERHEAD_BYTES + INODE_BYTES;
+        let sum = |sum, plan: &FilePlan| sum + inode + plan.bound().bytes;
+        self.bytes_bound = self.plan(fs)?.iter().fold(BATCH_HEADER_BYTES, sum);
+        Ok(())
+    }
+
+    /// Bound of the bytes that the content takes in the batch.
+    pub(crate) fn bytes_bound(&self) -> usize {
+        self.bytes_bound
     }
 }

@@ -2,7 +2,7 @@
 
 use super::volume::Shared;
 use crate::{Attr, Error, Result};
-use std::collections::VecDeque;
+use std::borrow::Cow;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use syncline_format::ObjectNo;
@@ -63,19 +63,21 @@ impl Shared {
     }
 
     fn walk(&self, path: &[u8], follow: bool) -> Result<Place> {
-        let mut rest: VecDeque<Vec<u8>> = VecDeque::new();
+        // The next name is the last one.
+        let mut rest: Vec<Cow<'_, [u8]>> = Vec::new();
         let mut wants_directory = path.ends_with(b"/");
-        push_front(&mut rest, path);
+        rest.extend(names(path).map(Cow::Borrowed));
         let mut links = 0;
         let mut current = ObjectNo::ROOT_DIR;
         loop {
-            let Some(name) = rest.pop_front() else {
+            let Some(name) = rest.pop() else {
                 let attr = Some(self.fs.getattr(current)?);
                 return Ok(Place { parent: current, name: Vec::new(), attr, wants_directory });
             };
             let entry = match self.fs.lookup(current, &name) {
                 Ok(entry) => entry.attr,
                 Err(Error::NotFound) if rest.is_empty() => {
+                    let name = name.into_owned();
                     return Ok(Place { parent: current, name, attr: None, wants_directory });
                 }
                 Err(error) => return Err(error),
@@ -92,10 +94,11 @@ impl Shared {
                     current = ObjectNo::ROOT_DIR;
                 }
                 wants_directory |= last && target.ends_with(b"/");
-                push_front(&mut rest, &target);
+                rest.extend(names(&target).map(|name| Cow::Owned(name.to_vec())));
                 continue;
             }
-            if last && name != b".." {
+            if last && *name != *b".." {
+                let name = name.into_owned();
                 return Ok(Place { parent: current, name, attr: Some(entry), wants_directory });
             }
             if file_type != MODE_DIRECTORY {
@@ -106,11 +109,7 @@ impl Shared {
     }
 }
 
-/// Puts a path's names in front of what is still to be walked.
-fn push_front(rest: &mut VecDeque<Vec<u8>>, path: &[u8]) {
-    for name in path.split(|&byte| byte == b'/').rev() {
-        if !name.is_empty() && name != b"." {
-            rest.push_front(name.to_vec());
-        }
-    }
+/// A path's names, the last one first.
+fn names(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    path.split(|&byte| byte == b'/').rev().filter(|name| !matches!(*name, b"" | b"."))
 }

@@ -16,7 +16,6 @@ use crate::data::{Begun, FilePlan};
 use crate::inode::Inode;
 use crate::namespace::change::{Locked, estimate};
 use crate::{Error, ObjectNo, Result};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use syncline_format::item::InodeItem;
 use syncline_format::{Key, Lsn};
@@ -27,6 +26,14 @@ const TRIES_MAX: u32 = 64;
 
 /// Items of a batch that may draw on the space that is kept for a full volume.
 const NECESSARY_ITEMS_MAX: usize = 128;
+
+/// An inode's attributes as the transaction leaves them.
+struct NewItem {
+    number: ObjectNo,
+    item: InodeItem,
+    /// As they are logged.
+    logged: InodeItem,
+}
 
 /// What came of one attempt.
 enum Attempt {
@@ -175,14 +182,14 @@ impl Transaction {
         Ok(Attempt::Done(lsn))
     }
 
-    /// Writes everything into the batch; returns the inodes' new attributes, and those logged.
+    /// Writes everything into the batch; returns the inodes' new attributes, ascending.
     fn fill(
         &self,
         plans: &[FilePlan],
         checked: Checked<'_>,
         locked: &Locked<'_>,
         batch: &mut Batch,
-    ) -> Result<BTreeMap<ObjectNo, (InodeItem, InodeItem)>> {
+    ) -> Result<Vec<NewItem>> {
         let now = self.fs.clock.now();
         let mut items = Items::new();
         self.names.fill(&self.fs, checked, locked, now, &mut items, batch)?;
@@ -191,26 +198,23 @@ impl Transaction {
             let item = items.entry(plan.number).or_insert_with(|| state.item.clone());
             self.staging.emit(plan, item, now, batch);
         }
-        let logged = |(number, item): (ObjectNo, InodeItem)| {
+        let log = |(number, item): (ObjectNo, InodeItem)| {
             let mut logged = item.clone();
             if logged.is_regular() {
                 logged.size = logged.size.min(self.staging.covers(number, locked.state(number)));
             }
             batch.put(Key::inode(number), &logged.encode());
-            (number, (item, logged))
+            NewItem { number, item, logged }
         };
-        Ok(items.into_iter().map(logged).collect())
+        Ok(items.into_iter().map(log).collect())
     }
 
     /// The batch is committed: attributes in memory become what it says.
-    fn update_inodes(
-        &self,
-        mut items: BTreeMap<ObjectNo, (InodeItem, InodeItem)>,
-        inodes: &[Arc<Inode>],
-        locked: &mut Locked<'_>,
-    ) {
-        for inode in inodes {
-            let Some((item, logged)) = items.remove(&inode.number) else { continue };
+    fn update_inodes(&self, items: Vec<NewItem>, inodes: &[Arc<Inode>], locked: &mut Locked<'_>) {
+        let mut inodes = inodes.iter();
+        for NewItem { number, item, logged } in items {
+            // Both are in ascending order.
+            let inode = inodes.find(|inode| inode.number == number).expect("all that change take part");
             let state = locked.state_mut(inode.number);
             state.item_dirty = item != logged;
             state.item = item;

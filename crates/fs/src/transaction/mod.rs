@@ -109,6 +109,18 @@ impl Transaction {
         twice.iter().try_for_each(|inode| self.fs.let_go(inode))
     }
 
+    /// Bound of the bytes that the staged content takes of the one record that a commit is, and how many a record takes at most: for
+    /// whoever decides whether transactions can be committed together ([`Transaction::absorb`]). With `worked_out` the bound
+    /// is looked up, for which the content goes to the device; otherwise it is a cheap and higher one.
+    ///
+    /// Errors: I/O errors, `Checksum` (C7).
+    pub fn record_bytes(&mut self, worked_out: bool) -> Result<(usize, usize)> {
+        if worked_out {
+            self.staging.work_out_size(&self.fs)?;
+        }
+        Ok((self.staging.bytes_bound(), self.fs.store.batch_bytes_max()))
+    }
+
     /// Whether committing would change nothing.
     pub fn is_empty(&self) -> bool {
         !self.staging.is_changed() && !self.names.is_changed()

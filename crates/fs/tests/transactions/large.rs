@@ -185,6 +185,37 @@ fn a_record_holds_as_much_as_the_contract_says() {
 }
 
 #[test]
+fn what_a_transaction_takes_of_a_record_tells_whether_two_can_be_one() {
+    let fs = open(Arc::new(MemoryDevice::new(256 * MIB / 4096)), 64 << 20, MIB);
+    let files = [b"one", b"two"].map(|name| put(&fs, ROOT, std::str::from_utf8(name).expect("ASCII"), b""));
+    let stage = |file: ObjectNo, pages: u64| {
+        let mut transaction = fs.begin().expect("begin");
+        for n in 0..pages {
+            transaction.write(file, n * 3 * PAGE, &[1; 4096]).expect("write");
+        }
+        transaction
+    };
+    let (mut fits, mut refused) = (0, 0);
+    for pages in (50..1000).step_by(50) {
+        let [mut one, mut two] = files.map(|file| stage(file, pages));
+        let (cheap, bytes_max) = one.record_bytes(false).expect("a bound");
+        let (bytes, _) = one.record_bytes(true).expect("a bound");
+        assert!(bytes <= cheap && cheap <= bytes_max, "{pages}: {bytes}, {cheap}, {bytes_max}");
+        let sum = bytes + two.record_bytes(true).expect("a bound").0;
+        one.absorb(two).expect("absorb");
+        match one.commit() {
+            Ok(()) => fits += 1,
+            Err(Error::TransactionTooLarge { .. }) => {
+                refused += 1;
+                assert!(sum + 1024 > bytes_max, "{pages}: {sum} of {bytes_max} were refused");
+            }
+            Err(error) => panic!("{pages}: {error}"),
+        }
+    }
+    assert!(fits > 0 && refused > 0, "{fits} fit, {refused} were refused");
+}
+
+#[test]
 fn too_many_names_for_a_record_leave_nothing() {
     let fs = open(Arc::new(MemoryDevice::new(64 * MIB / 4096)), 64 << 20, MIB);
     let mut transaction = fs.begin().expect("begin");
