@@ -16,7 +16,7 @@ use crate::filesystem::{Filesystem, MESSAGE_BYTES_MAX, config};
 use crate::mount_point::{Detach, detach, is_ours, mounted_at, options_for, widen_read_ahead};
 use crate::unmount::clear_dead_mount;
 use crate::volume::OpenVolume;
-use crate::{MountError, MountOptions, log};
+use crate::{MountError, MountOptions, log, scheduling};
 use fusering::Session;
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -119,6 +119,7 @@ impl Mount {
             pin_to(cpu)?;
         }
         share_one_heap();
+        scheduling::ask_for_short_slices();
         let signals = block_signals()?;
         let source = self.source.canonicalize().unwrap_or_else(|_| self.source.clone());
         let directory = self.mount_point()?;

@@ -23,6 +23,7 @@ mod messages;
 mod mount_point;
 mod options;
 mod removed;
+mod scheduling;
 mod statistics;
 mod syncs;
 mod tickets;

@@ -1,6 +1,6 @@
 //! The volume behind a mount: its engine, and the thread that maintains it.
 
-use crate::{MountError, MountOptions};
+use crate::{MountError, MountOptions, scheduling};
 use parking_lot::{Condvar, Mutex};
 use std::path::Path;
 use std::sync::Arc;
@@ -133,6 +133,7 @@ fn open_device(source: &Path, read_only: bool) -> Result<FileDevice, OpenError> 
 }
 
 fn maintain(fs: &Fs, stop: &Stop, interval: Duration) {
+    scheduling::ask_for_usual_slices();
     let clock = SystemClock;
     let mut failed = false;
     let mut pause = interval;

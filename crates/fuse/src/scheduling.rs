@@ -1,0 +1,83 @@
+//! How soon the daemon's threads run once somebody waits for them.
+//!
+//! A request costs its caller several switches to threads that run for some microseconds each. Where more threads want to run than
+//! there are CPUs, each of them queues up behind the callers' own work, for a whole slice at worst (milliseconds). A thread may tell the
+//! scheduler that it wants little at a time: it then runs sooner and is preempted sooner, for the same share of the CPU
+//! (Linux 6.12; older kernels ignore it). Threads inherit this from the one that starts them.
+
+use std::io;
+
+/// What the daemon's threads ask for: the shortest that the kernel grants.
+const SHORT_SLICE_NS: u64 = 100_000;
+/// Asks for what everybody has.
+const USUAL_SLICE_NS: u64 = 0;
+
+/// For a thread for which somebody waits, and those that it will start.
+pub(crate) fn ask_for_short_slices() {
+    ask("short slices", SHORT_SLICE_NS);
+}
+
+/// For a thread that works in the background.
+pub(crate) fn ask_for_usual_slices() {
+    ask("usual slices", USUAL_SLICE_NS);
+}
+
+fn ask(what: &str, nanoseconds: u64) {
+    // It works without; a sandbox may forbid the call.
+    if let Err(error) = set_slice(nanoseconds) {
+        tracing::debug!(%error, what, "the scheduler does not give");
+    }
+}
+
+/// Of the calling thread, if it is scheduled as usual and not by a policy that somebody has chosen for it.
+fn set_slice(nanoseconds: u64) -> io::Result<()> {
+    let mut attributes = read_attributes()?;
+    if attributes.sched_policy != libc::SCHED_OTHER as u32 {
+        return Ok(());
+    }
+    attributes.sched_runtime = nanoseconds;
+    // SAFETY: the structure says its own size; 0 is the calling thread.
+    match unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn read_attributes() -> io::Result<libc::sched_attr> {
+    // SAFETY: all zeros are valid attributes.
+    let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
+    let size = size_of_val(&attributes);
+    // SAFETY: the kernel writes at most `size` bytes; 0 is the calling thread.
+    match unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) } {
+        0 => Ok(attributes),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slice() -> u64 {
+        read_attributes().unwrap().sched_runtime
+    }
+
+    #[test]
+    fn threads_inherit_short_slices_and_one_in_the_background_gives_them_back() {
+        let usual = std::thread::spawn(slice).join().unwrap();
+        let slices = std::thread::spawn(move || {
+            ask_for_short_slices();
+            let inherited = std::thread::spawn(|| {
+                let inherited = slice();
+                ask_for_usual_slices();
+                (inherited, slice())
+            });
+            (slice(), inherited.join().unwrap())
+        });
+        let (short, (inherited, given_back)) = slices.join().unwrap();
+        if usual == 0 || short == usual {
+            return println!("skipped: slices: this kernel does not let threads ask for theirs");
+        }
+        assert_eq!((short, inherited, given_back), (SHORT_SLICE_NS, SHORT_SLICE_NS, usual));
+    }
+}
