@@ -8,6 +8,7 @@
 
 use super::hint::Hints;
 use super::pages::FileData;
+use super::piggyback::Along;
 use crate::FsOptions;
 use crate::inode::{Inode, InodeState};
 use parking_lot::{Condvar, Mutex};
@@ -155,8 +156,8 @@ pub(super) struct Lists {
     next: u64,
     pub(super) dirty: BTreeMap<u64, Listed>,
     pub(super) logged: BTreeMap<u64, Listed>,
-    /// Small files in the order in which they were dirtied or closed, newest last.
-    pub(super) recent: VecDeque<Weak<Inode>>,
+    /// Small files in the order in which they were dirtied. Some are clean by now.
+    pub(super) recent: BTreeMap<u64, Weak<Inode>>,
     pub(super) cached: VecDeque<Weak<Inode>>,
     /// Files that were read ahead, oldest first.
     pub(super) ahead: VecDeque<Weak<Inode>>,
@@ -165,6 +166,14 @@ pub(super) struct Lists {
     /// When maintenance last forced the log.
     pub(super) forced: Timestamp,
     pub(super) checkpointed: Timestamp,
+}
+
+impl Lists {
+    /// Takes out the small file that was dirtied next behind the one at `place`.
+    pub(super) fn take_recent_behind(&mut self, place: u64) -> Option<(u64, Weak<Inode>)> {
+        let (&next, _) = self.recent.range(place + 1..).next()?;
+        self.recent.remove_entry(&next)
+    }
 }
 
 /// Relief of the journal or the node budget: one at a time.
@@ -189,6 +198,7 @@ pub(crate) struct Writeback {
     /// Staged pages that all transactions keep in memory.
     pub(super) staged: Arc<AtomicU64>,
     pub(super) lists: Mutex<Lists>,
+    pub(super) along: Along,
     pub(super) hints: Hints,
     pub(super) relief: Mutex<Relief>,
     pub(super) relieved: Condvar,
@@ -230,6 +240,7 @@ impl Writeback {
             under_way: Arc::default(),
             staged: Arc::default(),
             lists: Mutex::default(),
+            along: Along::default(),
             hints: Hints::default(),
             relief: Mutex::default(),
             relieved: Condvar::new(),
@@ -391,14 +402,17 @@ impl Writeback {
 
     /// Notes a small dirty file that a force may take along.
     pub(super) fn note_recent(&self, inode: &Arc<Inode>, data: &mut FileData) {
-        if std::mem::replace(&mut data.in_recent, true) {
+        if data.recent_at.is_some() {
             return;
         }
         let mut lists = self.lists.lock();
-        lists.recent.push_back(Arc::downgrade(inode));
+        let at = lists.next;
+        lists.next += 1;
+        data.recent_at = Some(at);
+        lists.recent.insert(at, Arc::downgrade(inode));
         if lists.recent.len() > RECENT_MAX {
-            // Its `in_recent` stays set until the next look at it; it was not synced for so many files.
-            lists.recent.pop_front();
+            // Its `recent_at` stays set until it is committed; it was not synced for so many files.
+            lists.recent.pop_first();
         }
     }
 

@@ -209,8 +209,10 @@ impl Fs {
             }
             let work = reach.has_work(&state, scope);
             // Nothing but its range is written for a ranged sync.
-            let ranged = matches!(reach, Reach::Range(_));
-            state.data.piggybacked = ranged || state.data.piggybacked && !work;
+            match reach {
+                Reach::Range(_) => state.data.piggybacked = true,
+                Reach::Whole => self.writeback.along.note_sync(&mut state.data, work),
+            }
             if !work {
                 return Ok(true);
             }

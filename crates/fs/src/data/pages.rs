@@ -128,8 +128,8 @@ pub(crate) struct FileData {
     pub(super) logged_since: Option<u64>,
     /// Is in `Lists::cached`.
     pub(super) in_clock: bool,
-    /// Is in `Lists::recent`.
-    pub(super) in_recent: bool,
+    /// Where it is in `Lists::recent`, if forces may take it along.
+    pub(super) recent_at: Option<u64>,
     /// Was piggybacked and never synced since: not worth doing again.
     pub(super) piggybacked: bool,
     /// Where the cache's clock continues in this file.
@@ -157,7 +157,7 @@ impl FileData {
             dirty_since: None,
             logged_since: None,
             in_clock: false,
-            in_recent: false,
+            recent_at: None,
             piggybacked: false,
             hand: 0,
             account: None,

@@ -591,7 +591,7 @@ impl Part {
         }
         data.covered = data.covered.max(self.covered);
         if data.dirty_pages() == 0 {
-            data.in_recent = false;
+            data.recent_at = None;
         }
         state.item.blocks = item.blocks;
         state.item_dirty = state.item != item;

@@ -207,7 +207,7 @@ impl Staging {
         }
         data.covered = covered;
         if data.dirty_pages() == 0 {
-            data.in_recent = false;
+            data.recent_at = None;
         }
     }
 

@@ -90,10 +90,11 @@ impl Fs {
     fn commit_file(&self, inode: &Arc<Inode>, scope: SyncScope) -> Result<()> {
         let (dirty, pages) = {
             let mut state = inode.state.write();
-            if state.gone || !has_work(&state, scope) {
+            let works = has_work(&state, scope);
+            self.writeback.along.note_sync(&mut state.data, works);
+            if state.gone || !works {
                 return Ok(());
             }
-            state.data.piggybacked = false;
             (state.data.dirty_pages(), pages_of(state.item.size))
         };
         if dirty < STREAM_PAGES_MIN {
@@ -183,7 +184,7 @@ impl Fs {
             });
         }
         state.data.covered = covered;
-        state.data.in_recent = false;
+        state.data.recent_at = None;
         state.item_dirty = state.item != item;
         self.writeback.relist(inode, state, self.clock.now());
         Ok(bytes)

@@ -1,5 +1,7 @@
 use super::{MIB, TestVolume, pattern};
 use crate::data::SyncScope;
+use crate::inode::Inode;
+use std::sync::Arc;
 use syncline_device::Device;
 
 #[test]
@@ -88,17 +90,52 @@ fn small_files_that_were_just_written_travel_with_a_sync() {
     }
 }
 
+/// So many small files, written one after another.
+fn small_files(volume: &TestVolume, name: &str, count: u64) -> Vec<Arc<Inode>> {
+    let file = |n| {
+        let file = volume.create(&format!("{name}{n}"));
+        volume.write(&file, 0, &pattern(n, 4096));
+        file
+    };
+    (0..count).map(file).collect()
+}
+
 #[test]
-fn a_pass_of_syncs_over_a_thousand_small_files_takes_a_flush_for_about_fifteen() {
+fn a_pass_of_syncs_over_a_thousand_small_files_takes_a_flush_for_about_fifty() {
     let volume = TestVolume::new(512 * MIB, 64 * MIB);
-    let files: Vec<_> = (0..1000).map(|n| volume.create(&format!("f{n}"))).collect();
-    for (n, file) in files.iter().enumerate() {
-        volume.write(file, 0, &pattern(n as u64, 4096));
-    }
+    let files = small_files(&volume, "f", 1000);
     let before = volume.device.counters();
     files.iter().for_each(|file| volume.sync(file));
     let flushes = volume.device.counters().flushes - before.flushes;
-    assert!((60..80).contains(&flushes), "{flushes} flushes");
+    assert!((16..25).contains(&flushes), "{flushes} flushes");
+}
+
+#[test]
+fn passes_over_several_series_of_files_in_turn_find_their_own_done() {
+    let volume = TestVolume::new(512 * MIB, 64 * MIB);
+    let series: Vec<_> = (0..8).map(|n| small_files(&volume, &format!("{n}-"), 125)).collect();
+    let before = volume.device.counters();
+    (0..125).for_each(|index| series.iter().for_each(|files| volume.sync(&files[index])));
+    let flushes = volume.device.counters().flushes - before.flushes;
+    // Whether it was worth it is known later: until a series is come back to.
+    assert!((16..50).contains(&flushes), "{flushes} flushes");
+}
+
+#[test]
+fn when_nobody_syncs_what_was_taken_along_no_more_than_usual_is() {
+    let volume = TestVolume::new(512 * MIB, 64 * MIB);
+    small_files(&volume, "pass", 500).iter().for_each(|file| volume.sync(file));
+    let (log, _others) = (volume.create("log"), small_files(&volume, "other", 1000));
+    let written: Vec<u64> = (0..20)
+        .map(|n| {
+            let before = volume.device.counters().written_bytes;
+            volume.write(&log, n * 4096, &pattern(n, 4096));
+            volume.sync(&log);
+            volume.device.counters().written_bytes - before
+        })
+        .collect();
+    assert!(written[0] > 128 << 10, "the pass was worth taking more along: {written:?}");
+    assert!(written[4..].iter().all(|&bytes| bytes <= 80 << 10), "{written:?}");
 }
 
 #[test]
