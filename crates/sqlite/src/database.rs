@@ -4,7 +4,7 @@
 //! shows half of one. Where the transaction ends SQLite tells in one of these ways:
 //! - `xSync` of the database: the commit of one database. It is durable and atomic before the call returns;
 //! - `FCNTL_SYNC` with a super-journal's name, then `xSync`: one of several databases. What is staged is set aside under that
-//!   name; deleting the super-journal commits all that was set aside under it in one record ([`commit_together`]);
+//!   name; deleting the super-journal commits all that was set aside under it in one record ([`crate::together`]);
 //! - `FCNTL_COMMIT_ATOMIC_WRITE`: a commit by a SQLite that knows batch atomic writes;
 //! - `FCNTL_COMMIT_PHASETWO` with something still staged: no sync came before it, so synchronous is OFF. Atomic, durable later;
 //! - an unlock with something still staged: the transaction was given up, and what is staged is discarded.
@@ -49,8 +49,8 @@ pub(crate) struct Database {
 struct State {
     locks: Locks,
     staged: Option<(ConnectionId, Staged)>,
-    /// The super-journal under whose name `staged` was synced.
-    set_aside: Option<PathBuf>,
+    /// The super-journal under whose name `staged`, or what was written directly, was synced.
+    set_aside: Option<SetAside>,
     /// The journal was read: writes may bring back what is committed.
     playing_back: bool,
     /// Written directly since the last sync.
@@ -64,12 +64,25 @@ struct State {
     shm: Shm,
 }
 
+/// A database's part of a transaction over several ones.
+struct SetAside {
+    super_journal: PathBuf,
+    file: Arc<File>,
+}
+
+/// What a database has set aside, taken from it: the staged changes, unless they were written directly.
+pub(crate) struct Part {
+    pub(crate) database: Arc<Database>,
+    pub(crate) staged: Option<Staged>,
+    file: Arc<File>,
+}
+
 /// Names connections, process-wide.
 static NEXT_CONNECTION: AtomicU64 = AtomicU64::new(1);
 
 /// One connection to a database.
 pub(crate) struct Connection {
-    file: File,
+    file: Arc<File>,
     writable: bool,
     id: ConnectionId,
     level: Level,
@@ -109,7 +122,18 @@ impl Database {
 
     /// The kept journal is gone: writes are staged again.
     pub(crate) fn end_direct(&self) {
-        self.state.lock().direct = false;
+        let mut state = self.state.lock();
+        state.direct = false;
+        state.set_aside = None;
+    }
+
+    /// Takes what was set aside under the name of a super-journal.
+    pub(crate) fn take_part(self: &Arc<Database>, super_journal: &Path) -> Option<Part> {
+        let mut state = self.state.lock();
+        let set_aside = state.set_aside.take_if(|set_aside| set_aside.super_journal == super_journal)?;
+        state.playing_back = false;
+        let staged = state.staged.take().map(|(_, staged)| staged);
+        Some(Part { database: self.clone(), staged, file: set_aside.file })
     }
 
     /// A WAL of this database was opened.
@@ -122,8 +146,16 @@ impl Database {
         self.state.lock().wals -= 1;
     }
 
+    /// The database's journal, if it could undo something.
+    pub(crate) fn armed_journal(&self, volume: &VolumeRef) -> Result<Option<Arc<VirtualFile>>> {
+        match volume.virtual_files.get(&self.journal()) {
+            Some(journal) if journal.is_armed()? => Ok(Some(journal)),
+            _ => Ok(None),
+        }
+    }
+
     /// The path of the journal that SQLite gives to a database.
-    fn journal(&self) -> PathBuf {
+    pub(crate) fn journal(&self) -> PathBuf {
         let mut journal = self.path.clone().into_os_string();
         journal.push("-journal");
         journal.into()
@@ -136,21 +168,31 @@ pub(crate) fn of_companion(volume: &VolumeRef, path: &Path, suffix: &[u8]) -> Op
     volume.database(Path::new(std::ffi::OsStr::from_bytes(name)))
 }
 
-/// Commits every database that was synced under a super-journal's name in one record.
-///
-/// Errors: of the commit; then nothing was committed, and nothing is staged any more.
-pub(crate) fn commit_together(volume: &VolumeRef, super_journal: &Path) -> Result<()> {
-    let databases: Vec<Arc<Database>> = volume.databases.lock().values().filter_map(Weak::upgrade).collect();
-    let mut all = Vec::new();
-    for database in databases {
-        let mut state = database.state.lock();
-        if state.set_aside.as_deref() == Some(super_journal) {
-            state.set_aside = None;
-            state.playing_back = false;
-            all.extend(state.staged.take().map(|(_, staged)| staged));
-        }
+impl Part {
+    /// Whether the database was written directly.
+    pub(crate) fn is_direct(&self) -> bool {
+        self.database.state.lock().direct
     }
-    Staged::commit_all(all)
+
+    /// Begins to stage something for the database.
+    pub(crate) fn begin(&self, volume: &VolumeRef) -> Result<Staged> {
+        Staged::begin(volume.fs(), self.database.object, self.database.name())
+    }
+
+    /// Writes what is staged to the database itself, durably, protected by a journal that is kept.
+    ///
+    /// Errors: `TooLargeTogether` if SQLite has no journal. What is staged is given up in any case.
+    pub(crate) fn write_directly(&mut self, volume: &VolumeRef) -> Result<()> {
+        let Some(mut staged) = self.staged.take() else { return Ok(()) };
+        let Some(journal) = self.database.armed_journal(volume)? else {
+            return Err(VfsError::TooLargeTogether(self.database.path.display().to_string()));
+        };
+        journal.keep(volume)?;
+        self.database.state.lock().direct = true;
+        staged.write_to(&self.file)?;
+        drop(staged);
+        self.database.sync(volume)
+    }
 }
 
 impl Connection {
@@ -185,7 +227,7 @@ impl Connection {
             }
         };
         Ok(Connection {
-            file,
+            file: Arc::new(file),
             writable,
             id: ConnectionId(NEXT_CONNECTION.fetch_add(1, Ordering::Relaxed)),
             level: Level::None,
@@ -259,16 +301,11 @@ impl Connection {
         let protected = state.direct;
         state.written = true;
         drop(state);
-        if protected && let Some(journal) = self.journal() {
+        if protected && let Some(journal) = self.volume.virtual_files.get(&self.database.journal()) {
             // Nothing to do but with synchronous OFF.
             journal.sync()?;
         }
         self.io(self.file.write_all_at(data, offset))
-    }
-
-    /// The database's journal, if there is one.
-    fn journal(&self) -> Option<Arc<VirtualFile>> {
-        self.volume.virtual_files.get(&self.database.journal())
     }
 
     /// Goes on directly with a transaction that has become too large: keeps the journal, and writes what is staged to the file.
@@ -278,10 +315,7 @@ impl Connection {
         if state.batch {
             return Err(VfsError::Batch(Box::new(too_large)));
         }
-        let Some(journal) = self.journal() else { return Err(too_large) };
-        if !journal.is_armed()? {
-            return Err(too_large);
-        }
+        let Some(journal) = self.database.armed_journal(&self.volume)? else { return Err(too_large) };
         journal.keep(&self.volume)?;
         // From here on only the journal tells what the database was.
         state.direct = true;
@@ -359,16 +393,19 @@ impl Connection {
                     && self.volume.virtual_files.get(&path).is_some()
                 {
                     state.staged = Some((owner, staged));
-                    state.set_aside = Some(path);
+                    state.set_aside = Some(SetAside { super_journal: path, file: self.file.clone() });
                     return Ok(());
                 }
                 self.finish(&mut state, staged, Staged::commit)
             }
             others => {
                 state.staged = others;
-                if state.direct && super_journal.is_some() {
-                    // Together with others it has to be one record, which it does not fit.
-                    return Err(VfsError::TooLargeTogether(self.database.path.display().to_string()));
+                if state.direct {
+                    // Its journal ends together with the others' commit.
+                    let virtual_files = &self.volume.virtual_files;
+                    let super_journal = super_journal.filter(|path| virtual_files.get(path).is_some());
+                    state.set_aside = super_journal
+                        .map(|super_journal| SetAside { super_journal, file: self.file.clone() });
                 }
                 let written = std::mem::take(&mut state.written);
                 drop(state);
@@ -410,6 +447,9 @@ impl Connection {
         let mut state = self.database.state.lock();
         if state.staged.as_ref().is_some_and(|(owner, _)| *owner == self.id) {
             state.staged = None;
+            state.set_aside = None;
+        }
+        if state.direct {
             state.set_aside = None;
         }
         // A journal that is still kept is hot now, and is played back like any other.

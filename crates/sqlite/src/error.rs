@@ -25,7 +25,7 @@ pub(crate) enum VfsError {
     #[error("{0} takes part in the transaction, but lies in another volume or VFS; commit it on its own")]
     Foreign(String),
     #[error(
-        "{0} takes part in a transaction over several databases that is too large for one record; commit it in parts, or use a volume with a larger journal"
+        "{0} takes part in a transaction over several databases that is too large for one record, and has no journal to go on with; commit it in parts, or use a volume with a larger journal"
     )]
     TooLargeTogether(String),
     /// SQLite does it over with its journal.
@@ -54,14 +54,12 @@ impl VfsError {
 
     /// For `map_err`: an error of the engine with the name of the file.
     pub(crate) fn engine(name: &[u8]) -> impl FnOnce(syncline::Error) -> VfsError {
-        let name = String::from_utf8_lossy(name).into_owned();
-        move |source| VfsError::Engine { name, source }
+        move |source| VfsError::Engine { name: String::from_utf8_lossy(name).into_owned(), source }
     }
 
     /// For `map_err`: an I/O error with the name of the file.
     pub(crate) fn io(name: &[u8]) -> impl FnOnce(io::Error) -> VfsError {
-        let name = String::from_utf8_lossy(name).into_owned();
-        move |source| VfsError::Io { name, source }
+        move |source| VfsError::Io { name: String::from_utf8_lossy(name).into_owned(), source }
     }
 
     /// SQLite's code; `otherwise` is that of the operation that failed.

@@ -218,7 +218,7 @@ pub(crate) fn delete(name: &[u8]) -> Result<()> {
     let (volume, path) = volumes::find(name).ok_or(VfsError::NoVolume)?;
     match volume.virtual_files.get(&path) {
         Some(file) if file.purpose() == Purpose::SuperJournal => {
-            crate::database::commit_together(&volume, file.path())?;
+            crate::together::commit(&volume, file.path())?;
             volume.virtual_files.remove(&volume, &path)
         }
         Some(_) => volume.virtual_files.remove(&volume, &path),

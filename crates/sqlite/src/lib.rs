@@ -6,7 +6,7 @@
 //! it and what is guaranteed.
 //!
 //! Layers, from SQLite down: `abi` and `api` (C declarations, and SQLite's functions), `vfs` and `methods` (C entry points:
-//! all that is unsafe), `handle` (what each call means), `database` with `locks`, `shm` and `staged`, `journal`, `scratch`, and
+//! all that is unsafe), `handle` (what each call means), `database` with `locks`, `shm`, `staged` and `together`, `journal`, `scratch`, and
 //! `volumes` (which volumes are open, and what files are called).
 //!
 //! Statically linked programs call `sqlite3_auto_extension` with [`syncline_sqlite_auto`], or [`register`] with the table of
@@ -31,6 +31,8 @@ mod scratch;
 mod shm;
 #[deny(unsafe_code)]
 mod staged;
+#[deny(unsafe_code)]
+mod together;
 mod vfs;
 #[deny(unsafe_code)]
 mod volumes;

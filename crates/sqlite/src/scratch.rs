@@ -12,6 +12,8 @@ use syncline::{Context, Error, HandleId, ObjectNo, OpenFlags, SetAttr};
 
 /// Bytes held in memory.
 const MEMORY_BYTES_MAX: u64 = 1 << 20;
+/// Memory kept for the next content: a journal of a few pages comes with every commit.
+const SPARE_BYTES_MAX: usize = 64 << 10;
 
 /// A file without a name on a volume. It does not keep the volume open: whoever needs it to outlive the volume's
 /// databases does that.
@@ -90,6 +92,17 @@ impl Scratch {
         Scratch { or_memory: true, ..Scratch::new(volume) }
     }
 
+    /// With the memory of one that was given up.
+    pub(crate) fn reusing(volume: Option<Weak<OpenVolume>>, mut spare: Vec<u8>) -> Scratch {
+        spare.clear();
+        Scratch { memory: spare, ..Scratch::new(volume) }
+    }
+
+    /// Gives it up; what memory is worth keeping is left.
+    pub(crate) fn into_spare(self) -> Vec<u8> {
+        if self.memory.capacity() <= SPARE_BYTES_MAX { self.memory } else { Vec::new() }
+    }
+
     pub(crate) fn size(&self) -> u64 {
         self.size
     }
@@ -145,7 +158,8 @@ impl Scratch {
     pub(crate) fn truncate(&mut self, size: u64) -> Result<()> {
         if size == 0 {
             self.spilled = None;
-            self.memory = Vec::new();
+            self.memory.clear();
+            self.memory.shrink_to(SPARE_BYTES_MAX);
         } else if let Some(file) = &self.spilled {
             match file.truncate(size).map_err(VfsError::engine(b"a temporary file")) {
                 Err(_) if self.or_memory => {

@@ -145,15 +145,21 @@ impl Staged {
         started.map_err(VfsError::engine(&self.name))
     }
 
-    /// Makes several durable, all or none, with one record.
-    pub(crate) fn commit_all(all: Vec<Staged>) -> Result<()> {
-        let mut all = all.into_iter();
-        let Some(mut first) = all.next() else { return Ok(()) };
-        for other in all {
-            let absorbed = first.transaction.absorb(other.transaction);
-            absorbed.map_err(VfsError::engine(&other.name))?;
-        }
-        first.commit()
+    /// Bytes that it takes of a record, and those of a record; see [`Transaction::record_bytes`].
+    pub(crate) fn record_bytes(&mut self, worked_out: bool) -> Result<(usize, usize)> {
+        let bytes = self.transaction.record_bytes(worked_out);
+        self.engine(bytes)
+    }
+
+    /// Takes over what is staged of another database: both are committed together.
+    pub(crate) fn absorb(&mut self, other: Staged) -> Result<()> {
+        self.transaction.absorb(other.transaction).map_err(VfsError::engine(&other.name))
+    }
+
+    /// Removes a file when it is committed.
+    pub(crate) fn unlink(&mut self, directory: ObjectNo, name: &[u8]) -> Result<()> {
+        let unlinked = self.transaction.unlink(directory, name);
+        self.engine(unlinked)
     }
 }
 

@@ -99,10 +99,17 @@ impl OpenVolume {
         full_name(&self.image, path)
     }
 
+    /// Whether these bytes begin like the full name of a file of this volume.
+    pub(crate) fn is_named_by(&self, bytes: &[u8]) -> bool {
+        let image = self.image.as_os_str().as_bytes();
+        bytes.strip_prefix(image).is_some_and(|rest| rest.starts_with(SEPARATOR))
+    }
+
     /// The open database of a path, if there is one.
     pub(crate) fn database(&self, path: &Path) -> Option<Arc<Database>> {
         let databases = self.databases.lock();
-        databases.values().filter_map(Weak::upgrade).find(|database| database.path() == path)
+        let is_at_path = |database: &Arc<Database>| database.path().as_os_str() == path.as_os_str();
+        databases.values().filter_map(Weak::upgrade).find(is_at_path)
     }
 }
 
@@ -196,6 +203,10 @@ pub(crate) fn is_open(image: &Path) -> bool {
 
 /// A path within a volume without `.`, `..` and doubled slashes, from its root.
 pub(crate) fn path_of(written: &[u8]) -> PathBuf {
+    // Every commit comes here with names that were cleaned before.
+    if is_clean(written) {
+        return PathBuf::from(std::ffi::OsStr::from_bytes(written));
+    }
     let mut names: Vec<&[u8]> = Vec::new();
     for name in written.split(|&byte| byte == b'/') {
         match name {
@@ -207,6 +218,12 @@ pub(crate) fn path_of(written: &[u8]) -> PathBuf {
     let mut path = PathBuf::from("/");
     path.extend(names.into_iter().map(std::ffi::OsStr::from_bytes));
     path
+}
+
+/// Whether a path is as [`path_of`] makes them; false for the root.
+fn is_clean(path: &[u8]) -> bool {
+    let Some(names) = path.strip_prefix(b"/") else { return false };
+    names.split(|&byte| byte == b'/').all(|name| !matches!(name, b"" | b"." | b".."))
 }
 
 /// Splits what looks like `IMAGE:/PATH`, where the image exists.
@@ -233,9 +250,17 @@ pub(crate) mod tests {
 
     #[test]
     fn paths_are_cleaned_and_stay_within_the_volume() {
-        for (written, clean) in
-            [("/db", "/db"), ("db", "/db"), ("//a/./b//c/../db", "/a/b/db"), ("../../db", "/db"), ("", "/")]
-        {
+        for (written, clean) in [
+            ("/db", "/db"),
+            ("/a/..b/.db", "/a/..b/.db"),
+            ("db", "/db"),
+            ("//a/./b//c/../db", "/a/b/db"),
+            ("/a/../db", "/db"),
+            ("/a/db/", "/a/db"),
+            ("../../db", "/db"),
+            ("/", "/"),
+            ("", "/"),
+        ] {
             assert_eq!(path_of(written.as_bytes()), Path::new(clean), "{written}");
         }
     }

@@ -26,6 +26,8 @@ enum Kind {
     Vacuum,
     /// Larger than a record of the volume: SQLite's journal is kept in the volume.
     Large,
+    /// The same over three databases, one or two of which are too large alone, or all of them together.
+    LargeAttach,
     /// Statements fail in the middle, and transactions are rolled back.
     Failing,
 }
@@ -42,16 +44,28 @@ struct Scenario {
 impl Scenario {
     /// Transfers of one run.
     fn transfers(self) -> i64 {
-        if self.kind == Kind::Large { 4 } else { 10 }
+        match self.kind {
+            Kind::Large => 4,
+            Kind::LargeAttach => 3,
+            _ => 10,
+        }
     }
 
     /// Cuts in a short run.
     fn cuts(self) -> u64 {
-        if self.kind == Kind::Large { 12 } else { 24 }
+        if self.is_large() { 12 } else { 24 }
+    }
+
+    fn is_large(self) -> bool {
+        matches!(self.kind, Kind::Large | Kind::LargeAttach)
     }
 
     fn databases(self) -> &'static [&'static str] {
-        if self.kind == Kind::Attach { &["main", "two", "three"] } else { &["main"] }
+        if matches!(self.kind, Kind::Attach | Kind::LargeAttach) {
+            &["main", "two", "three"]
+        } else {
+            &["main"]
+        }
     }
 
     fn open(self, place: &Place) -> rusqlite::Result<Connection> {
@@ -66,7 +80,7 @@ impl Scenario {
         }
         let pages = if matches!(
             self.kind,
-            Kind::Spill | Kind::Failing | Kind::Attach | Kind::Large | Kind::Savepoints
+            Kind::Spill | Kind::Failing | Kind::Attach | Kind::Large | Kind::LargeAttach | Kind::Savepoints
         ) {
             5
         } else {
@@ -79,12 +93,12 @@ impl Scenario {
 
 fn set_up(scenario: Scenario) -> HashMap<u64, Vec<u8>> {
     let device = Arc::new(PowerDevice::new(BLOCKS, u64::MAX));
-    let journal_bytes = if scenario.kind == Kind::Large { 256 << 10 } else { 1 << 20 };
+    let journal_bytes = if scenario.is_large() { 256 << 10 } else { 1 << 20 };
     let options = MkfsOptions { journal_bytes: Some(journal_bytes), ..MkfsOptions::default() };
     Fs::format(&*device, &options, &SystemClock, &SystemEntropy::default(), &mut |_, _| {}).expect("mkfs");
     let place = Place::of(volume_on(device.clone()));
     let connection = scenario.open(&place).expect("open");
-    let wide = if scenario.kind == Kind::Large { 600 } else { 1 };
+    let wide = if scenario.is_large() { 600 } else { 1 };
     for name in scenario.databases() {
         run(
             &connection,
@@ -161,6 +175,20 @@ fn step(connection: &Connection, place: &Place, scenario: Scenario, number: i64)
             execute(&format!("BEGIN; UPDATE wide SET x=randomblob(3000) WHERE id % 2 = {number} % 2"))?;
             transfer(connection, scenario, number)?;
         }
+        Kind::LargeAttach => {
+            let rows: &[(&str, i64)] = match number % 3 {
+                0 => &[("main", 600), ("two", 10)],
+                1 => &[("main", 60), ("two", 60), ("three", 60)],
+                _ => &[("two", 200), ("three", 400)],
+            };
+            execute("BEGIN")?;
+            for (name, rows) in rows {
+                execute(&format!(
+                    "UPDATE {name}.wide SET x=randomblob(3000) WHERE id%2={number}%2 AND id<={rows}"
+                ))?;
+            }
+            transfer(connection, scenario, number)?;
+        }
         Kind::Vacuum => {
             execute(
                 "INSERT INTO filler VALUES(randomblob(60000)); INSERT INTO filler VALUES(randomblob(9000))",
@@ -211,7 +239,10 @@ fn work(device: &Arc<PowerDevice>, scenario: Scenario) -> i64 {
             step(&connection, &place, scenario, number)?;
             acknowledged = number;
             // The journal was there, and is gone.
-            assert!(!place.volume().try_exists("/main-journal").is_ok_and(|there| there));
+            for name in scenario.databases() {
+                let journal = format!("/{name}-journal");
+                assert!(!place.volume().try_exists(journal).is_ok_and(|there| there));
+            }
             if scenario.kind == Kind::Vacuum && number % 4 == 0 {
                 connection.execute_batch("VACUUM")?;
             }
@@ -277,12 +308,13 @@ fn cut(scenario: Scenario) {
     assert_eq!(work(&whole, scenario), scenario.transfers());
     let operations = whole.operations();
     assert!(operations > scenario.transfers() as u64, "{scenario:?} did {operations} operations");
-    if scenario.kind == Kind::Large && scenario.journal != "WAL" {
+    if scenario.is_large() && scenario.journal != "WAL" {
         use syncline_device::Device;
         let flushes = whole.counters().flushes;
         assert!(flushes >= 4 * scenario.transfers() as u64, "the journal was not kept: {flushes} flushes");
     }
     let every = if std::env::var_os("SYNCLINE_TEST_FULL").is_some() { operations } else { scenario.cuts() };
+    println!("{scenario:?}: {} of {operations} operations are cut at", every.min(operations));
     for index in 0..every.min(operations) {
         let cut_at = 1 + index * operations / every.min(operations);
         let device = Arc::new(PowerDevice::with(&image, BLOCKS, cut_at));
@@ -340,6 +372,11 @@ fn transfers_over_three_databases_are_whole_after_cuts() {
 fn transfers_too_large_for_a_record_survive_cuts() {
     cut_all(Kind::Large, ROLLBACK_MODES);
     cut_all(Kind::Large, &[("DELETE", "OFF", false), ("WAL", "FULL", true)]);
+}
+
+#[test]
+fn transfers_over_three_databases_too_large_for_a_record_survive_cuts() {
+    cut_all(Kind::LargeAttach, ROLLBACK_MODES);
 }
 
 #[test]
