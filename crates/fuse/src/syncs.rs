@@ -19,7 +19,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
-use syncline::{Context, Fs, HandleId, LatencyHistogram, OpenFlags, SyncScope, SyncStart};
+use syncline::{Context, Fs, HandleId, LatencyHistogram, OpenFlags, SyncScope, SyncStart, WrittenOut};
 
 thread_local! {
     /// Answers that are collected while this thread drives.
@@ -254,6 +254,12 @@ impl Syncs {
         }
         let done = self.answering(began, owed);
         self.started(self.fs.start_sync_range_handle(handle, range, scope, done), by);
+    }
+
+    /// Ends a sync whose data is written out, and answers then.
+    pub(crate) fn force(&self, written: WrittenOut, by: By, began: Instant, owed: Owed) {
+        self.fs.start_force(written, self.answering(began, owed));
+        self.kick(by);
     }
 
     /// Starts syncs with data to write out; returns those that have to be started alone.

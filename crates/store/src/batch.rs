@@ -149,4 +149,9 @@ impl Batch {
         self.data.push(ticket);
         self.slots.push(slot);
     }
+
+    /// As [`Batch::depends_on`], for data that a slot given before stands for as well.
+    pub fn depends_also_on(&mut self, ticket: Ticket) {
+        self.data.push(ticket);
+    }
 }

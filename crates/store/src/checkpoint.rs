@@ -384,6 +384,9 @@ impl<'a> Writes<'a> {
         {
             self.device.wait(&oldest)?;
         }
+        if let (true, Some(journal)) = (forced, self.journal) {
+            journal.give_way();
+        }
         self.in_flight.push_back(self.device.submit_write(start, buffers));
         Ok(())
     }

@@ -396,6 +396,14 @@ impl Store {
         }
     }
 
+    /// For who writes much that nobody waits for: waits until the group commit that is under way has ended, which is
+    /// not long, and returns at once if there is none. Not to be called by who forces, or holds what a force needs.
+    pub fn give_way(&self) {
+        if let Some(journal) = self.shared.journal.get() {
+            journal.give_way();
+        }
+    }
+
     /// Starts making everything up to `lsn` durable and calls `done` when it is, on the thread that drives the force
     /// ([`Store::drive`], or any blocking caller of [`Store::force`]).
     pub fn start_force(&self, lsn: Lsn, done: Box<dyn FnOnce(Result<(), StoreError>) + Send>) {

@@ -38,7 +38,12 @@ impl Fs {
         let pace = if self.gives_way() { Pace::YIELDING } else { Pace::BACKGROUND };
         while left > 0 {
             // A piece at a time, so that the caller can pause.
-            left = if self.gives_way() { 0 } else { left.saturating_sub(pace.rounds()) };
+            if self.gives_way() {
+                left = 0;
+                self.store.give_way();
+            } else {
+                left = left.saturating_sub(pace.rounds());
+            }
             let hinted = self.write_hinted(pace)?;
             let due = self.has_aged(now);
             more = (due || self.writeback.has_many_dirty()) && self.write_oldest(false, pace)?;

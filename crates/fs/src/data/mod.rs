@@ -66,6 +66,7 @@ pub(crate) use account::Writeback;
 pub(crate) use deferred::{Begun, PendingSync, Reach};
 pub use hint::Started;
 pub(crate) use pages::FileData;
+pub use round::at_once::WrittenOut;
 pub(crate) use staged::Staging;
 pub(crate) use staged_commit::FilePlan;
 pub use together::{SyncStart, TOGETHER_PAGES_MAX};

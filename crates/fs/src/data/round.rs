@@ -6,6 +6,8 @@
 //! that safe); otherwise the data is complete first. The files' turns are held throughout, their locks only for choosing
 //! and committing.
 
+pub(super) mod at_once;
+
 use super::choice::{Purpose, covered_by, fit, select_pages, unchoose};
 use super::extents::{Cost, ExtentMap};
 use super::pages::{FileData, PAGE_BYTES, PageSlot};
@@ -145,9 +147,8 @@ pub(super) struct Start<'a> {
     pub(super) behind: Option<&'a Round>,
 }
 
-/// What came of starting a round.
+/// What came of starting a round: its data is being written, and the first page that is left.
 pub(super) enum Started {
-    /// Its data is being written; the first page that is left.
     Round(Round, Option<u64>),
     /// Rounds in flight have to be settled before.
     Blocked,
@@ -178,8 +179,7 @@ pub(super) fn gauge(data: &FileData, select: &Select) -> Gauge {
 }
 
 impl Fs {
-    /// Writes out what is selected of the files, as much as one batch takes. Files whose turn is taken are left for later, but
-    /// for the first one, whose turn is mostly waited for.
+    /// Writes out what is selected of the files, as much as one batch takes. Only the first one's turn is waited for, mostly.
     pub(super) fn write_out(
         &self,
         class: Class,

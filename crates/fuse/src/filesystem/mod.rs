@@ -11,7 +11,7 @@
 //! | create, link, mkdir, attributes | room in the journal | no room |
 //! | open with truncation, unlink, rename, release | content of at most 1 MiB | more |
 //! | truncate, fallocate, copy | | always |
-//! | fsync | at most four dirty pages: is logged; forced by the driver (over /dev/fuse for a lone caller here) | more is written out first, together with others' (`writers`) |
+//! | fsync | at most four dirty pages: is logged; forced by the driver (over /dev/fuse for a lone caller here) | up to 32 of a sync that is alone are written out and logged; more are written out first, together with others' (`writers`) |
 //! | ioctls that sync | as fsync | as fsync |
 //! | syncfs, fsync of the root | | always |
 //!

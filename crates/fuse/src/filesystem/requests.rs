@@ -338,8 +338,16 @@ impl fusering::Filesystem for Filesystem {
         };
         let file = convert::handle(request.handle);
         let may_wait = self.operations.fs.sync_may_wait(file);
-        let by = self.forced_by(context, may_wait);
         let owed = Owed::Done(reply);
+        if may_wait
+            && context.transport() == TransportKind::Uring
+            && !context.others_wait()
+            && let Some(written) = self.operations.fs.write_out_at_once(file)
+        {
+            let by = self.forced_by(context, false);
+            return self.operations.syncs.force(written, by, began, owed);
+        }
+        let by = self.forced_by(context, may_wait);
         if may_wait
             && by != By::Here
             && let Some(pages) = self.operations.fs.sync_joins_others(file)

@@ -281,6 +281,16 @@ impl Journal {
         }
     }
 
+    /// Waits for the end of the group that somebody drives right now, if any: what is submitted next to the device would be in its
+    /// way. Not for the one after it, so that everybody gets on.
+    pub(crate) fn give_way(&self) {
+        let mut state = self.state.lock();
+        let groups = state.groups;
+        while state.driven && state.groups == groups && state.failed.is_none() {
+            self.progress.wait(&mut state);
+        }
+    }
+
     /// LSN of the newest batch.
     pub(crate) fn last_lsn(&self) -> Lsn {
         Lsn(self.last.load(Ordering::Acquire))

@@ -1,6 +1,7 @@
 //! Tests of file content on a device in memory; crashes are a [`Volatile`] device whose unflushed writes are gone.
 
 mod ablation;
+mod at_once;
 mod crash;
 mod failure;
 mod model;

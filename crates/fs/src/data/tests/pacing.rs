@@ -125,3 +125,23 @@ fn a_large_sync_keeps_little_in_flight_beside_small_ones_and_much_alone() {
     let alone = device.most_in_flight();
     assert!(alone >= 8 * MIB, "{alone}");
 }
+
+#[test]
+fn a_transaction_keeps_little_in_flight_while_others_sync_and_a_mebibyte_alone() {
+    let (device, fs) = volume();
+    let (large, small) = (create(&fs, "large"), create(&fs, "small"));
+    let stage = || {
+        let mut transaction = fs.begin().unwrap();
+        device.most_in_flight();
+        for offset in (0..8 * MIB).step_by(MIB as usize) {
+            transaction.write(large.number, offset, &pattern(offset, MIB as usize)).unwrap();
+        }
+        device.most_in_flight()
+    };
+    let alone = stage();
+    assert!(alone >= MIB / 2, "{alone}");
+    dirty(&fs, &small, 4096);
+    fs.file_sync(&small, SyncScope::All).unwrap();
+    let beside = stage();
+    assert!(beside <= MIB / 4, "{beside}");
+}
