@@ -39,8 +39,11 @@ type SyncCall = fn(&Path, &File) -> io::Result<()>;
 
 #[test]
 fn a_caller_that_waits_alone_keeps_nobody_on_its_cpu_waiting() {
-    let calls: [(&str, SyncCall); 3] = [
+    let calls: [(&str, SyncCall); 4] = [
         ("fsync", |_, file| file.write_all_at(b"more", 0).and_then(|()| file.sync_all())),
+        ("fsync of eight pages", |_, file| {
+            file.write_all_at(&[1; 32 << 10], 0).and_then(|()| file.sync_all())
+        }),
         ("fsync of a directory", |dir, _| {
             File::create(dir.join("new"))?;
             File::open(dir)?.sync_all()
