@@ -45,7 +45,7 @@ impl Scenario {
     /// Transfers of one run.
     fn transfers(self) -> i64 {
         match self.kind {
-            Kind::Large => 4,
+            Kind::Large => 3,
             Kind::LargeAttach => 3,
             _ => 10,
         }
@@ -179,7 +179,7 @@ fn step(connection: &Connection, place: &Place, scenario: Scenario, number: i64)
             let rows: &[(&str, i64)] = match number % 3 {
                 0 => &[("main", 600), ("two", 10)],
                 1 => &[("main", 60), ("two", 60), ("three", 60)],
-                _ => &[("two", 200), ("three", 400)],
+                _ => &[("two", 200), ("three", 600)],
             };
             execute("BEGIN")?;
             for (name, rows) in rows {
