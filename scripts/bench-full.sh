@@ -17,7 +17,7 @@ begun=$(date +%s)
 failures=0
 
 # The same for all parts, since they share their results; SIZES tries the script with others.
-sizes=${SIZES:-"--device-mib 4096 --operations 1000 --fio-mib 128 --seconds 4 --sequential-mib 512 --pgbench-scale 10 --pgbench-seconds 40 --pacing-mib 4096"}
+sizes=${SIZES:-"--device-mib 4096 --operations 1000 --fio-mib 128 --seconds 4 --sequential-mib 1024 --pgbench-scale 10 --pgbench-seconds 40 --pacing-mib 4096"}
 
 aims=append,create,replace,beside-creates,threads,fio-sequential,fio-random,fs-mark-each,fs-mark-pass,async-pass,dbench
 sqlite=sequential-read-warm,sqlite-delete,sqlite-wal,sqlite-atomic,sqlite-vfs-delete,sqlite-vfs-wal
@@ -37,6 +37,7 @@ parts() {
     part "what has aims, five rounds" 21 5 --systems "$judged" --workloads "$aims"
     part "the pass by tickets, five rounds" 1 5 --systems "$mounts" --workloads ticket-pass
     part "SQLite and warm reads, three rounds" 2 3 --workloads "$sqlite"
+    part "pgbench, three rounds" 8 3 --systems syncline,ext4,xfs --workloads pgbench,pgbench-unflushed
     part "over /dev/fuse, three rounds" 2 3 --systems syncline-dev --workloads "$aims"
     part "mechanisms, three rounds" 2 3 --ablation
     part "pacing, three rounds" 3 3 --workloads pacing
