@@ -8,7 +8,7 @@ use crate::journal::{Journal, RecordMeta, first_tail, latched};
 use crate::shared::{Durable, Shared};
 use crate::sync::Ordering;
 use crate::tree::page::Page;
-use crate::tree::{Node, Root};
+use crate::tree::{Node, Root, Superseded};
 use crate::{Store, StoreError};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -204,8 +204,8 @@ impl Shared {
             return Ok(None);
         }
         for node in std::mem::take(&mut trees.superseded) {
-            if let Some(home) = node.home.get() {
-                space.free_node(home.block)?;
+            if let Some(home) = node.home() {
+                space.free_node(home)?;
             }
         }
         let root = match &trees.main.root {
@@ -294,6 +294,7 @@ impl Shared {
         let mut trees = self.trees.write();
         self.frozen_nodes.store(0, Ordering::Relaxed);
         self.cache.set_dirty(trees.current_nodes);
+        trees.superseded.iter_mut().for_each(Superseded::settle);
         let home = match &mut trees.main.root {
             Root::Clean(_) => return,
             Root::Held(node) => match node.home.get() {

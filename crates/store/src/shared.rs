@@ -10,7 +10,7 @@ use crate::space::SpaceMap;
 use crate::store::{Piggyback, VolumeInfo};
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, RwLock};
 use crate::tree::cache::NodeCache;
-use crate::tree::{Node, Tree};
+use crate::tree::{Superseded, Tree};
 use std::sync::{Arc, OnceLock, Weak};
 use syncline_device::Device;
 use syncline_format::layout::Layout;
@@ -63,7 +63,7 @@ pub(crate) struct Trees {
     /// Number of the current freeze; nodes of it may be edited in place.
     pub(crate) freeze: u64,
     /// Nodes that left the tree and have (or will have) a home to be freed at the next freeze.
-    pub(crate) superseded: Vec<Arc<Node>>,
+    pub(crate) superseded: Vec<Superseded>,
     pub(crate) current_nodes: u64,
     pub(crate) images: ImageIndex,
     /// LSN of the newest applied batch.

@@ -1,7 +1,7 @@
 //! Changing a tree: put, delete, split, merge; all in memory, all infallible once the path is resident.
 
 use super::page::{Full, Page};
-use super::{Missing, Node, Resident, Root, Tree};
+use super::{Missing, Node, Resident, Root, Superseded, Tree};
 use std::sync::{Arc, OnceLock};
 use syncline_format::Key;
 use syncline_format::node::{NODE_POINTER_BYTES, NODE_SPACE_BYTES, SLOT_BYTES};
@@ -16,8 +16,8 @@ pub(crate) struct Editor<'a> {
     pub(crate) resident: &'a dyn Resident,
     /// Current freeze number; nodes of it may be edited in place.
     pub(crate) freeze: u64,
-    /// Nodes that are not part of the tree any more; those with a home keep it until the next freeze.
-    pub(crate) superseded: &'a mut Vec<Arc<Node>>,
+    /// Nodes that are not part of the tree any more; their homes are kept until the next freeze.
+    pub(crate) superseded: &'a mut Vec<Superseded>,
     /// Number of current nodes in the tree.
     pub(crate) current_nodes: &'a mut u64,
 }
@@ -194,7 +194,7 @@ impl Editor<'_> {
             }
             let copy =
                 Node { page, freeze: self.freeze, home: OnceLock::new(), children: node.children.clone() };
-            self.superseded.push(std::mem::replace(node, Arc::new(copy)));
+            self.superseded.push(Superseded::new(std::mem::replace(node, Arc::new(copy))));
             *self.current_nodes += 1;
         }
         Arc::make_mut(node)
@@ -205,7 +205,7 @@ impl Editor<'_> {
         if node.freeze == self.freeze {
             *self.current_nodes -= 1;
         } else {
-            self.superseded.push(node);
+            self.superseded.push(Superseded::new(node));
         }
     }
 

@@ -19,7 +19,7 @@ mod edit;
 use page::Page;
 use std::sync::{Arc, OnceLock};
 use syncline_format::node::NodePointer;
-use syncline_format::{Key, TreeId};
+use syncline_format::{BlockNo, Key, TreeId};
 
 pub(crate) use edit::{Editor, nodes_bound};
 
@@ -33,6 +33,34 @@ pub(crate) struct Node {
     pub(crate) home: OnceLock<NodePointer>,
     /// Interior nodes: children that are in memory because they (or theirs) changed. Parallel to the slots.
     pub(crate) children: Vec<Option<Arc<Node>>>,
+}
+
+/// A node that has left the tree and whose blocks are freed at the next freeze.
+pub(crate) enum Superseded {
+    /// The running checkpoint still writes it and will give it a home.
+    Unwritten(Arc<Node>),
+    /// It lies here. Its content is not kept: under random changes every leaf would be in memory twice.
+    At(BlockNo),
+}
+
+impl Superseded {
+    fn new(node: Arc<Node>) -> Superseded {
+        node.home.get().map(|home| home.block).map_or(Superseded::Unwritten(node), Superseded::At)
+    }
+
+    pub(crate) fn home(&self) -> Option<BlockNo> {
+        match self {
+            Superseded::Unwritten(node) => node.home.get().map(|home| home.block),
+            Superseded::At(block) => Some(*block),
+        }
+    }
+
+    /// Lets go of the content if the node has been written meanwhile.
+    pub(crate) fn settle(&mut self) {
+        if let Some(block) = self.home() {
+            *self = Superseded::At(block);
+        }
+    }
 }
 
 /// A node that has to be loaded before the operation can go on.

@@ -82,6 +82,10 @@ fn the_tree_is_a_sorted_map_and_frozen_trees_do_not_change() {
                 assert_eq!(contents(&old, &shelf), expected, "a frozen tree changed");
                 let Root::Held(root) = &old.root else { panic!("held") };
                 write_out(root, &shelf, &mut next);
+                superseded.iter_mut().for_each(Superseded::settle);
+                assert!(!superseded.is_empty(), "nothing is to be freed");
+                let kept = superseded.iter().filter(|node| matches!(node, Superseded::Unwritten(_)));
+                assert_eq!(kept.count(), 0, "the content of nodes that were written is kept");
             }
             assert_eq!(contents(&tree, &shelf), model);
             frozen = Some((tree.clone(), model.clone()));
