@@ -86,7 +86,9 @@ fn arguments() -> Option<Arguments> {
             "--check-all" => arguments.check_all = true,
             "--start" => arguments.start = words.next()?,
             "--fail" => arguments.fail = Some(words.next()?),
-            _ if !word.starts_with('-') && arguments.operations.is_none() => arguments.operations = Some(word),
+            _ if !word.starts_with('-') && arguments.operations.is_none() => {
+                arguments.operations = Some(word)
+            }
             _ => return None,
         }
     }
