@@ -1,12 +1,12 @@
 //! Block-aligned buffers, so that every write can go to O_DIRECT without a copy.
 //!
-//! One-block buffers come from the page pool, longer ones from the general allocator.
+//! Buffers of one block and of a tree node come from pools, others from the general allocator.
 //!
 //! A buffer can keep the checksum of its content, for whoever needs it later and would have to bring the content into the
 //! processor's cache again. Every mutable access forgets it.
 #![allow(unsafe_code)]
 
-use crate::page_pool;
+use crate::page_pool::Pool;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -28,10 +28,7 @@ unsafe impl Sync for Buffer {}
 impl Buffer {
     /// `blocks` zeroed blocks; at least one.
     pub fn zeroed(blocks: usize) -> Buffer {
-        if blocks != 1 {
-            return Buffer::allocated(blocks);
-        }
-        let (mut buffer, zeroed) = Buffer::page();
+        let (mut buffer, zeroed) = Buffer::new(blocks);
         if !zeroed {
             buffer.fill(0);
         }
@@ -39,9 +36,9 @@ impl Buffer {
     }
 
     /// `blocks` blocks whose content is arbitrary, possibly that of an earlier buffer: for a caller that
-    /// overwrites all of it and hands out nothing of it before. Saves zeroing one-block buffers.
+    /// overwrites all of it and hands out nothing of it before. Saves zeroing what comes from a pool.
     pub fn for_overwrite(blocks: usize) -> Buffer {
-        if blocks == 1 { Buffer::page().0 } else { Buffer::allocated(blocks) }
+        Buffer::new(blocks).0
     }
 
     /// Copies `bytes`, padded with zeros to whole blocks.
@@ -68,20 +65,19 @@ impl Buffer {
         self.checksum = Some(checksum(self));
     }
 
-    /// One block from the pool, and whether it is known to hold zeros.
-    fn page() -> (Buffer, bool) {
-        let loan = page_pool::take();
-        (Buffer { bytes: loan.bytes, len: BLOCK_BYTES, checksum: None }, loan.zeroed)
-    }
-
-    fn allocated(blocks: usize) -> Buffer {
-        assert!(blocks > 1, "a buffer holds at least one block, and one block comes from the pool");
+    /// Initialised memory, and whether it is known to hold zeros.
+    fn new(blocks: usize) -> (Buffer, bool) {
+        assert!(blocks > 0, "a buffer holds at least one block");
         let len = blocks * BLOCK_BYTES;
+        if let Some(pool) = Pool::of(blocks) {
+            let loan = pool.take();
+            return (Buffer { bytes: loan.bytes, len, checksum: None }, loan.zeroed);
+        }
         let layout = Self::layout(len);
         // SAFETY: the layout's size is not zero.
         let bytes = unsafe { alloc_zeroed(layout) };
         let Some(bytes) = NonNull::new(bytes) else { handle_alloc_error(layout) };
-        Buffer { bytes, len, checksum: None }
+        (Buffer { bytes, len, checksum: None }, true)
     }
 
     fn layout(len: usize) -> Layout {
@@ -115,12 +111,11 @@ impl Clone for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if self.len == BLOCK_BYTES {
-            // SAFETY: taken from the pool in `page`, given back once, not used after.
-            unsafe { page_pool::give_back(self.bytes) }
-        } else {
-            // SAFETY: allocated in `allocated` with the same layout, freed once.
-            unsafe { dealloc(self.bytes.as_ptr(), Self::layout(self.len)) }
+        match Pool::of(self.len / BLOCK_BYTES) {
+            // SAFETY: taken from this pool in `new`, given back once, not used after.
+            Some(pool) => unsafe { pool.give_back(self.bytes) },
+            // SAFETY: allocated in `new` with the same layout, freed once.
+            None => unsafe { dealloc(self.bytes.as_ptr(), Self::layout(self.len)) },
         }
     }
 }
@@ -134,20 +129,23 @@ impl std::fmt::Debug for Buffer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use syncline_format::NODE_BLOCKS;
 
     #[test]
-    fn zeroed_page_holds_zeros_after_it_was_used() {
-        let held: Vec<Buffer> = (0..2000)
-            .map(|_| {
-                let mut buffer = Buffer::zeroed(1);
-                assert!(buffer.iter().all(|&byte| byte == 0));
-                buffer.fill(0xff);
-                buffer
-            })
-            .collect();
-        drop(held);
-        let held: Vec<Buffer> = (0..3000).map(|_| Buffer::zeroed(1)).collect();
-        assert!(held.iter().all(|buffer| buffer.iter().all(|&byte| byte == 0)));
+    fn zeroed_pages_hold_zeros_after_they_were_used() {
+        for blocks in [1, 2, NODE_BLOCKS as usize] {
+            let held: Vec<Buffer> = (0..2000)
+                .map(|_| {
+                    let mut buffer = Buffer::zeroed(blocks);
+                    assert!(buffer.len() == blocks * BLOCK_BYTES && buffer.iter().all(|&byte| byte == 0));
+                    buffer.fill(0xff);
+                    buffer
+                })
+                .collect();
+            drop(held);
+            let held: Vec<Buffer> = (0..3000).map(|_| Buffer::zeroed(blocks)).collect();
+            assert!(held.iter().all(|buffer| buffer.iter().all(|&byte| byte == 0)));
+        }
     }
 
     #[test]

@@ -1,7 +1,8 @@
-//! Memory for one-block buffers, of which a page cache holds millions.
+//! Memory for buffers of one block and of a tree node, of which the caches hold most of a volume's memory.
 //!
-//! A general allocator spends up to a page of padding on each page that must be aligned to itself. Here slabs
-//! of 2 MiB are cut into pages without any; a slab's bookkeeping lies in its own first page, found from a
+//! A general allocator spends up to a block of padding on each buffer that must be aligned to one, and under random
+//! changes to a tree two thirds of its heap ended as gaps between nodes. Here each of the two sizes has slabs
+//! of 2 MiB, cut into *pages* of that size without padding; a slab's bookkeeping lies in its own first page, found from a
 //! page's address by masking. Slabs ask for a huge page: one fault then backs 511 buffers, where a fault each
 //! costs more than all else. Full slabs are known to nobody but their pages. Freed pages go back to their
 //! slab; slabs that are wholly free are returned to the system beyond a small reserve.
@@ -10,50 +11,58 @@
 //! - every page's memory is initialised at all times: fresh pages are the system's zeros, others hold what
 //!   their last owner left, and are zeroed on request when they are handed out;
 //! - `available` holds exactly the slabs with a free page, each at its own `position`;
-//! - a page is handed out once until it is given back (`give_back` asserts it).
+//! - a page is handed out once until it is given back (`give_back` asserts it), to the pool it came from.
 //!
-//! Locks: `GROWING`, held by whoever maps a slab; `POOL` is a leaf. Zeroing, and giving memory back to the system, happen outside of it.
+//! Locks: `growing`, held by whoever maps a slab; `slabs` is a leaf. Zeroing, and giving memory back to the system, happen outside of it.
 #![allow(unsafe_code)]
 
 use parking_lot::Mutex;
 use std::alloc::{Layout, handle_alloc_error};
 use std::ptr::NonNull;
-use syncline_format::BLOCK_BYTES;
+use syncline_format::{BLOCK_BYTES, NODE_BLOCKS};
 
 /// The size of a huge page on the common machines, so that one fault may back a whole slab.
 const SLAB_BYTES: usize = 2 << 20;
-/// Pages of a slab, the first one (bookkeeping) included.
-const SLAB_PAGES: usize = SLAB_BYTES / BLOCK_BYTES;
-/// Wholly free slabs kept for the next burst.
-const EMPTY_SLABS_MAX: usize = 8;
+/// Most pages of a slab, the first one (bookkeeping) included.
+const SLAB_PAGES_MAX: usize = SLAB_BYTES / BLOCK_BYTES;
 
 /// Places for the bookkeeping within the first page. Slabs use them in turn, since the same place in every
 /// slab would fall into the same few sets of the processor's cache.
 const HEADER_PLACES: usize = 32;
 const HEADER_BYTES: usize = BLOCK_BYTES / HEADER_PLACES;
 
-const _: () = assert!(SLAB_PAGES.is_multiple_of(64));
+const _: () = assert!(SLAB_PAGES_MAX.is_multiple_of(64));
 const _: () = assert!(size_of::<Slab>() <= HEADER_BYTES);
+const _: () = assert!((SLAB_PAGES_MAX / NODE_BLOCKS as usize).is_multiple_of(64));
 
-static POOL: Mutex<Pool> = Mutex::new(Pool { available: Vec::new(), empty: 0 });
+static BLOCKS: Pool = Pool::new(1, 8);
+static NODES: Pool = Pool::new(NODE_BLOCKS as usize, 4);
 
-static GROWING: Mutex<()> = Mutex::new(());
+/// Pages of one size.
+pub(crate) struct Pool {
+    slabs: Mutex<Slabs>,
+    growing: Mutex<()>,
+}
 
-struct Pool {
+struct Slabs {
+    /// Size of a page: a power of two, at least a block.
+    page_bytes: usize,
+    /// Wholly free slabs kept for the next burst.
+    empty_max: usize,
     available: Vec<NonNull<Slab>>,
     /// Wholly free slabs among them.
     empty: usize,
 }
 
-// SAFETY: slabs are reached through the pool only, under its lock.
-unsafe impl Send for Pool {}
+// SAFETY: slabs are reached through `Slabs` only, under its lock.
+unsafe impl Send for Slabs {}
 
 /// The bookkeeping of a slab.
 struct Slab {
     /// The slab's first byte.
     start: NonNull<u8>,
-    /// One bit per page, set while it is free; never for page 0.
-    free: [u64; SLAB_PAGES / 64],
+    /// One bit per page, set while it is free; never for page 0, nor beyond the last.
+    free: [u64; SLAB_PAGES_MAX / 64],
     free_pages: usize,
     /// Pages from here on were never handed out and hold zeros.
     fresh_from: usize,
@@ -68,37 +77,64 @@ pub(crate) struct Loan {
     pub(crate) zeroed: bool,
 }
 
-/// Hands out a page of initialised bytes.
-pub(crate) fn take() -> Loan {
-    if let Some(loan) = POOL.lock().take() {
-        return loan;
-    }
-    // Others that find the pool empty at the same time wait for this slab: it is enough for hundreds of them.
-    let _growing = GROWING.lock();
-    if let Some(loan) = POOL.lock().take() {
-        return loan;
-    }
-    let slab = new_slab();
-    let mut pool = POOL.lock();
-    pool.add(slab);
-    pool.take().expect("a slab was just added")
-}
-
-/// Takes a page back.
-///
-/// # Safety
-/// The page came from [`take`], was not given back since, and is not used any more.
-pub(crate) unsafe fn give_back(page: NonNull<u8>) {
-    // SAFETY: the caller's promise.
-    let surplus = unsafe { POOL.lock().give_back(page) };
-    if let Some(start) = surplus {
-        // SAFETY: the pool has forgotten the slab and none of its pages is on loan.
-        let unmapped = unsafe { libc::munmap(start.as_ptr().cast(), SLAB_BYTES) };
-        assert_eq!(unmapped, 0, "a slab is a mapping of its own");
-    }
-}
-
 impl Pool {
+    const fn new(blocks: usize, empty_max: usize) -> Pool {
+        Pool { slabs: Mutex::new(Slabs::new(blocks, empty_max)), growing: Mutex::new(()) }
+    }
+
+    /// The pool for buffers of so many blocks, if there is one.
+    pub(crate) fn of(blocks: usize) -> Option<&'static Pool> {
+        match blocks {
+            1 => Some(&BLOCKS),
+            _ if blocks == NODE_BLOCKS as usize => Some(&NODES),
+            _ => None,
+        }
+    }
+
+    /// Hands out a page of initialised bytes.
+    pub(crate) fn take(&self) -> Loan {
+        if let Some(loan) = self.slabs.lock().take() {
+            return loan;
+        }
+        // Others that find the pool empty at the same time wait for this slab: it is enough for hundreds of them.
+        let _growing = self.growing.lock();
+        let mut slabs = self.slabs.lock();
+        if let Some(loan) = slabs.take() {
+            return loan;
+        }
+        let pages = slabs.slab_pages();
+        drop(slabs);
+        let slab = new_slab(pages);
+        let mut slabs = self.slabs.lock();
+        slabs.add(slab);
+        slabs.take().expect("a slab was just added")
+    }
+
+    /// Takes a page back.
+    ///
+    /// # Safety
+    /// The page came from [`Pool::take`] of this pool, was not given back since, and is not used any more.
+    pub(crate) unsafe fn give_back(&self, page: NonNull<u8>) {
+        // SAFETY: the caller's promise.
+        let surplus = unsafe { self.slabs.lock().give_back(page) };
+        if let Some(start) = surplus {
+            // SAFETY: the pool has forgotten the slab and none of its pages is on loan.
+            let unmapped = unsafe { libc::munmap(start.as_ptr().cast(), SLAB_BYTES) };
+            assert_eq!(unmapped, 0, "a slab is a mapping of its own");
+        }
+    }
+}
+
+impl Slabs {
+    const fn new(blocks: usize, empty_max: usize) -> Slabs {
+        Slabs { page_bytes: blocks * BLOCK_BYTES, empty_max, available: Vec::new(), empty: 0 }
+    }
+
+    /// Pages of a slab, the first one included.
+    fn slab_pages(&self) -> usize {
+        SLAB_BYTES / self.page_bytes
+    }
+
     /// None if every slab is full.
     fn take(&mut self) -> Option<Loan> {
         let slab_at = *self.available.last()?;
@@ -108,7 +144,7 @@ impl Pool {
         let word = slab.free.iter().position(|&bits| bits != 0).expect("an available slab has a free page");
         let page = word * 64 + slab.free[word].trailing_zeros() as usize;
         slab.free[word] &= slab.free[word] - 1;
-        self.empty -= usize::from(slab.free_pages == SLAB_PAGES - 1);
+        self.empty -= usize::from(slab.free_pages == self.slab_pages() - 1);
         slab.free_pages -= 1;
         let zeroed = page >= slab.fresh_from;
         slab.fresh_from = slab.fresh_from.max(page + 1);
@@ -116,20 +152,20 @@ impl Pool {
             self.available.pop();
         }
         // SAFETY: `page` is a page of the slab.
-        Some(Loan { bytes: unsafe { slab.start.add(page * BLOCK_BYTES) }, zeroed })
+        Some(Loan { bytes: unsafe { slab.start.add(page * self.page_bytes) }, zeroed })
     }
 
     /// Takes the page back, and returns the start of its slab if that is to be unmapped.
     ///
     /// # Safety
-    /// As for [`give_back`].
+    /// As for [`Pool::give_back`].
     unsafe fn give_back(&mut self, page: NonNull<u8>) -> Option<NonNull<u8>> {
         let offset = page.addr().get() % SLAB_BYTES;
         // SAFETY: the page lies in a mapped slab, which starts at the last multiple of its size.
         let slab_at = header(unsafe { page.sub(offset) });
         // SAFETY: as in `take`; a slab with a page on loan is mapped.
         let slab = unsafe { &mut *slab_at.as_ptr() };
-        let page = offset / BLOCK_BYTES;
+        let page = offset / self.page_bytes;
         assert!(slab.free[page / 64] & 1 << (page % 64) == 0, "a page is given back once");
         slab.free[page / 64] |= 1 << (page % 64);
         slab.free_pages += 1;
@@ -137,10 +173,10 @@ impl Pool {
             slab.position = self.available.len();
             self.available.push(slab_at);
         }
-        if slab.free_pages < SLAB_PAGES - 1 {
+        if slab.free_pages < self.slab_pages() - 1 {
             return None;
         }
-        if self.empty < EMPTY_SLABS_MAX {
+        if self.empty < self.empty_max {
             self.empty += 1;
             return None;
         }
@@ -162,15 +198,16 @@ impl Pool {
     }
 }
 
-/// Maps a slab, all of it free. Its first fault may zero a huge page, so this happens outside of the pool's
-/// lock.
-fn new_slab() -> NonNull<Slab> {
+/// Maps a slab of so many pages, all of it free. Its first fault may zero a huge page, so this happens outside of the
+/// pool's lock.
+fn new_slab(pages: usize) -> NonNull<Slab> {
     let start = map_slab();
     let slab_at = header(start);
-    let mut free = [u64::MAX; SLAB_PAGES / 64];
+    let mut free = [0; SLAB_PAGES_MAX / 64];
+    free[..pages / 64].fill(u64::MAX);
     free[0] &= !1;
     // SAFETY: a new mapping; the header lies in its first page and is aligned.
-    unsafe { slab_at.write(Slab { start, free, free_pages: SLAB_PAGES - 1, fresh_from: 1, position: 0 }) };
+    unsafe { slab_at.write(Slab { start, free, free_pages: pages - 1, fresh_from: 1, position: 0 }) };
     slab_at
 }
 
@@ -212,21 +249,26 @@ fn map_slab() -> NonNull<u8> {
 mod tests {
     use super::*;
 
-    fn take(pool: &mut Pool) -> Loan {
-        if pool.available.is_empty() {
-            pool.add(new_slab());
+    /// One for each size of a page, with the number of pages that a slab has for others.
+    fn both() -> [(Slabs, usize); 2] {
+        [1, NODE_BLOCKS as usize].map(|blocks| (Slabs::new(blocks, 8), SLAB_PAGES_MAX / blocks - 1))
+    }
+
+    fn take(slabs: &mut Slabs) -> Loan {
+        if slabs.available.is_empty() {
+            slabs.add(new_slab(slabs.slab_pages()));
         }
-        pool.take().unwrap()
+        slabs.take().unwrap()
     }
 
     /// Gives the pages back and returns how many slabs were unmapped.
-    fn give_back(pool: &mut Pool, pages: Vec<NonNull<u8>>) -> usize {
+    fn give_back(slabs: &mut Slabs, pages: Vec<NonNull<u8>>) -> usize {
         let mut unmapped = 0;
         for page in pages {
-            // SAFETY: the page was taken from this pool and is forgotten here.
-            if let Some(start) = unsafe { pool.give_back(page) } {
+            // SAFETY: the page was taken from these slabs and is forgotten here.
+            if let Some(start) = unsafe { slabs.give_back(page) } {
                 unmapped += 1;
-                // SAFETY: the pool has forgotten the slab.
+                // SAFETY: the slab is forgotten.
                 assert_eq!(unsafe { libc::munmap(start.as_ptr().cast(), SLAB_BYTES) }, 0);
             }
         }
@@ -235,46 +277,53 @@ mod tests {
 
     #[test]
     fn pages_are_distinct_aligned_and_densely_packed() {
-        let mut pool = Pool { available: Vec::new(), empty: 0 };
-        let count = 3 * (SLAB_PAGES - 1);
-        let mut pages: Vec<_> = (0..count).map(|_| take(&mut pool).bytes).collect();
-        let mut addresses: Vec<usize> = pages.iter().map(|page| page.addr().get()).collect();
-        addresses.sort_unstable();
-        addresses.dedup();
-        assert_eq!(addresses.len(), count);
-        assert!(addresses.iter().all(|address| address.is_multiple_of(BLOCK_BYTES)));
-        addresses.iter_mut().for_each(|address| *address /= SLAB_BYTES);
-        addresses.dedup();
-        assert_eq!(addresses.len(), 3);
-        assert!(pool.available.is_empty());
-        let again = pages.split_off(count - 700);
-        assert_eq!(give_back(&mut pool, again), 0);
-        pages.extend((0..700).map(|_| take(&mut pool)).map(|loan| {
-            assert!(!loan.zeroed);
-            loan.bytes
-        }));
-        assert!(pool.available.is_empty());
-        give_back(&mut pool, pages);
-        assert_eq!((pool.empty, pool.available.len()), (3, 3));
+        for (mut slabs, usable) in both() {
+            let count = 3 * usable;
+            let mut pages: Vec<_> = (0..count).map(|_| take(&mut slabs).bytes).collect();
+            let mut addresses: Vec<usize> = pages.iter().map(|page| page.addr().get()).collect();
+            addresses.sort_unstable();
+            addresses.dedup();
+            assert_eq!(addresses.len(), count);
+            assert!(addresses.iter().all(|address| address.is_multiple_of(slabs.page_bytes)));
+            assert!(
+                addresses.iter().all(|address| address % SLAB_BYTES != 0),
+                "the bookkeeping is handed out"
+            );
+            addresses.iter_mut().for_each(|address| *address /= SLAB_BYTES);
+            addresses.dedup();
+            assert_eq!(addresses.len(), 3);
+            assert!(slabs.available.is_empty());
+            let some = usable + usable / 3;
+            let again = pages.split_off(count - some);
+            assert_eq!(give_back(&mut slabs, again), 0);
+            pages.extend((0..some).map(|_| take(&mut slabs)).map(|loan| {
+                assert!(!loan.zeroed);
+                loan.bytes
+            }));
+            assert!(slabs.available.is_empty());
+            give_back(&mut slabs, pages);
+            assert_eq!((slabs.empty, slabs.available.len()), (3, 3));
+        }
     }
 
     #[test]
     fn free_slabs_beyond_the_reserve_go_back_to_the_system() {
-        let mut pool = Pool { available: Vec::new(), empty: 0 };
-        let slabs = EMPTY_SLABS_MAX + 20;
-        let mut pages: Vec<_> = (0..slabs * (SLAB_PAGES - 1)).map(|_| take(&mut pool).bytes).collect();
-        // Page by page across all slabs, so that they become free in one go at the end, in mixed order.
-        pages.sort_unstable_by_key(|page| {
-            (page.addr().get() % SLAB_BYTES, page.addr().get() / SLAB_BYTES % 7)
-        });
-        assert_eq!(give_back(&mut pool, pages), 20);
-        assert_eq!((pool.empty, pool.available.len()), (EMPTY_SLABS_MAX, EMPTY_SLABS_MAX));
-        for (position, slab) in pool.available.iter().enumerate() {
-            // SAFETY: available slabs are mapped.
-            assert_eq!(unsafe { slab.as_ref() }.position, position);
+        for (mut slabs, usable) in both() {
+            let count = slabs.empty_max + 20;
+            let mut pages: Vec<_> = (0..count * usable).map(|_| take(&mut slabs).bytes).collect();
+            // Page by page across all slabs, so that they become free in one go at the end, in mixed order.
+            pages.sort_unstable_by_key(|page| {
+                (page.addr().get() % SLAB_BYTES, page.addr().get() / SLAB_BYTES % 7)
+            });
+            assert_eq!(give_back(&mut slabs, pages), 20);
+            assert_eq!((slabs.empty, slabs.available.len()), (slabs.empty_max, slabs.empty_max));
+            for (position, slab) in slabs.available.iter().enumerate() {
+                // SAFETY: available slabs are mapped.
+                assert_eq!(unsafe { slab.as_ref() }.position, position);
+            }
+            let page = take(&mut slabs);
+            assert_eq!(slabs.empty, slabs.empty_max - 1);
+            give_back(&mut slabs, vec![page.bytes]);
         }
-        let page = take(&mut pool);
-        assert_eq!(pool.empty, EMPTY_SLABS_MAX - 1);
-        give_back(&mut pool, vec![page.bytes]);
     }
 }
