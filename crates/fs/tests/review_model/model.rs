@@ -111,6 +111,12 @@ impl Names {
         if target == Some(source) {
             return if no_replace { Err(17) } else { Ok(()) };
         }
+        // Linux looks at the names before it looks for a cycle.
+        match target {
+            None if exchange => return Err(2),
+            Some(_) if no_replace => return Err(17),
+            _ => {}
+        }
         let source_is_directory = self.is_directory(source);
         if source_is_directory && self.has_ancestor(new_parent, source) {
             return Err(22);
@@ -122,8 +128,6 @@ impl Names {
             }
         }
         match target {
-            None if exchange => return Err(2),
-            Some(_) if no_replace => return Err(17),
             Some(target) if !exchange => match (source_is_directory, self.is_directory(target)) {
                 (true, false) => return Err(20),
                 (false, true) => return Err(21),
