@@ -36,8 +36,8 @@ pub enum StoreError {
     #[error(
         "the device or image is shorter ({} bytes) than its volume ({} bytes): it was cut off; \
          restore the whole image",
-        .device_blocks * 4096,
-        .volume_blocks * 4096
+        .device_blocks.saturating_mul(4096),
+        .volume_blocks.saturating_mul(4096)
     )]
     TooShort { volume_blocks: u64, device_blocks: u64 },
     #[error("journal record {sequence} is missing or damaged although a later one says it was flushed")]
