@@ -45,7 +45,7 @@ impl Scenario {
     /// Transfers of one run.
     fn transfers(self) -> i64 {
         match self.kind {
-            Kind::Large => 3,
+            Kind::Large => 4,
             Kind::LargeAttach => 3,
             _ => 10,
         }
