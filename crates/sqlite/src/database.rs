@@ -212,7 +212,11 @@ impl Connection {
         let mut options = OpenOptions::new();
         options.read(true).write(writable).follow_symlink(false).mode(NEW_MODE);
         options.create(create && writable).create_new(exclusive && create && writable);
-        let file = options.open(volume.volume(), &path).map_err(VfsError::io(name))?;
+        let file = options.open(volume.volume(), &path);
+        if create {
+            volume.absent.note_made();
+        }
+        let file = file.map_err(VfsError::io(name))?;
         let object = file.metadata().map_err(VfsError::io(name))?.attr().inode;
         let database = {
             let mut databases = volume.databases.lock();

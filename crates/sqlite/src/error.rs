@@ -14,7 +14,11 @@ pub(crate) enum VfsError {
         .image.display()
     )]
     InUse { image: PathBuf },
-    #[error("{}: {source}", .image.display())]
+    #[error("{}: there is no such file; 'syncline mkfs --size SIZE IMAGE' makes a volume in a file", .image.display())]
+    NoImage { image: PathBuf },
+    #[error("{} is a directory; name the image file or block device of a volume", .image.display())]
+    Directory { image: PathBuf },
+    #[error("{}", of_image(.image, .source))]
     Volume { image: PathBuf, source: io::Error },
     #[error("no volume is named; open the database as file:/NAME?vfs=syncline&volume=IMAGE")]
     NoVolume,
@@ -31,7 +35,7 @@ pub(crate) enum VfsError {
     /// SQLite does it over with its journal.
     #[error(transparent)]
     Batch(Box<VfsError>),
-    #[error("no such file: {0}")]
+    #[error("{0}: there is no such file or directory in the volume")]
     Missing(String),
     #[error("{0} was opened for reading only")]
     NotWritable(String),
@@ -41,6 +45,12 @@ pub(crate) enum VfsError {
     Io { name: String, source: io::Error },
 }
 
+/// What the engine says of an image: whatever it is about, it is to be named once.
+fn of_image(image: &Path, source: &io::Error) -> String {
+    let (image, told) = (image.display().to_string(), source.to_string());
+    if told.contains(&image) { told } else { format!("{image}: {told}") }
+}
+
 impl VfsError {
     /// Why a volume could not be opened.
     pub(crate) fn of_volume(image: &Path, source: io::Error) -> VfsError {
@@ -48,6 +58,7 @@ impl VfsError {
         let image = image.to_owned();
         match source.get_ref().and_then(|inner| inner.downcast_ref::<syncline::Error>()) {
             Some(Open(OpenError::Locked { .. } | OpenError::Mounted { .. })) => VfsError::InUse { image },
+            None if source.kind() == io::ErrorKind::NotFound => VfsError::NoImage { image },
             _ => VfsError::Volume { image, source },
         }
     }
@@ -59,7 +70,13 @@ impl VfsError {
 
     /// For `map_err`: an I/O error with the name of the file.
     pub(crate) fn io(name: &[u8]) -> impl FnOnce(io::Error) -> VfsError {
-        move |source| VfsError::Io { name: String::from_utf8_lossy(name).into_owned(), source }
+        move |source| {
+            let name = String::from_utf8_lossy(name).into_owned();
+            match source.kind() {
+                io::ErrorKind::NotFound => VfsError::Missing(name),
+                _ => VfsError::Io { name, source },
+            }
+        }
     }
 
     /// SQLite's code; `otherwise` is that of the operation that failed.

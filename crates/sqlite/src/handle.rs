@@ -35,6 +35,7 @@ pub(crate) struct Journal {
 /// A write-ahead log: a file of the volume like any other.
 pub(crate) struct Wal {
     file: File,
+    writable: bool,
     name: Vec<u8>,
     database: Option<Arc<Database>>,
     _volume: VolumeRef,
@@ -96,12 +97,16 @@ impl Wal {
         let name = path.as_os_str().as_bytes().to_vec();
         let mut options = syncline::OpenOptions::new();
         options.read(true).write(writable).create(create && writable).mode(0o644);
-        let file = options.open(volume.volume(), path).map_err(VfsError::io(&name))?;
+        let file = options.open(volume.volume(), path);
+        if create {
+            volume.absent.note_made();
+        }
+        let file = file.map_err(VfsError::io(&name))?;
         let database = crate::database::of_companion(&volume, path, b"-wal");
         if let Some(database) = &database {
             database.add_wal();
         }
-        Ok(Wal { file, name, database, _volume: volume })
+        Ok(Wal { file, writable, name, database, _volume: volume })
     }
 
     fn io<T>(&self, result: std::io::Result<T>) -> Result<T> {
@@ -173,6 +178,15 @@ impl Handle {
         }
     }
 
+    /// Whether it was opened for reading only.
+    pub(crate) fn is_read_only(&self) -> bool {
+        match self {
+            Handle::Database(connection) => !connection.is_writable(),
+            Handle::Wal(wal) => !wal.writable,
+            Handle::Journal(_) | Handle::Temporary(_) => false,
+        }
+    }
+
     /// The connection, if this is a database.
     pub(crate) fn connection(&mut self) -> Option<&mut Connection> {
         match self {
@@ -188,14 +202,16 @@ pub(crate) fn open_database(name: &[u8], flags: i32) -> Result<Connection> {
         Some(found) => found,
         None => {
             let (image, path) = volumes::split(name).ok_or(VfsError::NoVolume)?;
-            (volumes::open(&image, flags & abi::OPEN_READONLY != 0)?, path)
+            (volumes::open(&image)?, path)
         }
     };
     if path == Path::new("/") {
         return Err(VfsError::Name(String::from_utf8_lossy(name).into_owned()));
     }
     let has = |flag: i32| flags & flag != 0;
-    Connection::open(volume, path, has(abi::OPEN_READWRITE), has(abi::OPEN_CREATE), has(abi::OPEN_EXCLUSIVE))
+    // As on SQLite's own VFS, what cannot be opened for writing is opened for reading.
+    let writable = has(abi::OPEN_READWRITE) && !volume.fs().is_read_only();
+    Connection::open(volume, path, writable, has(abi::OPEN_CREATE), has(abi::OPEN_EXCLUSIVE))
 }
 
 /// What SQLite derives from a database's name and opens: journals, super-journals, logs.
@@ -203,7 +219,7 @@ pub(crate) fn open_companion(name: &[u8], flags: i32) -> Result<Handle> {
     let (volume, path) = volumes::find(name).ok_or(VfsError::NoVolume)?;
     let has = |flag: i32| flags & flag != 0;
     if has(abi::OPEN_WAL) {
-        return Ok(Handle::Wal(Wal::open(volume, &path, has(abi::OPEN_READWRITE), has(abi::OPEN_CREATE))?));
+        return open_wal(volume, &path, has(abi::OPEN_READWRITE), has(abi::OPEN_CREATE));
     }
     let purpose = match has(abi::OPEN_SUPER_JOURNAL) {
         true => Purpose::SuperJournal,
@@ -213,22 +229,37 @@ pub(crate) fn open_companion(name: &[u8], flags: i32) -> Result<Handle> {
     Ok(Handle::Journal(Journal::open(volume, &path, purpose, create, exclusive)?))
 }
 
-/// Removes a file by its full name. Removing a super-journal is the commit of the databases synced under its name.
-pub(crate) fn delete(name: &[u8]) -> Result<()> {
+/// A log. SQLite makes one even to read a database in WAL mode that was closed properly; where none can be made an empty one does.
+fn open_wal(volume: VolumeRef, path: &Path, writable: bool, create: bool) -> Result<Handle> {
+    if !volume.fs().is_read_only() {
+        return Ok(Handle::Wal(Wal::open(volume, path, writable, create)?));
+    }
+    match Wal::open(volume, path, false, false) {
+        Err(VfsError::Missing(_)) if create => Ok(Handle::Temporary(Temporary::new())),
+        opened => Ok(Handle::Wal(opened?)),
+    }
+}
+
+/// Removes a file by its full name; false if there is none. Removing a super-journal is the commit of the databases synced under its
+/// name.
+pub(crate) fn delete(name: &[u8]) -> Result<bool> {
     let (volume, path) = volumes::find(name).ok_or(VfsError::NoVolume)?;
-    match volume.virtual_files.get(&path) {
-        Some(file) if file.purpose() == Purpose::SuperJournal => {
-            crate::together::commit(&volume, file.path())?;
-            volume.virtual_files.remove(&volume, &path)
+    // Only the table refers to it when it is removed, so that its memory is there for the next one.
+    let purpose = volume.virtual_files.get(&path).map(|file| file.purpose());
+    match purpose {
+        Some(Purpose::SuperJournal) => {
+            crate::together::commit(&volume, &path)?;
+            volume.virtual_files.remove(&volume, &path)?;
         }
-        Some(_) => volume.virtual_files.remove(&volume, &path),
+        Some(Purpose::Journal) => volume.virtual_files.remove(&volume, &path)?,
+        // What is not there need not be removed, which could not be done there.
+        None if volume.fs().is_read_only() && !exists(name, true)? => return Ok(false),
         None => match volume.volume().remove_file(&path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                Err(VfsError::Missing(path.display().to_string()))
-            }
-            result => result.map_err(VfsError::io(path.as_os_str().as_bytes())),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+            result => result.map_err(VfsError::io(path.as_os_str().as_bytes()))?,
         },
     }
+    Ok(true)
 }
 
 /// Whether there is a file of this full name; for a plain look at its existence an empty one counts as none, because to
@@ -238,11 +269,9 @@ pub(crate) fn exists(name: &[u8], or_empty: bool) -> Result<bool> {
     if let Some(file) = volume.virtual_files.get(&path) {
         return Ok(or_empty || file.size()? > 0);
     }
-    match volume.volume().metadata(&path) {
-        Ok(found) => Ok(or_empty || !found.is_file() || found.len() > 0),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(VfsError::io(path.as_os_str().as_bytes())(error)),
-    }
+    let found = volume.absent.look(&path, || volume.volume().metadata(&path));
+    let found = found.map_err(VfsError::io(path.as_os_str().as_bytes()))?;
+    Ok(found.is_some_and(|found| or_empty || !found.is_file() || found.len() > 0))
 }
 
 /// The full name of a database: the image as the URI names it, or as the name itself does, or the only volume that is open.
@@ -257,10 +286,13 @@ pub(crate) fn full_name(name: &[u8], image: Option<&[u8]>) -> Result<Vec<u8>> {
             None => (volumes::only_image().ok_or(VfsError::NoVolume)?, volumes::path_of(name)),
         },
     };
-    let image = match volumes::is_open(&image) {
-        true => image,
-        false => image.canonicalize().map_err(|source| VfsError::of_volume(&image, source))?,
-    };
+    if volumes::is_open(&image) {
+        return Ok(volumes::full_name(&image, &path));
+    }
+    let image = image.canonicalize().map_err(|source| VfsError::of_volume(&image, source))?;
+    if image.is_dir() {
+        return Err(VfsError::Directory { image });
+    }
     Ok(volumes::full_name(&image, &path))
 }
 

@@ -90,13 +90,14 @@ impl VirtualFiles {
         if let Some(file) = files.get(path.as_os_str()) {
             return if exclusive { Err(missing()) } else { Ok(file.clone()) };
         }
-        let content = match volume.volume().open_file(path) {
-            Ok(real) => Content::Real(real),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound && create => {
+        let found = volume.absent.look(path, || volume.volume().open_file(path));
+        let content = match found.map_err(VfsError::io(path.as_os_str().as_bytes()))? {
+            Some(real) => Content::Real(real),
+            None if create => {
                 let spare = std::mem::take(&mut *self.spare.lock());
                 Content::Scratch(Scratch::reusing(Some(volume.downgrade()), spare))
             }
-            Err(error) => return Err(VfsError::io(path.as_os_str().as_bytes())(error)),
+            None => return Err(missing()),
         };
         let (path_of, content) = (path.to_owned(), Mutex::new(content));
         let trailer_at = AtomicU64::new(NO_TRAILER);
@@ -171,10 +172,6 @@ fn end_kept(volume: &VolumeRef, path: &Path) -> Result<()> {
 }
 
 impl VirtualFile {
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
-
     pub(crate) fn purpose(&self) -> Purpose {
         self.purpose
     }
@@ -302,6 +299,7 @@ impl VirtualFile {
                 Content::Real(_) => Some(options.open(volume.volume(), &self.path)),
                 Content::Scratch(_) => Some(options.create_new(true).open(volume.volume(), &self.path)),
             };
+            volume.absent.note_made();
             let file = file.transpose().map_err(VfsError::io(self.name()))?;
             let mut trailer = None;
             if let (Content::Scratch(scratch), Some(file)) = (&*content, &file) {

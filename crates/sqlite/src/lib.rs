@@ -6,13 +6,15 @@
 //! it and what is guaranteed.
 //!
 //! Layers, from SQLite down: `abi` and `api` (C declarations, and SQLite's functions), `vfs` and `methods` (C entry points:
-//! all that is unsafe), `handle` (what each call means), `database` with `locks`, `shm`, `staged` and `together`, `journal`, `scratch`, and
+//! all that is unsafe), `handle` (what each call means), `database` with `locks`, `shm`, `staged` and `together`, `journal`, `scratch`, `absent`, and
 //! `volumes` (which volumes are open, and what files are called).
 //!
 //! Statically linked programs call `sqlite3_auto_extension` with [`syncline_sqlite_auto`], or [`register`] with the table of
 //! routines that SQLite gives to extensions.
 
 mod abi;
+#[deny(unsafe_code)]
+mod absent;
 mod api;
 #[deny(unsafe_code)]
 mod database;

@@ -87,11 +87,10 @@ unsafe extern "C" fn open(
     let name = unsafe { bytes(name) };
     let result = std::panic::catch_unwind(|| open_handle(name, flags));
     match result {
-        Ok(Ok(mut handle)) => {
-            let read_only = handle.connection().is_some_and(|connection| !connection.is_writable());
+        Ok(Ok(handle)) => {
             if !out_flags.is_null() {
                 let access = abi::OPEN_READONLY | abi::OPEN_READWRITE;
-                let got = if read_only { flags & !access | abi::OPEN_READONLY } else { flags };
+                let got = if handle.is_read_only() { flags & !access | abi::OPEN_READONLY } else { flags };
                 // SAFETY: SQLite gives a place for the flags.
                 unsafe { out_flags.write(got) };
             }
@@ -118,10 +117,9 @@ fn open_handle(name: Option<&[u8]>, flags: c_int) -> Result<Handle> {
 unsafe extern "C" fn delete(_vfs: *mut Vfs, name: *const c_char, _sync_directory: c_int) -> c_int {
     // SAFETY: a name of SQLite's.
     let name = unsafe { bytes(name) }.unwrap_or_default();
-    guarded(abi::IOERR_DELETE, || match handle::delete(name) {
-        // What was not there needs no word.
-        Err(VfsError::Missing(_)) => Ok(abi::IOERR_DELETE_NOENT),
-        result => result.map(|()| abi::OK),
+    guarded(abi::IOERR_DELETE, || {
+        let was_there = handle::delete(name)?;
+        Ok(if was_there { abi::OK } else { abi::IOERR_DELETE_NOENT })
     })
 }
 

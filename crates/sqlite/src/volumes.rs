@@ -9,8 +9,9 @@
 //!
 //! Locks: the table of volumes first, and held while one is opened or closed, so that nobody finds the image locked by a
 //! volume of this process that is being closed. Within a volume: the table of databases, a database's state, the table of
-//! virtual files, one virtual file.
+//! virtual files, one virtual file, what is absent.
 
+use crate::absent::Absent;
 use crate::database::Database;
 use crate::error::{Result, VfsError};
 use crate::journal::VirtualFiles;
@@ -41,6 +42,8 @@ pub(crate) struct OpenVolume {
     pub(crate) databases: Mutex<HashMap<ObjectNo, Weak<Database>>>,
     /// Journals that exist only here.
     pub(crate) virtual_files: VirtualFiles,
+    /// Journals and logs that are not there.
+    pub(crate) absent: Absent,
 }
 
 /// A use of an open volume. The last one to be dropped closes it.
@@ -121,8 +124,8 @@ pub(crate) fn full_name(image: &Path, path: &Path) -> Vec<u8> {
     name
 }
 
-/// The volume of an image, opened if it is not. `read_only` is what is tried when it cannot be opened for writing.
-pub(crate) fn open(image: &Path, read_only: bool) -> Result<VolumeRef> {
+/// The volume of an image, opened if it is not; for reading only if it cannot be opened for writing.
+pub(crate) fn open(image: &Path) -> Result<VolumeRef> {
     let image = image.canonicalize().map_err(|source| VfsError::of_volume(image, source))?;
     let mut volumes = VOLUMES.lock();
     if let Some(registered) = volumes.iter_mut().find(|registered| registered.volume.image == image) {
@@ -130,13 +133,11 @@ pub(crate) fn open(image: &Path, read_only: bool) -> Result<VolumeRef> {
         return Ok(VolumeRef(registered.volume.clone()));
     }
     let opened = match VolumeOptions::new().open(&image) {
-        Err(error) if read_only && is_write_refused(&error) => {
-            VolumeOptions::new().read_only(true).open(&image)
-        }
+        Err(error) if is_write_refused(&error) => VolumeOptions::new().read_only(true).open(&image),
         result => result,
     };
     let volume = opened.map_err(|source| VfsError::of_volume(&image, source))?;
-    Ok(register(&mut volumes, image, volume))
+    Ok(register(&mut volumes, image, volume, Absent::new(true)))
 }
 
 fn is_write_refused(error: &std::io::Error) -> bool {
@@ -145,12 +146,13 @@ fn is_write_refused(error: &std::io::Error) -> bool {
     matches!(inner, Some(syncline::Error::Open(NotWritable { .. })))
 }
 
-fn register(volumes: &mut Vec<Registered>, image: PathBuf, volume: Volume) -> VolumeRef {
+fn register(volumes: &mut Vec<Registered>, image: PathBuf, volume: Volume, absent: Absent) -> VolumeRef {
     let volume = Arc::new(OpenVolume {
         image,
         volume,
         databases: Mutex::default(),
         virtual_files: VirtualFiles::default(),
+        absent,
     });
     volumes.push(Registered { volume: volume.clone(), users: 1 });
     VolumeRef(volume)
@@ -164,7 +166,7 @@ pub(crate) fn add(name: &Path, volume: Volume) -> std::result::Result<VolumeRef,
     if volumes.iter().any(|registered| registered.volume.image == name) {
         return Err(volume);
     }
-    Ok(register(&mut volumes, name.to_owned(), volume))
+    Ok(register(&mut volumes, name.to_owned(), volume, Absent::new(false)))
 }
 
 /// The open volume of a full name, and the path within it.

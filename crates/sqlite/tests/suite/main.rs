@@ -5,6 +5,7 @@ mod common;
 mod connections;
 mod cost;
 mod crash;
+mod images;
 mod journals;
 mod power;
 mod shell;

@@ -98,3 +98,24 @@ fn python_uses_it_for_what_touches_files() {
     };
     assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
 }
+
+#[test]
+fn what_cannot_be_opened_is_told_in_a_sentence_that_says_what_to_do() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let good = image(directory.path());
+    let (missing, no_volume) = (directory.path().join("missing.img"), directory.path().join("letter.txt"));
+    std::fs::write(&no_volume, "dear reader\n".repeat(1 << 20)).expect("write");
+    for (image, told) in [
+        (missing.as_path(), "there is no such file; 'syncline mkfs"),
+        (directory.path(), "is a directory; name the image file or block device"),
+        (no_volume.as_path(), "is not a Syncline volume"),
+        (good.join("within").as_path(), "Not a directory"),
+    ] {
+        let name = "what_cannot_be_opened_is_told_in_a_sentence_that_says_what_to_do";
+        let Some(output) = shell(name, image, "CREATE TABLE t(a);") else { return };
+        let all = text(&output.stderr);
+        let sentence = all.lines().next().unwrap_or_default();
+        assert!(sentence.contains(told), "{all}");
+        assert_eq!(sentence.matches(&*image.display().to_string()).count(), 1, "{all}");
+    }
+}
