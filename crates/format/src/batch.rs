@@ -120,9 +120,11 @@ impl BatchBuf {
         self.ops += 1;
     }
 
-    /// Makes room for so many encoded bytes in all.
-    pub fn reserve(&mut self, bytes: usize) {
-        self.bytes.reserve_exact(bytes.saturating_sub(self.bytes.len()));
+    /// A batch with room for so many encoded bytes in all.
+    pub fn with_capacity(bytes: usize) -> BatchBuf {
+        let mut encoded = Vec::with_capacity(bytes.max(BATCH_HEADER_BYTES));
+        encoded.resize(BATCH_HEADER_BYTES, 0);
+        BatchBuf { bytes: encoded, ops: 0 }
     }
 
     /// The finished batch, as its own bytes.

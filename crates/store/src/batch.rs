@@ -86,9 +86,7 @@ impl Batch {
 
     /// A batch that will take about so many encoded bytes.
     pub fn with_capacity(bytes: usize) -> Batch {
-        let mut batch = Batch::default();
-        batch.ops.reserve(bytes);
-        batch
+        Batch { ops: BatchBuf::with_capacity(bytes), ..Batch::default() }
     }
 
     pub fn is_empty(&self) -> bool {
