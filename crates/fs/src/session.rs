@@ -112,7 +112,7 @@ impl Fs {
             inodes: InodeTable::new(options.memory_bytes_max),
             handles: HandleTable::default(),
             renames: Mutex::new(()),
-            writeback: Writeback::new(&options),
+            writeback: Writeback::new(&options, clock.now()),
             checkpoint_latency: LatencyHistogram::default(),
             store,
             options,

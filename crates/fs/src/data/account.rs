@@ -228,7 +228,9 @@ pub(crate) struct Writeback {
 }
 
 impl Writeback {
-    pub(crate) fn new(options: &FsOptions) -> Writeback {
+    /// `now`: when the session begins; what is due after a time is due so long after it.
+    pub(crate) fn new(options: &FsOptions, now: Timestamp) -> Writeback {
+        let lists = Lists { forced: now, checkpointed: now, ..Lists::default() };
         let bytes = options.memory_bytes_max / 100 * PAGES_PERCENT;
         let pages_max = Writeback::pages_at_least(bytes as u64);
         Writeback {
@@ -239,7 +241,7 @@ impl Writeback {
             dirty_nodes_bound: AtomicU64::new(0),
             under_way: Arc::default(),
             staged: Arc::default(),
-            lists: Mutex::default(),
+            lists: Mutex::new(lists),
             along: Along::default(),
             hints: Hints::default(),
             relief: Mutex::default(),

@@ -136,7 +136,7 @@ impl Fs {
     fn checkpoint_is_due(&self, now: Timestamp, load: &Load) -> bool {
         let aged = {
             let mut lists = self.writeback.lists.lock();
-            if load.batches == 0 || lists.checkpointed == Timestamp::default() {
+            if load.batches == 0 {
                 lists.checkpointed = now;
             }
             since(now, lists.checkpointed) >= CHECKPOINT_INTERVAL

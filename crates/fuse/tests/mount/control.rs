@@ -147,8 +147,6 @@ fn a_failed_sync_is_told_by_its_ticket() {
 #[test]
 fn a_hint_writes_in_the_background_and_flushes_nothing() {
     let Some(volume) = Volume::mounted("commit=1000") else { return };
-    // The first round of background work, a tenth of a second after the mount, forces what it finds.
-    std::thread::sleep(std::time::Duration::from_millis(500));
     let file = File::create(volume.path("f")).unwrap();
     file.write_all_at(&vec![5; 2 << 20], 0).unwrap();
     let (bytes, flushes) = (device(&volume.root(), "written_bytes"), device(&volume.root(), "flushes"));
@@ -163,8 +161,6 @@ fn a_hint_writes_in_the_background_and_flushes_nothing() {
 fn sync_file_range_begins_to_write_where_the_kernel_held_the_data() {
     for (options, begins) in [("commit=1000,writeback_cache", true), ("commit=1000", false)] {
         let Some(volume) = Volume::mounted(options) else { return };
-        // The first round of background work, a tenth of a second after the mount, forces what it finds.
-        std::thread::sleep(std::time::Duration::from_millis(500));
         let file = File::create(volume.path("f")).unwrap();
         // The kernel may begin before it is asked to.
         let before = (device(&volume.root(), "written_bytes"), device(&volume.root(), "flushes"));

@@ -6,7 +6,6 @@ use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 use tempfile::TempDir;
 
 const FREEZE: libc::c_ulong = 0xc004_5877;
@@ -48,8 +47,6 @@ impl Gate {
     pub fn mounted(&self, options: &str) -> Volume {
         let mut volume = Volume::format_at(crate::harness::VOLUME_BYTES, &self.host().join("image"));
         volume.mount(options).unwrap_or_else(|error| panic!("mount failed: {error}"));
-        // The first round of background work, a tenth of a second after the mount, forces what it finds.
-        std::thread::sleep(Duration::from_millis(500));
         volume
     }
 

@@ -71,8 +71,6 @@ fn a_commit_of_sqlite_makes_no_journal_and_costs_one_record_and_one_flush() {
     let database = volume.path("db");
     run(driver, &database, &["make"]);
     let device = |counter: &str| statistics(&volume.root())["device"][counter].as_u64().unwrap();
-    // The first round of background work forces what it finds.
-    std::thread::sleep(Duration::from_millis(500));
     let count = || {
         let made: u64 = ["create", "mknod", "unlink"].iter().map(|kind| messages(&volume.root(), kind)).sum();
         (made, device("writes"), device("flushes"))
