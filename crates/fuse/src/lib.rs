@@ -15,6 +15,7 @@ mod callers;
 pub mod control;
 mod convert;
 mod daemon;
+mod drivers;
 mod error;
 mod filesystem;
 mod ioctl;

@@ -1,23 +1,21 @@
-//! Syncs that were started: their replies are kept, and one thread drives the device for everybody who waits.
+//! Syncs that were started: their replies are kept, and one thread at a time drives the device for everybody who waits.
 //!
 //! A waiting sync holds no thread of the transport. What one group commit completes is answered as one batch, which wakes
 //! each queue of the transport once, however many callers wait there.
 //!
-//! A caller that is alone waits for nothing but the device, and what a hand-over costs him depends on where the driver wakes up:
-//! a few microseconds on the CPU that is awake anyway, several times that on one that sleeps. So for him the driver is tied to
-//! the CPU of the queue that hands over. Over /dev/fuse his sync is forced by the thread that read it, as others can read.
-//!
-//! Lock: `state` is innermost; nothing is called under it but the system's.
+//! Over io_uring what a queue's thread starts is driven on its CPU (`drivers`), unless the last group had several waiters, who
+//! are on several CPUs. Over /dev/fuse the sync of a caller that is alone is forced by the thread that read it, as others can read.
 
 use crate::convert::errno;
+use crate::drivers::{Drivers, this_cpu, tie_to};
 use crate::tickets::Tickets;
 use crate::writers::Joining;
 use fusering::{Errno, Reply, ReplyBatch, ReplyEmpty, ReplyIoctl, ReplyWrite};
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Mutex, MutexGuard};
 use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 use syncline::{Context, Fs, HandleId, LatencyHistogram, OpenFlags, SyncScope, SyncStart, WrittenOut};
 
@@ -112,9 +110,9 @@ impl HeldBack {
 pub(crate) enum By {
     /// The calling thread: nobody waits for it.
     Here,
-    /// The driver, on this thread's CPU.
+    /// The driver of this thread's CPU, if nobody else syncs.
     DriverHere,
-    /// The driver, wherever there is time.
+    /// A driver, wherever there is time.
     Driver,
 }
 
@@ -124,72 +122,13 @@ pub(crate) struct Syncs {
     fs: Arc<Fs>,
     latency: Arc<LatencyHistogram>,
     tickets: Arc<Tickets>,
+    drivers: Drivers,
     // The others change.
-    state: Mutex<State>,
-    changed: Condvar,
-    /// What the driver answered, and in how many batches. Relaxed: they are statistics.
+    /// What drivers answered, and in how many batches. Relaxed: they are statistics.
     answered: AtomicU64,
     batches: AtomicU64,
-}
-
-#[derive(Default)]
-struct State {
-    /// Something was started since the driver last looked.
-    started: bool,
-    stopped: bool,
-    /// Once it runs.
-    driver: Option<Driver>,
-}
-
-/// The driver's thread, which exists until `stopped` is set and no longer than that is certain.
-struct Driver {
-    thread: libc::pid_t,
-    /// Where it may run at all.
-    allowed: libc::cpu_set_t,
-    /// Where it was told to run.
-    tied_to: Option<usize>,
-}
-
-impl Driver {
-    /// The calling thread; `None` if the system does not say where it may run.
-    fn of_this_thread() -> Option<Driver> {
-        // SAFETY: all zeros is the empty set.
-        let mut allowed: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-        // SAFETY: `allowed` is a valid set of the size given; 0 is the calling thread.
-        let known = unsafe { libc::sched_getaffinity(0, size_of_val(&allowed), &raw mut allowed) } == 0;
-        // SAFETY: no preconditions.
-        let thread = unsafe { libc::gettid() };
-        known.then_some(Driver { thread, allowed, tied_to: None })
-    }
-
-    /// Ties the thread to a CPU, or to none. A thread that cannot be tied runs as it did.
-    fn tie_to(&mut self, cpu: Option<usize>) {
-        if self.tied_to == cpu {
-            return;
-        }
-        self.tied_to = cpu;
-        let mut set = self.allowed;
-        if let Some(cpu) = cpu {
-            // SAFETY: CPU_ISSET, CPU_ZERO and CPU_SET work within a set of the size that `cpu` is compared with.
-            unsafe {
-                if cpu >= libc::CPU_SETSIZE as usize || !libc::CPU_ISSET(cpu, &set) {
-                    return;
-                }
-                libc::CPU_ZERO(&mut set);
-                libc::CPU_SET(cpu, &mut set);
-            }
-        }
-        // SAFETY: a valid set of the size given; the thread is this process's.
-        let tied = unsafe { libc::sched_setaffinity(self.thread, size_of_val(&set), &raw const set) } == 0;
-        if !tied {
-            tracing::debug!(?cpu, "the driver of syncs stays where it is");
-        }
-    }
-}
-
-fn this_cpu() -> Option<usize> {
-    // SAFETY: no preconditions.
-    usize::try_from(unsafe { libc::sched_getcpu() }).ok()
+    /// How many the last of them answered. Relaxed: a wrong guess costs some microseconds.
+    last_batch: AtomicUsize,
 }
 
 impl Syncs {
@@ -198,10 +137,10 @@ impl Syncs {
             fs,
             latency: Arc::default(),
             tickets: Arc::default(),
-            state: Mutex::default(),
-            changed: Condvar::new(),
+            drivers: Drivers::new(),
             answered: AtomicU64::new(0),
             batches: AtomicU64::new(0),
+            last_batch: AtomicUsize::new(0),
         }
     }
 
@@ -215,7 +154,7 @@ impl Syncs {
         &self.tickets
     }
 
-    /// Syncs that the driver answered, and in how many batches.
+    /// Syncs that drivers answered, and in how many batches.
     pub(crate) fn answered(&self) -> (u64, u64) {
         (self.answered.load(Relaxed), self.batches.load(Relaxed))
     }
@@ -346,55 +285,38 @@ impl Syncs {
         }
     }
 
-    /// Has the driver force what was started.
+    /// Has a driver force what was started.
     pub(crate) fn kick(&self, by: By) {
-        let mut state = self.state.lock();
-        if state.started {
-            return;
-        }
-        state.started = true;
-        let cpu = (by == By::DriverHere).then(this_cpu).flatten();
-        // A driver that was told to stop may be gone, and its number another thread's.
-        if !state.stopped
-            && let Some(driver) = &mut state.driver
-        {
-            driver.tie_to(cpu);
-        }
-        self.changed.notify_one();
+        let beside = by == By::DriverHere && self.last_batch.load(Relaxed) <= 1;
+        self.drivers.kick(beside.then(this_cpu).flatten());
     }
 
-    /// Drives started syncs until [`Syncs::stop`].
-    pub(crate) fn drive(&self) {
-        self.state.lock().driver = Driver::of_this_thread();
-        loop {
-            {
-                let mut state = self.state.lock();
-                while !state.started && !state.stopped {
-                    self.changed.wait(&mut state);
-                }
-                if !state.started {
-                    return;
-                }
-                state.started = false;
-            }
-            GROUP.set(Some(ReplyBatch::new()));
-            // A blocking force completes what was started before it; every waiter gets its own result.
-            if let Err(error) = self.fs.sync_metadata() {
-                tracing::debug!(%error, "a group commit failed; its waiters were told");
-            }
-            let group = GROUP.take().unwrap_or_default();
-            if !group.is_empty() {
-                self.answered.fetch_add(group.len() as u64, Relaxed);
-                self.batches.fetch_add(1, Relaxed);
-            }
-            // Dropped, the batch is sent.
-            drop(group);
+    /// Drives started syncs until [`Syncs::stop`]; tied to a CPU, those above all that its queue starts.
+    pub(crate) fn drive(&self, cpu: Option<usize>) {
+        if let Some(cpu) = cpu {
+            tie_to(cpu);
         }
+        self.drivers.run(cpu, || self.drive_group());
     }
 
-    /// The driver ends when it has driven what was started.
+    fn drive_group(&self) {
+        GROUP.set(Some(ReplyBatch::new()));
+        // A blocking force completes what was started before it; every waiter gets its own result.
+        if let Err(error) = self.fs.sync_metadata() {
+            tracing::debug!(%error, "a group commit failed; its waiters were told");
+        }
+        let group = GROUP.take().unwrap_or_default();
+        if !group.is_empty() {
+            self.answered.fetch_add(group.len() as u64, Relaxed);
+            self.batches.fetch_add(1, Relaxed);
+            self.last_batch.store(group.len(), Relaxed);
+        }
+        // Dropped, the batch is sent.
+        drop(group);
+    }
+
+    /// The drivers end when they have driven what was started.
     pub(crate) fn stop(&self) {
-        self.state.lock().stopped = true;
-        self.changed.notify_all();
+        self.drivers.stop();
     }
 }

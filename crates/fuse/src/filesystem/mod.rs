@@ -11,7 +11,7 @@
 //! | create, link, mkdir, attributes | room in the journal | no room |
 //! | open with truncation, unlink, rename, release | content of at most 1 MiB | more |
 //! | truncate, fallocate, copy | | always |
-//! | fsync | at most four dirty pages: is logged; forced by the driver (over /dev/fuse for a lone caller here) | up to 32 of a sync that is alone are written out and logged; more are written out first, together with others' (`writers`) |
+//! | fsync | at most four dirty pages: is logged; forced by a driver (over /dev/fuse for a lone caller here) | up to 32 of a sync that is alone are written out and logged; more are written out first, together with others' (`writers`) |
 //! | ioctls that sync | as fsync | as fsync |
 //! | syncfs, fsync of the root | | always |
 //!
@@ -36,6 +36,7 @@ mod requests;
 
 use crate::callers::Callers;
 use crate::convert::Caller;
+use crate::drivers::allowed_cpus;
 use crate::messages::{Message, MessageCounts};
 use crate::volume::OpenVolume;
 use crate::writers::{Joining, Writers};
@@ -46,6 +47,7 @@ use fusering::{
 };
 use operations::Operations;
 use parking_lot::{Mutex, RwLock};
+use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -75,7 +77,7 @@ type Pool = Arc<RwLock<Option<WorkPool>>>;
 /// What ends with the mount.
 struct Live {
     volume: OpenVolume,
-    driver: JoinHandle<()>,
+    drivers: Vec<JoinHandle<()>>,
 }
 
 /// What to agree on with the kernel.
@@ -116,27 +118,30 @@ impl Filesystem {
     pub(crate) fn new(volume: OpenVolume, options: &MountOptions) -> Result<Filesystem, MountError> {
         let messages = Arc::new(MessageCounts::default());
         let operations = Arc::new(Operations::new(volume.fs().clone(), options, messages.clone()));
-        let driver = {
-            let operations = operations.clone();
-            std::thread::Builder::new()
-                .name("syncline-syncs".to_owned())
-                .spawn(move || operations.syncs.drive())
-        };
-        let driver = driver.map_err(|source| MountError::System { what: "starting a thread", source })?;
+        let driver = start_driver(&operations, None)
+            .map_err(|source| MountError::System { what: "starting a thread", source })?;
         Ok(Filesystem {
             operations,
             messages,
             callers: Callers::new(),
             writers: Arc::new(Writers::new()),
             pool: Arc::new(RwLock::new(Some(WorkPool::new(options.threads)))),
-            live: Mutex::new(Some(Live { volume, driver })),
+            live: Mutex::new(Some(Live { volume, drivers: vec![driver] })),
             outcome: Mutex::new(None),
         })
     }
 
-    /// Tells which transport brings requests.
+    /// Tells which transport brings requests. Where each CPU has a queue, it gets a driver of syncs.
     pub(crate) fn set_transport(&self, transport: &ActiveTransport) {
         self.operations.set_transport(transport);
+        if let (TransportKind::Uring, Some(live)) = (transport.kind, &mut *self.live.lock()) {
+            for cpu in allowed_cpus() {
+                match start_driver(&self.operations, Some(cpu)) {
+                    Ok(driver) => live.drivers.push(driver),
+                    Err(error) => tracing::debug!(%error, cpu, "syncs of this CPU are driven elsewhere"),
+                }
+            }
+        }
     }
 
     /// Whether FS_IOC_SHUTDOWN has stopped the volume.
@@ -157,9 +162,11 @@ impl Filesystem {
         drop(pool);
         let Some(live) = self.live.lock().take() else { return };
         self.operations.syncs.stop();
-        if live.driver.join().is_err() {
-            // Not reached in a daemon, where a panic ends the process.
-            tracing::error!("the driver of syncs had stopped by an internal error");
+        for driver in live.drivers {
+            if driver.join().is_err() {
+                // Not reached in a daemon, where a panic ends the process.
+                tracing::error!("a driver of syncs had stopped by an internal error");
+            }
         }
         let closed = live.volume.close();
         *self.outcome.lock() = Some(closed);
@@ -197,6 +204,13 @@ impl Filesystem {
             in_pool(&self.pool, move || write_out_together(&operations, &writers, &pool));
         }
     }
+}
+
+/// A thread that drives syncs, tied to a CPU or not.
+fn start_driver(operations: &Arc<Operations>, cpu: Option<usize>) -> io::Result<JoinHandle<()>> {
+    let operations = operations.clone();
+    let name = cpu.map_or("syncline-syncs".to_owned(), |cpu| format!("syncline-sync-{cpu}"));
+    std::thread::Builder::new().name(name).spawn(move || operations.syncs.drive(cpu))
 }
 
 /// Has `work` done by the pool; here when the mount is ending.
