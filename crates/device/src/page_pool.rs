@@ -9,7 +9,8 @@
 //! A slab is backed by small pages, all at once where the kernel can do that: a fault each costs more than all else. Not by a huge
 //! page: a guest whose host takes back free memory (free page reporting) gives it back in such blocks, so that the host has to
 //! find and clear each of their small pages again. On such a machine 128 MiB took 320 to 400 ms like this and 35 to 45 ms as small
-//! pages, of which the kernel has used ones at hand. The kernel may join them later (khugepaged).
+//! pages, of which the kernel has used ones at hand. Nor is the kernel to join them later: it would find the memory in the same way, and hold
+//! up whoever touches the slab meanwhile.
 //!
 //! Invariants:
 //! - every page's memory is initialised at all times: fresh pages are the system's zeros, others hold what
@@ -25,7 +26,7 @@ use std::alloc::{Layout, handle_alloc_error};
 use std::ptr::NonNull;
 use syncline_format::{BLOCK_BYTES, NODE_BLOCKS};
 
-/// The size of a huge page on the common machines, so that the kernel may join a slab's small pages.
+/// Rarely to be asked for, and little to be left unused.
 const SLAB_BYTES: usize = 2 << 20;
 /// Most pages of a slab, the first one (bookkeeping) included.
 const SLAB_PAGES_MAX: usize = SLAB_BYTES / BLOCK_BYTES;
@@ -243,7 +244,7 @@ fn map_slab() -> NonNull<u8> {
         }
         libc::munmap(slab.add(SLAB_BYTES), SLAB_BYTES - before);
         // Only advice; a kernel that takes none of it backs each page when it is touched.
-        for advice in [libc::MADV_NOHUGEPAGE, libc::MADV_POPULATE_WRITE, libc::MADV_HUGEPAGE] {
+        for advice in [libc::MADV_NOHUGEPAGE, libc::MADV_POPULATE_WRITE] {
             libc::madvise(slab, SLAB_BYTES, advice);
         }
         NonNull::new(slab.cast()).unwrap_or_else(|| out_of_memory())
