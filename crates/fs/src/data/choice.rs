@@ -26,7 +26,8 @@ pub(super) enum Purpose {
 
 /// The selected pages, and the first one that is more than `pages_max`.
 pub(super) fn select_pages(data: &FileData, select: &Select, pages_max: u64) -> (Pages, Option<u64>) {
-    let mut pages = Vec::new();
+    let most = if select.logged { 0 } else { data.dirty_pages().min(pages_max) };
+    let mut pages = Vec::with_capacity(most as usize);
     for (page, slot) in select.of(data) {
         if pages.len() as u64 == pages_max {
             return (pages, Some(page));

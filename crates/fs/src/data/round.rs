@@ -7,6 +7,7 @@
 //! and committing.
 
 pub(super) mod at_once;
+mod submit;
 
 use super::choice::{Purpose, covered_by, fit, select_pages, unchoose};
 use super::extents::{Cost, ExtentMap};
@@ -376,17 +377,17 @@ impl Fs {
     }
 
     fn write_and_commit(&self, parts: &mut [Part], permit: Permit, wait: bool) -> Result<Option<Lsn>> {
-        let tickets = self.submit(parts);
+        let pages: usize = parts.iter().map(|part| part.chosen.len()).sum();
+        let mut slot = if wait { None } else { self.store.data_slot(pages as u64 * PAGE_BYTES) };
+        let in_flight = slot.is_some();
+        let tickets = self.submit(parts, !in_flight);
         let mut batch = Batch::new();
-        let mut in_flight = false;
-        if !wait {
-            let slots: Option<Vec<_>> =
-                tickets.iter().map(|(_, bytes)| self.store.data_slot(*bytes)).collect();
-            if let Some(slots) = slots {
-                in_flight = true;
-                for ((ticket, _), slot) in tickets.iter().zip(slots) {
+        for (ticket, _) in tickets.iter().take_while(|_| in_flight) {
+            match slot.take() {
+                Some(slot) => {
                     batch.depends_on(ticket.clone(), slot);
                 }
+                None => batch.depends_also_on(ticket.clone()),
             }
         }
         if !in_flight {
@@ -430,7 +431,7 @@ impl Fs {
         }
         let rest = part.rest;
         let mut parts = vec![part];
-        let tickets = self.submit(&mut parts);
+        let tickets = self.submit(&mut parts, false);
         Ok(Started::Round(Round { parts, permit, tickets }, rest))
     }
 
@@ -450,30 +451,6 @@ impl Fs {
         // An error of its own latches the volume as well.
         let _ = self.complete(&round.tickets);
         round.parts.into_iter().for_each(|part| self.undo(part));
-    }
-
-    /// Starts the data writes, as few and as large as the blocks' places allow.
-    fn submit(&self, parts: &mut [Part]) -> Vec<(Ticket, u64)> {
-        let mut order: Vec<(BlockNo, usize, usize)> = Vec::new();
-        for (p, part) in parts.iter().enumerate() {
-            for piece in &part.pieces {
-                let blocks = (0..).zip(piece.chosen.clone());
-                order.extend(blocks.map(|(offset, chosen)| (piece.start.plus(offset), p, chosen)));
-            }
-        }
-        order.sort_unstable();
-        let mut tickets = Vec::new();
-        let consecutive = |a: &(BlockNo, usize, usize), b: &(BlockNo, usize, usize)| a.0.plus(1) == b.0;
-        for write in order.chunk_by(consecutive).flat_map(|run| run.chunks(WRITE_PAGES_MAX)) {
-            let buffers =
-                write.iter().map(|&(_, p, chosen)| parts[p].chosen[chosen].buffer.clone()).collect();
-            let ticket = self.store.device().submit_write(write[0].0, buffers);
-            for &(_, p, chosen) in write {
-                parts[p].chosen[chosen].ticket = Some(ticket.clone());
-            }
-            tickets.push((ticket, write.len() as u64 * PAGE_BYTES));
-        }
-        tickets
     }
 
     /// Logs the parts, which are in ascending order of inodes, as one batch, and makes their pages clean.
