@@ -90,7 +90,10 @@ impl<F: Filesystem> Session<F> {
         transports.push(dev::start(connection.clone(), handler.clone(), &config.dev, message_bytes)?);
         if let Some(prepared) = prepared {
             match prepared.start(connection.clone(), handler) {
-                Ok(transport) => transports.push(transport),
+                Ok(transport) => {
+                    transports.iter().for_each(|dev| dev.step_back());
+                    transports.push(transport);
+                }
                 Err(reason) => unavailable = Some(reason),
             }
         }

@@ -5,9 +5,10 @@
 //! slept, so whichever of the two it is stays. Therefore a thread that has read nothing but the requests of one caller
 //! for a while is tied to that caller's CPU, and is untied by the first request of somebody else.
 //!
-//! When another CPU is awake and idle, the scheduler may move the caller there, because the reading thread still runs when it wakes
-//! it. Following is of no use then: a caller that is not where the thread was tied to has it untied, and it takes twice as many requests
-//! until it is tied again.
+//! The scheduler may move the caller, because the reading thread still runs when it wakes it: to another CPU that is awake and idle, as it is
+//! for a moment behind a flush, or whenever something else has just run there. From then on each message wakes two CPUs. So it is looked where the
+//! caller is every few requests, which costs a fraction of one, and the thread goes where the caller went. If that is of no use,
+//! because the caller is elsewhere each time, it is looked less and less often.
 //!
 //! Large reads untie as well: the kernel reads ahead while its caller goes on, which is best done on another CPU.
 //!
@@ -15,11 +16,14 @@
 
 use super::cpus;
 
-/// So many requests of one caller without any of others make it one that is alone; after as many again it is looked
-/// whether it is still there.
-const LOOK_EVERY_MIN: u32 = 64;
-/// The same of one that is found elsewhere each time.
-const LOOK_EVERY_MAX: u32 = 64 << 10;
+/// So many requests of one caller without any of others make it one that is alone.
+const ALONE_AFTER: u32 = 64;
+/// Requests of one that is alone until it is looked whether it is still there: behind a move,
+const LOOK_EVERY_MIN: u32 = 8;
+/// where it stays,
+const LOOK_EVERY_STAYING: u32 = 32;
+/// and of one that is found elsewhere each time, at most.
+const LOOK_EVERY_MAX: u32 = 4 << 10;
 /// A read of so many bytes is part of a stream.
 pub(super) const STREAMING_BYTES_MIN: u32 = 128 << 10;
 
@@ -35,65 +39,88 @@ pub(super) struct Beside {
 
 struct Tied {
     to: usize,
-    /// Where the thread could run before.
+    /// The caller was found there since.
+    was_right: bool,
+    /// Where the thread could run before it was tied at all.
     before: libc::cpu_set_t,
 }
 
 impl Beside {
     /// `follows`: false to stay wherever the scheduler wants.
     pub(super) fn new(follows: bool) -> Beside {
-        Beside { follows, caller: 0, until_look: LOOK_EVERY_MIN, look_every: LOOK_EVERY_MIN, tied: None }
+        Beside { follows, caller: 0, until_look: ALONE_AFTER, look_every: LOOK_EVERY_MIN, tied: None }
     }
 
-    /// The calling thread has read a request of thread `caller` (0: the kernel of its own accord).
-    pub(super) fn note(&mut self, caller: u32, streams: bool) {
+    /// The calling thread has read a request of thread `caller` (0: the kernel of its own accord). Returns where it runs from now
+    /// on, if that has changed.
+    pub(super) fn note(&mut self, caller: u32, streams: bool) -> Option<libc::cpu_set_t> {
         if !self.follows || caller == 0 {
-            return;
+            return None;
         }
         if caller != self.caller || streams {
-            (self.caller, self.look_every, self.until_look) = (caller, LOOK_EVERY_MIN, LOOK_EVERY_MIN);
+            (self.caller, self.look_every, self.until_look) = (caller, LOOK_EVERY_MIN, ALONE_AFTER);
             return self.untie();
         }
         self.until_look -= 1;
-        if self.until_look == 0 {
-            self.look();
-            self.until_look = self.look_every;
+        if self.until_look > 0 {
+            return None;
         }
+        let moved = self.look();
+        self.until_look = self.look_every;
+        moved
     }
 
-    fn look(&mut self) {
-        match &self.tied {
-            None => self.follow(),
-            Some(tied) if cpus::of_thread(self.caller) == Some(tied.to) => self.look_every = LOOK_EVERY_MIN,
-            Some(_) => {
-                self.untie();
-                self.look_every = (2 * self.look_every).min(LOOK_EVERY_MAX);
-            }
-        }
-    }
-
-    fn follow(&mut self) {
-        // A thread that has no choice need not be told.
-        let Some(before) = cpus::allowed().filter(|mask| cpus::count(mask) > 1) else { return };
-        let Some(to) = cpus::of_thread(self.caller).filter(|&cpu| cpus::holds(&before, cpu)) else { return };
-        if cpus::confine(&cpus::only(to)) {
-            self.tied = Some(Tied { to, before });
-        }
-    }
-
-    fn untie(&mut self) {
-        if let Some(tied) = self.tied.take()
-            && !cpus::confine(&tied.before)
+    fn look(&mut self) -> Option<libc::cpu_set_t> {
+        let Some(before) = self.tied.as_ref().map(|tied| tied.before).or_else(choice) else {
+            self.look_every = LOOK_EVERY_MAX;
+            return None;
+        };
+        let found = cpus::of_thread(self.caller);
+        if let Some(tied) = &mut self.tied
+            && found == Some(tied.to)
         {
+            tied.was_right = true;
+            self.look_every = (2 * self.look_every).min(LOOK_EVERY_STAYING);
+            return None;
+        }
+        let in_vain = self.tied.as_ref().is_some_and(|tied| !tied.was_right);
+        self.look_every = if in_vain { (2 * self.look_every).min(LOOK_EVERY_MAX) } else { LOOK_EVERY_MIN };
+        let followed = found.and_then(|to| self.tie(to, before));
+        if followed.is_none() {
+            // It is where this thread may not go.
+            self.look_every = LOOK_EVERY_MAX;
+            return self.untie();
+        }
+        followed
+    }
+
+    fn tie(&mut self, to: usize, before: libc::cpu_set_t) -> Option<libc::cpu_set_t> {
+        let place = cpus::holds(&before, to).then(|| cpus::only(to))?;
+        if !cpus::confine(&place) {
+            return None;
+        }
+        self.tied = Some(Tied { to, was_right: false, before });
+        Some(place)
+    }
+
+    fn untie(&mut self) -> Option<libc::cpu_set_t> {
+        let tied = self.tied.take()?;
+        if !cpus::confine(&tied.before) {
             tracing::debug!(cpu = tied.to, "a thread that reads requests stays tied to a CPU");
         }
+        Some(tied.before)
     }
+}
+
+/// Where the calling thread may run, if there is a choice.
+fn choice() -> Option<libc::cpu_set_t> {
+    cpus::allowed().filter(|mask| cpus::count(mask) > 1)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::mpsc::channel;
+    use std::sync::mpsc::{Receiver, Sender, channel};
 
     fn allowed() -> libc::cpu_set_t {
         cpus::allowed().expect("the machines of tests have few CPUs")
@@ -104,39 +131,79 @@ mod tests {
         cpus::count(&mask) == 1 && cpus::holds(&mask, cpu)
     }
 
-    #[test]
-    fn a_caller_that_went_elsewhere_is_followed_after_twice_as_many_requests() {
+    /// A thread that goes where it is told.
+    struct Caller {
+        go: Sender<usize>,
+        told: Receiver<u32>,
+    }
+
+    impl Caller {
+        fn new() -> Caller {
+            let (go, going) = channel();
+            let (tell, told) = channel();
+            std::thread::spawn(move || {
+                for cpu in going {
+                    assert!(cpus::confine(&cpus::only(cpu)));
+                    // SAFETY: takes no arguments.
+                    tell.send(unsafe { libc::gettid() } as u32).expect("the test waits");
+                }
+            });
+            Caller { go, told }
+        }
+
+        fn on(&self, cpu: usize) -> u32 {
+            self.go.send(cpu).expect("the caller waits");
+            self.told.recv().expect("the caller has moved")
+        }
+    }
+
+    /// Two CPUs of this machine; `None`: there is one.
+    fn two_cpus() -> Option<[usize; 2]> {
         let all = allowed();
         let mut cpus = (0..libc::CPU_SETSIZE as usize).filter(|&cpu| cpus::holds(&all, cpu));
-        let (Some(first), Some(second)) = (cpus.next(), cpus.next()) else { return };
-        let (go, going) = channel();
-        let (tell, told) = channel();
-        std::thread::spawn(move || {
-            for cpu in going {
-                assert!(cpus::confine(&cpus::only(cpu)));
-                // SAFETY: takes no arguments.
-                tell.send(unsafe { libc::gettid() } as u32).expect("the test waits");
-            }
-        });
-        let caller_on = |cpu| {
-            go.send(cpu).expect("the caller waits");
-            told.recv().expect("the caller has moved")
-        };
+        Some([cpus.next()?, cpus.next()?])
+    }
+
+    #[test]
+    fn a_caller_that_is_alone_is_followed_until_another_one_asks() {
+        let Some([first, second]) = two_cpus() else { return };
+        let (all, go) = (allowed(), Caller::new());
         let mut beside = Beside::new(true);
-        let mut ask = |caller: u32, count: u32| (0..count).for_each(|_| beside.note(caller, false));
-        let caller = caller_on(first);
-        ask(caller, 1 + LOOK_EVERY_MIN - 1);
-        assert_eq!(cpus::count(&allowed()), cpus::count(&all), "it may not be alone yet");
-        ask(caller, 1);
+        let mut ask = |caller: u32, count: u32| {
+            (0..count).filter_map(|_| beside.note(caller, false)).last().map(|place| cpus::count(&place))
+        };
+        let caller = go.on(first);
+        assert_eq!(ask(caller, 1 + ALONE_AFTER - 1), None, "it may not be alone yet");
+        assert_eq!(ask(caller, 1), Some(1));
         assert!(is_tied_to(first));
-        caller_on(second);
-        ask(caller, LOOK_EVERY_MIN);
-        assert_eq!(cpus::count(&allowed()), cpus::count(&all), "it is not there any more");
-        ask(caller, 2 * LOOK_EVERY_MIN - 1);
-        assert_eq!(cpus::count(&allowed()), cpus::count(&all));
-        ask(caller, 1);
+        assert_eq!(ask(caller, LOOK_EVERY_MIN), None, "it is there");
+        go.on(second);
+        assert_eq!(ask(caller, LOOK_EVERY_STAYING), Some(1));
         assert!(is_tied_to(second));
-        ask(caller + 1, 1);
-        assert_eq!(cpus::count(&allowed()), cpus::count(&all), "it is not alone");
+        assert_eq!(ask(caller + 1, 1), Some(cpus::count(&all)), "it is not alone");
+        assert_eq!(cpus::count(&allowed()), cpus::count(&all));
+    }
+
+    #[test]
+    fn a_caller_that_is_never_where_it_was_is_looked_for_less_and_less() {
+        let Some(both) = two_cpus() else { return };
+        let go = Caller::new();
+        let mut beside = Beside::new(true);
+        let caller = go.on(both[0]);
+        beside.note(caller, false);
+        let mut requests = 0;
+        let mut every = Vec::new();
+        for turn in 0..11 {
+            let mut count = 1;
+            while beside.note(caller, false).is_none() {
+                count += 1;
+            }
+            assert!(is_tied_to(both[turn % 2]));
+            every.push(count);
+            requests += count;
+            go.on(both[(turn + 1) % 2]);
+        }
+        let expected = [ALONE_AFTER, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096];
+        assert_eq!((every.as_slice(), requests), (&expected[..], expected.iter().sum()));
     }
 }

@@ -36,8 +36,13 @@ pub(crate) fn only(cpu: usize) -> libc::cpu_set_t {
 
 /// Lets the calling thread run on these CPUs only; false when the system does not.
 pub(crate) fn confine(to: &libc::cpu_set_t) -> bool {
-    // SAFETY: a valid set of the size given; 0 is the calling thread.
-    unsafe { libc::sched_setaffinity(0, size_of_val(to), std::ptr::from_ref(to)) == 0 }
+    confine_thread(0, to)
+}
+
+/// The same for another thread of this process; 0 is the calling one.
+pub(super) fn confine_thread(thread: libc::pid_t, to: &libc::cpu_set_t) -> bool {
+    // SAFETY: a valid set of the size given.
+    unsafe { libc::sched_setaffinity(thread, size_of_val(to), std::ptr::from_ref(to)) == 0 }
 }
 
 /// Where the calling thread may run; `None` on machines with more CPUs than the set has room for.

@@ -73,6 +73,10 @@ impl Transport for DevTransport {
         TransportKind::Dev
     }
 
+    fn step_back(&self) {
+        self.readers.step_back();
+    }
+
     fn join(self: Box<Self>) -> io::Result<()> {
         let mut result = Ok(());
         for thread in self.threads {
@@ -121,8 +125,11 @@ impl Reader {
             self.readers.end_reading(read.is_ok());
             match read {
                 Ok(bytes) => {
-                    self.handle(bytes);
+                    let nobody_waits = self.handle(bytes);
                     self.readers.end_request();
+                    if nobody_waits {
+                        self.readers.rest();
+                    }
                 }
                 Err(error) => match error.raw_os_error() {
                     // ENOENT: the request was interrupted before it could be read.
@@ -135,18 +142,22 @@ impl Reader {
         }
     }
 
-    fn handle(&mut self, bytes: usize) {
+    /// Returns whether it was a message that is not answered.
+    fn handle(&mut self, bytes: usize) -> bool {
         let start = PAGE_BYTES - HEADERS_BYTES;
         let message = &self.buffer.as_slice()[start..start + bytes];
         let Some((request, header)) = split(message, &*self.handler) else {
             tracing::error!(bytes, "the kernel sent a message without a header");
-            return;
+            return false;
         };
-        self.beside.note(header.pid, is_streaming(&header, request.0));
+        if let Some(cpus) = self.beside.note(header.pid, is_streaming(&header, request.0)) {
+            self.readers.reads_on(&cpus);
+        }
         let ticket = Ticket { unique: header.unique, entry: 0 };
         let slot = ReplySlot::new(self.sink.clone(), ticket, header.opcode);
         let request = RawRequest { header: &header, op: request.0, payload: request.1 };
         self.handler.handle(&*self.readers, request, slot);
+        matches!(header.opcode, Opcode::FORGET | Opcode::BATCH_FORGET)
     }
 }
 

@@ -58,6 +58,9 @@ pub(crate) trait Source {
 pub(crate) trait Transport: Send {
     fn kind(&self) -> TransportKind;
 
+    /// Requests come by another transport from now on; nobody waits for what still comes by this one.
+    fn step_back(&self) {}
+
     /// Waits until the connection has ended and no thread delivers requests any more. Answers that are still owed stay
     /// valid (and are lost). Errors: why requests could not be received any longer, if not because of an unmount.
     fn join(self: Box<Self>) -> io::Result<()>;

@@ -7,6 +7,13 @@
 //! - by the watch, which sees that requests are queued and none was begun or ended since its last look: whatever the
 //!   reader is stuck in, others go on.
 //!
+//! The watch looks every few milliseconds. Where the reader is tied to the CPU of its caller ([`super::beside`]), the watch runs there too: on another
+//! CPU it would wake that one each time, and the scheduler moves a caller to a CPU that is awake.
+//!
+//! When requests come over io_uring, only what nobody waits for arrives here: nodes that are to be forgotten. To wake a thread for each would
+//! cost the caller that let go of it more than the message does. So the reader reads them together, every 10 ms, and the watch looks seldom.
+//! (What was queued before the rings were ready comes this way too, and an interruption, which is late by as much.)
+//!
 //! A thread that is done with its request while another one is free parks itself. With `spread` nobody parks.
 //!
 //! Invariants: `free` counts the threads that are neither parked nor known to wait; while the connection lives and a
@@ -15,6 +22,7 @@
 //! Locks: `state` is innermost; nothing is called under it.
 
 use super::connection::{Connection, ConnectionState};
+use super::cpus;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -22,6 +30,10 @@ use std::time::Duration;
 
 /// How often the watch looks while requests come in.
 const WATCH_INTERVAL: Duration = Duration::from_millis(2);
+/// The same when requests come by another transport.
+const WATCH_INTERVAL_BEHIND: Duration = Duration::from_millis(100);
+/// How long a reader that has stepped back lets nodes that are to be forgotten come together.
+const REST: Duration = Duration::from_millis(10);
 /// Looks without any request after which the watch goes to sleep.
 const WATCH_IDLE_LOOKS: u32 = 50;
 
@@ -30,6 +42,8 @@ pub(super) struct Readers {
     // Constant.
     connection: Arc<Connection>,
     spread: bool,
+    /// Requests come by another transport. Relaxed: it is seen soon enough.
+    behind: AtomicBool,
     /// Requests begun plus requests ended.
     steps: AtomicU64,
     /// Threads in `read`.
@@ -48,6 +62,8 @@ struct State {
     let_out: usize,
     /// The connection has ended: nobody parks any more.
     ended: bool,
+    /// The watch's thread, while it runs.
+    watch: Option<libc::pid_t>,
 }
 
 impl Readers {
@@ -56,10 +72,17 @@ impl Readers {
         Readers {
             connection,
             spread,
+            behind: AtomicBool::new(false),
             steps: AtomicU64::new(0),
             reading: AtomicU32::new(0),
             watch_sleeps: AtomicBool::new(false),
-            state: Mutex::new(State { free: threads as i32, parked: 0, let_out: 0, ended: false }),
+            state: Mutex::new(State {
+                free: threads as i32,
+                parked: 0,
+                let_out: 0,
+                ended: false,
+                watch: None,
+            }),
             unpark: Condvar::new(),
             wake_watch: Condvar::new(),
         }
@@ -141,8 +164,39 @@ impl Readers {
         self.wake_watch.notify_all();
     }
 
+    /// Requests come by another transport from now on.
+    pub(super) fn step_back(&self) {
+        self.behind.store(true, Ordering::Relaxed);
+    }
+
+    /// The calling thread has read what nobody waits for, and more of it may come.
+    pub(super) fn rest(&self) {
+        if self.behind.load(Ordering::Relaxed) {
+            std::thread::sleep(REST);
+        }
+    }
+
+    /// The thread that reads runs on these CPUs from now on.
+    pub(super) fn reads_on(&self, cpus: &libc::cpu_set_t) {
+        // Under the lock, the thread of this number is the watch.
+        let state = self.state.lock();
+        if let Some(watch) = state.watch
+            && !cpus::confine_thread(watch, cpus)
+        {
+            tracing::debug!("the watch of the reading threads stays where it is");
+        }
+    }
+
     /// The watch; returns when the connection has ended. Not needed with `spread`.
     pub(super) fn watch(&self) {
+        // SAFETY: takes no arguments.
+        self.state.lock().watch = Some(unsafe { libc::gettid() });
+        self.look_until_end();
+        self.state.lock().watch = None;
+        self.end_all();
+    }
+
+    fn look_until_end(&self) {
         let mut steps_seen = 0;
         let mut idle_looks = 0;
         while !self.state.lock().ended {
@@ -151,7 +205,8 @@ impl Readers {
             steps_seen = steps;
             idle_looks = if moved { 0 } else { idle_looks + 1 };
             if idle_looks < WATCH_IDLE_LOOKS {
-                std::thread::sleep(WATCH_INTERVAL);
+                let behind = self.behind.load(Ordering::Relaxed);
+                self.pause(if behind { WATCH_INTERVAL_BEHIND } else { WATCH_INTERVAL });
             } else if self.reading.load(Ordering::Relaxed) > 0 {
                 // Somebody takes the next request, and wakes the watch by it.
                 idle_looks = 0;
@@ -170,7 +225,14 @@ impl Readers {
                 _ => {}
             }
         }
-        self.end_all();
+    }
+
+    /// For so long, or until the connection ends.
+    fn pause(&self, time: Duration) {
+        let mut state = self.state.lock();
+        if !state.ended {
+            self.wake_watch.wait_for(&mut state, time);
+        }
     }
 
     /// Until a request is taken or the connection ends.
