@@ -82,6 +82,14 @@ pub trait Device: Send + Sync + 'static {
         Reading::new(Ticket::completed(result), parts)
     }
 
+    /// Like [`Device::submit_read`], and waits. Devices override this where a synchronous read is cheaper than a submitted one.
+    fn read_blocks(&self, at: BlockNo, blocks: usize) -> Reading {
+        let reading = self.submit_read(at, blocks);
+        // The result is in the reading.
+        let _ = self.wait(reading.ticket());
+        reading
+    }
+
     /// Starts writing the buffers one after another from `at` on, as one write; returns without waiting for
     /// it. The buffers are shared and never change while the ticket is pending.
     fn submit_write(&self, at: BlockNo, data: Vec<Arc<Buffer>>) -> Ticket;

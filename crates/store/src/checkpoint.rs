@@ -19,9 +19,13 @@ use syncline_format::{BlockNo, Generation, Key, Lsn, ObjectNo, TreeId, bitmap};
 
 /// Node and bitmap writes in flight, and blocks of one (1 MiB, a whole number of nodes).
 const WRITES_MAX: usize = 8;
-/// The same while forces come in between: their records and flushes wait behind no more than this.
-const WRITES_BESIDE_FORCES_MAX: usize = 1;
 const WRITE_BLOCKS_MAX: u64 = 256;
+/// Blocks in flight while forces come in between (256 KiB): their records and flushes wait behind no more than this.
+const BLOCKS_BESIDE_FORCES_MAX: u64 = 64;
+/// A shorter write counts like one of so many blocks, because it costs the device about as much.
+const WRITE_BLOCKS_LEAST: u64 = 8;
+/// Writes for which a force is heeded.
+const HEEDED_WRITES: u32 = 64;
 
 /// What was frozen.
 struct Frozen {
@@ -347,7 +351,10 @@ struct Writes<'a> {
     journal: Option<&'a Journal>,
     /// Groups that the journal had made durable when the last write was submitted.
     groups: u64,
-    in_flight: VecDeque<Ticket>,
+    /// Writes that still heed the last force.
+    heeded: u32,
+    /// With the blocks that each counts.
+    in_flight: VecDeque<(Ticket, u64)>,
     /// Not submitted yet: where it begins, how many blocks, and the content.
     run: (BlockNo, u64, Vec<Arc<Buffer>>),
 }
@@ -355,12 +362,20 @@ struct Writes<'a> {
 impl<'a> Writes<'a> {
     fn new(device: &'a dyn Device, journal: Option<&'a Journal>) -> Writes<'a> {
         let groups = journal.map_or(0, |journal| journal.group_counters().0);
-        Writes { device, journal, groups, in_flight: VecDeque::new(), run: (BlockNo(0), 0, Vec::new()) }
+        Writes {
+            device,
+            journal,
+            groups,
+            heeded: 0,
+            in_flight: VecDeque::new(),
+            run: (BlockNo(0), 0, Vec::new()),
+        }
     }
 
     fn submit(&mut self, at: BlockNo, buffer: Arc<Buffer>) -> Result<(), StoreError> {
         let (start, blocks, _) = &self.run;
-        if start.plus(*blocks) != at || *blocks >= WRITE_BLOCKS_MAX {
+        let most = if self.heeded > 0 { BLOCKS_BESIDE_FORCES_MAX } else { WRITE_BLOCKS_MAX };
+        if start.plus(*blocks) != at || *blocks >= most {
             self.submit_run()?;
         }
         let (start, blocks, buffers) = &mut self.run;
@@ -373,29 +388,35 @@ impl<'a> Writes<'a> {
     }
 
     fn submit_run(&mut self) -> Result<(), StoreError> {
-        let (start, _, buffers) = std::mem::replace(&mut self.run, (BlockNo(0), 0, Vec::new()));
+        let (start, blocks, buffers) = std::mem::replace(&mut self.run, (BlockNo(0), 0, Vec::new()));
         if buffers.is_empty() {
             return Ok(());
         }
         let groups = self.journal.map_or(0, |journal| journal.group_counters().0);
         let forced = std::mem::replace(&mut self.groups, groups) != groups;
-        let most = if forced { WRITES_BESIDE_FORCES_MAX } else { WRITES_MAX };
-        while self.in_flight.len() >= most
-            && let Some(oldest) = self.in_flight.pop_front()
+        self.heeded = if forced { HEEDED_WRITES } else { self.heeded.saturating_sub(1) };
+        let counts = blocks.max(WRITE_BLOCKS_LEAST);
+        while !self.has_room(counts)
+            && let Some((oldest, _)) = self.in_flight.pop_front()
         {
             self.device.wait(&oldest)?;
         }
         if let (true, Some(journal)) = (forced, self.journal) {
             journal.give_way();
         }
-        self.in_flight.push_back(self.device.submit_write(start, buffers));
+        self.in_flight.push_back((self.device.submit_write(start, buffers), counts));
         Ok(())
+    }
+
+    fn has_room(&self, counts: u64) -> bool {
+        let others = self.in_flight.iter().map(|(_, counts)| counts).sum::<u64>();
+        self.in_flight.len() < WRITES_MAX && (self.heeded == 0 || others + counts <= BLOCKS_BESIDE_FORCES_MAX)
     }
 
     /// Submits what is left and waits for all of it, also after an error.
     fn wait_all(&mut self) -> Result<(), StoreError> {
         let mut result = self.submit_run();
-        while let Some(ticket) = self.in_flight.pop_front() {
+        while let Some((ticket, _)) = self.in_flight.pop_front() {
             let done = self.device.wait(&ticket);
             if result.is_ok() {
                 result = done.map_err(StoreError::from);

@@ -7,6 +7,7 @@
 //! Locks: `lists` is taken with or without one `Inode::state`, and nothing but the store is taken inside it.
 
 use super::hint::Hints;
+use super::lane::Lane;
 use super::pages::FileData;
 use super::piggyback::Along;
 use crate::FsOptions;
@@ -25,13 +26,13 @@ use syncline_format::item::Timestamp;
 const PAGES_PERCENT: usize = 35;
 /// Share of the page bound that pages may take which cannot be dropped.
 const PINNED_PERCENT: u64 = 60;
+/// Light writers are not slowed down before so much more than the bound cannot be dropped: an eighth of it, which only they use.
+const LIGHT_SHARE: u64 = 8;
 /// The background writes while more than this share of the pages that cannot be dropped is dirty (7 MiB by default): early,
 /// so that a sync finds little left.
 const BACKGROUND_SHARE: u64 = 8;
 /// Calls of the background without any sync between them after which it no longer gives way.
 const QUIET_CALLS: u32 = 16;
-/// Rounds of streams that leave room in the device's queue after a small sync or read: about 50 ms of a fast disk.
-const CAREFUL_ROUNDS: u64 = 64;
 /// How long a writer waits for others to write before it looks whether it can do so itself.
 const PROGRESS_PATIENCE: Duration = Duration::from_millis(10);
 /// The same for a writer that is slowed down and told when there is room: a bound for what nobody tells.
@@ -190,6 +191,8 @@ pub(crate) struct Writeback {
     pub(super) account: Arc<PageAccount>,
     pub(super) pages_max: u64,
     pub(super) pinned_max: u64,
+    /// The same for light writers.
+    light_max: u64,
     /// Bounds as they stand now: pages in memory, and bytes of dirty tree nodes.
     pub(super) pages_bound: AtomicU64,
     pub(super) dirty_nodes_bound: AtomicU64,
@@ -219,10 +222,8 @@ pub(crate) struct Writeback {
     syncs_seen: AtomicU64,
     quiet_calls: AtomicU32,
     pub(super) gives_way: AtomicBool,
-    /// Small syncs and reads that began, how many of them the streams have seen, and for how many rounds they heed them.
-    small_requests: AtomicU64,
-    small_requests_seen: AtomicU64,
-    careful_rounds: AtomicU64,
+    /// Where bulk data goes to the device.
+    pub(super) lane: Lane,
     /// Writers that were slowed down since the background last looked.
     pub(super) slowed: AtomicBool,
 }
@@ -233,10 +234,15 @@ impl Writeback {
         let lists = Lists { forced: now, checkpointed: now, ..Lists::default() };
         let bytes = options.memory_bytes_max / 100 * PAGES_PERCENT;
         let pages_max = Writeback::pages_at_least(bytes as u64);
+        let pinned_max = pages_max * PINNED_PERCENT / 100;
+        let light_max = pinned_max + pinned_max / LIGHT_SHARE;
+        let account = Arc::default();
+        let lane = Lane::new(&account, light_max);
         Writeback {
-            account: Arc::default(),
+            account,
             pages_max,
-            pinned_max: pages_max * PINNED_PERCENT / 100,
+            pinned_max,
+            light_max,
             pages_bound: AtomicU64::new(pages_max),
             dirty_nodes_bound: AtomicU64::new(0),
             under_way: Arc::default(),
@@ -256,9 +262,7 @@ impl Writeback {
             syncs_seen: AtomicU64::new(0),
             quiet_calls: AtomicU32::new(QUIET_CALLS),
             gives_way: AtomicBool::new(false),
-            small_requests: AtomicU64::new(0),
-            small_requests_seen: AtomicU64::new(0),
-            careful_rounds: AtomicU64::new(0),
+            lane,
             slowed: AtomicBool::new(false),
         }
     }
@@ -300,21 +304,15 @@ impl Writeback {
         self.gives_way.store(quiet < QUIET_CALLS && !slowed, Ordering::Relaxed);
     }
 
-    /// Somebody syncs little, or reads little from the device: streams leave room in the device's queue for a while.
+    /// Somebody syncs little, or reads little from the device: bulk data leaves room for it there.
     pub(super) fn note_small_request(&self) {
-        self.small_requests.fetch_add(1, Ordering::Relaxed);
+        self.lane.note_small_request();
     }
 
-    /// Whether a stream that is about to start a round should keep little in flight, because small requests come in
-    /// between. Each one counts for [`CAREFUL_ROUNDS`] rounds.
-    pub(super) fn must_be_careful(&self) -> bool {
-        let requests = self.small_requests.load(Ordering::Relaxed);
-        if self.small_requests_seen.swap(requests, Ordering::Relaxed) != requests {
-            self.careful_rounds.store(CAREFUL_ROUNDS, Ordering::Relaxed);
-            return true;
-        }
-        let one_less = |rounds: u64| rounds.checked_sub(1);
-        self.careful_rounds.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok()
+    /// Whether a writer has to slow down: so much cannot be dropped that it must write some of it, or wait.
+    pub(super) fn must_slow_down(&self, is_light: impl FnOnce() -> bool) -> bool {
+        let pinned = self.account.pinned();
+        pinned > self.pinned_max / 4 * 3 && (pinned > self.light_max || !is_light())
     }
 
     /// Wakes the background once so many pages are dirty that it should write.

@@ -98,7 +98,7 @@ impl Fs {
             .collect();
         drop(state);
         for (flight, mut state) in starting {
-            *state = match self.start_reads(inode, flight.pages.clone(), &Held::new()) {
+            *state = match self.start_reads(inode, flight.pages.clone(), &Held::new(), false) {
                 Ok(reads) => State::Reading(reads),
                 Err(_) => State::Over,
             };

@@ -38,6 +38,7 @@ mod evict;
 mod extents;
 mod flight;
 mod hint;
+mod lane;
 mod maintain;
 mod pages;
 mod patience;

@@ -20,10 +20,9 @@ const USUAL: Estimate = Estimate { bytes: 64 << 10, items: 16, images: IMAGE_PAG
 const LIGHT_BLOCKS_MAX: u64 = 256;
 
 impl Fs {
-    /// Whether a change may have to wait until the journal has room, or until dirty pages have been written.
+    /// Whether a change may have to wait until the journal has room.
     pub fn change_may_wait(&self) -> bool {
-        self.writeback.account.pinned() > self.writeback.pinned_max / 4 * 3
-            || self.store.admit(Class::Normal, USUAL).is_err()
+        self.store.admit(Class::Normal, USUAL).is_err()
     }
 
     /// Reads like [`Fs::read`] if everything is in memory; else nothing is read, and the answer is `None`.
@@ -43,12 +42,15 @@ impl Fs {
         Ok(Some(copied))
     }
 
-    /// Whether a write may have to wait: for room, or for the rest of a page that it changes in part.
+    /// Whether a write may have to wait: for room, until dirty pages have been written, or for the rest of a page that it changes in part.
     pub fn write_may_wait(&self, handle: HandleId, offset: u64, len: usize) -> bool {
         if self.change_may_wait() {
             return true;
         }
         let Ok(open) = self.open_file(handle) else { return false };
+        if self.must_slow_down(&open.inode, len) {
+            return true;
+        }
         let state = open.inode.state.read();
         let end = offset.saturating_add(len as u64);
         let size = state.item.size;

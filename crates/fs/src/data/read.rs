@@ -103,7 +103,7 @@ impl Fs {
                 (data.extent_changes, held.collect::<Held>())
             };
             // What is cached is not read: its data may still be on its way to the device.
-            let reads = self.start_reads(inode, pages.clone(), &held)?;
+            let reads = self.start_reads(inode, pages.clone(), &held, true)?;
             let read = self.finish_reads(inode, reads);
             let mut state = inode.state.write();
             if state.data.extent_changes != changes {
@@ -147,15 +147,28 @@ impl Fs {
         Fetched { first: pages.start, pages: there, changes }
     }
 
-    /// Looks up where the pages are stored, but for those held, and starts reading them.
-    pub(super) fn start_reads(&self, inode: &Inode, pages: Range<u64>, held: &Held) -> Result<Reads> {
+    /// Looks up where the pages are stored, but for those held, and starts reading them. If the caller `waits` and there is
+    /// nothing to read beside it, a read is done at once: submitted, its end would reach the caller through other threads.
+    pub(super) fn start_reads(
+        &self,
+        inode: &Inode,
+        pages: Range<u64>,
+        held: &Held,
+        waits: bool,
+    ) -> Result<Reads> {
         let map = ExtentMap::load(self, inode.number, pages.clone())?;
         let device = self.store.device();
+        let wanted = wanted(&map, pages, held);
+        let at_once = waits && wanted.len() == 1;
         let start = |wanted: Wanted| {
-            let reading = device.submit_read(wanted.block, wanted.checksums.len());
+            let (block, count) = (wanted.block, wanted.checksums.len());
+            let reading = match at_once {
+                true => device.read_blocks(block, count),
+                false => device.submit_read(block, count),
+            };
             (wanted, reading)
         };
-        Ok(Reads(wanted(&map, pages, held).into_iter().map(start).collect()))
+        Ok(Reads(wanted.into_iter().map(start).collect()))
     }
 
     /// Waits for reads, and verifies what they brought: the first page of each, and its pages.

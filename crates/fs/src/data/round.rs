@@ -9,6 +9,8 @@
 pub(super) mod at_once;
 mod submit;
 
+use submit::Way;
+
 use super::choice::{Purpose, covered_by, fit, select_pages, unchoose};
 use super::extents::{Cost, ExtentMap};
 use super::pages::{FileData, PAGE_BYTES, PageSlot};
@@ -26,8 +28,6 @@ use syncline_store::{Batch, Class, Estimate, Permit, Reservation, Run};
 
 /// Pages of a round: 4 MiB of data, long enough for a disk to stream.
 pub(super) const ROUND_PAGES_MAX: u64 = 1024;
-/// Pages of one device write.
-pub(super) const WRITE_PAGES_MAX: usize = 256;
 /// Items of a round's batch: the store sets aside the nodes that each may need.
 const ITEMS_MAX: usize = 128;
 /// Bytes of a round's batch that are asked for even if the pages look cheap; one piece always fits.
@@ -146,6 +146,8 @@ pub(super) struct Start<'a> {
     pub(super) turn: Rc<Turn>,
     /// The last of the rounds in flight.
     pub(super) behind: Option<&'a Round>,
+    /// No small sync waits for it.
+    pub(super) bulk: bool,
 }
 
 /// What came of starting a round: its data is being written, and the first page that is left.
@@ -192,7 +194,11 @@ impl Fs {
         let (permit, items) = self.admit_necessary(class, |items| Estimate { items, ..estimate }, items)?;
         let mut outcome = Outcome { lsn: None, rest: Vec::with_capacity(files.len()) };
         let mut left = Cost { bytes: estimate.bytes - BATCH_HEADER_BYTES, items };
-        let mut pages_left = ROUND_PAGES_MAX;
+        let mut pages_left = match purpose {
+            // Syncs of the same files wait for its end.
+            Purpose::Background => ROUND_PAGES_MAX.min(self.writeback.lane.round_pages_max()),
+            _ => ROUND_PAGES_MAX,
+        };
         let mut parts: Vec<Part> = Vec::new();
         let mut result = Ok(());
         for (index, (inode, select)) in files.iter().enumerate() {
@@ -380,7 +386,12 @@ impl Fs {
         let pages: usize = parts.iter().map(|part| part.chosen.len()).sum();
         let mut slot = if wait { None } else { self.store.data_slot(pages as u64 * PAGE_BYTES) };
         let in_flight = slot.is_some();
-        let tickets = self.submit(parts, !in_flight);
+        let way = match (wait, in_flight) {
+            (true, _) => Way::Lane,
+            (false, true) => Way::Submitted,
+            (false, false) => Way::Here,
+        };
+        let tickets = self.submit(parts, way);
         let mut batch = Batch::new();
         for (ticket, _) in tickets.iter().take_while(|_| in_flight) {
             match slot.take() {
@@ -416,7 +427,7 @@ impl Fs {
     /// Starts a round of one file's pages from `select.pages.start` on, within the permit for `cost`. Of its extents
     /// those before page `unsettled` are not settled yet. Gives the permit back if there is nothing to log now.
     pub(super) fn start_round(&self, start: Start<'_>, permit: Permit, cost: Cost) -> Result<Started> {
-        let Start { inode, select, pages_max, turn, behind } = start;
+        let Start { inode, select, pages_max, turn, behind, bulk } = start;
         let Some(mut part) = self.choose(inode, select, pages_max, turn) else { return Ok(Started::Nothing) };
         let mut left = Cost { bytes: cost.bytes - INODE_COST.bytes, items: cost.items - INODE_COST.items };
         let near = behind.and_then(|round| round.parts[0].next_block());
@@ -431,7 +442,7 @@ impl Fs {
         }
         let rest = part.rest;
         let mut parts = vec![part];
-        let tickets = self.submit(&mut parts, false);
+        let tickets = self.submit(&mut parts, if bulk { Way::Lane } else { Way::Submitted });
         Ok(Started::Round(Round { parts, permit, tickets }, rest))
     }
 

@@ -3,13 +3,11 @@
 //! A transaction keeps few pages in memory. What is more goes *home*: to blocks that are allocated from its reservation, in
 //! nobody's bitmap until the commit names them (R15 leaves them out of every checkpoint, so after a crash they are
 //! free). At most one spill is in flight at a time, so that a transaction of any length never has more than its memory's worth
-//! of writes under way beside the syncs of others. While others do sync, a spill is cut into small writes, one at a time and each
-//! behind the group commit that is under way: nobody waits for what is staged, and everybody for a sync.
+//! of writes under way beside the syncs of others. It goes through the lane: nobody waits for what is staged, and everybody for a sync.
 //!
 //! A home is written again only when the write before is complete (R8). Checksums are those of the very buffers that are
 //! written; what is read back is compared with them (C7).
 
-use super::round::WRITE_PAGES_MAX;
 use super::staged::{Home, MEMORY_PAGES_MIN, StagedPage, Staging, count};
 use crate::{Error, Fs, Result};
 use std::collections::BTreeSet;
@@ -22,9 +20,6 @@ use syncline_store::Run;
 
 /// Pages read back together.
 const READ_PAGES_MAX: usize = 256;
-
-/// Pages in flight while others sync: 256 KiB, which a fast disk takes in less time than a flush.
-const CAREFUL_PAGES: usize = 64;
 
 /// Share of the volume's pages that all transactions together keep staged in memory before each keeps as few as it can.
 const STAGED_SHARE: u64 = 16;
@@ -102,13 +97,11 @@ impl Staging {
         let mut order: Vec<(BlockNo, ObjectNo, u64)> = pages.iter().map(home).collect();
         order.sort_unstable();
         let consecutive = |a: &(BlockNo, ObjectNo, u64), b: &(BlockNo, ObjectNo, u64)| a.0.plus(1) == b.0;
-        let careful = fs.writeback.must_be_careful();
-        let most = if careful { CAREFUL_PAGES } else { WRITE_PAGES_MAX };
-        for write in order.chunk_by(consecutive).flat_map(|run| run.chunks(most)) {
-            if careful {
-                self.finish_flights(fs)?;
-                fs.store.give_way();
-            }
+        let lane = &fs.writeback.lane;
+        let mut left = order.as_slice();
+        while let Some(run) = left.chunk_by(consecutive).next() {
+            let (write, rest) = left.split_at(run.len().min(lane.write_pages_max()));
+            left = rest;
             let mut buffers = Vec::with_capacity(write.len());
             for &(block, number, page) in write {
                 let staged = self.page_mut(number, page);
@@ -117,7 +110,7 @@ impl Staging {
                 staged.newer = false;
                 buffers.push(buffer);
             }
-            let ticket = fs.store.device().submit_write(write[0].0, buffers);
+            let ticket = lane.submit(&fs.store, write[0].0, buffers);
             for &(_, number, page) in write {
                 self.page_mut(number, page).ticket = Some(ticket.clone());
             }

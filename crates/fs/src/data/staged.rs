@@ -261,7 +261,7 @@ impl Staging {
             return Ok(());
         }
         // Commits leave pages that cannot be dropped before they are destaged.
-        fs.throttle()?;
+        fs.throttle(&file.inode, data.len())?;
         let file = self.file(number);
         let pages = offset / PAGE_BYTES..pages_of(end);
         file.watch.depend_on(pages.clone());

@@ -25,7 +25,7 @@ use syncline_store::{Class, Estimate, Permit};
 
 /// A file with fewer pages to write (1 MiB) is not worth a stream.
 pub(super) const STREAM_PAGES_MIN: u64 = 256;
-/// Pages of a round that gives way to syncs: what is in flight of it delays them by no more than 1 MiB.
+/// Pages of a round that gives way to syncs (1 MiB): what the lane lets through meanwhile is logged soon.
 const YIELDING_PAGES: u64 = 256;
 
 /// Rounds in flight while small syncs and reads come in between.
@@ -56,7 +56,7 @@ impl Pace {
     pub(super) const YIELDING: Pace =
         Pace { rounds: 1, pages: YIELDING_PAGES, in_flight: 1, background: true };
 
-    /// The same with so little in flight that a small sync or read, which the device serves behind it, stays fast.
+    /// The same in small rounds, for a narrow lane.
     fn careful(self) -> Pace {
         let (pages, in_flight) = (self.pages.min(YIELDING_PAGES), self.in_flight.min(CAREFUL_IN_FLIGHT));
         Pace { pages, in_flight, ..self }
@@ -117,7 +117,7 @@ impl Fs {
                 rounds = stretch.pace.rounds;
             }
             while rounds < stretch.pace.rounds {
-                let careful = self.writeback.must_be_careful();
+                let careful = self.writeback.lane.is_narrow();
                 let pace = if careful { stretch.pace.careful() } else { stretch.pace };
                 if stretch.in_flight.len() >= pace.in_flight {
                     break;
@@ -149,6 +149,7 @@ impl Fs {
             pages_max,
             turn: stretch.turn.clone(),
             behind: stretch.in_flight.back(),
+            bulk: true,
         };
         let estimate = stretch.estimate;
         let cost = Cost { bytes: estimate.bytes - BATCH_HEADER_BYTES, items: estimate.items };

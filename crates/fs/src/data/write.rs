@@ -31,6 +31,9 @@ const THROTTLE_WAITS_MAX: u32 = 600;
 const THROTTLE_WRITERS_MAX: u64 = 3;
 /// Files considered when a group is picked for writeback.
 const PICK_FILES_MAX: usize = 64;
+/// A file of which so little is dirty (256 KiB) and a write as long are light: whoever syncs now and then does not wait
+/// behind who writes gigabytes.
+const LIGHT_PAGES: u64 = 64;
 /// Writes of at least this much are taken for parts of a stream.
 const STREAMING_BYTES_MIN: usize = 128 << 10;
 
@@ -103,7 +106,7 @@ impl Fs {
         data: &[u8],
         adjust: &mut dyn FnMut(&mut InodeItem),
     ) -> Result<(u64, usize)> {
-        self.throttle()?;
+        self.throttle(inode, data.len())?;
         let mut reservation: Option<Reservation> = None;
         let mut turn: Option<Turn> = None;
         loop {
@@ -215,16 +218,19 @@ impl Fs {
     }
 
     /// Slows a writer down while too many pages wait to be written: it writes some itself, or, while others do that
-    /// already, waits for them once the bound is reached.
-    pub(super) fn throttle(&self) -> Result<()> {
+    /// already, waits for them once the bound is reached. Light ones have some memory that others leave to them.
+    pub(super) fn throttle(&self, inode: &Inode, len: usize) -> Result<()> {
         let writeback = &self.writeback;
         let (mut rounds, mut waits) = (0, 0);
         let mut result = Ok(());
         while rounds < THROTTLE_ROUNDS_MAX && waits < THROTTLE_WAITS_MAX {
-            if writeback.account.pinned() <= writeback.pinned_max / 4 * 3 {
+            let slow = self.must_slow_down(inode, len);
+            if slow || writeback.account.pinned() > writeback.pinned_max {
+                writeback.slowed.store(true, Ordering::Relaxed);
+            }
+            if !slow {
                 break;
             }
-            writeback.slowed.store(true, Ordering::Relaxed);
             let seen = writeback.progress();
             let wrote = self.write_some();
             if wrote.is_err() || writeback.account.pinned() <= writeback.pinned_max {
@@ -243,6 +249,13 @@ impl Fs {
             writeback.pass_room_on();
         }
         result
+    }
+
+    /// Whether a write of so many bytes is slowed down.
+    pub(super) fn must_slow_down(&self, inode: &Inode, len: usize) -> bool {
+        let is_light =
+            || len as u64 <= LIGHT_PAGES * PAGE_BYTES && inode.state.read().data.dirty_pages() <= LIGHT_PAGES;
+        self.writeback.must_slow_down(is_light)
     }
 
     /// One round for the files that wait longest and that nobody else writes, of dirty or of logged pages, whichever there are

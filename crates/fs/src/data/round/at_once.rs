@@ -47,7 +47,7 @@ impl Fs {
         let permit = self.store.admit(Class::Normal, estimate).ok()?;
         let turn = Rc::new(turn.try_lock_arc()?);
         let [(inode, select)] = &files;
-        let start = Start { inode, select, pages_max: gauge.pages, turn, behind: None };
+        let start = Start { inode, select, pages_max: gauge.pages, turn, behind: None, bulk: false };
         let cost = Cost { bytes: estimate.bytes - BATCH_HEADER_BYTES, items: estimate.items };
         // An error is met again, and told, by whoever does it otherwise.
         let Ok(Started::Round(round, rest)) = self.start_round(start, permit, cost) else { return None };

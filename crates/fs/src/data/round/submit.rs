@@ -1,17 +1,28 @@
 //! The data writes of a round, as few and as large as the blocks' places allow.
 
-use super::{PAGE_BYTES, Part, WRITE_PAGES_MAX};
+use super::{PAGE_BYTES, Part};
 use crate::Fs;
+use crate::data::lane::WRITE_PAGES_MAX;
 use syncline_device::Ticket;
 use syncline_format::BlockNo;
 
 /// Where a page goes, and which it is: the part, and the index in its `chosen`.
 type Place = (BlockNo, usize, usize);
 
+/// How the writes get to the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Bulk data: when the lane has room.
+    Lane,
+    Submitted,
+    /// The caller waits for them all, so the last one is written on this thread: nobody has to be woken for it then, and
+    /// threads that do so do not queue up to submit.
+    Here,
+}
+
 impl Fs {
-    /// Starts the data writes. With `here`, for a caller who waits for them all, the last one is written on this thread: nobody has to
-    /// be woken for it then, and threads that do so do not queue up to submit.
-    pub(super) fn submit(&self, parts: &mut [Part], here: bool) -> Vec<(Ticket, u64)> {
+    /// Starts the data writes.
+    pub(super) fn submit(&self, parts: &mut [Part], way: Way) -> Vec<(Ticket, u64)> {
         let mut order: Vec<Place> = Vec::with_capacity(parts.iter().map(|part| part.chosen.len()).sum());
         for (p, part) in parts.iter().enumerate() {
             for piece in &part.pieces {
@@ -20,15 +31,22 @@ impl Fs {
             }
         }
         order.sort_unstable();
+        let lane = &self.writeback.lane;
         let mut tickets = Vec::new();
         let consecutive = |a: &Place, b: &Place| a.0.plus(1) == b.0;
-        let mut writes = order.chunk_by(consecutive).flat_map(|run| run.chunks(WRITE_PAGES_MAX)).peekable();
-        while let Some(write) = writes.next() {
+        let mut left = order.as_slice();
+        while let Some(run) = left.chunk_by(consecutive).next() {
+            let most = if way == Way::Lane { lane.write_pages_max() } else { WRITE_PAGES_MAX };
+            let (write, rest) = left.split_at(run.len().min(most));
+            left = rest;
             let buffers =
                 write.iter().map(|&(_, p, chosen)| parts[p].chosen[chosen].buffer.clone()).collect();
-            let ticket = match here && writes.peek().is_none() {
-                true => Ticket::completed(self.store.device().write(write[0].0, buffers)),
-                false => self.store.device().submit_write(write[0].0, buffers),
+            let ticket = match way {
+                Way::Lane => lane.submit(&self.store, write[0].0, buffers),
+                Way::Here if left.is_empty() => {
+                    Ticket::completed(self.store.device().write(write[0].0, buffers))
+                }
+                Way::Here | Way::Submitted => self.store.device().submit_write(write[0].0, buffers),
             };
             for &(_, p, chosen) in write {
                 parts[p].chosen[chosen].ticket = Some(ticket.clone());
