@@ -2,7 +2,7 @@
 
 use crate::harness::{
     UringSwitch, Volume, allow_transport, as_user, can_mount, errno_when_dead, is_mounted, server, skipped,
-    statistics, with_transport,
+    statistics, wait_until, with_transport,
 };
 use std::fs::{self, File};
 use std::io::Write;
@@ -196,7 +196,10 @@ fn the_transport_that_was_asked_for_is_told_and_auto_says_why_it_is_not_io_uring
         assert_eq!(told["transport"], "io_uring");
     }
     let active = told["transport"].as_str().unwrap();
-    assert!(volume.log().lines().any(|line| line.contains("mounted") && line.contains(active)));
+    // The mount can be used a moment before.
+    wait_until("the log tells the transport", || {
+        volume.log().lines().any(|line| line.contains("mounted") && line.contains(active))
+    });
 }
 
 /// Whom `nobody` is.
