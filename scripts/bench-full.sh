@@ -34,13 +34,13 @@ parts() {
     part "SQLite and warm reads, once" 1 1 --workloads "$sqlite"
     part "mechanisms, once" 1 1 --ablation
     part "the rest, once" 3 1 --workloads "$rest"
+    part "pacing, three rounds" 3 3 --systems "$judged" --workloads pacing
     part "what has aims, five rounds" 21 5 --systems "$judged" --workloads "$aims"
     part "the pass by tickets, five rounds" 1 5 --systems "$mounts" --workloads ticket-pass
     part "SQLite and warm reads, three rounds" 2 3 --workloads "$sqlite"
     part "pgbench, three rounds" 8 3 --systems syncline,ext4,xfs --workloads pgbench,pgbench-unflushed
     part "over /dev/fuse, three rounds" 2 3 --systems syncline-dev --workloads "$aims"
     part "mechanisms, three rounds" 2 3 --ablation
-    part "pacing, three rounds" 3 3 --workloads pacing
     part "the rest, three rounds" 6 3 --workloads "$rest"
 }
 

@@ -5,6 +5,7 @@ use crate::arguments::Arguments;
 use crate::backend::{Backend, Directory, Engine};
 use crate::device::{Medium, Statistics, is_root, read_statistics};
 use crate::error::BenchError;
+use crate::tools::pgbench::stop_left;
 use crate::transport::{Leave, Transport};
 use std::fs;
 use std::io;
@@ -282,7 +283,10 @@ pub(crate) fn take_down_left(work: &Path) -> io::Result<()> {
     let at = work.canonicalize()?.join("mount").display().to_string();
     let mounts = fs::read_to_string("/proc/self/mounts")?;
     match mounts.lines().any(|line| line.split(' ').nth(1) == Some(&at)) {
-        true => command(&["umount".to_owned(), at]).map(drop),
+        true => {
+            stop_left(Path::new(&at));
+            command(&["umount".to_owned(), at]).map(drop)
+        }
         false => Ok(()),
     }
 }

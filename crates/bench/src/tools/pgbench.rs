@@ -77,6 +77,26 @@ impl Drop for Server {
     }
 }
 
+/// Stops the server that an interrupted run has left on a mount.
+pub(crate) fn stop_left(mount: &Path) {
+    let number = fs::read_to_string(mount.join("postgresql/postmaster.pid"));
+    let number = number.ok().and_then(|text| text.lines().next()?.trim().parse::<libc::pid_t>().ok());
+    let Some(number) = number else { return };
+    let process = PathBuf::from(format!("/proc/{number}"));
+    // The number may be another process's by now.
+    if !fs::read_to_string(process.join("comm")).is_ok_and(|name| name.trim() == "postgres") {
+        return;
+    }
+    // SAFETY: a signal, to a server that this tool has started; SIGQUIT is its immediate shutdown.
+    unsafe { libc::kill(number, libc::SIGQUIT) };
+    for _ in 0..100 {
+        if !process.exists() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
 fn measure(context: &Context<'_>, flush_after: Option<&str>) -> io::Result<Outcome> {
     let directory = match place(context, "", "") {
         Ok(directory) => directory,
