@@ -81,6 +81,11 @@ pub enum OpenError {
     #[error("{} is the file behind {}, which is in use; unmount that first", .path.display(), .device.display())]
     BehindLoopDevice { path: PathBuf, device: PathBuf },
     #[error(
+        "{} shows the same file as {}, which is in use; unmount that first",
+        .path.display(), .device.display()
+    )]
+    SameFile { path: PathBuf, device: PathBuf },
+    #[error(
         "{} cannot be opened for writing ({}); make it writable or use it read-only",
         .path.display(), io::Error::from_raw_os_error(*.errno)
     )]
@@ -100,6 +105,7 @@ impl OpenError {
             OpenError::Locked { .. }
             | OpenError::Mounted { .. }
             | OpenError::Claimed { .. }
+            | OpenError::SameFile { .. }
             | OpenError::BehindLoopDevice { .. } => libc::EBUSY,
             OpenError::WrongType { .. } => libc::ENOTBLK,
             OpenError::FixedSize { .. } => libc::EINVAL,

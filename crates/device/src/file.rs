@@ -6,8 +6,8 @@
 //! on the caller's thread ([`FileDevice::engine`] tells which). Blocking calls (`read`, `write`, `flush`) are
 //! plain system calls on the caller's thread, which is cheaper than the ring for a lone request.
 //!
-//! Lock: `flock` on the open file description, exclusive, shared when read-only, so that a second opener, in
-//! this process or another, is refused (see `lock.rs` for what it does not cover). It is released when the
+//! Lock: `flock` on the open file description and a lock on the bytes in use, exclusive, shared when read-only, so that a
+//! second opener, in this process or another, by another name or through a loop device, is refused (see `lock.rs` for what it does not cover). It is released when the
 //! device is dropped, after all I/O in flight has ended. When the process dies instead, the kernel releases
 //! it with the last reference to the open file, and requests in flight hold one: the next opener never
 //! overlaps with old writes.
@@ -19,6 +19,7 @@
 #![allow(unsafe_code)]
 
 mod lock;
+mod loops;
 mod open;
 mod ring;
 mod transfer;
@@ -58,6 +59,8 @@ enum Engine {
 pub struct FileDevice {
     // Constant after opening.
     file: Arc<File>,
+    /// Taken when it is given back.
+    below: Option<lock::Below>,
     path: PathBuf,
     blocks: u64,
     kind: Kind,
@@ -304,7 +307,10 @@ impl Drop for FileDevice {
             ring.drain();
         }
         // Closing is not enough: between the fork and the exec of a child that is being spawned, the child
-        // holds the open file as well. An unlock that fails leaves it to the close.
+        // holds the open file as well. An unlock that fails leaves it to the close. The flock is what others wait for
+        // (`unmount`), so it is the last.
+        drop(self.below.take());
+        lock::unlock_bytes(&self.file);
         let _ = rustix::fs::flock(&*self.file, rustix::fs::FlockOperation::Unlock);
     }
 }

@@ -1,24 +1,29 @@
 //! Who else uses a device: our lock, the kernel's claim, the table of mounts.
 //!
-//! Three checks, because each sees what the others do not:
+//! Four checks, because each sees what the others do not:
 //! - `flock` on the opened file keeps out other users of this crate, as long as they come through the same
 //!   inode: a second device node of one block device (another `mknod`) has locks of its own, which leaves
-//!   that case to the next check;
+//!   that case to the third check;
+//! - a lock on the *bytes* in use (`F_OFD_SETLK`), of the opened file and, below a loop device, of the file it shows: the same
+//!   image is kept apart by its name, through a loop device, and through two of them, while two partitions of one image are not.
+//!   Unlike the flock, that of a file below a loop device does not outlive a dead process for its requests in flight;
 //! - the kernel's exclusive claim of a block device (O_EXCL), held by mounts (fuseblk ones too), swap, RAID,
 //!   LVM. It is tried and given back at once, since our own fuseblk mount claims the device later. So there
 //!   is a race: two openers through different nodes, both before either mounts, pass; the second one's mount
 //!   then fails.
 //! - `/proc/self/mountinfo` tells where a claimed device is mounted. It sees this mount namespace only.
 //!
-//! An image file that a loop device exposes is checked by that loop device's claim. A loop device in another
-//! mount namespace whose backing file has another name there is not found.
+//! An image file that a loop device exposes is checked by that loop device's claim, and so are other loop devices on the same
+//! bytes. A loop device in another mount namespace whose backing file has another name there is not found.
 
 use super::Kind;
+use super::loops::{self, Backing};
 use crate::{OpenError, OpenStep};
 use rustix::fs::FlockOperation;
 use std::ffi::OsString;
 use std::fs::{File, Metadata};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -29,6 +34,9 @@ const RETRY_PAUSE: Duration = Duration::from_millis(10);
 /// Block devices are retried at least this long: udev holds a lock while it looks at a device that was just
 /// closed by a writer.
 const UDEV_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Length of a lock that reaches to the end of its file, wherever that is.
+const TO_THE_END: u64 = 0;
 
 /// Until when to retry.
 pub(super) struct Deadline(Instant);
@@ -77,13 +85,78 @@ pub(super) fn lock(
     })
 }
 
+/// Locks on bytes of the files that lie below a loop device; given back when dropped.
+pub(super) struct Below(Vec<File>);
+
+impl Drop for Below {
+    fn drop(&mut self) {
+        self.0.iter().for_each(unlock_bytes);
+    }
+}
+
+/// Locks the bytes that the device uses against other openers, of the opened file and of whatever lies below it.
+pub(super) fn lock_bytes(
+    file: &File,
+    path: &Path,
+    shared: bool,
+    deadline: &Deadline,
+) -> Result<Below, OpenError> {
+    let locked = |file: &File, start: u64, length: u64| {
+        deadline.retry(|| match set_bytes_lock(file, lock_type(shared), start, length) {
+            Err(libc::EAGAIN | libc::EACCES) => Err(OpenError::Locked { path: path.to_owned() }),
+            // A filesystem that knows no such locks has the flock.
+            _ => Ok(()),
+        })
+    };
+    locked(file, 0, TO_THE_END)?;
+    let mut below = Below(Vec::new());
+    let mut next = Backing::of(path);
+    while let Some(backing) = next {
+        // Who may use the loop device only, and not its file, cannot lock that.
+        let Ok(file) = File::options().read(true).write(!shared).open(&backing.file) else { break };
+        locked(&file, backing.start, backing.end - backing.start)?;
+        below.0.push(file);
+        next = backing.below();
+    }
+    Ok(below)
+}
+
+/// Closing is not enough (see the device's `drop`).
+pub(super) fn unlock_bytes(file: &File) {
+    // One that fails is left to the close.
+    let _ = set_bytes_lock(file, libc::F_UNLCK, 0, TO_THE_END);
+}
+
+fn lock_type(shared: bool) -> i32 {
+    if shared { libc::F_RDLCK } else { libc::F_WRLCK }
+}
+
+/// The error is an errno.
+fn set_bytes_lock(file: &File, kind: i32, start: u64, length: u64) -> Result<(), i32> {
+    let offset = |bytes: u64| libc::off_t::try_from(bytes).map_err(|_| libc::EOVERFLOW);
+    // SAFETY: all-zero is a valid `flock`; the descriptor is open, and the structure is valid while the call runs.
+    let result = unsafe {
+        let mut lock: libc::flock = std::mem::zeroed();
+        lock.l_type = kind as libc::c_short;
+        lock.l_whence = libc::SEEK_SET as libc::c_short;
+        (lock.l_start, lock.l_len) = (offset(start)?, offset(length)?);
+        libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &lock)
+    };
+    match result {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)),
+    }
+}
+
 /// Refuses a device that the kernel uses: mounted, claimed by another driver, or the file behind a loop
 /// device in use.
 pub fn in_use_by_kernel(path: &Path) -> Result<(), OpenError> {
     if std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device()) {
-        return check_claim(path);
+        check_claim(path)?;
+        let used = loops::beside(path).into_iter().find(|device| check_claim(device).is_err());
+        return used.map_or(Ok(()), |device| Err(OpenError::SameFile { path: path.to_owned(), device }));
     }
-    for device in loop_devices_of(path) {
+    for device in loops::on_file(path) {
         if check_claim(&device).is_err() {
             return Err(OpenError::BehindLoopDevice { path: path.to_owned(), device });
         }
@@ -92,11 +165,12 @@ pub fn in_use_by_kernel(path: &Path) -> Result<(), OpenError> {
 }
 
 /// Where the block device, or the image file through a loop device or as the source of a FUSE mount, is
-/// mounted, as far as this mount namespace tells.
+/// mounted, as far as this mount namespace tells. Of a loop device also where its file is the source of a FUSE mount.
 pub fn is_mounted(path: &Path) -> Option<PathBuf> {
     let mounts = std::fs::read("/proc/self/mountinfo").ok()?;
-    let mut devices = loop_devices_of(path);
+    let mut devices = loops::on_file(path);
     devices.push(path.to_owned());
+    devices.extend(Backing::of(path).map(|backing| backing.file));
     devices.iter().find_map(|device| mount_point(&mounts, device))
 }
 
@@ -113,17 +187,6 @@ fn check_claim(device: &Path) -> Result<(), OpenError> {
         // The claim is given back at once. Whatever else fails is no claim.
         _ => Ok(()),
     }
-}
-
-/// Loop devices whose backing file this is.
-fn loop_devices_of(image: &Path) -> Vec<PathBuf> {
-    let Ok(image) = image.canonicalize() else { return Vec::new() };
-    let Ok(devices) = std::fs::read_dir("/sys/block") else { return Vec::new() };
-    let backed = devices.flatten().filter(|device| {
-        let backing = std::fs::read(device.path().join("loop/backing_file"));
-        backing.is_ok_and(|name| name.trim_ascii_end() == image.as_os_str().as_encoded_bytes())
-    });
-    backed.map(|device| Path::new("/dev").join(device.file_name())).collect()
 }
 
 /// The mount point of a mount of `device` in the lines of a mountinfo file: by the filesystem's device

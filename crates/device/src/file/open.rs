@@ -1,7 +1,7 @@
 //! Opening: type, lock, claim, size, O_DIRECT, ring; in this order, so that nothing is read from a volume in
 //! use.
 
-use super::lock::{Deadline, in_use_by_kernel, lock};
+use super::lock::{Below, Deadline, in_use_by_kernel, lock, lock_bytes};
 use super::ring::Ring;
 use super::transfer::Transfer;
 use super::{Engine, FileDevice, Kind};
@@ -18,6 +18,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use syncline_format::{BLOCK_BYTES, BlockNo};
+
+/// `BLKROGET` of linux/fs.h: `_IO(0x12, 94)`.
+const BLKROGET: libc::Ioctl = 0x125e;
 
 /// How to open a [`FileDevice`].
 #[derive(Debug, Clone)]
@@ -46,13 +49,14 @@ impl FileDevice {
     pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<FileDevice, OpenError> {
         let path = path.as_ref();
         let kind = kind(path, &std::fs::metadata(path).map_err(failed(OpenStep::Open, path))?)?;
-        let file = open_file(path, options.read_only)?;
+        let file = open_file(path, kind, options.read_only)?;
         let deadline = Deadline::after(options.wait_for_lock.unwrap_or_default());
         lock(&file, path, kind, options.read_only, &deadline)?;
+        let below = lock_bytes(&file, path, options.read_only, &deadline)?;
         if !options.force {
             deadline.retry(|| in_use_by_kernel(path))?;
         }
-        FileDevice::assemble(file, path, kind, options)
+        FileDevice::assemble(file, below, path, kind, options)
     }
 
     /// Creates an image file of `bytes` bytes, or changes the size of an existing one; the space is not
@@ -75,17 +79,19 @@ impl FileDevice {
             Err(error) => return Err(failed(OpenStep::Create, path)(error)),
         }
         let options = OpenOptions::default();
-        let file = open_file(path, false)?;
+        let file = open_file(path, Kind::Image, false)?;
         let now = Deadline::after(Duration::ZERO);
         lock(&file, path, Kind::Image, false, &now)?;
+        let below = lock_bytes(&file, path, false, &now)?;
         now.retry(|| in_use_by_kernel(path))?;
         file.set_len(bytes).map_err(failed(OpenStep::Resize, path))?;
-        FileDevice::assemble(file, path, Kind::Image, &options)
+        FileDevice::assemble(file, below, path, Kind::Image, &options)
     }
 
     /// Makes a device of a file that is open and locked.
     fn assemble(
         mut file: File,
+        below: Below,
         path: &Path,
         kind: Kind,
         options: &OpenOptions,
@@ -110,6 +116,7 @@ impl FileDevice {
         };
         Ok(FileDevice {
             file,
+            below: Some(below),
             path: path.to_owned(),
             blocks,
             kind,
@@ -138,15 +145,29 @@ fn kind(path: &Path, metadata: &Metadata) -> Result<Kind, OpenError> {
     }
 }
 
-fn open_file(path: &Path, read_only: bool) -> Result<File, OpenError> {
+fn open_file(path: &Path, kind: Kind, read_only: bool) -> Result<File, OpenError> {
     // Never O_EXCL: the kernel's own claim (a fuseblk mount of this device) has to succeed later.
     let opened = File::options().read(true).write(!read_only).custom_flags(libc::O_NOCTTY).open(path);
-    opened.map_err(|error| match error.raw_os_error() {
+    let file = opened.map_err(|error| match error.raw_os_error() {
         Some(errno @ (libc::EROFS | libc::EACCES | libc::EPERM | libc::ETXTBSY)) if !read_only => {
             OpenError::NotWritable { path: path.to_owned(), errno }
         }
         _ => failed(OpenStep::Open, path)(error),
-    })
+    })?;
+    // Root may open a block device for writing that refuses every write.
+    if kind == Kind::BlockDevice && !read_only && refuses_writes(&file) {
+        return Err(OpenError::NotWritable { path: path.to_owned(), errno: libc::EROFS });
+    }
+    Ok(file)
+}
+
+/// Whether a block device is set to read-only; one that does not tell is not.
+#[allow(unsafe_code)]
+fn refuses_writes(file: &File) -> bool {
+    let mut is_read_only: libc::c_int = 0;
+    // SAFETY: BLKROGET writes one int through the pointer.
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), BLKROGET, &mut is_read_only) };
+    result == 0 && is_read_only != 0
 }
 
 /// Switches the file to O_DIRECT and proves by a read that the host means it; false if it does not.

@@ -441,15 +441,34 @@ fn discard_gives_space_back_and_reads_as_zeros() {
     assert_eq!(image.path().metadata().unwrap().len(), BLOCKS * BLOCK_BYTES as u64);
 }
 
+/// Says why a test cannot do its work here. Not captured by the harness, so that it can be counted.
+fn skip(test: &str, why: &str) {
+    use std::io::Write;
+    writeln!(std::io::stderr(), "skipped: {test}: {why}").unwrap();
+}
+
 /// A loop device for one test; detached when dropped.
 struct LoopDevice(PathBuf);
 
 impl LoopDevice {
-    /// None where the tests may not set one up.
-    fn new(image: &Image) -> Option<LoopDevice> {
-        let output = Command::new("losetup").args(["--find", "--show"]).arg(image.path()).output().ok()?;
-        let path = String::from_utf8(output.stdout).unwrap();
-        output.status.success().then(|| LoopDevice(PathBuf::from(path.trim())))
+    /// None where the tests may not set one up, which is said.
+    fn new(test: &str, image: &Image) -> Option<LoopDevice> {
+        LoopDevice::with(test, image, &[])
+    }
+
+    fn with(test: &str, image: &Image, options: &[&str]) -> Option<LoopDevice> {
+        let output =
+            Command::new("losetup").args(["--find", "--show"]).args(options).arg(image.path()).output();
+        match output {
+            Ok(output) if output.status.success() => {
+                let path = String::from_utf8(output.stdout).unwrap();
+                Some(LoopDevice(PathBuf::from(path.trim())))
+            }
+            _ => {
+                skip(test, "no loop device can be set up; run as root where there are loop devices");
+                None
+            }
+        }
     }
 }
 
@@ -463,8 +482,9 @@ impl Drop for LoopDevice {
 fn block_device_is_locked_but_not_claimed_and_refused_when_claimed() {
     use std::os::unix::fs::OpenOptionsExt;
     let image = Image::new();
-    let Some(disk) = LoopDevice::new(&image) else {
-        eprintln!("not checked: setting up a loop device is not allowed here");
+    let Some(disk) =
+        LoopDevice::new("block_device_is_locked_but_not_claimed_and_refused_when_claimed", &image)
+    else {
         return;
     };
     let patient = OpenOptions { wait_for_lock: Some(Duration::from_secs(5)), ..OpenOptions::default() };
@@ -499,8 +519,7 @@ fn flushes_of(disk: &Path) -> u64 {
 #[test]
 fn every_flush_reaches_the_block_device() {
     let image = Image::new();
-    let Some(disk) = LoopDevice::new(&image) else {
-        eprintln!("not checked: setting up a loop device is not allowed here");
+    let Some(disk) = LoopDevice::new("every_flush_reaches_the_block_device", &image) else {
         return;
     };
     let device = FileDevice::open(&disk.0, &OpenOptions::default()).unwrap();
@@ -524,16 +543,16 @@ fn device_mounted_by_the_kernel_is_refused_with_its_mount_point() {
     let made = Command::new("mkfs.ext4").arg("-q").arg(image.path()).output();
     let mounted = tempfile::tempdir().unwrap();
     if !made.is_ok_and(|output| output.status.success()) {
-        eprintln!("not checked: there is no mkfs.ext4 here");
+        skip("device_mounted_by_the_kernel_is_refused_with_its_mount_point", "mkfs.ext4 is not installed");
         return;
     }
-    let Some(disk) = LoopDevice::new(&image) else {
-        eprintln!("not checked: setting up a loop device is not allowed here");
+    let Some(disk) = LoopDevice::new("device_mounted_by_the_kernel_is_refused_with_its_mount_point", &image)
+    else {
         return;
     };
     let mount = Command::new("mount").arg(&disk.0).arg(mounted.path()).output().unwrap();
     if !mount.status.success() {
-        eprintln!("not checked: mounting is not allowed here");
+        skip("device_mounted_by_the_kernel_is_refused_with_its_mount_point", "mounting is not allowed here");
         return;
     }
     let refused = FileDevice::open(&disk.0, &OpenOptions::default()).err();
@@ -556,4 +575,58 @@ fn unflushed_write_through_the_page_cache_is_seen_by_a_direct_reader() {
     let buffered = OpenOptions { direct: false, ..OpenOptions::default() };
     image.open(&buffered).unwrap().write(BlockNo(9), vec![page(4)]).unwrap();
     assert_eq!(first_byte(&image.open(&OpenOptions::default()).unwrap(), 9), 4);
+}
+
+#[test]
+fn one_image_is_opened_once_by_its_name_or_through_any_loop_device() {
+    let test = "one_image_is_opened_once_by_its_name_or_through_any_loop_device";
+    let image = Image::new();
+    let half = (BLOCKS / 2 * BLOCK_BYTES as u64).to_string();
+    let Some(whole) = LoopDevice::new(test, &image) else { return };
+    let Some(again) = LoopDevice::new(test, &image) else { return };
+    let Some(front) = LoopDevice::with(test, &image, &["--sizelimit", &half]) else { return };
+    let Some(back) = LoopDevice::with(test, &image, &["--offset", &half]) else { return };
+    let patient = OpenOptions { wait_for_lock: Some(Duration::from_secs(5)), ..OpenOptions::default() };
+    let free = |path: &Path| FileDevice::open(path, &patient).unwrap();
+    let locked = |path: &Path| {
+        let refused = FileDevice::open(path, &OpenOptions::default()).err();
+        assert_eq!(refused, Some(OpenError::Locked { path: path.to_owned() }));
+    };
+    let ways = [image.path(), whole.0.clone(), again.0.clone()];
+    for used in &ways {
+        let device = free(used);
+        ways.iter().chain([&front.0, &back.0]).for_each(|path| locked(path));
+        drop(device);
+    }
+    let parts = [free(&front.0), free(&back.0)];
+    ways.iter().for_each(|path| locked(path));
+    drop(parts);
+    let readers = ways.each_ref().map(|path| FileDevice::open(path, &read_only()).unwrap());
+    ways.iter().for_each(|path| locked(path));
+    drop(readers);
+}
+
+#[test]
+fn a_loop_device_is_refused_while_another_one_on_the_same_bytes_is_claimed() {
+    use std::os::unix::fs::OpenOptionsExt;
+    let test = "a_loop_device_is_refused_while_another_one_on_the_same_bytes_is_claimed";
+    let image = Image::new();
+    let Some(one) = LoopDevice::new(test, &image) else { return };
+    let Some(other) = LoopDevice::new(test, &image) else { return };
+    let claim = File::options().read(true).custom_flags(libc::O_EXCL).open(&one.0).unwrap();
+    let refused = FileDevice::open(&other.0, &OpenOptions::default()).err();
+    assert_eq!(refused, Some(OpenError::SameFile { path: other.0.clone(), device: one.0.clone() }));
+    drop(claim);
+    let patient = OpenOptions { wait_for_lock: Some(Duration::from_secs(5)), ..OpenOptions::default() };
+    FileDevice::open(&other.0, &patient).unwrap();
+}
+
+#[test]
+fn a_block_device_that_refuses_writes_is_said_so_before_anything_is_written() {
+    let test = "a_block_device_that_refuses_writes_is_said_so_before_anything_is_written";
+    let image = Image::new();
+    let Some(disk) = LoopDevice::with(test, &image, &["--read-only"]) else { return };
+    let refused = FileDevice::open(&disk.0, &OpenOptions::default()).err();
+    assert_eq!(refused, Some(OpenError::NotWritable { path: disk.0.clone(), errno: libc::EROFS }));
+    assert_eq!(FileDevice::open(&disk.0, &read_only()).unwrap().blocks(), BLOCKS);
 }
