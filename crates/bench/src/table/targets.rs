@@ -123,6 +123,11 @@ const fn tickets(workload: &'static str, against: &'static str) -> Cross {
     Cross { figure: "ops_per_s", ..cross("syncline", workload, against, 1.0) }
 }
 
+/// W4 reads what it has just written.
+const fn warm_reads(figure: &'static str) -> Cross {
+    Cross { figure, peers: &["ext4"], ..cross("syncline", "mobile", "mobile", 0.9) }
+}
+
 const CROSSES: &[Cross] = &[
     tickets("ticket-pass-1", "async-pass-1"),
     tickets("ticket-pass-4", "async-pass-4"),
@@ -138,6 +143,8 @@ const CROSSES: &[Cross] = &[
         peers: &["ext4"],
         ..cross("syncline", "sequential-read-warm", "sequential-read-warm", 0.9)
     },
+    warm_reads("sequential_read_mb_per_s"),
+    warm_reads("random_read_per_s"),
 ];
 
 /// One row, in the order of [`HEADS`].

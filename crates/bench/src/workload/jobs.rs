@@ -5,12 +5,21 @@ use super::{Context, PAGE, page};
 use crate::backend::{BackendFile, Open};
 use crate::measure::{Latencies, Outcome};
 use std::io;
-use std::time::Instant;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// Bytes of a sequential write.
 const SEQUENTIAL: usize = 64 << 10;
 /// Random writes of a page for each sync.
 const RANDOM_PER_SYNC: u64 = 16;
+/// Threads of the mobile load, each with a file.
+const MOBILE_THREADS: usize = 8;
+/// Bytes of its sequential reads and writes.
+const MOBILE_CHUNK: usize = 32 << 10;
+/// How long it reads. From memory a pass over all files is done in a few hundredths of a second, which would be mostly the starting of threads.
+const READING: Duration = Duration::from_secs(1);
+/// Reads between two looks at the clock.
+const READS_AT_A_TIME: usize = 256;
 
 /// Runs `job` on so many threads at once; latencies are whatever it timed.
 pub(crate) fn together(
@@ -19,6 +28,13 @@ pub(crate) fn together(
     job: impl Fn(usize) -> io::Result<Latencies> + Sync,
 ) -> io::Result<Outcome> {
     context.meter.begin()?;
+    let outcome = at_once(threads, job)?;
+    context.meter.end()?;
+    Ok(outcome)
+}
+
+/// The same, and the device's counters are left to another part.
+fn at_once(threads: usize, job: impl Fn(usize) -> io::Result<Latencies> + Sync) -> io::Result<Outcome> {
     let start = Instant::now();
     let done: Vec<io::Result<Latencies>> = std::thread::scope(|scope| {
         let job = &job;
@@ -27,7 +43,6 @@ pub(crate) fn together(
         ended.map(|joined| joined.expect("a thread of the workload panicked")).collect()
     });
     let elapsed = start.elapsed();
-    context.meter.end()?;
     let mut latencies = Latencies::default();
     for part in done {
         latencies.extend(part?);
@@ -166,26 +181,24 @@ fn pass_over(
     Ok(Outcome { operations, syncs: operations, ..outcome })
 }
 
-/// 64 MB files in the manner of W4's figures: 32 KiB sequential and 4 KiB random, written and read by 8 threads.
+/// 64 MB files in the manner of W4's figures: 32 KiB sequential and 4 KiB random, written and read by 8 threads. The device is
+/// counted while they are first written.
 pub(crate) fn mobile(context: &Context<'_>, _width: usize) -> io::Result<Outcome> {
     let backend = context.backend;
-    const THREADS: usize = 8;
-    const CHUNK: usize = 32 << 10;
     let bytes = (context.arguments.sequential_mib << 20).min(64 << 20);
-    let (chunks, pages) = (bytes / CHUNK as u64, bytes / PAGE as u64);
-    let pattern = vec![0x5A; CHUNK];
-    let written = together(context, THREADS, |thread| {
+    let (chunks, pages) = (bytes / MOBILE_CHUNK as u64, bytes / PAGE as u64);
+    let pattern = vec![0x5A; MOBILE_CHUNK];
+    let written = together(context, MOBILE_THREADS, |thread| {
         let file = backend.create(&format!("mobile-{thread}"))?;
-        (0..chunks).try_for_each(|index| file.write_at(index * CHUNK as u64, &pattern))?;
+        (0..chunks).try_for_each(|index| file.write_at(index * MOBILE_CHUNK as u64, &pattern))?;
         file.sync()?;
         Ok(Latencies::default())
     })?;
-    let read = together(context, THREADS, |thread| {
-        let file = backend.open(&format!("mobile-{thread}"), Open::Existing)?;
-        let mut chunk = vec![0; CHUNK];
-        (0..chunks).try_for_each(|index| file.read_at(index * CHUNK as u64, &mut chunk).map(drop))?;
-        Ok(Latencies::default())
-    })?;
+    let in_order = |_: usize| {
+        let mut next = (0..chunks).cycle();
+        move || next.next().unwrap_or_default() * MOBILE_CHUNK as u64
+    };
+    let read = reads_per_second(context, MOBILE_CHUNK, in_order)?;
     let places = |thread: usize| {
         let mut place = thread as u64;
         move || {
@@ -193,26 +206,45 @@ pub(crate) fn mobile(context: &Context<'_>, _width: usize) -> io::Result<Outcome
             (place >> 20) % pages * PAGE as u64
         }
     };
-    let random_written = together(context, THREADS, |thread| {
+    let random_written = at_once(MOBILE_THREADS, |thread| {
         let file = backend.open(&format!("mobile-{thread}"), Open::Existing)?;
         let mut place = places(thread);
         (0..pages / 4).try_for_each(|index| file.write_at(place(), &page(index)))?;
         file.sync()?;
         Ok(Latencies::default())
     })?;
-    let random_read = together(context, THREADS, |thread| {
-        let file = backend.open(&format!("mobile-{thread}"), Open::Existing)?;
-        let (mut place, mut into) = (places(thread), vec![0; PAGE]);
-        (0..pages / 4).try_for_each(|_| file.read_at(place(), &mut into).map(drop))?;
+    let random_read = reads_per_second(context, PAGE, places)?;
+    let per_second =
+        |count: u64, part: &Outcome| (count * MOBILE_THREADS as u64) as f64 / part.elapsed.as_secs_f64();
+    let write_mb_per_s = per_second(bytes, &written) / 1e6;
+    let outcome = Outcome { bytes: bytes * MOBILE_THREADS as u64, ..written }
+        .with("sequential_write_mb_per_s", write_mb_per_s)
+        .with("sequential_read_mb_per_s", read * MOBILE_CHUNK as f64 / 1e6)
+        .with("random_write_per_s", per_second(pages / 4, &random_written))
+        .with("random_read_per_s", random_read);
+    Ok(outcome)
+}
+
+/// Reads of so many bytes that all threads make together, each in its own file at the offsets that `places` gives it.
+fn reads_per_second<P: FnMut() -> u64>(
+    context: &Context<'_>,
+    bytes: usize,
+    places: impl Fn(usize) -> P + Sync,
+) -> io::Result<f64> {
+    let reads = AtomicU64::new(0);
+    let outcome = at_once(MOBILE_THREADS, |thread| {
+        let file = context.backend.open(&format!("mobile-{thread}"), Open::Existing)?;
+        let (mut place, mut into) = (places(thread), vec![0; bytes]);
+        let begin = Instant::now();
+        while begin.elapsed() < READING {
+            for _ in 0..READS_AT_A_TIME {
+                if file.read_at(place(), &mut into)? != bytes {
+                    return Err(io::Error::other("the file is shorter than what was written"));
+                }
+            }
+            reads.fetch_add(READS_AT_A_TIME as u64, Ordering::Relaxed);
+        }
         Ok(Latencies::default())
     })?;
-    let per_second =
-        |count: u64, part: &Outcome| (count * THREADS as u64) as f64 / part.elapsed.as_secs_f64();
-    let write_mb_per_s = per_second(bytes, &written) / 1e6;
-    let outcome = Outcome { bytes: bytes * THREADS as u64, ..written }
-        .with("sequential_write_mb_per_s", write_mb_per_s)
-        .with("sequential_read_mb_per_s", per_second(bytes, &read) / 1e6)
-        .with("random_write_per_s", per_second(pages / 4, &random_written))
-        .with("random_read_per_s", per_second(pages / 4, &random_read));
-    Ok(outcome)
+    Ok(reads.into_inner() as f64 / outcome.elapsed.as_secs_f64())
 }
