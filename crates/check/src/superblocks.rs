@@ -137,6 +137,14 @@ fn none_valid(
             Slot::Damaged(FormatError::Magic { .. }) | Slot::Zero | Slot::Valid(_) | Slot::Foreign(_) => {
                 continue;
             }
+            Slot::Damaged(FormatError::Field { what: "layout", field: "blocks", value })
+                if *value > device.blocks() =>
+            {
+                let has = device.blocks();
+                format!(
+                    "the volume has {value} blocks of 4 KiB, the device or image only {has}: it was cut off"
+                )
+            }
             Slot::Damaged(error) => error.to_string(),
             Slot::Unreadable(why) => why.clone(),
         };

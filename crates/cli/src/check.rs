@@ -123,6 +123,10 @@ fn verdict(path: &str, report: &Report, repair: bool) -> String {
     match (report.exit_code() == EXIT_CLEAN, report.is_sound(), repair || is_fatal) {
         (true, _, _) => "sound".to_owned(),
         (false, true, _) => "repaired; sound now".to_owned(),
+        // Without a superblock or a root there is nothing to take out.
+        (false, false, true) if report.totals.nodes == 0 => {
+            format!("{left} that cannot be repaired, and nothing is readable; restore the volume from a copy")
+        }
         (false, false, true) => format!(
             "{left} that cannot be repaired; restore the volume from a copy, or take out what is readable with \"syncline export\""
         ),

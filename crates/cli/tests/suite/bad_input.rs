@@ -96,7 +96,9 @@ fn truncated_image_is_an_error_and_never_repaired() {
         assert!([4, 8].contains(&run.code), "exit {}: {}{}", run.code, run.out, run.err);
     }
     assert!(fs::read(&image).unwrap() == before, "half a volume is not written to");
-    assert!(syncline(&["check", path]).out.contains("cannot be repaired"), "no advice that does not help");
+    let told = syncline(&["check", path]).out;
+    assert!(told.contains("cannot be repaired") && told.contains("it was cut off"), "{told}");
+    assert!(!told.contains("export"), "no advice that does not help: {told}");
     syncline(&["ls", path]).fails(1, &image, "restore the whole image");
     syncline(&["inspect", "tree", path]).fails(1, &image, "restore the whole image");
     // The other half is put back: nothing was lost.
