@@ -38,6 +38,10 @@ pub enum MountError {
     System { what: &'static str, source: io::Error },
     #[error("{0} is not the root of a mounted Syncline volume")]
     NotMounted(PathBuf),
+    #[error(
+        "the daemon of {0} has died, its log says why: mount the volume again, which recovers what was synced, or unmount it"
+    )]
+    Dead(PathBuf),
     #[error("{path} is busy: end the programs that use it (`fuser -vm {path}` lists them) and unmount again")]
     Busy { path: PathBuf },
     #[error("unmounting {path} failed: {source}")]

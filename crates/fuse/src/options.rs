@@ -13,7 +13,7 @@ const THREADS_MAX: usize = 64;
 const MEMORY_BYTES_MIN: usize = 16 << 20;
 
 /// Options that mean something to mount(8) or to init systems only.
-const FOREIGN: [&str; 18] = [
+const FOREIGN: [&str; 26] = [
     "defaults",
     "auto",
     "noauto",
@@ -30,6 +30,15 @@ const FOREIGN: [&str; 18] = [
     "dev",
     "exec",
     "default_permissions",
+    // Of mount(8), for all filesystems; access times are collected in memory in any case.
+    "silent",
+    "loud",
+    "lazytime",
+    "nolazytime",
+    "nomand",
+    "noiversion",
+    "norelatime",
+    "nostrictatime",
     // What is said of files' access times holds for directories.
     "diratime",
     "nodiratime",
@@ -133,6 +142,7 @@ impl MountOptions {
                 let seconds = seconds.ok_or_else(|| bad("a number of seconds from 0.01 to 3600"))?;
                 self.commit_interval = Duration::from_secs_f64(seconds);
             }
+            ("commit", None) => return Err(bad("a number of seconds from 0.01 to 3600")),
             ("memory", Some(value)) => {
                 let bytes = parse_bytes(value).filter(|bytes| *bytes >= MEMORY_BYTES_MIN);
                 self.memory_bytes_max =
@@ -155,6 +165,10 @@ impl MountOptions {
                 let threads = value.parse().ok().filter(|threads| (1..=THREADS_MAX).contains(threads));
                 self.threads = threads.ok_or_else(|| bad("a number from 1 to 64"))?;
             }
+            ("memory", None) => return Err(bad("a size of at least 16M, like 256M or 1G")),
+            ("cpu", None) => return Err(bad("the number of a CPU")),
+            ("threads", None) => return Err(bad("a number from 1 to 64")),
+            ("log", None) => return Err(bad("a file, like log=/var/log/syncline")),
             ("transport", Some("auto")) => self.transport = TransportChoice::Auto,
             ("transport", Some("dev")) => self.transport = TransportChoice::Dev,
             ("transport", Some("uring")) => self.transport = TransportChoice::Uring,
@@ -233,7 +247,10 @@ mod tests {
         let message = |list: &str| MountOptions::parse(list).expect_err("refused").to_string();
         assert!(message("ro,frobnicate").contains("'frobnicate'"));
         assert!(message("commit=never").contains("seconds"));
-        assert!(message("commit").contains("'commit'"));
+        assert!(message("commit").contains("'commit' needs a number of seconds"));
+        for option in ["memory", "cpu", "threads", "log"] {
+            assert!(message(option).contains(&format!("'{option}' needs")), "{option}");
+        }
         assert!(message("memory=1k").contains("16M"));
         assert!(message("memory=99999999999999999999").contains("size"));
         assert!(message("cpu=x").contains("CPU"));

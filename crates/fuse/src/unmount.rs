@@ -111,6 +111,9 @@ pub(crate) fn ioctl_on(directory: &Path, command: u32, output: &mut [u8]) -> Res
             source => Err(MountError::System { what: "asking the daemon", source }),
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => Err(not_mounted()),
+        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
+            Err(MountError::Dead(directory.to_owned()))
+        }
         Err(source) => Err(MountError::System { what: "opening the mounted directory", source }),
     }
 }
