@@ -1,6 +1,7 @@
 //! Manual pages and shell completions, generated from the same definitions that parse the command line.
 
 use clap::Command;
+use clap::builder::Resettable;
 use clap_complete::Shell;
 use std::fs;
 use std::io;
@@ -26,10 +27,25 @@ fn page(directory: &Path, command: Command, name: &str) -> io::Result<()> {
     // The page's title and its synopsis carry the name; clap wants it to live as long as the program.
     let leaked: &'static str = Box::leak(name.to_owned().into_boxed_str());
     let mut text = Vec::new();
-    clap_mangen::Man::new(command.name(leaked).display_name(leaked).bin_name(leaked))
-        .section("8")
-        .render(&mut text)?;
+    // What the long help says more than the short one is a section of its own here.
+    let command =
+        command.name(leaked).display_name(leaked).bin_name(leaked).after_long_help(Resettable::Reset);
+    clap_mangen::Man::new(command).section("8").render(&mut text)?;
+    if ["syncline-mount", "mount.syncline"].contains(&name) {
+        text.extend(mount_options().bytes());
+    }
     fs::write(directory.join(format!("{name}.8")), text)
+}
+
+/// The section about what stands behind `-o`, as a list of terms.
+fn mount_options() -> String {
+    let escaped = |text: &str| text.replace('\\', "\\e").replace('-', "\\-");
+    let mut section =
+        ".SH \"MOUNT OPTIONS\"\nBehind \\fB\\-o\\fR, separated by commas; later ones win.\n".to_owned();
+    for (option, meaning) in syncline_cli::MOUNT_OPTIONS {
+        section += &format!(".TP\n\\fB{}\\fR\n{}\n", escaped(option), escaped(meaning));
+    }
+    section
 }
 
 /// Completions of `syncline` for the three common shells.

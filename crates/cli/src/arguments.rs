@@ -5,6 +5,60 @@ use crate::sync::FileRange;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
+/// What `-o` of the mounts takes, and what it means; in the long help and in the manual pages.
+pub const MOUNT_OPTIONS: &[(&str, &str)] = &[
+    ("ro, rw", "Write nothing to the volume, not even a recovery; or read and write, which is the default."),
+    (
+        "noatime, relatime, strictatime",
+        "Never change access times; only when they are older than the last change or than a day \
+      (the default); or at each read that the kernel's page cache cannot answer.",
+    ),
+    ("sync", "Every write, and every change of names and attributes, is durable when it returns."),
+    ("dirsync", "Every change of names and attributes is durable when it returns."),
+    ("commit=SECONDS", "What nobody syncs is durable after at most this long, 0.01 to 3600 (default 1)."),
+    ("memory=SIZE", "Bound on the daemon's memory, at least 16M (default 256M)."),
+    (
+        "allow_other, noallow_other",
+        "Whether other users may use the mount; the default is yes if root mounts. Without root \
+      /etc/fuse.conf has to say user_allow_other.",
+    ),
+    ("default_permissions", "The kernel checks permissions. Always on."),
+    ("nosuid, nodev, noexec", "As for every filesystem, see mount(8)."),
+    (
+        "writeback_cache",
+        "The kernel collects writes: faster without syncs, slower with them, and without atomic writes.",
+    ),
+    (
+        "direct_writes",
+        "What is opened for writing only goes past the kernel's page cache: cheaper new files, later reads cost more.",
+    ),
+    (
+        "transport=auto|dev|uring",
+        "How the kernel hands requests over: io_uring where it may (auto, the default), /dev/fuse, or \
+      io_uring or not at all.",
+    ),
+    ("cpu=NUMBER", "Run the daemon on this CPU only."),
+    ("threads=NUMBER", "Requests served at once, 1 to 64 (default 8)."),
+    ("log=FILE", "Where the daemon's log goes. Default: the system log; where there is none, the kernel's."),
+    (
+        "defaults, nofail, noauto, user, _netdev, x-...",
+        "Words of /etc/fstab; accepted, and of no meaning here.",
+    ),
+];
+
+/// Of both mounts.
+pub(crate) const MOUNT_EXIT_CODES: &str = "Exit codes: 0 mounted, 1 wrong usage, 32 failed.";
+
+/// [`MOUNT_OPTIONS`] as text.
+pub(crate) fn mount_options_help() -> String {
+    let explained =
+        MOUNT_OPTIONS.iter().map(|(option, meaning)| format!("  {option}\n          {meaning}\n"));
+    format!(
+        "Options behind -o, of which later ones win:\n{}\n{MOUNT_EXIT_CODES}",
+        explained.collect::<String>()
+    )
+}
+
 #[derive(Debug, Parser)]
 #[command(
     name = "syncline",
@@ -24,6 +78,7 @@ pub(crate) enum Action {
     /// Make a volume in an image file or on a block device.
     Mkfs(MkfsArguments),
     /// Mount a volume on a directory.
+    #[command(after_help = MOUNT_EXIT_CODES, after_long_help = mount_options_help())]
     Mount(MountArguments),
     /// Unmount a volume; returns when its last checkpoint is durable.
     Umount(UmountArguments),
@@ -78,8 +133,7 @@ pub(crate) struct MkfsArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct MountArguments {
-    /// Options, separated by commas: ro, noatime, relatime, strictatime, sync, dirsync, commit=SECONDS, memory=SIZE,
-    /// allow_other, writeback_cache, direct_writes, transport=auto|dev|uring, cpu=NUMBER, threads=NUMBER, log=FILE, nosuid, nodev, noexec.
+    /// Options, separated by commas; --help explains them.
     #[arg(short = 'o', long = "options", value_name = "OPTIONS", allow_hyphen_values = true)]
     pub(crate) options: Vec<String>,
     /// Stay in the foreground and serve from this process.

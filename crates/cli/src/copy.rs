@@ -3,7 +3,8 @@
 //! One copier ([`Copier`]) works between two sides ([`Side`]): the host's files, and a volume opened in this process. What
 //! is copied keeps its mode, owner, times, extended attributes, holes, and hard links among what is copied together;
 //! symbolic links are copied, not followed. What exists already is refused, or with `--force` replaced by rename, so that
-//! at no moment a name leads to half of a file.
+//! at no moment a name leads to half of a file. Of a tree, what cannot be read (damaged, or not permitted) is told and left
+//! out, so that a damaged volume can be emptied of what it still has; the exit code is 1 then.
 //!
 //! When a command returns successfully the copy is durable: the volume was closed, or the host's filesystem synced.
 
@@ -42,7 +43,7 @@ pub(crate) fn import(arguments: &ImportArguments) -> Result<ExitCode, Failure> {
     let (host, inside) = (Host::without(image), Inside::new(image, volume.clone()));
     let manner =
         Manner { force: arguments.force, quiet: arguments.quiet, form: Form::json_if(arguments.json) };
-    let copied = copy(&host, &inside, &arguments.source, &arguments.target, manner);
+    let copied = copy("importing", &host, &inside, &arguments.source, &arguments.target, manner);
     drop(inside);
     let closed = volume.close().map_err(|source| Failure::of_volume(image, source));
     let copied = copied?;
@@ -57,7 +58,7 @@ pub(crate) fn export(arguments: &ExportArguments) -> Result<ExitCode, Failure> {
     let (host, inside) = (Host::without(image), Inside::new(image, volume));
     let manner =
         Manner { force: arguments.force, quiet: arguments.quiet, form: Form::json_if(arguments.json) };
-    let copied = copy(&inside, &host, &arguments.source, &arguments.target, manner)?;
+    let copied = copy("exporting", &inside, &host, &arguments.source, &arguments.target, manner)?;
     report("exported", &copied, manner)
 }
 
@@ -67,21 +68,32 @@ pub(crate) fn open(image: &Path, read_only: bool) -> Result<Volume, Failure> {
     opened.map_err(|source| Failure::of_volume(image, source))
 }
 
+/// What came of a copy.
+struct Done {
+    copied: Copied,
+    /// Files and directories that could not be read.
+    unreadable: u64,
+}
+
 fn copy(
+    what: &'static str,
     from: &dyn Side,
     to: &dyn Side,
     source: &Path,
     target: &Path,
     manner: Manner,
-) -> Result<Copied, Failure> {
-    let mut copier = Copier::new(from, to, manner.force);
+) -> Result<Done, Failure> {
+    let bar = output::bytes_so_far(what, manner.quiet || manner.form == Form::Json);
+    let mut copier = Copier::new(from, to, manner.force, bar.clone());
     let target = place(from, to, source, target)?;
-    copier.copy(source, &target)?;
+    let copied = copier.copy(source, &target);
+    bar.finish_and_clear();
+    copied?;
     to.settle(&target).map_err(|error| Failure::Copy { what: to.show(&target), source: error })?;
     for path in copier.left_out() {
         eprintln!("{path}: left out: this is the volume itself");
     }
-    Ok(copier.copied())
+    Ok(Done { copied: copier.copied(), unreadable: copier.unreadable() })
 }
 
 /// Where the copy goes, as with cp(1): into a directory that exists under the source's name, or to the target's name.
@@ -104,7 +116,7 @@ fn place(from: &dyn Side, to: &dyn Side, source: &Path, target: &Path) -> Result
     }
 }
 
-fn report(done: &str, copied: &Copied, manner: Manner) -> Result<ExitCode, Failure> {
+fn report(done: &str, Done { copied, unreadable }: &Done, manner: Manner) -> Result<ExitCode, Failure> {
     if manner.form == Form::Json {
         let value = json!({
             "files": copied.files,
@@ -113,6 +125,7 @@ fn report(done: &str, copied: &Copied, manner: Manner) -> Result<ExitCode, Failu
             "hard_links": copied.hard_links,
             "special_files": copied.special,
             "bytes": copied.bytes,
+            "unreadable": unreadable,
         });
         output::object(Form::Json, &value).map_err(Failure::io("cannot print"))?;
     } else if !manner.quiet {
@@ -124,7 +137,10 @@ fn report(done: &str, copied: &Copied, manner: Manner) -> Result<ExitCode, Failu
             Size(copied.bytes)
         );
     }
-    Ok(ExitCode::SUCCESS)
+    match unreadable {
+        0 => Ok(ExitCode::SUCCESS),
+        unreadable => Err(Failure::LeftOut { unreadable: *unreadable }),
+    }
 }
 
 /// A name in the same directory for what is to replace `path`.

@@ -82,6 +82,11 @@ pub(crate) enum Failure {
     /// A step of a copy; `what` names the file, and the volume if it is in one.
     #[error("{what}: {source}")]
     Copy { what: String, source: io::Error },
+    /// Something that was to be copied and could not be read.
+    #[error("{what}: {source}")]
+    Unreadable { what: String, source: io::Error },
+    #[error("of what was to be copied, {unreadable} could not be read, as told above; all the rest is there")]
+    LeftOut { unreadable: u64 },
     #[error("{what} exists; give --force to replace it")]
     Occupied { what: String },
     #[error(
@@ -164,7 +169,9 @@ pub(crate) fn without_numbers(sentence: &str) -> String {
 /// Whose conventions for exit codes hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tool {
-    /// mkfs and everything that has no convention of its own.
+    /// What has no convention of its own.
+    Plain,
+    /// mkfs(8), for the name that it calls.
     Mkfs,
     /// fsck(8).
     Check,
@@ -178,21 +185,21 @@ impl Tool {
         match word.and_then(|word| word.to_str()) {
             Some("check") => Tool::Check,
             Some("mount") => Tool::Mount,
-            _ => Tool::Mkfs,
+            _ => Tool::Plain,
         }
     }
 
     pub(crate) fn usage_code(self) -> u8 {
         match self {
-            Tool::Mkfs => 2,
+            Tool::Plain => 2,
             Tool::Check => 16,
-            Tool::Mount => 1,
+            Tool::Mkfs | Tool::Mount => 1,
         }
     }
 
     pub(crate) fn failure_code(self) -> u8 {
         match self {
-            Tool::Mkfs => 1,
+            Tool::Plain | Tool::Mkfs => 1,
             Tool::Check => 8,
             Tool::Mount => 32,
         }

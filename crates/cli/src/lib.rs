@@ -28,7 +28,7 @@ mod sync;
 mod umount;
 mod volume;
 
-pub use arguments::command;
+pub use arguments::{MOUNT_OPTIONS, command};
 pub use names::named_commands;
 
 use crate::error::Failure;

@@ -48,6 +48,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn every_option_that_the_help_explains_is_accepted() {
+        let values = [
+            ("SECONDS", "5"),
+            ("SIZE", "64M"),
+            ("NUMBER", "1"),
+            ("FILE", "/x"),
+            ("auto|dev|uring", "dev"),
+            ("x-...", "x-y"),
+        ];
+        for (explained, _) in crate::arguments::MOUNT_OPTIONS {
+            let given = values
+                .iter()
+                .fold(explained.replace(' ', ""), |text, (word, value)| text.replace(word, value));
+            assert!(options(&[given], false).is_ok(), "{explained}");
+        }
+    }
+
+    #[test]
     fn sloppy_mounts_ignore_unknown_options_and_no_others() {
         let lists = ["ro,frobnicate".to_owned(), "noatime".to_owned()];
         assert!(options(&lists, false).is_err());

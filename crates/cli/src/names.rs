@@ -1,6 +1,8 @@
 //! The other names of the program, under which mkfs(8), fsck(8) and mount(8) call it, with their conventions.
 
-use crate::arguments::{Action, CheckArguments, MkfsArguments, MountArguments, Syncline};
+use crate::arguments::{
+    Action, CheckArguments, MOUNT_EXIT_CODES, MkfsArguments, MountArguments, Syncline, mount_options_help,
+};
 use crate::error::{Failure, Tool};
 use crate::{bench, check, copy, demo, inspect, list, mkfs, mount, stats, sync, umount};
 use clap::{CommandFactory, Parser};
@@ -10,7 +12,12 @@ use std::process::ExitCode;
 
 /// `mkfs -t syncline` calls this name and passes its options through.
 #[derive(Debug, Parser)]
-#[command(name = "mkfs.syncline", version, about = "Make a Syncline volume")]
+#[command(
+    name = "mkfs.syncline",
+    version,
+    about = "Make a Syncline volume",
+    after_help = "Exit codes: 0 done, 1 failed or wrong usage."
+)]
 struct MkfsSyncline {
     #[command(flatten)]
     arguments: MkfsArguments,
@@ -52,7 +59,13 @@ struct FsckSyncline {
 
 /// `mount -t syncline` and /etc/fstab call this name: source and directory first, options behind them.
 #[derive(Debug, Parser)]
-#[command(name = "mount.syncline", version, about = "Mount a Syncline volume")]
+#[command(
+    name = "mount.syncline",
+    version,
+    about = "Mount a Syncline volume",
+    after_help = MOUNT_EXIT_CODES,
+    after_long_help = mount_options_help()
+)]
 struct MountSyncline {
     /// Image file or block device.
     path: PathBuf,
@@ -76,7 +89,7 @@ struct MountSyncline {
     /// Type with subtype (mount(8) passes it).
     #[arg(short = 't', value_name = "TYPE")]
     kind: Option<String>,
-    /// Options, separated by commas.
+    /// Options, separated by commas; --help explains them.
     #[arg(short = 'o', value_name = "OPTIONS", allow_hyphen_values = true)]
     options: Vec<String>,
 }
@@ -85,6 +98,7 @@ struct MountSyncline {
 #[derive(Debug)]
 pub(crate) enum Request {
     Action(Action),
+    Mkfs(MkfsArguments),
     Fsck { check: CheckArguments, skip_if_clean: bool },
     Mount { arguments: MountArguments, sloppy: bool, fake: bool },
 }
@@ -95,13 +109,14 @@ impl Request {
         match self {
             Request::Action(Action::Check(_)) | Request::Fsck { .. } => Tool::Check,
             Request::Action(Action::Mount(_)) | Request::Mount { .. } => Tool::Mount,
-            Request::Action(_) => Tool::Mkfs,
+            Request::Mkfs(_) => Tool::Mkfs,
+            Request::Action(_) => Tool::Plain,
         }
     }
 
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
         match self {
-            Request::Action(Action::Mkfs(arguments)) => mkfs::run(&arguments),
+            Request::Action(Action::Mkfs(arguments)) | Request::Mkfs(arguments) => mkfs::run(&arguments),
             Request::Action(Action::Mount(arguments)) => mount::run(&arguments, mount::Manner::default()),
             Request::Action(Action::Umount(arguments)) => umount::run(&arguments),
             Request::Action(Action::Check(arguments)) => check::run(&arguments, false),
@@ -164,7 +179,7 @@ fn usage(tool: Tool, error: &clap::Error) -> ExitCode {
 }
 
 fn from_mkfs(parsed: MkfsSyncline) -> Request {
-    Request::Action(Action::Mkfs(parsed.arguments))
+    Request::Mkfs(parsed.arguments)
 }
 
 fn from_fsck(parsed: FsckSyncline) -> Request {
@@ -246,7 +261,7 @@ mod tests {
     #[test]
     fn sizes_on_the_command_line_take_units() {
         match request(&["mkfs.syncline", "--size", "64M", "--journal-size=1M", "-f", "a.img"]) {
-            Request::Action(Action::Mkfs(mkfs)) => {
+            Request::Mkfs(mkfs) => {
                 assert_eq!(mkfs.size.map(|size| size.0), Some(64 << 20));
                 assert!(mkfs.force);
             }

@@ -136,6 +136,14 @@ pub(crate) fn progress(what: &'static str, quiet: bool) -> ProgressBar {
     bar
 }
 
+/// A count of bytes whose end is not known; none where nobody looks.
+pub(crate) fn bytes_so_far(what: &'static str, quiet: bool) -> ProgressBar {
+    let bar = progress(what, quiet);
+    let style = ProgressStyle::with_template("{spinner} {msg} {binary_bytes}, {binary_bytes_per_sec}");
+    bar.set_style(style.expect("the template is well-formed"));
+    bar
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

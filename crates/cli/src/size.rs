@@ -40,14 +40,17 @@ impl std::str::FromStr for Size {
 }
 
 impl fmt::Display for Size {
-    /// The largest unit in which at least one is left; one decimal where it is not exact.
+    /// The largest unit in which at least one is left; where it is not exact one decimal, rounded down, and bytes where that
+    /// would pass for exact.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let units = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"];
         let step = (0..units.len()).rev().find(|step| self.0 >= 1 << (10 * step)).unwrap_or(0);
         let unit = 1u64 << (10 * step);
-        match self.0.is_multiple_of(unit) {
-            true => write!(f, "{} {}", self.0 / unit, units[step]),
-            false => write!(f, "{:.1} {}", self.0 as f64 / unit as f64, units[step]),
+        let tenths = u128::from(self.0 % unit) * 10 / u128::from(unit);
+        match tenths {
+            0 if !self.0.is_multiple_of(unit) => write!(f, "{} bytes", self.0),
+            0 => write!(f, "{} {}", self.0 / unit, units[step]),
+            tenths => write!(f, "{}.{tenths} {}", self.0 / unit, units[step]),
         }
     }
 }
@@ -78,5 +81,11 @@ mod tests {
         assert_eq!(Size(4 << 20).to_string(), "4 MiB");
         assert_eq!(Size(1536 << 20).to_string(), "1.5 GiB");
         assert_eq!(Size(12).to_string(), "12 bytes");
+        assert_eq!(Size((4 << 20) - 1024).to_string(), "3.9 MiB", "never more than there is");
+        assert_eq!(
+            Size((4 << 20) + 1).to_string(),
+            "4194305 bytes",
+            "no \"4.0 MiB\" beside a limit of 4 MiB"
+        );
     }
 }

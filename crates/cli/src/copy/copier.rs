@@ -1,10 +1,12 @@
 //! [`Copier`].
 
 use super::beside;
-use super::side::{Kind, Node, Side};
-use crate::error::Failure;
+use super::side::{Kind, Node, Reading, Side};
+use crate::error::{Failure, without_numbers};
+use indicatif::ProgressBar;
 use std::collections::HashMap;
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use syncline::Error;
 
@@ -22,24 +24,60 @@ pub(crate) struct Copied {
     pub(crate) bytes: u64,
 }
 
-/// Copies trees from one side to the other. The first failure ends the copy; what was copied until then stays.
+/// A file being read: counts for the progress bar, and remembers which side of a copy has failed.
+struct Watched<'a> {
+    content: Box<dyn Reading>,
+    bar: &'a ProgressBar,
+    failed: bool,
+}
+
+impl Watched<'_> {
+    fn note<T>(&mut self, result: io::Result<T>) -> io::Result<T> {
+        self.failed |= result.is_err();
+        result
+    }
+}
+
+impl Reading for Watched<'_> {
+    fn next_data(&mut self, offset: u64, size: u64) -> io::Result<Option<Range<u64>>> {
+        let result = self.content.next_data(offset, size);
+        self.note(result)
+    }
+
+    fn read_at(&mut self, into: &mut [u8], offset: u64) -> io::Result<usize> {
+        let result = self.content.read_at(into, offset);
+        self.bar.inc(*result.as_ref().unwrap_or(&0) as u64);
+        self.note(result)
+    }
+}
+
+/// Copies trees from one side to the other. What lies in a tree and cannot be read is told and left out, whole; any other
+/// failure ends the copy, and what was copied until then stays.
 pub(crate) struct Copier<'a> {
     from: &'a dyn Side,
     to: &'a dyn Side,
     force: bool,
+    bar: ProgressBar,
     copied: Copied,
+    unreadable: u64,
     /// Where the inodes with several names went.
     linked: HashMap<(u64, u64), PathBuf>,
     left_out: Vec<String>,
 }
 
 impl<'a> Copier<'a> {
-    pub(crate) fn new(from: &'a dyn Side, to: &'a dyn Side, force: bool) -> Copier<'a> {
-        Copier { from, to, force, copied: Copied::default(), linked: HashMap::new(), left_out: Vec::new() }
+    pub(crate) fn new(from: &'a dyn Side, to: &'a dyn Side, force: bool, bar: ProgressBar) -> Copier<'a> {
+        let (linked, left_out) = (HashMap::new(), Vec::new());
+        Copier { from, to, force, bar, copied: Copied::default(), unreadable: 0, linked, left_out }
     }
 
     pub(crate) fn copied(&self) -> Copied {
         self.copied
+    }
+
+    /// How many files and directories in a tree could not be read; each was told.
+    pub(crate) fn unreadable(&self) -> u64 {
+        self.unreadable
     }
 
     /// What was not copied because it is the volume's own image.
@@ -50,7 +88,7 @@ impl<'a> Copier<'a> {
     /// Copies what is at `source`, and everything below it, to the name `target`.
     pub(crate) fn copy(&mut self, source: &Path, target: &Path) -> Result<(), Failure> {
         let node = self.reading(source, self.from.node(source))?;
-        let node = node.ok_or_else(|| Failure::Copy { what: self.from.show(source), source: not_found() })?;
+        let node = node.ok_or_else(|| self.read_failure(source, Error::NotFound.into()))?;
         if node.kind() == Kind::Directory {
             return self.copy_tree(source, target, &node);
         }
@@ -63,12 +101,18 @@ impl<'a> Copier<'a> {
         let mut pending = vec![(source.to_owned(), target.to_owned(), node.clone())];
         while let Some((source, target, node)) = pending.pop() {
             self.make_directory(&target)?;
-            self.copy_xattrs(&source, &target)?;
-            for name in self.reading(&source, self.from.names(&source))? {
+            let xattrs = self.copy_xattrs(&source, &target);
+            self.left_out_if_unreadable(xattrs)?;
+            let names = self.reading(&source, self.from.names(&source));
+            for name in self.left_out_if_unreadable(names)?.unwrap_or_default() {
                 let (below, goes_to) = (source.join(&name), target.join(&name));
-                match self.reading(&below, self.from.node(&below))? {
+                let found = self.reading(&below, self.from.node(&below));
+                match self.left_out_if_unreadable(found)?.flatten() {
                     Some(node) if node.kind() == Kind::Directory => pending.push((below, goes_to, node)),
-                    Some(node) => self.copy_leaf(&below, &goes_to, &node)?,
+                    Some(node) => {
+                        let copied = self.copy_leaf(&below, &goes_to, &node);
+                        self.left_out_if_unreadable(copied)?;
+                    }
                     // Removed meanwhile.
                     None => {}
                 }
@@ -79,6 +123,22 @@ impl<'a> Copier<'a> {
             self.writing(target, self.to.set_attributes(target, node))?;
         }
         Ok(())
+    }
+
+    /// One damaged file must not keep all behind it from being copied.
+    fn left_out_if_unreadable<T>(&mut self, result: Result<T, Failure>) -> Result<Option<T>, Failure> {
+        match result {
+            Err(failure @ Failure::Unreadable { .. }) => {
+                self.unreadable += 1;
+                self.tell(&without_numbers(&failure.to_string()));
+                Ok(None)
+            }
+            result => result.map(Some),
+        }
+    }
+
+    fn tell(&self, sentence: &str) {
+        self.bar.suspend(|| eprintln!("{sentence}"));
     }
 
     fn make_directory(&mut self, target: &Path) -> Result<(), Failure> {
@@ -142,8 +202,16 @@ impl<'a> Copier<'a> {
         }
         match node.kind() {
             Kind::File => {
-                let mut content = self.reading(source, self.from.read(source))?;
-                let bytes = self.writing(target, self.to.make_file(target, node.size, &mut *content))?;
+                let content = self.reading(source, self.from.read(source))?;
+                let mut content = Watched { content, bar: &self.bar, failed: false };
+                let made = self.to.make_file(target, node.size, &mut content);
+                let bytes = if content.failed {
+                    // Half a file under its name would pass for the whole. The first failure is the one to tell.
+                    let _ = self.to.remove(target);
+                    self.reading(source, made)?
+                } else {
+                    self.writing(target, made)?
+                };
                 self.copied.files += 1;
                 self.copied.bytes += bytes;
             }
@@ -168,14 +236,18 @@ impl<'a> Copier<'a> {
     fn copy_xattrs(&self, source: &Path, target: &Path) -> Result<(), Failure> {
         for (name, value) in self.reading(source, self.from.xattrs(source))? {
             if !self.writing(target, self.to.set_xattr(target, &name, &value))? {
-                eprintln!("{}: without its attribute {}", self.to.show(target), name.display());
+                self.tell(&format!("{}: without its attribute {}", self.to.show(target), name.display()));
             }
         }
         Ok(())
     }
 
     fn reading<T>(&self, path: &Path, result: io::Result<T>) -> Result<T, Failure> {
-        result.map_err(|source| Failure::Copy { what: self.from.show(path), source })
+        result.map_err(|source| self.read_failure(path, source))
+    }
+
+    fn read_failure(&self, path: &Path, source: io::Error) -> Failure {
+        Failure::Unreadable { what: self.from.show(path), source }
     }
 
     fn writing<T>(&self, path: &Path, result: io::Result<T>) -> Result<T, Failure> {
@@ -185,8 +257,4 @@ impl<'a> Copier<'a> {
     fn write_failure(&self, path: &Path, source: io::Error) -> Failure {
         Failure::Copy { what: self.to.show(path), source }
     }
-}
-
-fn not_found() -> io::Error {
-    Error::NotFound.into()
 }

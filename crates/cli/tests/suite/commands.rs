@@ -42,6 +42,28 @@ fn fsck_at_boot_returns_at_once_for_a_closed_volume() {
 }
 
 #[test]
+fn wrong_usage_has_the_exit_code_of_the_tool_that_is_meant() {
+    let bench = Bench::new();
+    let image = bench.path("new.img");
+    let wrong = ["--size", "8M", "--uuid", "none", image.to_str().unwrap()];
+    assert_eq!(called("mkfs.syncline", &wrong).code, 1);
+    assert_eq!(called("mkfs.syncline", &["--nonsense"]).code, 1);
+    assert_eq!(syncline(&[&["mkfs"], &wrong[..]].concat()).code, 2);
+    assert_eq!(called("mount.fuse.syncline", &["--nonsense"]).code, 1);
+    assert!(!image.exists());
+}
+
+#[test]
+fn the_options_of_a_mount_are_explained() {
+    for help in [syncline(&["mount", "--help"]), called("mount.syncline", &["--help"])] {
+        let help = help.ok().out;
+        for option in ["commit=SECONDS", "relatime", "memory=SIZE", "Exit codes"] {
+            assert!(help.contains(option), "{option} in {help}");
+        }
+    }
+}
+
+#[test]
 fn fsck_without_options_changes_nothing() {
     let bench = Bench::new();
     let image = bench.populated();

@@ -1,6 +1,6 @@
 //! import, export, ls and cat.
 
-use super::common::{Bench, Run, assert_populated, can_mount, open, pattern, syncline};
+use super::common::{Bench, Run, assert_populated, can_mount, flip, open, pattern, syncline};
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
@@ -160,6 +160,37 @@ fn extended_attributes_travel_both_ways() {
     syncline(&["export", "-q", text(&image), "/file", text(&back)]).ok();
     let got = Command::new("getfattr").args(["--only-values", "-n", "user.colour", text(&back)]).output();
     assert_eq!(got.expect("getfattr").stdout, b"blue");
+}
+
+#[test]
+fn what_is_damaged_is_left_out_and_all_the_rest_comes_out() {
+    let bench = Bench::new();
+    let (image, out) = (bench.populated(), bench.path("out"));
+    let listed = syncline(&["ls", "--json", text(&image), "/dir"]).ok().json();
+    let row = listed.as_array().unwrap().iter().find(|row| row["name"] == "file7").expect("listed");
+    let extents = syncline(&["inspect", "extents", "--json", text(&image)]).ok().json();
+    let of_file = extents.as_array().unwrap().iter().find(|extent| extent["inode"] == row["inode"]);
+    let block = of_file.expect("the file has data")["block"].as_u64().unwrap();
+    flip(&image, block * 4096 + 5);
+
+    let run = syncline(&["export", "--json", text(&image), "/dir", text(&out)]);
+    assert_eq!(run.code, 1, "{}", run.err);
+    assert_eq!(run.json()["unreadable"], 1);
+    assert_eq!(run.json()["files"], 19);
+    assert!(run.err.contains(":/dir/file7: ") && run.err.contains("checksum"), "{}", run.err);
+    assert!(!out.join("file7").exists(), "half a file does not pass for a whole one");
+    for index in (0..20).filter(|&index| index != 7) {
+        assert!(fs::read(out.join(format!("file{index}"))).unwrap() == pattern(index), "file{index}");
+    }
+
+    // With --force what is there already stays, because nothing better has come.
+    fs::write(out.join("file7"), "older").unwrap();
+    assert_eq!(syncline(&["export", "--force", text(&image), "/dir/.", text(&out)]).code, 1);
+    assert_eq!(fs::read(out.join("file7")).unwrap(), b"older");
+    syncline(&["export", text(&image), "/dir/file7", text(&bench.path("one"))]).fails(1, &image, "checksum");
+    assert!(!bench.path("one").exists());
+    let names = fs::read_dir(&out).unwrap().count();
+    assert_eq!(names, 21, "nothing is left beside the files");
 }
 
 #[test]

@@ -77,6 +77,37 @@ fn one_volume_is_mounted_once() {
 }
 
 #[test]
+fn a_mounted_image_is_not_mounted_again_through_a_loop_device() {
+    let test = "a_mounted_image_is_not_mounted_again_through_a_loop_device";
+    if !can_mount(test) {
+        return;
+    }
+    let bench = Bench::new();
+    let image = bench.populated();
+    let (first, second) = (MountPoint::new(&bench, "first"), MountPoint::new(&bench, "second"));
+    let set_up = Command::new("losetup").args(["--find", "--show", text(&image)]).output();
+    let Some(set_up) = set_up.ok().filter(|output| output.status.success()) else {
+        return skip(test, "no loop device can be set up; run as root where there are loop devices");
+    };
+    let disk = PathBuf::from(String::from_utf8(set_up.stdout).expect("UTF-8").trim());
+    syncline(&["mount", text(&image), first.text()]).ok();
+    let refused = [
+        (syncline(&["mount", text(&disk), second.text()]), 32),
+        (syncline(&["check", text(&disk)]), 8),
+        (syncline(&["mkfs", "-f", text(&disk)]), 1),
+    ];
+    first.unmount();
+    let through_the_device = syncline(&["mount", text(&disk), second.text()]);
+    let by_its_name = syncline(&["mount", text(&image), first.text()]);
+    second.unmount();
+    Command::new("losetup").args(["--detach", text(&disk)]).status().expect("losetup");
+    refused.into_iter().for_each(|(run, code)| drop(run.fails(code, &disk, "unmount it first")));
+    through_the_device.ok();
+    by_its_name.fails(32, &image, "unmount it first");
+    assert_populated(&image);
+}
+
+#[test]
 fn unusable_images_and_directories_are_one_sentence() {
     if !can_mount("unusable_images_and_directories_are_one_sentence") {
         return;
