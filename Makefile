@@ -42,6 +42,7 @@ help:
 	@echo "make check      format, lints, tidy and tests: run it before you send a change"
 	@echo "make man        manual pages and shell completions in dist/"
 	@echo "make install    the command, its mkfs/fsck/mount names, the SQLite extension, the C header, manual pages (PREFIX, SBINDIR, DESTDIR)"
+	@echo "make uninstall  takes away what make install has put there"
 
 build:
 	@scripts/setup.sh build

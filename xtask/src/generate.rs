@@ -31,19 +31,36 @@ fn page(directory: &Path, command: Command, name: &str) -> io::Result<()> {
     let command =
         command.name(leaked).display_name(leaked).bin_name(leaked).after_long_help(Resettable::Reset);
     clap_mangen::Man::new(command).section("8").render(&mut text)?;
-    if ["syncline-mount", "mount.syncline"].contains(&name) {
-        text.extend(mount_options().bytes());
+    match name {
+        "syncline-mount" | "mount.syncline" => text.extend(mount_options().bytes()),
+        "syncline-check" | "fsck.syncline" => text.extend(findings().bytes()),
+        _ => {}
     }
     fs::write(directory.join(format!("{name}.8")), text)
 }
 
 /// The section about what stands behind `-o`, as a list of terms.
 fn mount_options() -> String {
+    let introduction = "Behind \\fB\\-o\\fR, separated by commas; later ones win.";
+    let options =
+        syncline_cli::MOUNT_OPTIONS.iter().map(|(option, meaning)| (*option, (*meaning).to_owned()));
+    terms("MOUNT OPTIONS", introduction, options)
+}
+
+/// The section about the codes of what a check finds.
+fn findings() -> String {
+    let introduction = "Codes never change their meaning. \\fIwarning\\fR: redundancy is lost; \\fIerror\\fR: the volume contradicts \
+        itself; \\fIfatal\\fR: so much that nothing may be repaired.";
+    let codes =
+        syncline_cli::findings().map(|(code, severity, title)| (code, format!("{severity}: {title}")));
+    terms("FINDINGS", introduction, codes)
+}
+
+fn terms<'a>(title: &str, introduction: &str, terms: impl Iterator<Item = (&'a str, String)>) -> String {
     let escaped = |text: &str| text.replace('\\', "\\e").replace('-', "\\-");
-    let mut section =
-        ".SH \"MOUNT OPTIONS\"\nBehind \\fB\\-o\\fR, separated by commas; later ones win.\n".to_owned();
-    for (option, meaning) in syncline_cli::MOUNT_OPTIONS {
-        section += &format!(".TP\n\\fB{}\\fR\n{}\n", escaped(option), escaped(meaning));
+    let mut section = format!(".SH \"{title}\"\n{introduction}\n");
+    for (term, meaning) in terms {
+        section += &format!(".TP\n\\fB{}\\fR\n{}\n", escaped(term), escaped(&meaning));
     }
     section
 }

@@ -133,7 +133,7 @@ pub(crate) struct MkfsArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct MountArguments {
-    /// Options, separated by commas; --help explains them.
+    /// Options, separated by commas; --help and the manual page explain them.
     #[arg(short = 'o', long = "options", value_name = "OPTIONS", allow_hyphen_values = true)]
     pub(crate) options: Vec<String>,
     /// Stay in the foreground and serve from this process.

@@ -4,12 +4,11 @@ use crate::arguments::CheckArguments;
 use crate::error::Failure;
 use crate::output;
 use crate::volume::superblocks;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
-use syncline_check::{CheckOptions, EXIT_CLEAN, Finding, Phase, Progress, Report, Severity};
+use syncline_check::{CheckOptions, Code, EXIT_CLEAN, Finding, Phase, Progress, Report, Severity};
 use syncline_device::{FileDevice, OpenOptions};
 use syncline_format::superblock::VolumeState;
 
@@ -22,7 +21,7 @@ pub(crate) fn run(arguments: &CheckArguments, skip_if_clean: bool) -> Result<Exi
         println!("{}: closed properly; give -f to check it all the same", path.display());
         return Ok(ExitCode::SUCCESS);
     }
-    let bar = phase_bar(arguments.json);
+    let bar = output::counted("checking", arguments.json);
     let told = bar.clone();
     let options = CheckOptions {
         repair: arguments.repair,
@@ -45,15 +44,6 @@ fn was_closed(device: &FileDevice, path: &Path) -> Result<bool, Failure> {
     Ok(superblocks.current().is_some_and(|superblock| superblock.state == VolumeState::Clean))
 }
 
-fn phase_bar(quiet: bool) -> ProgressBar {
-    let bar = output::progress("", quiet);
-    let style =
-        ProgressStyle::with_template("{spinner} {msg} {human_pos}").expect("the template is well-formed");
-    bar.set_style(style);
-    bar.enable_steady_tick(Duration::from_millis(200));
-    bar
-}
-
 fn tell(bar: &ProgressBar, progress: Progress) {
     bar.set_message(match progress.phase {
         Phase::Journal => "replaying the journal",
@@ -65,6 +55,11 @@ fn tell(bar: &ProgressBar, progress: Progress) {
         _ => "working:",
     });
     bar.set_position(progress.done);
+}
+
+/// Everything that the check can find: code, severity, and what it means. For the manual pages.
+pub fn findings() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
+    Code::ALL.iter().map(|code| (code.id(), severity(code.severity()), code.title()))
 }
 
 fn severity(severity: Severity) -> &'static str {
@@ -84,16 +79,17 @@ fn print(path: &Path, report: &Report, repair: bool) -> std::io::Result<()> {
         let done = if finding.corrected { " (corrected)" } else { "" };
         writeln!(
             out,
-            "{path}: {} {}: {}{done}",
+            "{path}: {} {}: {}: {}{done}",
             severity(finding.severity),
             finding.code,
+            finding.code.title(),
             sentence(finding)
         )?;
     }
     for (code, count) in &report.counts {
         let shown = report.findings.iter().filter(|finding| finding.code == *code).count() as u64;
         if *count > shown {
-            writeln!(out, "{path}: {code}: {} more like this", count - shown)?;
+            writeln!(out, "{path}: {code}: {}: {} more like this", code.title(), count - shown)?;
         }
     }
     if let Some(reason) = &report.refused {

@@ -29,6 +29,7 @@ mod umount;
 mod volume;
 
 pub use arguments::{MOUNT_OPTIONS, command};
+pub use check::findings;
 pub use names::named_commands;
 
 use crate::error::Failure;

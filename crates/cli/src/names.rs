@@ -89,7 +89,7 @@ struct MountSyncline {
     /// Type with subtype (mount(8) passes it).
     #[arg(short = 't', value_name = "TYPE")]
     kind: Option<String>,
-    /// Options, separated by commas; --help explains them.
+    /// Options, separated by commas; --help and the manual page explain them.
     #[arg(short = 'o', value_name = "OPTIONS", allow_hyphen_values = true)]
     options: Vec<String>,
 }

@@ -126,21 +126,26 @@ impl Table {
 
 /// A progress bar over bytes; none where nobody looks.
 pub(crate) fn progress(what: &'static str, quiet: bool) -> ProgressBar {
-    if quiet || !io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let bar = ProgressBar::new(0).with_message(what);
-    let style = "{msg} {bar:30} {percent:>3} %  {binary_bytes_per_sec}, {eta} left";
-    bar.set_style(ProgressStyle::with_template(style).expect("the template is well-formed"));
-    bar.enable_steady_tick(Duration::from_millis(200));
-    bar
+    styled(what, quiet, "{msg} {bar:30} {percent:>3} %  {binary_bytes_per_sec}, {eta} left")
 }
 
 /// A count of bytes whose end is not known; none where nobody looks.
 pub(crate) fn bytes_so_far(what: &'static str, quiet: bool) -> ProgressBar {
-    let bar = progress(what, quiet);
-    let style = ProgressStyle::with_template("{spinner} {msg} {binary_bytes}, {binary_bytes_per_sec}");
-    bar.set_style(style.expect("the template is well-formed"));
+    styled(what, quiet, "{spinner} {msg} {binary_bytes}, {binary_bytes_per_sec}")
+}
+
+/// A count of anything, whose message tells what of; none where nobody looks.
+pub(crate) fn counted(what: &'static str, quiet: bool) -> ProgressBar {
+    styled(what, quiet, "{spinner} {msg} {human_pos}")
+}
+
+fn styled(what: &'static str, quiet: bool, template: &str) -> ProgressBar {
+    if quiet || !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template(template).expect("the template is well-formed");
+    let bar = ProgressBar::new(0).with_message(what).with_style(style);
+    bar.enable_steady_tick(Duration::from_millis(200));
     bar
 }
 

@@ -155,6 +155,11 @@ fn flipped_bits_are_found_by_the_check_wherever_they_are() {
         assert_eq!(run.code, 4, "{name}: {}", run.out);
         let report = run.json();
         assert_eq!(report["sound"], false, "{name}");
+        let title = report["findings"][0]["title"].as_str().unwrap();
+        assert!(
+            syncline(&["check", &path]).out.contains(title),
+            "people are told what a code means: {title}"
+        );
         assert!(!report["findings"].as_array().unwrap().is_empty(), "{name}");
         // Repair must not make it worse: with the bit back in place everything is there.
         let repaired = syncline(&["check", "--repair", &path]);

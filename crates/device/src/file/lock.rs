@@ -165,12 +165,14 @@ pub fn in_use_by_kernel(path: &Path) -> Result<(), OpenError> {
 }
 
 /// Where the block device, or the image file through a loop device or as the source of a FUSE mount, is
-/// mounted, as far as this mount namespace tells. Of a loop device also where its file is the source of a FUSE mount.
+/// mounted, as far as this mount namespace tells. Of a loop device also where its file is the source of a FUSE mount, and where
+/// another loop device on the same bytes is mounted.
 pub fn is_mounted(path: &Path) -> Option<PathBuf> {
     let mounts = std::fs::read("/proc/self/mountinfo").ok()?;
     let mut devices = loops::on_file(path);
     devices.push(path.to_owned());
     devices.extend(Backing::of(path).map(|backing| backing.file));
+    devices.extend(loops::beside(path));
     devices.iter().find_map(|device| mount_point(&mounts, device))
 }
 

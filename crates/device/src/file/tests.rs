@@ -557,11 +557,15 @@ fn device_mounted_by_the_kernel_is_refused_with_its_mount_point() {
     }
     let refused = FileDevice::open(&disk.0, &OpenOptions::default()).err();
     let image_mounted = is_mounted(&image.path());
+    let other =
+        LoopDevice::new("device_mounted_by_the_kernel_is_refused_with_its_mount_point", &image).unwrap();
+    let other_mounted = is_mounted(&other.0);
+    drop(other);
     let image_refused = image.open(&OpenOptions::default()).err();
     assert!(Command::new("umount").arg(mounted.path()).status().unwrap().success());
     let on = mounted.path().to_owned();
     assert_eq!(refused, Some(OpenError::Mounted { path: disk.0.clone(), on: on.clone() }));
-    assert_eq!(image_mounted, Some(on));
+    assert_eq!((image_mounted, other_mounted), (Some(on.clone()), Some(on)));
     assert_eq!(
         image_refused,
         Some(OpenError::BehindLoopDevice { path: image.path(), device: disk.0.clone() })
