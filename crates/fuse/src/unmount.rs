@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use syncline_device::OpenError;
 
 /// How long to wait for the last checkpoint.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -40,18 +41,21 @@ pub fn unmount(directory: &Path, lazily: bool) -> Result<(), MountError> {
     if lazily { Ok(()) } else { wait_until_released(&entry.source) }
 }
 
-/// Waits until nobody holds the lock of the image or device, or somebody has mounted it again.
+/// Waits until nobody holds the image or device, the kernel included, or somebody has mounted it again.
 fn wait_until_released(source: &Path) -> Result<(), MountError> {
     let Ok(file) = File::open(source) else { return Ok(()) };
     let deadline = Instant::now() + PATIENCE;
     loop {
         // SAFETY: the descriptor is open; flock has no memory effects. The lock is dropped with the file.
-        if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_SH | libc::LOCK_NB) } == 0 {
-            return Ok(());
-        }
-        if io::Error::last_os_error().raw_os_error() != Some(libc::EWOULDBLOCK)
-            || syncline_device::is_mounted(source).is_some()
-        {
+        let locked = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_SH | libc::LOCK_NB) };
+        let held = if locked == 0 {
+            // The kernel gives its claim of a block device back behind the daemon's lock, and behind this process's
+            // umount(2) where somebody else was the last to hold on to the mount.
+            matches!(syncline_device::in_use_by_kernel(source), Err(OpenError::Claimed { .. }))
+        } else {
+            io::Error::last_os_error().raw_os_error() == Some(libc::EWOULDBLOCK)
+        };
+        if !held || syncline_device::is_mounted(source).is_some() {
             return Ok(());
         }
         if Instant::now() > deadline {

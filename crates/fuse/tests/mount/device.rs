@@ -1,12 +1,15 @@
 //! A volume on a block device: what the kernel does for a `fuseblk` mount only.
 
 use crate::harness::{
-    Volume, allow_transport, c_path, detach, is_mounted, server, skipped, statistics, with_transport,
+    Volume, allow_transport, c_path, detach, is_mounted, server, skipped, statistics, wait_until,
+    with_transport,
 };
 use std::fs::{self, File};
+use std::io::Read;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use syncline::{Fs, FsOptions, SystemClock, SystemEntropy};
 use syncline_device::{FileDevice, OpenOptions};
@@ -155,4 +158,36 @@ fn umount_returns_when_the_last_checkpoint_is_written() {
     assert_eq!(unsafe { libc::umount2(root.as_ptr(), 0) }, 0);
     assert_eq!(batches_left(&volume.image()), 0);
     assert!(!is_mounted(&volume.root()));
+}
+
+#[test]
+fn unmounting_returns_when_the_kernel_has_let_go_of_the_device_as_well() {
+    let Some(volume) = Volume::format(crate::harness::VOLUME_BYTES) else { return };
+    let test = "unmounting_returns_when_the_kernel_has_let_go_of_the_device_as_well";
+    let Some(device) = Loop::over(&volume, test) else { return };
+    assert!(device.mount("").status.success());
+    // In a namespace of its own the mount outlives umount(2), up to the end of the last process there.
+    let holder = Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "sh", "-c", "echo there; read -r end"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn();
+    let Ok(mut holder) = holder else { return skipped(test, "no unshare(1)") };
+    let mut told = [0; 5];
+    if holder.stdout.take().unwrap().read_exact(&mut told).is_err() {
+        holder.wait().unwrap();
+        return skipped(test, "no mount namespace to be had");
+    }
+    let root = volume.root();
+    let unmounting = std::thread::spawn(move || syncline_fuse::unmount(&root, false));
+    wait_until("the mount is gone here", || !is_mounted(&volume.root()));
+    assert!(!unmounting.is_finished(), "the volume is in use");
+    drop(holder.stdin.take());
+    unmounting.join().unwrap().unwrap();
+    File::options()
+        .read(true)
+        .custom_flags(libc::O_EXCL)
+        .open(&device.device)
+        .expect("nobody has claimed it");
+    holder.wait().unwrap();
 }
