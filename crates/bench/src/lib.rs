@@ -13,6 +13,7 @@ mod device;
 mod error;
 mod floor;
 mod measure;
+mod operations;
 mod page;
 mod plan;
 mod plot;

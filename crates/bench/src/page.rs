@@ -2,6 +2,7 @@
 //! nothing from elsewhere.
 
 use crate::ablation::{TITLES, comparisons};
+use crate::operations;
 use crate::plot::{Axis, Bar, Line, bars, escape, lines, wide_bars};
 use crate::record::Record;
 use crate::report::{COLUMNS, Group, LEGEND, groups, shown, systems, transports};
@@ -157,6 +158,7 @@ fn section(html: &mut String, family: &[Group<'_>], systems: &[&str]) {
             "p99 of the reads of each second in milliseconds",
         ));
         html.push_str(&table(group));
+        html.push_str(&operations_table(group));
     }
 }
 
@@ -241,21 +243,32 @@ fn over_time(group: &Group<'_>, systems: &[&str], series: &str, what: &str) -> S
     format!("<p class='dim'>{what}</p>\n{}", lines(&title, &axis, &drawn))
 }
 
-/// All columns that have a value, and for dbench every operation.
-fn table(group: &Group<'_>) -> String {
-    let known = |figure: &str| COLUMNS.iter().find(|(name, ..)| *name == figure);
-    let has = |figure: &str| group.systems.iter().any(|system| group.median(system, figure).is_some());
-    let mut columns: Vec<(&str, String, usize)> = COLUMNS
-        .iter()
-        .filter(|(figure, ..)| has(figure) && !figure.ends_with("_ms"))
-        .map(|(figure, title, places)| (*figure, (*title).to_owned(), *places))
-        .collect();
-    for figure in group.figures() {
-        if let Some(operation) = figure.strip_suffix("_ms") {
-            let places = known(figure).map_or(3, |column| column.2);
-            columns.push((figure, format!("{} ms", operation.replace('_', " ")), places));
-        }
+/// dbench's own table; empty for others.
+fn operations_table(group: &Group<'_>) -> String {
+    let rows = operations::rows(group, &group.systems);
+    if rows.is_empty() {
+        return String::new();
     }
+    let mut html = format!(
+        "<p class='dim'>{}</p><div class='scroll'><table><tr><th>{}</th>",
+        operations::ABOUT,
+        group.workload.name
+    );
+    group.systems.iter().for_each(|system| put(&mut html, format_args!("<th>{}</th>", escape(system))));
+    html.push_str("</tr>\n");
+    for (operation, cells) in rows {
+        put(&mut html, format_args!("<tr><td>{}</td>", escape(&operation)));
+        cells.iter().for_each(|cell| put(&mut html, format_args!("<td>{cell}</td>")));
+        html.push_str("</tr>\n");
+    }
+    html + "</table></div>\n"
+}
+
+/// All columns that have a value.
+fn table(group: &Group<'_>) -> String {
+    let has = |figure: &str| group.systems.iter().any(|system| group.median(system, figure).is_some());
+    let columns: Vec<(&str, &str, usize)> =
+        COLUMNS.iter().filter(|(figure, ..)| has(figure) && !figure.ends_with("_ms")).copied().collect();
     let mut html = format!("<div class='scroll'><table><tr><th>{}</th>", group.workload.name);
     for (_, title, _) in &columns {
         put(&mut html, format_args!("<th>{}</th>", escape(title)));

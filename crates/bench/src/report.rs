@@ -1,6 +1,7 @@
 //! The tables on the terminal: medians over the rounds.
 
 use crate::ablation::{self, MECHANISMS, is_ablated};
+use crate::operations;
 use crate::record::Record;
 use crate::row::{Row, median};
 use crate::workload::Workload;
@@ -154,9 +155,27 @@ pub(crate) fn print(record: &Record, workloads: &[Workload]) {
             }
             println!();
         }
+        print_operations(&group);
     }
     ablation::print(&ablation::comparisons(record, workloads));
     println!("\n{LEGEND}\n{}", transports(record));
+}
+
+/// Nothing for workloads that do not tell their operations apart.
+fn print_operations(group: &Group<'_>) {
+    let rows = operations::rows(group, &group.systems);
+    if rows.is_empty() {
+        return;
+    }
+    println!("  {}", operations::ABOUT);
+    print!("  {:<16}", "");
+    group.systems.iter().for_each(|system| print!(" {system:>16}"));
+    println!();
+    for (operation, cells) in rows {
+        print!("  {operation:<16}");
+        cells.iter().for_each(|cell| print!(" {cell:>16}"));
+        println!();
+    }
 }
 
 /// What the columns mean.

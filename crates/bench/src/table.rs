@@ -7,6 +7,7 @@ pub(crate) mod targets;
 use crate::ablation::{TITLES, comparisons};
 use crate::arguments::Arguments;
 use crate::error::BenchError;
+use crate::operations;
 use crate::record::Record;
 use crate::report::{Group, groups, shown, systems, transports};
 use crate::workload::{self, Headline, Workload};
@@ -80,6 +81,7 @@ fn tables(record: &Record, workloads: &[Workload]) -> String {
         },
         |_| true,
     ));
+    text.push_str(&by_operation(&groups, &systems));
     for special in SPECIAL {
         text.push_str(&figures(&groups, &systems, special));
     }
@@ -91,16 +93,6 @@ fn tables(record: &Record, workloads: &[Workload]) -> String {
 type Special = (&'static str, &'static str, &'static [(&'static str, &'static str, usize)]);
 
 const SPECIAL: &[Special] = &[
-    (
-        "### dbench: milliseconds",
-        "dbench",
-        &[
-            ("rename_avg_ms", "rename average", 3),
-            ("rename_max_ms", "rename max", 1),
-            ("flush_avg_ms", "flush average", 2),
-            ("flush_max_ms", "flush max", 1),
-        ],
-    ),
     (
         "### Appending threads: syncs per second, and what as many threads reach without a file system",
         "threads",
@@ -181,6 +173,20 @@ fn by_system(
     }
     let heads = std::iter::once("").chain(systems.iter().copied().map(title_of));
     headed(title, heads.map(str::to_owned).collect(), rows)
+}
+
+/// dbench's own table.
+fn by_operation(groups: &[Group<'_>], systems: &[&str]) -> String {
+    let mut rows = String::new();
+    for group in groups {
+        for (operation, cells) in operations::rows(group, systems) {
+            let names = [group.workload.name.clone(), operation];
+            row(&mut rows, names.into_iter().chain(cells));
+        }
+    }
+    let heads = ["", ""].into_iter().chain(systems.iter().copied().map(title_of));
+    let title = format!("### dbench: {}", operations::ABOUT);
+    headed(&title, heads.map(str::to_owned).collect(), rows)
 }
 
 /// One row for each workload, system and nothing else; the figures are the columns.
