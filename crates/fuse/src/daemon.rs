@@ -20,7 +20,7 @@ use crate::{MountError, MountOptions, log, scheduling};
 use fusering::Session;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use syncline::Fs;
@@ -84,6 +84,7 @@ impl Mount {
     fn run_child(&self, to_parent: File) -> Result<(), ()> {
         // SAFETY: setsid has no preconditions; the child is no process group leader.
         unsafe { libc::setsid() };
+        close_inherited(&to_parent);
         let mut to_parent = Some(to_parent);
         // Tells it once; false if it was told before.
         let mut tell = |message: &[u8]| match to_parent.take() {
@@ -102,6 +103,10 @@ impl Mount {
             self.serve_logged(|| {
                 if let Err(error) = log::leave_terminal() {
                     tracing::warn!(%error, "the daemon keeps its terminal");
+                }
+                // All paths are absolute by now, and a daemon keeps nobody's directory busy.
+                if let Err(error) = std::env::set_current_dir("/") {
+                    tracing::warn!(%error, "the daemon keeps the directory it was started in");
                 }
                 tell(LIVE);
             })
@@ -189,6 +194,20 @@ impl Mount {
             }
             error => MountError::Session(error),
         })
+    }
+}
+
+/// Closes what the caller had open, but for the standard streams and `kept`: a daemon that inherits a lock, a pipe or a file of
+/// another mount would hold it for as long as the volume is mounted. To be called before anything else is opened.
+fn close_inherited(kept: &File) {
+    let kept = kept.as_raw_fd().cast_unsigned();
+    let streams = libc::STDERR_FILENO.cast_unsigned();
+    for (first, last) in [(streams + 1, kept.saturating_sub(1)), (kept + 1, libc::c_uint::MAX)] {
+        if first <= last {
+            // SAFETY: nobody in this process owns these descriptors: it is a new child of a single-threaded command. A kernel without
+            // the call leaves them open, as they were.
+            unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+        }
     }
 }
 

@@ -107,6 +107,37 @@ fn a_mounted_image_is_not_mounted_again_through_a_loop_device() {
     assert_populated(&image);
 }
 
+/// Whether a process holds a file open, or is in the directory.
+fn is_held(path: &Path) -> bool {
+    let processes = fs::read_dir("/proc").expect("processes").flatten().map(|entry| entry.path());
+    processes.filter(|process| process.join("fd").exists()).any(|process| {
+        let open = fs::read_dir(process.join("fd")).into_iter().flatten().flatten().map(|entry| entry.path());
+        open.chain([process.join("cwd")])
+            .any(|link| fs::read_link(link).is_ok_and(|leads_to| leads_to == path))
+    })
+}
+
+#[test]
+fn a_daemon_holds_neither_the_directory_nor_the_files_of_its_caller() {
+    if !can_mount("a_daemon_holds_neither_the_directory_nor_the_files_of_its_caller") {
+        return;
+    }
+    let bench = Bench::new();
+    let (image, at) = (bench.populated(), MountPoint::new(&bench, "mnt"));
+    let (directory, lock) = (bench.path("here"), bench.path("lock"));
+    fs::create_dir(&directory).expect("mkdir");
+    let script = "exec 9>\"$1\"; test -e /proc/self/fd/9 && \"$0\" mount ../volume.img ../mnt";
+    let mut shell = Command::new("sh");
+    let mounted =
+        shell.args(["-c", script, PROGRAM, text(&lock)]).current_dir(&directory).output().expect("sh");
+    let held = [is_held(&lock), is_held(&directory)];
+    let serves = at.0.join("dir/file7").exists();
+    at.unmount();
+    assert!(mounted.status.success() && serves, "{}", String::from_utf8_lossy(&mounted.stderr));
+    assert_eq!(held, [false, false], "lock and directory");
+    assert_populated(&image);
+}
+
 #[test]
 fn unusable_images_and_directories_are_one_sentence() {
     if !can_mount("unusable_images_and_directories_are_one_sentence") {
