@@ -1,6 +1,9 @@
 //! What the workloads were told is durable: the promise that is held against the volume after each power cut.
 
 use std::collections::BTreeMap;
+use std::io;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// One acknowledged change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +65,40 @@ impl Ledger {
     }
 }
 
+/// A ledger that workloads write to until the power is cut under them.
+///
+/// What a program says afterwards counts for nothing: its calls fail, and it need not notice. SQLite, which syncs the directory behind
+/// a commit, takes a directory that cannot be opened any more for one that needs no sync, and says that the commit is done.
+#[derive(Debug, Default)]
+pub(super) struct UntilCut {
+    ledger: Mutex<Ledger>,
+    cut: AtomicBool,
+}
+
+impl UntilCut {
+    pub(super) fn new(ledger: Ledger) -> UntilCut {
+        UntilCut { ledger: Mutex::new(ledger), cut: AtomicBool::new(false) }
+    }
+
+    /// Takes down what was said before the cut; an error ends the workload.
+    pub(super) fn add(&self, acknowledged: Acknowledged) -> io::Result<()> {
+        if self.cut.load(Ordering::SeqCst) {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
+        self.ledger.lock().expect("no workload panics while it acknowledges").add(acknowledged);
+        Ok(())
+    }
+
+    /// To be called before the power is cut.
+    pub(super) fn cut(&self) {
+        self.cut.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn into_ledger(self) -> Ledger {
+        self.ledger.into_inner().expect("no workload panics while it acknowledges")
+    }
+}
+
 /// Bytes that only this row or file version has: whoever finds others found somebody else's.
 pub(super) fn content(index: u64, version: u32) -> Vec<u8> {
     let mut state = index.wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -93,6 +130,16 @@ mod tests {
         }
         assert_eq!(Acknowledged::parse("row"), None);
         assert_eq!(Acknowledged::parse("file 3"), None);
+    }
+
+    #[test]
+    fn what_is_said_after_the_cut_is_not_acknowledged() {
+        let ledger = UntilCut::default();
+        ledger.add(Acknowledged::Row(0)).unwrap();
+        ledger.cut();
+        assert!(ledger.add(Acknowledged::Row(1)).is_err());
+        let ledger = ledger.into_ledger();
+        assert_eq!((ledger.rows, ledger.count), (1, 1));
     }
 
     #[test]

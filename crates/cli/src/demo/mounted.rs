@@ -1,7 +1,7 @@
 //! The demo on a mount: the daemon is a child process, and killing it cuts the power.
 
 use super::files::{self, Place};
-use super::ledger::{Acknowledged, Ledger};
+use super::ledger::{Acknowledged, Ledger, UntilCut};
 use super::{Cost, ROUND, Stage, database};
 use crate::error::Failure;
 use crate::stats;
@@ -10,7 +10,6 @@ use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// How long a mount may take to become live: recovery of a full journal takes seconds.
@@ -78,11 +77,8 @@ pub(super) fn work(stage: &Stage, journal_mode: Option<&str>, ledger: &mut Ledge
     let daemon = Daemon::start(stage, true)?;
     let place = Directory(stage.mount_point.clone());
     let (first_row, first_file) = (ledger.rows, ledger.next_file());
-    let shared = Mutex::new(std::mem::take(ledger));
-    let acknowledge = |acknowledged: Acknowledged| -> io::Result<()> {
-        shared.lock().expect("no workload panics while it acknowledges").add(acknowledged);
-        Ok(())
-    };
+    let shared = UntilCut::new(std::mem::take(ledger));
+    let acknowledge = |acknowledged: Acknowledged| shared.add(acknowledged);
     let cost = std::thread::scope(|scope| {
         // Both end with the error that the cut brings; which one it is does not matter.
         scope.spawn(|| files::work(&place, first_file, &mut acknowledge.clone()));
@@ -92,9 +88,10 @@ pub(super) fn work(stage: &Stage, journal_mode: Option<&str>, ledger: &mut Ledge
         });
         std::thread::sleep(ROUND);
         let cost = stats::read(&stage.mount_point).map(|figures| Cost::from_statistics(&figures));
+        shared.cut();
         daemon.kill().map(|()| cost)
     });
-    *ledger = shared.into_inner().expect("no workload panics while it acknowledges");
+    *ledger = shared.into_ledger();
     Daemon::clear(&stage.mount_point)?;
     cost?
 }
