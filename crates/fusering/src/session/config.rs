@@ -11,8 +11,11 @@ pub struct Config {
     pub wanted: InitFlags,
     /// Without these there is no session.
     pub required: InitFlags,
-    /// Most data in one WRITE or READ, in bytes; rounded up to whole pages.
+    /// Most data in one WRITE, in bytes; rounded up to whole pages. The kernel does not let go of its CPU while it fills and
+    /// copies one, so whoever waits for that CPU waits for all of it.
     pub write_bytes_max: u32,
+    /// Most data in one READ, in bytes; rounded up to whole pages, and no less than a WRITE has.
+    pub read_bytes_max: u32,
     /// How far the kernel reads ahead, in bytes.
     pub readahead_bytes_max: u32,
     /// Background requests (read-ahead, writeback, asynchronous direct I/O) that may be open at once; at least 1.
@@ -42,6 +45,7 @@ impl Default for Config {
                 | InitFlags::AUTO_INVAL_DATA,
             required: InitFlags::empty(),
             write_bytes_max: 1 << 20,
+            read_bytes_max: 1 << 20,
             readahead_bytes_max: 1 << 20,
             background_max: 64,
             congestion_threshold: None,
@@ -113,6 +117,7 @@ pub struct Negotiated {
     /// What both sides hold to.
     pub flags: InitFlags,
     pub write_bytes_max: u32,
+    pub read_bytes_max: u32,
     pub readahead_bytes_max: u32,
 }
 

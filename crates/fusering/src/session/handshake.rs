@@ -92,7 +92,9 @@ pub(super) fn agree(init: &InitIn, config: &Config, uring: bool) -> Result<Agree
     }
     let minor = init.minor.min(MINOR);
     let pages_max = if flags.contains(InitFlags::MAX_PAGES) { u32::from(u16::MAX) } else { PAGES_DEFAULT };
-    let pages = config.write_bytes_max.div_ceil(PAGE_BYTES).clamp(1, pages_max);
+    let pages = |bytes: u32| bytes.div_ceil(PAGE_BYTES).clamp(1, pages_max);
+    let write_pages = pages(config.write_bytes_max);
+    let message_pages = write_pages.max(pages(config.read_bytes_max));
     let background = config.background_max.max(1);
     let congestion = config.congestion_threshold.unwrap_or((background / 4 * 3).max(1));
     let (flags_low, flags_high) = flags.halves();
@@ -100,7 +102,8 @@ pub(super) fn agree(init: &InitIn, config: &Config, uring: bool) -> Result<Agree
         minor,
         offered,
         flags,
-        write_bytes_max: pages * PAGE_BYTES,
+        write_bytes_max: write_pages * PAGE_BYTES,
+        read_bytes_max: message_pages * PAGE_BYTES,
         readahead_bytes_max: config.readahead_bytes_max.min(init.max_readahead),
     };
     let timeout = config.request_timeout_seconds.filter(|_| flags.contains(InitFlags::REQUEST_TIMEOUT));
@@ -113,7 +116,7 @@ pub(super) fn agree(init: &InitIn, config: &Config, uring: bool) -> Result<Agree
         congestion_threshold: congestion,
         max_write: negotiated.write_bytes_max,
         time_gran: config.time_granularity_ns,
-        max_pages: pages as u16,
+        max_pages: message_pages as u16,
         flags2: flags_high,
         request_timeout: timeout.unwrap_or(0),
         ..InitOut::new_zeroed()
@@ -201,9 +204,14 @@ mod tests {
 
     #[test]
     fn messages_are_whole_pages_and_small_without_max_pages() {
-        let config = Config { write_bytes_max: 100_000, ..Config::default() };
-        let agreement = agree(&kernel(45, OFFERED), &config, false).expect("agreed");
-        assert_eq!((agreement.out.max_write, agreement.out.max_pages), (25 * 4096, 25));
+        let agreed = |write_bytes_max, read_bytes_max| {
+            let config = Config { write_bytes_max, read_bytes_max, ..Config::default() };
+            let agreement = agree(&kernel(45, OFFERED), &config, false).expect("agreed");
+            assert_eq!(agreement.negotiated.read_bytes_max, u32::from(agreement.out.max_pages) * 4096);
+            (agreement.out.max_write, agreement.out.max_pages)
+        };
+        assert_eq!(agreed(100_000, 0), (25 * 4096, 25));
+        assert_eq!(agreed(100_000, 1 << 20), (25 * 4096, 256));
         let offered = OFFERED.difference(InitFlags::MAX_PAGES);
         let agreement = agree(&kernel(45, offered), &Config::default(), false).expect("agreed");
         assert_eq!(agreement.out.max_write, 128 << 10);

@@ -280,5 +280,5 @@ impl Drop for BackgroundSession {
 
 /// Memory for one message's data.
 fn message_bytes(negotiated: &Negotiated) -> usize {
-    (negotiated.write_bytes_max as usize).max(MESSAGE_BYTES_MIN)
+    (negotiated.read_bytes_max as usize).max(MESSAGE_BYTES_MIN)
 }
