@@ -18,7 +18,7 @@ pub(crate) fn run(arguments: &CheckArguments, skip_if_clean: bool) -> Result<Exi
     let options = OpenOptions { read_only: !arguments.repair, ..OpenOptions::default() };
     let device = FileDevice::open(path, &options)?;
     if skip_if_clean && was_closed(&device, path)? {
-        println!("{}: closed properly; give -f to check it all the same", path.display());
+        output::line(&format!("{}: closed properly; give -f to check it all the same", path.display()))?;
         return Ok(ExitCode::SUCCESS);
     }
     let bar = output::counted("checking", arguments.json);

@@ -91,7 +91,7 @@ fn copy(
     copied?;
     to.settle(&target).map_err(|error| Failure::Copy { what: to.show(&target), source: error })?;
     for path in copier.left_out() {
-        eprintln!("{path}: left out: this is the volume itself");
+        output::tell(&format!("{path}: left out: this is the volume itself"));
     }
     Ok(Done { copied: copier.copied(), unreadable: copier.unreadable() })
 }
@@ -130,12 +130,12 @@ fn report(done: &str, Done { copied, unreadable }: &Done, manner: Manner) -> Res
         output::object(Form::Json, &value).map_err(Failure::io("cannot print"))?;
     } else if !manner.quiet {
         let others = copied.symlinks + copied.hard_links + copied.special;
-        println!(
+        output::line(&format!(
             "{done} {} files, {} directories, {others} links and special files, {}",
             copied.files,
             copied.directories,
             Size(copied.bytes)
-        );
+        ))?;
     }
     match unreadable {
         0 => Ok(ExitCode::SUCCESS),

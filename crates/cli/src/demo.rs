@@ -191,7 +191,7 @@ fn finish(
             } else {
                 format!("{} power cuts", arguments.cuts)
             };
-            println!("\nEvery acknowledged change survived {cuts}.");
+            output::line(&format!("\nEvery acknowledged change survived {cuts}."))?;
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -297,7 +297,8 @@ struct Show {
 impl Show {
     fn line(&self, title: &str, text: &str) {
         if !self.quiet {
-            println!("{}", format!("{title:18} {text}").trim_end());
+            // Whoever stopped looking does not stop the demo.
+            let _ = output::line(format!("{title:18} {text}").trim_end());
         }
     }
 }

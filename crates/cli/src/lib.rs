@@ -51,7 +51,7 @@ pub fn run(arguments: Vec<OsString>) -> ExitCode {
         }
         Err(failure) => {
             // The one place where failures are printed.
-            eprintln!("{name}: {}", error::without_numbers(&failure.to_string()));
+            output::tell(&format!("{name}: {}", error::without_numbers(&failure.to_string())));
             failure.exit_code(tool)
         }
     }

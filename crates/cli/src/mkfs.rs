@@ -43,7 +43,10 @@ pub(crate) fn run(arguments: &MkfsArguments) -> Result<ExitCode, Failure> {
         (None, _) => FileDevice::open(path, &OpenOptions::default())?,
     };
     if !device.direct() && !arguments.quiet {
-        eprintln!("{}: the host refuses direct I/O here, its page cache is used instead", path.display());
+        output::tell(&format!(
+            "{}: the host refuses direct I/O here, its page cache is used instead",
+            path.display()
+        ));
     }
     let options = MkfsOptions {
         uuid: Some(uuid),
@@ -67,7 +70,7 @@ pub(crate) fn run(arguments: &MkfsArguments) -> Result<ExitCode, Failure> {
         source,
         advice: "the device holds no usable volume now",
     })?;
-    report(arguments, &layout, &uuid).map_err(Failure::io("cannot print"))?;
+    report(arguments, &layout, &uuid)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -148,7 +151,7 @@ fn random_uuid() -> Result<[u8; 16], Failure> {
     Ok(uuid)
 }
 
-fn report(arguments: &MkfsArguments, layout: &Layout, uuid: &[u8; 16]) -> std::io::Result<()> {
+fn report(arguments: &MkfsArguments, layout: &Layout, uuid: &[u8; 16]) -> Result<(), Failure> {
     let (size, journal) = (Size::of_blocks(layout.blocks), Size::of_blocks(layout.journal_blocks));
     let free = Size::of_blocks(layout.data_blocks());
     if arguments.json {
@@ -160,14 +163,14 @@ fn report(arguments: &MkfsArguments, layout: &Layout, uuid: &[u8; 16]) -> std::i
             "journal_bytes": journal.0,
             "data_bytes": free.0,
         });
-        return output::object(output::Form::Json, &made);
+        return output::object(output::Form::Json, &made).map_err(Failure::io("cannot print"));
     }
     if !arguments.quiet {
-        println!(
+        return output::line(&format!(
             "{}: a volume of {size}, {journal} of it journal; UUID {}",
             arguments.path.display(),
             uuid_text(uuid)
-        );
+        ));
     }
     Ok(())
 }

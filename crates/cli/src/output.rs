@@ -1,5 +1,6 @@
 //! Output for people and for programs from the same values, and progress on a terminal.
 
+use crate::error::Failure;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value};
 use std::io::{self, IsTerminal, Write};
@@ -16,6 +17,16 @@ impl Form {
     pub(crate) fn json_if(json: bool) -> Form {
         if json { Form::Json } else { Form::Text }
     }
+}
+
+/// Prints a line. Unlike `println!` it does not panic when nobody takes it.
+pub(crate) fn line(text: &str) -> Result<(), Failure> {
+    writeln!(io::stdout(), "{text}").map_err(Failure::io("cannot print"))
+}
+
+/// Tells people something beside the output. Nothing sensible can be done if it does not reach them.
+pub(crate) fn tell(text: &str) {
+    let _ = writeln!(io::stderr(), "{text}");
 }
 
 /// Prints one object: as JSON, or one field per line.
@@ -40,7 +51,7 @@ fn fields(out: &mut impl Write, value: &Value, indent: usize) -> io::Result<()> 
             Value::Array(list) => {
                 writeln!(out, "{:indent$}{name}:{}", "", if list.is_empty() { " none" } else { "" })?;
                 for part in list {
-                    line(out, part, indent + 2)?;
+                    list_line(out, part, indent + 2)?;
                 }
             }
             _ => writeln!(out, "{:indent$}{name:width$}  {}", "", plain(value))?,
@@ -50,7 +61,7 @@ fn fields(out: &mut impl Write, value: &Value, indent: usize) -> io::Result<()> 
 }
 
 /// One member of a list on one line.
-fn line(out: &mut impl Write, value: &Value, indent: usize) -> io::Result<()> {
+fn list_line(out: &mut impl Write, value: &Value, indent: usize) -> io::Result<()> {
     let text = match value {
         Value::Object(map) => {
             let parts: Vec<_> =
@@ -64,12 +75,18 @@ fn line(out: &mut impl Write, value: &Value, indent: usize) -> io::Result<()> {
 
 fn plain(value: &Value) -> String {
     match value {
-        Value::String(text) => text.clone(),
+        Value::String(text) => printable(text),
         Value::Null => "-".to_owned(),
         Value::Bool(true) => "yes".to_owned(),
         Value::Bool(false) => "no".to_owned(),
         other => other.to_string(),
     }
+}
+
+/// Names and labels are whoever's made the volume: what a terminal would obey is shown escaped.
+fn printable(text: &str) -> String {
+    let shown = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    text.chars().map(shown).collect()
 }
 
 /// A table that is printed row by row, so that it may be longer than memory.
@@ -153,6 +170,11 @@ fn styled(what: &'static str, quiet: bool, template: &str) -> ProgressBar {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn what_a_terminal_would_obey_is_escaped() {
+        assert_eq!(plain(&json!("naïve \u{1b}[31m\n")), "naïve \\u{1b}[31m\\n");
+    }
 
     #[test]
     fn object_is_printed_one_field_per_line() {

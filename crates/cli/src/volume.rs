@@ -23,10 +23,10 @@ pub(crate) struct Superblocks {
 }
 
 impl Superblocks {
-    /// The one that counts: of the valid slots the one with the highest generation.
+    /// The one that counts: of the valid slots the one with the highest rank. A backup never does.
     pub(crate) fn current(&self) -> Option<&Superblock> {
         let slots = self.copies.iter().take(SUPERBLOCK_SLOTS.len());
-        slots.filter_map(|copy| copy.content.as_ref().ok()).max_by_key(|superblock| superblock.generation)
+        slots.filter_map(|copy| copy.content.as_ref().ok()).max_by_key(|superblock| superblock.rank())
     }
 
     /// Whether only the backups at the end tell that this was a volume.

@@ -3,6 +3,7 @@
 use super::beside;
 use super::side::{Kind, Node, Reading, Side};
 use crate::error::{Failure, without_numbers};
+use crate::output;
 use indicatif::ProgressBar;
 use std::collections::HashMap;
 use std::io;
@@ -138,7 +139,7 @@ impl<'a> Copier<'a> {
     }
 
     fn tell(&self, sentence: &str) {
-        self.bar.suspend(|| eprintln!("{sentence}"));
+        self.bar.suspend(|| output::tell(sentence));
     }
 
     fn make_directory(&mut self, target: &Path) -> Result<(), Failure> {

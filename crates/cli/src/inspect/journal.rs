@@ -2,7 +2,7 @@
 
 use super::{Inspection, printing};
 use crate::error::Failure;
-use crate::output::{Form, Table};
+use crate::output::{self, Form, Table};
 use serde_json::{Map, Value, json};
 use syncline_device::Device;
 use syncline_format::batch::{Op, decode_batches};
@@ -58,7 +58,7 @@ pub(super) fn show(inspection: &Inspection<'_>) -> Result<bool, Failure> {
     };
     table.finish().map_err(printing)?;
     if inspection.form == Form::Text {
-        println!("the chain ends before sequence {}: {end}", at.sequence);
+        output::line(&format!("the chain ends before sequence {}: {end}", at.sequence))?;
     }
     Ok(true)
 }

@@ -13,7 +13,10 @@ pub(super) fn show(inspection: &Inspection<'_>) -> Result<bool, Failure> {
     let current = inspection.superblocks.current();
     let mut shown = serde_json::Map::new();
     for copy in &inspection.superblocks.copies {
-        let counts = current.is_some_and(|current| copy.content.as_ref() == Ok(current));
+        // A backup of a new volume says the same, but is never chosen.
+        let is_chosen =
+            |current: &Superblock| copy.content.as_ref().is_ok_and(|one| std::ptr::eq(one, current));
+        let counts = current.is_some_and(is_chosen);
         shown.insert(copy.name.replace(' ', "_"), describe(copy, counts));
     }
     output::object(inspection.form, &Value::Object(shown)).map_err(printing)?;

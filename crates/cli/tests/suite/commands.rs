@@ -1,6 +1,7 @@
 //! check and inspect on healthy volumes, exit codes, JSON, other names.
 
-use super::common::{Bench, called, open, syncline};
+use super::common::{Bench, PROGRAM, called, open, syncline};
+use std::process::Command;
 
 #[test]
 fn check_of_a_healthy_volume_is_sound_and_counts() {
@@ -51,6 +52,30 @@ fn wrong_usage_has_the_exit_code_of_the_tool_that_is_meant() {
     assert_eq!(syncline(&[&["mkfs"], &wrong[..]].concat()).code, 2);
     assert_eq!(called("mount.fuse.syncline", &["--nonsense"]).code, 1);
     assert!(!image.exists());
+}
+
+#[test]
+fn output_that_nobody_takes_is_a_failure_and_no_panic() {
+    let bench = Bench::new();
+    let image = bench.populated();
+    let (path, new, out) = (image.to_str().unwrap(), bench.path("new.img"), bench.path("out"));
+    for line in [
+        &["mkfs", "--size", "8M", new.to_str().unwrap()][..],
+        &["check", path],
+        &["inspect", "journal", path],
+        &["ls", path],
+        &["export", path, "/dir", out.to_str().unwrap()],
+    ] {
+        let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let run = Command::new(PROGRAM).args(line).stdout(full()).output().unwrap();
+        let told = String::from_utf8(run.stderr).unwrap();
+        let code = if line[0] == "check" { 8 } else { 1 };
+        assert_eq!(run.status.code(), Some(code), "{line:?}: {told}");
+        assert_eq!(told.lines().count(), 1, "{line:?}: {told}");
+    }
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let run = Command::new(PROGRAM).args(["check", "/missing"]).stderr(full).output().unwrap();
+    assert_eq!(run.status.code(), Some(8), "nor is a message that does not arrive");
 }
 
 #[test]
@@ -119,6 +144,21 @@ fn inspect_shows_what_was_stored() {
     let link =
         syncline(&["inspect", "inode", "-i", &named("link").as_u64().unwrap().to_string(), "--json", path]);
     assert_eq!(link.ok().json()["target"], "file3");
+}
+
+#[test]
+fn only_one_superblock_counts() {
+    for is_new in [true, false] {
+        let bench = Bench::new();
+        let image = if is_new { bench.volume() } else { bench.populated() };
+        let shown = syncline(&["inspect", "super", "--json", image.to_str().unwrap()]).ok().json();
+        let count = shown.as_object().unwrap().values().filter(|copy| copy["counts"] == true).count();
+        assert_eq!(count, 1, "{shown}");
+        assert_eq!(
+            (&shown["backup_0"]["counts"], &shown["backup_1"]["counts"]),
+            (&false.into(), &false.into())
+        );
+    }
 }
 
 #[test]
