@@ -16,7 +16,7 @@ const STYLE: &str = "
   --c0: #0b62c4; --c1: #0f8a6d; --c2: #b4500b; --c3: #7a3fb5; --c4: #b3245e; --c5: #6b6f14; --c6: #44576b; }
 @media (prefers-color-scheme: dark) { :root { --ground: #14171a; --text: #e4e7ea; --dim: #9aa3ad; --grid: #343a41;
   --c0: #6cb0ff; --c1: #4fd1ae; --c2: #ffab66; --c3: #c79bff; --c4: #ff85b1; --c5: #cfd35a; --c6: #a3b8cc; } }
-body { background: var(--ground); color: var(--text); font: 15px/1.5 system-ui, sans-serif; max-width: 60rem;
+body { background: var(--ground); color: var(--text); font: 15px/1.5 system-ui, sans-serif; max-width: 72rem;
   margin: 2rem auto; padding: 0 1rem; }
 svg { width: 100%; height: auto; max-width: 720px; } svg text { fill: var(--text); font-size: 12px; }
 .span { stroke: var(--text); stroke-width: 1.5; } .grid { stroke: var(--grid); }
@@ -268,7 +268,7 @@ fn operations_table(group: &Group<'_>) -> String {
 fn table(group: &Group<'_>) -> String {
     let has = |figure: &str| group.systems.iter().any(|system| group.median(system, figure).is_some());
     let columns: Vec<(&str, &str, usize)> =
-        COLUMNS.iter().filter(|(figure, ..)| has(figure) && !figure.ends_with("_ms")).copied().collect();
+        COLUMNS.iter().filter(|(figure, ..)| has(figure)).copied().collect();
     let mut html = format!("<div class='scroll'><table><tr><th>{}</th>", group.workload.name);
     for (_, title, _) in &columns {
         put(&mut html, format_args!("<th>{}</th>", escape(title)));

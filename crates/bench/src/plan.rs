@@ -52,7 +52,7 @@ mod tests {
         let record =
             Record::of_rows(vec![row("ext4", 1.0), row("ext4", 3.0), row("ext4", 2.0), row("xfs", 9.0)]);
         assert_eq!(expected_s(&record, "append", "ext4"), Some(2.0));
-        assert_eq!(expected_s(&record, "append", "btrfs"), Some(3.0));
+        assert_eq!(expected_s(&record, "append", "btrfs"), Some(2.5));
         assert_eq!(expected_s(&record, "create", "ext4"), None);
     }
 }

@@ -36,10 +36,6 @@ pub(crate) const COLUMNS: &[(&str, &str, usize)] = &[
     ("insert_per_s", "insert/s", 0),
     ("update_per_s", "update/s", 0),
     ("delete_per_s", "delete/s", 0),
-    ("rename_avg_ms", "rename ms", 3),
-    ("rename_max_ms", "max ms", 1),
-    ("flush_avg_ms", "flush ms", 2),
-    ("flush_max_ms", "max ms", 1),
 ];
 
 /// The rows of one workload, with the systems in their order.
