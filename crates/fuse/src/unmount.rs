@@ -65,10 +65,15 @@ fn wait_until_released(source: &Path) -> Result<(), MountError> {
     }
 }
 
+/// Whether a call failed because the mount's daemon has died, or did so while the call was under way.
+fn is_of_dead_daemon(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED))
+}
+
 /// Removes what a dead daemon left in the tree of mounts at `directory`, if that is what is there: a directory on which
 /// every call fails with ENOTCONN.
 pub(crate) fn clear_dead_mount(directory: &Path) -> io::Result<()> {
-    let dead = std::fs::metadata(directory).is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN));
+    let dead = std::fs::metadata(directory).is_err_and(|error| is_of_dead_daemon(&error));
     if !dead {
         return Ok(());
     }
@@ -115,9 +120,7 @@ pub(crate) fn ioctl_on(directory: &Path, command: u32, output: &mut [u8]) -> Res
             source => Err(MountError::System { what: "asking the daemon", source }),
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => Err(not_mounted()),
-        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
-            Err(MountError::Dead(directory.to_owned()))
-        }
+        Err(error) if is_of_dead_daemon(&error) => Err(MountError::Dead(directory.to_owned())),
         Err(source) => Err(MountError::System { what: "opening the mounted directory", source }),
     }
 }

@@ -371,6 +371,7 @@ fn killed_daemon_loses_nothing_that_was_synced() {
     daemon.kill().unwrap();
     daemon.wait().unwrap();
     assert!(fs::read(at.0.join("renamed")).is_err(), "the mount is dead, not silent");
+    syncline(&["stats", at.text()]).fails(1, &at.0, "has died");
     drop(file);
     // The next mount takes the dead one away.
     syncline(&["mount", text(&image), at.text()]).ok();
