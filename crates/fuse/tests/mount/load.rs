@@ -1,15 +1,34 @@
 //! Many callers at once, and a daemon that dies among them.
 
-use crate::harness::{Volume, errno_when_dead};
+use crate::harness::{Volume, errno_when_dead, messages};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
 /// More than the machine has CPUs, and as many as one queue has entries.
 const CALLERS: usize = 64;
+
+#[test]
+fn a_large_write_lets_go_of_its_cpu_several_times_and_a_large_read_is_one_message() {
+    const BYTES: usize = 1 << 20;
+    let Some(volume) = Volume::mounted("") else { return };
+    let (root, path) = (volume.root(), volume.path("f"));
+    let file = File::create(&path).unwrap();
+    let before = messages(&root, "write");
+    assert_eq!(file.write_at(&vec![7; BYTES], 0).unwrap(), BYTES);
+    assert_eq!(messages(&root, "write") - before, 4, "others run in between");
+
+    let direct = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&path).unwrap();
+    let mut memory = vec![0; BYTES + 4096];
+    let start = memory.as_ptr().align_offset(4096);
+    let before = messages(&root, "read");
+    assert_eq!(direct.read_at(&mut memory[start..start + BYTES], 0).unwrap(), BYTES);
+    assert_eq!(messages(&root, "read") - before, 1);
+    assert!(memory[start..start + BYTES].iter().all(|&byte| byte == 7));
+}
 
 #[test]
 fn sixty_four_callers_at_once_get_what_they_wrote() {
