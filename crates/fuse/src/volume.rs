@@ -2,6 +2,7 @@
 
 use crate::{MountError, MountOptions, scheduling};
 use parking_lot::{Condvar, Mutex};
+use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -122,8 +123,9 @@ fn open_device(source: &Path, read_only: bool) -> Result<FileDevice, OpenError> 
         }
         opened = FileDevice::open(source, &OpenOptions { wait_for_lock: Some(patience), ..options });
         if matches!(opened, Err(OpenError::Locked { .. })) && patience == LEAVING_DAEMON_PATIENCE[0] {
-            // Whoever waits for this mount sees why; the log need not be a terminal.
-            eprintln!(
+            // Whoever waits for this mount sees why; the log need not be a terminal. A mount does not fail because nobody reads it.
+            let _ = writeln!(
+                std::io::stderr(),
                 "{} is held by another process; waiting for a daemon that is leaving",
                 source.display()
             );

@@ -43,6 +43,7 @@ pub use abi::Routines;
 
 use error::VfsError;
 use std::ffi::{c_char, c_int, c_void};
+use std::io::Write;
 use std::path::Path;
 use syncline::Volume;
 use volumes::VolumeRef;
@@ -60,7 +61,8 @@ fn tell(error: &VfsError) {
     let sentence = format!("syncline: {error}");
     api::get().log(abi::NOTICE, &sentence);
     if std::env::var_os(QUIET).is_none() {
-        eprintln!("{sentence}");
+        // `eprintln!` would end the program whose standard error is closed or full.
+        let _ = writeln!(std::io::stderr(), "{sentence}");
     }
 }
 

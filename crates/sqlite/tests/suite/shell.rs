@@ -27,12 +27,17 @@ fn image(directory: &Path) -> PathBuf {
 
 /// Runs the stock shell; `None` if there is none.
 fn shell(test: &str, image: &Path, sql: &str) -> Option<Output> {
+    shell_telling(Stdio::piped(), test, image, sql)
+}
+
+/// The same, with this as its standard error.
+fn shell_telling(errors: Stdio, test: &str, image: &Path, sql: &str) -> Option<Output> {
     let started = Command::new("sqlite3")
         .args(["-batch", "-bail"])
         .env_remove("SYNCLINE_SQLITE_QUIET")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
+        .stderr(errors)
         .spawn();
     let Ok(mut child) = started else {
         skip(test, "sqlite3 is not installed");
@@ -49,6 +54,18 @@ fn shell(test: &str, image: &Path, sql: &str) -> Option<Output> {
 
 fn text(output: &[u8]) -> &str {
     std::str::from_utf8(output).expect("UTF-8")
+}
+
+#[test]
+fn an_error_that_nobody_can_read_is_the_same_error() {
+    let test = "an_error_that_nobody_can_read_is_the_same_error";
+    let missing = Path::new("/there/is/no/such/volume");
+    let sql = "SELECT 41 + 1;\n";
+    let full = std::fs::File::options().write(true).open("/dev/full").expect("a device that is full");
+    let Some(unread) = shell_telling(full.into(), test, missing, sql) else { return };
+    let Some(read) = shell(test, missing, sql) else { return };
+    assert!(text(&read.stderr).contains("there is no such file"), "{}", text(&read.stderr));
+    assert_eq!((unread.status, text(&unread.stdout)), (read.status, "42\n"));
 }
 
 #[test]
