@@ -227,11 +227,13 @@ impl<'a> Copier<'a> {
             }
             Kind::Directory => unreachable!("directories are made by copy_tree"),
         }
+        self.copy_xattrs(source, target)?;
+        self.writing(target, self.to.set_attributes(target, node))?;
+        // Last: what has failed may be removed again, and the copy goes on; a link to its name would be one to an older file.
         if node.links > 1 {
             self.linked.insert(node.identity, target.to_owned());
         }
-        self.copy_xattrs(source, target)?;
-        self.writing(target, self.to.set_attributes(target, node))
+        Ok(())
     }
 
     fn copy_xattrs(&self, source: &Path, target: &Path) -> Result<(), Failure> {
