@@ -56,7 +56,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("crates/threads", &["syncline-format", "syncline-device"]),
     ("crates/threads/loom", &["syncline-format", "syncline-device"]),
     ("crates/model", &[]),
-    ("crates/bench", &["syncline-format", "syncline-device", "syncline"]),
+    ("crates/bench", &["syncline-format", "syncline-device", "syncline", "syncline-sqlite"]),
     ("xtask", &["syncline-cli"]),
 ];
 

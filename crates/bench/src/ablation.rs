@@ -68,7 +68,14 @@ pub(crate) static MECHANISMS: &[Mechanism] = &[
         name: "ordered-records",
         about: "every change is a record of its own, written when the one before it is",
         ablation: Ablation { ordered_records: true, ..NONE },
-        workloads: &["create", "rollback-journal", "atomic"],
+        workloads: &[
+            "create",
+            "rollback-journal",
+            "atomic",
+            "sqlite-engine-persist-1",
+            "sqlite-engine-persist-4",
+            "sqlite-engine-delete-1",
+        ],
     },
     Mechanism {
         name: "no-group-commit",
@@ -95,6 +102,11 @@ impl Mechanism {
     pub(crate) fn system_name(&self) -> String {
         format!("engine:{}", self.name)
     }
+
+    /// Whether a workload shows what it is worth.
+    pub(crate) fn shows(&self, workload: &Workload) -> bool {
+        self.workloads.contains(&workload.name.as_str())
+    }
 }
 
 /// Whether a system belongs to the ablation; these are compared with one another only.
@@ -109,7 +121,7 @@ pub(crate) fn plan<'a>(
 ) -> Result<Vec<(&'a Workload, Vec<System>)>, BenchError> {
     let mut plan = Vec::new();
     for workload in workloads {
-        let showing = MECHANISMS.iter().filter(|known| known.workloads.contains(&workload.name.as_str()));
+        let showing = MECHANISMS.iter().filter(|known| known.shows(workload));
         let mut systems: Vec<System> = showing.map(System::Without).collect();
         if !systems.is_empty() {
             systems.insert(0, System::Without(&COMPLETE));
@@ -138,7 +150,7 @@ pub(crate) struct Comparison<'a> {
 pub(crate) fn comparisons<'a>(record: &Record, workloads: &'a [Workload]) -> Vec<Comparison<'a>> {
     let mut comparisons = Vec::new();
     for mechanism in MECHANISMS {
-        for workload in workloads.iter().filter(|known| mechanism.workloads.contains(&known.name.as_str())) {
+        for workload in workloads.iter().filter(|known| mechanism.shows(known)) {
             let rows: Vec<&Row> = record.rows.iter().filter(|row| row.workload == workload.name).collect();
             let group = Group::of(workload, rows);
             let (without, with) = (mechanism.system_name(), COMPLETE.system_name());

@@ -26,6 +26,7 @@ mod system;
 mod table;
 mod tools;
 mod transport;
+mod waiting;
 mod workload;
 
 pub use arguments::Arguments;

@@ -7,6 +7,7 @@ use crate::plot::{Axis, Bar, Line, bars, escape, lines, wide_bars};
 use crate::record::Record;
 use crate::report::{COLUMNS, Group, LEGEND, groups, shown, systems, transports};
 use crate::table::targets;
+use crate::waiting;
 use crate::workload::{Headline, Workload};
 use std::fmt::Write;
 
@@ -59,6 +60,7 @@ pub(crate) fn page(record: &Record, workloads: &[Workload]) -> String {
         rest = after;
     }
     html.push_str(&mechanisms(record, workloads));
+    html.push_str(&waiting(record, workloads));
     html + "</body></html>\n"
 }
 
@@ -128,6 +130,27 @@ fn mechanisms(record: &Record, workloads: &[Workload]) -> String {
         for cell in one.cells() {
             put(&mut html, format_args!("<td>{}</td>", escape(&cell)));
         }
+        html.push_str("</tr>\n");
+    }
+    html + "</table></div>\n"
+}
+
+/// What one of them costs SQLite.
+fn waiting(record: &Record, workloads: &[Workload]) -> String {
+    let rows = waiting::rows(record, workloads);
+    if rows.is_empty() {
+        return String::new();
+    }
+    let mut html = format!(
+        "<h3>{}</h3>\n<p>{}</p>\n<div class='scroll'><table><tr>",
+        escape(waiting::TITLE),
+        escape(waiting::ABOUT)
+    );
+    waiting::HEADS.iter().for_each(|head| put(&mut html, format_args!("<th>{}</th>", escape(head))));
+    html.push_str("</tr>\n");
+    for cells in rows {
+        html.push_str("<tr>");
+        cells.iter().for_each(|cell| put(&mut html, format_args!("<td>{}</td>", escape(cell))));
         html.push_str("</tr>\n");
     }
     html + "</table></div>\n"

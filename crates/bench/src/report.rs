@@ -4,6 +4,7 @@ use crate::ablation::{self, MECHANISMS, is_ablated};
 use crate::operations;
 use crate::record::Record;
 use crate::row::{Row, median};
+use crate::waiting;
 use crate::workload::Workload;
 use std::collections::BTreeMap;
 
@@ -154,6 +155,7 @@ pub(crate) fn print(record: &Record, workloads: &[Workload]) {
         print_operations(&group);
     }
     ablation::print(&ablation::comparisons(record, workloads));
+    waiting::print(record, workloads);
     println!("\n{LEGEND}\n{}", transports(record));
 }
 

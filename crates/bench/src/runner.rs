@@ -13,7 +13,7 @@ use crate::report;
 use crate::row::Row;
 use crate::system::{Mounted, System, take_down_left};
 use crate::transport;
-use crate::workload::{self, Context, Workload};
+use crate::workload::{self, Context, Use, Workload};
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -129,14 +129,17 @@ fn measure(
 ) -> io::Result<Row> {
     let mut mounted = Mounted::fresh(system, medium, arguments)?;
     let transport = mounted.transport()?;
-    if workload.releases {
-        mounted.release()?;
+    match workload.volume {
+        Use::Engine => {}
+        Use::Release => mounted.release()?,
+        Use::Lend => mounted.lend()?,
     }
     let meter = Meter::begin_at(&mounted, floor)?;
     let context = Context {
         backend: mounted.backend(),
         directory: mounted.directory(),
         released: mounted.released(),
+        lent: mounted.lent(),
         arguments,
         floor,
         meter: &meter,

@@ -15,6 +15,7 @@ use std::process::Command;
 use std::sync::Arc;
 use syncline::{Fs, MkfsOptions, SystemClock, SystemEntropy, Volume, VolumeOptions};
 use syncline_device::FileDevice;
+use syncline_sqlite::Lent;
 
 /// What can be measured.
 #[derive(Debug, Clone, PartialEq)]
@@ -110,8 +111,13 @@ fn options(transport: Transport) -> &'static str {
     }
 }
 
+/// SQLite in this process knows the engine's volume by this name.
+const LENT_NAME: &str = "bench";
+
 enum State {
     Engine(Engine),
+    /// The same; the loan closes the volume when it ends.
+    Lent(Engine, Lent),
     /// The engine's volume, closed. No file is below its device: nothing but a program that is given its path works with it.
     Released(Directory),
     Mounted {
@@ -176,7 +182,7 @@ impl<'a> Mounted<'a> {
 
     pub(crate) fn backend(&self) -> &dyn Backend {
         match &self.state {
-            State::Engine(engine) => engine,
+            State::Engine(engine) | State::Lent(engine, _) => engine,
             State::Mounted { directory, .. }
             | State::Inside { directory, .. }
             | State::Released(directory) => directory,
@@ -188,7 +194,7 @@ impl<'a> Mounted<'a> {
     pub(crate) fn directory(&self) -> Option<&Path> {
         match &self.state {
             State::Mounted { directory, .. } | State::Inside { directory, .. } => Some(&directory.0),
-            State::Engine(_) | State::Released(_) | State::Removed => None,
+            State::Engine(_) | State::Lent(..) | State::Released(_) | State::Removed => None,
         }
     }
 
@@ -204,6 +210,24 @@ impl<'a> Mounted<'a> {
         Ok(())
     }
 
+    /// Has SQLite in this process find the engine's volume; other systems stay as they are.
+    pub(crate) fn lend(&mut self) -> io::Result<()> {
+        match std::mem::replace(&mut self.state, State::Removed) {
+            State::Engine(engine) => {
+                let lent = Lent::new(LENT_NAME, engine.0.clone());
+                let lent = lent.map_err(|_| io::Error::other("a volume is lent to SQLite already"))?;
+                self.state = State::Lent(engine, lent);
+            }
+            other => self.state = other,
+        }
+        Ok(())
+    }
+
+    /// What SQLite in this process calls the engine's volume, if it is lent.
+    pub(crate) fn lent(&self) -> Option<&'static str> {
+        matches!(self.state, State::Lent(..)).then_some(LENT_NAME)
+    }
+
     /// The device with the volume that was closed.
     pub(crate) fn released(&self) -> Option<&Path> {
         match &self.state {
@@ -216,7 +240,10 @@ impl<'a> Mounted<'a> {
     pub(crate) fn flushes_alone(&self) -> bool {
         matches!(
             &self.state,
-            State::Engine(_) | State::Released(_) | State::Mounted { syncline: Some(_), .. }
+            State::Engine(_)
+                | State::Lent(..)
+                | State::Released(_)
+                | State::Mounted { syncline: Some(_), .. }
         )
     }
 
@@ -231,7 +258,7 @@ impl<'a> Mounted<'a> {
     /// Journal records written since the volume was opened: the writes that syncs waited for, where their data lies in
     /// the record. `None` if it is not Syncline.
     pub(crate) fn records(&self) -> io::Result<Option<u64>> {
-        if let State::Engine(engine) = &self.state {
+        if let State::Engine(engine) | State::Lent(engine, _) = &self.state {
             return Ok(Some(engine.0.stats().engine.store.groups));
         }
         let Some(told) = self.told()? else { return Ok(None) };
@@ -265,6 +292,10 @@ impl<'a> Mounted<'a> {
             State::Engine(engine) => engine.0.close(),
             State::Mounted { unmount, .. } => command(&unmount).map(drop),
             State::Inside { directory, .. } => fs::remove_dir_all(&directory.0),
+            State::Lent(_, lent) => {
+                drop(lent);
+                Ok(())
+            }
             State::Released(_) | State::Removed => Ok(()),
         }
     }

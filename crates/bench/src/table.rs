@@ -10,6 +10,7 @@ use crate::error::BenchError;
 use crate::operations;
 use crate::record::Record;
 use crate::report::{Group, groups, shown, systems, transports};
+use crate::waiting;
 use crate::workload::{self, Headline, Workload};
 use std::fmt::Write;
 use std::path::Path;
@@ -86,6 +87,7 @@ fn tables(record: &Record, workloads: &[Workload]) -> String {
         text.push_str(&figures(&groups, &systems, special));
     }
     text.push_str(&ablation(record, workloads));
+    text.push_str(&waiting(record, workloads));
     text
 }
 
@@ -220,6 +222,13 @@ fn ablation(record: &Record, workloads: &[Workload]) -> String {
         heads,
         rows,
     )
+}
+
+fn waiting(record: &Record, workloads: &[Workload]) -> String {
+    let mut rows = String::new();
+    waiting::rows(record, workloads).into_iter().for_each(|cells| row(&mut rows, cells.into_iter()));
+    let title = format!("### {}\n\n{}", waiting::TITLE, waiting::ABOUT);
+    headed(&title, waiting::HEADS.map(str::to_owned).to_vec(), rows)
 }
 
 /// A title, a table's head, and its rows; nothing without rows.

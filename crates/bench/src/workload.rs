@@ -23,6 +23,8 @@ pub(crate) struct Context<'a> {
     pub(crate) directory: Option<&'a Path>,
     /// The device with a volume that the engine has given up.
     pub(crate) released: Option<&'a Path>,
+    /// The name under which SQLite in this process finds the volume of the engine.
+    pub(crate) lent: Option<&'a str>,
     pub(crate) arguments: &'a Arguments,
     /// Measured between the operations.
     pub(crate) floor: &'a Floor,
@@ -54,6 +56,17 @@ impl Headline {
 
 type Run = fn(&Context<'_>, usize) -> io::Result<Outcome>;
 
+/// What a workload has the engine do with its volume.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Use {
+    /// Work with it.
+    Engine,
+    /// Give it up, so that another program can open it.
+    Release,
+    /// Lend it to SQLite in this process.
+    Lend,
+}
+
 /// A named workload.
 pub(crate) struct Workload {
     pub(crate) name: String,
@@ -61,8 +74,7 @@ pub(crate) struct Workload {
     pub(crate) headline: Headline,
     /// Threads, jobs or clients; the workloads of a family differ in it.
     pub(crate) width: Option<usize>,
-    /// The engine gives its volume up, so that another program can open it.
-    pub(crate) releases: bool,
+    pub(crate) volume: Use,
     /// It fills half of a device that is as large as it needs.
     large: bool,
     run: Run,
@@ -102,14 +114,14 @@ pub(crate) fn all() -> Vec<Workload> {
     use Headline::{MegabytesPerSecond, OperationsPerSecond, P50};
     let one = |name: &str, about, headline, run: Run| {
         let name = name.to_owned();
-        vec![Workload { name, about, headline, width: None, releases: false, large: false, run }]
+        vec![Workload { name, about, headline, width: None, volume: Use::Engine, large: false, run }]
     };
     let large = |workloads: Vec<Workload>| -> Vec<Workload> {
         workloads.into_iter().map(|workload| Workload { large: true, ..workload }).collect()
     };
     let released = |name: &str, about, run: Run| {
         let workload = one(name, about, OperationsPerSecond, run);
-        workload.into_iter().map(|workload| Workload { releases: true, ..workload }).collect()
+        workload.into_iter().map(|workload| Workload { volume: Use::Release, ..workload }).collect()
     };
     let family = |name: &str, about, headline, widths: &[usize], run: Run| {
         let named = |&width: &usize| Workload {
@@ -117,11 +129,15 @@ pub(crate) fn all() -> Vec<Workload> {
             about,
             headline,
             width: Some(width),
-            releases: false,
+            volume: Use::Engine,
             large: false,
             run,
         };
         widths.iter().map(named).collect::<Vec<_>>()
+    };
+    let lent = |name: &str, about, run: Run| {
+        let workloads = family(name, about, OperationsPerSecond, &[1, 4], run);
+        workloads.into_iter().map(|workload| Workload { volume: Use::Lend, ..workload }).collect()
     };
     [
         one("overwrite", "overwrite 4 KiB + fsync", P50, overwrite),
@@ -260,6 +276,16 @@ pub(crate) fn all() -> Vec<Workload> {
             "sqlite-vfs-wal",
             "sqlite3 FULL on the VFS, one row a transaction, WAL",
             tools::sqlite::vfs_wal,
+        ),
+        lent(
+            "sqlite-engine-persist",
+            "SQLite FULL on the VFS in this process, one row a transaction, journal PERSIST, threads with a database each",
+            tools::sqlite::lent_persist,
+        ),
+        lent(
+            "sqlite-engine-delete",
+            "the same, journal DELETE",
+            tools::sqlite::lent_delete,
         ),
         one(
             "pgbench",

@@ -1,10 +1,14 @@
 //! sqlite3: one row a transaction, synchronous=FULL, inserted, updated, deleted, in the journal modes that programs use; with
-//! batch atomic writes; and on the VFS, which opens the engine's volume in the process of sqlite3.
+//! batch atomic writes; on the VFS, which opens the engine's volume in the process of sqlite3; and on the engine's volume in this process.
 //!
 //! sqlite3 itself tells the time before the first transaction and behind the last. So the program's start is not counted, nor that on
 //! the VFS it mounts and unmounts the volume, which no other system is charged with; it is told as a figure of its own.
 
 mod atomic;
+mod lent;
+mod library;
+
+pub(crate) use lent::{delete as lent_delete, persist as lent_persist};
 
 use super::{check, place};
 use crate::measure::Outcome;
@@ -114,16 +118,13 @@ fn measure(context: &Context<'_>, shell: &Shell<'_>, mode: &str) -> io::Result<O
         Ok(elapsed)
     };
     context.meter.begin()?;
-    let inserted = timed(&|index| format!("INSERT INTO t VALUES ({index}, '{:0100}');\n", index * 7919))?;
+    let inserted = timed(&inserting)?;
     let rows = shell.feed("SELECT count(*) FROM t;")?;
     if rows.lines().last() != Some(&count.to_string()) {
         return Err(io::Error::other(format!("sqlite3 counts {} rows, not {count}", rows.trim())));
     }
-    let updated = timed(&|index| {
-        let row = index * 7919 % count;
-        format!("UPDATE t SET text = '{:0100}' WHERE id = {row};\n", index * 104_729)
-    })?;
-    let deleted = timed(&|index| format!("DELETE FROM t WHERE id = {index};\n"))?;
+    let updated = timed(&|index| updating(index, count))?;
+    let deleted = timed(&deleting)?;
     context.meter.end()?;
     let rows = shell.feed("SELECT count(*) FROM t;")?;
     if rows.lines().last() != Some("0") {
@@ -137,6 +138,20 @@ fn measure(context: &Context<'_>, shell: &Shell<'_>, mode: &str) -> io::Result<O
         .with("insert_per_s", per_second(inserted))
         .with("update_per_s", per_second(updated))
         .with("delete_per_s", per_second(deleted)))
+}
+
+/// The transactions; the table has as many rows as there are of each.
+fn inserting(index: u64) -> String {
+    format!("INSERT INTO t VALUES ({index}, '{:0100}');\n", index * 7919)
+}
+
+fn updating(index: u64, count: u64) -> String {
+    let row = index * 7919 % count;
+    format!("UPDATE t SET text = '{:0100}' WHERE id = {row};\n", index * 104_729)
+}
+
+fn deleting(index: u64) -> String {
+    format!("DELETE FROM t WHERE id = {index};\n")
 }
 
 /// The time between the two moments that were printed.

@@ -9,7 +9,7 @@ use crate::power::{Keep, PowerDevice};
 use rusqlite::Connection;
 use std::collections::HashMap;
 use std::sync::Arc;
-use syncline::{Fs, MkfsOptions, SystemClock, SystemEntropy, VolumeOptions};
+use syncline::{Ablation, Fs, MkfsOptions, SystemClock, SystemEntropy, VolumeOptions};
 
 const BLOCKS: u64 = (32 << 20) / 4096;
 const ACCOUNTS: i64 = 40;
@@ -39,6 +39,8 @@ struct Scenario {
     synchronous: &'static str,
     /// Whether a commit that has returned is durable.
     durable: bool,
+    /// Every change is a record of its own, and waits for the one before it, as the benchmark has it (W4).
+    waiting: bool,
 }
 
 impl Scenario {
@@ -225,7 +227,9 @@ fn sync_everything(place: &Place) {
 
 /// Works until it is done or the power goes; returns the last acknowledged transfer.
 fn work(device: &Arc<PowerDevice>, scenario: Scenario) -> i64 {
-    let place = match VolumeOptions::new().background(false).open_device(device.clone()) {
+    let ablation = Ablation { ordered_records: scenario.waiting, ..Ablation::default() };
+    let options = VolumeOptions::new().background(false).ablation(ablation);
+    let place = match options.open_device(device.clone()) {
         Ok(volume) => Place::of(volume),
         Err(error) => {
             assert!(device.is_cut(), "the volume cannot be opened: {error}");
@@ -328,7 +332,7 @@ fn cut(scenario: Scenario) {
 
 fn cut_all(kind: Kind, modes: &[(&'static str, &'static str, bool)]) {
     for &(journal, synchronous, durable) in modes {
-        cut(Scenario { kind, journal, synchronous, durable });
+        cut(Scenario { kind, journal, synchronous, durable, waiting: false });
     }
 }
 
@@ -343,6 +347,15 @@ fn plain_transfers_survive_cuts_in_every_mode() {
         Kind::Plain,
         &[("MEMORY", "FULL", true), ("OFF", "FULL", true), ("WAL", "FULL", true), ("WAL", "NORMAL", false)],
     );
+}
+
+#[test]
+fn the_last_transfer_survives_cuts_whether_records_wait_for_each_other_or_not() {
+    for waiting in [false, true] {
+        for (journal, synchronous) in [("PERSIST", "FULL"), ("DELETE", "FULL")] {
+            cut(Scenario { kind: Kind::Plain, journal, synchronous, durable: true, waiting });
+        }
+    }
 }
 
 #[test]
@@ -393,7 +406,8 @@ fn failed_statements_and_rollbacks_survive_cuts() {
 #[test]
 fn a_cut_can_lose_what_was_not_synced() {
     // The device under these tests does lose things: without a sync, a write is gone.
-    let scenario = Scenario { kind: Kind::Plain, journal: "DELETE", synchronous: "FULL", durable: true };
+    let (kind, journal, synchronous) = (Kind::Plain, "DELETE", "FULL");
+    let scenario = Scenario { kind, journal, synchronous, durable: true, waiting: false };
     crate::common::register();
     let image = set_up(scenario);
     let device = Arc::new(PowerDevice::with(&image, BLOCKS, u64::MAX));
