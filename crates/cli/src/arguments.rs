@@ -89,6 +89,9 @@ pub(crate) enum Action {
     /// Copy a file or directory of the host into an unmounted volume.
     Import(ImportArguments),
     /// Copy a file or directory out of an unmounted volume.
+    ///
+    /// Each file gets its name when it is whole, with its mode, times and extended attributes. Of a directory, what cannot be read whole
+    /// is told and left out, and the exit code is 1; of a file that has lost only its attributes, "syncline cat" prints the data.
     Export(ExportArguments),
     /// List a directory of an unmounted volume.
     Ls(LsArguments),

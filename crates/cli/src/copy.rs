@@ -2,9 +2,11 @@
 //!
 //! One copier ([`Copier`]) works between two sides ([`Side`]): the host's files, and a volume opened in this process. What
 //! is copied keeps its mode, owner, times, extended attributes, holes, and hard links among what is copied together;
-//! symbolic links are copied, not followed. What exists already is refused, or with `--force` replaced by rename, so that
-//! at no moment a name leads to half of a file. Of a tree, what cannot be read (damaged, or not permitted) is told and left
-//! out, so that a damaged volume can be emptied of what it still has; the exit code is 1 then.
+//! symbolic links are copied, not followed. Each file grows beside its place and gets its name when it is whole, attributes
+//! included, so that at no moment a name leads to half of a file. What exists already is refused, or with `--force` replaced. Of
+//! a tree, what cannot be read (damaged, or not permitted) is told and left out, whole, so that a damaged volume can be emptied of
+//! what it still has; the exit code is 1 then. A file that has lost only its extended attributes is left out too, since
+//! an access list among them may be what keeps others from reading it; `syncline cat` prints its data.
 //!
 //! When a command returns successfully the copy is durable: the volume was closed, or the host's filesystem synced.
 

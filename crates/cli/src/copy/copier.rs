@@ -6,6 +6,7 @@ use crate::error::{Failure, without_numbers};
 use crate::output;
 use indicatif::ProgressBar;
 use std::collections::HashMap;
+use std::ffi::OsString;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -50,6 +51,12 @@ impl Reading for Watched<'_> {
         self.bar.inc(*result.as_ref().unwrap_or(&0) as u64);
         self.note(result)
     }
+}
+
+/// What is being made: where it grows, and the name that it gets when it is whole.
+struct New<'a> {
+    aside: PathBuf,
+    target: &'a Path,
 }
 
 /// Copies trees from one side to the other. What lies in a tree and cannot be read is told and left out, whole; any other
@@ -102,8 +109,9 @@ impl<'a> Copier<'a> {
         let mut pending = vec![(source.to_owned(), target.to_owned(), node.clone())];
         while let Some((source, target, node)) = pending.pop() {
             self.make_directory(&target)?;
-            let xattrs = self.copy_xattrs(&source, &target);
-            self.left_out_if_unreadable(xattrs)?;
+            let xattrs = self.xattrs(&source);
+            let xattrs = self.left_out_if_unreadable(xattrs)?.unwrap_or_default();
+            self.set_xattrs(&target, &target, &xattrs)?;
             let names = self.reading(&source, self.from.names(&source));
             for name in self.left_out_if_unreadable(names)?.unwrap_or_default() {
                 let (below, goes_to) = (source.join(&name), target.join(&name));
@@ -160,24 +168,26 @@ impl<'a> Copier<'a> {
             return Ok(());
         }
         let existing = self.writing(target, self.to.node(target))?;
-        let Some(existing) = existing else { return self.make_leaf(source, target, node) };
-        if existing.kind() == Kind::Directory {
-            return Err(self.write_failure(target, Error::IsDirectory.into()));
+        if let Some(existing) = &existing {
+            if existing.kind() == Kind::Directory {
+                return Err(self.write_failure(target, Error::IsDirectory.into()));
+            }
+            if !self.force || self.to.is_the_volume(existing) {
+                return Err(Failure::Occupied { what: self.to.show(target) });
+            }
         }
-        if !self.force || self.to.is_the_volume(&existing) {
-            return Err(Failure::Occupied { what: self.to.show(target) });
-        }
-        let aside = self.vacant_beside(target)?;
-        let made = self.make_leaf(source, &aside, node);
-        let placed = made.and_then(|()| self.writing(target, self.to.rename(&aside, target)));
-        if placed.is_err() {
-            // The first failure is the one to tell.
-            let _ = self.to.remove(&aside);
-        }
-        if let Some(place) = self.linked.get_mut(&node.identity)
-            && *place == aside
-        {
-            *place = target.to_owned();
+        let new = New { aside: self.vacant_beside(target)?, target };
+        let made = self.make_leaf(source, &new, node);
+        let replace = existing.is_some();
+        let placed = made.and_then(|()| self.writing(target, self.to.rename(&new.aside, target, replace)));
+        match placed {
+            Err(_) => {
+                // The first failure is the one to tell.
+                let _ = self.to.remove(&new.aside);
+            }
+            // Only now: what has failed may be left out and the copy goes on; a link to its name would be one to an older file.
+            Ok(()) if node.links > 1 => drop(self.linked.insert(node.identity, target.to_owned())),
+            Ok(()) => {}
         }
         placed
     }
@@ -192,53 +202,57 @@ impl<'a> Copier<'a> {
         Err(Failure::Occupied { what: self.to.show(&beside(target, 0)) })
     }
 
-    /// Makes anything but a directory under a name that is free.
-    fn make_leaf(&mut self, source: &Path, target: &Path, node: &Node) -> Result<(), Failure> {
-        if node.links > 1
-            && let Some(original) = self.linked.get(&node.identity)
-        {
-            self.writing(target, self.to.make_hard_link(original, target))?;
+    /// Makes anything but a directory, whole, under a name that nobody looks for.
+    fn make_leaf(&mut self, source: &Path, new: &New<'_>, node: &Node) -> Result<(), Failure> {
+        let (aside, target) = (&new.aside, new.target);
+        if let Some(original) = self.linked.get(&node.identity).filter(|_| node.links > 1) {
+            self.writing(target, self.to.make_hard_link(original, aside))?;
             self.copied.hard_links += 1;
             return Ok(());
         }
+        // Before anything is made of it: what has lost its attributes is left out like what has lost its data.
+        let xattrs = self.xattrs(source)?;
+        let mut bytes = 0;
         match node.kind() {
             Kind::File => {
                 let content = self.reading(source, self.from.read(source))?;
                 let mut content = Watched { content, bar: &self.bar, failed: false };
-                let made = self.to.make_file(target, node.size, &mut content);
-                let bytes = if content.failed {
-                    // Half a file under its name would pass for the whole. The first failure is the one to tell.
-                    let _ = self.to.remove(target);
-                    self.reading(source, made)?
-                } else {
-                    self.writing(target, made)?
+                let made = self.to.make_file(aside, node.size, &mut content);
+                bytes = match content.failed {
+                    true => self.reading(source, made)?,
+                    false => self.writing(target, made)?,
                 };
-                self.copied.files += 1;
-                self.copied.bytes += bytes;
             }
             Kind::Symlink => {
                 let leads_to = self.reading(source, self.from.target(source))?;
-                self.writing(target, self.to.make_symlink(target, &leads_to))?;
-                self.copied.symlinks += 1;
+                self.writing(target, self.to.make_symlink(aside, &leads_to))?;
             }
-            Kind::Special => {
-                self.writing(target, self.to.make_special(target, node))?;
-                self.copied.special += 1;
-            }
+            Kind::Special => self.writing(target, self.to.make_special(aside, node))?,
             Kind::Directory => unreachable!("directories are made by copy_tree"),
         }
-        self.copy_xattrs(source, target)?;
-        self.writing(target, self.to.set_attributes(target, node))?;
-        // Last: what has failed may be removed again, and the copy goes on; a link to its name would be one to an older file.
-        if node.links > 1 {
-            self.linked.insert(node.identity, target.to_owned());
-        }
+        self.set_xattrs(aside, target, &xattrs)?;
+        self.writing(target, self.to.set_attributes(aside, node))?;
+        self.copied.bytes += bytes;
+        *match node.kind() {
+            Kind::Symlink => &mut self.copied.symlinks,
+            Kind::Special => &mut self.copied.special,
+            Kind::File | Kind::Directory => &mut self.copied.files,
+        } += 1;
         Ok(())
     }
 
-    fn copy_xattrs(&self, source: &Path, target: &Path) -> Result<(), Failure> {
-        for (name, value) in self.reading(source, self.from.xattrs(source))? {
-            if !self.writing(target, self.to.set_xattr(target, &name, &value))? {
+    fn xattrs(&self, source: &Path) -> Result<Vec<(OsString, Vec<u8>)>, Failure> {
+        let xattrs = self.from.xattrs(source);
+        xattrs.map_err(|source_error| Failure::Unreadable {
+            what: format!("{}: extended attributes", self.from.show(source)),
+            source: source_error,
+        })
+    }
+
+    /// Sets them on what is at `path` now and will be known as `target`.
+    fn set_xattrs(&self, path: &Path, target: &Path, xattrs: &[(OsString, Vec<u8>)]) -> Result<(), Failure> {
+        for (name, value) in xattrs {
+            if !self.writing(target, self.to.set_xattr(path, name, value))? {
                 self.tell(&format!("{}: without its attribute {}", self.to.show(target), name.display()));
             }
         }

@@ -2,7 +2,7 @@
 
 use super::copy_data;
 use super::side::{Node, Reading, Side};
-use rustix::fs::{AtFlags, CWD, Mode, SeekFrom, Timespec, Timestamps, XattrFlags};
+use rustix::fs::{AtFlags, CWD, Mode, RenameFlags, SeekFrom, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -158,8 +158,15 @@ impl Side for Host {
         fs::hard_link(original, path)
     }
 
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        fs::rename(from, to)
+    fn rename(&self, from: &Path, to: &Path, replace: bool) -> io::Result<()> {
+        if replace {
+            return fs::rename(from, to);
+        }
+        match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+            // A filesystem that cannot tell; the name was free a moment ago.
+            Err(Errno::INVAL | Errno::NOSYS) => fs::rename(from, to),
+            result => Ok(result?),
+        }
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {

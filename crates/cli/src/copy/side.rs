@@ -97,7 +97,8 @@ pub(crate) trait Side {
 
     fn make_hard_link(&self, original: &Path, path: &Path) -> io::Result<()>;
 
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Gives something its name; an error if it is taken and not to be replaced.
+    fn rename(&self, from: &Path, to: &Path, replace: bool) -> io::Result<()>;
 
     fn remove(&self, path: &Path) -> io::Result<()>;
 

@@ -152,8 +152,8 @@ impl Side for Inside {
         self.volume.hard_link(original, path)
     }
 
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.volume.rename_with(from, to, RenameFlags::default())
+    fn rename(&self, from: &Path, to: &Path, replace: bool) -> io::Result<()> {
+        self.volume.rename_with(from, to, RenameFlags { no_replace: !replace, ..RenameFlags::default() })
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {

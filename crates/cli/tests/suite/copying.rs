@@ -1,6 +1,6 @@
 //! import, export, ls and cat.
 
-use super::common::{Bench, Run, assert_populated, can_mount, flip, open, pattern, syncline};
+use super::common::{Bench, PROGRAM, Run, assert_populated, can_mount, flip, open, pattern, syncline};
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
@@ -191,6 +191,44 @@ fn what_is_damaged_is_left_out_and_all_the_rest_comes_out() {
     assert!(!bench.path("one").exists());
     let names = fs::read_dir(&out).unwrap().count();
     assert_eq!(names, 21, "nothing is left beside the files");
+}
+
+#[test]
+fn a_file_without_its_attributes_is_left_out_and_takes_no_name() {
+    let bench = Bench::new();
+    let (image, out) = (bench.populated(), bench.path("out"));
+    let volume = open(&image);
+    // So large that the value has leaves of its own.
+    let value: Vec<u8> = (0..15_000_u32).flat_map(u32::to_le_bytes).collect();
+    volume.set_xattr("/dir/file3", "user.large", &value).unwrap();
+    volume.close().unwrap();
+    let content = fs::read(&image).unwrap();
+    let places: Vec<usize> = content
+        .windows(64)
+        .enumerate()
+        .filter(|(_, window)| *window == &value[30_000..30_064])
+        .map(|(at, _)| at)
+        .collect();
+    assert!(!places.is_empty());
+    places.iter().for_each(|&at| flip(&image, at as u64));
+    let output = Command::new(PROGRAM).args(["cat", text(&image), "/dir/file3"]).output().unwrap();
+    assert!(output.status.success() && output.stdout == pattern(3), "the data is whole");
+
+    let run = syncline(&["export", "--json", text(&image), "/dir", text(&out)]);
+    assert_eq!((run.code, run.json()["unreadable"].as_u64()), (1, Some(1)), "{}", run.err);
+    assert!(run.err.contains(":/dir/file3: extended attributes: "), "{}", run.err);
+    assert!(!out.join("file3").exists(), "without its access list it would be somebody else's to read");
+    assert_eq!(run.json()["files"], 19);
+    assert_eq!(fs::read_dir(&out).unwrap().count(), 20, "nothing is left beside the files");
+}
+
+#[test]
+fn a_copy_that_ends_early_leaves_no_part_of_a_file() {
+    let bench = Bench::new();
+    let (image, large) = (bench.volume(), bench.path("large"));
+    fs::write(&large, vec![7; 20 << 20]).unwrap();
+    syncline(&["import", text(&image), text(&large), "/large"]).fails(1, &image, ":/large: No space left");
+    assert_eq!(syncline(&["ls", text(&image)]).ok().out, "");
 }
 
 #[test]
