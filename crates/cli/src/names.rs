@@ -5,7 +5,7 @@ use crate::arguments::{
 };
 use crate::error::{Failure, Tool};
 use crate::{bench, check, copy, demo, inspect, list, mkfs, mount, stats, sync, umount};
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, FromArgMatches, Parser};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -156,8 +156,12 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<(String, Request), ExitC
     let (tool, parsed) = match name.as_str() {
         "mkfs.syncline" => (Tool::Mkfs, MkfsSyncline::try_parse_from(arguments).map(from_mkfs)),
         "fsck.syncline" => (Tool::Check, FsckSyncline::try_parse_from(arguments).map(from_fsck)),
-        "mount.syncline" | "mount.fuse.syncline" => {
-            (Tool::Mount, MountSyncline::try_parse_from(arguments).map(from_mount))
+        "mount.syncline" => (Tool::Mount, MountSyncline::try_parse_from(arguments).map(from_mount)),
+        "mount.fuse.syncline" => {
+            let command = MountSyncline::command().name("mount.fuse.syncline");
+            let parsed = command.try_get_matches_from(arguments);
+            let parsed = parsed.and_then(|matches| MountSyncline::from_arg_matches(&matches));
+            (Tool::Mount, parsed.map(from_mount))
         }
         _ => {
             let tool = Tool::of_subcommand(arguments.get(1));

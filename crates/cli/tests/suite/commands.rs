@@ -55,6 +55,16 @@ fn wrong_usage_has_the_exit_code_of_the_tool_that_is_meant() {
 }
 
 #[test]
+fn every_name_of_the_program_tells_its_own() {
+    for name in ["syncline", "mkfs.syncline", "fsck.syncline", "mount.syncline", "mount.fuse.syncline"] {
+        let version = called(name, &["--version"]).ok().out;
+        assert_eq!(version, format!("{name} {}\n", env!("CARGO_PKG_VERSION")));
+        let usage = called(name, &["--nonsense"]);
+        assert!(usage.err.contains(&format!("Usage: {name} ")), "{}", usage.err);
+    }
+}
+
+#[test]
 fn output_that_nobody_takes_is_a_failure_and_no_panic() {
     let bench = Bench::new();
     let image = bench.populated();
