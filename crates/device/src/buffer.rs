@@ -1,12 +1,13 @@
 //! Block-aligned buffers, so that every write can go to O_DIRECT without a copy.
 //!
-//! Buffers of one block and of a tree node come from pools, others from the general allocator.
+//! Buffers of one block and of a tree node come from pools, as do those for large reads; others from the general allocator.
 //!
 //! A buffer can keep the checksum of its content, for whoever needs it later and would have to bring the content into the
 //! processor's cache again. Every mutable access forgets it.
 #![allow(unsafe_code)]
 
 use crate::page_pool::Pool;
+use crate::run_pool;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -18,6 +19,8 @@ pub struct Buffer {
     len: usize,
     /// Of the content, if it was taken since the last mutable access.
     checksum: Option<u64>,
+    /// Of the run pool.
+    run: bool,
 }
 
 // SAFETY: the buffer owns its allocation alone; access follows Rust's borrowing of the `Buffer`.
@@ -39,6 +42,14 @@ impl Buffer {
     /// overwrites all of it and hands out nothing of it before. Saves zeroing what comes from a pool.
     pub fn for_overwrite(blocks: usize) -> Buffer {
         Buffer::new(blocks).0
+    }
+
+    /// Memory for a large read, as [`Buffer::for_overwrite`]: in one piece also for the device. `None` if there is no such memory
+    /// of this size, or none left.
+    pub(crate) fn run(blocks: usize) -> Option<Buffer> {
+        assert!(blocks > 0, "a buffer holds at least one block");
+        let bytes = (blocks <= run_pool::RUN_BLOCKS_MAX).then(run_pool::take)??;
+        Some(Buffer { bytes, len: blocks * BLOCK_BYTES, checksum: None, run: true })
     }
 
     /// Copies `bytes`, padded with zeros to whole blocks.
@@ -71,13 +82,13 @@ impl Buffer {
         let len = blocks * BLOCK_BYTES;
         if let Some(pool) = Pool::of(blocks) {
             let loan = pool.take();
-            return (Buffer { bytes: loan.bytes, len, checksum: None }, loan.zeroed);
+            return (Buffer { bytes: loan.bytes, len, checksum: None, run: false }, loan.zeroed);
         }
         let layout = Self::layout(len);
         // SAFETY: the layout's size is not zero.
         let bytes = unsafe { alloc_zeroed(layout) };
         let Some(bytes) = NonNull::new(bytes) else { handle_alloc_error(layout) };
-        (Buffer { bytes, len, checksum: None }, true)
+        (Buffer { bytes, len, checksum: None, run: false }, true)
     }
 
     fn layout(len: usize) -> Layout {
@@ -111,6 +122,10 @@ impl Clone for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
+        if self.run {
+            // SAFETY: taken from there in `run`, given back once, not used after.
+            return unsafe { run_pool::give_back(self.bytes) };
+        }
         match Pool::of(self.len / BLOCK_BYTES) {
             // SAFETY: taken from this pool in `new`, given back once, not used after.
             Some(pool) => unsafe { pool.give_back(self.bytes) },
@@ -146,6 +161,22 @@ mod tests {
             let held: Vec<Buffer> = (0..3000).map(|_| Buffer::zeroed(blocks)).collect();
             assert!(held.iter().all(|buffer| buffer.iter().all(|&byte| byte == 0)));
         }
+    }
+
+    #[test]
+    fn memory_for_large_reads_is_lent_to_one_at_a_time_and_runs_out() {
+        assert!(Buffer::run(run_pool::RUN_BLOCKS_MAX + 1).is_none());
+        // Other tests read at the same time, so there may be fewer.
+        let mut runs: Vec<Buffer> =
+            std::iter::from_fn(|| Buffer::run(run_pool::RUN_BLOCKS_MAX)).take(64).collect();
+        assert!(runs.len() < 64, "they are few");
+        for (number, run) in runs.iter_mut().enumerate() {
+            assert!((run.as_ptr() as usize).is_multiple_of(BLOCK_BYTES));
+            run.fill(number as u8);
+        }
+        assert!(runs.iter().enumerate().all(|(number, run)| run.iter().all(|&byte| byte == number as u8)));
+        drop(runs);
+        assert!((0..100).all(|_| Buffer::run(1).is_some_and(|run| run.len() == BLOCK_BYTES)));
     }
 
     #[test]

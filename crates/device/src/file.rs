@@ -202,12 +202,12 @@ impl Device for FileDevice {
             return Reading::failed(error);
         }
         self.counters.count_read(blocks as u64);
-        let (transfer, blocks) = Transfer::read_blocks(at, blocks);
+        let (transfer, memory) = Transfer::read_blocks(at, blocks);
         let ticket = match &self.engine {
             Engine::Ring(ring) => ring.submit(transfer),
             Engine::Synchronous => Ticket::completed(transfer.run(self.file.as_raw_fd())),
         };
-        Reading::new(ticket, blocks)
+        Reading::new(ticket, blocks, memory)
     }
 
     fn read_blocks(&self, at: BlockNo, blocks: usize) -> Reading {
@@ -215,8 +215,8 @@ impl Device for FileDevice {
             return Reading::failed(error);
         }
         self.counters.count_read(blocks as u64);
-        let (transfer, blocks) = Transfer::read_blocks(at, blocks);
-        Reading::new(Ticket::completed(transfer.run(self.file.as_raw_fd())), blocks)
+        let (transfer, memory) = Transfer::read_blocks(at, blocks);
+        Reading::new(Ticket::completed(transfer.run(self.file.as_raw_fd())), blocks, memory)
     }
 
     fn submit_write(&self, at: BlockNo, data: Vec<Arc<Buffer>>) -> Ticket {

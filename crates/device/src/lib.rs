@@ -21,6 +21,7 @@ mod memory;
 mod page_pool;
 mod range;
 mod reading;
+mod run_pool;
 mod signature;
 mod ticket;
 mod volatile;
@@ -72,14 +73,12 @@ pub trait Device: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Starts reading `blocks` consecutive blocks into buffers of their own. Devices that can read without blocking
+    /// Starts reading `blocks` consecutive blocks into memory of its own. Devices that can read without blocking
     /// override this; here it blocks.
     fn submit_read(&self, at: BlockNo, blocks: usize) -> Reading {
         let mut together = Buffer::for_overwrite(blocks.max(1));
         let result = self.read(at, &mut together[..blocks * BLOCK_BYTES]);
-        let parts = together[..blocks * BLOCK_BYTES].chunks_exact(BLOCK_BYTES);
-        let parts = parts.map(|bytes| Arc::new(Buffer::from_bytes(bytes))).collect();
-        Reading::new(Ticket::completed(result), parts)
+        Reading::new(Ticket::completed(result), blocks, vec![Arc::new(together)])
     }
 
     /// Like [`Device::submit_read`], and waits. Devices override this where a synchronous read is cheaper than a submitted one.

@@ -222,32 +222,37 @@ fn header(start: NonNull<u8>) -> NonNull<Slab> {
     unsafe { start.add(place * HEADER_BYTES) }.cast()
 }
 
-/// Maps a slab aligned to its size (maps twice as much and gives the edges back), and has the kernel back it.
+/// Maps a slab, and has the kernel back it.
 fn map_slab() -> NonNull<u8> {
-    let out_of_memory = || -> ! {
+    map_aligned(SLAB_BYTES, libc::MADV_NOHUGEPAGE).unwrap_or_else(|| {
         let layout = Layout::from_size_align(SLAB_BYTES, SLAB_BYTES).expect("the slab's layout is valid");
         handle_alloc_error(layout)
-    };
+    })
+}
+
+/// Maps `bytes` bytes (a power of two) aligned to that, by mapping twice as much and giving the edges back, and has the
+/// kernel back them at once with pages of the advised kind. `None` if there is no memory.
+pub(crate) fn map_aligned(bytes: usize, advice: libc::c_int) -> Option<NonNull<u8>> {
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: a new anonymous mapping touches no existing memory.
-    let mapped = unsafe { libc::mmap(std::ptr::null_mut(), 2 * SLAB_BYTES, protection, flags, -1, 0) };
+    let mapped = unsafe { libc::mmap(std::ptr::null_mut(), 2 * bytes, protection, flags, -1, 0) };
     if mapped == libc::MAP_FAILED {
-        out_of_memory();
+        return None;
     }
-    let before = mapped.addr().next_multiple_of(SLAB_BYTES) - mapped.addr();
-    // SAFETY: `before` is less than a slab, so the slab and the edges lie within the mapping; nobody uses the
+    let before = mapped.addr().next_multiple_of(bytes) - mapped.addr();
+    // SAFETY: `before` is less than `bytes`, so what is kept and the edges lie within the mapping; nobody uses the
     // edges.
     unsafe {
-        let slab = mapped.add(before);
+        let start = mapped.add(before);
         if before > 0 {
             libc::munmap(mapped, before);
         }
-        libc::munmap(slab.add(SLAB_BYTES), SLAB_BYTES - before);
+        libc::munmap(start.add(bytes), bytes - before);
         // Only advice; a kernel that takes none of it backs each page when it is touched.
-        for advice in [libc::MADV_NOHUGEPAGE, libc::MADV_POPULATE_WRITE] {
-            libc::madvise(slab, SLAB_BYTES, advice);
+        for advice in [advice, libc::MADV_POPULATE_WRITE] {
+            libc::madvise(start, bytes, advice);
         }
-        NonNull::new(slab.cast()).unwrap_or_else(|| out_of_memory())
+        NonNull::new(start.cast())
     }
 }
 

@@ -139,6 +139,44 @@ fn read_many_fills_every_request_aligned_or_not() {
 }
 
 #[test]
+fn large_reads_bring_each_block_also_when_there_are_more_than_memory_in_one_piece() {
+    const LONGEST: usize = 240;
+    let content = |block: usize| (block as u64 + 1).to_le_bytes().repeat(BLOCK_BYTES / 8);
+    for options in every_way() {
+        let image = Image::new();
+        let device = image.open(&options).unwrap();
+        let written = (0..LONGEST).map(|block| Arc::new(Buffer::from_bytes(&content(block)))).collect();
+        device.write(BlockNo(7), written).unwrap();
+        let lengths = [1, 63, 64, 65, 150, LONGEST];
+        let readings: Vec<_> = (0..4)
+            .flat_map(|_| lengths)
+            .map(|blocks| device.submit_read(BlockNo(7), blocks))
+            .chain(lengths.map(|blocks| device.read_blocks(BlockNo(7), blocks)))
+            .collect();
+        for (reading, blocks) in readings.into_iter().zip(lengths.into_iter().cycle()) {
+            device.wait(reading.ticket()).unwrap();
+            let mut seen = 0;
+            let read = reading
+                .into_verified_blocks::<DeviceError>(|index, bytes| {
+                    assert_eq!((index, bytes), (seen, &content(index)[..]));
+                    seen += 1;
+                    Ok(())
+                })
+                .unwrap();
+            assert_eq!((seen, read.len()), (blocks, blocks));
+            assert!((0..).zip(&read).all(|(block, buffer)| buffer[..] == content(block)));
+        }
+        for blocks in lengths {
+            let refused =
+                DeviceError::OutOfRange { operation: Operation::Read, block: BlockNo(0), blocks: 0 };
+            let verify = |index, _: &[u8]| if index + 1 == blocks { Err(refused.clone()) } else { Ok(()) };
+            let reading = device.read_blocks(BlockNo(7), blocks);
+            assert_eq!(reading.into_verified_blocks(verify).unwrap_err(), refused);
+        }
+    }
+}
+
+#[test]
 fn requests_beyond_the_end_are_refused() {
     let image = Image::new();
     let device = image.open(&OpenOptions::default()).unwrap();

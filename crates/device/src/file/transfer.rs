@@ -13,6 +13,8 @@ use syncline_format::BlockNo;
 
 /// Segments the kernel takes at once (its `IOV_MAX`).
 pub(super) const SEGMENTS_MAX: usize = 1024;
+/// Shorter reads (256 KiB) go into blocks directly: they are not worth a copy.
+const RUN_BLOCKS_MIN: usize = 64;
 
 pub(super) struct Transfer {
     operation: Operation,
@@ -72,25 +74,29 @@ impl Transfer {
         }
     }
 
-    /// A read of `count` blocks into buffers of its own, which are returned as well: nobody may look at them before the
+    /// A read of `count` blocks into memory of its own, which is returned as well: nobody may look at it before the
     /// transfer is done.
     pub(super) fn read_blocks(at: BlockNo, count: usize) -> (Transfer, Vec<Arc<Buffer>>) {
-        let mut segments = Vec::with_capacity(count);
-        let mut blocks = Vec::with_capacity(count);
-        for _ in 0..count {
-            let mut block = Buffer::for_overwrite(1);
-            push_segment(&mut segments, block.as_mut_ptr(), block.len());
-            blocks.push(Arc::new(block));
-        }
+        let run = (count >= RUN_BLOCKS_MIN).then(|| Buffer::run(count)).flatten();
+        let memory = match run {
+            Some(run) => vec![run],
+            None => (0..count).map(|_| Buffer::for_overwrite(1)).collect(),
+        };
+        let mut segments = Vec::with_capacity(memory.len());
+        let fill = |mut buffer: Buffer| {
+            push_segment(&mut segments, buffer.as_mut_ptr(), buffer.len());
+            Arc::new(buffer)
+        };
+        let memory: Vec<_> = memory.into_iter().map(fill).collect();
         let transfer = Transfer {
             operation: Operation::Read,
             at,
             position: at.byte_offset(),
             segments,
             next: 0,
-            _data: blocks.clone(),
+            _data: memory.clone(),
         };
-        (transfer, blocks)
+        (transfer, memory)
     }
 
     pub(super) fn is_write(&self) -> bool {

@@ -17,8 +17,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Most pages of one flight, and the furthest that is read ahead: 2 MiB.
-const WINDOW_PAGES_MAX: u64 = 512;
+/// Most pages of one flight: 1 MiB, one read where the file lies in one piece.
+const FLIGHT_PAGES_MAX: u64 = 256;
+/// The furthest that is read ahead: 4 MiB.
+const WINDOW_PAGES_MAX: u64 = 1024;
 /// Pages that the first sequential miss reads ahead: 128 KiB.
 const WINDOW_PAGES_MIN: u64 = 32;
 /// Requests of one reader may come out of order by this much (4 MiB): a kernel sends several at once.
@@ -70,9 +72,9 @@ impl Fs {
         let end = pages_of(state.item.size).max(wanted.start + 1);
         let data = &mut state.data;
         if data.is_shifting(&wanted) {
-            return Plan::Fetch(wanted.start..wanted.end.min(end).min(wanted.start + WINDOW_PAGES_MAX));
+            return Plan::Fetch(wanted.start..wanted.end.min(end).min(wanted.start + FLIGHT_PAGES_MAX));
         }
-        let wanted = wanted.start..wanted.end.min(end).min(wanted.start + WINDOW_PAGES_MAX);
+        let wanted = wanted.start..wanted.end.min(end).min(wanted.start + FLIGHT_PAGES_MAX);
         let Some(ahead) = data.read_ahead.advance(wanted.clone(), end) else {
             data.flights.clear();
             return Plan::Fetch(data.uncached(wanted));
@@ -84,18 +86,22 @@ impl Fs {
                 (self.new_flight(data, pages), true)
             }
         };
-        let first = ahead.start.max(own.0.pages.end);
-        let rest = data.uncached(first..ahead.end.max(first));
-        let next = (!rest.is_empty() && self.may_read_ahead()).then(|| self.new_flight(data, rest));
-        if next.is_some() {
+        let mut starting = Vec::from_iter(own.1.then(|| own.0.clone()));
+        let mut first = ahead.start.max(own.0.pages.end);
+        while first < ahead.end && self.may_read_ahead() {
+            let pages = data.uncached(first..ahead.end.min(first + FLIGHT_PAGES_MAX));
+            if pages.is_empty() {
+                break;
+            }
+            first = pages.end;
+            starting.push(self.new_flight(data, pages));
+        }
+        if first > ahead.start.max(own.0.pages.end) {
             self.writeback.note_ahead(inode);
         }
         // Taken before anybody else can see the flights.
-        let starting: Vec<(&Arc<Flight>, MutexGuard<'_, State>)> = [own.1.then_some(&own.0), next.as_ref()]
-            .into_iter()
-            .flatten()
-            .map(|flight| (flight, flight.state.lock()))
-            .collect();
+        let starting: Vec<(&Arc<Flight>, MutexGuard<'_, State>)> =
+            starting.iter().map(|flight| (flight, flight.state.lock())).collect();
         drop(state);
         for (flight, mut state) in starting {
             *state = match self.start_reads(inode, flight.pages.clone(), &Held::new(), false) {
@@ -151,7 +157,7 @@ impl ReadAhead {
     /// Takes note of a reader that came to a page which is not cached; what is to be started ahead of it now, or `None` if
     /// the file is not read in order. `end` is the file's.
     ///
-    /// Readers come here once per flight, so that one flight is always under way while another is being used.
+    /// Readers come here once per flight, so that others are under way while one is being used.
     fn advance(&mut self, wanted: Range<u64>, end: u64) -> Option<Range<u64>> {
         let in_order =
             wanted.start <= self.next + DISORDER_PAGES && wanted.start + DISORDER_PAGES >= self.next;
@@ -166,8 +172,10 @@ impl ReadAhead {
         self.window = (self.window * 2).max(least).min(WINDOW_PAGES_MAX);
         self.next = self.next.max(wanted.end);
         let from = self.until.max(wanted.end);
-        let until = if from <= wanted.start + self.window { (from + self.window).min(end) } else { from };
-        self.until = until.max(from);
+        let room = (wanted.end + self.window).saturating_sub(from);
+        // Once it is far enough ahead it goes on in whole flights, not in one short one for each that landed.
+        let more = if room < self.window / 2 { room - room % FLIGHT_PAGES_MAX } else { room };
+        self.until = (from + more).min(end).max(from);
         Some(from..self.until)
     }
 }
@@ -180,5 +188,55 @@ impl FileData {
         let under_way = under_way.filter(|start| pages.contains(start)).min();
         let end = [cached, under_way].into_iter().flatten().min();
         pages.start..end.unwrap_or(pages.end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads a file from its beginning in requests of so many pages; the flights that are started.
+    fn flights(request: u64, end: u64) -> Vec<Range<u64>> {
+        let (mut read_ahead, mut flights) = (ReadAhead::default(), Vec::<Range<u64>>::new());
+        let mut next = 0;
+        while next < end {
+            let wanted = next..(next + request).min(end);
+            let ahead = read_ahead.advance(wanted.clone(), end).expect("the file is read in order");
+            if flights.last().is_none_or(|last| last.end <= next) {
+                flights.push(wanted);
+            }
+            let mut first = ahead.start.max(flights.last().unwrap().end);
+            while first < ahead.end {
+                flights.push(first..ahead.end.min(first + FLIGHT_PAGES_MAX));
+                first = flights.last().unwrap().end;
+            }
+            // A flight brings all of its pages, so the next miss is behind it.
+            next = flights.iter().find(|flight| flight.contains(&next)).unwrap().end;
+        }
+        flights
+    }
+
+    #[test]
+    fn reading_ahead_covers_each_page_once_and_goes_on_in_whole_flights() {
+        for request in [1, 2, 31, 32, 33, 100, 255, 256] {
+            for end in [1, 5, 300, 20_000] {
+                let flights = flights(request, end);
+                let covered: Vec<u64> = flights.iter().cloned().flatten().collect();
+                assert_eq!(covered, Vec::from_iter(0..end), "requests of {request}, {end} pages");
+                let short = flights.iter().filter(|flight| flight.end - flight.start < FLIGHT_PAGES_MAX);
+                assert!(short.count() <= 12, "requests of {request}: {flights:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_read_here_and_there_is_not_read_ahead() {
+        let mut read_ahead = ReadAhead::default();
+        let end = 1 << 30;
+        for page in [5_000_000, 77_777, 900_000_000, 12_345_678] {
+            assert_eq!(read_ahead.advance(page..page + 4, end), None);
+        }
+        // From there on it is read in order.
+        assert_eq!(read_ahead.advance(12_345_682..12_345_686, end), Some(12_345_686..12_345_718));
     }
 }

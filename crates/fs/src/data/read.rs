@@ -176,17 +176,15 @@ impl Fs {
         let mut read = Vec::with_capacity(reads.0.len());
         for (wanted, reading) in reads.0 {
             self.store.device().wait(reading.ticket())?;
-            let buffers = reading.into_blocks()?;
-            for (index, bytes) in buffers.iter().enumerate() {
-                if checksum(bytes) != wanted.checksums[index] {
-                    return Err(Error::Checksum {
-                        object: inode.number,
-                        page: wanted.page + index as u64,
-                        block: wanted.block.plus(index as u64),
-                    });
-                }
-            }
-            read.push((wanted.page, buffers));
+            let blocks = reading.into_verified_blocks(|index, bytes| match checksum(bytes) {
+                sum if sum == wanted.checksums[index] => Ok(()),
+                _ => Err(Error::Checksum {
+                    object: inode.number,
+                    page: wanted.page + index as u64,
+                    block: wanted.block.plus(index as u64),
+                }),
+            })?;
+            read.push((wanted.page, blocks));
         }
         Ok(read)
     }
