@@ -18,6 +18,7 @@
 //! Open after any `fork` that is meant to use the device: the ring's memory is shared with a child.
 #![allow(unsafe_code)]
 
+mod discard;
 mod lock;
 mod loops;
 mod open;
@@ -32,17 +33,13 @@ use crate::range::{check_range, check_read, check_write};
 use crate::{Buffer, Device, DeviceCounters, DeviceError, Operation, ReadRequest, Reading, Ticket};
 use parking_lot::Mutex;
 use ring::Ring;
-use rustix::fs::FallocateFlags;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 use syncline_format::{BLOCK_BYTES, BlockNo};
 use transfer::Transfer;
-
-/// `BLKDISCARD` of linux/fs.h: `_IO(0x12, 119)`.
-const BLKDISCARD: libc::Ioctl = 0x1277;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -73,6 +70,8 @@ pub struct FileDevice {
     failed_flush: Mutex<Option<DeviceError>>,
     /// Cleared when the host says that it cannot discard.
     discards: AtomicBool,
+    /// Shortest discard that is worth it, asked for once.
+    least_discard: OnceLock<Option<u64>>,
 }
 
 impl FileDevice {
@@ -145,25 +144,6 @@ impl FileDevice {
         }
         std::mem::forget(in_flight);
         result
-    }
-
-    fn punch(&self, at: BlockNo, blocks: u64) -> Result<(), rustix::io::Errno> {
-        let (start, len) = (at.byte_offset(), blocks * BLOCK_BYTES as u64);
-        match self.kind {
-            Kind::Image => {
-                let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-                rustix::fs::fallocate(&*self.file, flags, start, len)
-            }
-            Kind::BlockDevice => {
-                let range = [start, len];
-                // SAFETY: BLKDISCARD reads two u64 from the pointer.
-                match unsafe { libc::ioctl(self.file.as_raw_fd(), BLKDISCARD, range.as_ptr()) } {
-                    0 => Ok(()),
-                    _ => Err(rustix::io::Errno::from_io_error(&std::io::Error::last_os_error())
-                        .unwrap_or(rustix::io::Errno::IO)),
-                }
-            }
-        }
     }
 }
 
@@ -277,23 +257,11 @@ impl Device for FileDevice {
     }
 
     fn discard(&self, at: BlockNo, blocks: u64) -> Result<(), DeviceError> {
-        check_range(Operation::Discard, at, blocks, self.blocks)?;
-        self.refuse_if_read_only(Operation::Discard, at)?;
-        if blocks == 0 || !self.discards.load(Relaxed) {
-            return Ok(());
-        }
-        self.counters.count_discard();
-        use rustix::io::Errno;
-        match rustix::io::retry_on_intr(|| self.punch(at, blocks)) {
-            Ok(()) => Ok(()),
-            Err(Errno::OPNOTSUPP | Errno::NOTTY | Errno::NOSYS | Errno::INVAL) => {
-                self.discards.store(false, Relaxed);
-                Ok(())
-            }
-            Err(error) => {
-                Err(DeviceError::Io { operation: Operation::Discard, block: at, errno: error.raw_os_error() })
-            }
-        }
+        self.give_back(at, blocks)
+    }
+
+    fn discard_blocks_min(&self) -> Option<u64> {
+        self.least_discard()
     }
 
     fn counters(&self) -> DeviceCounters {

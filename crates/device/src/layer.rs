@@ -32,6 +32,15 @@ pub trait Layer: Send + Sync + 'static {
     fn on_wait(&self, ticket: &Ticket) -> Result<(), DeviceError> {
         self.below().wait(ticket)
     }
+
+    fn on_discard(&self, at: BlockNo, blocks: u64) -> Result<(), DeviceError> {
+        self.below().discard(at, blocks)
+    }
+
+    /// What it says to who asks for the shortest discard.
+    fn least_discard(&self) -> Option<u64> {
+        self.below().discard_blocks_min()
+    }
 }
 
 impl<L: Layer> Device for L {
@@ -64,7 +73,11 @@ impl<L: Layer> Device for L {
     }
 
     fn discard(&self, at: BlockNo, blocks: u64) -> Result<(), DeviceError> {
-        self.below().discard(at, blocks)
+        self.on_discard(at, blocks)
+    }
+
+    fn discard_blocks_min(&self) -> Option<u64> {
+        self.least_discard()
     }
 
     fn counters(&self) -> DeviceCounters {

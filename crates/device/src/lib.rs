@@ -120,5 +120,10 @@ pub trait Device: Send + Sync + 'static {
     /// Advisory: a device that cannot do it returns `Ok`.
     fn discard(&self, at: BlockNo, blocks: u64) -> Result<(), DeviceError>;
 
+    /// Shortest run of blocks that is worth a discard, at least 1; `None` if the device cannot discard, or may not.
+    fn discard_blocks_min(&self) -> Option<u64> {
+        Some(1)
+    }
+
     fn counters(&self) -> DeviceCounters;
 }

@@ -199,6 +199,10 @@ impl Device for Volatile {
         self.inner.discard(at, blocks)
     }
 
+    fn discard_blocks_min(&self) -> Option<u64> {
+        self.inner.discard_blocks_min()
+    }
+
     /// What this device was asked to do; see [`Volatile::inner_counters`] for what reached the device below.
     fn counters(&self) -> DeviceCounters {
         self.counters.snapshot()

@@ -14,8 +14,8 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use syncline_format::{BLOCK_BYTES, BlockNo};
 
@@ -126,6 +126,7 @@ impl FileDevice {
             counters: Counters::default(),
             failed_flush: Mutex::new(None),
             discards: AtomicBool::new(true),
+            least_discard: OnceLock::new(),
         })
     }
 }

@@ -365,6 +365,7 @@ fn read_only_device_reads_and_refuses_changes() {
     assert_eq!(device.write(BlockNo(1), vec![page(2)]), refused(Operation::Write));
     assert_eq!(device.wait(&device.submit_write(BlockNo(1), vec![page(2)])), refused(Operation::Write));
     assert_eq!(device.discard(BlockNo(1), 1), refused(Operation::Discard));
+    assert_eq!(device.discard_blocks_min(), None);
     assert_eq!(first_byte(&device, 1), 1);
 }
 
@@ -476,6 +477,7 @@ fn discard_gives_space_back_and_reads_as_zeros() {
     device.discard(BlockNo(16), 64).unwrap();
     assert_eq!(image.path().metadata().unwrap().blocks(), held - 64 * 8);
     assert_eq!([15, 16, 79, 80].map(|block| first_byte(&device, block)), [1, 0, 0, 1]);
+    assert_eq!(device.discard_blocks_min(), Some(1));
     assert_eq!(image.path().metadata().unwrap().len(), BLOCKS * BLOCK_BYTES as u64);
 }
 
@@ -532,6 +534,7 @@ fn block_device_is_locked_but_not_claimed_and_refused_when_claimed() {
     device.wait(&device.submit_write(BlockNo(1), vec![page(1), page(2)])).unwrap();
     device.flush().unwrap();
     device.discard(BlockNo(2), 1).unwrap();
+    assert!(device.discard_blocks_min().is_some_and(|blocks| blocks >= 1));
     assert_eq!([1, 2].map(|block| first_byte(&device, block)), [1, 0]);
     assert!(matches!(FileDevice::open(&disk.0, &OpenOptions::default()), Err(OpenError::Locked { .. })));
     assert!(matches!(FileDevice::create(&disk.0, 4096), Err(OpenError::FixedSize { .. })));
