@@ -135,6 +135,7 @@ impl From<StoreError> for Error {
         match error {
             StoreError::NoSpace | StoreError::BatchTooLarge { .. } => Error::NoSpace,
             StoreError::ReadOnly => Error::ReadOnly,
+            StoreError::NoDiscard => Error::NotSupported,
             other => Error::Store(other),
         }
     }

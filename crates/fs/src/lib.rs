@@ -25,6 +25,7 @@ mod inode;
 mod namespace;
 mod session;
 mod transaction;
+mod trim;
 mod xattr;
 
 pub use attr::{Attr, Entry, SetAttr, SetTime};

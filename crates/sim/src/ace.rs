@@ -115,7 +115,7 @@ fn target(op: &Op) -> String {
         Op::Fsync(path) | Op::Fdatasync(path) => path.clone(),
         Op::SyncRange { path, .. } | Op::WriteBack { path, .. } => path.clone(),
         Op::Transaction { ops, .. } => ops.last().map(target).unwrap_or_default(),
-        Op::Absorb | Op::Sync | Op::Maintain { .. } | Op::Checkpoint => String::new(),
+        Op::Absorb | Op::Sync | Op::Maintain { .. } | Op::Checkpoint | Op::Trim => String::new(),
     }
 }
 

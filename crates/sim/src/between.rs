@@ -5,6 +5,8 @@
 //! background work. No lock that an operation needs is held then, except where the journal writes (there nobody is
 //! called) and except a file's turn (so what takes turns is done during checkpoints only). The journal must have room
 //! for what comes in between: who meets pressure would wait for the very checkpoint that it interrupts.
+//!
+//! [`run_trims`] interrupts trims, at each discard too: what is written meanwhile must not be discarded.
 
 use crate::crash::{Effort, Lie};
 use crate::device::SimDevice;
@@ -17,7 +19,7 @@ use crate::shapes;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use syncline::Fs;
-use syncline_device::Device;
+use syncline_device::{Device, Operation};
 
 const BLOCKS: [u64; 2] = [1024, 3000];
 const JOURNAL_BLOCKS: u64 = 64;
@@ -42,8 +44,9 @@ struct Others {
     clock: Arc<SimClock>,
     model: Arc<Mutex<Model>>,
     random: Random,
-    /// A checkpoint is interrupted, not writeback: no file's turn is taken.
-    during_checkpoint: bool,
+    device: Arc<SimDevice>,
+    /// No file's turn is taken: it is not writeback that is interrupted.
+    turns: bool,
     /// Only what fills the journal.
     stuffs: bool,
     /// At most so many operations per call.
@@ -52,7 +55,7 @@ struct Others {
 }
 
 impl Others {
-    fn act(&mut self) {
+    fn act(&mut self, interrupted: Operation) {
         for _ in 0..self.random.below(self.most + 1) {
             let load = self.fs.stats().load;
             // Each live image has a block of the journal set aside.
@@ -62,13 +65,18 @@ impl Others {
                 return;
             }
             let mut model = self.model.lock();
-            let op = match self.stuffs {
-                true => large_attribute(&model, &mut self.random),
-                false => small(&model, self.during_checkpoint, &mut self.random),
+            let op = match (interrupted, self.stuffs) {
+                // No lock is held at a discard that a sync or a checkpoint needs.
+                (Operation::Discard, _) => any(&model, &mut self.random),
+                (_, true) => large_attribute(&model, &mut self.random),
+                (_, false) => small(&model, self.turns, &mut self.random),
             };
             match driver::step(&self.fs, &self.clock, &mut model, &op) {
                 Ok(Told::Done | Told::Refused(_)) => {}
                 told => *self.wrong.lock() = Some(format!("{op}, in between, answers {told:?}")),
+            }
+            if interrupted == Operation::Discard {
+                self.device.acknowledge(model.syncs());
             }
         }
     }
@@ -110,6 +118,20 @@ fn small(model: &Model, turns: bool, random: &mut Random) -> Op {
     }
 }
 
+/// An operation that may use blocks at once, or bring some back.
+fn any(model: &Model, random: &mut Random) -> Op {
+    let file = pick(&model.paths()[1], random);
+    match random.below(6) {
+        0..=1 => {
+            let (offset, fill) = (random.below(3) * 4096, random.below(250) as u8);
+            Op::Write { path: file, kind: WriteKind::Dsync, offset, len: 40_000, fill }
+        }
+        2 => Op::Fsync(file),
+        3 => Op::Checkpoint,
+        _ => small(model, true, random),
+    }
+}
+
 /// What takes most of the journal.
 fn large_attribute(model: &Model, random: &mut Random) -> Op {
     let path = pick(&model.paths()[1], random);
@@ -140,6 +162,15 @@ fn start(seed: u64) -> Start {
 
 /// One run from a seed.
 pub fn run(seed: u64) -> Tally {
+    interrupting(seed, false)
+}
+
+/// One that interrupts trims instead of checkpoints and writeback.
+pub fn run_trims(seed: u64) -> Tally {
+    interrupting(seed, true)
+}
+
+fn interrupting(seed: u64, trims: bool) -> Tally {
     guarded(|tally| {
         tally.workloads += 1;
         let start = start(seed);
@@ -151,7 +182,7 @@ pub fn run(seed: u64) -> Tally {
         };
         let opened = device.position();
         let model = Arc::new(Mutex::new(Model::new(&start.view)));
-        let mut acts = Acts { fs, device, clock, model, random: Random::new(derive(seed, 4)) };
+        let mut acts = Acts { fs, device, clock, model, trims, random: Random::new(derive(seed, 4)) };
         if let Err(what) = acts.all(tally) {
             return tally.violation(what);
         }
@@ -173,6 +204,8 @@ struct Acts {
     device: Arc<SimDevice>,
     clock: Arc<SimClock>,
     model: Arc<Mutex<Model>>,
+    /// Only trims are interrupted.
+    trims: bool,
     random: Random,
 }
 
@@ -184,6 +217,7 @@ impl Acts {
                 self.alone(&op, tally)?;
             }
             let background = match self.random.below(3) {
+                _ if self.trims => Op::Trim,
                 0 => Op::Maintain { milliseconds: *self.random.pick(&[2000, 6000]) },
                 _ => Op::Checkpoint,
             };
@@ -230,12 +264,13 @@ impl Acts {
             clock: Arc::clone(&self.clock),
             model: Arc::clone(&self.model),
             random: Random::new(self.random.number()),
-            during_checkpoint: *op == Op::Checkpoint,
+            device: Arc::clone(&self.device),
+            turns: matches!(op, Op::Checkpoint | Op::Trim),
             stuffs,
             most: if stuffs { 40 } else { *self.random.pick(&[1, 1, 2, 12]) },
             wrong: Arc::clone(&wrong),
         };
-        self.device.between(Some(Box::new(move |_| others.act())));
+        self.device.between(Some(Box::new(move |operation| others.act(operation))));
         // Background work changes nothing that the model knows.
         let mut nobody = Model::new(&View::default());
         let told = driver::step(&self.fs, &self.clock, &mut nobody, op);

@@ -12,7 +12,7 @@ use crate::shrink::shrink;
 use crate::usage::ThreadTime;
 use crate::{
     ace, actors, between, controls, errors, frozen, killed, leaks, mkfs, pieces, polled, pressure, reuse,
-    shapes, volatile, watchdog, workload,
+    shapes, trims, volatile, watchdog, workload,
 };
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -262,7 +262,7 @@ pub fn around(plan: Plan, only: Option<u64>) -> Outcome {
     let count = only.map(|_| 1);
     run("around", plan, count, &|number| {
         let number = first + number;
-        let (kind, turn) = (number % 12, number / 12);
+        let (kind, turn) = (number % 13, number / 13);
         let seed = derive(plan.seed, 7 << 32 | number);
         let again = || {
             let seed = plan.seed;
@@ -286,10 +286,16 @@ pub fn around(plan: Plan, only: Option<u64>) -> Outcome {
             (7, _) => shapes::extents(seed),
             (8, _) => shapes::newer_slots(seed),
             (9, _) => frozen::run(turn % frozen::RUNS, seed),
+            (10, _) => trims::run(turn, seed),
             _ => between::run(seed),
         };
         with_replay(tally, again)
     })
+}
+
+/// Trims beside and in between of everything that gives blocks back or takes them.
+pub fn trimmed(plan: Plan) -> Outcome {
+    run("trims", plan, None, &|number| trims::run(number, derive(plan.seed, 17 << 32 | number)))
 }
 
 /// Long files where free space is in small pieces; one of `every` workloads (1: all).

@@ -10,6 +10,8 @@
 //! - An operation may fail with `EIO`, once or for good, chosen by its number among reads, writes and flushes. A failed
 //!   write may have left any of its sectors. A failed flush makes nothing durable, and what it should have covered is
 //!   *forsaken*: no later flush makes it durable (a kernel that marks pages clean after an error does just that).
+//! - A discard takes effect at once, before whatever else is in flight. Until a flush each of its blocks may have what it had before, or what
+//!   the device puts there: zeros, or garbage. So it is recorded as a write of that.
 //! - Stored blocks rot when a test says so ([`Disk::flip`]). A full device is one whose volume was filled.
 //!
 //! # Recording
@@ -33,6 +35,8 @@ use syncline_format::{BLOCK_BYTES, BlockNo};
 
 /// Unit of tearing.
 pub const SECTOR_BYTES: usize = 512;
+/// What a discarded block may read as.
+const GARBAGE: u8 = 0xa5;
 /// `EIO`.
 const EIO: i32 = 5;
 
@@ -172,7 +176,7 @@ impl SimDevice {
         Arc::new(SimDevice { blocks: state.disk.blocks(), journal, between, state: Mutex::new(state) })
     }
 
-    /// Calls `act` before each write that is not the journal's and before each flush, with which of the two it is, until it is
+    /// Calls `act` before each write that is not the journal's, each flush and each discard, with which of them it is, until it is
     /// replaced. `act` may use the device; it is not called for what it does itself. A flush may be the journal's: who
     /// forces it then waits for himself.
     pub fn between(&self, act: Option<Between>) {
@@ -389,8 +393,23 @@ impl Device for SimDevice {
         }
     }
 
-    fn discard(&self, at: BlockNo, _blocks: u64) -> Result<(), DeviceError> {
-        self.state.lock().count(Operation::Discard, at)
+    fn discard(&self, at: BlockNo, blocks: u64) -> Result<(), DeviceError> {
+        self.call_between(Operation::Discard);
+        let mut state = self.state.lock();
+        state.count(Operation::Discard, at)?;
+        assert!(at.0 + blocks <= self.blocks, "a discard of block {at} goes beyond the end of the device");
+        assert!(!state.overlaps(at.0, blocks), "block {at} is discarded while a write to it is in flight");
+        let page = match state.random.one_in(2) {
+            true => Arc::new([0; BLOCK_BYTES]),
+            false => Arc::new([GARBAGE; BLOCK_BYTES]),
+        };
+        let id = state.trace.writes.len();
+        state.trace.writes.push(Write { at: at.0, pages: vec![page; blocks as usize] });
+        state.trace.events.push(Event::Submitted(id));
+        state.writes.push_back(Waiting { id, ticket: Ticket::pending(), result: Ok(()) });
+        let last = state.writes.len() - 1;
+        state.complete_write(last);
+        Ok(())
     }
 
     fn counters(&self) -> DeviceCounters {

@@ -5,8 +5,8 @@
 //! - `operation`, `oracle`, `history`: workloads, and what the contract allows after them, without any product crate;
 //! - `driver`, `transact`, `lab`: runs operations on engine and model, and judges the crash states of a run;
 //! - `ace`, `workload`, `errors`, `controls`: which workloads, device errors and planted faults;
-//! - `actors`, `between`, `frozen`, `killed`, `leaks`, `mkfs`, `pieces`, `polled`, `pressure`, `reuse`, `shapes`, `volatile`: workloads that need
-//!   something of their own around them;
+//! - `actors`, `between`, `frozen`, `killed`, `leaks`, `mkfs`, `pieces`, `polled`, `pressure`, `reuse`, `shapes`, `trims`, `volatile`: workloads
+//!   that need something of their own around them;
 //! - `mounted`: the workloads of `ace` on a real mount whose daemon is killed;
 //! - `faults`: mistakes of the engine that the laboratory has to find; `watchdog`: what hangs is found as well;
 //! - `shrink`, `campaign`: smallest failing workload, many workloads on all cores.
@@ -42,6 +42,7 @@ pub mod shapes;
 pub mod shrink;
 pub mod times;
 pub mod transact;
+pub mod trims;
 pub mod usage;
 pub mod view;
 pub mod volatile;

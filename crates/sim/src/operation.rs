@@ -165,6 +165,8 @@ pub enum Op {
         milliseconds: u64,
     },
     Checkpoint,
+    /// All that is free is discarded.
+    Trim,
 }
 
 impl Op {
@@ -216,6 +218,7 @@ impl Op {
             Op::Sync => "sync",
             Op::Maintain { .. } => "maintain",
             Op::Checkpoint => "checkpoint",
+            Op::Trim => "trim",
         }
     }
 }
@@ -241,7 +244,7 @@ impl Op {
     /// back (C8).
     pub fn needs_no_space(&self) -> bool {
         matches!(self, Op::Fsync(_) | Op::Fdatasync(_) | Op::SyncRange { .. } | Op::Sync)
-            || matches!(self, Op::WriteBack { .. } | Op::Maintain { .. } | Op::Checkpoint)
+            || matches!(self, Op::WriteBack { .. } | Op::Maintain { .. } | Op::Checkpoint | Op::Trim)
             || matches!(self, Op::Unlink(_) | Op::Rmdir(_) | Op::Remove(_) | Op::Truncate { size: 0, .. })
     }
 }
@@ -280,7 +283,7 @@ impl fmt::Display for Op {
                 if between.is_empty() { Ok(()) } else { write!(f, "!{}", staged_text(between)) }
             }
             Op::Maintain { milliseconds } => write!(f, ":{milliseconds}"),
-            Op::Absorb | Op::Sync | Op::Checkpoint => Ok(()),
+            Op::Absorb | Op::Sync | Op::Checkpoint | Op::Trim => Ok(()),
         }
     }
 }
@@ -377,6 +380,7 @@ fn parse(text: &str) -> Option<Op> {
         "sync" => Op::Sync,
         "maintain" => Op::Maintain { milliseconds: number(0)? },
         "checkpoint" => Op::Checkpoint,
+        "trim" => Op::Trim,
         _ => return None,
     })
 }
@@ -440,7 +444,7 @@ mod tests {
                     rename:a:b;exchange:a:b;symlink:t:a;setxattr:a:user.x:4:5;removexattr:a:user.x;truncate:a:77;\
                     chmod:a:420;chown:a:5:6;utimes:a:7;setacl:a:416;setdefaultacl:a:416;setflags:a:64;copyrange:a:b:1:2:3;tmplink:t:5:6;tmpsynclink:t:5:6;\
                     unlinkopen:a:5:6;collapse:f:0:4096;insert:f:0:4096;whiteout:a:b;fsync:;fdatasync:a;syncrange:a:1:2;writeback:a:1:2;\
-                    txn:creat,x+write,x,0,5,1+absorb+write,y,0,5,1;txnstart:unlink,a;txnabort:unlink,a!fsync,b+sync;sync;maintain:5;checkpoint";
+                    txn:creat,x+write,x,0,5,1+absorb+write,y,0,5,1;txnstart:unlink,a;txnabort:unlink,a!fsync,b+sync;sync;maintain:5;checkpoint;trim";
         let ops = from_text(text).expect("text of every operation");
         assert_eq!(to_text(&ops), text.replace(' ', ""));
         assert!(from_text("writ:f").is_err());

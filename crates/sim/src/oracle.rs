@@ -353,7 +353,7 @@ impl Model {
             Op::Fsync(path) | Op::Fdatasync(path) => self.resolve(path).map(drop),
             Op::SyncRange { path, .. } | Op::WriteBack { path, .. } => self.file(path).map(drop),
             Op::Transaction { ops, between, end } => self.apply_dry(ops, between, *end, made),
-            Op::Absorb | Op::Sync | Op::Maintain { .. } | Op::Checkpoint => Ok(()),
+            Op::Absorb | Op::Sync | Op::Maintain { .. } | Op::Checkpoint | Op::Trim => Ok(()),
         }
     }
 

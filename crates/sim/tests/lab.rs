@@ -64,6 +64,13 @@ fn blocks_are_used_again_while_the_journal_tells_of_their_old_content() {
 }
 
 #[test]
+fn what_a_trim_discards_nobody_misses() {
+    let outcome = campaign::trimmed(plan(160));
+    assert_sound(&outcome);
+    assert!(outcome.tally.states > 2000, "{} states", outcome.tally.states);
+}
+
+#[test]
 fn device_errors_at_every_operation_are_told_and_stay() {
     let outcome = campaign::device_errors(plan(u64::MAX), 1);
     assert_sound(&outcome);

@@ -59,6 +59,9 @@ pub enum StoreError {
     /// A write or flush failed earlier; nothing can be made durable until the volume is reopened (C8).
     #[error("the volume stopped after an I/O error and is read-only until it is reopened: {cause}")]
     Failed { cause: DeviceError },
+    /// The device, or the host's filesystem below an image, has no discards.
+    #[error("the device cannot discard")]
+    NoDiscard,
     #[error("the volume was shut down")]
     ShutDown,
     #[error("{0}")]

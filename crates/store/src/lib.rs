@@ -29,6 +29,7 @@ mod space;
 mod store;
 mod sync;
 mod tree;
+mod trim;
 
 pub use batch::{Batch, Class, DataSlot, Estimate, Permit};
 pub use error::{Pressure, StoreError};

@@ -102,6 +102,7 @@ impl Store {
             cache,
             journal: OnceLock::new(),
             checkpointing: Mutex::new(Durable { superblock: superblock.clone(), slot, main }),
+            trimming: Mutex::new(()),
             trees: RwLock::new(Trees {
                 main: Tree { id: TreeId::MAIN, root: Root::Clean(main) },
                 freeze: 1,

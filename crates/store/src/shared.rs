@@ -1,7 +1,7 @@
 //! What every handle of one opened volume shares, and the lock order.
 //!
-//! Locks, outermost first: `checkpointing`, `trees`, `space`, the journal's own. None of them is held while a node is
-//! read from the device, and only `checkpointing` while anything is written.
+//! Locks, outermost first: `checkpointing`, `trimming`, `trees`, `space`, the journal's own. None of them is held while a node is
+//! read from the device, only `checkpointing` while anything is written, only `trimming` while anything is discarded.
 
 use crate::StoreOptions;
 use crate::images::ImageIndex;
@@ -28,6 +28,8 @@ pub(crate) struct Shared {
     pub(crate) journal: OnceLock<Journal>,
     /// The durable superblock and its slot. One checkpoint at a time holds this.
     pub(crate) checkpointing: Mutex<Durable>,
+    /// Held by who holds free blocks to discard them.
+    pub(crate) trimming: Mutex<()>,
     pub(crate) trees: RwLock<Trees>,
     pub(crate) space: Mutex<SpaceMap>,
     pub(crate) piggyback: Mutex<Option<Weak<dyn Piggyback>>>,

@@ -13,6 +13,9 @@
 //! (`node_claims`), and the free blocks outside of those chunks never fall below what has been reserved for data (R18).
 
 mod bits;
+mod hold;
+
+pub(crate) use hold::Cursor;
 
 use crate::store::Run;
 use crate::{Batch, StoreError};
@@ -53,6 +56,8 @@ pub(crate) struct SpaceMap {
     committed_free: u64,
     /// Promised to data.
     reserved: u64,
+    /// Free, but out of reach while they are discarded.
+    held: u64,
     /// Chunks that pending changes may need for nodes.
     node_claims: u64,
     /// Chunks kept for freeing space on a full volume.
@@ -81,6 +86,7 @@ impl SpaceMap {
             free_chunks: 0,
             committed_free: 0,
             reserved: 0,
+            held: 0,
             node_claims: 0,
             headroom: 0,
             recovering: true,
@@ -497,7 +503,7 @@ impl SpaceMap {
 mod tests {
     use super::*;
 
-    fn map() -> SpaceMap {
+    pub(super) fn map() -> SpaceMap {
         let layout = Layout::new(1024, Some(64)).expect("valid");
         let mut bits = [u64::MAX; BITMAP_WORDS];
         for i in GROUP_HEAD_BLOCKS as usize..layout.group_len(GroupNo(0)) as usize {

@@ -146,7 +146,7 @@ impl Store {
 
     /// Sets blocks aside. Errors: `NoSpace` (a checkpoint may bring pinned blocks back: see [`Space::pinned`]).
     pub fn reserve(&self, blocks: u64) -> Result<Reservation, StoreError> {
-        self.shared.space.lock().reserve(blocks)?;
+        self.shared.reserve(blocks)?;
         Ok(Reservation { shared: Arc::clone(&self.shared), blocks })
     }
 
@@ -178,7 +178,7 @@ impl Store {
         Space {
             total,
             free: space.free_blocks(),
-            available: space.available(),
+            available: space.available() + space.held_blocks(),
             pinned: space.pinned_blocks(),
         }
     }
@@ -226,7 +226,8 @@ impl Store {
         }
     }
 
-    /// Asks for room for a batch. Never waits: under pressure it says which ([`StoreError::Pressure`]).
+    /// Asks for room for a batch. Under pressure it says which ([`StoreError::Pressure`]), and waits for nothing but the discard of
+    /// the last free blocks.
     pub fn admit(&self, class: Class, estimate: Estimate) -> Result<Permit, StoreError> {
         let shared = &self.shared;
         if shared.options.read_only && shared.open_for_use() {
@@ -273,6 +274,11 @@ impl Store {
         }
         // A checkpoint turns claims into nodes and brings back what they superseded.
         if current > 0 || space.pinned_blocks() > 0 {
+            return Err(StoreError::Pressure(Pressure::Nodes));
+        }
+        if space.held_blocks() > 0 {
+            drop(space);
+            shared.wait_for_discard();
             return Err(StoreError::Pressure(Pressure::Nodes));
         }
         Err(StoreError::NoSpace)

@@ -9,8 +9,8 @@ use crate::lab::{Depth, Start, Tally, examine, guarded};
 use crate::operation::{Op, from_text};
 use crate::random::{Random, derive};
 use crate::{
-    ace, actors, between, frozen, killed, leaks, mkfs, pieces, polled, pressure, reuse, shapes, volatile,
-    watchdog, workload,
+    ace, actors, between, frozen, killed, leaks, mkfs, pieces, polled, pressure, reuse, shapes, trims,
+    volatile, watchdog, workload,
 };
 use std::time::{Duration, Instant};
 
@@ -48,6 +48,7 @@ const PIECES_RUNS: u64 = 200;
 const PIECES_EVERY: u64 = 41;
 const REUSE_RUNS: u64 = 160;
 const REUSE_EVERY: u64 = 77;
+const TRIMS_RUNS: u64 = 120;
 
 /// A part: its name, and its workloads until one finds something or there are no more.
 struct Part {
@@ -123,6 +124,9 @@ fn parts(seed: u64) -> Vec<Part> {
                 })
             };
             (number < REUSE_RUNS).then(run)
+        }),
+        part("trims", move |number| {
+            (number < TRIMS_RUNS).then(|| trims::run(number, derive(seed, 17 << 32 | number)))
         }),
         part("pieces", move |number| {
             let seed = derive(seed, 15 << 32 | number);

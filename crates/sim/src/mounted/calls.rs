@@ -89,7 +89,7 @@ pub fn carry_out(program: &Path, top: &Path, op: &Op) -> Result<Effect, i32> {
             control::sync_range(&opened(&place(path), OFlags::RDWR)?, *offset, *len)?;
             Ok(Effect::default())
         }
-        Op::Maintain { .. } | Op::Checkpoint => {
+        Op::Maintain { .. } | Op::Checkpoint | Op::Trim => {
             std::thread::sleep(WAIT);
             Ok(Effect::default())
         }

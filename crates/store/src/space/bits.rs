@@ -53,6 +53,17 @@ pub(super) fn next_free(bits: &Bits, at: usize, end: usize, partial_only: bool) 
     None
 }
 
+/// End of the free run at `start`, at most `end`.
+pub(super) fn free_end(bits: &Bits, start: usize, end: usize) -> usize {
+    for (word, &used) in bits.iter().enumerate().skip(start / 64) {
+        let used = if word == start / 64 { used & u64::MAX << (start % 64) } else { used };
+        if used != 0 {
+            return end.min(word * 64 + used.trailing_zeros() as usize);
+        }
+    }
+    end
+}
+
 /// Length of the free run at `start`, at most `want`, breaking at most `spare_chunks` wholly free chunks.
 pub(super) fn run_length(bits: &Bits, start: usize, end: usize, want: u32, spare_chunks: u64) -> u32 {
     let mut broken = 0;
