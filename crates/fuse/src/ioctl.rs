@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `FS_IOC_GETFLAGS`, `FS_IOC_SETFLAGS` | `_IOR('f', 1, long)`, `_IOW('f', 2, long)` | flags as `chattr` sets them |
 //! | `FS_IOC_FSGETXATTR`, `FS_IOC_FSSETXATTR` | `_IOR('X', 31, fsxattr)`, `_IOW('X', 32, fsxattr)` | the same, extended |
-//! | `FITRIM` | `_IOWR('X', 121, fstrim_range)` | `EOPNOTSUPP`: freed blocks are not discarded yet |
+//! | `FITRIM` | `_IOWR('X', 121, fstrim_range)` | free blocks are discarded (C7a); the length becomes what was; needs CAP_SYS_ADMIN (`privilege`) |
 //! | `FS_IOC_SHUTDOWN` | `_IOR('X', 125, u32)` | the volume stops at once, as in a power cut; root only |
 //! | statistics | `_IOR(0xe7, 1, [u8; 14336])` | little-endian `u32` length, then that many bytes of JSON |
 //! | sync of a range | `_IOW(0xe7, 2, syncline_range)` | as `fsync`, for a part of the file (C5) |
@@ -33,6 +33,8 @@ const fn number(direction: u32, kind: u8, index: u8, size: u32) -> u32 {
 const LONG_BYTES: u32 = size_of::<libc::c_long>() as u32;
 /// Bytes of `struct fsxattr`.
 pub(crate) const FSXATTR_BYTES: usize = 28;
+/// Bytes of `struct fstrim_range`.
+pub(crate) const TRIM_BYTES: usize = 24;
 /// Bytes of the statistics' buffer.
 pub(crate) const STATISTICS_BYTES: usize = 14336;
 
@@ -40,7 +42,7 @@ pub(crate) const GET_FLAGS: u32 = number(READ, b'f', 1, LONG_BYTES);
 pub(crate) const SET_FLAGS: u32 = number(WRITE, b'f', 2, LONG_BYTES);
 pub(crate) const GET_EXTENDED_FLAGS: u32 = number(READ, b'X', 31, FSXATTR_BYTES as u32);
 pub(crate) const SET_EXTENDED_FLAGS: u32 = number(WRITE, b'X', 32, FSXATTR_BYTES as u32);
-pub(crate) const TRIM: u32 = number(READ | WRITE, b'X', 121, 24);
+pub(crate) const TRIM: u32 = number(READ | WRITE, b'X', 121, TRIM_BYTES as u32);
 pub(crate) const SHUT_DOWN: u32 = number(READ, b'X', 125, 4);
 pub(crate) const STATISTICS: u32 = number(READ, 0xe7, 1, STATISTICS_BYTES as u32);
 
@@ -131,6 +133,32 @@ impl TicketArgument {
         let mut bytes = [0; TICKET_BYTES];
         bytes[..8].copy_from_slice(&self.ticket.to_ne_bytes());
         bytes[8..12].copy_from_slice(&self.error.to_ne_bytes());
+        bytes
+    }
+}
+
+/// What is to be trimmed, in bytes: `struct fstrim_range`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TrimArgument {
+    /// Of the volume; may go beyond its end.
+    pub(crate) range: Range<u64>,
+    pub(crate) length_min: u64,
+}
+
+impl TrimArgument {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<TrimArgument> {
+        let (start, length, length_min) = (u64_at(bytes, 0)?, u64_at(bytes, 8)?, u64_at(bytes, 16)?);
+        // A length without end is what `fstrim` asks for.
+        let range = start..start.saturating_add(length);
+        (bytes.len() == TRIM_BYTES).then_some(TrimArgument { range, length_min })
+    }
+
+    /// With what was discarded as its length.
+    pub(crate) fn encode(&self, discarded: u64) -> [u8; TRIM_BYTES] {
+        let mut bytes = [0; TRIM_BYTES];
+        bytes[..8].copy_from_slice(&self.range.start.to_ne_bytes());
+        bytes[8..16].copy_from_slice(&discarded.to_ne_bytes());
+        bytes[16..].copy_from_slice(&self.length_min.to_ne_bytes());
         bytes
     }
 }
@@ -254,6 +282,11 @@ mod tests {
         let ticket = TicketArgument { ticket: 5, error: -1 };
         assert_eq!(TicketArgument::decode(&ticket.encode()), Some(ticket));
         assert_eq!(TicketArgument::decode(&[0; 15]), None);
+        let trim = TrimArgument { range: 4096..u64::MAX, length_min: 8192 };
+        let [start, length, length_min] = [4096, u64::MAX, 8192].map(u64::to_ne_bytes);
+        assert_eq!(TrimArgument::decode(&[start, length, length_min].concat()), Some(trim.clone()));
+        assert_eq!(trim.encode(77)[..], [start, 77_u64.to_ne_bytes(), length_min].concat());
+        assert_eq!(TrimArgument::decode(&[0; 23]), None);
     }
 
     #[test]

@@ -23,6 +23,7 @@ mod log;
 mod messages;
 mod mount_point;
 mod options;
+mod privilege;
 mod removed;
 mod scheduling;
 mod statistics;

@@ -1,8 +1,10 @@
-//! The ioctls on open files that programs use: syncs of ranges, started syncs, writeback hints (`include/syncline.h`).
+//! The ioctls that are calls of their own: on open files syncs of ranges, started syncs, writeback hints (`include/syncline.h`), and
+//! the trim, on files and directories.
 
 use super::{Caller, Filesystem};
 use crate::convert::{errno, handle};
-use crate::ioctl::{self, RangeArgument, TicketArgument};
+use crate::ioctl::{self, RangeArgument, TicketArgument, TrimArgument};
+use crate::privilege::may_administer;
 use crate::syncs::Owed;
 use fusering::request::Ioctl;
 use fusering::{Errno, Handle, ReplyIoctl, RequestContext};
@@ -16,6 +18,7 @@ pub(super) enum Control {
     SyncPoll(TicketArgument),
     SyncWait(TicketArgument),
     WriteBack(RangeArgument),
+    Trim(TrimArgument),
 }
 
 impl Control {
@@ -33,6 +36,10 @@ impl Control {
             ioctl::SYNC_POLL => ticket(Control::SyncPoll),
             ioctl::SYNC_WAIT => ticket(Control::SyncWait),
             ioctl::WRITE_BACK => range(Control::WriteBack),
+            ioctl::TRIM => {
+                let argument = TrimArgument::decode(request.input).ok_or(Errno::EINVAL);
+                return Some(argument.map(Control::Trim));
+            }
             _ => return None,
         };
         // Directories are opened without asking, so they have no handle.
@@ -73,6 +80,7 @@ impl Filesystem {
             Ok(Control::SyncWait(argument)) => {
                 self.operations.syncs.tickets().wait(file, argument.ticket, reply);
             }
+            Ok(Control::Trim(argument)) => self.trim(context, argument, reply),
             Ok(Control::WriteBack(argument)) => {
                 match self.operations.fs.write_back_handle(file, argument.range.clone()) {
                     Ok(started) => reply.output(0, &argument.encode(started.bytes)),
@@ -80,6 +88,18 @@ impl Filesystem {
                 }
             }
         }
+    }
+
+    fn trim(&self, context: &RequestContext<'_>, argument: TrimArgument, reply: ReplyIoctl) {
+        self.serve(context, true, move |operations, caller: &Caller| {
+            if !may_administer(caller) {
+                return reply.error(Errno::EPERM);
+            }
+            match operations.fs.trim(argument.range.clone(), argument.length_min) {
+                Ok(discarded) => reply.output(0, &argument.encode(discarded)),
+                Err(error) => reply.error(errno(error)),
+            }
+        });
     }
 
     fn sync_range(

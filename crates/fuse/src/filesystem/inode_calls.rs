@@ -35,7 +35,6 @@ impl Operations {
                 Ok(out)
             }
             ioctl::SET_EXTENDED_FLAGS => self.set_extended_flags(caller, node, input),
-            ioctl::TRIM => Err(Errno::EOPNOTSUPP),
             ioctl::SHUT_DOWN if caller.uid != 0 => Err(Errno::EPERM),
             ioctl::SHUT_DOWN => {
                 tracing::warn!(pid = caller.pid, "shut down on request: nothing is written any more");

@@ -191,3 +191,27 @@ fn unmounting_returns_when_the_kernel_has_let_go_of_the_device_as_well() {
         .expect("nobody has claimed it");
     holder.wait().unwrap();
 }
+
+#[test]
+fn a_trim_reaches_what_is_below_the_device() {
+    use std::os::unix::fs::MetadataExt;
+    let test = "a_trim_reaches_what_is_below_the_device";
+    let Some(volume) = Volume::format(crate::harness::VOLUME_BYTES) else { return };
+    let Some(device) = Loop::over(&volume, test) else { return };
+    assert!(device.mount("").status.success());
+    fs::write(volume.path("goes"), vec![2; 24 << 20]).unwrap();
+    fs::write(volume.path("stays"), vec![1; 8 << 20]).unwrap();
+    File::open(volume.root()).unwrap().sync_all().unwrap();
+    fs::remove_file(volume.path("goes")).unwrap();
+    let held = || fs::metadata(volume.image()).unwrap().blocks() * 512;
+    let before = held();
+    match Command::new("fstrim").arg("-v").arg(volume.root()).output() {
+        Ok(output) => assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr)),
+        Err(_) => return skipped(test, "there is no fstrim"),
+    }
+    assert!(held() + (23 << 20) <= before, "{} of {before} bytes are left", held());
+    syncline_fuse::unmount(&volume.root(), false).unwrap();
+    assert!(device.mount("").status.success());
+    assert!(fs::read(volume.path("stays")).unwrap() == vec![1; 8 << 20]);
+    syncline_fuse::unmount(&volume.root(), false).unwrap();
+}

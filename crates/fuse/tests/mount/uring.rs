@@ -19,6 +19,7 @@ mod names;
 mod sqlite;
 mod syncs;
 mod together;
+mod trim;
 
 /// What the daemon is told to use, and what its statistics must say.
 const TRANSPORT: (&str, &str) = ("uring", "io_uring");
