@@ -30,6 +30,8 @@ pub enum MountError {
     Session(fusering::Error),
     #[error(transparent)]
     Open(Box<dyn std::error::Error + Send + Sync>),
+    #[error("{source_path} is in use by another process, which is no mount: wait for its end, or end it")]
+    InUse { source_path: PathBuf },
     #[error("{source_path} cannot be opened as a volume: {source}")]
     Volume { source_path: PathBuf, source: syncline::Error },
     #[error("closing the volume failed: {0}; the next mount will recover what was synced")]

@@ -10,8 +10,12 @@ use std::time::{Duration, Instant};
 use syncline::{Clock, Fs, SystemClock, SystemEntropy};
 use syncline_device::{Device, FileDevice, OpenError, OpenOptions, Volatile};
 
-/// How long to wait for a daemon that is writing its last checkpoint: silently at first.
-const LEAVING_DAEMON_PATIENCE: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(59)];
+/// How long to wait for a daemon that is writing its last checkpoint.
+const LEAVING_DAEMON_PATIENCE: Duration = Duration::from_secs(60);
+/// How long without a word; and how long for whoever is no daemon, which may have been killed just now.
+const SILENT_PATIENCE: Duration = Duration::from_secs(1);
+/// Pause between two looks at who holds the device.
+const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 /// Longest pause between two rounds of maintenance.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(100);
 /// Rounds of writing of one call before it is looked whether to stop.
@@ -64,8 +68,7 @@ impl Stop {
 impl OpenVolume {
     /// Opens the device (waiting for a daemon that is just leaving), recovers, and starts maintenance.
     pub(crate) fn open(source: &Path, options: &MountOptions) -> Result<OpenVolume, MountError> {
-        let file =
-            open_device(source, options.read_only).map_err(|error| MountError::Open(Box::new(error)))?;
+        let file = open_device(source, options.read_only)?;
         let device: Arc<dyn Device> =
             if options.volatile { Arc::new(Volatile::new(Arc::new(file))) } else { Arc::new(file) };
         let clock = Arc::new(SystemClock);
@@ -111,27 +114,41 @@ impl OpenVolume {
     }
 }
 
-fn open_device(source: &Path, read_only: bool) -> Result<FileDevice, OpenError> {
-    if let Some(on) = syncline_device::is_mounted(source) {
-        return Err(OpenError::Mounted { path: source.to_owned(), on });
-    }
-    let options = OpenOptions { read_only, ..OpenOptions::default() };
-    let mut opened = FileDevice::open(source, &options);
-    for patience in LEAVING_DAEMON_PATIENCE {
-        if !matches!(opened, Err(OpenError::Locked { .. })) {
-            break;
+/// Opens the device. One that another daemon still holds, though it is mounted nowhere (any more), is waited for; one that another
+/// program holds is not, since that may go on for ever: it has only so long as a killed process needs to be gone.
+fn open_device(source: &Path, read_only: bool) -> Result<FileDevice, MountError> {
+    let refused = |error: OpenError| MountError::Open(Box::new(error));
+    let options =
+        OpenOptions { read_only, wait_for_lock: Some(LOCK_RETRY_INTERVAL), ..OpenOptions::default() };
+    let began = Instant::now();
+    let mut told = false;
+    loop {
+        if let Some(on) = syncline_device::is_mounted(source) {
+            return Err(refused(OpenError::Mounted { path: source.to_owned(), on }));
         }
-        opened = FileDevice::open(source, &OpenOptions { wait_for_lock: Some(patience), ..options });
-        if matches!(opened, Err(OpenError::Locked { .. })) && patience == LEAVING_DAEMON_PATIENCE[0] {
-            // Whoever waits for this mount sees why; the log need not be a terminal. A mount does not fail because nobody reads it.
-            let _ = writeln!(
-                std::io::stderr(),
-                "{} is held by another process; waiting for a daemon that is leaving",
-                source.display()
-            );
+        match FileDevice::open(source, &options) {
+            Err(error @ OpenError::Locked { .. }) => {
+                let waited = began.elapsed();
+                let by_a_daemon = FileDevice::may_be_held_for_mount(source);
+                if waited >= LEAVING_DAEMON_PATIENCE {
+                    return Err(refused(error));
+                }
+                if waited >= SILENT_PATIENCE && !by_a_daemon {
+                    return Err(MountError::InUse { source_path: source.to_owned() });
+                }
+                if waited >= SILENT_PATIENCE && !told {
+                    told = true;
+                    // Whoever waits for this mount sees why; the log need not be a terminal. A mount does not fail because nobody reads it.
+                    let _ = writeln!(
+                        std::io::stderr(),
+                        "{} is held by the daemon of another mount; waiting for it to leave",
+                        source.display()
+                    );
+                }
+            }
+            opened => return opened.inspect(FileDevice::hold_for_mount).map_err(refused),
         }
     }
-    opened
 }
 
 fn maintain(fs: &Fs, stop: &Stop, interval: Duration) {

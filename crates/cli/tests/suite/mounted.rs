@@ -2,10 +2,11 @@
 
 use super::common::{Bench, PROGRAM, age, assert_populated, called, can_mount, skip, syncline};
 use std::fs::{self, File};
-use std::io::{ErrorKind, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use syncline_device::{FileDevice, OpenOptions};
 
 /// A directory for a mount, unmounted whatever happens.
 struct MountPoint(PathBuf);
@@ -57,6 +58,49 @@ fn mounted_volume_keeps_what_was_written_and_unmounts_clean() {
     assert_populated(&image);
     let volume = super::common::open(&image);
     assert_eq!(volume.read("new").expect("read"), b"written through the mount");
+}
+
+#[test]
+fn an_image_that_a_program_holds_is_refused_and_not_waited_for() {
+    if !can_mount("an_image_that_a_program_holds_is_refused_and_not_waited_for") {
+        return;
+    }
+    let bench = Bench::new();
+    let image = bench.populated();
+    let at = MountPoint::new(&bench, "mnt");
+    let volume = super::common::open(&image);
+    // One sentence: nothing is said of waiting.
+    syncline(&["mount", text(&image), at.text()]).fails(
+        32,
+        &image,
+        "in use by another process, which is no mount",
+    );
+    volume.close().expect("close");
+    syncline(&["mount", text(&image), at.text()]).ok();
+    at.unmount();
+}
+
+#[test]
+fn an_image_that_a_daemon_is_leaving_is_waited_for() {
+    if !can_mount("an_image_that_a_daemon_is_leaving_is_waited_for") {
+        return;
+    }
+    let bench = Bench::new();
+    let image = bench.populated();
+    let at = MountPoint::new(&bench, "mnt");
+    let leaving = FileDevice::open(&image, &OpenOptions::default()).expect("open");
+    leaving.hold_for_mount();
+    let mut mount = Command::new(PROGRAM);
+    mount.args(["mount", text(&image), at.text()]).stderr(Stdio::piped());
+    let mut mount = mount.spawn().expect("the program starts");
+    let mut told = String::new();
+    let mut errors = BufReader::new(mount.stderr.take().expect("piped"));
+    errors.read_line(&mut told).expect("a line");
+    assert!(told.contains("waiting for it to leave"), "{told}");
+    drop(leaving);
+    assert!(mount.wait().expect("ended").success());
+    assert!(at.0.join("dir/file3").exists());
+    at.unmount();
 }
 
 #[test]

@@ -7,6 +7,7 @@
 //! - a lock on the *bytes* in use (`F_OFD_SETLK`), of the opened file and, below a loop device, of the file it shows: the same
 //!   image is kept apart by its name, through a loop device, and through two of them, while two partitions of one image are not.
 //!   Unlike the flock, that of a file below a loop device does not outlive a dead process for its requests in flight;
+//!   Who serves a mount leaves the far end of its range free: there others see whether it is worth waiting ([`FileDevice::hold_for_mount`]);
 //! - the kernel's exclusive claim of a block device (O_EXCL), held by mounts (fuseblk ones too), swap, RAID,
 //!   LVM. It is tried and given back at once, since our own fuseblk mount claims the device later. So there
 //!   is a race: two openers through different nodes, both before either mounts, pass; the second one's mount
@@ -16,8 +17,8 @@
 //! An image file that a loop device exposes is checked by that loop device's claim, and so are other loop devices on the same
 //! bytes. A loop device in another mount namespace whose backing file has another name there is not found.
 
-use super::Kind;
 use super::loops::{self, Backing};
+use super::{FileDevice, Kind};
 use crate::{OpenError, OpenStep};
 use rustix::fs::FlockOperation;
 use std::ffi::OsString;
@@ -37,6 +38,9 @@ const UDEV_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Length of a lock that reaches to the end of its file, wherever that is.
 const TO_THE_END: u64 = 0;
+
+/// From this byte on the range is free if the holder serves a mount. No device has it: it is far beyond the largest volume.
+const FREE_FOR_MOUNTS: u64 = 1 << 62;
 
 /// Until when to retry.
 pub(super) struct Deadline(Instant);
@@ -127,25 +131,54 @@ pub(super) fn unlock_bytes(file: &File) {
     let _ = set_bytes_lock(file, libc::F_UNLCK, 0, TO_THE_END);
 }
 
+impl FileDevice {
+    /// Tells others that a mount is served from here. What such a holder has is not for ever once it is in no table of mounts:
+    /// it is being left, or on its way there. A process that dies takes this back with its locks.
+    pub fn hold_for_mount(&self) {
+        // One that fails leaves others less patient.
+        let _ = set_bytes_lock(&self.file, libc::F_UNLCK, FREE_FOR_MOUNTS, TO_THE_END);
+    }
+
+    /// Whether what holds a device may be one that called [`FileDevice::hold_for_mount`]. False only if somebody holds it who did not:
+    /// nobody knows when such a program ends. Who came through a loop device, or a host that cannot tell, counts as one that did.
+    pub fn may_be_held_for_mount(path: &Path) -> bool {
+        let below = std::iter::successors(Backing::of(path), Backing::below).map(|backing| backing.file);
+        !std::iter::once(path.to_owned()).chain(below).any(|path| holds_to_the_end(&path))
+    }
+}
+
+/// Whether somebody's lock covers what those leave free who serve a mount.
+fn holds_to_the_end(path: &Path) -> bool {
+    let Ok(file) = File::open(path) else { return false };
+    let lock = bytes_lock(libc::F_WRLCK, FREE_FOR_MOUNTS, TO_THE_END);
+    let Ok(mut lock) = lock else { return false };
+    // SAFETY: the descriptor is open, and the structure is valid while the call runs, which writes a conflicting lock into it.
+    let asked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &mut lock) };
+    asked == 0 && i32::from(lock.l_type) != libc::F_UNLCK
+}
+
 fn lock_type(shared: bool) -> i32 {
     if shared { libc::F_RDLCK } else { libc::F_WRLCK }
 }
 
 /// The error is an errno.
 fn set_bytes_lock(file: &File, kind: i32, start: u64, length: u64) -> Result<(), i32> {
-    let offset = |bytes: u64| libc::off_t::try_from(bytes).map_err(|_| libc::EOVERFLOW);
-    // SAFETY: all-zero is a valid `flock`; the descriptor is open, and the structure is valid while the call runs.
-    let result = unsafe {
-        let mut lock: libc::flock = std::mem::zeroed();
-        lock.l_type = kind as libc::c_short;
-        lock.l_whence = libc::SEEK_SET as libc::c_short;
-        (lock.l_start, lock.l_len) = (offset(start)?, offset(length)?);
-        libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &lock)
-    };
-    match result {
+    let lock = bytes_lock(kind, start, length)?;
+    // SAFETY: the descriptor is open, and the structure is valid while the call runs.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &lock) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)),
     }
+}
+
+fn bytes_lock(kind: i32, start: u64, length: u64) -> Result<libc::flock, i32> {
+    let offset = |bytes: u64| libc::off_t::try_from(bytes).map_err(|_| libc::EOVERFLOW);
+    // SAFETY: all-zero is a valid `flock`.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = kind as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    (lock.l_start, lock.l_len) = (offset(start)?, offset(length)?);
+    Ok(lock)
 }
 
 /// Refuses a device that the kernel uses: mounted, claimed by another driver, or the file behind a loop
@@ -245,6 +278,7 @@ fn unescape(field: &[u8]) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::OpenOptions;
 
     #[test]
     fn mount_point_is_found_by_source_and_unescaped() {
@@ -256,6 +290,29 @@ mod tests {
         assert_eq!(mount_point(mountinfo.as_bytes(), image.path()), Some(PathBuf::from("/mnt/a b")));
         let other = tempfile::NamedTempFile::new().unwrap();
         assert_eq!(mount_point(mountinfo.as_bytes(), other.path()), None);
+    }
+
+    #[test]
+    fn who_serves_a_mount_is_told_from_who_does_not_and_keeps_others_out_all_the_same() {
+        let image = tempfile::NamedTempFile::new().unwrap();
+        image.as_file().set_len(1 << 20).unwrap();
+        for read_only in [false, true] {
+            let options = OpenOptions { read_only, ..OpenOptions::default() };
+            assert!(FileDevice::may_be_held_for_mount(image.path()), "nobody holds it");
+            let device = FileDevice::open(image.path(), &options).unwrap();
+            assert!(!FileDevice::may_be_held_for_mount(image.path()));
+            device.hold_for_mount();
+            assert!(FileDevice::may_be_held_for_mount(image.path()));
+            let again = FileDevice::open(image.path(), &OpenOptions::default());
+            assert!(matches!(again, Err(OpenError::Locked { .. })));
+            drop(device);
+        }
+        // Where the flock is another one, through a loop device, the bytes keep them apart.
+        let device = FileDevice::open(image.path(), &OpenOptions::default()).unwrap();
+        device.hold_for_mount();
+        let other = File::options().read(true).write(true).open(image.path()).unwrap();
+        let last_block = set_bytes_lock(&other, libc::F_WRLCK, (1 << 20) - 4096, 4096);
+        assert_eq!(last_block, Err(libc::EAGAIN));
     }
 
     #[test]
