@@ -31,7 +31,7 @@ pub use error::{DeviceError, OpenError, OpenStep, Operation};
 pub use file::{FileDevice, OpenOptions, in_use_by_kernel, is_mounted};
 pub use layer::Layer;
 pub use memory::MemoryDevice;
-pub use reading::Reading;
+pub use reading::{Block, Reading};
 pub use signature::{Signature, probe};
 pub use ticket::Ticket;
 pub use volatile::Volatile;

@@ -1,6 +1,7 @@
-//! [`Reading`]: a read in flight that owns the memory it fills.
+//! [`Reading`]: a read in flight that owns the memory it fills; [`Block`]: what it brought.
 
 use crate::{Buffer, DeviceError, Ticket};
+use std::ops::Deref;
 use std::sync::Arc;
 use syncline_format::BLOCK_BYTES;
 
@@ -12,6 +13,13 @@ pub struct Reading {
     blocks: usize,
     /// Of one block or more each.
     memory: Vec<Arc<Buffer>>,
+}
+
+/// One block that was read. It may lie in memory that it shares with others, which are kept as long as it is.
+#[derive(Debug, Clone)]
+pub struct Block {
+    memory: Arc<Buffer>,
+    start: usize,
 }
 
 impl Reading {
@@ -29,30 +37,38 @@ impl Reading {
         &self.ticket
     }
 
-    /// The blocks, one buffer each, or the error. The ticket must be complete: nobody sees memory that is being filled.
-    pub fn into_blocks(self) -> Result<Vec<Arc<Buffer>>, DeviceError> {
-        self.into_verified_blocks(|_, _| Ok(()))
-    }
-
-    /// The same, after `verify` has seen each block (its place in the read, its content) and found nothing wrong.
-    pub fn into_verified_blocks<E: From<DeviceError>>(
-        self,
-        mut verify: impl FnMut(usize, &[u8]) -> Result<(), E>,
-    ) -> Result<Vec<Arc<Buffer>>, E> {
+    /// The blocks, in order, or the error. The ticket must be complete: nobody sees memory that is being filled.
+    pub fn into_blocks(self) -> Result<impl Iterator<Item = Block>, DeviceError> {
         self.ticket.result().expect("a read is over before its blocks are taken")?;
-        let mut blocks = Vec::with_capacity(self.blocks);
-        for buffer in self.memory {
-            if buffer.len() == BLOCK_BYTES {
-                verify(blocks.len(), &buffer)?;
-                blocks.push(buffer);
-                continue;
-            }
-            // Copied while the check has it in the processor's cache.
-            for bytes in buffer.chunks_exact(BLOCK_BYTES).take(self.blocks - blocks.len()) {
-                verify(blocks.len(), bytes)?;
-                blocks.push(Arc::new(Buffer::from_bytes(bytes)));
-            }
+        let blocks = self.memory.into_iter().flat_map(|memory| {
+            let starts = (0..memory.len()).step_by(BLOCK_BYTES);
+            starts.map(move |start| Block { memory: memory.clone(), start })
+        });
+        Ok(blocks.take(self.blocks))
+    }
+}
+
+impl Block {
+    /// The block in memory of its own; copied if others share it.
+    pub fn into_buffer(self) -> Arc<Buffer> {
+        match self.memory.len() {
+            BLOCK_BYTES => self.memory,
+            _ => Arc::new(Buffer::from_bytes(&self)),
         }
-        Ok(blocks)
+    }
+}
+
+impl Deref for Block {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.memory[self.start..self.start + BLOCK_BYTES]
+    }
+}
+
+impl From<Arc<Buffer>> for Block {
+    /// Of a buffer of one block.
+    fn from(memory: Arc<Buffer>) -> Block {
+        Block { memory, start: 0 }
     }
 }

@@ -25,6 +25,9 @@ pub struct FsOptions {
     pub memory_bytes_max: usize,
     /// Update access times: always, relative to modification (the default), or never.
     pub access_times: AccessTimes,
+    /// Whoever reads keeps what was read, as the kernel does above a mount: files that are read in order and in large pieces
+    /// are not cached a second time.
+    pub readers_keep: bool,
     /// Mechanisms to do without, for a benchmark.
     #[doc(hidden)]
     pub ablation: Ablation,
@@ -49,6 +52,7 @@ impl Default for FsOptions {
             commit_interval: Duration::from_secs(1),
             memory_bytes_max: 256 << 20,
             access_times: AccessTimes::default(),
+            readers_keep: false,
             ablation: Ablation::default(),
         }
     }

@@ -191,6 +191,7 @@ impl MountOptions {
             commit_interval: self.commit_interval,
             memory_bytes_max: self.memory_bytes_max,
             access_times: self.access_times,
+            readers_keep: true,
             ..FsOptions::default()
         }
     }

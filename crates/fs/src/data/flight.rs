@@ -25,6 +25,9 @@ const WINDOW_PAGES_MAX: u64 = 1024;
 const WINDOW_PAGES_MIN: u64 = 32;
 /// Requests of one reader may come out of order by this much (4 MiB): a kernel sends several at once.
 const DISORDER_PAGES: u64 = 1024;
+/// Pages that a reader wants at once (256 KiB) and that need not be kept for it if it keeps them itself. Smaller requests may come from a
+/// reader that changes parts of pages, which would have to be read again for that.
+const PASSING_PAGES_MIN: u64 = 64;
 /// Share of the page cache that may be under way ahead of readers.
 const AHEAD_SHARE: u64 = 8;
 /// Files whose flights are given up at most to make room for another one.
@@ -140,15 +143,24 @@ impl Fs {
         !full()
     }
 
-    /// Waits for a flight and puts its pages into the cache. `None` if somebody else did that, or it came to nothing.
-    pub(super) fn land(&self, inode: &Arc<Inode>, flight: &Arc<Flight>) -> Option<Fetched> {
+    /// Waits for a flight and puts its pages into the cache, but for the `wanted` ones if there are many of them and their reader
+    /// keeps what it reads. `None` if somebody else did that, or it came to nothing.
+    pub(super) fn land(
+        &self,
+        inode: &Arc<Inode>,
+        flight: &Arc<Flight>,
+        wanted: &Range<u64>,
+    ) -> Option<Fetched> {
         let mut reading = flight.state.lock();
         let State::Reading(reads) = std::mem::replace(&mut *reading, State::Over) else { return None };
-        let read = self.finish_reads(inode, reads);
+        let many = wanted.end - wanted.start >= PASSING_PAGES_MIN;
+        let passing = if self.options.readers_keep && many { wanted.clone() } else { 0..0 };
+        let read = self.finish_reads(inode, reads, &passing);
         let mut state = inode.state.write();
         state.data.flights.retain(|other| !Arc::ptr_eq(other, flight));
-        let pages = read.ok().filter(|_| state.data.extent_changes == flight.changes && !state.gone)?;
-        let fetched = self.keep_pages(inode, &mut state, flight.pages.clone(), &Held::new(), pages);
+        let read = read.ok().filter(|_| state.data.extent_changes == flight.changes && !state.gone)?;
+        let pages = flight.pages.clone();
+        let fetched = self.keep_pages(inode, &mut state, pages, &passing, &Held::new(), read);
         Some(Fetched { changes: flight.changes, ..fetched })
     }
 }

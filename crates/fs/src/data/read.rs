@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use syncline_device::{Buffer, Reading};
+use syncline_device::{Block, Buffer, Reading};
 use syncline_format::item::ExtentContent;
 use syncline_format::{BLOCK_BYTES, BlockNo, checksum};
 
@@ -27,7 +27,7 @@ const TRIES: u32 = 3;
 pub(super) struct Fetched {
     pub(super) first: u64,
     /// `None` is a hole.
-    pub(super) pages: Vec<Option<Arc<Buffer>>>,
+    pub(super) pages: Vec<Option<Block>>,
     /// `FileData::extent_changes` at that moment.
     pub(super) changes: u64,
 }
@@ -64,7 +64,7 @@ impl Fs {
                     self.writeback.note_small_request();
                     self.fetch(inode, pages, None)?
                 }
-                Plan::Land(flight) => match self.land(inode, &flight) {
+                Plan::Land(flight) => match self.land(inode, &flight, &wanted) {
                     Some(fetched) => fetched,
                     None if inode.state.read().data.get(miss).is_some() => continue,
                     None => self.fetch(inode, miss..wanted.end.min(flight.pages.end), None)?,
@@ -104,7 +104,7 @@ impl Fs {
             };
             // What is cached is not read: its data may still be on its way to the device.
             let reads = self.start_reads(inode, pages.clone(), &held, true)?;
-            let read = self.finish_reads(inode, reads);
+            let read = self.finish_reads(inode, reads, &(0..0));
             let mut state = inode.state.write();
             if state.data.extent_changes != changes {
                 drop(state);
@@ -114,33 +114,37 @@ impl Fs {
                 }
                 continue;
             }
-            let fetched = self.keep_pages(inode, &mut state, pages, &held, read?);
+            let fetched = self.keep_pages(inode, &mut state, pages, &(0..0), &held, read?);
             return Ok(Fetched { changes, ..fetched });
         }
     }
 
-    /// Puts pages that were read into the cache, but for those that are there; holes are not cached. Returns what is
-    /// there then.
+    /// Puts pages that were read into the cache, but for those that are there and those that are only `passing`; holes are
+    /// not cached. Returns what is there then.
     pub(super) fn keep_pages(
         &self,
         inode: &Arc<Inode>,
         state: &mut InodeState,
         pages: Range<u64>,
+        passing: &Range<u64>,
         held: &Held,
-        read: Vec<(u64, Vec<Arc<Buffer>>)>,
+        read: Vec<(u64, Vec<Block>)>,
     ) -> Fetched {
         let data = &mut state.data;
-        for (first, buffers) in read {
-            for (page, buffer) in (first..).zip(buffers) {
-                if data.get(page).is_none() {
-                    data.insert_clean(&self.writeback.account, page, buffer);
+        let mut there = vec![None; (pages.end - pages.start) as usize];
+        let mut place = |page: u64, block: Block| there[(page - pages.start) as usize] = Some(block);
+        for (first, blocks) in read {
+            for (page, block) in (first..).zip(blocks) {
+                if passing.contains(&page) {
+                    place(page, block);
+                } else if data.get(page).is_none() {
+                    data.insert_clean(&self.writeback.account, page, block.into_buffer());
                 }
             }
         }
-        let mut there = vec![None; (pages.end - pages.start) as usize];
         let cached = data.range(pages.clone()).map(|(page, slot)| (page, &slot.page));
         for (page, buffer) in held.iter().map(|(&page, buffer)| (page, buffer)).chain(cached) {
-            there[(page - pages.start) as usize] = Some(buffer.clone());
+            place(page, buffer.clone().into());
         }
         let changes = data.extent_changes;
         self.writeback.relist(inode, state, self.clock.now());
@@ -171,20 +175,28 @@ impl Fs {
         Ok(Reads(wanted.into_iter().map(start).collect()))
     }
 
-    /// Waits for reads, and verifies what they brought: the first page of each, and its pages.
-    pub(super) fn finish_reads(&self, inode: &Inode, reads: Reads) -> Result<Vec<(u64, Vec<Arc<Buffer>>)>> {
+    /// Waits for reads, and verifies what they brought: the first page of each, and its pages, in memory of their own but for
+    /// those that are only `passing`.
+    pub(super) fn finish_reads(
+        &self,
+        inode: &Inode,
+        reads: Reads,
+        passing: &Range<u64>,
+    ) -> Result<Vec<(u64, Vec<Block>)>> {
         let mut read = Vec::with_capacity(reads.0.len());
         for (wanted, reading) in reads.0 {
             self.store.device().wait(reading.ticket())?;
-            let blocks = reading.into_verified_blocks(|index, bytes| match checksum(bytes) {
-                sum if sum == wanted.checksums[index] => Ok(()),
-                _ => Err(Error::Checksum {
-                    object: inode.number,
-                    page: wanted.page + index as u64,
-                    block: wanted.block.plus(index as u64),
-                }),
-            })?;
-            read.push((wanted.page, blocks));
+            let blocks = (wanted.page..).zip(reading.into_blocks()?).zip(&wanted.checksums);
+            let verified = blocks.map(|((page, block), &sum)| {
+                if checksum(&block) != sum {
+                    let at = wanted.block.plus(page - wanted.page);
+                    return Err(Error::Checksum { object: inode.number, page, block: at });
+                }
+                // Copied while the processor's cache has it.
+                Ok(if passing.contains(&page) { block } else { block.into_buffer().into() })
+            });
+            let verified = verified.collect::<Result<_>>()?;
+            read.push((wanted.page, verified));
         }
         Ok(read)
     }
@@ -236,7 +248,7 @@ pub(super) fn copy_cached(inode: &Inode, offset: u64, into: &mut [u8]) -> (usize
             return (done, Some(position / PAGE_BYTES));
         };
         slot.used.store(true, Ordering::Relaxed);
-        done += copy_page(Some(&slot.page), position, &mut into[done..len]);
+        done += copy_page(Some(&slot.page[..]), position, &mut into[done..len]);
     }
     (done, None)
 }
@@ -255,7 +267,7 @@ fn copy_fetched(inode: &Inode, fetched: &Fetched, offset: u64, into: &mut [u8]) 
 }
 
 /// Copies from one page, or zeros; returns how many bytes.
-fn copy_page(page: Option<&Buffer>, offset: u64, into: &mut [u8]) -> usize {
+fn copy_page(page: Option<&[u8]>, offset: u64, into: &mut [u8]) -> usize {
     let skip = (offset % PAGE_BYTES) as usize;
     let len = into.len().min(BLOCK_BYTES - skip);
     match page {

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use syncline_device::{Buffer, Ticket};
+use syncline_device::{Block, Buffer, Ticket};
 use syncline_format::{BLOCK_BYTES, BlockNo, ObjectNo, checksum};
 use syncline_store::Run;
 
@@ -190,7 +190,7 @@ impl Staging {
         let device = fs.store.device();
         let reading = device.submit_read(homes[0].block, homes.len());
         device.wait(reading.ticket())?;
-        let read = reading.into_blocks()?;
+        let read: Vec<_> = reading.into_blocks()?.map(Block::into_buffer).collect();
         for ((buffer, home), page) in read.iter().zip(&homes).zip(pages.start..) {
             if checksum(buffer) != home.checksum {
                 return Err(Error::Checksum { object: number, page, block: home.block });

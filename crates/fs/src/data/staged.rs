@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ops::Range;
 use std::sync::Arc;
-use syncline_device::{Buffer, Ticket};
+use syncline_device::{Block, Buffer, Ticket};
 use syncline_format::item::FILE_BYTES_MAX;
 use syncline_format::{BLOCK_BYTES, BlockNo, ObjectNo};
 use syncline_store::Reservation;
@@ -128,7 +128,8 @@ impl StagedFile {
         if page >= pages_of(self.base_end) {
             return Ok(None);
         }
-        Ok(fs.fetch(&self.inode, page..page + 1, None)?.pages.swap_remove(0))
+        let fetched = fs.fetch(&self.inode, page..page + 1, None)?.pages.swap_remove(0);
+        Ok(fetched.map(Block::into_buffer))
     }
 }
 

@@ -13,7 +13,7 @@ use crate::inode::{Inode, InodeState};
 use crate::{Error, Fs, Result};
 use std::ops::Range;
 use std::sync::Arc;
-use syncline_device::Buffer;
+use syncline_device::{Block, Buffer};
 use syncline_format::Key;
 use syncline_format::batch::{DELETE_BYTES, SPACE_OP_BYTES};
 use syncline_format::item::{EXTENT_PAGES_MAX, FILE_BYTES_MAX, InodeItem, OrphanReason};
@@ -144,7 +144,10 @@ impl Fs {
         }
         let content = match cached {
             Some(content) => Some(content),
-            None => self.fetch(inode, page..page + 1, Some(turn))?.pages.swap_remove(0),
+            None => {
+                let fetched = self.fetch(inode, page..page + 1, Some(turn))?.pages.swap_remove(0);
+                fetched.map(Block::into_buffer)
+            }
         };
         Ok(content.map(|zeroed| Tail { page, zeroed }))
     }

@@ -16,7 +16,7 @@ use crate::{Error, Fs, Result};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use syncline_device::Buffer;
+use syncline_device::{Block, Buffer};
 use syncline_format::BLOCK_BYTES;
 use syncline_format::item::{FILE_BYTES_MAX, InodeItem};
 use syncline_store::{Class, Reservation};
@@ -192,7 +192,8 @@ impl Fs {
             done += len;
             if data.get(page).is_none() {
                 let old = partial.iter().find(|fetched| fetched.first == page);
-                let buffer = new_page(old.and_then(|fetched| fetched.pages[0].clone()), skip, new, streams);
+                let old = old.and_then(|fetched| fetched.pages[0].clone()).map(Block::into_buffer);
+                let buffer = new_page(old, skip, new, streams);
                 data.insert_dirty(&self.writeback.account, page, buffer, reservation.as_deref_mut());
                 continue;
             }

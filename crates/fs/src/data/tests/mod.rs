@@ -18,8 +18,8 @@ use crate::{Clock, Context, Fs, FsOptions, MkfsOptions, Result, SystemEntropy, T
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use syncline_check::{CheckOptions, check};
-use syncline_device::{Device, MemoryDevice, Volatile};
-use syncline_format::{BLOCK_BYTES, ObjectNo};
+use syncline_device::{Buffer, Device, MemoryDevice, Volatile};
+use syncline_format::{BLOCK_BYTES, BlockNo, ObjectNo};
 
 pub(super) const MIB: u64 = 1 << 20;
 
@@ -81,6 +81,19 @@ impl TestVolume {
         let options = CheckOptions { data: true, ..CheckOptions::default() };
         let report = check(&*self.memory, options).unwrap();
         assert!(report.is_sound(), "{:#?}", report.findings);
+    }
+
+    /// Changes a bit of the block with this content, behind the engine's back.
+    pub(super) fn damage(&self, content: &[u8]) {
+        let mut block = Buffer::zeroed(1);
+        for at in (0..self.memory.blocks()).map(BlockNo) {
+            self.memory.read(at, &mut block).unwrap();
+            if block[..] == *content {
+                block[17] ^= 4;
+                return self.memory.write(at, vec![Arc::new(block)]).unwrap();
+            }
+        }
+        panic!("no block has this content");
     }
 
     /// Ends the session properly, and opens the volume again.

@@ -1,4 +1,5 @@
 use super::{MIB, TestVolume, pattern};
+use crate::{Error, FsOptions};
 use std::sync::mpsc;
 use std::time::Duration;
 use syncline_device::Device;
@@ -71,6 +72,90 @@ fn reading_in_order_reads_everything_once_and_ahead() {
     assert!((24 * MIB..25 * MIB).contains(&read), "{read} bytes are read once, and a few nodes");
     assert!(after.reads - before.reads < 48, "in long reads, not in the caller's");
     assert!(inode.state.read().data.flights.is_empty(), "nothing is left under way");
+}
+
+#[test]
+fn what_passes_to_a_reader_that_keeps_it_is_not_kept_here_and_read_once() {
+    for (request, kept_max) in [(1 << 20, 0), (768 << 10, 24 * 256), (128 << 10, 24 * 256)] {
+        let options = FsOptions { readers_keep: true, ..FsOptions::default() };
+        let mut volume = TestVolume::with_options(96 * MIB, 8 * MIB, options);
+        let inode = volume.create("large");
+        let data = pattern(6, 24 * MIB as usize - 1000);
+        volume.write(&inode, 0, &data);
+        drop(inode);
+        volume.reopen();
+        let inode = volume.find("large");
+        let before = volume.device.counters().read_bytes;
+        let mut chunk = vec![0; request];
+        for (index, expected) in data.chunks(chunk.len()).enumerate() {
+            let offset = (index * chunk.len()) as u64;
+            assert_eq!(volume.fs.file_read(&inode, offset, &mut chunk).unwrap(), expected.len());
+            assert!(&chunk[..expected.len()] == expected, "at {offset}");
+        }
+        let read = volume.device.counters().read_bytes - before;
+        assert!((24 * MIB - 4096..25 * MIB).contains(&read), "{read} bytes are read once, and a few nodes");
+        let state = inode.state.read();
+        let kept = state.data.cached_pages();
+        assert!(kept <= kept_max && (kept == 0) == (kept_max == 0), "{kept} pages of requests of {request}");
+        assert!(state.data.flights.is_empty(), "nothing is left under way");
+    }
+}
+
+#[test]
+fn readers_in_each_others_way_and_writers_see_each_page_as_it_is() {
+    let options = FsOptions { readers_keep: true, ..FsOptions::default() };
+    let mut volume = TestVolume::with_options(96 * MIB, 8 * MIB, options);
+    let inode = volume.create("large");
+    let data = pattern(7, 16 * MIB as usize);
+    volume.write(&inode, 0, &data);
+    drop(inode);
+    volume.reopen();
+    let inode = volume.find("large");
+    let read = |request: usize| {
+        let mut chunk = vec![0; request];
+        for (index, expected) in data.chunks(request).enumerate() {
+            let offset = (index * request) as u64;
+            assert_eq!(volume.fs.file_read(&inode, offset, &mut chunk).unwrap(), expected.len());
+            assert!(&chunk[..expected.len()] == expected, "at {offset} by {request}");
+        }
+    };
+    std::thread::scope(|scope| {
+        for request in [1 << 20, 1 << 20, 300 << 10, 64 << 10] {
+            scope.spawn(move || (0..3).for_each(|_| read(request)));
+        }
+        // The same content: whoever reads cannot tell, but what is read and what is stored change.
+        for offset in (0..data.len()).step_by(3 << 20) {
+            volume.write(&inode, offset as u64, &data[offset..][..200_000]);
+            volume.sync(&inode);
+            volume.fs.destage_everything().unwrap();
+            volume.drop_cache(&inode);
+        }
+    });
+}
+
+#[test]
+fn a_damaged_page_is_an_error_however_it_is_read() {
+    for readers_keep in [false, true] {
+        let options = FsOptions { readers_keep, ..FsOptions::default() };
+        let mut volume = TestVolume::with_options(96 * MIB, 8 * MIB, options);
+        let inode = volume.create("large");
+        let data = pattern(8, 8 * MIB as usize);
+        volume.write(&inode, 0, &data);
+        volume.sync(&inode);
+        drop(inode);
+        volume.reopen();
+        let (page, content) = (1500, &data[1500 * 4096..][..4096]);
+        volume.damage(content);
+        let inode = volume.find("large");
+        let mut chunk = vec![0; 1 << 20];
+        for offset in (0..8 * MIB).step_by(chunk.len()) {
+            let result = volume.fs.file_read(&inode, offset, &mut chunk);
+            match (offset..offset + MIB).contains(&(page * 4096)) {
+                true => assert!(matches!(result, Err(Error::Checksum { page: 1500, .. })), "{result:?}"),
+                false => assert!(chunk[..result.unwrap()] == data[offset as usize..][..1 << 20]),
+            }
+        }
+    }
 }
 
 #[test]
