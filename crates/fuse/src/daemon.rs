@@ -42,10 +42,7 @@ impl Mount {
     ///
     /// For a process of its own: signals, the panic hook and the log are set up for all of it.
     pub fn serve(&self, live: impl FnOnce()) -> Result<(), MountError> {
-        log::install(match &self.options.log {
-            Some(path) => log::Destination::File(path),
-            None => log::Destination::StandardError,
-        })?;
+        self.install_log(log::Destination::StandardError)?;
         self.serve_logged(live)
     }
 
@@ -95,11 +92,7 @@ impl Mount {
             }
             None => false,
         };
-        let destination = match &self.options.log {
-            Some(path) => log::Destination::File(path),
-            None => log::Destination::System,
-        };
-        let result = log::install(destination).and_then(|()| {
+        let result = self.install_log(log::Destination::System).and_then(|()| {
             self.serve_logged(|| {
                 if let Err(error) = log::leave_terminal() {
                     tracing::warn!(%error, "the daemon keeps its terminal");
@@ -117,6 +110,17 @@ impl Mount {
                 tracing::error!(%error, "the daemon ends");
             }
         })
+    }
+
+    /// The log goes where the options say, or else to `usual`.
+    fn install_log<'a>(&'a self, usual: log::Destination<'a>) -> Result<(), MountError> {
+        match &self.options.log {
+            None => log::install(usual),
+            Some(path) => log::install(log::Destination::File(path)).map_err(|error| match error {
+                MountError::System { source, .. } => MountError::Log { path: path.clone(), source },
+                error => error,
+            }),
+        }
     }
 
     fn serve_logged(&self, live: impl FnOnce()) -> Result<(), MountError> {
@@ -233,16 +237,23 @@ fn share_one_heap() {
 }
 
 fn pin_to(cpu: usize) -> Result<(), MountError> {
-    // SAFETY: a zeroed cpu_set_t is the empty set; CPU_SET ignores numbers beyond its size.
+    let unknown = || MountError::BadOption {
+        option: format!("cpu={cpu}"),
+        expected: "the number of a CPU that the daemon may use",
+    };
+    if cpu >= libc::CPU_SETSIZE as usize {
+        return Err(unknown());
+    }
+    // SAFETY: a zeroed cpu_set_t is the empty set; the number is within its size.
     let result = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(cpu, &mut set);
         libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set)
     };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(MountError::last_os("pinning the daemon to the CPU of option cpu="))
+    match result {
+        0 => Ok(()),
+        _ if io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL) => Err(unknown()),
+        _ => Err(MountError::last_os("pinning the daemon to the CPU of option cpu=")),
     }
 }
 

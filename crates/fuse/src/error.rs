@@ -36,6 +36,10 @@ pub enum MountError {
     Volume { source_path: PathBuf, source: syncline::Error },
     #[error("closing the volume failed: {0}; the next mount will recover what was synced")]
     Close(syncline::Error),
+    #[error("{path}, the log file of option log=, cannot be opened: {source}")]
+    Log { path: PathBuf, source: io::Error },
+    #[error("{path} cannot be opened: {source}")]
+    Look { path: PathBuf, source: io::Error },
     #[error("{what} failed: {source}")]
     System { what: &'static str, source: io::Error },
     #[error("{0} is not the root of a mounted Syncline volume")]

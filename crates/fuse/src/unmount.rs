@@ -119,8 +119,10 @@ pub(crate) fn ioctl_on(directory: &Path, command: u32, output: &mut [u8]) -> Res
             error if error.raw_os_error() == Some(libc::ENOTTY) => Err(not_mounted()),
             source => Err(MountError::System { what: "asking the daemon", source }),
         },
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(not_mounted()),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            Err(not_mounted())
+        }
         Err(error) if is_of_dead_daemon(&error) => Err(MountError::Dead(directory.to_owned())),
-        Err(source) => Err(MountError::System { what: "opening the mounted directory", source }),
+        Err(source) => Err(MountError::Look { path: directory.to_owned(), source }),
     }
 }

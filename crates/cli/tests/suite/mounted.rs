@@ -197,6 +197,13 @@ fn unusable_images_and_directories_are_one_sentence() {
     let image = bench.populated();
     let nowhere = bench.path("nowhere");
     syncline(&["mount", text(&image), text(&nowhere)]).fails(32, &nowhere, "No such file");
+    let no_log = bench.path("no/log");
+    let log = format!("log={}", no_log.display());
+    syncline(&["mount", "-o", &log, text(&image), at.text()]).fails(32, &no_log, "No such file");
+    for cpu in ["cpu=1000", "cpu=99999"] {
+        let run = syncline(&["mount", "-o", cpu, text(&image), at.text()]);
+        assert!(run.code == 32 && run.err.contains("needs the number of a CPU"), "{cpu}: {}", run.err);
+    }
     for slot in [1, 2] {
         age(&image, slot);
     }
