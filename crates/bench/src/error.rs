@@ -1,7 +1,7 @@
 //! Why a benchmark could not be run.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Each is one sentence that says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -9,6 +9,8 @@ use std::path::PathBuf;
 pub enum BenchError {
     #[error("{0}")]
     Io(#[from] io::Error),
+    #[error("{}: {source}", .path.display())]
+    File { path: PathBuf, source: io::Error },
     #[error("there is no system {0}; take engine, syncline, syncline-dev, ext4, xfs, btrfs or dir:PATH")]
     UnknownSystem(String),
     #[error("there is no mechanism {0} to do without; \"syncline bench --list\" shows them")]
@@ -35,4 +37,27 @@ pub enum BenchError {
     Failed(String),
     #[error("--resume needs the file to go on with; give --json FILE")]
     ResumeWithoutFile,
+}
+
+impl BenchError {
+    /// For `map_err`: an error of one file.
+    pub(crate) fn of(path: &Path) -> impl FnOnce(io::Error) -> BenchError {
+        let path = path.to_owned();
+        move |source| BenchError::File { path, source }
+    }
+
+    /// Whether the command line was wrong, in contrast to something that failed.
+    pub fn is_usage(&self) -> bool {
+        use BenchError::{NoDirectory, ResumeWithoutFile, ShowsNoMechanism};
+        use BenchError::{UnknownMechanism, UnknownSystem, UnknownWorkload};
+        matches!(
+            self,
+            UnknownSystem(_)
+                | UnknownMechanism(_)
+                | UnknownWorkload(_)
+                | ShowsNoMechanism(_)
+                | NoDirectory(_)
+                | ResumeWithoutFile
+        )
+    }
 }

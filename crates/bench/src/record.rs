@@ -38,7 +38,7 @@ impl Record {
             (Err(error), _) if error.kind() == io::ErrorKind::NotFound => {
                 Ok(Record { path: Some(path.clone()), about: about(arguments), rows: Vec::new() })
             }
-            (Err(error), _) => Err(error.into()),
+            (Err(error), _) => Err(BenchError::of(path)(error)),
         }
     }
 
@@ -66,7 +66,7 @@ impl Record {
     pub(crate) fn merged(paths: &[PathBuf]) -> Result<Record, BenchError> {
         let mut merged: Option<Record> = None;
         for path in paths {
-            let read = Record::parsed(path, &fs::read(path)?)?;
+            let read = Record::parsed(path, &fs::read(path).map_err(BenchError::of(path))?)?;
             match &mut merged {
                 None => merged = Some(Record { path: None, ..read }),
                 Some(merged) => merged.rows.extend(read.rows),

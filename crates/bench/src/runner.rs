@@ -55,7 +55,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), BenchError> {
     };
     report::print(&record, &workload::all());
     if let Some(path) = &arguments.html {
-        std::fs::write(path, page::page(&record, &workload::all()))?;
+        std::fs::write(path, page::page(&record, &workload::all())).map_err(BenchError::of(path))?;
     }
     match failed.is_empty() {
         true => Ok(()),
@@ -69,7 +69,7 @@ fn measure_all(
     record: &mut Record,
     arguments: &Arguments,
 ) -> Result<Vec<String>, BenchError> {
-    std::fs::create_dir_all(&arguments.work)?;
+    std::fs::create_dir_all(&arguments.work).map_err(BenchError::of(&arguments.work))?;
     if let Some(cpu) = arguments.cpu {
         pin(cpu)?;
     }

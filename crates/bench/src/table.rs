@@ -25,8 +25,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), BenchError> {
     match &arguments.into {
         None => print!("{text}"),
         Some(path) => {
-            let document = std::fs::read_to_string(path)?;
-            std::fs::write(path, replaced(path, &document, &text)?)?;
+            let document = std::fs::read_to_string(path).map_err(BenchError::of(path))?;
+            std::fs::write(path, replaced(path, &document, &text)?).map_err(BenchError::of(path))?;
         }
     }
     Ok(())

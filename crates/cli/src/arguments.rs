@@ -113,10 +113,10 @@ pub(crate) struct MkfsArguments {
     #[arg(long, short = 'L', default_value = "")]
     pub(crate) label: String,
     /// Size of the volume (like 512M, 10G); creates the image file if there is none. Default: all there is.
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
     pub(crate) size: Option<Size>,
     /// Size of the journal, 256K to 16G. Default: 1/64 of the volume, 16M to 1G.
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
     pub(crate) journal_size: Option<Size>,
     /// UUID of the volume. Default: a random one.
     #[arg(long, short = 'U', value_name = "UUID")]

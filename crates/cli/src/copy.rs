@@ -131,11 +131,17 @@ fn report(done: &str, Done { copied, unreadable }: &Done, manner: Manner) -> Res
         });
         output::object(Form::Json, &value).map_err(Failure::io("cannot print"))?;
     } else if !manner.quiet {
-        let others = copied.symlinks + copied.hard_links + copied.special;
+        let counted =
+            |count: u64, one: &str, many: &str| format!("{count} {}", if count == 1 { one } else { many });
         output::line(&format!(
-            "{done} {} files, {} directories, {others} links and special files, {}",
-            copied.files,
-            copied.directories,
+            "{done} {}, {}, {}, {}",
+            counted(copied.files, "file", "files"),
+            counted(copied.directories, "directory", "directories"),
+            counted(
+                copied.symlinks + copied.hard_links + copied.special,
+                "link or special file",
+                "links and special files"
+            ),
             Size(copied.bytes)
         ))?;
     }

@@ -14,7 +14,7 @@ use syncline_format::layout::{JOURNAL_BLOCKS_MAX, JOURNAL_BLOCKS_MIN, VOLUME_BLO
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     #[error(transparent)]
-    Open(#[from] OpenError),
+    Open(OpenError),
     #[error("{}: {source}; see the kernel's log for the device", .path.display())]
     Device { path: PathBuf, source: DeviceError },
     #[error("{}: {source}", .path.display())]
@@ -42,6 +42,11 @@ pub(crate) enum Failure {
     Foreign { path: PathBuf, found: String },
     #[error("{} does not exist; give --size to create it", .path.display())]
     Missing { path: PathBuf },
+    #[error(
+        "{}: its file system takes no file of {size} ({source}); give a smaller --size, or a path elsewhere",
+        .path.display()
+    )]
+    ImageSize { path: PathBuf, size: Size, source: io::Error },
     #[error(
         "{} is a block device of {has}, less than the {wanted} asked for; leave --size away or give less",
         .path.display()
@@ -109,13 +114,14 @@ impl Failure {
     /// Wrong usage, in contrast to something that failed.
     fn is_usage(&self) -> bool {
         use syncline_fuse::MountError::{BadOption, UnknownOption};
-        matches!(
-            self,
-            Failure::Label { .. }
-                | Failure::Uuid { .. }
-                | Failure::InodeNeeded { .. }
-                | Failure::Mount(UnknownOption(_) | BadOption { .. })
-        )
+        matches!(self, Failure::Bench(error) if error.is_usage())
+            || matches!(
+                self,
+                Failure::Label { .. }
+                    | Failure::Uuid { .. }
+                    | Failure::InodeNeeded { .. }
+                    | Failure::Mount(UnknownOption(_) | BadOption { .. })
+            )
     }
 
     pub(crate) fn exit_code(&self, tool: Tool) -> ExitCode {
@@ -128,7 +134,10 @@ impl Failure {
         let inner = source.get_ref().and_then(|inner| inner.downcast_ref::<syncline::Error>());
         let path = path.to_owned();
         match inner {
-            Some(Open(OpenError::Locked { .. })) => Failure::InUse { path, on: None },
+            Some(Open(OpenError::Locked { .. })) => {
+                let on = syncline_device::is_mounted(&path);
+                Failure::InUse { path, on }
+            }
             Some(Open(OpenError::Mounted { on, .. })) => Failure::InUse { path, on: Some(on.clone()) },
             Some(Open(error)) => Failure::Open(error.clone()),
             _ => Failure::Copy { what: path.display().to_string(), source },
@@ -145,6 +154,19 @@ impl Failure {
     pub(crate) fn io(doing: impl Into<String>) -> impl FnOnce(io::Error) -> Failure {
         let doing = doing.into();
         move |source| Failure::Io { doing, source }
+    }
+}
+
+impl From<OpenError> for Failure {
+    /// A lock does not tell whose it is; the table of mounts may.
+    fn from(error: OpenError) -> Failure {
+        Failure::Open(match error {
+            OpenError::Locked { path } => match syncline_device::is_mounted(&path) {
+                Some(on) => OpenError::Mounted { path, on },
+                None => OpenError::Locked { path },
+            },
+            error => error,
+        })
     }
 }
 

@@ -11,10 +11,11 @@ use crate::volume::{open_to_read, superblocks, uuid_parse, uuid_text};
 use serde_json::json;
 use std::fs::{self, File};
 use std::io::Read;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::process::ExitCode;
 use syncline::{Fs, MkfsOptions, SystemClock, SystemEntropy};
-use syncline_device::{FileDevice, OpenOptions, probe};
+use syncline_device::{FileDevice, OpenError, OpenOptions, OpenStep, probe};
 use syncline_format::layout::{Layout, VOLUME_BLOCKS_MAX, VOLUME_BLOCKS_MIN};
 
 /// Longest label, in bytes.
@@ -37,9 +38,35 @@ pub(crate) fn run(arguments: &MkfsArguments) -> Result<ExitCode, Failure> {
         refuse_foreign(path)?;
     }
     let layout = layout(arguments, existing)?;
+    make(arguments, existing, &layout, uuid)?;
+    report(arguments, &layout, &uuid)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Opens or creates the image or device, and writes the volume.
+fn make(
+    arguments: &MkfsArguments,
+    existing: Option<Size>,
+    layout: &Layout,
+    uuid: [u8; 16],
+) -> Result<(), Failure> {
+    let path = arguments.path.as_path();
+    // A file that was made for it and is no volume is worth nothing. The failure that led to it is the one to tell.
+    let take_back = || {
+        if existing.is_none() {
+            let _ = fs::remove_file(path);
+        }
+    };
     let device = match (arguments.size, existing) {
         (Some(size), Some(has)) if size <= has => FileDevice::open(path, &OpenOptions::default())?,
-        (Some(size), _) => FileDevice::create(path, size.0)?,
+        (Some(size), _) => FileDevice::create(path, size.0).map_err(|error| match error {
+            OpenError::Io { step: OpenStep::Resize, errno, .. } => {
+                take_back();
+                let source = std::io::Error::from_raw_os_error(errno);
+                Failure::ImageSize { path: path.to_owned(), size, source }
+            }
+            error => error.into(),
+        })?,
         (None, _) => FileDevice::open(path, &OpenOptions::default())?,
     };
     if !device.direct() && !arguments.quiet {
@@ -65,18 +92,24 @@ pub(crate) fn run(arguments: &MkfsArguments) -> Result<ExitCode, Failure> {
             bar.set_position(done);
         });
     bar.finish_and_clear();
-    formatted.map_err(|source| Failure::Volume {
-        path: path.to_owned(),
-        source,
-        advice: "the device holds no usable volume now",
-    })?;
-    report(arguments, &layout, &uuid)?;
-    Ok(ExitCode::SUCCESS)
+    formatted.map_err(|source| {
+        take_back();
+        let advice = match existing {
+            Some(_) => "the device holds no usable volume now",
+            None => "no volume was made",
+        };
+        Failure::Volume { path: path.to_owned(), source, advice }
+    })
 }
 
 /// Bytes of what the path names; `None` if there is nothing.
 fn existing_size(path: &Path) -> Result<Option<Size>, Failure> {
     use std::io::{Seek, SeekFrom};
+    // Before it is opened, which waits for a writer where it is a pipe.
+    let kind = fs::metadata(path).map(|metadata| metadata.file_type());
+    if kind.is_ok_and(|kind| !kind.is_file() && !kind.is_block_device()) {
+        return Err(OpenError::WrongType { path: path.to_owned() }.into());
+    }
     match File::open(path) {
         // A device's metadata says 0; its end tells.
         Ok(mut file) => {

@@ -1,6 +1,7 @@
 //! Sizes as people write them: `64M`, `1T`, `4096`. Powers of 1024, as everywhere in storage tools.
 
 use std::fmt;
+use std::num::IntErrorKind;
 use syncline_format::BLOCK_BYTES;
 
 /// A number of bytes from the command line.
@@ -22,7 +23,8 @@ impl std::str::FromStr for Size {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Size, String> {
-        let wrong = || format!("\"{text}\" is no size; write a number of bytes, or one with K, M, G or T");
+        let wrong = || format!("\"{text}\" is no size; write a number of bytes, or one with K, M, G, T or P");
+        let too_large = || format!("\"{text}\" is more than any file or device can have");
         let lower = text.trim().to_ascii_lowercase();
         let digits = lower.trim_end_matches("ib").trim_end_matches(|c: char| c.is_ascii_alphabetic());
         let shift = match lower[digits.len()..].trim_end_matches("ib") {
@@ -34,8 +36,11 @@ impl std::str::FromStr for Size {
             "p" => 50,
             _ => return Err(wrong()),
         };
-        let number: u64 = digits.parse().map_err(|_| wrong())?;
-        number.checked_mul(1 << shift).map(Size).ok_or_else(wrong)
+        let number = digits.parse::<u64>().map_err(|error| match error.kind() {
+            IntErrorKind::PosOverflow => too_large(),
+            _ => wrong(),
+        })?;
+        number.checked_mul(1 << shift).map(Size).ok_or_else(too_large)
     }
 }
 
@@ -73,6 +78,9 @@ mod tests {
         }
         for text in ["", "M", "12X", "-1", "1.5G", "99999999999T", "12KK"] {
             assert!(text.parse::<Size>().is_err(), "{text}");
+        }
+        for text in ["99999999999T", "99999999999999999999"] {
+            assert!(text.parse::<Size>().is_err_and(|why| why.contains("more than any")), "{text}");
         }
     }
 

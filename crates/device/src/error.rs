@@ -90,7 +90,7 @@ pub enum OpenError {
         .path.display(), io::Error::from_raw_os_error(*.errno)
     )]
     NotWritable { path: PathBuf, errno: i32 },
-    #[error("{} is neither a regular file nor a block device", .path.display())]
+    #[error("{} is neither a regular file nor a block device; give the path of an image or a device", .path.display())]
     WrongType { path: PathBuf },
     #[error("{} is a block device, whose size cannot be changed; use it as it is", .path.display())]
     FixedSize { path: PathBuf },

@@ -55,6 +55,30 @@ fn wrong_usage_has_the_exit_code_of_the_tool_that_is_meant() {
 }
 
 #[test]
+fn what_is_no_mount_is_named() {
+    let bench = Bench::new();
+    let (image, missing) = (bench.volume(), bench.path("missing"));
+    for (command, path) in [("stats", &image), ("umount", &image), ("stats", &missing), ("umount", &missing)]
+    {
+        syncline(&[command, path.to_str().unwrap()]).fails(1, path, "is not the root of a mounted");
+    }
+}
+
+#[test]
+fn what_the_benchmark_does_not_know_is_wrong_usage_and_files_are_named() {
+    let bench = Bench::new();
+    let missing = bench.path("missing");
+    let path = missing.to_str().unwrap();
+    for line in
+        [&["--workloads", "nope"][..], &["--systems", "nope"], &["--systems", "engine:nope"], &["--resume"]]
+    {
+        let run = syncline(&[&["bench"], line].concat());
+        assert_eq!((run.code, run.err.lines().count()), (2, 1), "{line:?}: {}", run.err);
+    }
+    syncline(&["bench", "--table", path]).fails(1, &missing, "No such file");
+}
+
+#[test]
 fn every_name_of_the_program_tells_its_own() {
     for name in ["syncline", "mkfs.syncline", "fsck.syncline", "mount.syncline", "mount.fuse.syncline"] {
         let version = called(name, &["--version"]).ok().out;

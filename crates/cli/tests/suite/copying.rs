@@ -257,10 +257,16 @@ fn a_mounted_volume_names_its_mount() {
     let (image, there) = (bench.populated(), bench.path("there"));
     fs::create_dir(&there).unwrap();
     syncline(&["mount", text(&image), text(&there)]).ok();
-    let refused = syncline(&["ls", text(&image)]);
-    let listed: Run = syncline(&["umount", text(&there)]);
-    listed.ok();
-    refused.fails(1, &image, "in use");
+    let ways = [(1, vec!["ls"]), (1, vec!["inspect", "super"]), (1, vec!["mkfs", "-f"]), (8, vec!["check"])];
+    let refused = ways.map(|(code, mut words)| {
+        words.push(text(&image));
+        (code, syncline(&words))
+    });
+    let unmounted: Run = syncline(&["umount", text(&there)]);
+    unmounted.ok();
+    for (code, run) in refused {
+        run.fails(code, &image, &format!("mounted on {}", there.display()));
+    }
 }
 
 #[test]

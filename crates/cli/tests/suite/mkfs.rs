@@ -1,8 +1,9 @@
 //! mkfs: what it makes, and what it refuses before it has changed anything.
 
-use super::common::{Bench, Run, assert_populated, called, open, syncline};
+use super::common::{Bench, PROGRAM, Run, assert_populated, called, open, syncline};
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 fn mkfs(arguments: &[&str], image: &Path) -> Run {
     let mut line = vec!["mkfs"];
@@ -70,6 +71,24 @@ fn wrong_words_on_the_command_line_are_usage_errors() {
     assert_eq!(mkfs(&["--size", "16M", "--uuid", "x"], &image).code, 2);
     assert_eq!(mkfs(&["--size", "16M", "--label", &"x".repeat(65)], &image).code, 2);
     assert_eq!(mkfs(&["--frobnicate"], &image).code, 2);
+    for (size, words) in [("-5", "\"-5\" is no size"), ("99999999999999999999", "more than any")] {
+        let run = mkfs(&["--size", size], &image);
+        assert!(run.code == 2 && run.err.contains(words), "{size}: {}", run.err);
+    }
+    assert!(!image.exists());
+}
+
+#[test]
+fn a_size_that_the_host_cannot_give_is_said_and_leaves_no_file() {
+    let bench = Bench::new();
+    let image = bench.path("none.img");
+    // A limit on files stands for a file system that has one.
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "trap '' XFSZ; ulimit -f 1000; exec \"$0\" mkfs --size 16M \"$1\"", PROGRAM]);
+    let output = shell.arg(&image).output().expect("sh");
+    let told = String::from_utf8(output.stderr).expect("UTF-8");
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains(image.to_str().unwrap()) && told.contains("takes no file of 16 MiB"), "{told}");
     assert!(!image.exists());
 }
 
@@ -126,8 +145,10 @@ fn directory_and_character_device_are_refused() {
     let bench = Bench::new();
     let directory = bench.path("directory");
     fs::create_dir(&directory).unwrap();
-    assert_eq!(mkfs(&["--size", "16M"], &directory).code, 1);
-    assert_eq!(mkfs(&["--size", "16M", "-f"], Path::new("/dev/zero")).code, 1);
+    for path in [&directory, Path::new("/dev/zero")] {
+        mkfs(&["--size", "16M"], path).fails(1, path, "neither a regular file nor a block device");
+        mkfs(&["--size", "16M", "-f"], path).fails(1, path, "neither a regular file nor a block device");
+    }
     assert!(directory.is_dir());
 }
 
