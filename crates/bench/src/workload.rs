@@ -135,8 +135,8 @@ pub(crate) fn all() -> Vec<Workload> {
         };
         widths.iter().map(named).collect::<Vec<_>>()
     };
-    let lent = |name: &str, about, run: Run| {
-        let workloads = family(name, about, OperationsPerSecond, &[1, 4], run);
+    let lent = |name: &str, about, widths: &[usize], run: Run| {
+        let workloads = family(name, about, OperationsPerSecond, widths, run);
         workloads.into_iter().map(|workload| Workload { volume: Use::Lend, ..workload }).collect()
     };
     [
@@ -280,11 +280,13 @@ pub(crate) fn all() -> Vec<Workload> {
         lent(
             "sqlite-engine-persist",
             "SQLite FULL on the VFS in this process, one row a transaction, journal PERSIST, threads with a database each",
+            &[1, 4],
             tools::sqlite::lent_persist,
         ),
         lent(
             "sqlite-engine-delete",
             "the same, journal DELETE",
+            &[1],
             tools::sqlite::lent_delete,
         ),
         one(
