@@ -97,13 +97,16 @@ pub struct UringSettings {
     pub depth: u16,
     /// Whether each queue's thread runs on its own CPU only.
     pub pin: bool,
+    /// Whether each queue has a second thread, which serves a caller that is alone and may wait
+    /// ([`RequestContext::may_wait`](crate::RequestContext::may_wait)): what has to be waited for needs no hand-over then.
+    pub deputy: bool,
     /// Above this many bytes of payloads in use, a queue gives memory back when it has nothing to do.
     pub resident_bytes_max: usize,
 }
 
 impl Default for UringSettings {
     fn default() -> UringSettings {
-        UringSettings { depth: 64, pin: true, resident_bytes_max: 8 << 20 }
+        UringSettings { depth: 64, pin: true, deputy: false, resident_bytes_max: 8 << 20 }
     }
 }
 

@@ -186,6 +186,11 @@ impl Source for Readers {
         Readers::others_wait(self)
     }
 
+    /// Others read in its place.
+    fn may_wait(&self) -> bool {
+        true
+    }
+
     fn begin_wait(&self) -> bool {
         Readers::begin_wait(self)
     }

@@ -45,6 +45,11 @@ pub(crate) trait Source {
     /// Whether further requests wait to be read behind this one.
     fn others_wait(&self) -> bool;
 
+    /// Whether a wait of the calling thread keeps no other request waiting.
+    fn may_wait(&self) -> bool {
+        false
+    }
+
     /// The calling thread may have to wait for I/O: the transport may let another one read in its place. True if
     /// [`Source::end_wait`] is to be called when the wait is over.
     fn begin_wait(&self) -> bool {

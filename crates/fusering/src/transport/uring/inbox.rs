@@ -45,6 +45,8 @@ struct State {
     answers: Vec<Outgoing>,
     /// The thread sleeps, or will without looking here again.
     sleeping: bool,
+    /// Of a deputy: it has an entry, or an answer that brings it one.
+    taken: bool,
     ending: Ending,
     /// The thread is gone: answers are lost.
     closed: bool,
@@ -79,7 +81,8 @@ impl Inbox {
         }
         // SAFETY: eventfd returned a new descriptor that nobody else owns.
         let bell = unsafe { OwnedFd::from_raw_fd(fd) };
-        let state = State { answers: Vec::new(), sleeping: false, ending: Ending::No, closed: false };
+        let state =
+            State { answers: Vec::new(), sleeping: false, taken: false, ending: Ending::No, closed: false };
         Ok(Inbox { state: Mutex::new(state), bell, rings: AtomicU64::new(0) })
     }
 
@@ -106,6 +109,29 @@ impl Inbox {
         if wake {
             self.ring();
         }
+    }
+
+    /// Leaves a deputy the answer that brings it its entry; returns it if the deputy has one, or is gone.
+    pub fn leave_if_free(&self, answer: Outgoing) -> Option<Outgoing> {
+        let wake = {
+            let mut state = self.state.lock();
+            if state.taken || state.closed || state.ending != Ending::No {
+                return Some(answer);
+            }
+            state.taken = true;
+            state.answers.push(answer);
+            std::mem::take(&mut state.sleeping)
+        };
+        if wake {
+            self.ring();
+        }
+        None
+    }
+
+    /// For a deputy that has no entry: another one may be brought, unless one is on its way.
+    pub fn vacate(&self) {
+        let mut state = self.state.lock();
+        state.taken = !state.answers.is_empty();
     }
 
     /// Tells the thread to end.
@@ -189,6 +215,23 @@ mod tests {
         let mut found = Vec::new();
         inbox.take(&mut found);
         assert_eq!(found.len(), 65);
+    }
+
+    #[test]
+    fn a_deputy_is_brought_one_answer_until_it_is_vacant_again() {
+        let inbox = Inbox::new().expect("eventfds are to be had");
+        assert!(inbox.leave_if_free(answer(1)).is_none());
+        assert!(inbox.leave_if_free(answer(2)).is_some());
+        inbox.vacate();
+        assert!(inbox.leave_if_free(answer(3)).is_some(), "what brings it its entry is on its way");
+        inbox.take(&mut Vec::new());
+        assert!(inbox.leave_if_free(answer(4)).is_some(), "it has an entry");
+        inbox.vacate();
+        assert!(inbox.leave_if_free(answer(5)).is_none());
+        inbox.take(&mut Vec::new());
+        inbox.vacate();
+        inbox.end(Ending::Ended);
+        assert!(inbox.leave_if_free(answer(6)).is_some(), "nothing is brought to one that ends");
     }
 
     #[test]

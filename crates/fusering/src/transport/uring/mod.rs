@@ -11,6 +11,8 @@
 //! FORGET, INTERRUPT and what the kernel sent before the queues were ready come by /dev/fuse in any case, notifications
 //! leave by it.
 //!
+//! With [`UringSettings::deputy`] each queue has a second thread that serves a caller that is alone, and may wait (module [`thread`]).
+//!
 //! Code map: [`command`] submissions; [`memory`] entries' memory; [`inbox`] answers of other threads; [`queue`] what all
 //! threads see of a queue; [`ring`] what only its own thread sees; [`thread`] that thread's loop; [`abort`] the way out when a queue cannot be served any more.
 //!
@@ -35,8 +37,8 @@ use crate::errno::Errno;
 use crate::session::UringSettings;
 use command::QueueId;
 use inbox::Ending;
-use queue::Queue;
-use ring::Ring;
+use queue::{Queue, Role};
+use ring::{Arrival, Ring};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -56,6 +58,13 @@ pub(crate) struct Prepared {
 struct Worker {
     queue: Arc<Queue>,
     /// Dropped without a word if the ring is not to be used.
+    begin: mpsc::SyncSender<Begin>,
+    thread: JoinHandle<io::Result<()>>,
+    deputy: Option<Deputy>,
+}
+
+/// The second thread of a queue, seen from outside.
+struct Deputy {
     begin: mpsc::SyncSender<Begin>,
     thread: JoinHandle<io::Result<()>>,
 }
@@ -108,7 +117,37 @@ fn make_worker(id: QueueId, settings: UringSettings, payload_bytes: usize) -> Re
         .spawn(move || run_thread(id, settings, payload_bytes, &made, &begins))
         .map_err(|error| ("starting a queue's thread", error))?;
     let Made { queue, pinned } = is_made.recv().expect("the thread reports before anything else it does")?;
-    Ok((Worker { queue, begin, thread }, pinned))
+    let deputy = queue.has_deputy().then(|| make_deputy(&queue, settings)).transpose()?;
+    Ok((Worker { queue, begin, thread, deputy }, pinned))
+}
+
+/// Starts a queue's second thread and waits until it has made its ring.
+fn make_deputy(queue: &Arc<Queue>, settings: UringSettings) -> Result<Deputy, Failed> {
+    let (begin, begins) = mpsc::sync_channel::<Begin>(1);
+    let (made, is_made) = mpsc::channel();
+    let its_queue = Arc::clone(queue);
+    let work = move || {
+        if settings.pin {
+            cpus::pin_to(its_queue.id.0);
+        }
+        let ring = Ring::new(Arc::clone(&its_queue), Role::Deputy, settings.resident_bytes_max);
+        let (ring, failed) = match ring {
+            Ok(ring) => (Some(ring), Ok(())),
+            Err(error) => (None, Err(("making a deputy's ring", error))),
+        };
+        // The receiver waits for this message.
+        let _ = made.send(failed);
+        match (ring, begins.recv()) {
+            (Some(ring), Ok(begin)) => serve_deputy(&its_queue, ring, begin),
+            _ => Ok(()),
+        }
+    };
+    let thread = std::thread::Builder::new()
+        .name(format!("fuse-deputy-{}", queue.id.0))
+        .spawn(work)
+        .map_err(|error| ("starting a deputy's thread", error))?;
+    is_made.recv().expect("the thread reports before anything else it does")?;
+    Ok(Deputy { begin, thread })
 }
 
 /// A queue's thread, from beginning to end.
@@ -141,38 +180,59 @@ fn make_ring(
 ) -> Result<(Arc<Queue>, Ring), Failed> {
     let mut depth = settings.depth.clamp(1, DEPTH_MAX);
     let queue = loop {
-        match Queue::new(id, depth, payload_bytes) {
+        match Queue::new(id, depth, payload_bytes, settings.deputy) {
             Ok(queue) => break Arc::new(queue),
             Err(error) if error.raw_os_error() == Some(libc::ENOMEM) && depth > 1 => depth /= 2,
             Err(error) => return Err(("mapping a queue's buffers", error)),
         }
     };
-    let ring = Ring::new(Arc::clone(&queue), settings.resident_bytes_max)
+    let ring = Ring::new(Arc::clone(&queue), Role::Main, settings.resident_bytes_max)
         .map_err(|error| ("making a ring", error))?;
     Ok((queue, ring))
 }
 
 /// Serves a queue until the connection has ended.
 fn serve(queue: &Arc<Queue>, mut ring: Ring, begin: Begin) -> io::Result<()> {
-    let Begin { connection, handler, all, registered } = begin;
-    queue.own_by_this_thread();
     let mut arrivals = Vec::new();
-    let taken = ring.register(connection.as_fd(), &mut arrivals);
+    let taken = ring.register(begin.connection.as_fd(), &mut arrivals);
     let refused = taken.is_err();
     if refused {
-        ring.refuse(connection.as_fd());
+        ring.refuse(begin.connection.as_fd());
     }
     // The receiver waits for one message of each queue.
-    let _ = registered.send((queue.id, taken));
-    drop(registered);
-    if refused {
+    let _ = begin.registered.send((queue.id, taken));
+    match refused {
+        true => Ok(()),
+        false => serve_as(Role::Main, queue, ring, begin, arrivals),
+    }
+}
+
+/// The same for a queue's deputy, which is brought what it gets.
+fn serve_deputy(queue: &Arc<Queue>, ring: Ring, begin: Begin) -> io::Result<()> {
+    if let Err(error) = ring.attach(begin.connection.as_fd()) {
+        queue.inbox_of(Role::Deputy).close();
+        tracing::warn!(queue = queue.id.0, %error, "a queue has no deputy");
         return Ok(());
     }
-    let runner = Runner::new(Arc::clone(queue), all, handler, ring);
+    serve_as(Role::Deputy, queue, ring, begin, Vec::new())
+}
+
+fn serve_as(
+    role: Role,
+    queue: &Arc<Queue>,
+    ring: Ring,
+    begin: Begin,
+    arrivals: Vec<Arrival>,
+) -> io::Result<()> {
+    let Begin { connection, handler, all, registered } = begin;
+    drop(registered);
+    queue.own_by_this_thread(role);
+    let runner = Runner::new(Arc::clone(queue), all, handler, ring, role);
     let served = catch_unwind(AssertUnwindSafe(|| runner.run(arrivals)))
         .unwrap_or_else(|_| Err(io::Error::other("the thread of a queue panicked")));
-    queue.inbox.close();
-    tracing::debug!(queue = queue.id.0, wakes_by_others = queue.inbox.rings(), "a queue has ended");
+    let inbox = queue.inbox_of(role);
+    inbox.close();
+    tracing::debug!(queue = queue.id.0, ?role, wakes_by_others = inbox.rings(), "a queue's thread has ended");
     if let Err(error) = &served {
         tracing::error!(queue = queue.id.0, %error, "a queue cannot be served any longer; the connection is aborted");
         if let Err(error) = abort::abort_connection(&connection) {
@@ -194,13 +254,15 @@ impl Prepared {
         let all: Arc<[Arc<Queue>]> = workers.iter().map(|worker| Arc::clone(&worker.queue)).collect();
         let (registered, registrations) = mpsc::channel();
         for worker in &workers {
-            let begin = Begin {
-                connection: Arc::clone(&connection),
-                handler: Arc::clone(&handler),
-                all: Arc::clone(&all),
-                registered: registered.clone(),
-            };
-            worker.begin.send(begin).expect("a queue's thread waits until it is told to begin");
+            for begin in worker.deputy.iter().map(|deputy| &deputy.begin).chain([&worker.begin]) {
+                let told = Begin {
+                    connection: Arc::clone(&connection),
+                    handler: Arc::clone(&handler),
+                    all: Arc::clone(&all),
+                    registered: registered.clone(),
+                };
+                begin.send(told).expect("a queue's thread waits until it is told to begin");
+            }
         }
         drop(registered);
         let mut refusal: Option<(QueueId, Errno)> = None;
@@ -236,7 +298,7 @@ struct Running {
 impl Running {
     fn end(&self, why: Ending) {
         for queue in &*self.all {
-            queue.inbox.end(why);
+            queue.end(why);
         }
     }
 
@@ -244,9 +306,11 @@ impl Running {
     fn join_threads(self) -> io::Result<()> {
         let mut result = Ok(());
         for worker in self.workers {
-            let ended = worker.thread.join();
-            result =
-                result.and(ended.unwrap_or_else(|_| Err(io::Error::other("the thread of a queue panicked"))));
+            for thread in [worker.thread].into_iter().chain(worker.deputy.map(|deputy| deputy.thread)) {
+                let ended = thread.join();
+                result = result
+                    .and(ended.unwrap_or_else(|_| Err(io::Error::other("the thread of a queue panicked"))));
+            }
         }
         result
     }

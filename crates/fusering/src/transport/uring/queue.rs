@@ -5,9 +5,13 @@
 //! elsewhere. Everything else (header areas, payloads that held something) is written by the queue's own thread, after
 //! the handler has returned. An answer given on that thread itself, while it runs a handler, goes to a list of the
 //! thread's own instead of the inbox and so takes neither lock nor bell.
+//!
+//! A queue may have a second thread, its *deputy* (module `thread`), with an inbox and a ring of its own: whoever of the two
+//! answers a request has its entry from then on. So an answer goes to the thread whose handler still runs, and may go to
+//! either once it has returned.
 
 use super::command::QueueId;
-use super::inbox::{Content, Inbox, Outgoing};
+use super::inbox::{Content, Ending, Inbox, Outgoing};
 use super::memory::{EntryIndex, Memory};
 use crate::errno::Errno;
 use crate::memory::{PageBuffer, ReplyMemory, SharedMemory};
@@ -15,18 +19,28 @@ use crate::reply::slot::{Answer, ReplySink, SHORT_BYTES_MAX, ShortAnswer, Ticket
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 thread_local! {
     /// Of a queue's own thread.
     static OWN: RefCell<OwnAnswers> =
-        const { RefCell::new(OwnAnswers { queue: std::ptr::null(), answers: Vec::new() }) };
+        const { RefCell::new(OwnAnswers { queue: std::ptr::null(), role: Role::Main, answers: Vec::new() }) };
+}
+
+/// Which of a queue's threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Has all entries but one at most.
+    Main = 1,
+    /// Has one entry at most.
+    Deputy = 2,
 }
 
 /// Answers that a queue's thread gave to its own queue.
 struct OwnAnswers {
     /// Compared only, never followed.
     queue: *const Queue,
+    role: Role,
     answers: Vec<Outgoing>,
 }
 
@@ -35,6 +49,8 @@ pub(super) struct Queue {
     pub id: QueueId,
     pub memory: Memory,
     pub inbox: Inbox,
+    /// The deputy's.
+    deputy: Option<Inbox>,
     entries: Box<[EntryState]>,
 }
 
@@ -46,21 +62,47 @@ struct EntryState {
     payload_is_free: AtomicBool,
     /// Bytes of the payload that were given to the filesystem to write in.
     lent_bytes: AtomicUsize,
+    /// Names the request in the command that answers it. Set and handed on as `payload_is_free`.
+    commit_id: AtomicU64,
+    /// The thread whose handler runs with the request, as a [`Role`]; 0 if none does. Only a thread that finds 0 there, or
+    /// itself, may write the entry's areas: Release when the handler has returned, Acquire where it is looked at.
+    handled_by: AtomicU8,
 }
 
 impl Queue {
-    pub fn new(id: QueueId, depth: u16, payload_bytes: usize) -> io::Result<Queue> {
+    pub fn new(id: QueueId, depth: u16, payload_bytes: usize, has_deputy: bool) -> io::Result<Queue> {
         Ok(Queue {
             id,
             memory: Memory::map(depth, payload_bytes)?,
             inbox: Inbox::new()?,
+            deputy: if has_deputy { Some(Inbox::new()?) } else { None },
             entries: (0..depth).map(|_| EntryState::default()).collect(),
         })
     }
 
     /// Declares the calling thread this queue's own.
-    pub fn own_by_this_thread(&self) {
-        OWN.with_borrow_mut(|own| own.queue = self);
+    pub fn own_by_this_thread(&self, role: Role) {
+        OWN.with_borrow_mut(|own| (own.queue, own.role) = (self, role));
+    }
+
+    /// Where answers for a thread are left. There is a deputy, if it is asked for.
+    pub fn inbox_of(&self, role: Role) -> &Inbox {
+        match role {
+            Role::Main => &self.inbox,
+            Role::Deputy => self.deputy.as_ref().expect("only a queue with a deputy has one to name"),
+        }
+    }
+
+    pub fn has_deputy(&self) -> bool {
+        self.deputy.is_some()
+    }
+
+    /// Tells its threads to end.
+    pub fn end(&self, why: Ending) {
+        self.inbox.end(why);
+        if let Some(deputy) = &self.deputy {
+            deputy.end(why);
+        }
     }
 
     /// Takes the answers that the calling thread gave itself into `into`, which must be empty.
@@ -69,11 +111,29 @@ impl Queue {
         OWN.with_borrow_mut(|own| std::mem::swap(&mut own.answers, into));
     }
 
-    /// For the queue's thread, before it hands a request over.
-    pub fn hand_over(&self, entry: EntryIndex, payload_is_empty: bool) {
+    /// For the queue's thread `role`, before it hands a request over, which the kernel calls `commit_id`.
+    pub fn hand_over(&self, entry: EntryIndex, commit_id: u64, payload_is_empty: bool, role: Role) {
         let state = self.entry(entry);
+        state.commit_id.store(commit_id, Ordering::Relaxed);
+        state.handled_by.store(role as u8, Ordering::Relaxed);
         state.payload_is_free.store(payload_is_empty, Ordering::Relaxed);
         state.lent_bytes.store(0, Ordering::Relaxed);
+    }
+
+    /// The handler that was handed the request has returned.
+    pub fn handled(&self, entry: EntryIndex) {
+        self.entry(entry).handled_by.store(0, Ordering::Release);
+    }
+
+    /// Whose handler runs with the entry's request.
+    fn handler_of(&self, entry: EntryIndex) -> Option<Role> {
+        let by = self.entry(entry).handled_by.load(Ordering::Acquire);
+        [Role::Main, Role::Deputy].into_iter().find(|role| *role as u8 == by)
+    }
+
+    /// What the kernel calls the entry's request.
+    pub fn commit_id(&self, entry: EntryIndex) -> u64 {
+        self.entry(entry).commit_id.load(Ordering::Relaxed)
     }
 
     /// Bytes of the entry's payload that the filesystem may have written since it was handed over.
@@ -91,17 +151,32 @@ impl Queue {
     }
 
     fn give(&self, outgoing: Outgoing) {
+        let handler = self.handler_of(outgoing.entry);
         let mut outgoing = Some(outgoing);
         // An error means that the calling thread is past its end: then it is not a queue's own.
         let _ = OWN.try_with(|own| {
             let mut own = own.borrow_mut();
-            if std::ptr::eq(own.queue, self) {
+            if std::ptr::eq(own.queue, self) && handler.is_none_or(|role| role == own.role) {
                 own.answers.extend(outgoing.take());
             }
         });
         if outgoing.is_some() {
-            self.inbox.leave(outgoing);
+            self.inbox_of(handler.unwrap_or(Role::Main)).leave(outgoing);
         }
+    }
+
+    /// Leaves an answer that comes alone. It was waited for, so its caller is likely to go on by itself: the deputy takes it over
+    /// if it is free.
+    fn leave_alone(&self, outgoing: Outgoing) {
+        let left = match (self.handler_of(outgoing.entry), &self.deputy) {
+            (None, Some(deputy)) => deputy.leave_if_free(outgoing),
+            (Some(role), _) => {
+                self.inbox_of(role).leave([outgoing]);
+                None
+            }
+            (None, None) => Some(outgoing),
+        };
+        self.inbox.leave(left);
     }
 
     /// Data of an answer as it is sent.
@@ -151,11 +226,21 @@ impl ReplySink for Queue {
     }
 
     fn send_many(&self, answers: &mut Vec<(Ticket, ShortAnswer)>) {
-        self.inbox.leave(answers.drain(..).map(|(ticket, answer)| Outgoing {
+        let outgoing = |(ticket, answer): (Ticket, ShortAnswer)| Outgoing {
             entry: entry_of(ticket),
             unique: ticket.unique,
             content: Content::Short(answer),
-        }));
+        };
+        if answers.len() == 1 {
+            return answers.drain(..).map(outgoing).for_each(|alone| self.leave_alone(alone));
+        }
+        let is_deputys =
+            |(ticket, _): &(Ticket, ShortAnswer)| self.handler_of(entry_of(*ticket)) == Some(Role::Deputy);
+        // It has one entry at most.
+        if let Some(at) = answers.iter().position(is_deputys) {
+            self.inbox_of(Role::Deputy).leave([outgoing(answers.swap_remove(at))]);
+        }
+        self.inbox.leave(answers.drain(..).map(outgoing));
     }
 
     fn memory(&self, ticket: Ticket, bytes: usize) -> ReplyMemory {
@@ -210,7 +295,18 @@ mod tests {
     const TICKET: Ticket = Ticket { unique: 9, entry: 1 };
 
     fn queue() -> Queue {
-        Queue::new(QueueId(0), 2, 8192).expect("small mappings succeed")
+        Queue::new(QueueId(0), 2, 8192, true).expect("small mappings succeed")
+    }
+
+    /// A request that the queue's thread has handed over.
+    fn handed_over(queue: &Queue, payload_is_empty: bool) {
+        queue.hand_over(EntryIndex(1), 5, payload_is_empty, Role::Main);
+    }
+
+    fn answers_left(queue: &Queue, role: Role) -> usize {
+        let mut found = Vec::new();
+        queue.inbox_of(role).take(&mut found);
+        found.len()
     }
 
     fn sent(queue: &Queue) -> Content {
@@ -225,7 +321,7 @@ mod tests {
     #[test]
     fn memory_is_the_entrys_own_page_when_the_request_had_no_payload() {
         let queue = queue();
-        queue.hand_over(EntryIndex(1), true);
+        handed_over(&queue, true);
         let mut memory = queue.memory(TICKET, 100);
         assert!(matches!(queue.memory(TICKET, 100), ReplyMemory::Own(_)), "it is given once");
         memory.as_mut_slice()[..3].copy_from_slice(b"abc");
@@ -238,7 +334,7 @@ mod tests {
     #[test]
     fn memory_that_was_returned_is_given_again() {
         let queue = queue();
-        queue.hand_over(EntryIndex(1), true);
+        handed_over(&queue, true);
         let memory = queue.memory(TICKET, 8192);
         queue.return_memory(TICKET, memory);
         assert!(matches!(queue.memory(TICKET, 8192), ReplyMemory::Shared(_)));
@@ -247,7 +343,7 @@ mod tests {
     #[test]
     fn a_payload_that_may_still_be_read_is_not_written() {
         let queue = queue();
-        queue.hand_over(EntryIndex(1), false);
+        handed_over(&queue, false);
         assert!(matches!(queue.memory(TICKET, 100), ReplyMemory::Own(_)));
         queue.send(TICKET, Answer::Data(&[IoSlice::new(b"abc"), IoSlice::new(b"de")]));
         let Content::Short(answer) = sent(&queue) else { panic!("short answers are kept by value") };
@@ -261,16 +357,46 @@ mod tests {
     #[test]
     fn an_answer_that_does_not_fit_becomes_an_error() {
         let queue = queue();
-        queue.hand_over(EntryIndex(1), true);
+        handed_over(&queue, true);
         queue.send(TICKET, Answer::Data(&[IoSlice::new(&[7; 8193])]));
         assert!(matches!(sent(&queue), Content::Short(answer) if answer.get() == Err(Errno::EIO)));
+    }
+
+    #[test]
+    fn an_answer_goes_to_the_thread_whose_handler_may_still_read_the_request() {
+        let queue = queue();
+        let alone = || vec![(TICKET, ShortAnswer::data(&[]))];
+        for role in [Role::Main, Role::Deputy] {
+            let other = if role == Role::Main { Role::Deputy } else { Role::Main };
+            queue.hand_over(EntryIndex(1), 5, true, role);
+            queue.send_many(&mut alone());
+            assert_eq!((answers_left(&queue, role), answers_left(&queue, other)), (1, 0), "{role:?}");
+            queue.send(TICKET, Answer::Error(Errno::EIO));
+            assert_eq!((answers_left(&queue, role), answers_left(&queue, other)), (1, 0), "{role:?}");
+            let mut two = alone();
+            two.push((Ticket { unique: 8, entry: 0 }, ShortAnswer::data(&[])));
+            queue.send_many(&mut two);
+            let left = (answers_left(&queue, Role::Main), answers_left(&queue, Role::Deputy));
+            assert_eq!(left, if role == Role::Main { (2, 0) } else { (1, 1) });
+        }
+        queue.handled(EntryIndex(1));
+        queue.send(TICKET, Answer::Error(Errno::EIO));
+        assert_eq!(
+            answers_left(&queue, Role::Main),
+            1,
+            "the deputy takes what comes by one that collects answers"
+        );
+        queue.send_many(&mut alone());
+        assert_eq!(answers_left(&queue, Role::Deputy), 1);
+        queue.send_many(&mut alone());
+        assert_eq!(answers_left(&queue, Role::Main), 1, "it has an entry");
     }
 
     #[test]
     fn answers_of_the_queues_own_thread_take_no_inbox() {
         std::thread::spawn(|| {
             let queue = queue();
-            queue.own_by_this_thread();
+            queue.own_by_this_thread(Role::Main);
             queue.send(TICKET, Answer::Error(Errno::ENOENT));
             let mut found = Vec::new();
             queue.inbox.take(&mut found);

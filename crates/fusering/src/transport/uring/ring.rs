@@ -1,16 +1,17 @@
-//! A queue's io_uring and the entries that go through it; used by the queue's own thread only.
+//! The io_uring of a queue's thread and the entries that go through it; used by that thread only. An entry comes back through
+//! the ring that its last answer went through.
 //!
 //! Each entry is *lent* to the kernel, which completes its command when it has put a request there; *owed*, from then
 //! until the answer is submitted; or *retired*, once the kernel has ended a command with an error and will use it no
 //! more. The counts of the first and the last decide when the thread may end.
 //!
-//! Invariant: there is at most one submission per entry and one for the bell, so the submission queue cannot be full;
+//! Invariant: there is at most one submission per entry that the thread may have and one for the bell, so the submission queue cannot be full;
 //! there are at most as many completions, so the completion queue cannot overflow.
 
 use super::command::{self, FILE_BELL, FILE_DEVICE};
 use super::inbox::{Content, Outgoing};
 use super::memory::EntryIndex;
-use super::queue::Queue;
+use super::queue::{Queue, Role};
 use crate::abi::OutHeader;
 use crate::abi::uring::UringReqHeader;
 use crate::errno::Errno;
@@ -40,8 +41,6 @@ pub(super) struct Arrival {
 /// What is known of an entry on this side.
 #[derive(Clone, Copy, Default)]
 struct Record {
-    /// Names the request in the command that answers it.
-    commit_id: u64,
     /// Bytes of the payload whose pages may be in use.
     touched: usize,
     lent: bool,
@@ -65,16 +64,19 @@ pub(super) struct Ring {
 
 impl Ring {
     /// Makes the ring; nothing is submitted. The calling thread is the one that will submit.
-    pub fn new(queue: Arc<Queue>, resident_bytes_max: usize) -> io::Result<Ring> {
+    pub fn new(queue: Arc<Queue>, role: Role, resident_bytes_max: usize) -> io::Result<Ring> {
         let depth = queue.memory.depth();
-        let submissions = u32::from(depth) + 1;
+        let submissions = match role {
+            Role::Main => u32::from(depth) + 1,
+            Role::Deputy => 2,
+        };
         let mut builder = IoUring::<squeue::Entry128, cqueue::Entry>::builder();
         // One thread submits and reaps, and the kernel delivers requests only while it is in a system call: no
         // interruptions between processors, and nobody touches an entry's memory while this process does.
         builder.setup_single_issuer().setup_defer_taskrun().setup_submit_all();
         builder.setup_cqsize(submissions.next_power_of_two() * 2);
         let uring = builder.build(submissions)?;
-        uring.submitter().register_files(&[-1, queue.inbox.bell().as_raw_fd()])?;
+        uring.submitter().register_files(&[-1, queue.inbox_of(role).bell().as_raw_fd()])?;
         Ok(Ring {
             uring,
             records: vec![Record::default(); usize::from(depth)],
@@ -92,7 +94,7 @@ impl Ring {
     /// Requests may arrive at once: they are in `arrivals`. The error is the kernel's word on the first entry that it refused
     /// if it took none.
     pub fn register(&mut self, device: BorrowedFd<'_>, arrivals: &mut Vec<Arrival>) -> Result<usize, Errno> {
-        self.uring.submitter().register_files_update(FILE_DEVICE.0, &[device.as_raw_fd()])?;
+        self.attach(device)?;
         let depth = self.queue.memory.depth();
         let areas: Vec<_> = (0..depth).map(|index| self.queue.memory.areas(EntryIndex(index))).collect();
         for (index, areas) in (0..depth).zip(&areas) {
@@ -113,6 +115,11 @@ impl Ring {
         }
     }
 
+    /// Commands go to this device from now on.
+    pub fn attach(&self, device: BorrowedFd<'_>) -> io::Result<()> {
+        self.uring.submitter().register_files_update(FILE_DEVICE.0, &[device.as_raw_fd()]).map(drop)
+    }
+
     /// Makes the kernel stop holding requests back for this connection's queues: an entry that it must refuse.
     pub fn refuse(&mut self, device: BorrowedFd<'_>) {
         let areas = self.queue.memory.areas(EntryIndex(0));
@@ -129,22 +136,16 @@ impl Ring {
         self.lent
     }
 
-    /// Notes what the kernel put into an entry: `commit_id` of the request and the bytes of its payload.
-    pub fn note_request(&mut self, entry: EntryIndex, commit_id: u64, payload_bytes: usize) {
-        self.records[usize::from(entry.0)].commit_id = commit_id;
-        self.note_touched(entry, payload_bytes);
-    }
-
-    /// Writes the answers that this thread gave itself into their entries and queues the submissions, except that of
-    /// `except`, whose handler is still running.
-    pub fn commit_own(&mut self, except: Option<EntryIndex>) {
+    /// Writes the answers that this thread gave itself into their entries and queues the submissions; those that are not to
+    /// go through this ring, or not yet, are left to the queue's main thread.
+    pub fn commit_own(&mut self, goes_here: impl Fn(EntryIndex) -> bool) {
         let mut own = std::mem::take(&mut self.own);
         Queue::take_own_answers(&mut own);
         for outgoing in own.drain(..) {
-            if Some(outgoing.entry) == except {
-                self.queue.inbox.leave([outgoing]);
-            } else {
+            if goes_here(outgoing.entry) {
                 self.commit(outgoing);
+            } else {
+                self.queue.inbox.leave([outgoing]);
             }
         }
         self.own = own;
@@ -169,9 +170,8 @@ impl Ring {
         let record = &mut self.records[usize::from(entry.0)];
         assert!(!record.lent, "entry {} is answered twice", entry.0);
         record.lent = true;
-        let commit_id = record.commit_id;
         self.lent += 1;
-        self.push(command::commit_and_fetch(queue.id, commit_id, user_data(entry)));
+        self.push(command::commit_and_fetch(queue.id, queue.commit_id(entry), user_data(entry)));
     }
 
     fn put(&self, payload: NonNull<u8>, data: &[u8]) -> usize {
@@ -194,7 +194,8 @@ impl Ring {
         }
     }
 
-    fn note_touched(&mut self, entry: EntryIndex, bytes: usize) {
+    /// So many bytes of the entry's payload are in use.
+    pub fn note_touched(&mut self, entry: EntryIndex, bytes: usize) {
         let record = &mut self.records[usize::from(entry.0)];
         if bytes > record.touched {
             self.resident_bytes += bytes - record.touched;

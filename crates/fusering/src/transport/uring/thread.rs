@@ -3,16 +3,23 @@
 //! One system call per round submits all answers of the round before and waits for more. While a handler runs the queue
 //! stands still, so handlers must not wait for long; one that announces that it will ([`Source::begin_wait`]) at least
 //! does not hold back the answers that other requests of its round already got.
+//!
+//! **The deputy.** The kernel gives a request to the entry that came back last, and takes commands for an entry from any
+//! ring. So a second thread with a ring of its own, which is brought one entry, gets all requests of a caller that is alone, while those
+//! that come beside them go to the main thread. It has no other entry, so it may wait for the device within a request
+//! ([`Source::may_wait`]) and holds up nobody: a sync needs no hand-over to another thread and back. It is brought an answer
+//! that came alone from another thread, and gives its entry back to the main thread when another caller comes by it, or when a
+//! reply is kept. If entries come back in an order that leaves its one below others, it gets nothing until requests overlap again.
 
 use super::inbox::{Ending, Look, Outgoing};
 use super::memory::EntryIndex;
-use super::queue::Queue;
+use super::queue::{Queue, Role};
 use super::ring::{Arrival, Ring};
 use crate::abi::{InHeader, Opcode};
 use crate::errno::Errno;
 use crate::reply::slot::{ReplySink, ReplySlot, Ticket};
 use crate::transport::{Handler, RawRequest, Source, TransportKind};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -27,16 +34,27 @@ pub(super) struct Runner {
     handler: Arc<dyn Handler>,
     /// Not borrowed while a handler runs.
     ring: RefCell<Ring>,
+    role: Role,
+    /// Of a deputy: whose requests come by it; 0 if nobody's have yet.
+    caller: Cell<u32>,
 }
 
 impl Runner {
-    pub fn new(queue: Arc<Queue>, all: Arc<[Arc<Queue>]>, handler: Arc<dyn Handler>, ring: Ring) -> Runner {
+    pub fn new(
+        queue: Arc<Queue>,
+        all: Arc<[Arc<Queue>]>,
+        handler: Arc<dyn Handler>,
+        ring: Ring,
+        role: Role,
+    ) -> Runner {
         Runner {
             sink: Arc::clone(&queue) as Arc<dyn ReplySink>,
             queue,
             all,
             handler,
             ring: RefCell::new(ring),
+            role,
+            caller: Cell::new(0),
         }
     }
 
@@ -45,17 +63,19 @@ impl Runner {
     /// Errors: why the queue cannot be served any longer.
     pub fn run(&self, mut arrivals: Vec<Arrival>) -> io::Result<()> {
         let mut incoming: Vec<Outgoing> = Vec::new();
+        let inbox = self.queue.inbox_of(self.role);
         loop {
+            let mut kept = None;
             let behind = (0..arrivals.len()).rev();
             for (arrival, behind) in arrivals.drain(..).zip(behind) {
                 match arrival.ended {
-                    None => self.deliver(arrival.entry, behind),
+                    None => kept = self.deliver(arrival.entry, behind),
                     Some(errno) => self.entry_ended(errno)?,
                 }
             }
             let mut ring = self.ring.borrow_mut();
-            let ending = self.queue.inbox.take(&mut incoming);
-            ring.commit_own(None);
+            let ending = inbox.take(&mut incoming);
+            ring.commit_own(|entry| self.role == Role::Main || kept == Some(entry));
             for outgoing in incoming.drain(..) {
                 ring.commit(outgoing);
             }
@@ -64,7 +84,11 @@ impl Runner {
                 Ending::Ended if ring.lent() == 0 => return Ok(()),
                 Ending::Ended | Ending::No => {}
             }
-            if self.queue.inbox.look_before_sleep(ending) == Look::MaySleep {
+            if self.role == Role::Deputy && ring.lent() == 0 {
+                self.caller.set(0);
+                inbox.vacate();
+            }
+            if inbox.look_before_sleep(ending) == Look::MaySleep {
                 ring.wait(&mut arrivals)?;
             }
         }
@@ -76,7 +100,7 @@ impl Runner {
             libc::ENOTCONN | libc::ECONNABORTED | libc::ENODEV => {
                 // Queues whose entries are all with the filesystem hear of it only from here.
                 for queue in &*self.all {
-                    queue.inbox.end(Ending::Ended);
+                    queue.end(Ending::Ended);
                 }
                 Ok(())
             }
@@ -86,8 +110,8 @@ impl Runner {
         }
     }
 
-    /// Hands the request in `entry` to the filesystem.
-    fn deliver(&self, entry: EntryIndex, behind: usize) {
+    /// Hands the request in `entry` to the filesystem; returns the entry, unless a deputy is to give it back.
+    fn deliver(&self, entry: EntryIndex, behind: usize) -> Option<EntryIndex> {
         let area = self.queue.memory.header(entry).as_ptr();
         // SAFETY: the kernel completed the entry, so its memory is this thread's until the request is answered; the header
         // area is a valid `UringReqHeader` for any bytes, and begins with an `InHeader`.
@@ -97,8 +121,8 @@ impl Runner {
             payload_bytes <= self.queue.memory.payload_bytes(),
             "the kernel keeps to the size of a payload"
         );
-        self.ring.borrow_mut().note_request(entry, state.commit_id, payload_bytes);
-        self.queue.hand_over(entry, payload_bytes == 0);
+        self.ring.borrow_mut().note_touched(entry, payload_bytes);
+        self.queue.hand_over(entry, state.commit_id, payload_bytes == 0, self.role);
 
         let payload = self.queue.memory.payload(entry).as_ptr();
         // SAFETY: as above; neither the area nor a payload that is not empty is written before this handler has returned
@@ -121,6 +145,17 @@ impl Runner {
             // The slot was dropped on the way, and with that answered.
             tracing::error!(opcode = %header.opcode, unique = header.unique, "the filesystem panicked in a request");
         }
+        self.queue.handled(entry);
+        self.is_callers(header.pid).then_some(entry)
+    }
+
+    /// Whether nobody but this caller comes by this thread. The kernel's own requests (0) are nobody's.
+    fn is_callers(&self, pid: u32) -> bool {
+        let before = self.caller.get();
+        if before == 0 {
+            self.caller.set(pid);
+        }
+        before == 0 || pid == 0 || pid == before
     }
 }
 
@@ -148,10 +183,18 @@ impl Source for Here<'_> {
         self.behind > 0 || self.runner.ring.borrow_mut().has_completions()
     }
 
+    fn may_wait(&self) -> bool {
+        self.runner.role == Role::Deputy
+    }
+
     /// Nobody can take this thread's place: the kernel delivers to the thread that lent it the entries.
     fn begin_wait(&self) -> bool {
+        // A deputy has no other request whose answer could be held back.
+        if self.runner.role == Role::Deputy {
+            return false;
+        }
         let mut ring = self.runner.ring.borrow_mut();
-        ring.commit_own(Some(self.current));
+        ring.commit_own(|entry| entry != self.current);
         if let Err(error) = ring.submit() {
             tracing::debug!(%error, "answers could not be submitted early");
         }
