@@ -4,7 +4,8 @@
 //! each queue of the transport once, however many callers wait there.
 //!
 //! Over io_uring what a queue's thread starts is driven on its CPU (`drivers`), unless the last group had several waiters, who
-//! are on several CPUs. Over /dev/fuse the sync of a caller that is alone is forced by the thread that read it, as others can read.
+//! are on several CPUs. The sync of a caller that is alone is forced by the thread that it came to, if others can take requests
+//! meanwhile: over /dev/fuse they can, over io_uring if it came to a queue's deputy.
 
 use crate::convert::errno;
 use crate::drivers::{Drivers, this_cpu, tie_to};
@@ -285,8 +286,11 @@ impl Syncs {
         }
     }
 
-    /// Has a driver force what was started.
+    /// Has what was started forced.
     pub(crate) fn kick(&self, by: By) {
+        if by == By::Here {
+            return self.force_all();
+        }
         let beside = by == By::DriverHere && self.last_batch.load(Relaxed) <= 1;
         self.drivers.kick(beside.then(this_cpu).flatten());
     }
@@ -301,10 +305,7 @@ impl Syncs {
 
     fn drive_group(&self) {
         GROUP.set(Some(ReplyBatch::new()));
-        // A blocking force completes what was started before it; every waiter gets its own result.
-        if let Err(error) = self.fs.sync_metadata() {
-            tracing::debug!(%error, "a group commit failed; its waiters were told");
-        }
+        self.force_all();
         let group = GROUP.take().unwrap_or_default();
         if !group.is_empty() {
             self.answered.fetch_add(group.len() as u64, Relaxed);
@@ -313,6 +314,13 @@ impl Syncs {
         }
         // Dropped, the batch is sent.
         drop(group);
+    }
+
+    /// A blocking force completes what was started before it; every waiter gets its own result.
+    fn force_all(&self) {
+        if let Err(error) = self.fs.sync_metadata() {
+            tracing::debug!(%error, "a group commit failed; its waiters were told");
+        }
     }
 
     /// The drivers end when they have driven what was started.

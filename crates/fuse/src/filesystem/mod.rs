@@ -11,7 +11,7 @@
 //! | create, link, mkdir, attributes | room in the journal | no room |
 //! | open with truncation, unlink, rename, release | content of at most 1 MiB | more |
 //! | truncate, fallocate, copy | | always |
-//! | fsync | at most four dirty pages: is logged; forced by a driver (over /dev/fuse for a lone caller here) | up to 32 of a sync that is alone are written out and logged; more are written out first, together with others' (`writers`) |
+//! | fsync | at most four dirty pages: is logged; forced by a driver (for a lone caller here, over io_uring by a deputy) | up to 32 of a sync that is alone are written out and logged; more are written out first, together with others' (`writers`) |
 //! | ioctls that sync | as fsync | as fsync |
 //! | syncfs, fsync of the root | | always |
 //!
@@ -115,7 +115,12 @@ pub(crate) fn config(options: &MountOptions) -> Config {
         transport: options.transport,
         dev: DevSettings { threads: options.threads, ..DevSettings::default() },
         // A daemon that is to stay on one CPU stays there.
-        uring: UringSettings { depth: QUEUE_DEPTH, pin: options.cpu.is_none(), ..UringSettings::default() },
+        uring: UringSettings {
+            depth: QUEUE_DEPTH,
+            pin: options.cpu.is_none(),
+            deputy: true,
+            ..UringSettings::default()
+        },
         ..Config::default()
     }
 }

@@ -83,16 +83,17 @@ fn durability(flags: i32) -> Option<SyncScope> {
 }
 
 impl Filesystem {
-    /// Who forces what the caller of a sync waits for. A queue's thread never does: whoever makes a request on its CPU
-    /// would wait for the device with it. It has the driver beside it do it.
+    /// Who forces what the caller of a sync waits for. A queue's thread never does, but for its deputy: whoever makes a request on
+    /// its CPU would wait for the device with it. It has the driver beside it do it.
     ///
     /// `may_wait`: data is written out before, in the pool.
     pub(super) fn forced_by(&self, context: &RequestContext<'_>, may_wait: bool) -> By {
         let alone = self.callers.is_lone_syncer(context.pid) && !context.others_wait();
-        match (alone, context.transport()) {
-            (true, TransportKind::Dev) => By::Here,
-            (_, TransportKind::Uring) if !may_wait => By::DriverHere,
-            _ => By::Driver,
+        match context.transport() {
+            TransportKind::Uring if may_wait => By::Driver,
+            _ if alone && context.may_wait() => By::Here,
+            TransportKind::Uring => By::DriverHere,
+            TransportKind::Dev => By::Driver,
         }
     }
 }

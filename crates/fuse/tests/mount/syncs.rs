@@ -1,7 +1,7 @@
 //! What a sync that waits for the device holds up: nothing.
 
 use crate::gate::Gate;
-use crate::harness::{check, messages, run_on, statistics, wait_until};
+use crate::harness::{Volume, check, messages, run_on, statistics, wait_until};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -35,12 +35,29 @@ pub(crate) fn lookups_are_answered(root: &Path) {
     told.recv_timeout(PATIENCE).expect("a lookup waits for somebody else's sync");
 }
 
+fn write(file: &File) -> io::Result<()> {
+    file.write_all_at(b"more", 0)
+}
+
+/// A write between f2fs's START and COMMIT.
+fn change_atomically(file: &File) -> io::Result<()> {
+    let request = |number: libc::c_ulong| {
+        // SAFETY: the descriptor is open; the calls take no argument.
+        check(i64::from(unsafe { libc::ioctl(file.as_raw_fd(), number, 0) })).map(drop)
+    };
+    request(0xf501).and_then(|()| write(file)).and_then(|()| request(0xf502))
+}
+
 type SyncCall = fn(&Path, &File) -> io::Result<()>;
 
 #[test]
 fn a_caller_that_waits_alone_keeps_nobody_on_its_cpu_waiting() {
-    let calls: [(&str, SyncCall); 4] = [
-        ("fsync", |_, file| file.write_all_at(b"more", 0).and_then(|()| file.sync_all())),
+    let calls: [(&str, SyncCall); 5] = [
+        ("COMMIT", |dir, _| {
+            let file = File::options().read(true).write(true).open(dir.join("file"))?;
+            change_atomically(&file)
+        }),
+        ("fsync", |_, file| write(file).and_then(|()| file.sync_all())),
         ("fsync of eight pages", |_, file| {
             file.write_all_at(&[1; 32 << 10], 0).and_then(|()| file.sync_all())
         }),
@@ -79,6 +96,30 @@ fn a_caller_that_waits_alone_keeps_nobody_on_its_cpu_waiting() {
 }
 
 /// Files with something to sync.
+/// Without a driver that is woken for it, but for the first ones.
+#[test]
+fn syncs_of_a_lone_caller_are_forced_by_the_thread_that_they_come_to() {
+    const SYNCS: u64 = 40;
+    type Call = fn(&File) -> io::Result<()>;
+    let calls: [(&str, Call); 2] =
+        [("fsync", |file| write(file).and_then(|()| file.sync_all())), ("COMMIT", change_atomically)];
+    let Some(volume) = Volume::mounted("commit=1000") else { return };
+    let count = |of: &str, kind: &str| statistics(&volume.root())[of][kind].as_u64().unwrap();
+    for (name, call) in calls {
+        let before = (count("driven_syncs", "answered"), count("device", "flushes"));
+        let path = volume.path(name);
+        let caller = std::thread::spawn(move || {
+            run_on(0);
+            let file = File::create(path).unwrap();
+            (0..SYNCS).try_for_each(|_| call(&file)).unwrap();
+        });
+        caller.join().unwrap();
+        let driven = count("driven_syncs", "answered") - before.0;
+        assert!(driven < SYNCS / 2, "{name}: {driven} of {SYNCS} were driven");
+        assert!(count("device", "flushes") - before.1 >= SYNCS, "{name}: each has its flush");
+    }
+}
+
 fn dirty_files(root: &Path, round: &str) -> Vec<File> {
     let file = |number: usize| {
         let file = File::create(root.join(format!("{round}-{number}"))).unwrap();
