@@ -40,7 +40,7 @@ parts() {
     part "SQLite and warm reads, three rounds" 2 3 --workloads "$sqlite"
     part "pgbench, three rounds" 8 3 --systems syncline,ext4,xfs --workloads pgbench,pgbench-unflushed
     part "over /dev/fuse, three rounds" 2 3 --systems syncline-dev --workloads "$aims"
-    part "mechanisms, three rounds" 2 3 --ablation
+    part "mechanisms, three rounds" 3 3 --ablation
     part "the rest, three rounds" 6 3 --workloads "$rest"
 }
 
