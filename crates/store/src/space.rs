@@ -19,7 +19,7 @@ pub(crate) use hold::Cursor;
 
 use crate::store::Run;
 use crate::{Batch, StoreError};
-use bits::{bit, chunk_count, free_chunks, next_free, run_length, set_bits};
+use bits::{all_bits, chunk_count, free_chunks, next_free, run_length, set_bits};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use syncline_format::batch::Op;
@@ -247,6 +247,41 @@ impl SpaceMap {
         None
     }
 
+    /// Enters what a batch allocates and frees; runs that follow one another as one, which a large batch has many of.
+    pub(crate) fn commit_batch(&mut self, batch: &Batch) {
+        let mut open: Option<(Run, bool)> = None;
+        for op in batch.ops.iter() {
+            let (run, frees) = match op {
+                Op::Allocate { start, len } => (Run { start, len }, false),
+                Op::Free { start, len } => (Run { start, len }, true),
+                _ => continue,
+            };
+            match &mut open {
+                // No run reaches from one group to the next, whose head is between them.
+                Some((before, same))
+                    if *same == frees && before.start.plus(u64::from(before.len)) == run.start =>
+                {
+                    before.len += run.len;
+                }
+                _ => {
+                    if let Some((before, frees)) = open.replace((run, frees)) {
+                        self.commit_run(before, frees);
+                    }
+                }
+            }
+        }
+        if let Some((last, frees)) = open {
+            self.commit_run(last, frees);
+        }
+    }
+
+    fn commit_run(&mut self, run: Run, frees: bool) {
+        match frees {
+            true => self.commit_free(run),
+            false => self.commit_allocate(run),
+        }
+    }
+
     /// A batch names the run.
     pub(crate) fn commit_allocate(&mut self, run: Run) {
         self.set_committed(run, true);
@@ -425,14 +460,12 @@ impl SpaceMap {
 
     fn all_committed(&self, run: Run, value: bool) -> bool {
         let (number, index) = self.group_of(run);
-        let bits = &self.groups[number].committed;
-        (index..index + run.len as usize).all(|i| bit(bits, i) == value)
+        all_bits(&self.groups[number].committed, index, run.len, value)
     }
 
     fn any_used(&self, run: Run) -> bool {
         let (number, index) = self.group_of(run);
-        let bits = &self.groups[number].used;
-        (index..index + run.len as usize).any(|i| bit(bits, i))
+        !all_bits(&self.groups[number].used, index, run.len, false)
     }
 
     fn find_chunk(&self, group: u32, from: u32) -> Option<BlockNo> {

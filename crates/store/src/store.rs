@@ -1,9 +1,9 @@
 //! The store's public face: lookups, space, commit, force.
 
-use crate::journal::latched;
+use crate::journal::{Encoded, latched};
 use crate::shared::Shared;
 use crate::space::HEADROOM_ITEMS;
-use crate::sync::Ordering;
+use crate::sync::{Ordering, yield_now};
 use crate::tree::cache::Pinned;
 use crate::tree::{Editor, Missing, Resident};
 use crate::{Batch, Class, DataSlot, Estimate, Permit, Pressure, Reservation, StoreError};
@@ -307,7 +307,7 @@ impl Store {
     /// Applies the batch and appends it to the journal buffer; it is then visible, ordered, and durable once
     /// `force` has returned for its LSN. Reads tree nodes from the device if they are not cached, before anything is
     /// changed: an error leaves no trace. Never waits for the journal.
-    pub fn commit(&self, mut permit: Permit, batch: Batch) -> Result<Lsn, StoreError> {
+    pub fn commit(&self, mut permit: Permit, mut batch: Batch) -> Result<Lsn, StoreError> {
         let shared = &self.shared;
         if batch.bytes() > permit.estimate.bytes {
             let (bytes, bytes_max) = (batch.bytes(), permit.estimate.bytes);
@@ -320,6 +320,12 @@ impl Store {
             Some(journal) => journal.failure().map_or(Ok(()), Err)?,
             // No force will look at the tickets: the data has to be there before recovery's checkpoint flushes (R10).
             None => batch.data.iter().try_for_each(|ticket| shared.device.wait(ticket))?,
+        }
+        let laid = shared.journal.get().and_then(|journal| journal.lay_out(batch.ops.encoded()));
+        // Milliseconds of work: where processors are few, those who sync are let in between its parts.
+        let is_large = laid.is_some();
+        if is_large {
+            yield_now();
         }
         let pinned = Pinned::new(&shared.cache);
         let mut stale = None;
@@ -346,22 +352,22 @@ impl Store {
         let less = before.saturating_sub(trees.current_nodes);
         {
             let mut space = shared.space.lock();
-            for op in batch.ops.iter() {
-                match op {
-                    Op::Allocate { start, len } => space.commit_allocate(Run { start, len }),
-                    Op::Free { start, len } => space.commit_free(Run { start, len }),
-                    _ => {}
-                }
-            }
+            space.commit_batch(&batch);
             space.adjust_claims(std::mem::take(&mut permit.nodes) + less, more);
         }
         if let Some(journal) = shared.journal.get() {
-            let bytes = batch.ops.into_encoded();
+            let bytes = match laid {
+                Some(laid) => laid,
+                None => Encoded::Bytes(batch.ops.into_encoded()),
+            };
             let promised = std::mem::take(&mut permit.ring_blocks);
             let (logged, is_long) =
                 journal.append(bytes, batch.data, batch.slots, trees.images.len(), promised);
             assert_eq!(logged, lsn, "batches are logged in the order in which they are applied");
             drop(trees);
+            if is_large {
+                yield_now();
+            }
             if is_long {
                 journal.stream();
             }
@@ -486,11 +492,19 @@ impl crate::shared::Trees {
     /// Reports the first node that applying the batch will need and that is not in memory.
     pub(crate) fn check_resident(&self, batch: &Batch, resident: &dyn Resident) -> Result<(), Missing> {
         let deletes = batch.ops.iter().filter(|op| matches!(op, Op::Delete { .. })).count();
+        // Keys of the leaf that was found last: a large batch has many that follow one another.
+        let mut found: Option<(Key, Option<Key>)> = None;
+        let mut check = |key: Key| {
+            if !found.is_some_and(|(from, end)| from <= key && end.is_none_or(|end| key < end)) {
+                found = Some((key, self.main.check_resident(key, resident)?));
+            }
+            Ok(())
+        };
         for op in batch.ops.iter() {
             match op {
-                Op::Put { key, .. } => self.main.check_resident(key, resident)?,
+                Op::Put { key, .. } => check(key)?,
                 Op::Delete { key, .. } => {
-                    self.main.check_resident(key, resident)?;
+                    check(key)?;
                     self.main.check_heirs(key, deletes, batch.bytes(), resident)?;
                 }
                 _ => {}

@@ -7,8 +7,10 @@
 pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 #[cfg(not(any(shuttle, loom)))]
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+#[cfg(not(any(shuttle, loom)))]
+pub(crate) use std::thread::yield_now;
 
 #[cfg(any(shuttle, loom))]
 mod explored;
 #[cfg(any(shuttle, loom))]
-pub(crate) use explored::{AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, RwLock};
+pub(crate) use explored::{AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, RwLock, yield_now};

@@ -18,11 +18,14 @@
 //!
 //! Locks: the journal's mutex is the innermost of the store (after the trees' and the space's), but for that of each waiter.
 
+mod encoded;
 mod force;
 mod ring;
 mod seal;
 mod waiters;
 
+pub(crate) use encoded::Encoded;
+use encoded::Laid;
 pub(crate) use ring::{RecordMeta, Ring};
 use waiters::Waiters;
 
@@ -51,7 +54,7 @@ pub(crate) type Done = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 
 /// A batch that is applied but in no record yet.
 struct Pending {
-    bytes: Vec<u8>,
+    bytes: Encoded,
     data: Vec<Ticket>,
     slots: Vec<DataSlot>,
 }
@@ -251,13 +254,18 @@ impl Journal {
         self.state.lock().permit_blocks -= cost_blocks;
     }
 
+    /// Lays a batch out as a record, if it is one by itself. To be called without locks.
+    pub(crate) fn lay_out(&self, batch: &[u8]) -> Option<Encoded> {
+        (batch.len() > self.record_bytes_target()).then(|| Encoded::Laid(Laid::new(batch)))
+    }
+
     /// Appends an applied batch. Called under the trees' lock, so batches arrive in the order in which they were
     /// applied. The second result says that the buffer has become long: then [`Journal::stream`] is to be called, without locks.
     /// `promised` is the batch's part of what `admit` promised: it turns into the batch's own blocks in one step, or
     /// somebody else would be admitted to the same room in between.
     pub(crate) fn append(
         &self,
-        bytes: Vec<u8>,
+        bytes: Encoded,
         data: Vec<Ticket>,
         slots: Vec<DataSlot>,
         images: u64,

@@ -3,6 +3,7 @@
 //! Whoever seals has set `State::sealing` until the record is submitted, or its writer is known: a group that is begun
 //! meanwhile waits for that, since it depends on the write. No other lock than the journal's is needed for it, so waiting is short.
 
+use super::encoded::Encoded;
 use super::{GROUP_BYTES_TARGET, InFlight, Journal, Pending, State};
 use crate::sync::MutexGuard;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ struct Cut {
     info: RecordInfo,
     at: BlockNo,
     blocks: u64,
-    batches: Vec<Vec<u8>>,
+    batches: Vec<Encoded>,
     /// Memory of a record before it, if it has the right length.
     spare: Option<Buffer>,
     write: Ticket,
@@ -153,14 +154,22 @@ impl Journal {
 
     /// The record's bytes, and its checksum. Called without the lock.
     fn put_together(&self, cut: Cut) -> (Sealed, u64) {
-        // The header is written by sealing, the rest below.
-        let mut buffer = cut.spare.unwrap_or_else(|| Buffer::for_overwrite(cut.blocks as usize));
-        let mut offset = RECORD_HEADER_BYTES;
-        for bytes in &cut.batches {
-            buffer[offset..offset + bytes.len()].copy_from_slice(bytes);
-            offset += bytes.len();
-        }
-        buffer[offset..].fill(0);
+        // The header is written by sealing.
+        let mut batches = cut.batches;
+        let mut buffer = match batches.pop_if(|batch| matches!(batch, Encoded::Laid(_))) {
+            // It is larger than what several batches may have together, so it is alone.
+            Some(Encoded::Laid(laid)) => laid.record,
+            _ => {
+                let mut buffer = cut.spare.unwrap_or_else(|| Buffer::for_overwrite(cut.blocks as usize));
+                let mut offset = RECORD_HEADER_BYTES;
+                for bytes in batches.iter().map(Encoded::bytes) {
+                    buffer[offset..offset + bytes.len()].copy_from_slice(bytes);
+                    offset += bytes.len();
+                }
+                buffer[offset..].fill(0);
+                buffer
+            }
+        };
         let checksum = record::seal(&mut buffer, cut.at, &cut.info, self.volume);
         let record =
             Sealed { sequence: cut.info.sequence, at: cut.at, buffer: Arc::new(buffer), write: cut.write };

@@ -10,13 +10,32 @@ pub(super) fn bit(bits: &Bits, index: usize) -> bool {
     bits[index / 64] >> (index % 64) & 1 == 1
 }
 
+/// The words of a run of bits, each with the run's part of it.
+fn words(index: usize, len: u32) -> impl Iterator<Item = (usize, u64)> {
+    let end = index + len as usize;
+    (index / 64..end.div_ceil(64)).map(move |word| {
+        let behind = u64::MAX << index.saturating_sub(word * 64);
+        let before = u64::MAX >> (64 - (end - word * 64).min(64));
+        (word, behind & before)
+    })
+}
+
 pub(super) fn set_bits(bits: &mut Bits, index: usize, len: u32, value: bool) {
-    for i in index..index + len as usize {
-        let mask = 1u64 << (i % 64);
-        let word = &mut bits[i / 64];
-        assert!((*word & mask != 0) != value, "block {i} of its group changes hands once");
+    for (number, mask) in words(index, len) {
+        let word = &mut bits[number];
+        let wrong = if value { *word & mask } else { !*word & mask };
+        assert!(
+            wrong == 0,
+            "block {} of its group changes hands once",
+            number * 64 + wrong.trailing_zeros() as usize
+        );
         *word ^= mask;
     }
+}
+
+/// Whether all bits of the run have the value.
+pub(super) fn all_bits(bits: &Bits, index: usize, len: u32, value: bool) -> bool {
+    words(index, len).all(|(word, mask)| bits[word] & mask == if value { mask } else { 0 })
 }
 
 /// First bits of the chunks of a word that are wholly free.
@@ -88,4 +107,35 @@ pub(super) fn run_length(bits: &Bits, start: usize, end: usize, want: u32, spare
         len += 1;
     }
     len
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use syncline_format::bitmap::BITMAP_WORDS;
+
+    #[test]
+    fn runs_of_bits_are_what_single_bits_make() {
+        for index in [0, 1, 63, 64, 65, 100, 127] {
+            for len in [1, 2, 63, 64, 65, 128, 129, 200] {
+                let mut bits: Bits = [0; BITMAP_WORDS];
+                set_bits(&mut bits, index, len, true);
+                let run = index..index + len as usize;
+                assert!((0..512).all(|i| bit(&bits, i) == run.contains(&i)), "{len} from {index}");
+                assert!(all_bits(&bits, index, len, true) && !all_bits(&bits, index, len + 1, true));
+                assert!(index == 0 || !all_bits(&bits, index - 1, len, true));
+                assert!(all_bits(&bits, run.end, 200, false) && !all_bits(&bits, run.end - 1, 200, false));
+                set_bits(&mut bits, index, len, false);
+                assert!(bits.iter().all(|&word| word == 0), "{len} from {index}");
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "block 130 of its group changes hands once")]
+    fn a_bit_that_is_set_already_is_not_set_again() {
+        let mut bits: Bits = [0; BITMAP_WORDS];
+        set_bits(&mut bits, 130, 1, true);
+        set_bits(&mut bits, 60, 100, true);
+    }
 }

@@ -5,8 +5,12 @@
 
 #[cfg(loom)]
 use loom::sync as model;
+#[cfg(loom)]
+pub(crate) use loom::thread::yield_now;
 #[cfg(shuttle)]
 use shuttle::sync as model;
+#[cfg(shuttle)]
+pub(crate) use shuttle::thread::yield_now;
 
 pub(crate) use model::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::ops::{Deref, DerefMut};

@@ -29,17 +29,20 @@ struct Split {
 }
 
 impl Tree {
-    /// Reports the first node on the way to `key` that is not in memory.
-    pub(crate) fn check_resident(&self, key: Key, resident: &dyn Resident) -> Result<(), Missing> {
+    /// Reports the first node on the way to `key` that is not in memory. Returns the key before which all others from `key` on
+    /// have the same way, `None` if there is no end.
+    pub(crate) fn check_resident(&self, key: Key, resident: &dyn Resident) -> Result<Option<Key>, Missing> {
         let mut held = match &self.root {
             Root::Held(node) => node,
-            Root::Clean(_) => return self.find(key, resident).map(drop),
+            Root::Clean(_) => return self.find(key, resident).map(|found| found.next),
         };
+        let mut end = None;
         loop {
             if held.is_leaf() {
-                return Ok(());
+                return Ok(end);
             }
             let index = held.page.child_index(key);
+            end = held.end_of(index).or(end);
             match held.children.get(index) {
                 Some(Some(child)) => held = child,
                 _ => break,
@@ -48,9 +51,11 @@ impl Tree {
         // From here on the path is clean.
         let mut node = held.child(held.page.child_index(key), resident)?;
         while !node.is_leaf() {
-            node = node.child(node.page.child_index(key), resident)?;
+            let index = node.page.child_index(key);
+            end = node.end_of(index).or(end);
+            node = node.child(index, resident)?;
         }
-        Ok(())
+        Ok(end)
     }
 
     /// Reports the first missing node of the two leaves beside `key`'s, if a batch of `deletes` deletes and `bytes` bytes could
@@ -126,9 +131,7 @@ impl Tree {
                 return put_while_room(&mut current.page, items, end);
             }
             let index = current.page.child_index(*first);
-            if index + 1 < current.page.count() {
-                end = Some(current.page.key(index + 1));
-            }
+            end = current.end_of(index).or(end);
             node = editor.held_child(current, index);
         }
     }

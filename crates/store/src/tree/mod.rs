@@ -104,6 +104,11 @@ impl Node {
         NodePointer::decode(self.page.value(index)).expect("interior values are verified pointers")
     }
 
+    /// Where the keys of the child at `index` end, if the node says so.
+    pub(crate) fn end_of(&self, index: usize) -> Option<Key> {
+        (index + 1 < self.page.count()).then(|| self.page.key(index + 1))
+    }
+
     /// The child at `index`, if it is in memory.
     pub(crate) fn child(&self, index: usize, resident: &dyn Resident) -> Result<Arc<Node>, Missing> {
         if let Some(Some(child)) = self.children.get(index) {
@@ -134,9 +139,7 @@ impl Tree {
         let mut next = None;
         while !node.is_leaf() {
             let index = node.page.child_index(key);
-            if index + 1 < node.page.count() {
-                next = Some(node.page.key(index + 1));
-            }
+            next = node.end_of(index).or(next);
             node = node.child(index, resident)?;
         }
         Ok(Found { leaf: node, next })
