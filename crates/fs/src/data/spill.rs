@@ -64,6 +64,22 @@ impl Drop for NewerPages {
     }
 }
 
+/// A page on its way home.
+struct Going {
+    number: ObjectNo,
+    page: u64,
+    home: Option<BlockNo>,
+    buffer: Arc<Buffer>,
+}
+
+/// A page whose write has been started.
+struct Written {
+    number: ObjectNo,
+    page: u64,
+    home: Home,
+    ticket: Ticket,
+}
+
 impl Staging {
     /// Whether memory is to be given up: this transaction has as much as one may have, or all together have too much.
     pub(super) fn must_spill(&self, fs: &Fs) -> bool {
@@ -77,70 +93,96 @@ impl Staging {
     ///
     /// Errors: a failed write, after which the volume has stopped (C8).
     pub(super) fn spill(&mut self, fs: &Fs) -> Result<()> {
-        for (number, page) in self.bring_home(fs)? {
-            let staged = self.page_mut(number, page);
+        let written = self.write_home(fs)?;
+        self.each_written(written, |staged, _| {
             staged.buffer = None;
             staged.ticket = None;
-        }
+        });
         Ok(())
     }
 
     /// Starts writing everything home that is newer than what is there; memory keeps it too. Returns what it was.
     pub(super) fn bring_home(&mut self, fs: &Fs) -> Result<BTreeSet<(ObjectNo, u64)>> {
-        self.finish_flights(fs)?;
-        self.allocate_homes(fs);
-        let pages = self.newer.take();
-        let home = |&(number, page): &(ObjectNo, u64)| {
-            let home = self.files[&number].pages[&page].home.expect("every page has been given a home");
-            (home.block, number, page)
-        };
-        let mut order: Vec<(BlockNo, ObjectNo, u64)> = pages.iter().map(home).collect();
-        order.sort_unstable();
-        let consecutive = |a: &(BlockNo, ObjectNo, u64), b: &(BlockNo, ObjectNo, u64)| a.0.plus(1) == b.0;
-        let lane = &fs.writeback.lane;
-        let mut left = order.as_slice();
-        while let Some(run) = left.chunk_by(consecutive).next() {
-            let (write, rest) = left.split_at(run.len().min(lane.write_pages_max()));
-            left = rest;
-            let mut buffers = Vec::with_capacity(write.len());
-            for &(block, number, page) in write {
-                let staged = self.page_mut(number, page);
-                let buffer = staged.buffer.clone().expect("what is newer is in memory");
-                staged.home = Some(Home { block, checksum: checksum(&buffer) });
-                staged.newer = false;
-                buffers.push(buffer);
-            }
-            let ticket = lane.submit(&fs.store, write[0].0, buffers);
-            for &(_, number, page) in write {
-                self.page_mut(number, page).ticket = Some(ticket.clone());
-            }
-            self.flights.push((ticket, (write.len() * BLOCK_BYTES) as u64));
-        }
+        let written = self.write_home(fs)?;
+        let pages = written.iter().map(|written| (written.number, written.page)).collect();
+        self.each_written(written, |staged, ticket| staged.ticket = Some(ticket));
         Ok(pages)
     }
 
+    /// Starts writing everything home that is newer than what is there. Waits for the spill before.
+    fn write_home(&mut self, fs: &Fs) -> Result<Vec<Written>> {
+        self.finish_flights(fs)?;
+        let mut going = self.take_newer();
+        self.allocate_homes(fs, &mut going);
+        going.sort_unstable_by_key(|going| going.home);
+        let home = |going: &Going| going.home.expect("every page has been given a home");
+        let lane = &fs.writeback.lane;
+        let mut written = Vec::with_capacity(going.len());
+        let mut left = going.as_slice();
+        while let Some(run) = left.chunk_by(|a, b| home(a).plus(1) == home(b)).next() {
+            let (write, rest) = left.split_at(run.len().min(lane.write_pages_max()));
+            left = rest;
+            let checksums: Vec<u64> = write.iter().map(|going| checksum(&going.buffer)).collect();
+            let buffers = write.iter().map(|going| going.buffer.clone()).collect();
+            let ticket = lane.submit(&fs.store, home(&write[0]), buffers);
+            for (going, checksum) in write.iter().zip(checksums) {
+                let &Going { number, page, .. } = going;
+                let home = Home { block: home(going), checksum };
+                written.push(Written { number, page, home, ticket: ticket.clone() });
+            }
+            self.flights.push((ticket, (write.len() * BLOCK_BYTES) as u64));
+        }
+        // In the order of the pages again.
+        written.sort_unstable_by_key(|written| (written.number, written.page));
+        Ok(written)
+    }
+
+    /// The pages that are newer than what is at home, ascending. They are looked up by runs: a transaction may have staged
+    /// hundreds of thousands.
+    fn take_newer(&mut self) -> Vec<Going> {
+        let newer: Vec<(ObjectNo, u64)> = self.newer.take().into_iter().collect();
+        let mut going = Vec::with_capacity(newer.len());
+        for run in newer.chunk_by(follows) {
+            let number = run[0].0;
+            for (&page, staged) in self.files[&number].pages.range(run[0].1..).take(run.len()) {
+                let buffer = staged.buffer.clone().expect("what is newer is in memory");
+                going.push(Going { number, page, home: staged.home.map(|home| home.block), buffer });
+            }
+        }
+        going
+    }
+
+    /// Takes note of what was written.
+    fn each_written(&mut self, written: Vec<Written>, mut also: impl FnMut(&mut StagedPage, Ticket)) {
+        let mut written = written.into_iter().peekable();
+        while let Some(first) = written.peek() {
+            let (number, start) = (first.number, first.page);
+            let file = self.files.get_mut(&number).expect("the file was joined");
+            for (&page, staged) in file.pages.range_mut(start..) {
+                let Some(now) = written.next_if(|next| (next.number, next.page) == (number, page)) else {
+                    break;
+                };
+                staged.home = Some(now.home);
+                staged.newer = false;
+                also(staged, now.ticket);
+            }
+        }
+    }
+
     /// Gives every page without a home one, in few runs.
-    fn allocate_homes(&mut self, fs: &Fs) {
-        let files = &mut self.files;
-        let homeless = |&(number, page): &(ObjectNo, u64)| files[&number].pages[&page].home.is_none();
-        let homeless: Vec<(ObjectNo, u64)> = self.newer.pages.iter().copied().filter(homeless).collect();
-        let mut rest = homeless.as_slice();
+    fn allocate_homes(&mut self, fs: &Fs, going: &mut [Going]) {
+        let mut homeless: Vec<&mut Going> = going.iter_mut().filter(|going| going.home.is_none()).collect();
+        let mut rest = homeless.as_mut_slice();
         while !rest.is_empty() {
             let pool = self.pool.as_mut().expect("pages without a home have blocks reserved");
             let run = fs.store.allocate(pool, rest.len() as u32, self.near);
             self.near = Some(run.start.plus(u64::from(run.len)));
-            let (now, later) = rest.split_at(run.len as usize);
-            for (offset, &(number, page)) in (0..).zip(now) {
-                let home = Home { block: run.start.plus(offset), checksum: 0 };
-                self.page_mut(number, page).home = Some(home);
+            let (now, later) = rest.split_at_mut(run.len as usize);
+            for (offset, going) in (0..).zip(now) {
+                going.home = Some(run.start.plus(offset));
             }
             rest = later;
         }
-    }
-
-    fn page_mut(&mut self, number: ObjectNo, page: u64) -> &mut StagedPage {
-        let file = self.files.get_mut(&number).expect("the file was joined");
-        file.pages.get_mut(&page).expect("the page is staged")
     }
 
     /// Waits for the writes in flight: for all, also after an error (R8).
@@ -204,4 +246,8 @@ impl Staging {
         let pool = self.pool.as_mut().expect("homes are allocated from a reservation");
         fs.store.abandon(Run { start: home.block, len: 1 }, pool);
     }
+}
+
+fn follows(a: &(ObjectNo, u64), b: &(ObjectNo, u64)) -> bool {
+    a.0 == b.0 && a.1 + 1 == b.1
 }

@@ -12,6 +12,7 @@
 
 use super::pages::{PAGE_BYTES, pages_of};
 use super::spill::NewerPages;
+use super::staged_commit::Prepared;
 use super::watch::Watch;
 use crate::flags::forbid_change;
 use crate::inode::Inode;
@@ -69,6 +70,8 @@ pub(crate) struct StagedFile {
     /// What is committed from here on was cut off.
     pub(super) base_end: u64,
     pub(super) size: StagedSize,
+    /// Of `pages`, while the transaction is being committed.
+    pub(super) prepared: Prepared,
 }
 
 /// All content that a transaction has looked at or staged.
@@ -186,6 +189,7 @@ impl Staging {
             pages: BTreeMap::new(),
             base_end: u64::MAX,
             size: StagedSize::default(),
+            prepared: Prepared::default(),
         });
         Ok(())
     }

@@ -10,11 +10,15 @@
 use super::extents::{Cost, DROP_COST, ExtentMap, put_cost};
 use super::pages::{PAGE_BYTES, pages_of};
 use super::round::Turn;
-use super::staged::{StagedFile, Staging};
+use super::staged::{StagedFile, StagedPage, Staging};
 use super::sync::image_estimate;
 use crate::acl::strip_set_id;
 use crate::inode::InodeState;
 use crate::{Error, Fs, Result, Timestamp};
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use syncline_format::batch::{DELETE_BYTES, SPACE_OP_BYTES};
 use syncline_format::item::{EXTENT_PAGES_MAX, ExtentItem, InodeItem, OrphanReason};
@@ -27,6 +31,25 @@ const IMAGE_PAGES_MAX: usize = 16;
 /// Extents that a truncation frees in the transaction's own batch, if it can leave more to be freed later.
 const FREED_EXTENTS_MAX: usize = 1024;
 
+/// Pages that are looked at in one piece, and extents: about 100 us.
+const PIECE_PAGES: usize = 2048;
+const PIECE_EXTENTS: usize = 64;
+
+/// Called after each of the things that work goes through: between two pieces of it those who sync are let in.
+fn breathe(fs: &Fs, index: usize, piece: usize) {
+    if index % piece == piece - 1 {
+        let_in(fs);
+    }
+}
+
+/// Lets those who sync go first. A group commit is several threads, the kernel's among them, that wake one another, and where
+/// processors are few each of them would be kept from running for as long as the scheduler lets this one go on. So it waits
+/// for the group that is under way, and then for those that its end has set free.
+fn let_in(fs: &Fs) {
+    fs.store.give_way();
+    std::thread::yield_now();
+}
+
 /// Consecutive pages at consecutive blocks.
 struct HomeRun {
     first: u64,
@@ -34,19 +57,45 @@ struct HomeRun {
     checksums: Vec<u64>,
 }
 
+impl HomeRun {
+    fn pages(&self) -> Range<u64> {
+        self.first..self.first + self.checksums.len() as u64
+    }
+}
+
+/// Pages at home, as runs that are an extent each, and the other ones; both ascending.
+type Sorted = (Arc<Vec<HomeRun>>, Arc<Vec<u64>>);
+
+/// A file's staged pages as its commit needs them; nothing is staged any more once a commit has begun.
+#[derive(Default)]
+pub(super) struct Prepared {
+    sorted: Option<Sorted>,
+    /// Pages that were brought home last and are in memory too, ascending: only these can be in flight.
+    kept: Vec<u64>,
+}
+
+impl Prepared {
+    /// Whether committing it takes long.
+    fn is_large(&self) -> bool {
+        self.sorted.as_ref().is_some_and(|(runs, _)| runs.len() >= PIECE_EXTENTS)
+    }
+}
+
 /// What a commit does to one file's content.
 pub(crate) struct FilePlan {
     pub(crate) number: ObjectNo,
     map: ExtentMap,
-    runs: Vec<HomeRun>,
+    runs: Arc<Vec<HomeRun>>,
     /// Pages, ascending.
-    images: Vec<u64>,
+    images: Arc<Vec<u64>>,
     /// Committed content from this page on is removed.
     cut: Option<u64>,
     /// Extents are left to be freed later.
     leaves_some: bool,
     blocks_cut: u64,
     blocks_put: u64,
+    /// What was staged and is committed, to be dropped without locks.
+    spent: Cell<BTreeMap<u64, StagedPage>>,
 }
 
 /// Turns of the files of a transaction, for those that have to wait for one.
@@ -60,13 +109,16 @@ impl Staging {
     /// Decides which pages travel as images, and brings the others home.
     pub(crate) fn prepare(&mut self, fs: &Fs, images: bool) -> Result<()> {
         if !images || self.newer.len() > IMAGE_PAGES_MAX {
-            self.bring_home(fs)?;
+            for (number, page) in self.bring_home(fs)? {
+                self.files.get_mut(&number).expect("the file was joined").prepared.kept.push(page);
+            }
         } else {
             // Nobody may read a block before it is written, and none may be given back (R8).
             self.finish_flights(fs)?;
         }
-        for file in self.files.values().filter(|file| file.is_changed()) {
+        for file in self.files.values_mut().filter(|file| file.is_changed()) {
             fs.finish_truncation(&file.inode)?;
+            file.prepared.sorted = Some(file.sort(fs));
         }
         Ok(())
     }
@@ -100,6 +152,10 @@ impl Staging {
     /// are waited for.
     pub(crate) fn attach_flights(&mut self, fs: &Fs, batch: &mut Batch) -> Result<()> {
         self.flights.retain(|(ticket, _)| !matches!(ticket.result(), Some(Ok(()))));
+        // What comes next is one piece.
+        if self.files.values().any(|file| file.prepared.is_large()) {
+            let_in(fs);
+        }
         let slots: Option<Vec<_>> =
             self.flights.iter().map(|(_, bytes)| fs.store.data_slot(*bytes)).collect();
         let Some(slots) = slots else { return self.finish_flights(fs) };
@@ -157,6 +213,10 @@ impl Staging {
 
     /// The batch is committed: what was staged becomes the file's content in memory.
     pub(crate) fn apply(&mut self, fs: &Fs, plan: &FilePlan, state: &mut InodeState) {
+        // For those who have waited while the batch was entered.
+        if plan.runs.len() >= PIECE_EXTENTS {
+            std::thread::yield_now();
+        }
         // Whoever needs the data keeps its ticket: the batch and the pages.
         self.flights.clear();
         let covered = self.covers(plan.number, state);
@@ -167,22 +227,21 @@ impl Staging {
             data.discard_range(cut..u64::MAX);
             data.truncating_from = plan.leaves_some.then_some(cut);
         }
-        for run in &plan.runs {
-            let end = run.first + run.checksums.len() as u64;
-            data.discard_range(run.first..end);
-            for page in run.first..end {
-                let staged = file.pages.get_mut(&page).expect("the page is staged");
-                let Some(buffer) = staged.buffer.take() else { continue };
-                let in_flight = staged.ticket.take().filter(|ticket| !ticket.is_complete());
-                data.insert_clean(&fs.writeback.account, page, buffer);
-                if let Some(ticket) = in_flight {
-                    data.update(page, |slot| slot.in_flight = Some(ticket.clone()));
-                    fs.writeback.hold_in_flight([ticket], &file.inode);
-                }
-            }
+        for run in plan.runs.iter() {
+            data.discard_range(run.pages());
         }
         let mut pages = std::mem::take(&mut file.pages);
-        for page in &plan.images {
+        for page in std::mem::take(&mut file.prepared.kept) {
+            let Some(staged) = pages.get_mut(&page).filter(|staged| !staged.newer) else { continue };
+            let Some(buffer) = staged.buffer.take() else { continue };
+            let in_flight = staged.ticket.take().filter(|ticket| !ticket.is_complete());
+            data.insert_clean(&fs.writeback.account, page, buffer);
+            if let Some(ticket) = in_flight {
+                data.update(page, |slot| slot.in_flight = Some(ticket.clone()));
+                fs.writeback.hold_in_flight([ticket], &file.inode);
+            }
+        }
+        for page in plan.images.iter() {
             let staged = pages.get_mut(page).expect("the page is staged");
             self.newer.remove((plan.number, *page));
             let buffer = staged.buffer.take().expect("images are in memory");
@@ -209,10 +268,17 @@ impl Staging {
         if data.dirty_pages() == 0 {
             data.recent_at = None;
         }
+        plan.spent.set(pages);
     }
 
-    /// Frees what truncations have left over.
+    /// Drops what is committed, and frees what truncations have left over. Called without locks.
     pub(crate) fn finish_truncations(&self, fs: &Fs, plans: &[FilePlan]) -> Result<()> {
+        for plan in plans {
+            for (index, spent) in plan.spent.take().into_iter().enumerate() {
+                drop(spent);
+                breathe(fs, index, PIECE_PAGES);
+            }
+        }
         for plan in plans.iter().filter(|plan| plan.leaves_some) {
             fs.finish_truncation(&self.files[&plan.number].inode)?;
         }
@@ -222,19 +288,19 @@ impl Staging {
 
 impl StagedFile {
     fn plan(&self, fs: &Fs) -> Result<FilePlan> {
-        let (runs, images) = self.runs();
+        let (runs, images) = self.prepared.sorted.clone().unwrap_or_else(|| self.sort(fs));
         let cut = (self.base_end < u64::MAX).then(|| pages_of(self.base_end));
         let mut map = ExtentMap::empty(self.inode.number);
         let mut cut_off = None;
-        for run in &runs {
-            let end = run.first + run.checksums.len() as u64;
-            if cut.is_none_or(|cut| end <= cut) {
-                map.load_more(fs, run.first..end)?;
+        for (index, run) in runs.iter().enumerate() {
+            breathe(fs, index, PIECE_EXTENTS);
+            if cut.is_none_or(|cut| run.pages().end <= cut) {
+                map.load_more(fs, run.pages())?;
             }
         }
         if let Some(cut) = cut {
-            let behind = runs.iter().map(|run| (run.first, run.first + run.checksums.len() as u64));
-            let first = behind.filter(|(_, end)| *end > cut).map(|(first, _)| first).min();
+            let behind = runs.iter().map(HomeRun::pages).filter(|pages| pages.end > cut);
+            let first = behind.map(|pages| pages.start).min();
             // What is left to be freed later is not to be seen, nor in the way of anything.
             let is_last = self.pages.range(cut..).next().is_none()
                 && self.size.exact.is_some_and(|size| size <= cut * PAGE_BYTES);
@@ -250,15 +316,16 @@ impl StagedFile {
         }
         let mut blocks_cut = cut.map_or(0, |cut| map.cut(cut..u64::MAX, true));
         let mut blocks_put = 0;
-        for run in &runs {
-            let pages = run.checksums.len() as u64;
-            blocks_cut += map.cut(run.first..run.first + pages, true);
-            blocks_put += pages;
+        for (index, run) in runs.iter().enumerate() {
+            breathe(fs, index, PIECE_EXTENTS);
+            blocks_cut += map.cut(run.pages(), true);
+            blocks_put += run.checksums.len() as u64;
             map.put(run.first, ExtentItem::written(run.start, run.checksums.clone()), true);
         }
         let leaves_some = cut_off.is_some();
         let number = self.inode.number;
-        Ok(FilePlan { number, map, runs, images, cut, leaves_some, blocks_cut, blocks_put })
+        let spent = Cell::default();
+        Ok(FilePlan { number, map, runs, images, cut, leaves_some, blocks_cut, blocks_put, spent })
     }
 
     /// Whether the commit logs nothing of the file but images, and its inode.
@@ -266,18 +333,18 @@ impl StagedFile {
         self.base_end == u64::MAX && self.pages.values().all(|page| page.newer)
     }
 
-    /// The pages at home, as runs that are an extent each, and the other ones.
-    fn runs(&self) -> (Vec<HomeRun>, Vec<u64>) {
+    fn sort(&self, fs: &Fs) -> Sorted {
         let mut runs: Vec<HomeRun> = Vec::new();
         let mut images = Vec::new();
-        for (&page, staged) in &self.pages {
+        for (index, (&page, staged)) in self.pages.iter().enumerate() {
+            breathe(fs, index, PIECE_PAGES);
             let Some(home) = staged.home.filter(|_| !staged.newer) else {
                 images.push(page);
                 continue;
             };
             match runs.last_mut() {
                 Some(run)
-                    if run.first + run.checksums.len() as u64 == page
+                    if run.pages().end == page
                         && run.start.plus(run.checksums.len() as u64) == home.block
                         && run.checksums.len() < EXTENT_PAGES_MAX as usize =>
                 {
@@ -286,7 +353,7 @@ impl StagedFile {
                 _ => runs.push(HomeRun { first: page, start: home.block, checksums: vec![home.checksum] }),
             }
         }
-        (runs, images)
+        (Arc::new(runs), Arc::new(images))
     }
 
     /// Tells other transactions what changes.
@@ -300,11 +367,10 @@ impl StagedFile {
         if plan.cut.is_some() {
             data.note_change_by(Some(&self.watch), self.base_end / PAGE_BYTES..u64::MAX, false);
         }
-        for run in &plan.runs {
-            let pages = run.first..run.first + run.checksums.len() as u64;
-            data.note_change_by(Some(&self.watch), pages, false);
+        for run in plan.runs.iter() {
+            data.note_change_by(Some(&self.watch), run.pages(), false);
         }
-        for &page in &plan.images {
+        for &page in plan.images.iter() {
             data.note_change_by(Some(&self.watch), page..page + 1, false);
         }
     }
@@ -326,12 +392,12 @@ impl FilePlan {
     }
 
     fn emit(&self, file: &StagedFile, batch: &mut Batch) {
-        for run in &self.runs {
+        for run in self.runs.iter() {
             batch.allocate(run.start, run.checksums.len() as u32);
         }
         self.map.emit(batch);
-        for run in &self.runs {
-            batch.drop_images(self.number, run.first, run.first + run.checksums.len() as u64);
+        for run in self.runs.iter() {
+            batch.drop_images(self.number, run.pages().start, run.pages().end);
         }
         if let Some(cut) = self.cut {
             let mut from = cut;
@@ -343,7 +409,7 @@ impl FilePlan {
             }
             batch.drop_images(self.number, from, u64::MAX);
         }
-        for page in &self.images {
+        for page in self.images.iter() {
             let buffer = file.pages[page].buffer.as_ref().expect("images are in memory");
             batch.image(self.number, *page, buffer);
         }
