@@ -224,6 +224,11 @@ impl Fs {
         Ok(self.open_file(handle)?.flags.write)
     }
 
+    /// Whether the file was opened with [`OpenFlags::direct`]. Errors: `BadHandle`.
+    pub fn handle_is_direct(&self, handle: HandleId) -> Result<bool> {
+        Ok(self.open_file(handle)?.flags.direct)
+    }
+
     /// Attributes of an open file, which may have lost all its names.
     pub fn handle_attr(&self, handle: HandleId) -> Result<crate::Attr> {
         Ok(self.attr(&self.open_file(handle)?.inode))

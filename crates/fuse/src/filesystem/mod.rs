@@ -30,6 +30,7 @@
 
 mod atomics;
 mod controls;
+mod durable;
 mod inode_calls;
 mod operations;
 mod requests;

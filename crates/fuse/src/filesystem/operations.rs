@@ -45,6 +45,8 @@ pub(super) struct Operations {
     pub(super) transport: OnceLock<ActiveTransport>,
     /// The kernel drops what was read into its page cache while a direct write was under way.
     direct_is_coherent: AtomicBool,
+    /// The kernel ends durable writes through its page cache with an fsync.
+    pub(super) writes_are_synced_behind: AtomicBool,
     /// The kernel says when an ACL takes off the set-group-ID bit.
     kernel_judges_groups: AtomicBool,
     pub(super) was_shut_down: AtomicBool,
@@ -85,6 +87,7 @@ impl Operations {
             writeback_cache: options.writeback_cache,
             direct_writes: options.direct_writes,
             direct_is_coherent: AtomicBool::new(false),
+            writes_are_synced_behind: AtomicBool::new(false),
             transport: OnceLock::new(),
             kernel_judges_groups: AtomicBool::new(false),
             was_shut_down: AtomicBool::new(false),
@@ -102,6 +105,10 @@ impl Operations {
 
     pub(super) fn note_that_direct_is_coherent(&self) {
         self.direct_is_coherent.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn note_that_writes_are_synced_behind(&self) {
+        self.writes_are_synced_behind.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn was_shut_down(&self) -> bool {

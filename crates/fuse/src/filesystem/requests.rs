@@ -29,6 +29,9 @@ const COPY_BYTES_MAX: u64 = 1 << 30;
 /// page cache meanwhile. Before, a reader could be left with old content.
 const COHERENT_DIRECT_MINOR: u32 = 45;
 
+/// Of this minor version (Linux 6.18) it is known that an fsync ends each durable write through the page cache; so it is of later ones.
+const SYNCED_BEHIND_MINOR: u32 = 45;
+
 fn reply_empty(reply: ReplyEmpty, result: Result<(), Errno>) {
     match result {
         Ok(()) => reply.ok(),
@@ -107,6 +110,9 @@ impl fusering::Filesystem for Filesystem {
         }
         if negotiated.minor >= COHERENT_DIRECT_MINOR {
             self.operations.note_that_direct_is_coherent();
+        }
+        if negotiated.minor >= SYNCED_BEHIND_MINOR {
+            self.operations.note_that_writes_are_synced_behind();
         }
         tracing::debug!(flags = ?negotiated.flags, write_bytes_max = negotiated.write_bytes_max, "agreed");
         Ok(())
@@ -294,7 +300,8 @@ impl fusering::Filesystem for Filesystem {
         let member = self.operations.atomics.member(file);
         let may_wait = member.as_ref().is_some_and(|member| member.group.may_wait())
             || self.operations.fs.write_may_wait(file, request.offset, request.data.len());
-        let durable = durability(request.flags);
+        let durable = durability(request.flags)
+            .filter(|_| !self.operations.is_synced_behind(file, request.write_flags));
         let writing = Writing {
             handle: file,
             offset: request.offset,

@@ -220,7 +220,7 @@ fn a_durable_write_is_one_message_where_the_kernel_lets_it_be() {
         ("O_SYNC", libc::O_WRONLY | libc::O_SYNC, false, 1),
         ("RWF_DSYNC, O_DIRECT", libc::O_RDWR | libc::O_DIRECT, true, 1),
         ("O_DSYNC, O_DIRECT", libc::O_RDWR | libc::O_DIRECT | libc::O_DSYNC, false, 1),
-        // Through the page cache the kernel sends an fsync behind the write, which finds nothing to do.
+        // Through the page cache the kernel sends an fsync behind the write.
         ("O_DSYNC, for reading too", libc::O_RDWR | libc::O_DSYNC, false, 2),
         ("RWF_DSYNC", libc::O_WRONLY, true, 2),
     ];

@@ -11,6 +11,7 @@ mod control;
 mod device;
 mod directory;
 mod durability;
+mod durable;
 mod errors;
 mod files;
 mod gate;
