@@ -8,7 +8,7 @@ DESTDIR ?=
 
 BIN = $(or $(CARGO_TARGET_DIR),target)/release/syncline
 SQLITE = $(or $(CARGO_TARGET_DIR),target)/release/libsyncline_sqlite.so
-NAMES = mkfs.syncline fsck.syncline mount.syncline mount.fuse.syncline
+NAMES = mkfs.syncline fsck.syncline mount.syncline mount.fuse.syncline mount.fuseblk.syncline
 
 # Of make crash and, the minutes, of make fuzz.
 SEED ?= 1

@@ -20,7 +20,10 @@ pub fn man(directory: &Path) -> io::Result<()> {
     for (name, command) in syncline_cli::named_commands() {
         page(directory, command, name)?;
     }
-    fs::write(directory.join("mount.fuse.syncline.8"), ".so man8/mount.syncline.8\n")
+    for name in ["mount.fuse.syncline", "mount.fuseblk.syncline"] {
+        fs::write(directory.join(format!("{name}.8")), ".so man8/mount.syncline.8\n")?;
+    }
+    Ok(())
 }
 
 fn page(directory: &Path, command: Command, name: &str) -> io::Result<()> {

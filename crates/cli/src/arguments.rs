@@ -23,6 +23,11 @@ pub const MOUNT_OPTIONS: &[(&str, &str)] = &[
       /etc/fuse.conf has to say user_allow_other.",
     ),
     ("default_permissions", "The kernel checks permissions. Always on."),
+    (
+        "remount",
+        "With ro or rw: makes a mount read-only, with everything durable when the command returns, or writable \
+      again. Nothing else of a mount can be changed.",
+    ),
     ("nosuid, nodev, noexec", "As for every filesystem, see mount(8)."),
     (
         "writeback_cache",

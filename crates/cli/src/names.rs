@@ -157,12 +157,9 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<(String, Request), ExitC
         "mkfs.syncline" => (Tool::Mkfs, MkfsSyncline::try_parse_from(arguments).map(from_mkfs)),
         "fsck.syncline" => (Tool::Check, FsckSyncline::try_parse_from(arguments).map(from_fsck)),
         "mount.syncline" => (Tool::Mount, MountSyncline::try_parse_from(arguments).map(from_mount)),
-        "mount.fuse.syncline" => {
-            let command = MountSyncline::command().name("mount.fuse.syncline");
-            let parsed = command.try_get_matches_from(arguments);
-            let parsed = parsed.and_then(|matches| MountSyncline::from_arg_matches(&matches));
-            (Tool::Mount, parsed.map(from_mount))
-        }
+        "mount.fuse.syncline" => (Tool::Mount, parse_mount("mount.fuse.syncline", arguments)),
+        // So mount(8) calls it for what it finds in the table of mounts, when it remounts a block device.
+        "mount.fuseblk.syncline" => (Tool::Mount, parse_mount("mount.fuseblk.syncline", arguments)),
         _ => {
             let tool = Tool::of_subcommand(arguments.get(1));
             let parsed = Syncline::try_parse_from(arguments);
@@ -173,6 +170,11 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<(String, Request), ExitC
         }
     };
     parsed.map(|request| (name, request)).map_err(|error| usage(tool, &error))
+}
+
+fn parse_mount(name: &'static str, arguments: Vec<OsString>) -> Result<Request, clap::Error> {
+    let matches = MountSyncline::command().name(name).try_get_matches_from(arguments)?;
+    MountSyncline::from_arg_matches(&matches).map(from_mount)
 }
 
 /// Help and version are no errors.

@@ -14,6 +14,7 @@
 
 use crate::filesystem::{Filesystem, MESSAGE_BYTES_MAX, config};
 use crate::mount_point::{Detach, detach, is_ours, mounted_at, options_for, widen_read_ahead};
+use crate::remount::remount;
 use crate::unmount::clear_dead_mount;
 use crate::volume::OpenVolume;
 use crate::{MountError, MountOptions, log, scheduling};
@@ -42,6 +43,9 @@ impl Mount {
     ///
     /// For a process of its own: signals, the panic hook and the log are set up for all of it.
     pub fn serve(&self, live: impl FnOnce()) -> Result<(), MountError> {
+        if self.options.remount {
+            return remount(&self.directory, &self.options);
+        }
         self.install_log(log::Destination::StandardError)?;
         self.serve_logged(live)
     }
@@ -49,6 +53,9 @@ impl Mount {
     /// Forks a daemon that mounts and serves; returns when the mount can be used, or why it cannot. Must be called while
     /// the process has a single thread.
     pub fn serve_in_background(&self) -> Result<(), MountError> {
+        if self.options.remount {
+            return remount(&self.directory, &self.options);
+        }
         let (mut from_child, to_parent) = pipe()?;
         // SAFETY: the caller guarantees a single thread, so the child may do anything.
         match unsafe { libc::fork() } {

@@ -9,8 +9,18 @@ pub enum MountError {
     UnknownOption(String),
     #[error("mount option '{option}' needs {expected}")]
     BadOption { option: String, expected: &'static str },
-    #[error("options of a mounted volume cannot be changed: unmount it and mount it again")]
-    Remount,
+    #[error(
+        "of a mounted volume only ro and rw can be changed ({0} is not so now): unmount it and mount it again"
+    )]
+    Remount(String),
+    #[error(
+        "{0} was mounted read-only, and its volume is open for reading only: unmount it and mount it again with rw"
+    )]
+    OpenedReadOnly(PathBuf),
+    #[error(
+        "{0} is busy: files are open for writing; end the programs (`fuser -vm {0}` lists them) and try again"
+    )]
+    Writers(PathBuf),
     #[error("/dev/fuse cannot be opened ({0}): load the fuse module, or give this container the device")]
     NoFuseDevice(io::Error),
     #[error("{path} is not a directory that can be mounted on: {source}")]

@@ -24,6 +24,7 @@ mod messages;
 mod mount_point;
 mod options;
 mod privilege;
+mod remount;
 mod removed;
 mod scheduling;
 mod statistics;

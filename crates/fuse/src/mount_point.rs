@@ -106,7 +106,7 @@ fn detach_by_helper(path: &Path, how: Detach) -> io::Result<()> {
     Err(io::Error::other(message))
 }
 
-fn c_string(path: &Path) -> io::Result<CString> {
+pub(crate) fn c_string(path: &Path) -> io::Result<CString> {
     CString::new(path.as_os_str().as_bytes()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
 }
 

@@ -44,11 +44,18 @@ const FOREIGN: [&str; 26] = [
     "nodiratime",
 ];
 
+/// What the kernel shows of a mount that nobody asked for; mount(8) hands it on when it remounts.
+const KERNELS: [&str; 5] = ["user_id", "group_id", "rootmode", "max_read", "blksize"];
+
 /// How a volume is mounted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountOptions {
     /// Nothing is written to the device, not even recovery.
     pub read_only: bool,
+    /// Change what is mounted already: `read_only`, and nothing else.
+    pub remount: bool,
+    /// As they were given: a change has to know what was asked for and what was not.
+    pub(crate) words: Vec<String>,
     pub access_times: AccessTimes,
     /// Every write and every change of names and attributes is durable when it returns.
     pub sync: bool,
@@ -85,6 +92,8 @@ impl Default for MountOptions {
         let engine = FsOptions::default();
         MountOptions {
             read_only: engine.read_only,
+            remount: false,
+            words: Vec::new(),
             access_times: engine.access_times,
             sync: false,
             dirsync: false,
@@ -175,12 +184,14 @@ impl MountOptions {
             ("transport", _) => return Err(bad("auto, dev or uring")),
             ("log", Some(value)) => self.log = Some(PathBuf::from(value)),
             ("volatile", None) => self.volatile = true,
-            ("remount", None) => return Err(MountError::Remount),
+            ("remount", None) => self.remount = true,
+            (_, Some(_)) if self.remount && KERNELS.contains(&name) => {}
             ("comment", Some(_)) => {}
             _ if name.starts_with("x-") || name.starts_with("X-") => {}
             (_, None) if FOREIGN.contains(&name) => {}
             _ => return Err(MountError::UnknownOption(option.to_owned())),
         }
+        self.words.push(option.to_owned());
         Ok(())
     }
 
@@ -255,7 +266,7 @@ mod tests {
         assert!(message("memory=1k").contains("16M"));
         assert!(message("memory=99999999999999999999").contains("size"));
         assert!(message("cpu=x").contains("CPU"));
-        assert!(message("remount,ro").contains("mount it again"));
+        assert!(message("user_id=0").contains("'user_id=0'"), "only mount(8) says so, of a mount");
         assert!(message("transport=pigeon").contains("uring") && message("transport").contains("dev"));
     }
 }

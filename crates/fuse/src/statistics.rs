@@ -28,6 +28,7 @@ pub(crate) fn describe(
         "failure": failure,
         "transport": transport.map(|transport| transport.kind.name()),
         "not_io_uring_because": transport.and_then(why_not_uring),
+        "read_only": fs.is_read_only(),
         "space": {
             "block_bytes": space.block_bytes,
             "blocks": space.blocks,

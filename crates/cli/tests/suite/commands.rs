@@ -80,7 +80,8 @@ fn what_the_benchmark_does_not_know_is_wrong_usage_and_files_are_named() {
 
 #[test]
 fn every_name_of_the_program_tells_its_own() {
-    for name in ["syncline", "mkfs.syncline", "fsck.syncline", "mount.syncline", "mount.fuse.syncline"] {
+    let mounts = ["mount.syncline", "mount.fuse.syncline", "mount.fuseblk.syncline"];
+    for name in ["syncline", "mkfs.syncline", "fsck.syncline"].into_iter().chain(mounts) {
         let version = called(name, &["--version"]).ok().out;
         assert_eq!(version, format!("{name} {}\n", env!("CARGO_PKG_VERSION")));
         let usage = called(name, &["--nonsense"]);

@@ -17,6 +17,7 @@ mod life;
 mod load;
 mod mapping;
 mod names;
+mod remount;
 mod sqlite;
 mod syncs;
 mod together;
