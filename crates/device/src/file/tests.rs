@@ -1,5 +1,5 @@
 use super::*;
-use crate::OpenError;
+use crate::{Block, OpenError};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
