@@ -50,6 +50,7 @@ struct Record {
 pub(super) struct Ring {
     uring: IoUring<squeue::Entry128, cqueue::Entry>,
     queue: Arc<Queue>,
+    role: Role,
     records: Vec<Record>,
     /// Entries lent to the kernel.
     lent: usize,
@@ -81,6 +82,7 @@ impl Ring {
             uring,
             records: vec![Record::default(); usize::from(depth)],
             queue,
+            role,
             lent: 0,
             resident_bytes: 0,
             resident_bytes_max,
@@ -151,8 +153,22 @@ impl Ring {
         self.own = own;
     }
 
+    /// The same for answers that others gave.
+    ///
+    /// One for a deputy whose handler was found running may come when that has returned, and when another answer has brought the
+    /// deputy an entry already. With two it would wait for the device in the one while the other one's caller waits for it.
+    pub fn commit_incoming(&mut self, incoming: &mut Vec<Outgoing>) {
+        for outgoing in incoming.drain(..) {
+            if self.role == Role::Deputy && self.lent > 0 {
+                self.queue.inbox.leave([outgoing]);
+            } else {
+                self.commit(outgoing);
+            }
+        }
+    }
+
     /// Writes an answer into its entry and queues the submission that lends it to the kernel again.
-    pub fn commit(&mut self, outgoing: Outgoing) {
+    fn commit(&mut self, outgoing: Outgoing) {
         let Outgoing { entry, unique, content } = outgoing;
         let queue = Arc::clone(&self.queue);
         let payload = queue.memory.payload(entry);
@@ -307,4 +323,32 @@ impl Ring {
 
 fn user_data(entry: EntryIndex) -> u64 {
     u64::from(entry.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::command::QueueId;
+    use super::*;
+    use crate::reply::slot::ShortAnswer;
+
+    #[test]
+    fn a_deputy_has_one_entry_at_most_whatever_is_left_for_it() {
+        for (role, lent) in [(Role::Deputy, 1), (Role::Main, 2)] {
+            let queue = Arc::new(Queue::new(QueueId(0), 2, 8192, true).expect("small mappings succeed"));
+            let Ok(mut ring) = Ring::new(Arc::clone(&queue), role, 0) else { return };
+            let inbox = queue.inbox_of(role);
+            let answer = |entry| Outgoing {
+                entry: EntryIndex(entry),
+                unique: 9,
+                content: Content::Short(ShortAnswer::data(&[])),
+            };
+            assert!(inbox.leave_if_free(answer(0)).is_none());
+            inbox.leave([answer(1)]);
+            let mut incoming = Vec::new();
+            inbox.take(&mut incoming);
+            ring.commit_incoming(&mut incoming);
+            queue.inbox.take(&mut incoming);
+            assert_eq!((ring.lent(), incoming.len()), (lent, 2 - lent), "{role:?}");
+        }
+    }
 }

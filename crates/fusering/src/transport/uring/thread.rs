@@ -76,9 +76,7 @@ impl Runner {
             let mut ring = self.ring.borrow_mut();
             let ending = inbox.take(&mut incoming);
             ring.commit_own(|entry| self.role == Role::Main || kept == Some(entry));
-            for outgoing in incoming.drain(..) {
-                ring.commit(outgoing);
-            }
+            ring.commit_incoming(&mut incoming);
             match ending {
                 Ending::Abandoned => return Ok(()),
                 Ending::Ended if ring.lent() == 0 => return Ok(()),
