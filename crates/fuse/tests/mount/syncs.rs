@@ -95,7 +95,6 @@ fn a_caller_that_waits_alone_keeps_nobody_on_its_cpu_waiting() {
     }
 }
 
-/// Files with something to sync.
 /// Without a driver that is woken for it, but for the first ones.
 #[test]
 fn syncs_of_a_lone_caller_are_forced_by_the_thread_that_they_come_to() {
@@ -120,6 +119,7 @@ fn syncs_of_a_lone_caller_are_forced_by_the_thread_that_they_come_to() {
     }
 }
 
+/// Files with something to sync.
 fn dirty_files(root: &Path, round: &str) -> Vec<File> {
     let file = |number: usize| {
         let file = File::create(root.join(format!("{round}-{number}"))).unwrap();
