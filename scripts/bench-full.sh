@@ -20,8 +20,8 @@ failures=0
 sizes=${SIZES:-"--device-mib 4096 --operations 1000 --fio-mib 128 --seconds 4 --sequential-mib 1024 --pgbench-scale 10 --pgbench-seconds 40 --pacing-mib 4096"}
 
 aims=append,create,replace,beside-creates,threads,fio-sequential,fio-random,fs-mark-each,fs-mark-pass,async-pass,dbench
-sqlite=sequential-read-warm,sqlite-delete,sqlite-wal,sqlite-atomic,sqlite-vfs-delete,sqlite-vfs-wal
-rest=overwrite,during-commits,small-beside-large,beside-staging,atomic,mobile,sequential-write,sequential-read-cold,sqlite-truncate,sqlite-persist,names,link,rollback-journal
+sqlite=sequential-write,sequential-read-cold,sequential-read-warm,sqlite-delete,sqlite-wal,sqlite-atomic,sqlite-vfs-delete,sqlite-vfs-wal
+rest=overwrite,during-commits,small-beside-large,beside-staging,atomic,mobile,sqlite-truncate,sqlite-persist,names,link,rollback-journal
 mounts=syncline,syncline-dev
 # The mount over /dev/fuse only stands beside what is judged.
 judged=engine,syncline,ext4,xfs,btrfs
@@ -31,13 +31,13 @@ parts() {
     part "what has aims, once" 6.5 1 --workloads "$aims"
     part "pacing, once" 2 1 --workloads pacing
     part "pgbench beside ext4 and xfs, once" 5 1 --systems syncline,ext4,xfs --workloads pgbench,pgbench-unflushed
-    part "SQLite and warm reads, once" 1 1 --workloads "$sqlite"
+    part "SQLite and large files, once" 2 1 --workloads "$sqlite"
     part "mechanisms, once" 1 1 --ablation
     part "the rest, once" 3 1 --workloads "$rest"
     part "pacing, three rounds" 3 3 --systems "$judged" --workloads pacing
     part "what has aims, five rounds" 21 5 --systems "$judged" --workloads "$aims"
     part "the pass by tickets, five rounds" 1 5 --systems "$mounts" --workloads ticket-pass
-    part "SQLite and warm reads, three rounds" 2 3 --workloads "$sqlite"
+    part "SQLite and large files, three rounds" 3 3 --workloads "$sqlite"
     part "pgbench, three rounds" 8 3 --systems syncline,ext4,xfs --workloads pgbench,pgbench-unflushed
     part "over /dev/fuse, three rounds" 2 3 --systems syncline-dev --workloads "$aims"
     part "mechanisms, three rounds" 3 3 --ablation

@@ -123,9 +123,14 @@ const fn tickets(workload: &'static str, against: &'static str) -> Cross {
     Cross { figure: "ops_per_s", ..cross("syncline", workload, against, 1.0) }
 }
 
+/// What a large file is moved with.
+const fn of_ext4(workload: &'static str, aim: f64) -> Cross {
+    Cross { figure: "mb_per_s", peers: &["ext4"], ..cross("syncline", workload, workload, aim) }
+}
+
 /// W4 reads what it has just written.
 const fn warm_reads(figure: &'static str) -> Cross {
-    Cross { figure, peers: &["ext4"], ..cross("syncline", "mobile", "mobile", 0.9) }
+    Cross { figure, ..of_ext4("mobile", 0.9) }
 }
 
 const CROSSES: &[Cross] = &[
@@ -138,11 +143,9 @@ const CROSSES: &[Cross] = &[
     cross("syncline", "sqlite-atomic", "sqlite-wal", 1.0),
     cross("engine", "sqlite-vfs-delete", "sqlite-delete", 4.0),
     cross("engine", "sqlite-vfs-delete", "sqlite-wal", 1.3),
-    Cross {
-        figure: "mb_per_s",
-        peers: &["ext4"],
-        ..cross("syncline", "sequential-read-warm", "sequential-read-warm", 0.9)
-    },
+    of_ext4("sequential-write", 0.7),
+    of_ext4("sequential-read-cold", 0.8),
+    of_ext4("sequential-read-warm", 1.0),
     warm_reads("sequential_read_mb_per_s"),
     warm_reads("random_read_per_s"),
 ];
