@@ -160,8 +160,8 @@ pub(super) struct Lists {
     /// Small files in the order in which they were dirtied. Some are clean by now.
     pub(super) recent: BTreeMap<u64, Weak<Inode>>,
     pub(super) cached: VecDeque<Weak<Inode>>,
-    /// Files that were read ahead, oldest first.
-    pub(super) ahead: VecDeque<Weak<Inode>>,
+    /// Files that were read ahead, oldest first, and when.
+    pub(super) ahead: VecDeque<(Timestamp, Weak<Inode>)>,
     /// Committed data writes in flight: their files stay in memory, so that nobody reads the blocks too early.
     pub(super) in_flight: Vec<(Ticket, Arc<Inode>)>,
     /// When maintenance last forced the log.
@@ -416,10 +416,10 @@ impl Writeback {
         }
     }
 
-    /// Notes that something is under way ahead of the file's reader.
-    pub(super) fn note_ahead(&self, inode: &Arc<Inode>) {
+    /// Notes that something is under way ahead of the file's reader since now.
+    pub(super) fn note_ahead(&self, inode: &Arc<Inode>, now: Timestamp) {
         let mut lists = self.lists.lock();
-        lists.ahead.push_back(Arc::downgrade(inode));
+        lists.ahead.push_back((now, Arc::downgrade(inode)));
         if lists.ahead.len() > AHEAD_NOTES_MAX {
             lists.ahead.pop_front();
         }

@@ -11,11 +11,14 @@
 use super::pages::{FileData, ReadAhead, pages_of};
 use super::read::{Fetched, Held, Reads};
 use crate::Fs;
+use crate::clock::since;
 use crate::inode::Inode;
 use parking_lot::{Mutex, MutexGuard};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use syncline_format::item::Timestamp;
 
 /// Most pages of one flight: 1 MiB, one read where the file lies in one piece.
 const FLIGHT_PAGES_MAX: u64 = 256;
@@ -30,6 +33,8 @@ const DISORDER_PAGES: u64 = 1024;
 const PASSING_PAGES_MIN: u64 = 64;
 /// Share of the page cache that may be under way ahead of readers.
 const AHEAD_SHARE: u64 = 8;
+/// What was read ahead is kept for so long for a reader that does not go on.
+const AHEAD_AGE: Duration = Duration::from_secs(10);
 /// Files whose flights are given up at most to make room for another one.
 const RECLAIMS_MAX: usize = 8;
 
@@ -100,17 +105,22 @@ impl Fs {
             starting.push(self.new_flight(data, pages));
         }
         if first > ahead.start.max(own.0.pages.end) {
-            self.writeback.note_ahead(inode);
+            let now = self.clock.now();
+            data.read_ahead.since = now;
+            self.writeback.note_ahead(inode, now);
         }
         // Taken before anybody else can see the flights.
         let starting: Vec<(&Arc<Flight>, MutexGuard<'_, State>)> =
             starting.iter().map(|flight| (flight, flight.state.lock())).collect();
         drop(state);
         for (flight, mut state) in starting {
-            *state = match self.start_reads(inode, flight.pages.clone(), &Held::new(), false) {
-                Ok(reads) => State::Reading(reads),
-                Err(_) => State::Over,
-            };
+            match self.start_reads(inode, flight.pages.clone(), &Held::new(), false) {
+                Ok(reads) => *state = State::Reading(reads),
+                Err(_) => {
+                    *state = State::Over;
+                    inode.state.write().data.forget(flight);
+                }
+            }
         }
         Plan::Land(own.0)
     }
@@ -132,7 +142,7 @@ impl Fs {
             if !full() {
                 return true;
             }
-            let Some(oldest) = writeback.lists.lock().ahead.pop_front() else { return false };
+            let Some((_, oldest)) = writeback.lists.lock().ahead.pop_front() else { return false };
             // Whoever is at it goes on.
             if let Some(inode) = oldest.upgrade()
                 && let Some(mut state) = inode.state.try_write()
@@ -141,6 +151,25 @@ impl Fs {
             }
         }
         !full()
+    }
+
+    /// Gives up what was read ahead a while ago for readers that did not go on: it holds memory that others could read into.
+    pub(super) fn give_up_ahead(&self, now: Timestamp) {
+        loop {
+            let stale = {
+                let ahead = &mut self.writeback.lists.lock().ahead;
+                match ahead.front() {
+                    Some(&(noted, _)) if since(now, noted) >= AHEAD_AGE => ahead.pop_front(),
+                    _ => return,
+                }
+            };
+            if let Some(inode) = stale.and_then(|(_, inode)| inode.upgrade())
+                && let Some(mut state) = inode.state.try_write()
+                && since(now, state.data.read_ahead.since) >= AHEAD_AGE
+            {
+                state.data.flights.clear();
+            }
+        }
     }
 
     /// Waits for a flight and puts its pages into the cache, but for the `wanted` ones if there are many of them and their reader
@@ -157,7 +186,7 @@ impl Fs {
         let passing = if self.options.readers_keep && many { wanted.clone() } else { 0..0 };
         let read = self.finish_reads(inode, reads, &passing);
         let mut state = inode.state.write();
-        state.data.flights.retain(|other| !Arc::ptr_eq(other, flight));
+        state.data.forget(flight);
         let read = read.ok().filter(|_| state.data.extent_changes == flight.changes && !state.gone)?;
         let pages = flight.pages.clone();
         let fetched = self.keep_pages(inode, &mut state, pages, &passing, &Held::new(), read);
@@ -175,7 +204,7 @@ impl ReadAhead {
             wanted.start <= self.next + DISORDER_PAGES && wanted.start + DISORDER_PAGES >= self.next;
         let begins = wanted.start == 0;
         if !in_order || begins && self.next > DISORDER_PAGES {
-            *self = ReadAhead { next: wanted.end, window: 0, until: wanted.end };
+            *self = ReadAhead { next: wanted.end, window: 0, until: wanted.end, ..*self };
             if !begins {
                 return None;
             }
@@ -193,6 +222,10 @@ impl ReadAhead {
 }
 
 impl FileData {
+    fn forget(&mut self, flight: &Arc<Flight>) {
+        self.flights.retain(|other| !Arc::ptr_eq(other, flight));
+    }
+
     /// The beginning of the range up to the first page that is cached or under way.
     fn uncached(&self, pages: Range<u64>) -> Range<u64> {
         let cached = self.range(pages.clone()).next().map(|(page, _)| page);

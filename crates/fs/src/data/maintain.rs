@@ -27,6 +27,7 @@ impl Fs {
     ///
     /// Errors: as for a sync; the volume has latched then (C8).
     pub fn maintain(&self, now: Timestamp, budget: usize) -> Result<bool> {
+        self.give_up_ahead(now);
         if self.store.is_read_only() || self.store.failure().is_some() {
             return Ok(false);
         }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use syncline_device::{Buffer, Ticket};
 use syncline_format::BLOCK_BYTES;
-use syncline_format::item::{InodeItem, Shift};
+use syncline_format::item::{InodeItem, Shift, Timestamp};
 use syncline_store::Reservation;
 
 /// Bytes per page, as a file offset.
@@ -91,6 +91,8 @@ pub(super) struct ReadAhead {
     pub(super) window: u64,
     /// Everything before this page was asked for.
     pub(super) until: u64,
+    /// When that was done last.
+    pub(super) since: Timestamp,
 }
 
 /// Content of one file, as far as it is in memory.

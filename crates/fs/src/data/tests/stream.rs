@@ -1,4 +1,5 @@
 use super::{MIB, TestVolume, pattern};
+use crate::inode::Inode;
 use crate::{Error, FsOptions};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -99,6 +100,36 @@ fn what_passes_to_a_reader_that_keeps_it_is_not_kept_here_and_read_once() {
         assert!(kept <= kept_max && (kept == 0) == (kept_max == 0), "{kept} pages of requests of {request}");
         assert!(state.data.flights.is_empty(), "nothing is left under way");
     }
+}
+
+#[test]
+fn what_is_under_way_for_a_reader_that_does_not_go_on_is_given_up() {
+    let mut volume = TestVolume::new(96 * MIB, 8 * MIB);
+    let (stopped, going) = (volume.create("stopped"), volume.create("going"));
+    let data = pattern(9, 16 * MIB as usize);
+    volume.write(&stopped, 0, &data);
+    volume.write(&going, 0, &data);
+    drop((stopped, going));
+    volume.reopen();
+    let (stopped, going) = (volume.find("stopped"), volume.find("going"));
+    let mut chunk = vec![0; MIB as usize];
+    let mut read = |inode, at: u64| {
+        assert_eq!(volume.fs.file_read(inode, at * MIB, &mut chunk).unwrap(), chunk.len());
+        assert!(chunk == data[(at * MIB) as usize..][..chunk.len()]);
+    };
+    (0..2).for_each(|at| read(&stopped, at));
+    let under_way = |inode: &Inode| !inode.state.read().data.flights.is_empty();
+    for at in 0..8 {
+        assert!(under_way(&stopped), "a slow reader is waited for");
+        read(&going, at);
+        volume.fs.maintain(volume.clock.advance(1500), 1).unwrap();
+        assert!(under_way(&going), "at {at}");
+        if at == 6 {
+            assert!(!under_way(&stopped), "it has waited long enough");
+            break;
+        }
+    }
+    (2..16).for_each(|at| read(&stopped, at));
 }
 
 #[test]
