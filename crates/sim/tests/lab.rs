@@ -196,6 +196,19 @@ fn what_lies_behind_a_transactions_bytes_does_not_come_back_when_the_file_grows(
     }
 }
 
+/// C9: what was dirty for longer than the commit interval is forced, also where a hint has written out the rest of it. Free space is in
+/// pieces, so that this takes several batches, the last of them for the hint.
+#[test]
+fn what_a_hint_has_written_out_late_is_forced() {
+    let text = "write:long:233472:77824:157;write:long:339968:61440:157;writeback:long:253952:80000;\
+                write:long:409600:45056:238;fsync:long;write:long:241664:32768:22;write:long:401408:77824:22;\
+                insert:long:73728:12288;write:long:487424:24576:220;sync;write:long:163840:45056:177;\
+                write:long:249856:45056:177;maintain:6000";
+    let ops = from_text(text).expect("operations");
+    let tally = replay("pieces:5", 17_988_203_853_124_921_341, &ops, None).expect("a known start");
+    assert_eq!(tally.violations, []);
+}
+
 /// R12: a page's image lies in the journal, the page gets a preallocated block, and is then destaged into it in place. If the record
 /// that says so survives a crash and the block's write does not, the record is cut off, and recovery itself writes the same
 /// bytes to the block. After a crash of this recovery the record would be proven, were it not for the cut in the superblock.

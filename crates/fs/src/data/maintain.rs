@@ -45,10 +45,11 @@ impl Fs {
             } else {
                 left = left.saturating_sub(pace.rounds());
             }
+            // Asked first: what a hint has written out is forced now if it was due.
+            aged |= self.has_aged(now);
             let hinted = self.write_hinted(pace)?;
-            let due = self.has_aged(now);
-            more = (due || self.writeback.has_many_dirty()) && self.write_oldest(false, pace)?;
-            aged |= due;
+            let due = self.has_aged(now) || self.writeback.has_many_dirty();
+            more = due && self.write_oldest(false, pace)?;
             if !more {
                 more = self.must_destage(now) && self.write_oldest(true, pace)?;
             }

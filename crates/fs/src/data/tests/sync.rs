@@ -173,6 +173,24 @@ fn unsynced_data_is_durable_after_the_commit_interval() {
 }
 
 #[test]
+fn unsynced_data_that_a_hint_has_written_out_is_durable_after_the_commit_interval_too() {
+    let mut volume = TestVolume::new(64 * MIB, 4 * MIB);
+    let inode = volume.create("a");
+    volume.sync(&inode);
+    let data = pattern(6, 100_000);
+    volume.write(&inode, 0, &data);
+    // Nothing is pending, so the next force for its age alone is a whole interval away.
+    volume.fs.maintain(volume.clock.advance(500), 16).unwrap();
+    let root = crate::Context::root();
+    let handle = volume.fs.open_handle(&root, inode.number, crate::OpenFlags::READ_WRITE).unwrap();
+    assert!(volume.fs.write_back_handle(handle, 0..200_000).unwrap().bytes >= 100_000);
+    volume.fs.maintain(volume.clock.advance(600), 16).unwrap();
+    drop(inode);
+    volume.crash();
+    assert_eq!(volume.content(&volume.find("a")), data);
+}
+
+#[test]
 fn destaging_many_small_files_shares_batches_and_writes() {
     let volume = TestVolume::new(64 * MIB, 4 * MIB);
     let files: Vec<_> = (0..100).map(|n| volume.create(&format!("f{n}"))).collect();
