@@ -18,7 +18,7 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// Most blocks of a run.
 pub(crate) const RUN_BLOCKS_MAX: usize = RUN_BYTES / BLOCK_BYTES;
-/// Runs of a process, 8 MiB: enough for two files that are read in order, each with two reads under way ahead of its reader.
+/// Runs of a process, 8 MiB: a file that is read in order has up to five in use, one for its reader and four ahead of it.
 const RUNS_MAX: usize = 8;
 
 static RUNS: Mutex<Runs> = Mutex::new(Runs { free: Vec::new(), mapped: 0 });

@@ -158,7 +158,10 @@ impl Journal {
         let mut batches = cut.batches;
         let mut buffer = match batches.pop_if(|batch| matches!(batch, Encoded::Laid(_))) {
             // It is larger than what several batches may have together, so it is alone.
-            Some(Encoded::Laid(laid)) => laid.record,
+            Some(Encoded::Laid(laid)) => {
+                assert!(batches.is_empty(), "a batch laid out as a record has it to itself");
+                laid.record
+            }
             _ => {
                 let mut buffer = cut.spare.unwrap_or_else(|| Buffer::for_overwrite(cut.blocks as usize));
                 let mut offset = RECORD_HEADER_BYTES;
