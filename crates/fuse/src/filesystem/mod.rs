@@ -6,7 +6,7 @@
 //!
 //! | request | here | in the pool |
 //! |---|---|---|
-//! | read | what is in memory | anything else |
+//! | read | what is in memory; by a deputy of io_uring everything | anything else |
 //! | write | admitted at once | no room, too much is dirty, or the rest of a page has to be read |
 //! | create, link, mkdir, attributes | room in the journal | no room |
 //! | open with truncation, unlink, rename, release | content of at most 1 MiB | more |

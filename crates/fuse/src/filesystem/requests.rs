@@ -2,7 +2,7 @@
 
 use super::atomics::Atomic;
 use super::controls::Control;
-use super::operations::{Looked, Writing};
+use super::operations::{Looked, Operations, Writing};
 use super::{Caller, Filesystem};
 use crate::convert::{self, errno};
 use crate::ioctl;
@@ -284,12 +284,18 @@ impl fusering::Filesystem for Filesystem {
         };
         match cached {
             Ok(Some(bytes)) => buffer.send(bytes),
-            Ok(None) => self.serve(context, true, move |operations, _| {
-                match operations.read(file, staged, offset, &mut buffer) {
-                    Ok(bytes) => buffer.send(bytes),
-                    Err(errno) => buffer.error(errno),
+            Ok(None) => {
+                let read =
+                    move |operations: &Operations| match operations.read(file, staged, offset, &mut buffer) {
+                        Ok(bytes) => buffer.send(bytes),
+                        Err(errno) => buffer.error(errno),
+                    };
+                match context.transport() {
+                    // A deputy holds up nobody.
+                    TransportKind::Uring if context.may_wait() => read(&self.operations),
+                    _ => self.serve(context, true, move |operations, _| read(operations)),
                 }
-            }),
+            }
             Err(error) => buffer.error(errno(error)),
         }
     }

@@ -24,8 +24,6 @@ const LOOK_EVERY_MIN: u32 = 8;
 const LOOK_EVERY_STAYING: u32 = 32;
 /// and of one that is found elsewhere each time, at most.
 const LOOK_EVERY_MAX: u32 = 4 << 10;
-/// A read of so many bytes is part of a stream.
-pub(super) const STREAMING_BYTES_MIN: u32 = 128 << 10;
 
 /// What a thread knows of its caller. It belongs to that thread.
 pub(super) struct Beside {

@@ -6,11 +6,12 @@
 //! Invariant: an answer goes to the descriptor its request was read from (with `clone_descriptors` they differ, and the
 //! kernel keeps a list of open requests for each).
 
-use super::beside::{Beside, STREAMING_BYTES_MIN};
+use super::beside::Beside;
 use super::connection::Connection;
 use super::readers::Readers;
+use super::streams::is_streaming;
 use super::{Handler, RawRequest, Source, Transport, TransportKind};
-use crate::abi::{InHeader, Opcode, OutHeader, ReadIn, WriteIn};
+use crate::abi::{InHeader, Opcode, OutHeader, WriteIn};
 use crate::error::Error;
 use crate::memory::{PAGE_BYTES, PageBuffer, ReplyMemory};
 use crate::reply::slot::{Answer, ReplySink, ReplySlot, ShortAnswer, Ticket};
@@ -159,12 +160,6 @@ impl Reader {
         self.handler.handle(&*self.readers, request, slot);
         matches!(header.opcode, Opcode::FORGET | Opcode::BATCH_FORGET)
     }
-}
-
-/// Whether a request is one of those that the kernel reads ahead with.
-fn is_streaming(header: &InHeader, op: &[u8]) -> bool {
-    header.opcode == Opcode::READ
-        && ReadIn::read_from_prefix(op).is_ok_and(|(read, _)| read.size >= STREAMING_BYTES_MIN)
 }
 
 /// Operation header, payload, and the header of a message.

@@ -13,6 +13,7 @@ pub(crate) mod connection;
 pub(crate) mod cpus;
 pub(crate) mod dev;
 mod readers;
+mod streams;
 pub(crate) mod uring;
 
 use crate::abi::{InHeader, Opcode};

@@ -14,5 +14,6 @@ mod life;
 mod load;
 mod requests;
 mod scripted;
+mod streams;
 #[path = "../../examples/memory/tree.rs"]
 mod tree;

@@ -9,6 +9,7 @@
 use super::memory::EntryIndex;
 use crate::memory::PageBuffer;
 use crate::reply::slot::ShortAnswer;
+use crate::transport::streams::STREAMING_BYTES_MIN;
 use parking_lot::Mutex;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -32,6 +33,18 @@ pub(super) struct Outgoing {
     /// The kernel's number of the request that is answered.
     pub unique: u64,
     pub content: Content,
+}
+
+impl Outgoing {
+    /// Whether it is part of a stream: so long that it matters on which CPU the kernel copies it.
+    pub fn streams(&self) -> bool {
+        let bytes = match &self.content {
+            Content::Short(_) => 0,
+            Content::InPlace(bytes) | Content::Buffer(_, bytes) => *bytes,
+            Content::Copied(data) => data.len(),
+        };
+        bytes >= STREAMING_BYTES_MIN
+    }
 }
 
 /// Where other threads leave answers.

@@ -14,7 +14,8 @@
 //! With [`UringSettings::deputy`] each queue has a second thread that serves a caller that is alone, and may wait (module [`thread`]).
 //!
 //! Code map: [`command`] submissions; [`memory`] entries' memory; [`inbox`] answers of other threads; [`queue`] what all
-//! threads see of a queue; [`ring`] what only its own thread sees; [`thread`] that thread's loop; [`abort`] the way out when a queue cannot be served any more.
+//! threads see of a queue; [`ring`] what only its own thread sees; [`thread`] that thread's loop; [`place`] where a deputy runs; [`descriptors`]
+//! how many there may be; [`abort`] the way out when a queue cannot be served any more.
 //!
 //! Memory: address space for `depth` payloads per queue, pages as they are used. The kernel reuses the entry that came
 //! back last, so what is used follows the requests that were open at once; above
@@ -23,8 +24,10 @@
 
 mod abort;
 mod command;
+mod descriptors;
 mod inbox;
 mod memory;
+mod place;
 mod queue;
 mod ring;
 #[cfg(test)]
@@ -36,7 +39,8 @@ use super::{Handler, Transport, TransportKind, UringUnavailable, cpus};
 use crate::errno::Errno;
 use crate::session::UringSettings;
 use command::QueueId;
-use inbox::Ending;
+use inbox::{Ending, Inbox};
+use place::Place;
 use queue::{Queue, Role};
 use ring::{Arrival, Ring};
 use std::io;
@@ -91,6 +95,7 @@ pub(crate) fn prepare(settings: &UringSettings, payload_bytes: usize) -> Result<
     let unavailable = |(step, error): Failed| UringUnavailable::Ring { step, errno: Errno::from(error) };
     let count = cpus::possible_count()
         .ok_or_else(|| unavailable(("counting the possible CPUs", io::ErrorKind::Unsupported.into())))?;
+    descriptors::make_room(usize::from(count), settings.deputy);
     let mut workers = Vec::with_capacity(usize::from(count));
     let mut unpinned = 0usize;
     for id in 0..count {
@@ -105,7 +110,31 @@ pub(crate) fn prepare(settings: &UringSettings, payload_bytes: usize) -> Result<
             "some queues' threads run on any CPU, because theirs is offline or not in this process's affinity mask"
         );
     }
+    if settings.deputy {
+        add_deputies(&mut workers, *settings);
+    }
     Ok(Prepared { workers })
+}
+
+/// Gives the queues their deputies, once all of them have what they cannot do without. One that cannot be made is gone without, and so
+/// are those behind it: what is missing is most likely missing for them as well.
+fn add_deputies(workers: &mut [Worker], settings: UringSettings) {
+    let queues = workers.len();
+    for (made, worker) in workers.iter_mut().enumerate() {
+        match make_deputy(&worker.queue, settings) {
+            Ok(deputy) => worker.deputy = Some(deputy),
+            Err((step, error)) => {
+                let without = queues - made;
+                return tracing::warn!(
+                    without,
+                    queues,
+                    step,
+                    %error,
+                    "some queues have no deputy: what a lone caller waits for is handed to other threads"
+                );
+            }
+        }
+    }
 }
 
 /// Starts a queue's thread and waits until it has made its ring.
@@ -117,8 +146,7 @@ fn make_worker(id: QueueId, settings: UringSettings, payload_bytes: usize) -> Re
         .spawn(move || run_thread(id, settings, payload_bytes, &made, &begins))
         .map_err(|error| ("starting a queue's thread", error))?;
     let Made { queue, pinned } = is_made.recv().expect("the thread reports before anything else it does")?;
-    let deputy = queue.has_deputy().then(|| make_deputy(&queue, settings)).transpose()?;
-    Ok((Worker { queue, begin, thread, deputy }, pinned))
+    Ok((Worker { queue, begin, thread, deputy: None }, pinned))
 }
 
 /// Starts a queue's second thread and waits until it has made its ring.
@@ -127,18 +155,15 @@ fn make_deputy(queue: &Arc<Queue>, settings: UringSettings) -> Result<Deputy, Fa
     let (made, is_made) = mpsc::channel();
     let its_queue = Arc::clone(queue);
     let work = move || {
-        if settings.pin {
-            cpus::pin_to(its_queue.id.0);
-        }
-        let ring = Ring::new(Arc::clone(&its_queue), Role::Deputy, settings.resident_bytes_max);
-        let (ring, failed) = match ring {
+        let place = Place::beside(its_queue.id.0, settings.pin);
+        let (ring, failed) = match make_deputys_ring(&its_queue, settings.resident_bytes_max) {
             Ok(ring) => (Some(ring), Ok(())),
-            Err(error) => (None, Err(("making a deputy's ring", error))),
+            Err(failed) => (None, Err(failed)),
         };
         // The receiver waits for this message.
         let _ = made.send(failed);
         match (ring, begins.recv()) {
-            (Some(ring), Ok(begin)) => serve_deputy(&its_queue, ring, begin),
+            (Some(ring), Ok(begin)) => serve_deputy(&its_queue, ring, place, begin),
             _ => Ok(()),
         }
     };
@@ -148,6 +173,17 @@ fn make_deputy(queue: &Arc<Queue>, settings: UringSettings) -> Result<Deputy, Fa
         .map_err(|error| ("starting a deputy's thread", error))?;
     is_made.recv().expect("the thread reports before anything else it does")?;
     Ok(Deputy { begin, thread })
+}
+
+/// Makes a deputy's inbox and ring. The queue has a deputy when this succeeds.
+fn make_deputys_ring(queue: &Arc<Queue>, resident_bytes_max: usize) -> Result<Ring, Failed> {
+    let inbox = Inbox::new().map_err(|error| ("making a deputy's eventfd", error))?;
+    let ring = Ring::new(Arc::clone(queue), Role::Deputy, inbox.bell(), resident_bytes_max)
+        .map_err(|error| ("making a deputy's ring", error))?;
+    descriptors::leave_some(&[inbox.bell(), ring.descriptor()])
+        .map_err(|error| ("leaving descriptors for others", error))?;
+    queue.set_deputy(inbox);
+    Ok(ring)
 }
 
 /// A queue's thread, from beginning to end.
@@ -180,13 +216,13 @@ fn make_ring(
 ) -> Result<(Arc<Queue>, Ring), Failed> {
     let mut depth = settings.depth.clamp(1, DEPTH_MAX);
     let queue = loop {
-        match Queue::new(id, depth, payload_bytes, settings.deputy) {
+        match Queue::new(id, depth, payload_bytes) {
             Ok(queue) => break Arc::new(queue),
             Err(error) if error.raw_os_error() == Some(libc::ENOMEM) && depth > 1 => depth /= 2,
             Err(error) => return Err(("mapping a queue's buffers", error)),
         }
     };
-    let ring = Ring::new(Arc::clone(&queue), Role::Main, settings.resident_bytes_max)
+    let ring = Ring::new(Arc::clone(&queue), Role::Main, queue.inbox.bell(), settings.resident_bytes_max)
         .map_err(|error| ("making a ring", error))?;
     Ok((queue, ring))
 }
@@ -203,22 +239,23 @@ fn serve(queue: &Arc<Queue>, mut ring: Ring, begin: Begin) -> io::Result<()> {
     let _ = begin.registered.send((queue.id, taken));
     match refused {
         true => Ok(()),
-        false => serve_as(Role::Main, queue, ring, begin, arrivals),
+        false => serve_as(None, queue, ring, begin, arrivals),
     }
 }
 
 /// The same for a queue's deputy, which is brought what it gets.
-fn serve_deputy(queue: &Arc<Queue>, ring: Ring, begin: Begin) -> io::Result<()> {
+fn serve_deputy(queue: &Arc<Queue>, ring: Ring, place: Place, begin: Begin) -> io::Result<()> {
     if let Err(error) = ring.attach(begin.connection.as_fd()) {
         queue.inbox_of(Role::Deputy).close();
         tracing::warn!(queue = queue.id.0, %error, "a queue has no deputy");
         return Ok(());
     }
-    serve_as(Role::Deputy, queue, ring, begin, Vec::new())
+    serve_as(Some(place), queue, ring, begin, Vec::new())
 }
 
+/// `place`: of a deputy.
 fn serve_as(
-    role: Role,
+    place: Option<Place>,
     queue: &Arc<Queue>,
     ring: Ring,
     begin: Begin,
@@ -226,8 +263,9 @@ fn serve_as(
 ) -> io::Result<()> {
     let Begin { connection, handler, all, registered } = begin;
     drop(registered);
+    let role = if place.is_some() { Role::Deputy } else { Role::Main };
     queue.own_by_this_thread(role);
-    let runner = Runner::new(Arc::clone(queue), all, handler, ring, role);
+    let runner = Runner::new(Arc::clone(queue), all, handler, ring, place);
     let served = catch_unwind(AssertUnwindSafe(|| runner.run(arrivals)))
         .unwrap_or_else(|_| Err(io::Error::other("the thread of a queue panicked")));
     let inbox = queue.inbox_of(role);

@@ -19,6 +19,7 @@ use crate::reply::slot::{Answer, ReplySink, SHORT_BYTES_MAX, ShortAnswer, Ticket
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
 use std::ptr::NonNull;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 thread_local! {
@@ -49,9 +50,11 @@ pub(super) struct Queue {
     pub id: QueueId,
     pub memory: Memory,
     pub inbox: Inbox,
-    /// The deputy's.
-    deputy: Option<Inbox>,
+    /// The deputy's, once there is one.
+    deputy: OnceLock<Inbox>,
     entries: Box<[EntryState]>,
+    /// Bytes of payloads whose pages may be in use: the sum of `touched`.
+    resident_bytes: AtomicUsize,
 }
 
 /// What a ticket's holder may do with its entry's payload.
@@ -62,6 +65,8 @@ struct EntryState {
     payload_is_free: AtomicBool,
     /// Bytes of the payload that were given to the filesystem to write in.
     lent_bytes: AtomicUsize,
+    /// Bytes of the payload whose pages may be in use. Belongs to the thread that has the entry, through whichever ring it goes.
+    touched_bytes: AtomicUsize,
     /// Names the request in the command that answers it. Set and handed on as `payload_is_free`.
     commit_id: AtomicU64,
     /// The thread whose handler runs with the request, as a [`Role`]; 0 if none does. Only a thread that finds 0 there, or
@@ -70,14 +75,20 @@ struct EntryState {
 }
 
 impl Queue {
-    pub fn new(id: QueueId, depth: u16, payload_bytes: usize, has_deputy: bool) -> io::Result<Queue> {
+    pub fn new(id: QueueId, depth: u16, payload_bytes: usize) -> io::Result<Queue> {
         Ok(Queue {
             id,
             memory: Memory::map(depth, payload_bytes)?,
             inbox: Inbox::new()?,
-            deputy: if has_deputy { Some(Inbox::new()?) } else { None },
+            deputy: OnceLock::new(),
             entries: (0..depth).map(|_| EntryState::default()).collect(),
+            resident_bytes: AtomicUsize::new(0),
         })
+    }
+
+    /// There is a deputy from now on, which finds there what is left for it.
+    pub fn set_deputy(&self, inbox: Inbox) {
+        assert!(self.deputy.set(inbox).is_ok(), "a queue has one deputy at most");
     }
 
     /// Declares the calling thread this queue's own.
@@ -85,22 +96,18 @@ impl Queue {
         OWN.with_borrow_mut(|own| (own.queue, own.role) = (self, role));
     }
 
-    /// Where answers for a thread are left. There is a deputy, if it is asked for.
+    /// Where answers for a thread are left. There is a deputy, if its inbox is asked for.
     pub fn inbox_of(&self, role: Role) -> &Inbox {
         match role {
             Role::Main => &self.inbox,
-            Role::Deputy => self.deputy.as_ref().expect("only a queue with a deputy has one to name"),
+            Role::Deputy => self.deputy.get().expect("only a queue with a deputy has one to name"),
         }
-    }
-
-    pub fn has_deputy(&self) -> bool {
-        self.deputy.is_some()
     }
 
     /// Tells its threads to end.
     pub fn end(&self, why: Ending) {
         self.inbox.end(why);
-        if let Some(deputy) = &self.deputy {
+        if let Some(deputy) = self.deputy.get() {
             deputy.end(why);
         }
     }
@@ -126,7 +133,7 @@ impl Queue {
     }
 
     /// Whose handler runs with the entry's request.
-    fn handler_of(&self, entry: EntryIndex) -> Option<Role> {
+    pub fn handler_of(&self, entry: EntryIndex) -> Option<Role> {
         let by = self.entry(entry).handled_by.load(Ordering::Acquire);
         [Role::Main, Role::Deputy].into_iter().find(|role| *role as u8 == by)
     }
@@ -139,6 +146,30 @@ impl Queue {
     /// Bytes of the entry's payload that the filesystem may have written since it was handed over.
     pub fn lent_bytes(&self, entry: EntryIndex) -> usize {
         self.entry(entry).lent_bytes.load(Ordering::Relaxed)
+    }
+
+    /// So many bytes of the entry's payload are in use. For the thread that has the entry.
+    pub fn note_touched(&self, entry: EntryIndex, bytes: usize) {
+        let touched = &self.entry(entry).touched_bytes;
+        let more = bytes.saturating_sub(touched.load(Ordering::Relaxed));
+        if more > 0 {
+            touched.fetch_add(more, Ordering::Relaxed);
+            self.resident_bytes.fetch_add(more, Ordering::Relaxed);
+        }
+    }
+
+    /// Bytes of payloads whose pages may be in use.
+    pub fn resident_bytes(&self) -> usize {
+        self.resident_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Gives the pages of an entry's payload back to the system. For the thread that has lent it to the kernel.
+    pub fn release_pages(&self, entry: EntryIndex) {
+        let touched = self.entry(entry).touched_bytes.swap(0, Ordering::Relaxed);
+        if touched > 0 {
+            self.memory.release_pages(entry);
+            self.resident_bytes.fetch_sub(touched, Ordering::Relaxed);
+        }
     }
 
     fn entry(&self, entry: EntryIndex) -> &EntryState {
@@ -160,15 +191,17 @@ impl Queue {
                 own.answers.extend(outgoing.take());
             }
         });
-        if outgoing.is_some() {
-            self.inbox_of(handler.unwrap_or(Role::Main)).leave(outgoing);
+        let Some(outgoing) = outgoing else { return };
+        if outgoing.streams() {
+            return self.leave_for_deputy(outgoing);
         }
+        self.inbox_of(handler.unwrap_or(Role::Main)).leave([outgoing]);
     }
 
-    /// Leaves an answer that comes alone. It was waited for, so its caller is likely to go on by itself: the deputy takes it over
-    /// if it is free.
-    fn leave_alone(&self, outgoing: Outgoing) {
-        let left = match (self.handler_of(outgoing.entry), &self.deputy) {
+    /// Leaves an answer whose caller is likely to go on by itself: one that comes alone was waited for, a long one is part of a stream. The
+    /// deputy takes it over if it is free.
+    pub fn leave_for_deputy(&self, outgoing: Outgoing) {
+        let left = match (self.handler_of(outgoing.entry), self.deputy.get()) {
             (None, Some(deputy)) => deputy.leave_if_free(outgoing),
             (Some(role), _) => {
                 self.inbox_of(role).leave([outgoing]);
@@ -232,7 +265,7 @@ impl ReplySink for Queue {
             content: Content::Short(answer),
         };
         if answers.len() == 1 {
-            return answers.drain(..).map(outgoing).for_each(|alone| self.leave_alone(alone));
+            return answers.drain(..).map(outgoing).for_each(|alone| self.leave_for_deputy(alone));
         }
         let is_deputys =
             |(ticket, _): &(Ticket, ShortAnswer)| self.handler_of(entry_of(*ticket)) == Some(Role::Deputy);
@@ -291,11 +324,18 @@ fn too_long(bytes: usize, payload_bytes: usize) -> ShortAnswer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transport::streams::STREAMING_BYTES_MIN;
 
     const TICKET: Ticket = Ticket { unique: 9, entry: 1 };
 
     fn queue() -> Queue {
-        Queue::new(QueueId(0), 2, 8192, true).expect("small mappings succeed")
+        queue_of(8192)
+    }
+
+    fn queue_of(payload_bytes: usize) -> Queue {
+        let queue = Queue::new(QueueId(0), 2, payload_bytes).expect("small mappings succeed");
+        queue.set_deputy(Inbox::new().expect("eventfds are to be had"));
+        queue
     }
 
     /// A request that the queue's thread has handed over.
@@ -390,6 +430,34 @@ mod tests {
         assert_eq!(answers_left(&queue, Role::Deputy), 1);
         queue.send_many(&mut alone());
         assert_eq!(answers_left(&queue, Role::Main), 1, "it has an entry");
+    }
+
+    #[test]
+    fn a_long_answer_goes_to_the_deputy_once_the_handler_has_returned_if_it_is_free() {
+        let long = STREAMING_BYTES_MIN;
+        let queue = queue_of(long);
+        let send = |bytes: usize| {
+            queue.send_memory(TICKET, ReplyMemory::Own(PageBuffer::new(bytes)), bytes);
+            (answers_left(&queue, Role::Main), answers_left(&queue, Role::Deputy))
+        };
+        handed_over(&queue, true);
+        assert_eq!(send(long), (1, 0), "the handler may still read the request");
+        queue.handled(EntryIndex(1));
+        assert_eq!(send(long - 1), (1, 0), "it is short");
+        assert_eq!(send(long), (0, 1));
+        assert_eq!(send(long), (1, 0), "the deputy has an entry");
+    }
+
+    #[test]
+    fn what_either_thread_has_used_of_a_payload_counts_once() {
+        let queue = queue();
+        queue.note_touched(EntryIndex(0), 100);
+        queue.note_touched(EntryIndex(1), 8192);
+        queue.note_touched(EntryIndex(1), 4096);
+        assert_eq!(queue.resident_bytes(), 8292);
+        queue.release_pages(EntryIndex(1));
+        queue.release_pages(EntryIndex(1));
+        assert_eq!(queue.resident_bytes(), 100);
     }
 
     #[test]

@@ -38,25 +38,16 @@ pub(super) struct Arrival {
     pub ended: Option<Errno>,
 }
 
-/// What is known of an entry on this side.
-#[derive(Clone, Copy, Default)]
-struct Record {
-    /// Bytes of the payload whose pages may be in use.
-    touched: usize,
-    lent: bool,
-}
-
 /// The ring of one queue.
 pub(super) struct Ring {
     uring: IoUring<squeue::Entry128, cqueue::Entry>,
     queue: Arc<Queue>,
     role: Role,
-    records: Vec<Record>,
-    /// Entries lent to the kernel.
+    /// Which entries are lent to the kernel through this ring,
+    is_lent: Vec<bool>,
+    /// and how many.
     lent: usize,
-    /// Sum of `touched`.
-    resident_bytes: usize,
-    /// Above this, pages of entries that are lent are given back when there is nothing to do.
+    /// If the queue uses more, the pages of those entries are given back when there is nothing to do.
     resident_bytes_max: usize,
     bell_armed: bool,
     /// Reused by `commit_own`.
@@ -64,8 +55,13 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// Makes the ring; nothing is submitted. The calling thread is the one that will submit.
-    pub fn new(queue: Arc<Queue>, role: Role, resident_bytes_max: usize) -> io::Result<Ring> {
+    /// Makes the ring; nothing is submitted. The calling thread is the one that will submit; `bell` is its inbox's.
+    pub fn new(
+        queue: Arc<Queue>,
+        role: Role,
+        bell: BorrowedFd<'_>,
+        resident_bytes_max: usize,
+    ) -> io::Result<Ring> {
         let depth = queue.memory.depth();
         let submissions = match role {
             Role::Main => u32::from(depth) + 1,
@@ -77,14 +73,13 @@ impl Ring {
         builder.setup_single_issuer().setup_defer_taskrun().setup_submit_all();
         builder.setup_cqsize(submissions.next_power_of_two() * 2);
         let uring = builder.build(submissions)?;
-        uring.submitter().register_files(&[-1, queue.inbox_of(role).bell().as_raw_fd()])?;
+        uring.submitter().register_files(&[-1, bell.as_raw_fd()])?;
         Ok(Ring {
             uring,
-            records: vec![Record::default(); usize::from(depth)],
+            is_lent: vec![false; usize::from(depth)],
             queue,
             role,
             lent: 0,
-            resident_bytes: 0,
             resident_bytes_max,
             bell_armed: false,
             own: Vec::new(),
@@ -102,7 +97,7 @@ impl Ring {
         for (index, areas) in (0..depth).zip(&areas) {
             let entry = EntryIndex(index);
             self.push(command::register(self.queue.id, areas, user_data(entry)));
-            self.records[usize::from(index)].lent = true;
+            self.is_lent[usize::from(index)] = true;
             self.lent += 1;
         }
         self.arm_bell();
@@ -115,6 +110,11 @@ impl Ring {
             Some(errno) if self.lent == 0 && arrivals.is_empty() => Err(errno),
             _ => Ok(self.lent + arrivals.len()),
         }
+    }
+
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        // SAFETY: the ring's own descriptor, which is open as long as the ring is there.
+        unsafe { BorrowedFd::borrow_raw(self.uring.as_raw_fd()) }
     }
 
     /// Commands go to this device from now on.
@@ -144,7 +144,9 @@ impl Ring {
         let mut own = std::mem::take(&mut self.own);
         Queue::take_own_answers(&mut own);
         for outgoing in own.drain(..) {
-            if goes_here(outgoing.entry) {
+            if self.role == Role::Main && outgoing.streams() {
+                self.queue.leave_for_deputy(outgoing);
+            } else if goes_here(outgoing.entry) {
                 self.commit(outgoing);
             } else {
                 self.queue.inbox.leave([outgoing]);
@@ -181,11 +183,10 @@ impl Ring {
             Content::Copied(data) => (0, self.put(payload, data)),
             Content::Buffer(buffer, bytes) => (0, self.put(payload, &buffer.as_slice()[..*bytes])),
         };
-        self.note_touched(entry, bytes.max(queue.lent_bytes(entry)));
+        queue.note_touched(entry, bytes.max(queue.lent_bytes(entry)));
         self.put_header(queue.memory.header(entry), unique, error, bytes);
-        let record = &mut self.records[usize::from(entry.0)];
-        assert!(!record.lent, "entry {} is answered twice", entry.0);
-        record.lent = true;
+        let was_lent = std::mem::replace(&mut self.is_lent[usize::from(entry.0)], true);
+        assert!(!was_lent, "entry {} is answered twice", entry.0);
         self.lent += 1;
         self.push(command::commit_and_fetch(queue.id, queue.commit_id(entry), user_data(entry)));
     }
@@ -210,21 +211,13 @@ impl Ring {
         }
     }
 
-    /// So many bytes of the entry's payload are in use.
-    pub fn note_touched(&mut self, entry: EntryIndex, bytes: usize) {
-        let record = &mut self.records[usize::from(entry.0)];
-        if bytes > record.touched {
-            self.resident_bytes += bytes - record.touched;
-            record.touched = bytes;
-        }
-    }
-
     /// Submits what is queued and takes completions once there are any.
     ///
     /// If more pages than the bound are in use and nothing comes for [`IDLE`], those of lent entries are given back first:
-    /// under load they would be needed again at once.
+    /// under load they would be needed again at once. Who brings the queue above the bound sees that here before it sleeps, so a
+    /// queue that has nothing to do stays above it only for requests that are owed an answer.
     pub fn wait(&mut self, arrivals: &mut Vec<Arrival>) -> io::Result<()> {
-        if self.resident_bytes > self.resident_bytes_max {
+        if self.queue.resident_bytes() > self.resident_bytes_max {
             self.enter(1, Some(&IDLE))?;
             self.collect(arrivals);
             if !arrivals.is_empty() {
@@ -243,12 +236,8 @@ impl Ring {
         if !self.uring.submission().is_empty() || !self.uring.completion().is_empty() {
             return;
         }
-        for (index, record) in (0..).zip(&mut self.records) {
-            if record.lent && record.touched > 0 {
-                self.queue.memory.release_pages(EntryIndex(index));
-                self.resident_bytes -= record.touched;
-                record.touched = 0;
-            }
+        for (index, _) in (0..).zip(&self.is_lent).filter(|&(_, &is_lent)| is_lent) {
+            self.queue.release_pages(EntryIndex(index));
         }
     }
 
@@ -291,9 +280,8 @@ impl Ring {
                 _ => {}
             }
             let entry = EntryIndex(completion.user_data() as u16);
-            let record = &mut self.records[usize::from(entry.0)];
-            assert!(record.lent, "entry {} came back twice", entry.0);
-            record.lent = false;
+            let was_lent = std::mem::take(&mut self.is_lent[usize::from(entry.0)]);
+            assert!(was_lent, "entry {} came back twice", entry.0);
             self.lent -= 1;
             let result = completion.result();
             let ended = (result < 0).then(|| Errno::from_number(-result));
@@ -328,15 +316,17 @@ fn user_data(entry: EntryIndex) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::super::command::QueueId;
+    use super::super::inbox::Inbox;
     use super::*;
     use crate::reply::slot::ShortAnswer;
 
     #[test]
     fn a_deputy_has_one_entry_at_most_whatever_is_left_for_it() {
         for (role, lent) in [(Role::Deputy, 1), (Role::Main, 2)] {
-            let queue = Arc::new(Queue::new(QueueId(0), 2, 8192, true).expect("small mappings succeed"));
-            let Ok(mut ring) = Ring::new(Arc::clone(&queue), role, 0) else { return };
+            let queue = Arc::new(Queue::new(QueueId(0), 2, 8192).expect("small mappings succeed"));
+            queue.set_deputy(Inbox::new().expect("eventfds are to be had"));
             let inbox = queue.inbox_of(role);
+            let Ok(mut ring) = Ring::new(Arc::clone(&queue), role, inbox.bell(), 0) else { return };
             let answer = |entry| Outgoing {
                 entry: EntryIndex(entry),
                 unique: 9,

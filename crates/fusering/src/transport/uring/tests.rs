@@ -512,3 +512,40 @@ fn pages_that_a_peak_needed_are_given_back_above_the_bound_only() {
         transport.join().expect("unmounting is no error");
     }
 }
+
+#[test]
+fn what_a_deputy_has_counts_against_the_bound_of_its_queue() {
+    let Some(mounted) = Mounted::new("what_a_deputy_has_counts_against_the_bound_of_its_queue") else {
+        return;
+    };
+    let keeper = Arc::new(Keeper::default());
+    let settings = UringSettings { resident_bytes_max: PAYLOAD_BYTES, ..settings(2) };
+    let prepared = prepare(&settings, PAYLOAD_BYTES).expect("rings are to be had");
+    let queue = Arc::clone(&prepared.workers[0].queue);
+    let handler = Arc::clone(&keeper) as Arc<dyn Handler>;
+    let transport =
+        prepared.start(Arc::clone(&mounted.connection), handler).expect("the kernel takes the entries");
+
+    let callers = mounted.callers(2, Some(0));
+    for slot in keeper.take(2) {
+        let mut memory = slot.memory(PAYLOAD_BYTES);
+        memory.as_mut_slice().fill(1);
+        slot.return_memory(memory);
+        let (sink, ticket) = slot.into_parts();
+        let entry = memory::EntryIndex(ticket.entry as u16);
+        while queue.handler_of(entry).is_some() {
+            std::thread::yield_now();
+        }
+        // The first one alone, which brings it to the deputy.
+        sink.send_many(&mut vec![(ticket, ShortAnswer::data(&TOTALS))]);
+    }
+    assert_eq!(results(callers), [0; 2]);
+    let resident = || resident_pages(&queue, 0) + resident_pages(&queue, 1);
+    let mut patience = PATIENCE;
+    while resident() > PAYLOAD_BYTES / 4096 {
+        patience = patience.checked_sub(Duration::from_millis(50)).expect("pages are given back");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    mounted.unmount();
+    transport.join().expect("unmounting is no error");
+}

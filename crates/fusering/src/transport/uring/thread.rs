@@ -10,14 +10,20 @@
 //! ([`Source::may_wait`]) and holds up nobody: a sync needs no hand-over to another thread and back. It is brought an answer
 //! that came alone from another thread, and gives its entry back to the main thread when another caller comes by it, or when a
 //! reply is kept. If entries come back in an order that leaves its one below others, it gets nothing until requests overlap again.
+//!
+//! **Streams.** The kernel reads ahead while its caller goes on, and copies an answer into the page cache on the CPU of the thread that submits
+//! it. The main thread's is the caller's own, where such a copy takes half as long as all that the caller does. So an answer of a large read is brought to the
+//! deputy as well, whoever gave it, and the next such read comes by the deputy, which may wait for the device. For these it runs on any CPU (module [`place`](super::place)).
 
 use super::inbox::{Ending, Look, Outgoing};
 use super::memory::EntryIndex;
+use super::place::Place;
 use super::queue::{Queue, Role};
 use super::ring::{Arrival, Ring};
 use crate::abi::{InHeader, Opcode};
 use crate::errno::Errno;
 use crate::reply::slot::{ReplySink, ReplySlot, Ticket};
+use crate::transport::streams::is_streaming;
 use crate::transport::{Handler, RawRequest, Source, TransportKind};
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -35,6 +41,8 @@ pub(super) struct Runner {
     /// Not borrowed while a handler runs.
     ring: RefCell<Ring>,
     role: Role,
+    /// Of a deputy: where it runs.
+    place: Option<Place>,
     /// Of a deputy: whose requests come by it; 0 if nobody's have yet.
     caller: Cell<u32>,
 }
@@ -45,7 +53,7 @@ impl Runner {
         all: Arc<[Arc<Queue>]>,
         handler: Arc<dyn Handler>,
         ring: Ring,
-        role: Role,
+        place: Option<Place>,
     ) -> Runner {
         Runner {
             sink: Arc::clone(&queue) as Arc<dyn ReplySink>,
@@ -53,7 +61,8 @@ impl Runner {
             all,
             handler,
             ring: RefCell::new(ring),
-            role,
+            role: if place.is_some() { Role::Deputy } else { Role::Main },
+            place,
             caller: Cell::new(0),
         }
     }
@@ -75,6 +84,10 @@ impl Runner {
             }
             let mut ring = self.ring.borrow_mut();
             let ending = inbox.take(&mut incoming);
+            // It runs there when the kernel copies the answer.
+            if let (Some(place), Some(brought)) = (&self.place, incoming.first()) {
+                if brought.streams() { place.roam() } else { place.stay() }
+            }
             ring.commit_own(|entry| self.role == Role::Main || kept == Some(entry));
             ring.commit_incoming(&mut incoming);
             match ending {
@@ -119,7 +132,7 @@ impl Runner {
             payload_bytes <= self.queue.memory.payload_bytes(),
             "the kernel keeps to the size of a payload"
         );
-        self.ring.borrow_mut().note_touched(entry, payload_bytes);
+        self.queue.note_touched(entry, payload_bytes);
         self.queue.hand_over(entry, state.commit_id, payload_bytes == 0, self.role);
 
         let payload = self.queue.memory.payload(entry).as_ptr();
@@ -134,6 +147,10 @@ impl Runner {
         } else {
             (op, payload)
         };
+        let streams = is_streaming(&header, op);
+        if let Some(place) = &self.place {
+            if streams { place.roam() } else { place.stay() }
+        }
         let ticket = Ticket { unique: header.unique, entry: u32::from(entry.0) };
         let slot = ReplySlot::new(Arc::clone(&self.sink), ticket, header.opcode);
         let here = Here { runner: self, current: entry, behind };
@@ -144,16 +161,17 @@ impl Runner {
             tracing::error!(opcode = %header.opcode, unique = header.unique, "the filesystem panicked in a request");
         }
         self.queue.handled(entry);
-        self.is_callers(header.pid).then_some(entry)
+        self.is_callers(header.pid, streams).then_some(entry)
     }
 
-    /// Whether nobody but this caller comes by this thread. The kernel's own requests (0) are nobody's.
-    fn is_callers(&self, pid: u32) -> bool {
+    /// Whether nobody but this caller comes by this thread, or a stream does, be it whose it may. The kernel's own requests (0) are nobody's.
+    fn is_callers(&self, pid: u32, streams: bool) -> bool {
         let before = self.caller.get();
-        if before == 0 {
+        if before == 0 || streams {
             self.caller.set(pid);
+            return true;
         }
-        before == 0 || pid == 0 || pid == before
+        pid == 0 || pid == before
     }
 }
 
