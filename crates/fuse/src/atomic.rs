@@ -23,8 +23,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use syncline::{Attr, Entropy, Error, Fs, HandleId, ObjectNo, SystemEntropy, Transaction};
 
-/// Beyond so many bytes staged, staging more may have to wait for the device, and so may the commit.
-const LIGHT_BYTES_MAX: usize = 256 << 10;
+/// Beyond so many pages staged, staging more may have to wait for the device, and so may the commit.
+const LIGHT_PAGES_MAX: usize = 64;
 
 /// Groups that one open file may have begun.
 const GROUPS_MAX: usize = 64;
@@ -45,8 +45,8 @@ pub(crate) struct Group {
     token: Option<u64>,
     /// Gone when it is over; locked as long as it is being committed or given up.
     transaction: Mutex<Option<Transaction>>,
-    /// Relaxed: a wrong guess makes somebody wait a little.
-    staged_bytes: AtomicUsize,
+    /// Changes under `transaction`. Relaxed: a wrong guess makes somebody wait a little.
+    staged_pages: AtomicUsize,
     /// Names that it has changed, some maybe back again.
     names: AtomicUsize,
     /// Its owner was closed, which who has joined cannot know: their open files stay members of it, and what is written through
@@ -69,7 +69,7 @@ impl Group {
 
     /// Whether staging something or committing may take long, as far as the group goes.
     pub(crate) fn may_wait(&self) -> bool {
-        self.staged_bytes.load(Ordering::Relaxed) > LIGHT_BYTES_MAX || self.transaction.is_locked()
+        self.staged_pages.load(Ordering::Relaxed) > LIGHT_PAGES_MAX || self.transaction.is_locked()
     }
 }
 
@@ -144,9 +144,9 @@ impl Atomics {
     fn new_group(&self, owner: HandleId, uid: u32, token: Option<u64>) -> Result<Arc<Group>, Errno> {
         let transaction = self.fs.begin().map_err(errno)?;
         let transaction = Mutex::new(Some(transaction));
-        let (staged_bytes, names) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let (staged_pages, names) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let is_lost = AtomicBool::new(false);
-        Ok(Arc::new(Group { owner, uid, token, transaction, staged_bytes, names, is_lost }))
+        Ok(Arc::new(Group { owner, uid, token, transaction, staged_pages, names, is_lost }))
     }
 
     /// Begins a group of one open file. Nothing happens if it is in one already. Errors: EBUSY, the file is part of another.
@@ -255,16 +255,19 @@ impl Atomics {
     fn stage_content(
         &self,
         member: &Member,
-        bytes: usize,
         work: impl FnOnce(&mut Transaction) -> syncline::Result<()>,
     ) -> Option<Result<(), Errno>> {
+        let Member { object, group } = member;
         let work = |transaction: &mut Transaction| {
-            work(transaction)?;
-            transaction.size(member.object)
+            let before = transaction.staged_pages(*object);
+            let result = work(transaction);
+            let (staged, after) = (&group.staged_pages, transaction.staged_pages(*object));
+            staged.store(staged.load(Ordering::Relaxed) + after - before, Ordering::Relaxed);
+            result?;
+            transaction.size(*object)
         };
-        let staged = self.stage(&member.group, work, |state, size| {
-            member.group.staged_bytes.fetch_add(bytes, Ordering::Relaxed);
-            if let Some(file) = state.files.get_mut(&member.object) {
+        let staged = self.stage(group, work, |state, size| {
+            if let Some(file) = state.files.get_mut(object) {
                 file.size = *size;
             }
         })?;
@@ -272,11 +275,11 @@ impl Atomics {
     }
 
     pub(crate) fn write(&self, member: &Member, offset: u64, data: &[u8]) -> Option<Result<(), Errno>> {
-        self.stage_content(member, data.len(), |transaction| transaction.write(member.object, offset, data))
+        self.stage_content(member, |transaction| transaction.write(member.object, offset, data))
     }
 
     pub(crate) fn truncate(&self, member: &Member, size: u64) -> Option<Result<(), Errno>> {
-        self.stage_content(member, 0, |transaction| transaction.truncate(member.object, size))
+        self.stage_content(member, |transaction| transaction.truncate(member.object, size))
     }
 
     /// Reads a file as its group sees it; `None`: it has none.
@@ -532,13 +535,42 @@ mod tests {
     use std::sync::Barrier;
     use syncline::{Context, OpenFlags, Volume};
 
-    #[test]
-    fn what_came_before_the_end_of_a_group_waits_for_it_and_is_not_done_outside_of_it() {
+    /// A file `f` of a new volume, open for reading and writing.
+    fn opened() -> (Volume, Arc<Fs>, HandleId) {
         let volume = Volume::create_in_memory(16 << 20).expect("a volume");
         let fs = volume.inner().clone();
         let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
         let made = fs.create(&Context::root(), ObjectNo::ROOT_DIR, b"f", 0o600, flags);
         let handle = made.expect("a file").1;
+        (volume, fs, handle)
+    }
+
+    #[test]
+    fn a_page_that_is_staged_again_and_again_makes_a_group_no_heavier() {
+        let (_volume, fs, handle) = opened();
+        let atomics = Atomics::new(fs.clone());
+        atomics.start(handle, 0).expect("a group");
+        let member = atomics.member(handle).expect("is in it");
+        let write = |page: usize, bytes: usize| {
+            let written = atomics.write(&member, (page * 4096) as u64, &vec![1; bytes]);
+            written.expect("a group").expect("is staged");
+        };
+        for _ in 0..4 * LIGHT_PAGES_MAX {
+            write(0, 4096);
+        }
+        write(1, LIGHT_PAGES_MAX * 4096 - 4096);
+        assert!(!member.group.may_wait());
+        write(LIGHT_PAGES_MAX - 1, 4097);
+        assert!(member.group.may_wait());
+        atomics.truncate(&member, 4096).expect("a group").expect("is staged");
+        assert!(!member.group.may_wait(), "what was cut off is staged no more");
+        atomics.finish(&atomics.of_single(handle).expect("is its own").expect("a group"), drop);
+        fs.release(handle).expect("is closed");
+    }
+
+    #[test]
+    fn what_came_before_the_end_of_a_group_waits_for_it_and_is_not_done_outside_of_it() {
+        let (volume, fs, handle) = opened();
         let atomics = Atomics::new(fs.clone());
         for (is_committed, content) in [(true, b"one"), (false, b"two")] {
             let token = atomics.begin(handle, 0).expect("a group");

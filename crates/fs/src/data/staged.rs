@@ -194,6 +194,11 @@ impl Staging {
         Ok(())
     }
 
+    /// Pages of a file that are staged.
+    pub(crate) fn page_count(&self, number: ObjectNo) -> usize {
+        self.files.get(&number).map_or(0, |file| file.pages.len())
+    }
+
     fn file(&mut self, number: ObjectNo) -> &mut StagedFile {
         self.files.get_mut(&number).expect("the file was joined")
     }

@@ -91,6 +91,11 @@ impl Transaction {
         Ok(self.staging.size(object))
     }
 
+    /// Pages of a file that are staged, each counted once however often it was written.
+    pub fn staged_pages(&self, object: ObjectNo) -> usize {
+        self.staging.page_count(object)
+    }
+
     /// Takes over what another transaction of the same volume has staged; both are committed together then. It sees nothing of
     /// this one, and this one nothing of it, until then.
     ///
