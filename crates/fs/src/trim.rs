@@ -10,7 +10,7 @@ const BYTES: u64 = BLOCK_BYTES as u64;
 impl Fs {
     /// Has the device discard what is free in a range of the volume's bytes, in runs of at least `length_min` bytes, content
     /// that was removed before the call included; returns how many bytes that were (contract C7a). The range may go beyond the
-    /// volume's end. Others go on meanwhile.
+    /// volume's end. Others go on meanwhile. The end of the session ends it too.
     ///
     /// Errors: `ReadOnly`; `NotSupported` if the device cannot; `Invalid` for a range that begins behind the volume's end or is shorter than a
     /// block, and a least length that no run can have; I/O errors.
@@ -30,5 +30,11 @@ impl Fs {
         // Only blocks that lie in the range as a whole.
         let blocks = BlockNo(range.start.div_ceil(BYTES))..BlockNo(range.end / BYTES);
         Ok(self.store.trim(blocks, length_min.div_ceil(BYTES))? * BYTES)
+    }
+
+    /// Ends trims that are under way, which return what they have discarded by then, and those that come later at once: for whoever is
+    /// about to end the session and does not want to wait for them.
+    pub fn end_trims(&self) {
+        self.store.end_trims();
     }
 }

@@ -49,6 +49,8 @@ struct Written {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Regular,
+    /// As a regular one, but also if nothing has changed: the other slot is to name the state as it is as well.
+    Again,
     /// The session ends: the superblock says clean.
     Close,
     /// Recovery ends: the superblock starts the session's epoch.
@@ -64,6 +66,7 @@ impl Store {
 
     /// The last checkpoint of a session: everything is in it, and the superblock says clean.
     pub fn close(&self) -> Result<(), StoreError> {
+        self.end_trims();
         if self.shared.journal.get().is_none() {
             return Ok(());
         }

@@ -103,6 +103,7 @@ impl Store {
             journal: OnceLock::new(),
             checkpointing: Mutex::new(Durable { superblock: superblock.clone(), slot, main }),
             trimming: Mutex::new(()),
+            trims_end: AtomicBool::new(false),
             trees: RwLock::new(Trees {
                 main: Tree { id: TreeId::MAIN, root: Root::Clean(main) },
                 freeze: 1,

@@ -30,6 +30,8 @@ pub(crate) struct Shared {
     pub(crate) checkpointing: Mutex<Durable>,
     /// Held by who holds free blocks to discard them.
     pub(crate) trimming: Mutex<()>,
+    /// Nothing more is to be discarded. Relaxed: one more discard does no harm.
+    pub(crate) trims_end: AtomicBool,
     pub(crate) trees: RwLock<Trees>,
     pub(crate) space: Mutex<SpaceMap>,
     pub(crate) piggyback: Mutex<Option<Weak<dyn Piggyback>>>,

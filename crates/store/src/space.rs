@@ -41,6 +41,9 @@ pub(crate) struct Group {
     used: Arc<Bits>,
     /// The bits as of the freeze, once the group has changed since.
     frozen: Option<Arc<Bits>>,
+    /// What the last checkpoint has released, if anything: the superblock before it still refers to that. It may be written to (who
+    /// falls back to that superblock finds newer records and says so), but not be discarded.
+    released: Option<Box<Bits>>,
     free: u32,
     free_chunks: u32,
     /// Slot that is current under the last durable superblock (R9).
@@ -107,6 +110,7 @@ impl SpaceMap {
                 used: Arc::clone(&bits),
                 committed: bits,
                 frozen: None,
+                released: None,
                 free,
                 free_chunks,
                 slot,
@@ -399,13 +403,22 @@ impl SpaceMap {
         }
         for group in &mut self.groups {
             group.frozen = None;
+            group.released = None;
         }
         let released = std::mem::take(&mut self.frozen_pinned);
         for run in &released {
             self.pinned_blocks -= u64::from(run.len);
             self.set_used(*run, false);
+            let (number, index) = self.group_of(*run);
+            let bits = self.groups[number].released.get_or_insert_with(|| Box::new([0; BITMAP_WORDS]));
+            set_bits(bits, index, run.len, true);
         }
         released
+    }
+
+    /// Whether the superblock before the last one refers to blocks that are free.
+    pub(crate) fn has_released(&self) -> bool {
+        self.groups.iter().any(|group| group.released.is_some())
     }
 
     fn group_of(&self, run: Run) -> (usize, usize) {

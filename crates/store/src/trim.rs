@@ -5,18 +5,25 @@
 //! no allocation. So a discard may come to the device before or after whatever else is in flight, and may survive a crash or
 //! not. It needs no flush.
 //!
+//! Besides, nothing is discarded that only the newest superblock calls free. If that one is lost, the one before it and the log lead to
+//! the same state, as long as nobody has written to what the newest has released. A trim would end that at once. So it has both
+//! slots agree on what is free before it begins, and leaves alone what checkpoints release meanwhile.
+//!
 //! One run is held at a time, and the device is told without the space's lock. Who finds too little space because of it waits for
 //! that one discard, and has what was held: no space is lacking because of a trim.
 
+use crate::checkpoint::Purpose;
 use crate::shared::Shared;
 use crate::space::Cursor;
+use crate::sync::Ordering;
 use crate::{Store, StoreError};
 use std::ops::Range;
 use syncline_format::{BlockNo, GroupNo};
 
 impl Store {
     /// Discards free blocks of the range, in runs of at least `blocks_min` (or what the device takes for the least, if that is more);
-    /// returns how many. What was freed since the last checkpoint is not free yet. Call it without locks.
+    /// returns how many. What was freed since the last checkpoint is not free yet. It ends early when the session does, or
+    /// [`Store::end_trims`] is called. Call it without locks.
     ///
     /// Errors: `ReadOnly`, `NoDiscard`, the latched failure (C8), and what the device says: a discard that fails changes nothing that
     /// anybody reads, so the volume goes on.
@@ -27,6 +34,10 @@ impl Store {
         }
         let least = shared.device.discard_blocks_min().ok_or(StoreError::NoDiscard)?;
         let blocks_min = blocks_min.max(least);
+        // Or what was removed before the call would be left out.
+        if shared.space.lock().has_released() {
+            self.write_checkpoint(Purpose::Again)?;
+        }
         let mut discarded = 0;
         for group in (0..shared.layout().group_count()).map(GroupNo) {
             let cursor = shared.space.lock().cursor(group, (range.start, range.end), blocks_min);
@@ -38,13 +49,21 @@ impl Store {
         Ok(discarded)
     }
 
+    /// Ends trims that are under way behind the run that each discards just now; those that come later do nothing.
+    pub fn end_trims(&self) {
+        self.shared.trims_end.store(true, Ordering::Relaxed);
+    }
+
     /// Discards the next run; `None` behind the last.
     fn discard_next(&self, cursor: &mut Cursor) -> Result<Option<u64>, StoreError> {
+        let shared = &self.shared;
         if let Some(failed) = self.failure() {
             return Err(failed);
         }
+        if shared.trims_end.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
         self.give_way();
-        let shared = &self.shared;
         let _turn = shared.trimming.lock();
         let Some(run) = shared.space.lock().hold(cursor) else { return Ok(None) };
         let discarded = shared.device.discard(run.start, u64::from(run.len));

@@ -2,12 +2,15 @@
 
 mod support;
 
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
-use syncline_device::{Device, DeviceError, Layer, MemoryDevice, Operation};
+use syncline_device::{Buffer, Device, DeviceError, Layer, MemoryDevice, Operation};
 use syncline_format::layout::{GROUP_HEAD_BLOCKS, Layout};
-use syncline_format::{BlockNo, GroupNo};
-use syncline_store::{Store, StoreError, StoreOptions};
+use syncline_format::superblock::SUPERBLOCK_SLOTS;
+use syncline_format::{BlockNo, GroupNo, Key, ObjectNo};
+use syncline_store::{Batch, Class, Estimate, Store, StoreError, StoreOptions};
 
 /// Two groups.
 const BLOCKS: u64 = 40_000;
@@ -30,7 +33,8 @@ impl Layer for Told {
 
     fn on_discard(&self, at: BlockNo, blocks: u64) -> Result<(), DeviceError> {
         self.runs.lock().unwrap().push((at.0, blocks));
-        self.during.get().map_or(Ok(()), |during| during())
+        self.during.get().map_or(Ok(()), |during| during())?;
+        self.below.discard(at, blocks)
     }
 
     fn least_discard(&self) -> Option<u64> {
@@ -39,8 +43,12 @@ impl Layer for Told {
 }
 
 fn volume(least: Option<u64>) -> (Arc<Told>, Arc<Store>) {
+    volume_of(BLOCKS, least)
+}
+
+fn volume_of(blocks: u64, least: Option<u64>) -> (Arc<Told>, Arc<Store>) {
     let device =
-        Told { below: MemoryDevice::new(BLOCKS), least, runs: Mutex::default(), during: OnceLock::new() };
+        Told { below: MemoryDevice::new(blocks), least, runs: Mutex::default(), during: OnceLock::new() };
     let device = Arc::new(device);
     support::format(&*device, 64, Vec::new());
     let store = Store::open(device.clone(), StoreOptions::new(5)).expect("open").finish().expect("finish");
@@ -120,6 +128,100 @@ fn who_lacks_what_is_being_discarded_waits_for_it() {
     store.trim(ALL, 1).expect("trim");
     let asked: Vec<_> = asking.lock().unwrap().drain(..).collect();
     assert_eq!(asked.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>(), [true]);
+}
+
+/// Changes every tenth item or so, among them the first and the last.
+fn change_items(store: &Store, round: u64) {
+    for number in (0..1000).filter(|number| (number + round).is_multiple_of(10) || number.is_multiple_of(999))
+    {
+        let estimate = Estimate { bytes: 4096, items: 1, images: 0 };
+        let permit = store.admit(Class::Normal, estimate).expect("there is room");
+        let mut batch = Batch::new();
+        batch.put(Key::inode(ObjectNo(1000 + number)), &[round as u8; 160]);
+        store.commit(permit, batch).expect("commit");
+    }
+    store.force(store.last_lsn()).expect("force");
+}
+
+fn items(store: &Store) -> Vec<(Key, Vec<u8>)> {
+    let mut items = Vec::new();
+    let all = Key::inode(ObjectNo(1000))..Key::inode(ObjectNo(3000));
+    let mut visit = |key, value: &[u8]| {
+        items.push((key, value.to_vec()));
+        ControlFlow::Continue(())
+    };
+    store.scan(all.start, all.end, &mut visit).expect("scan");
+    items
+}
+
+/// What the volume shows if one slot of the superblock is lost now.
+fn without(slot: BlockNo, device: &Told) -> Vec<(Key, Vec<u8>)> {
+    let copy = MemoryDevice::from_bytes(device.below.to_bytes());
+    copy.write(slot, vec![Arc::new(Buffer::zeroed(1))]).expect("write");
+    items(Store::open(Arc::new(copy), StoreOptions::new(9)).expect("the other slot is there").store())
+}
+
+#[test]
+fn a_superblock_lost_behind_a_trim_is_no_greater_loss_than_without() {
+    for trims in [false, true] {
+        let (device, store) = volume_of(2048, Some(1));
+        for round in 0..4 {
+            change_items(&store, round);
+            store.checkpoint().expect("checkpoint");
+        }
+        if trims {
+            assert!(store.trim(ALL, 1).expect("trim") > 0);
+        }
+        let all = items(&store);
+        assert!(SUPERBLOCK_SLOTS.into_iter().all(|slot| without(slot, &device) == all), "trim: {trims}");
+    }
+}
+
+/// What a checkpoint releases while a trim is under way is left to the next one.
+#[test]
+fn a_superblock_lost_behind_a_trim_beside_a_checkpoint_is_no_greater_loss_either() {
+    let (device, store) = volume_of(2048, Some(1));
+    change_items(&store, 0);
+    store.checkpoint().expect("checkpoint");
+    let (busy, first) = (store.clone(), AtomicBool::new(true));
+    let _ = device.during.set(Box::new(move || {
+        if first.swap(false, Ordering::Relaxed) {
+            change_items(&busy, 1);
+            busy.checkpoint().expect("checkpoint");
+        }
+        Ok(())
+    }));
+    store.trim(ALL, 1).expect("trim");
+    assert!(device.runs.lock().unwrap().len() > 2, "discards behind the checkpoint");
+    let all = items(&store);
+    assert!(SUPERBLOCK_SLOTS.into_iter().all(|slot| without(slot, &device) == all));
+}
+
+#[test]
+fn what_was_freed_before_the_last_checkpoint_is_discarded_all_the_same() {
+    let (device, store) = volume_of(2048, Some(1));
+    let free = store.space().free;
+    change_items(&store, 1);
+    store.checkpoint().expect("checkpoint");
+    let space = store.space();
+    assert!(space.free < free);
+    assert_eq!(store.trim(ALL, 1), Ok(space.free));
+    let told: u64 = device.runs.lock().unwrap().iter().map(|(_, blocks)| blocks).sum();
+    assert_eq!(told, space.free);
+}
+
+#[test]
+fn a_trim_ends_early_when_it_is_told_to() {
+    let (device, store) = volume(Some(1));
+    let ending = store.clone();
+    let _ = device.during.set(Box::new(move || {
+        ending.end_trims();
+        Ok(())
+    }));
+    let discarded = store.trim(ALL, 1).expect("trim");
+    assert_eq!(device.runs.lock().unwrap().len(), 1, "no run behind the one under way");
+    assert!(discarded > 0 && discarded < store.space().free);
+    assert!(store.reserve(store.space().available).is_ok(), "nothing is held any more");
 }
 
 #[test]

@@ -165,6 +165,7 @@ impl Volume {
     /// Writes everything, removes unlinked files that were still open, and marks the volume clean. Files of the volume
     /// that are still open are closed.
     pub fn close(self) -> io::Result<()> {
+        self.shared.fs.end_trims();
         if let Some(maintenance) = &self.shared.maintenance {
             maintenance.stop();
         }

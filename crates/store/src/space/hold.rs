@@ -2,11 +2,13 @@
 //!
 //! A hold is an allocation that is given back as it was taken: it takes nothing that data could not have, so reservations, claims
 //! and the chunks kept for nodes stay good for what they promise (R18), and nothing that a checkpoint has yet to release (R11). In
-//! the bitmaps that are stored it never shows.
+//! the bitmaps that are stored it never shows. Nor does it take what the last checkpoint has released: the other slot of the superblock
+//! refers to that, and is all there is if the newest one is lost.
 
 use super::SpaceMap;
 use super::bits::{free_end, next_free, run_length};
 use crate::store::Run;
+use syncline_format::bitmap::Bits;
 use syncline_format::layout::GROUP_HEAD_BLOCKS;
 use syncline_format::{BlockNo, GroupNo, NODE_BLOCKS};
 
@@ -50,10 +52,13 @@ impl SpaceMap {
             return None;
         }
         let spare_chunks = self.free_chunks.saturating_sub(self.node_claims + self.kept_chunks());
-        let used = &self.groups[cursor.group.0 as usize].used;
+        let group = &self.groups[cursor.group.0 as usize];
+        let used = &group.used;
+        let kept = group.released.as_ref().map(|released| both(used, released));
+        let kept = kept.as_deref().unwrap_or(used);
         while cursor.at < cursor.end {
-            let start = next_free(used, cursor.at, cursor.end, false)?;
-            let end = free_end(used, start, cursor.end);
+            let start = next_free(kept, cursor.at, cursor.end, false)?;
+            let end = free_end(kept, start, cursor.end);
             if start >= cursor.accepted && ((end - start) as u64) < cursor.blocks_min {
                 cursor.at = end;
                 continue;
@@ -83,6 +88,12 @@ impl SpaceMap {
     pub(crate) fn held_blocks(&self) -> u64 {
         self.held
     }
+}
+
+fn both(used: &Bits, released: &Bits) -> Box<Bits> {
+    let mut both = Box::new(*used);
+    both.iter_mut().zip(released).for_each(|(word, released)| *word |= released);
+    both
 }
 
 #[cfg(test)]
@@ -131,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_freed_block_is_visited_behind_the_checkpoint_that_frees_it_only() {
+    fn a_freed_block_is_visited_when_both_superblocks_hold_the_free() {
         let mut map = map();
         map.reserve(1).expect("space");
         let run = map.allocate(1, None);
@@ -141,7 +152,16 @@ mod tests {
         map.freeze();
         assert!(!walk(&mut map, ALL, 1).contains(&run.start.0), "the superblock is not durable yet");
         map.thaw();
+        let (free, available) = (map.free, map.available());
+        let visited = walk(&mut map, ALL, 1);
+        assert!(!visited.contains(&run.start.0), "the superblock before does not hold it");
+        assert_eq!(visited.len() as u64, free - 1);
+        assert!(map.has_released());
+        map.freeze();
+        map.thaw();
+        assert!(!map.has_released());
         assert!(walk(&mut map, ALL, 1).contains(&run.start.0));
+        assert_eq!((map.free, map.available()), (free, available));
     }
 
     #[test]
