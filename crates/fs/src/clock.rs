@@ -19,6 +19,12 @@ pub(crate) fn since(now: Timestamp, then: Timestamp) -> Duration {
     Duration::from_nanos(u64::try_from(between).unwrap_or(u64::MAX))
 }
 
+/// Whether so much time has passed. If `then` lies as far ahead, the clock was set back; what was to be done after the interval is not
+/// to wait until it shows that time again.
+pub(crate) fn is_over(interval: Duration, now: Timestamp, then: Timestamp) -> bool {
+    since(now, then) >= interval || since(then, now) >= interval
+}
+
 /// The machine's real-time clock.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemClock;

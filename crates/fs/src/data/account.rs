@@ -1,7 +1,7 @@
 //! [`Writeback`]: which files have something to write, and how much memory their pages take.
 //!
 //! Files with dirty pages or a dirty inode item are in `Lists::dirty`, files with logged pages in `Lists::logged`, both
-//! in the order in which they got there; the lists hold the inodes, so that those stay in memory. `Lists::cached` is the
+//! those first that are there longest; the lists hold the inodes, so that those stay in memory. `Lists::cached` is the
 //! cache's clock: every file with cached pages once. Its entries are weak, so a clean inode may go with its pages.
 //!
 //! Locks: `lists` is taken with or without one `Inode::state`, and nothing but the store is taken inside it.
@@ -143,20 +143,18 @@ impl PageAccount {
     }
 }
 
-/// A file in a list, and since when.
-#[derive(Clone)]
-pub(super) struct Listed {
-    pub(super) inode: Arc<Inode>,
-    pub(super) since: Timestamp,
-}
+/// A file's place in a list: since when it is there, and a number of its own.
+pub(super) type Place = (Timestamp, u64);
 
 /// What `Writeback::lists` guards.
 #[derive(Default)]
 pub(super) struct Lists {
-    /// Next position in the lists.
+    /// Number of the next place in the lists.
     next: u64,
-    pub(super) dirty: BTreeMap<u64, Listed>,
-    pub(super) logged: BTreeMap<u64, Listed>,
+    pub(super) dirty: BTreeMap<Place, Arc<Inode>>,
+    pub(super) logged: BTreeMap<Place, Arc<Inode>>,
+    /// Since when that is not durable which has left `dirty`: it is in the log, which may not have been forced since (C9).
+    pub(super) unforced_since: Option<Timestamp>,
     /// Small files in the order in which they were dirtied. Some are clean by now.
     pub(super) recent: BTreeMap<u64, Weak<Inode>>,
     pub(super) cached: VecDeque<Weak<Inode>>,
@@ -174,6 +172,18 @@ impl Lists {
     pub(super) fn take_recent_behind(&mut self, place: u64) -> Option<(u64, Weak<Inode>)> {
         let (&next, _) = self.recent.range(place + 1..).next()?;
         self.recent.remove_entry(&next)
+    }
+
+    /// Since when something is not durable that was changed in memory, if it is known of anything.
+    pub(super) fn oldest_change(&self) -> Option<Timestamp> {
+        let oldest_dirty = self.dirty.keys().next().map(|(since, _)| *since);
+        [oldest_dirty, self.unforced_since].into_iter().flatten().min()
+    }
+
+    fn remove_dirty(&mut self, place: Place) {
+        self.dirty.remove(&place);
+        let (since, _) = place;
+        self.unforced_since = Some(self.unforced_since.map_or(since, |unforced| unforced.min(since)));
     }
 }
 
@@ -372,9 +382,11 @@ impl Writeback {
         }
     }
 
-    /// Enters or removes a file as its state now demands. Called with the state locked after every change to it.
-    pub(super) fn relist(&self, inode: &Arc<Inode>, state: &mut InodeState, now: Timestamp) {
-        let want_dirty = !state.gone && (state.data.dirty_pages() > 0 || state.item_dirty);
+    /// Enters or removes a file as its state now demands; one that is entered counts as changed at `since`. Called with the state
+    /// locked after every change to it. What is on its way to the log stays listed until it is there: who looks for what is old, or
+    /// for everything, must not overlook it.
+    pub(super) fn relist(&self, inode: &Arc<Inode>, state: &mut InodeState, since: Timestamp) {
+        let want_dirty = !state.gone && (state.data.has_dirty() || state.item_dirty);
         let want_logged = !state.gone && state.data.logged_pages() > 0;
         let want_clock = state.data.cached_pages() > 0 && !state.data.in_clock;
         let data = &mut state.data;
@@ -384,9 +396,30 @@ impl Writeback {
             return;
         }
         let lists = &mut *self.lists.lock();
-        let listed = || Listed { inode: inode.clone(), since: now };
-        place(&mut lists.dirty, &mut lists.next, &mut data.dirty_since, want_dirty, listed);
-        place(&mut lists.logged, &mut lists.next, &mut data.logged_since, want_logged, listed);
+        let place = (since, lists.next);
+        lists.next += 1;
+        match (data.dirty_since, want_dirty) {
+            (None, true) => {
+                lists.dirty.insert(place, inode.clone());
+                data.dirty_since = Some(place);
+            }
+            (Some(place), false) => {
+                lists.remove_dirty(place);
+                data.dirty_since = None;
+            }
+            _ => {}
+        }
+        match (data.logged_since, want_logged) {
+            (None, true) => {
+                lists.logged.insert(place, inode.clone());
+                data.logged_since = Some(place);
+            }
+            (Some(place), false) => {
+                lists.logged.remove(&place);
+                data.logged_since = None;
+            }
+            _ => {}
+        }
         if want_clock {
             data.in_clock = true;
             lists.cached.push_back(Arc::downgrade(inode));
@@ -395,8 +428,8 @@ impl Writeback {
 
     /// Takes a file out of the list of dirty files; `relist` enters it as a new one if it still is dirty.
     pub(super) fn unlist_dirty(&self, data: &mut FileData) {
-        if let Some(position) = data.dirty_since.take() {
-            self.lists.lock().dirty.remove(&position);
+        if let Some(place) = data.dirty_since.take() {
+            self.lists.lock().remove_dirty(place);
         }
     }
 
@@ -439,26 +472,5 @@ impl Writeback {
     /// Forgets data writes that are complete.
     pub(super) fn release_in_flight(&self) {
         self.lists.lock().in_flight.retain(|(ticket, _)| !ticket.is_complete());
-    }
-}
-
-fn place(
-    list: &mut BTreeMap<u64, Listed>,
-    next: &mut u64,
-    position: &mut Option<u64>,
-    want: bool,
-    listed: impl FnOnce() -> Listed,
-) {
-    match (*position, want) {
-        (None, true) => {
-            list.insert(*next, listed());
-            *position = Some(*next);
-            *next += 1;
-        }
-        (Some(old), false) => {
-            list.remove(&old);
-            *position = None;
-        }
-        _ => {}
     }
 }

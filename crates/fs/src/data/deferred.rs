@@ -92,8 +92,8 @@ impl Fs {
             return Ok(Begun::Committed(self.store.durable_lsn()));
         }
         self.writeback.syncs.fetch_add(1, Ordering::Relaxed);
-        if self.commit_without_waiting(&inode, scope, &reach)? {
-            return Ok(Begun::Committed(self.store.last_lsn()));
+        if let Some(lsn) = self.commit_without_waiting(&inode, scope, &reach)? {
+            return Ok(Begun::Committed(lsn));
         }
         let pages = reach.pages();
         let rest = pages.start..pages.end.min(pages_of(inode.state.read().item.size));
@@ -103,7 +103,7 @@ impl Fs {
     /// Commits a piece of at most 16 MiB of a started sync; what has to be forced once all is committed.
     pub(crate) fn continue_sync(&self, pending: &mut PendingSync) -> Result<Option<Lsn>> {
         self.check_failure()?;
-        let select = Select { pages: pending.rest.clone(), whole: false, logged: false };
+        let select = Select { pages: pending.rest.clone(), whole: None, logged: false };
         let large = gauge(&pending.inode.state.read().data, &select).pages >= STREAM_PAGES_MIN;
         let rest = if large {
             self.stream_out(Class::Normal, &pending.inode, select, Pace::PIECE)?
@@ -170,17 +170,13 @@ impl Fs {
     ///
     /// Errors: as for each alone. All are tried; the first error is returned.
     pub fn sync_handles(&self, handles: &[HandleId], scope: SyncScope) -> Result<()> {
-        let mut result = Ok(());
+        let mut committed = Ok(self.store.last_lsn());
         for &handle in handles {
             let begun =
                 self.begin_sync(handle, scope, Reach::Whole).and_then(|begun| self.finish_committing(begun));
-            result = result.and(begun.map(drop));
+            committed = committed.and_then(|lsn: Lsn| begun.map(|also| lsn.max(also)));
         }
-        result?;
-        if !self.store.is_read_only() {
-            self.store.force(self.store.last_lsn())?;
-        }
-        Ok(())
+        Ok(self.store.force(committed?)?)
     }
 
     /// Commits what is left; what has to be forced.
@@ -195,9 +191,14 @@ impl Fs {
         }
     }
 
-    /// Commits what the sync reaches if these pages are few, the journal has room, and nobody else is writing them; false
-    /// otherwise.
-    fn commit_without_waiting(&self, inode: &Arc<Inode>, scope: SyncScope, reach: &Reach) -> Result<bool> {
+    /// Commits what the sync reaches if these pages are few, the journal has room, and nobody else is writing them; what
+    /// has to be forced then. `None` otherwise.
+    fn commit_without_waiting(
+        &self,
+        inode: &Arc<Inode>,
+        scope: SyncScope,
+        reach: &Reach,
+    ) -> Result<Option<Lsn>> {
         let pages = reach.pages();
         let few = |state: &InodeState| {
             state.data.dirty_range(pages.clone()).take(IMAGE_PAGES_MAX as usize + 1).count() as u64
@@ -205,7 +206,7 @@ impl Fs {
         let (dirty, turn) = {
             let mut state = inode.state.write();
             if state.gone {
-                return Ok(true);
+                return Ok(Some(self.store.last_lsn()));
             }
             let work = reach.has_work(&state, scope);
             // Nothing but its range is written for a ranged sync.
@@ -214,7 +215,7 @@ impl Fs {
                 Reach::Whole => self.writeback.along.note_sync(&mut state.data, work),
             }
             if !work {
-                return Ok(true);
+                return Ok(Some(self.store.last_lsn()));
             }
             (few(&state), state.data.turn())
         };
@@ -222,22 +223,21 @@ impl Fs {
             self.writeback.note_small_request();
         }
         if dirty > self.image_pages_max() {
-            return Ok(false);
+            return Ok(None);
         }
         let permit = match self.store.admit(Class::Normal, image_estimate(dirty)) {
             Ok(permit) => permit,
-            Err(StoreError::Pressure(_) | StoreError::NoSpace) => return Ok(false),
+            Err(StoreError::Pressure(_) | StoreError::NoSpace) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
         let turn = turn.try_lock_arc();
         let mut state = inode.state.write();
         if state.gone {
-            return Ok(true);
+            return Ok(Some(self.store.last_lsn()));
         }
         if few(&state) > dirty || turn.is_none() && !state.data.is_apart_from_destaging() {
-            return Ok(false);
+            return Ok(None);
         }
-        self.commit_images(inode, &mut state, permit, pages, reach.end())?;
-        Ok(true)
+        Ok(Some(self.commit_images(inode, &mut state, permit, pages, reach.end())?.lsn))
     }
 }

@@ -87,7 +87,7 @@ impl Fs {
     pub(super) fn write_hinted(&self, pace: Pace) -> Result<bool> {
         let Some(hint) = self.writeback.hints.queue.lock().pop_front() else { return Ok(false) };
         let Some(inode) = hint.inode.upgrade() else { return Ok(true) };
-        let select = Select { pages: hint.pages.clone(), whole: false, logged: false };
+        let select = Select { pages: hint.pages.clone(), whole: None, logged: false };
         if select.of(&inode.state.read().data).next().is_none() {
             return Ok(true);
         }

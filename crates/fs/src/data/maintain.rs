@@ -4,7 +4,7 @@
 //! keeps C9: what is older than the commit interval is written and forced.
 
 use super::stream::Pace;
-use crate::clock::since;
+use crate::clock::{is_over, since};
 use crate::{Fs, Result};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -34,7 +34,6 @@ impl Fs {
         self.writeback.begin_background();
         self.writeback.release_in_flight();
         let mut more = true;
-        let mut aged = false;
         let mut left = budget.max(1);
         let pace = if self.gives_way() { Pace::YIELDING } else { Pace::BACKGROUND };
         while left > 0 {
@@ -45,8 +44,6 @@ impl Fs {
             } else {
                 left = left.saturating_sub(pace.rounds());
             }
-            // Asked first: what a hint has written out is forced now if it was due.
-            aged |= self.has_aged(now);
             let hinted = self.write_hinted(pace)?;
             let due = self.has_aged(now) || self.writeback.has_many_dirty();
             more = due && self.write_oldest(false, pace)?;
@@ -58,7 +55,7 @@ impl Fs {
                 break;
             }
         }
-        self.force_if_due(now, aged)?;
+        self.force_if_due(now)?;
         self.balance_memory();
         self.checkpoint_if_due(now)?;
         self.shrink_cache();
@@ -68,8 +65,8 @@ impl Fs {
     /// Whether a file is dirty for longer than the commit interval (C9).
     fn has_aged(&self, now: Timestamp) -> bool {
         let lists = self.writeback.lists.lock();
-        let oldest = lists.dirty.values().next();
-        oldest.is_some_and(|oldest| since(now, oldest.since) >= self.options.commit_interval)
+        let oldest = lists.dirty.keys().next();
+        oldest.is_some_and(|(oldest, _)| is_over(self.options.commit_interval, now, *oldest))
     }
 
     /// Whether background work should be done in small pieces with pauses between them: somebody synced a short while
@@ -90,23 +87,27 @@ impl Fs {
             || load.images > 0 && load.ring_bytes > load.ring_bytes_max / 4
             || {
                 let lists = self.writeback.lists.lock();
-                lists.logged.values().next().is_some_and(|oldest| since(now, oldest.since) >= DESTAGE_AGE)
+                lists.logged.keys().next().is_some_and(|(oldest, _)| since(now, *oldest) >= DESTAGE_AGE)
             }
     }
 
-    /// Forces what was committed a commit interval ago, or was dirty for one.
-    fn force_if_due(&self, now: Timestamp, aged: bool) -> Result<()> {
-        let last = self.store.last_lsn();
-        let pending = last > self.store.durable_lsn();
+    /// Forces what was committed a commit interval ago, and what had been changed in memory by then (C9). Whoever wrote that out in
+    /// the meantime, for a hint, for a sync of others or for lack of memory, it is not durable yet.
+    fn force_if_due(&self, now: Timestamp) -> Result<()> {
+        let is_due = |then| is_over(self.options.commit_interval, now, then);
         let due = {
             let mut lists = self.writeback.lists.lock();
-            let due = pending && (aged || since(now, lists.forced) >= self.options.commit_interval);
+            // Asked under the lock: what has left the list is committed by then.
+            let last = self.store.last_lsn();
+            let pending = last > self.store.durable_lsn();
+            let due = pending && (is_due(lists.forced) || lists.oldest_change().is_some_and(is_due));
             if due || !pending {
                 lists.forced = now;
+                lists.unforced_since = None;
             }
-            due
+            due.then_some(last)
         };
-        if due {
+        if let Some(last) = due {
             self.store.force(last)?;
         }
         Ok(())

@@ -5,7 +5,7 @@
 //! logged page that is written to is dirty and logged. Everything here is guarded by `Inode::state`; moving between
 //! these states updates the counters here and in the global [`PageAccount`] together.
 
-use super::account::{PageAccount, Standing};
+use super::account::{PageAccount, Place, Standing};
 use super::flight::Flight;
 use super::watch::Watch;
 use parking_lot::Mutex;
@@ -124,10 +124,10 @@ pub(crate) struct FileData {
     pub(super) watches: Vec<Arc<Watch>>,
     /// Rounds under way that destage pages of this file; one of them has the turn then.
     pub(super) destaging: u32,
-    /// Position in `Lists::dirty`.
-    pub(super) dirty_since: Option<u64>,
-    /// Position in `Lists::logged`.
-    pub(super) logged_since: Option<u64>,
+    /// Place in `Lists::dirty`.
+    pub(super) dirty_since: Option<Place>,
+    /// Place in `Lists::logged`.
+    pub(super) logged_since: Option<Place>,
     /// Is in `Lists::cached`.
     pub(super) in_clock: bool,
     /// Where it is in `Lists::recent`, if forces may take it along.

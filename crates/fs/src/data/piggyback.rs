@@ -195,9 +195,9 @@ impl Fs {
         }
         let Ok(permit) = self.store.admit(Class::Normal, image_estimate(dirty)) else { return Taken::Stop };
         match self.commit_images(inode, &mut state, permit, 0..u64::MAX, u64::MAX) {
-            Ok(bytes) => {
+            Ok(logged) => {
                 state.data.piggybacked = true;
-                Taken::Bytes(bytes)
+                Taken::Bytes(logged.bytes)
             }
             // The file stays dirty; whoever syncs it meets the error.
             Err(_) => Taken::Stop,

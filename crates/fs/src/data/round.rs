@@ -22,7 +22,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use syncline_device::{Buffer, Ticket};
 use syncline_format::batch::{BATCH_HEADER_BYTES, PUT_OVERHEAD_BYTES};
-use syncline_format::item::{ExtentItem, INODE_BYTES};
+use syncline_format::item::{ExtentItem, INODE_BYTES, Timestamp};
 use syncline_format::{BlockNo, Key, Lsn};
 use syncline_store::{Batch, Class, Estimate, Permit, Reservation, Run};
 
@@ -40,19 +40,20 @@ const INODE_COST: Cost = Cost { bytes: PUT_OVERHEAD_BYTES + INODE_BYTES, items: 
 #[derive(Debug, Clone)]
 pub(super) struct Select {
     pub(super) pages: Range<u64>,
-    /// All of the file as it was when this began. If not, what else is dirty stays as old as it is (C9).
-    pub(super) whole: bool,
+    /// When this began, if it takes all of the file as it was then: what is dirty behind it is no older (C9). If not, that stays as
+    /// old as it is.
+    pub(super) whole: Option<Timestamp>,
     /// Takes pages that are only logged as well (destaging).
     pub(super) logged: bool,
 }
 
 impl Select {
-    pub(super) fn dirty() -> Select {
-        Select { pages: 0..u64::MAX, whole: true, logged: false }
+    pub(super) fn dirty(now: Timestamp) -> Select {
+        Select { pages: 0..u64::MAX, whole: Some(now), logged: false }
     }
 
-    pub(super) fn logged() -> Select {
-        Select { pages: 0..u64::MAX, whole: true, logged: true }
+    pub(super) fn logged(now: Timestamp) -> Select {
+        Select { pages: 0..u64::MAX, whole: Some(now), logged: true }
     }
 
     /// The pages it takes, ascending.
@@ -126,7 +127,7 @@ struct Part {
     /// First page that was selected, but left for another round.
     rest: Option<u64>,
     /// As [`Select::whole`].
-    whole: bool,
+    whole: Option<Timestamp>,
     /// Shared by the rounds of a stream.
     _turn: Rc<Turn>,
 }
@@ -501,11 +502,12 @@ impl Fs {
         let now = self.clock.now();
         for ((part, state), item) in parts.iter_mut().zip(&mut states).zip(items) {
             part.apply(state, item);
-            if part.rest.is_none() && part.whole {
-                // What was written to meanwhile is as young as if it had been clean in between.
+            let whole = part.whole.filter(|_| part.rest.is_none());
+            if whole.is_some() {
+                // What is dirty was written to meanwhile.
                 self.writeback.unlist_dirty(&mut state.data);
             }
-            self.writeback.relist(&part.inode, state, now);
+            self.writeback.relist(&part.inode, state, whole.unwrap_or(now));
             let pending = tickets.iter().map(|(ticket, _)| ticket).filter(|ticket| !ticket.is_complete());
             self.writeback.hold_in_flight(pending.cloned(), &part.inode);
         }

@@ -24,6 +24,14 @@ use syncline_store::{Batch, Class, Estimate, Permit, Pressure, StoreError};
 /// data and record in parallel are as fast.
 pub(super) const IMAGE_PAGES_MAX: u64 = 4;
 
+/// What of a file was logged as images.
+pub(super) struct Logged {
+    /// Holds it.
+    pub(super) lsn: Lsn,
+    /// Of the batch; none if there was nothing to log.
+    pub(super) bytes: usize,
+}
+
 impl Fs {
     /// Makes everything durable that the file is at the call, and every batch of the volume that was committed before
     /// (C1, R19). Without anything new since the last force there is no I/O (C8a).
@@ -68,16 +76,16 @@ impl Fs {
     /// Commits what is dirty of the file without forcing it: a rename over an existing name, logged behind this, never
     /// shows a file without its data (C3, R20).
     pub(crate) fn write_back_file(&self, inode: &Arc<Inode>) -> Result<()> {
-        self.commit_file(inode, SyncScope::All)
+        self.commit_file(inode, SyncScope::All).map(drop)
     }
 
-    /// Commits the file; what has to be forced then.
-    fn sync_point(&self, inode: &Arc<Inode>, scope: SyncScope) -> Result<Lsn> {
+    /// Commits the file; what has to be forced then. What others commit behind that is no concern of this sync: to wait for it could
+    /// mean to wait for one more group.
+    pub(super) fn sync_point(&self, inode: &Arc<Inode>, scope: SyncScope) -> Result<Lsn> {
         // Later syncs keep failing, also of files that were not touched since (C8).
         self.check_failure()?;
         self.writeback.syncs.fetch_add(1, Ordering::Relaxed);
-        self.commit_file(inode, scope)?;
-        Ok(self.store.last_lsn())
+        self.commit_file(inode, scope)
     }
 
     pub(crate) fn check_failure(&self) -> Result<()> {
@@ -87,44 +95,52 @@ impl Fs {
         }
     }
 
-    fn commit_file(&self, inode: &Arc<Inode>, scope: SyncScope) -> Result<()> {
+    /// Commits what the file is; the LSN that holds it, and everything that had been committed at the call.
+    ///
+    /// Its own batch is such a one: it is committed with the file locked, or with its turn, so behind whatever others have logged of the
+    /// file. Without one, others may have logged it just now, so it is the last of all.
+    fn commit_file(&self, inode: &Arc<Inode>, scope: SyncScope) -> Result<Lsn> {
         let (dirty, pages) = {
             let mut state = inode.state.write();
             let works = has_work(&state, scope);
             self.writeback.along.note_sync(&mut state.data, works);
             if state.gone || !works {
-                return Ok(());
+                return Ok(self.store.last_lsn());
             }
             (state.data.dirty_pages(), pages_of(state.item.size))
         };
         if dirty < STREAM_PAGES_MIN {
             self.writeback.note_small_request();
         }
-        if dirty <= self.image_pages_max() && self.log_images(inode, dirty)? {
-            return Ok(());
+        if dirty <= self.image_pages_max()
+            && let Some(lsn) = self.log_images(inode, dirty)?
+        {
+            return Ok(lsn);
         }
+        let began = Some(self.clock.now());
         let mut cursor = 0;
         loop {
-            let select = Select { pages: cursor..pages, whole: true, logged: false };
-            let rest = if dirty >= STREAM_PAGES_MIN {
-                self.stream_out(Class::Normal, inode, select, Pace::FULL)?
+            let select = Select { pages: cursor..pages, whole: began, logged: false };
+            let (rest, lsn) = if dirty >= STREAM_PAGES_MIN {
+                (self.stream_out(Class::Normal, inode, select, Pace::FULL)?, None)
             } else {
-                self.write_out(Class::Normal, &[(inode.clone(), select)], Purpose::Sync)?.rest[0]
+                let outcome = self.write_out(Class::Normal, &[(inode.clone(), select)], Purpose::Sync)?;
+                (outcome.rest[0], outcome.lsn)
             };
             match rest {
                 Some(rest) => cursor = rest,
-                None => return Ok(()),
+                None => return Ok(lsn.unwrap_or_else(|| self.store.last_lsn())),
             }
         }
     }
 
-    /// Logs all dirty pages of the file as images; false if they are too many by now, or the journal has no room for
+    /// Logs all dirty pages of the file as images; `None` if they are too many by now, or the journal has no room for
     /// images.
-    fn log_images(&self, inode: &Arc<Inode>, pages: u64) -> Result<bool> {
+    fn log_images(&self, inode: &Arc<Inode>, pages: u64) -> Result<Option<Lsn>> {
         let permit = match self.store.admit(Class::Normal, image_estimate(pages)) {
             Ok(permit) => permit,
             // Extents need less of the ring.
-            Err(StoreError::Pressure(Pressure::Journal)) if pages > 0 => return Ok(false),
+            Err(StoreError::Pressure(Pressure::Journal)) if pages > 0 => return Ok(None),
             Err(StoreError::Pressure(_) | StoreError::NoSpace) => {
                 self.admit_necessary(Class::Normal, |_| image_estimate(pages), 1)?.0
             }
@@ -134,15 +150,15 @@ impl Fs {
         loop {
             let mut state = inode.state.write();
             if state.gone {
-                return Ok(true);
+                return Ok(Some(self.store.last_lsn()));
             }
             if state.data.dirty_pages() > pages {
-                return Ok(false);
+                return Ok(None);
             }
             // A sync does not wait until older pages of the file are destaged.
             if turn.is_some() || state.data.is_apart_from_destaging() {
-                self.commit_images(inode, &mut state, permit, 0..u64::MAX, u64::MAX)?;
-                return Ok(true);
+                let logged = self.commit_images(inode, &mut state, permit, 0..u64::MAX, u64::MAX)?;
+                return Ok(Some(logged.lsn));
             }
             drop(state);
             turn = Some(inode.lock_turn());
@@ -150,7 +166,7 @@ impl Fs {
     }
 
     /// Logs the dirty pages of a range as images, within the permit's estimate, with a size that covers them, and the file
-    /// up to `end`; returns the batch's bytes. The caller has the turn, or the pages are apart from what whoever has it
+    /// up to `end`. The caller has the turn, or the pages are apart from what whoever has it
     /// destages.
     pub(super) fn commit_images(
         &self,
@@ -159,7 +175,7 @@ impl Fs {
         permit: Permit,
         pages: Range<u64>,
         end: u64,
-    ) -> Result<usize> {
+    ) -> Result<Logged> {
         let logged: Pages =
             state.data.dirty_range(pages).map(|(page, slot)| (page, slot.page.clone())).collect();
         let covered = covered_by(state, &logged).max(state.item.size.min(end));
@@ -168,7 +184,8 @@ impl Fs {
             item.size = item.size.min(covered);
         }
         if logged.is_empty() && !state.item_dirty && item.size == state.loggable().size {
-            return Ok(0);
+            // Others have logged it, this moment at the latest.
+            return Ok(Logged { lsn: self.store.last_lsn(), bytes: 0 });
         }
         let mut batch = Batch::with_capacity(image_estimate(logged.len() as u64).bytes);
         for (page, buffer) in &logged {
@@ -176,7 +193,7 @@ impl Fs {
         }
         batch.put(Key::inode(inode.number), &item.encode());
         let bytes = batch.bytes();
-        self.store.commit(permit, batch)?;
+        let lsn = self.store.commit(permit, batch)?;
         for (page, _) in logged {
             state.data.update(page, |slot| {
                 slot.dirty = false;
@@ -187,14 +204,14 @@ impl Fs {
         state.data.recent_at = None;
         state.item_dirty = state.item != item;
         self.writeback.relist(inode, state, self.clock.now());
-        Ok(bytes)
+        Ok(Logged { lsn, bytes })
     }
 
     /// Writes back everything that is dirty at the call, several small files to a batch. Not forced.
     pub(super) fn write_back_everything(&self) -> Result<()> {
         let files: Vec<Arc<Inode>> = {
             let lists = self.writeback.lists.lock();
-            lists.dirty.values().map(|listed| listed.inode.clone()).collect()
+            lists.dirty.values().cloned().collect()
         };
         self.write_out_all(Class::Normal, files, false)
     }
@@ -203,18 +220,19 @@ impl Fs {
     pub(crate) fn destage_everything(&self) -> Result<()> {
         let files: Vec<Arc<Inode>> = {
             let lists = self.writeback.lists.lock();
-            lists.logged.values().map(|listed| listed.inode.clone()).collect()
+            lists.logged.values().cloned().collect()
         };
         self.write_out_all(Class::Destage, files, true)
     }
 
     /// One pass over each of the files.
     pub(super) fn write_out_all(&self, class: Class, files: Vec<Arc<Inode>>, logged: bool) -> Result<()> {
+        let whole = Some(self.clock.now());
         let mut queue: std::collections::VecDeque<(Arc<Inode>, Select)> = files
             .into_iter()
             .map(|inode| {
                 let end = pages_of(inode.state.read().item.size);
-                (inode, Select { pages: 0..end, whole: true, logged })
+                (inode, Select { pages: 0..end, whole, logged })
             })
             .collect();
         while !queue.is_empty() {

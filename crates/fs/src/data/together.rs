@@ -17,6 +17,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use syncline_format::ObjectNo;
+use syncline_format::item::Timestamp;
 use syncline_store::Class;
 
 /// Pages of syncs that are started together: 1 MiB.
@@ -48,7 +49,7 @@ impl Fs {
         let joins = pages > IMAGE_PAGES_MAX
             && pages < STREAM_PAGES_MIN
             && !data.turn().is_locked()
-            && gauge(data, &Select::dirty()).pieces <= PIECES_MAX;
+            && gauge(data, &Select::dirty(self.clock.now())).pieces <= PIECES_MAX;
         joins.then_some(pages)
     }
 
@@ -64,13 +65,14 @@ impl Fs {
         if self.store.failure().is_some() || self.store.is_read_only() {
             return syncs;
         }
+        let began = self.clock.now();
         let mut works: Vec<Work> = Vec::with_capacity(syncs.len());
         let (mut started, mut alone) = (Vec::with_capacity(syncs.len()), Vec::new());
         for sync in syncs {
             match self.open_file(sync.handle) {
                 Ok(open) => {
                     self.writeback.syncs.fetch_add(1, Ordering::Relaxed);
-                    works.extend(work_of(&open.inode, sync.scope));
+                    works.extend(work_of(&open.inode, sync.scope, began));
                     started.push((open.inode.number, sync));
                 }
                 Err(_) => alone.push(sync),
@@ -120,12 +122,12 @@ impl Fs {
 }
 
 /// What there is to write for a sync, if anything.
-fn work_of(inode: &Arc<Inode>, scope: SyncScope) -> Option<Work> {
+fn work_of(inode: &Arc<Inode>, scope: SyncScope, began: Timestamp) -> Option<Work> {
     let mut state = inode.state.write();
     if state.gone || !has_work(&state, scope) {
         return None;
     }
     state.data.piggybacked = false;
     let pages = 0..pages_of(state.item.size);
-    Some((inode.clone(), Select { pages, whole: true, logged: false }))
+    Some((inode.clone(), Select { pages, whole: Some(began), logged: false }))
 }

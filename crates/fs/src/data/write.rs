@@ -298,10 +298,11 @@ impl Fs {
     }
 
     fn listed(&self, logged: bool) -> Vec<(Arc<Inode>, Select)> {
+        let now = self.clock.now();
         let lists = self.writeback.lists.lock();
         let list = if logged { &lists.logged } else { &lists.dirty };
-        let select = if logged { Select::logged() } else { Select::dirty() };
-        list.values().take(PICK_FILES_MAX).map(|listed| (listed.inode.clone(), select.clone())).collect()
+        let select = if logged { Select::logged(now) } else { Select::dirty(now) };
+        list.values().take(PICK_FILES_MAX).map(|inode| (inode.clone(), select.clone())).collect()
     }
 
     /// Notes that the inode's item differs from what is logged, so that it is committed within the commit interval.

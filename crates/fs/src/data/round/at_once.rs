@@ -33,7 +33,7 @@ impl Fs {
             return None;
         }
         let inode = self.open_file(handle).ok()?.inode.clone();
-        let select = Select::dirty();
+        let select = Select::dirty(self.clock.now());
         let (gauge, turn) = {
             let data = &inode.state.read().data;
             (gauge(data, &select), data.turn())
@@ -51,14 +51,15 @@ impl Fs {
         let cost = Cost { bytes: estimate.bytes - BATCH_HEADER_BYTES, items: estimate.items };
         // An error is met again, and told, by whoever does it otherwise.
         let Ok(Started::Round(round, rest)) = self.start_round(start, permit, cost) else { return None };
-        self.log_in_flight(round, slot).ok()?;
+        let lsn = self.log_in_flight(round, slot).ok()?;
         if rest.is_some() {
             // Somebody went on writing; the rest is not for this call.
             return None;
         }
         self.writeback.syncs.fetch_add(1, Ordering::Relaxed);
         self.writeback.note_small_request();
-        Some(WrittenOut(self.store.last_lsn()))
+        // Others may have logged it without us, this moment at the latest.
+        Some(WrittenOut(lsn.unwrap_or_else(|| self.store.last_lsn())))
     }
 
     /// Starts making durable what was written out; `done` is called when it is, on the thread that drives the force.
@@ -67,7 +68,7 @@ impl Fs {
     }
 
     /// Logs a round whose data is in flight, as the slot for all of it grants.
-    fn log_in_flight(&self, round: Round, slot: DataSlot) -> Result<()> {
+    fn log_in_flight(&self, round: Round, slot: DataSlot) -> Result<Option<Lsn>> {
         let Round { mut parts, permit, tickets } = round;
         let mut batch = Batch::new();
         let mut data = tickets.iter().map(|(ticket, _)| ticket.clone());
@@ -81,6 +82,6 @@ impl Fs {
             tickets.iter().for_each(|(ticket, _)| drop(self.store.device().wait(ticket)));
             parts.into_iter().for_each(|part: Part| self.undo(part));
         }
-        result.map(drop)
+        result
     }
 }

@@ -15,6 +15,7 @@ mod together;
 use super::WriteAt;
 use crate::inode::Inode;
 use crate::{Clock, Context, Fs, FsOptions, MkfsOptions, Result, SystemEntropy, Timestamp};
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use syncline_check::{CheckOptions, check};
@@ -23,20 +24,43 @@ use syncline_format::{BLOCK_BYTES, BlockNo, ObjectNo};
 
 pub(super) const MIB: u64 = 1 << 20;
 
+/// What somebody else does while the engine looks at the clock; true when it is done.
+type Meanwhile = Box<dyn FnMut() -> bool + Send>;
+
 /// A clock that only moves when it is told to.
 #[derive(Default)]
-pub(super) struct TestClock(AtomicU64);
+pub(super) struct TestClock {
+    milliseconds: AtomicU64,
+    meanwhile: Mutex<Option<Meanwhile>>,
+}
 
 impl TestClock {
     pub(super) fn advance(&self, milliseconds: u64) -> Timestamp {
-        self.0.fetch_add(milliseconds, Ordering::Relaxed);
+        self.milliseconds.fetch_add(milliseconds, Ordering::Relaxed);
         self.now()
+    }
+
+    pub(super) fn set_back(&self, milliseconds: u64) -> Timestamp {
+        self.milliseconds.fetch_sub(milliseconds, Ordering::Relaxed);
+        self.now()
+    }
+
+    /// Does something between two steps of the engine: tried at each look at the clock until it is done.
+    pub(super) fn meanwhile(&self, act: impl FnMut() -> bool + Send + 'static) {
+        *self.meanwhile.lock() = Some(Box::new(act));
     }
 }
 
 impl Clock for TestClock {
     fn now(&self) -> Timestamp {
-        let milliseconds = self.0.load(Ordering::Relaxed);
+        // Taken out, so that what is done may look at the clock.
+        let meanwhile = self.meanwhile.lock().take();
+        if let Some(mut act) = meanwhile
+            && !act()
+        {
+            *self.meanwhile.lock() = Some(act);
+        }
+        let milliseconds = self.milliseconds.load(Ordering::Relaxed);
         let nanoseconds = (milliseconds % 1000) as u32 * 1_000_000;
         Timestamp { seconds: 1_000_000 + (milliseconds / 1000) as i64, nanoseconds }
     }

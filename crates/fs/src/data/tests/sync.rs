@@ -1,8 +1,15 @@
 use super::{MIB, TestVolume, pattern};
 use crate::data::SyncScope;
+use crate::data::extents::Cost;
+use crate::data::round::{Round, Select, Start, Started};
 use crate::inode::Inode;
+use crate::{Clock, Context, SetAttr};
+use std::rc::Rc;
 use std::sync::Arc;
 use syncline_device::Device;
+use syncline_format::ObjectNo;
+use syncline_format::batch::BATCH_HEADER_BYTES;
+use syncline_store::Class;
 
 #[test]
 fn append_and_sync_is_one_write_and_one_flush() {
@@ -57,6 +64,30 @@ fn sync_of_a_clean_file_does_no_io_once_everything_is_durable() {
     volume.sync(&inode);
     volume.fs.file_sync(&inode, SyncScope::Data).unwrap();
     assert_eq!(volume.device.counters(), before);
+}
+
+#[test]
+fn a_sync_forces_nothing_that_was_committed_behind_it() {
+    let volume = TestVolume::new(64 * MIB, 4 * MIB);
+    for (round, len) in [100, 50_000].into_iter().enumerate() {
+        let inode = volume.create(&format!("a{round}"));
+        volume.write(&inode, 0, &pattern(1, len));
+        let before = volume.fs.store.last_lsn();
+        let fs = volume.fs.clone();
+        volume.clock.meanwhile(move || {
+            let is_committed = fs.store.last_lsn() > before;
+            if is_committed {
+                let name = format!("other{round}");
+                fs.mkdir(&Context::root(), ObjectNo::ROOT_DIR, name.as_bytes(), 0o755).unwrap();
+            }
+            is_committed
+        });
+        let lsn = volume.fs.sync_point(&inode, SyncScope::All).unwrap();
+        assert_eq!(lsn, before.next(), "its own batch");
+        assert_eq!(volume.fs.store.last_lsn(), lsn.next(), "that of the other one");
+        // Nothing of its own to commit: all that had been before the call.
+        assert_eq!(volume.fs.sync_point(&inode, SyncScope::All).unwrap(), lsn.next());
+    }
 }
 
 #[test]
@@ -185,6 +216,108 @@ fn unsynced_data_that_a_hint_has_written_out_is_durable_after_the_commit_interva
     let handle = volume.fs.open_handle(&root, inode.number, crate::OpenFlags::READ_WRITE).unwrap();
     assert!(volume.fs.write_back_handle(handle, 0..200_000).unwrap().bytes >= 100_000);
     volume.fs.maintain(volume.clock.advance(600), 16).unwrap();
+    drop(inode);
+    volume.crash();
+    assert_eq!(volume.content(&volume.find("a")), data);
+}
+
+/// Written out by a hint or a rename long before it is due, and durable no later for that: the record is the first in the log since, and
+/// its own age would be a whole interval more.
+#[test]
+fn what_was_written_out_early_is_as_old_as_it_was_in_memory() {
+    let early: [fn(&TestVolume, &Arc<Inode>); 2] = [
+        |volume, inode| {
+            let flags = crate::OpenFlags::READ_WRITE;
+            let handle = volume.fs.open_handle(&crate::Context::root(), inode.number, flags).unwrap();
+            volume.fs.write_back_handle(handle, 0..200_000).unwrap();
+            volume.fs.maintain(volume.clock.advance(500), 16).unwrap();
+        },
+        |volume, inode| {
+            volume.fs.maintain(volume.clock.advance(500), 16).unwrap();
+            volume.fs.write_back_file(inode).unwrap();
+        },
+    ];
+    for write_out in early {
+        let mut volume = TestVolume::new(64 * MIB, 4 * MIB);
+        let inode = volume.create("a");
+        volume.sync(&inode);
+        let data = pattern(7, 100_000);
+        volume.write(&inode, 0, &data);
+        write_out(&volume, &inode);
+        assert!(!inode.state.read().data.has_dirty() && !volume.fs.is_forced());
+        volume.fs.maintain(volume.clock.advance(499), 16).unwrap();
+        assert!(!volume.fs.is_forced(), "it is not due yet");
+        volume.fs.maintain(volume.clock.advance(1), 16).unwrap();
+        drop(inode);
+        volume.crash();
+        assert_eq!(volume.content(&volume.find("a")), data);
+    }
+}
+
+#[test]
+fn a_clock_that_is_set_back_keeps_nothing_in_memory() {
+    let mut volume = TestVolume::new(64 * MIB, 4 * MIB);
+    volume.clock.advance(3_600_000);
+    let inode = volume.create("a");
+    let data = pattern(11, 100_000);
+    volume.write(&inode, 0, &data);
+    volume.fs.maintain(volume.clock.advance(500), 16).unwrap();
+    volume.fs.maintain(volume.clock.set_back(3_600_000), 16).unwrap();
+    drop(inode);
+    volume.crash();
+    assert_eq!(volume.content(&volume.find("a")), data);
+}
+
+/// A round of all that is dirty, with its data in flight.
+fn start_round(volume: &TestVolume, inode: &Arc<Inode>) -> Round {
+    let select = Select::dirty(volume.clock.now());
+    let estimate = volume.fs.estimate(&[(inode.clone(), select.clone())]);
+    let permit = volume.fs.store.admit(Class::Normal, estimate).unwrap();
+    let turn = Rc::new(inode.lock_turn());
+    let start = Start { inode, select: &select, pages_max: 1024, turn, behind: None, bulk: true };
+    let cost = Cost { bytes: estimate.bytes - BATCH_HEADER_BYTES, items: estimate.items };
+    match volume.fs.start_round(start, permit, cost).unwrap() {
+        Started::Round(round, None) => round,
+        _ => panic!("all of it is in the round"),
+    }
+}
+
+#[test]
+fn a_read_does_not_make_forgotten_what_is_being_written() {
+    let mut volume = TestVolume::new(64 * MIB, 4 * MIB);
+    let inode = volume.create("a");
+    let mut data = pattern(8, 400_000);
+    volume.write(&inode, 0, &data);
+    volume.sync(&inode);
+    volume.drop_cache(&inode);
+    volume.write(&inode, 0, &pattern(9, 100_000));
+    data[..100_000].copy_from_slice(&pattern(9, 100_000));
+    let round = start_round(&volume, &inode);
+    // The inode is in the log with that, the data is not.
+    let mode = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+    volume.fs.setattr(&Context::root(), inode.number, &mode, None).unwrap();
+    volume.fs.sync_metadata().unwrap();
+    assert_eq!(volume.content(&inode), data);
+    volume.fs.maintain(volume.clock.advance(500), 16).unwrap();
+    volume.fs.finish_round(round).unwrap();
+    volume.fs.maintain(volume.clock.advance(500), 16).unwrap();
+    drop(inode);
+    volume.crash();
+    assert_eq!(volume.content(&volume.find("a")), data);
+}
+
+#[test]
+fn what_is_written_to_a_file_while_it_is_written_out_is_no_younger_for_that() {
+    let mut volume = TestVolume::new(64 * MIB, 4 * MIB);
+    let inode = volume.create("a");
+    let mut data = pattern(10, 100_000);
+    volume.write(&inode, 0, &data);
+    let round = start_round(&volume, &inode);
+    volume.write(&inode, 0, &[5; 4096]);
+    data[..4096].fill(5);
+    volume.clock.advance(900);
+    volume.fs.finish_round(round).unwrap();
+    volume.fs.maintain(volume.clock.advance(100), 16).unwrap();
     drop(inode);
     volume.crash();
     assert_eq!(volume.content(&volume.find("a")), data);
