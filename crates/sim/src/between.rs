@@ -10,7 +10,7 @@
 
 use crate::crash::{Effort, Lie};
 use crate::device::SimDevice;
-use crate::driver::{self, SimClock, Told};
+use crate::driver::{self, Aging, SimClock, Told};
 use crate::lab::{Depth, Recorded, Start, Tally, guarded, judge_states, prepare};
 use crate::operation::{Op, WriteKind, from_text};
 use crate::oracle::{Model, PAGE, View};
@@ -218,7 +218,7 @@ impl Acts {
             }
             let background = match self.random.below(3) {
                 _ if self.trims => Op::Trim,
-                0 => Op::Maintain { milliseconds: *self.random.pick(&[2000, 6000]) },
+                0 => Op::Maintain { milliseconds: *self.random.pick(&[500, 1000, 2000, 6000]) },
                 _ => Op::Checkpoint,
             };
             let stuffs = background == Op::Checkpoint && self.random.one_in(3);
@@ -272,9 +272,12 @@ impl Acts {
         };
         self.device.between(Some(Box::new(move |operation| others.act(operation))));
         // Background work changes nothing that the model knows.
+        let aging = Aging::begin(&self.clock, &mut self.model.lock(), op);
         let mut nobody = Model::new(&View::default());
         let told = driver::step(&self.fs, &self.clock, &mut nobody, op);
         self.device.between(None);
+        aging.end(&self.fs, &mut self.model.lock());
+        self.device.acknowledge(self.model.lock().syncs());
         if let Some(what) = wrong.lock().take() {
             return Err(what);
         }

@@ -20,8 +20,6 @@ const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
 const EROFS: i32 = 30;
 const NANOSECONDS: i64 = 1_000_000_000;
-/// After so many milliseconds everything is older than the commit interval (C9).
-const AGED_MS: u64 = 2000;
 /// Rounds of background work that one `maintain` operation does at most.
 const MAINTAIN_ROUNDS: usize = 16;
 
@@ -38,6 +36,11 @@ impl SimClock {
     pub fn behind(view: &View) -> Arc<SimClock> {
         let latest = view.stamps.values().map(|stamp| stamp.changed.0).max().unwrap_or(0);
         Arc::new(SimClock(AtomicI64::new((latest + 1).max(1_000_000) * NANOSECONDS)))
+    }
+
+    /// What the last look has shown, or a moment later.
+    fn nanoseconds(&self) -> i64 {
+        self.0.load(Ordering::Relaxed)
     }
 
     fn advance(&self, milliseconds: u64) {
@@ -107,6 +110,7 @@ pub fn step(fs: &Arc<Fs>, clock: &SimClock, model: &mut Model, op: &Op) -> Resul
         return transact(fs, clock, model, op);
     }
     model.begin(op);
+    let aging = Aging::begin(clock, model, op);
     let done = carry_out(fs, clock, op);
     let unexpected = |got, want| Unexpected { op: op.clone(), got, want };
     match done {
@@ -139,13 +143,32 @@ pub fn step(fs: &Arc<Fs>, clock: &SimClock, model: &mut Model, op: &Op) -> Resul
                 }
                 Op::UnlinkOpen { .. } => drop(model.sync(Some(made))),
                 Op::Sync => drop(model.sync(None)),
-                // C9: what is older than the commit interval is durable, unless the volume has stopped.
-                Op::Maintain { milliseconds } if *milliseconds >= AGED_MS && fs.failure().is_none() => {
-                    model.sync(None);
-                }
                 _ => {}
             }
+            aging.end(fs, model);
             Ok(Told::Done)
+        }
+    }
+}
+
+/// C9: what is older than the commit interval when background work begins is durable when it ends, unless the volume has stopped.
+pub struct Aging {
+    /// The moment before which all is as old, in nanoseconds; absent for operations that are no background work.
+    until: Option<i64>,
+}
+
+impl Aging {
+    pub fn begin(clock: &SimClock, model: &mut Model, op: &Op) -> Aging {
+        let Op::Maintain { milliseconds } = op else { return Aging { until: None } };
+        let now = clock.nanoseconds();
+        model.note_moment(now);
+        let interval = FsOptions::default().commit_interval.as_nanos() as i64;
+        Aging { until: Some(now + *milliseconds as i64 * 1_000_000 - interval) }
+    }
+
+    pub fn end(self, fs: &Fs, model: &mut Model) {
+        if let Some(until) = self.until.filter(|_| fs.failure().is_none()) {
+            model.age(until);
         }
     }
 }

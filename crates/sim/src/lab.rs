@@ -313,22 +313,21 @@ fn grown(device: &Arc<SimDevice>, view: &View, seed: u64) -> Result<(), String> 
     let clock = SimClock::behind(view);
     let fs = driver::open(Arc::clone(&device) as Arc<dyn Device>, &clock, derive(seed, 9))
         .map_err(|error| format!("the recovered volume does not open again: {error}"))?;
-    for (file, bytes) in &view.contents {
-        let mut want = bytes.clone();
-        want.resize(bytes.len().next_multiple_of(PAGE as usize) + PAGE as usize, 0);
-        let size = SetAttr { size: Some(want.len() as u64), ..SetAttr::default() };
+    for (file, content) in &view.contents {
+        let mut want = content.clone();
+        want.resize(content.size().next_multiple_of(PAGE) + PAGE);
+        let size = SetAttr { size: Some(want.size()), ..SetAttr::default() };
         match fs.setattr(&Context::root(), ObjectNo(*file), &size, None) {
             Ok(_) => {}
             Err(Error::NoSpace) => continue,
             Err(error) => return Err(format!("file {file} cannot grow: {error}")),
         }
-        let got =
-            view::content(&fs, ObjectNo(*file), want.len() as u64).map_err(|error| error.to_string())?;
-        if let Some(at) = (0..want.len()).find(|at| want[*at] != got[*at]) {
+        let got = view::content(&fs, ObjectNo(*file), want.size()).map_err(|error| error.to_string())?;
+        if let Some(at) = want.difference(&got) {
             return Err(format!(
-                "file {file} ended at {}, and has {} at {at} when it grows",
-                bytes.len(),
-                got[at]
+                "file {file} ended at {}, and has {:?} at {at} when it grows",
+                content.size(),
+                got.range(at, at + 1)
             ));
         }
     }

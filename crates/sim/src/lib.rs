@@ -2,7 +2,7 @@
 //! recovered and judged.
 //!
 //! - `device`, `crash`: the device with its fault model, and the crash states of a recorded run;
-//! - `operation`, `oracle`, `history`: workloads, and what the contract allows after them, without any product crate;
+//! - `operation`, `oracle`, `history`, `content`: workloads, and what the contract allows after them, without any product crate;
 //! - `driver`, `transact`, `lab`: runs operations on engine and model, and judges the crash states of a run;
 //! - `ace`, `workload`, `errors`, `controls`: which workloads, device errors and planted faults;
 //! - `actors`, `between`, `frozen`, `killed`, `leaks`, `mkfs`, `pieces`, `polled`, `pressure`, `reuse`, `shapes`, `trims`, `volatile`: workloads
@@ -18,6 +18,7 @@ pub mod ace;
 pub mod actors;
 pub mod between;
 pub mod campaign;
+pub mod content;
 pub mod controls;
 pub mod crash;
 pub mod device;

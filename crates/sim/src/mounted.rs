@@ -289,7 +289,7 @@ fn length_of(op: &Op, model: &Model) -> u64 {
 
 fn size_of(model: &Model, path: &str) -> u64 {
     let ino = model.resolve(path).ok();
-    ino.and_then(|ino| Some(model.live().contents.get(&ino)?.len() as u64)).unwrap_or(0)
+    ino.and_then(|ino| Some(model.live().contents.get(&ino)?.size())).unwrap_or(0)
 }
 
 /// The inode that an interrupted operation has made, if the volume shows it.

@@ -7,12 +7,14 @@
 //!   file its data;
 //! - **C2** names, link counts, owners, modes, extended attributes, ACLs and link targets are exactly those after some prefix
 //!   of the metadata operations, and times are those of the prefix or of writes after it (`times.rs`);
+//! - **C9** the same for what was older than the commit interval when background work began;
 //! - **C3** a prefix with a rename over an existing file holds the whole content that the source had then;
 //! - file content is, page by page, one that the file had at some moment since it was last made durable, and a size is
 //!   never beyond data: no stale, foreign or half-written bytes.
 //!
 //! Inodes are told apart by the number that the volume gave them; nothing else is taken over from it.
 
+use crate::content::Content;
 use crate::history::{FileEvent, History, Wrong};
 use crate::operation::{Op, pattern};
 use crate::times::{Stamp, StampHistory};
@@ -23,6 +25,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 mod changes;
+mod moments;
 mod together;
 
 /// Number of the root directory.
@@ -82,7 +85,7 @@ pub type Names = BTreeMap<u64, Arc<Node>>;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct View {
     pub names: Names,
-    pub contents: BTreeMap<u64, Vec<u8>>,
+    pub contents: BTreeMap<u64, Content>,
     pub stamps: BTreeMap<u64, Stamp>,
 }
 
@@ -112,6 +115,10 @@ pub struct Model {
     files: BTreeMap<u64, History>,
     /// For each sync, how many metadata operations had returned before it.
     syncs: Vec<usize>,
+    /// When somebody looked at the clock, and how many metadata operations had returned by then.
+    moments: Vec<(i64, usize)>,
+    /// The last of them that is known to be durable.
+    aged: Option<usize>,
     /// Only inodes whose times were noted.
     stamps: BTreeMap<u64, StampHistory>,
     /// Metadata operations when the times were noted last.
@@ -131,12 +138,14 @@ fn hash_of(names: &Names) -> u64 {
 impl Model {
     /// Starts from what a volume holds durably.
     pub fn new(start: &View) -> Model {
-        let files = start.contents.iter().map(|(ino, bytes)| (*ino, History::new(bytes.clone())));
+        let files = start.contents.iter().map(|(ino, content)| (*ino, History::new(content.clone())));
         let mut model = Model {
             names: start.names.clone(),
             snapshots: Vec::new(),
             files: files.collect(),
             syncs: Vec::new(),
+            moments: Vec::new(),
+            aged: None,
             stamps: BTreeMap::new(),
             noted: 0,
             together: None,
@@ -172,7 +181,7 @@ impl Model {
         let contents = self.files.iter().filter(|(ino, _)| alive(ino));
         View {
             names: self.names.clone(),
-            contents: contents.map(|(ino, history)| (*ino, history.current().to_vec())).collect(),
+            contents: contents.map(|(ino, history)| (*ino, history.current().clone())).collect(),
             stamps: self
                 .names
                 .keys()
@@ -183,7 +192,7 @@ impl Model {
 
     /// Pages of a file of the running volume.
     pub fn pages_of(&self, ino: u64) -> u64 {
-        self.files.get(&ino).map_or(0, |history| (history.current().len() as u64).div_ceil(PAGE))
+        self.files.get(&ino).map_or(0, |history| history.current().size().div_ceil(PAGE))
     }
 
     /// Paths of all directories (the root is the empty one), files, and symbolic links.
@@ -364,7 +373,7 @@ impl Model {
         }
         let is_directory = matches!(kind, Kind::Directory(_));
         if kind == Kind::File {
-            self.files.insert(made, History::new(Vec::new()));
+            self.files.insert(made, History::new(Content::default()));
             if let Some(together) = &mut self.together {
                 together.note_made(made);
             }
@@ -549,11 +558,11 @@ impl Model {
 /// How one volume differs from another, in words.
 pub fn difference(want: &View, got: &View) -> String {
     let mut lines = differences(&want.names, &got.names);
-    for (file, bytes) in &want.contents {
-        if let Some(other) = got.contents.get(file).filter(|other| *other != bytes) {
-            let at = bytes.iter().zip(other).position(|(a, b)| a != b);
-            let (want, got) = (bytes.len(), other.len());
-            lines.push(format!("file {file} has size {got}, not {want}, and differs first at {at:?}"));
+    for (file, content) in &want.contents {
+        let Some(other) = got.contents.get(file) else { continue };
+        if let Some(at) = content.difference(other) {
+            let (want, got) = (content.size(), other.size());
+            lines.push(format!("file {file} has size {got}, not {want}, and differs first at {at}"));
         }
     }
     for (ino, stamp) in &want.stamps {

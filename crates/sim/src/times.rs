@@ -32,6 +32,8 @@ enum Event {
     Changed(Change, Stamp),
     /// Durable once the sync of this number is acknowledged.
     Synced(usize),
+    /// As [`crate::history::FileEvent::Moment`].
+    Moment(usize, Option<usize>),
 }
 
 /// Both ends are allowed, and what the clock showed between them. (A time of modification may have been set to any other.)
@@ -76,14 +78,30 @@ impl StampHistory {
         self.events.push((metas, Event::Synced(id)));
     }
 
+    pub fn note_moment(&mut self, metas: usize, moment: usize) {
+        self.events.push((metas, Event::Moment(moment, None)));
+    }
+
+    /// What there was at a moment is durable once a sync is acknowledged.
+    pub fn age(&mut self, moment: usize, id: usize) {
+        for (_, event) in self.events.iter_mut().rev() {
+            if let Event::Moment(number, sync) = event
+                && *number == moment
+            {
+                *sync = Some(id);
+            }
+        }
+    }
+
     /// Whether `got` is allowed when the first `prefix` metadata operations survived and `acknowledged` syncs had returned.
     pub fn allows(&self, got: &Stamp, prefix: usize, acknowledged: usize) -> bool {
         let mut now = self.start;
         let mut allowed = vec![Range(now, now)];
         for (_, event) in self.events.iter().filter(|(metas, _)| *metas <= prefix) {
             match *event {
-                Event::Synced(id) if id > acknowledged => {}
-                Event::Synced(_) => allowed = vec![Range(now, now)],
+                Event::Moment(_, None) => {}
+                Event::Synced(id) | Event::Moment(_, Some(id)) if id > acknowledged => {}
+                Event::Synced(_) | Event::Moment(..) => allowed = vec![Range(now, now)],
                 Event::Changed(change, stamp) => {
                     match change {
                         Change::Logged => allowed = vec![Range(stamp, stamp)],

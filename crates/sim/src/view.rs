@@ -1,5 +1,6 @@
 //! Reads everything that a volume shows, in the oracle's terms.
 
+use crate::content::Content;
 use crate::operation::Op;
 use crate::oracle::{Kind, Model, Node, View};
 use crate::times::Stamp;
@@ -7,6 +8,9 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use syncline::{Attr, Context, Error, Fs, ObjectNo, OpenFlags, Timestamp};
+
+/// Files are read in parts of so much.
+const PART_BYTES: usize = 256 << 10;
 
 fn stamp_of(attr: &Attr) -> Stamp {
     let time = |at: Timestamp| (at.seconds, at.nanoseconds);
@@ -77,20 +81,22 @@ fn list(fs: &Fs, directory: ObjectNo) -> Result<BTreeMap<String, u64>, Error> {
 }
 
 /// What a file holds.
-pub fn content(fs: &Fs, number: ObjectNo, size: u64) -> Result<Vec<u8>, Error> {
+pub fn content(fs: &Fs, number: ObjectNo, size: u64) -> Result<Content, Error> {
     let handle = fs.open_handle(&Context::root(), number, OpenFlags::READ)?;
-    let mut bytes = vec![0; size as usize];
-    let mut done = 0;
+    let mut content = Content::default();
+    let mut part = vec![0; PART_BYTES];
     let mut result = Ok(());
-    while done < bytes.len() && result.is_ok() {
-        match fs.read(handle, done as u64, &mut bytes[done..]) {
+    while content.size() < size && result.is_ok() {
+        let done = content.size();
+        let wanted = PART_BYTES.min((size - done) as usize);
+        match fs.read(handle, done, &mut part[..wanted]) {
             Ok(0) => panic!("file {number} ends at {done}, before its size {size}"),
-            Ok(count) => done += count,
+            Ok(count) => content.write(done, &part[..count]),
             Err(error) => result = Err(error),
         }
     }
     fs.release(handle)?;
-    result.map(|()| bytes)
+    result.map(|()| content)
 }
 
 fn xattrs(fs: &Fs, number: ObjectNo) -> Result<BTreeMap<String, Vec<u8>>, Error> {

@@ -216,7 +216,7 @@ impl Maker {
             88..=89 => Op::Fdatasync(file),
             90 => Op::WriteBack { path: file, offset: random.below(60_000), len: random.below(30_000) },
             91..=92 => Op::Sync,
-            93..=97 => Op::Maintain { milliseconds: *random.pick(&[50, 500, 2000, 6000, 40_000]) },
+            93..=97 => Op::Maintain { milliseconds: *random.pick(&[50, 500, 600, 1000, 2000, 6000, 40_000]) },
             _ => Op::Checkpoint,
         }
     }

@@ -154,7 +154,7 @@ fn the_oracle_sees_a_lost_sync() {
     assert_eq!(run.model.judge(&start.view, 0), Ok(()));
     assert!(matches!(run.model.judge(&start.view, 1), Err(Violation::NoPrefix { .. })));
     let mut short = run.model.live();
-    short.contents.values_mut().filter(|bytes| bytes.len() == 100).for_each(Vec::clear);
+    short.contents.values_mut().filter(|content| content.size() == 100).for_each(|content| content.resize(0));
     assert_eq!(run.model.judge(&short, 1), Ok(()), "the data was not synced then");
     assert!(matches!(run.model.judge(&short, 2), Err(Violation::NotInAny(_))));
 }

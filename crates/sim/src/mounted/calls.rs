@@ -1,6 +1,7 @@
 //! Operations as system calls, and what a mounted volume shows.
 
 use super::control;
+use crate::content::Content;
 use crate::operation::{AllocateKind, Op, WriteKind, acl, pattern};
 use crate::oracle::{Kind, Node, View};
 use rustix::fs::{
@@ -260,7 +261,7 @@ pub fn view(top: &Path) -> io::Result<View> {
         } else if file_type.is_char_device() {
             Kind::Special
         } else {
-            view.contents.insert(metadata.ino(), fs::read(&path)?);
+            view.contents.insert(metadata.ino(), Content::new(&fs::read(&path)?));
             Kind::File
         };
         let node = Node {

@@ -1,6 +1,9 @@
 //! Operations that change content or attributes of one inode, in the model.
 
-use super::{EACCES, EEXIST, EINVAL, ELOOP, ENODATA, ENOTSUP, ENXIO, EPERM, Kind, Model, Node, PAGE, View};
+use super::{
+    EACCES, EEXIST, EINVAL, EISDIR, ELOOP, ENODATA, ENOTSUP, ENXIO, EPERM, Kind, Model, Node, PAGE, View,
+};
+use crate::content::Content;
 use crate::history::{FileEvent, History};
 use crate::operation::{AllocateKind, Op, acl, acl_bits, pattern};
 use crate::times::{Change, Stamp, StampHistory};
@@ -35,13 +38,19 @@ impl Model {
                 }
             }
             Op::CopyRange { from, to, at, to_at, len } => {
-                let (source, target) = (self.file(from)?, self.file(to)?);
+                // A directory can be opened to be read; that there is nothing to copy from it shows behind that.
+                let source = match self.file(from) {
+                    Err(errno) if errno != EISDIR => return Err(errno),
+                    source => source,
+                };
+                let target = self.file(to)?;
+                let source = source?;
                 if source == target && at.max(to_at) - at.min(to_at) < *len {
                     return Err(EINVAL);
                 }
                 if written > 0 {
-                    let bytes = &self.files[&source].current()[*at as usize..(at + written) as usize];
-                    let event = FileEvent::Write(*to_at, bytes.to_vec());
+                    let bytes = self.files[&source].current().range(*at, at + written);
+                    let event = FileEvent::Write(*to_at, bytes);
                     self.record(target, event);
                 }
             }
@@ -164,7 +173,7 @@ impl Model {
         if self.child(directory, &name)?.is_some() {
             return Err(EEXIST);
         }
-        self.files.insert(made, History::new(Vec::new()));
+        self.files.insert(made, History::new(Content::default()));
         if written > 0 {
             self.record(made, FileEvent::Write(0, pattern(fill, 0, written)));
         }
