@@ -219,8 +219,8 @@ impl Ring {
     pub fn wait(&mut self, arrivals: &mut Vec<Arrival>) -> io::Result<()> {
         if self.queue.resident_bytes() > self.resident_bytes_max {
             self.enter(1, Some(&IDLE))?;
-            self.collect(arrivals);
-            if !arrivals.is_empty() {
+            // The bell counts: it does not ring again for what is in the inbox already.
+            if self.collect(arrivals) > 0 {
                 return Ok(());
             }
             self.trim();
@@ -268,9 +268,11 @@ impl Ring {
         }
     }
 
-    /// Takes the completions that are there; `arrivals` is added to.
-    pub fn collect(&mut self, arrivals: &mut Vec<Arrival>) {
+    /// Takes the completions that are there, and tells how many they were, the bell's among them; `arrivals` is added to.
+    pub fn collect(&mut self, arrivals: &mut Vec<Arrival>) -> usize {
+        let mut taken = 0;
         for completion in self.uring.completion() {
+            taken += 1;
             match completion.user_data() {
                 USER_DATA_BELL => {
                     self.bell_armed &= cqueue::more(completion.flags());
@@ -287,6 +289,7 @@ impl Ring {
             let ended = (result < 0).then(|| Errno::from_number(-result));
             arrivals.push(Arrival { entry, ended });
         }
+        taken
     }
 
     /// Completions that have not been taken.
@@ -316,9 +319,30 @@ fn user_data(entry: EntryIndex) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::super::command::QueueId;
-    use super::super::inbox::Inbox;
+    use super::super::inbox::{Ending, Inbox, Look};
     use super::*;
     use crate::reply::slot::ShortAnswer;
+
+    #[test]
+    fn the_bell_ends_the_wait_also_while_pages_are_to_be_given_back() {
+        let queue = Arc::new(Queue::new(QueueId(0), 1, 8192).expect("small mappings succeed"));
+        queue.note_touched(EntryIndex(0), 4096);
+        assert_eq!(queue.inbox.look_before_sleep(Ending::No), Look::MaySleep);
+        queue.inbox.end(Ending::Ended);
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let ring = Ring::new(Arc::clone(&queue), Role::Main, queue.inbox.bell(), 0);
+            let waited = ring.ok().map(|mut ring| {
+                let mut arrivals = Vec::new();
+                ring.wait(&mut arrivals).expect("the bell can be waited for");
+                arrivals.len()
+            });
+            tell.send(waited).expect("the test waits");
+        });
+        // Longer than any machine needs.
+        let waited = told.recv_timeout(std::time::Duration::from_secs(20)).expect("it sleeps on");
+        assert!(matches!(waited, Some(0) | None), "None: there is no io_uring here");
+    }
 
     #[test]
     fn a_deputy_has_one_entry_at_most_whatever_is_left_for_it() {
