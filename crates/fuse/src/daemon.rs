@@ -297,6 +297,8 @@ fn spawn_signal_thread(signals: libc::sigset_t, directory: PathBuf, fs: Weak<Fs>
         tracing::info!(signal, "asked to end, unmounting");
         unmount_own(&directory);
         if let Some(fs) = fs.upgrade() {
+            // Whoever trims has a file open, and so keeps the mount.
+            fs.end_trims();
             // The last users of a lazy unmount may stay for long; what they have so far is safe from here on.
             if let Err(error) = fs.sync_all() {
                 tracing::error!(%error, "committing failed");

@@ -47,6 +47,8 @@ pub struct Load {
     pub pinned_blocks: u64,
     /// Live page images.
     pub images: u64,
+    /// Bytes of the ring that no checkpoint frees before they are destaged: those from the oldest of them on.
+    pub image_bytes: u64,
     /// Batches since the last checkpoint's LSN.
     pub batches: u64,
 }
@@ -185,11 +187,13 @@ impl Store {
 
     pub fn load(&self) -> Load {
         let shared = &self.shared;
-        let (dirty_nodes, images, lsn) = {
+        let (dirty_nodes, images, oldest_image, lsn) = {
             let trees = shared.trees.read();
-            (trees.current_nodes, trees.images.len(), trees.lsn)
+            (trees.current_nodes, trees.images.len(), trees.images.oldest(), trees.lsn)
         };
         let journal = shared.journal.get();
+        let image_bytes =
+            journal.zip(oldest_image).map_or(0, |(journal, oldest)| journal.used_bytes_from(oldest));
         Load {
             ring_bytes: journal.map_or(0, |journal| journal.used_bytes()),
             ring_bytes_max: journal.map_or(0, |journal| journal.ring_bytes()),
@@ -197,6 +201,7 @@ impl Store {
             dirty_node_bytes_max: shared.cache.dirty_max() * NODE_BYTES as u64,
             pinned_blocks: shared.space.lock().pinned_blocks(),
             images,
+            image_bytes,
             // A checkpoint may have ended since the LSN was read.
             batches: lsn.0.saturating_sub(shared.checkpoint_lsn.load(Ordering::Relaxed)),
         }

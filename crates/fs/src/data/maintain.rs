@@ -16,6 +16,9 @@ use syncline_store::Load;
 const DESTAGE_AGE: Duration = Duration::from_secs(5);
 /// Images beyond this are destaged at once: 32 MiB.
 const LOGGED_PAGES_MAX: u64 = (32 << 20) / BLOCK_BYTES as u64;
+/// Images are destaged at once if a checkpoint would leave more than this part of the ring in use because of them: an eighth. Not those of
+/// pages that are logged again and again: the last image of such a page is young.
+const IMAGE_SHARE: u64 = 8;
 /// A checkpoint is due after this, if anything happened: recovery replays no more than that.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(30);
 /// Pinned blocks that are not worth a checkpoint.
@@ -84,7 +87,7 @@ impl Fs {
     fn must_destage(&self, now: Timestamp) -> bool {
         let load = self.store.load();
         self.writeback.account.logged() > LOGGED_PAGES_MAX
-            || load.images > 0 && load.ring_bytes > load.ring_bytes_max / 4
+            || load.image_bytes > load.ring_bytes_max / IMAGE_SHARE
             || {
                 let lists = self.writeback.lists.lock();
                 lists.logged.keys().next().is_some_and(|(oldest, _)| since(now, *oldest) >= DESTAGE_AGE)

@@ -170,6 +170,8 @@ impl Filesystem {
     }
 
     fn close_once(&self) {
+        // A trim may have minutes to go, and nobody waits for it any more.
+        self.operations.fs.end_trims();
         // Waits until all that was handed over is done. What does it may look for the pool meanwhile.
         let pool = self.pool.write().take();
         drop(pool);

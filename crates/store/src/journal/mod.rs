@@ -313,6 +313,12 @@ impl Journal {
         (state.ring.used() + state.pending_blocks()) * BLOCK_BYTES as u64
     }
 
+    /// Of these bytes, those from the record that holds `lsn` on.
+    pub(crate) fn used_bytes_from(&self, lsn: Lsn) -> u64 {
+        let state = self.state.lock();
+        (state.ring.used_from(lsn) + state.pending_blocks()) * BLOCK_BYTES as u64
+    }
+
     pub(crate) fn ring_bytes(&self) -> u64 {
         self.ring_blocks * BLOCK_BYTES as u64
     }

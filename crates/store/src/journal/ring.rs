@@ -51,6 +51,16 @@ impl Ring {
         self.head - self.tail
     }
 
+    /// Those of them from the record that holds `lsn` on, which are none if none does.
+    pub(crate) fn used_from(&self, lsn: Lsn) -> u64 {
+        self.record_of(lsn).map_or(0, |record| self.head - record.position)
+    }
+
+    fn record_of(&self, lsn: Lsn) -> Option<RecordMeta> {
+        let index = self.records.partition_point(|record| record.last_lsn < lsn);
+        self.records.get(index).copied()
+    }
+
     /// The place of a record of `blocks` blocks.
     pub(crate) fn place(&self, blocks: u64) -> Place {
         let rest = self.blocks - self.head % self.blocks;
@@ -98,8 +108,7 @@ impl Ring {
             predecessor: self.predecessor(),
             last_lsn: lsn,
         };
-        let index = self.records.partition_point(|record| record.last_lsn < lsn);
-        let record = self.records.get(index).copied().unwrap_or(next);
+        let record = self.record_of(lsn).unwrap_or(next);
         let tail = JournalTail {
             block: record.position % self.blocks,
             sequence: record.sequence,
@@ -136,6 +145,7 @@ mod tests {
         ring.push(&place, 4, Lsn(5));
         ring.sealed(12);
         assert_eq!(ring.used(), 6, "the lap's unused end counts");
+        assert_eq!((ring.used_from(Lsn(5)), ring.used_from(Lsn(6))), (4, 0));
         let (tail, _) = ring.tail_for(Lsn(4));
         assert_eq!((tail.block, tail.sequence, tail.predecessor), (0, Sequence(2), 11));
     }

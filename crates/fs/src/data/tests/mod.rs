@@ -3,6 +3,7 @@
 mod ablation;
 mod at_once;
 mod crash;
+mod destage;
 mod failure;
 mod model;
 mod pacing;
