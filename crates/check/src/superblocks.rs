@@ -3,10 +3,9 @@
 use crate::report::Findings;
 use crate::{CheckError, Code};
 use syncline_device::Device;
-use syncline_format::header::CHECKSUM_START;
 use syncline_format::layout::{BACKUP_BLOCKS, VOLUME_BLOCKS_MIN};
 use syncline_format::superblock::{SUPERBLOCK_MAGIC, SUPERBLOCK_SLOTS, Superblock};
-use syncline_format::{BLOCK_BYTES, BlockNo, FormatError, checksum};
+use syncline_format::{BLOCK_BYTES, BlockNo, FormatError};
 
 /// Counters above this would overflow in an engine's hands; no honest volume comes near.
 pub(crate) const COUNTER_MAX: u64 = 1 << 62;
@@ -79,16 +78,9 @@ fn read_slot(device: &dyn Device, block: BlockNo) -> Slot {
     }
     match Superblock::decode(&bytes, block, device.blocks()) {
         Ok(superblock) => Slot::Valid(Box::new(superblock)),
-        Err(error @ (FormatError::Version { .. } | FormatError::Features { .. })) if is_sealed(&bytes) => {
-            Slot::Foreign(error)
-        }
+        Err(error @ (FormatError::Version { .. } | FormatError::Features { .. })) => Slot::Foreign(error),
         Err(error) => Slot::Damaged(error),
     }
-}
-
-/// Whether the block's checksum is right; it lies at the same place in every version.
-fn is_sealed(bytes: &[u8]) -> bool {
-    bytes[8..CHECKSUM_START] == checksum(&bytes[CHECKSUM_START..]).to_le_bytes()
 }
 
 /// Two valid slots: they must be two generations of one volume.

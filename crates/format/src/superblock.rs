@@ -161,12 +161,13 @@ impl Superblock {
         if raw.magic != SUPERBLOCK_MAGIC {
             return Err(FormatError::Magic { what: WHAT, got: u64::from_le_bytes(raw.magic) });
         }
-        if raw.version.get() != FORMAT_VERSION {
-            return Err(FormatError::Version { what: WHAT, got: raw.version.get() });
-        }
+        // In front of the version: a slot whose version has rotted is damaged, and the other one serves.
         let got = checksum(&raw.as_bytes()[16..]);
         if raw.checksum.get() != got {
             return Err(FormatError::Checksum { what: WHAT, want: raw.checksum.get(), got });
+        }
+        if raw.version.get() != FORMAT_VERSION {
+            return Err(FormatError::Version { what: WHAT, got: raw.version.get() });
         }
         if raw.block.get() != block.0 {
             return Err(FormatError::Address { what: WHAT, want: block, got: BlockNo(raw.block.get()) });

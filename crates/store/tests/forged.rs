@@ -7,7 +7,7 @@ use support::{CrashDevice, Random};
 use syncline_device::{Buffer, Device};
 use syncline_format::record::{self, RecordInfo};
 use syncline_format::superblock::{SUPERBLOCK_SLOTS, Superblock};
-use syncline_format::{BLOCK_BYTES, Generation, Key, Lsn, ObjectNo, Sequence, VolumeId};
+use syncline_format::{BLOCK_BYTES, FormatError, Generation, Key, Lsn, ObjectNo, Sequence, VolumeId};
 use syncline_store::{Batch, Class, Estimate, Store, StoreError, StoreOptions};
 
 const FILE: ObjectNo = ObjectNo(500);
@@ -117,6 +117,34 @@ fn newest_superblock_whose_counters_cannot_be_true_is_corruption_and_not_passed_
         match open(&device, 6) {
             Err(StoreError::Corrupt { block: told, .. }) => assert_eq!(told, block, "forgery {number}"),
             other => panic!("forgery {number} is opened: {:?}", other.err()),
+        }
+    }
+}
+
+/// The version lies under the checksum: a sealed one tells of another software, any other of rot.
+#[test]
+fn a_slot_whose_version_has_rotted_is_passed_over_and_a_newer_version_is_refused() {
+    const VERSION_AT: usize = 16;
+    let device = format();
+    drop(open(&device, 5).expect("a fresh volume").close());
+    for slot in SUPERBLOCK_SLOTS {
+        let mut bytes = Buffer::zeroed(1);
+        device.read(slot, &mut bytes).expect("read");
+        bytes[VERSION_AT] ^= 0x7f;
+        for sealed in [false, true] {
+            if sealed {
+                let checksum = syncline_format::checksum(&bytes[16..]);
+                bytes[8..16].copy_from_slice(&checksum.to_le_bytes());
+            }
+            let copy = device.crash(&mut Random(1));
+            copy.write(slot, vec![Arc::new(Buffer::from_bytes(&bytes))]).expect("write");
+            match open(&copy, 6) {
+                Ok(_) => assert!(!sealed),
+                Err(StoreError::NoSuperblock { source: FormatError::Version { got, .. } }) => {
+                    assert!(sealed && got != 1);
+                }
+                Err(error) => panic!("sealed {sealed}: {error}"),
+            }
         }
     }
 }
