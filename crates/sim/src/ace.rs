@@ -90,7 +90,9 @@ const OPERATIONS: &[&str] = &[
     "txnstart:write,A/foo,0,5000,51+creat,B/bar+write,B/bar,0,150000,52",
     "txn:write,A/foo,0,140000,53+absorb+write,B/foo,0,150000,54+creat,A/bar",
     "txn:write,A/foo,0,100000,59+absorb+write,B/foo,0,131072,61+write,B/foo,0,40960,63",
-    "txnstart:write,A/foo,0,300,65+absorb+write,A/C/foo,0,150000,67+unlink,B/sym",
+    // The last part says what is there already, and is refused: the first has said something else.
+    "txnstart:write,A/foo,0,300,65+setxattr,A/foo,user.old,30,66+absorb+write,A/C/foo,0,150000,67+unlink,B/sym+\
+     absorb+setxattr,A/foo,user.old,20,3",
     "txn:write,A/foo,0,300,55+absorb+write,A/foo,8192,100,56!write,A/foo,8700,50,57",
 ];
 

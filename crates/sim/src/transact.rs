@@ -7,7 +7,7 @@
 
 use crate::driver::{SimClock, Told, Unexpected, step};
 use crate::operation::{End, Op, WriteKind, pattern};
-use crate::oracle::Model;
+use crate::oracle::{Model, difference};
 use crate::view;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -199,11 +199,16 @@ pub fn start(
     }
 }
 
-/// C4: nobody sees anything of a transaction before its commit.
+/// C4: nobody sees anything of a transaction before its commit. What an earlier operation has left otherwise than the model has it
+/// comes out here too; the difference tells which of them it was.
 fn check_unseen(fs: &Arc<Fs>, model: &Model, whole: &Op) {
     // Where reads fail there is nothing to see.
     if let Ok(view) = view::view(fs) {
-        assert!(model.shows(&view), "C4: a transaction is seen before its commit: {whole}");
+        assert!(
+            model.shows(&view),
+            "C4: a transaction is seen before its commit, or one before it was not as it should be: {whole}: {}",
+            difference(&model.live(), &view)
+        );
     }
 }
 

@@ -196,6 +196,24 @@ fn what_lies_behind_a_transactions_bytes_does_not_come_back_when_the_file_grows(
     }
 }
 
+/// C4: two transactions have staged the same attribute or name, one of them to what it was before. If one absorbs the other, neither
+/// may get lost: both cannot be, and that is said.
+#[test]
+fn what_is_staged_as_it_was_before_counts_when_it_is_absorbed() {
+    let texts = [
+        "setxattr:A/foo:user.x:0:1;txn:setxattr,A/foo,user.x,20,139+absorb+setxattr,A/foo,user.x,0,170;\
+         txn:write,A/foo,0,12288,38",
+        "txnstart:creat,x+absorb+creat,x+unlink,x",
+        "txn:unlink,A/foo+absorb+rename,A/foo,y+rename,y,A/foo",
+    ];
+    for text in texts {
+        let ops = from_text(text).expect("operations");
+        let tally = examine(&ace::start(), &ops, 3, Depth::REPLAY);
+        assert_eq!(tally.violations, [], "{text}");
+        assert!(tally.states > 0);
+    }
+}
+
 /// C9: what was dirty for longer than the commit interval is forced, also where a hint has written out the rest of it. Free space is in
 /// pieces, so that this takes several batches, the last of them for the hint.
 #[test]

@@ -99,8 +99,9 @@ impl Transaction {
     /// Takes over what another transaction of the same volume has staged; both are committed together then. It sees nothing of
     /// this one, and this one nothing of it, until then.
     ///
-    /// Errors: `Conflict` if both have staged the same page or name, or one has changed the size of a file that the other changes
-    /// too; the other one is dropped then, and this one is as before. `Invalid` if it belongs to another volume.
+    /// Errors: `Conflict` if both have staged the same page, name or extended attribute, be it to what it was before, or one has
+    /// changed the size of a file that the other changes too; the other one is dropped then, and this one is as before.
+    /// `Invalid` if it belongs to another volume.
     pub fn absorb(&mut self, mut other: Transaction) -> Result<()> {
         if !Arc::ptr_eq(&self.fs, &other.fs) {
             return Err(Error::Invalid("the transactions belong to different volumes"));

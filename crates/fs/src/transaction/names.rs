@@ -27,17 +27,45 @@ const ENTRY_BYTES: usize = 256;
 /// A name in a directory.
 pub(super) type Place = (ObjectNo, Vec<u8>);
 
-/// Who has a name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Holder {
+/// What a name or an attribute is, as the transaction has it; `None`: it is not there.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Overlaid<T> {
     /// When the transaction first looked.
-    pub(super) base: Option<ObjectNo>,
-    pub(super) now: Option<ObjectNo>,
+    pub(super) base: Option<T>,
+    pub(super) now: Option<T>,
+    /// The transaction has said what it is to be, if only what it was before. The commit has nothing to do for that, but
+    /// together with another transaction that says something else it would be lost.
+    is_staged: bool,
 }
 
-impl Holder {
-    pub(super) fn is_changed(self) -> bool {
+/// Who has a name.
+pub(super) type Holder = Overlaid<ObjectNo>;
+
+/// The value of an extended attribute.
+pub(super) type Value = Overlaid<Vec<u8>>;
+
+impl<T: PartialEq> Overlaid<T> {
+    fn stage(&mut self, now: Option<T>) {
+        self.now = now;
+        self.is_staged = true;
+    }
+
+    /// Whether the commit changes it.
+    pub(super) fn is_changed(&self) -> bool {
         self.base != self.now
+    }
+
+    /// Whether this and what another transaction has of the same cannot be in one.
+    fn collides(&self, theirs: &Overlaid<T>) -> bool {
+        let both_staged = self.is_staged && theirs.is_staged;
+        self.base != theirs.base || both_staged
+    }
+
+    /// Takes over what another transaction has of the same; they do not collide.
+    fn absorb(&mut self, theirs: Overlaid<T>) {
+        if theirs.is_staged {
+            *self = theirs;
+        }
     }
 }
 
@@ -47,19 +75,6 @@ pub(super) struct Linked {
     pub(super) is_new: bool,
     /// Names more (or less) than it has.
     pub(super) links: i64,
-}
-
-/// A value that the transaction has looked at or set: an extended attribute.
-#[derive(Debug, Clone)]
-pub(super) struct Value {
-    pub(super) base: Option<Vec<u8>>,
-    pub(super) now: Option<Vec<u8>>,
-}
-
-impl Value {
-    pub(super) fn is_changed(&self) -> bool {
-        self.base != self.now
-    }
 }
 
 /// Names, links and extended attributes as the transaction has them.
@@ -131,13 +146,13 @@ impl Names {
         }
         let base = fs.find_name(parent, name)?.found().map(|found| found.inode);
         self.charge(fs, name.len())?;
-        self.places.insert(place, Holder { base, now: base });
+        self.places.insert(place, Holder { base, now: base, is_staged: false });
         Ok(base)
     }
 
     fn set(&mut self, parent: ObjectNo, name: &[u8], now: Option<ObjectNo>) {
         let holder = self.places.get_mut(&(parent, name.to_vec())).expect("the name was looked up");
-        holder.now = now;
+        holder.stage(now);
     }
 
     /// The inode, held; its links as the transaction changes them.
@@ -165,23 +180,23 @@ impl Names {
         };
         if base.is_some() {
             self.linked(fs, inode.number)?;
-            self.xattrs.insert(key, Value { base, now: None });
+            self.xattrs.insert(key, Value { base, now: None, is_staged: true });
         }
         Ok(())
     }
 
-    /// Takes over another transaction's names. Errors: `Conflict` if both have changed one; nothing is taken over then.
+    /// Takes over another transaction's names. Errors: `Conflict` if both have staged one; nothing is taken over then.
     pub(super) fn check_absorb(&self, other: &Names) -> Result<()> {
         for (place, theirs) in &other.places {
             if let Some(ours) = self.places.get(place)
-                && (ours.base != theirs.base || ours.is_changed() && theirs.is_changed())
+                && ours.collides(theirs)
             {
                 return Err(Error::Conflict);
             }
         }
         for (key, theirs) in &other.xattrs {
             if let Some(ours) = self.xattrs.get(key)
-                && (ours.base != theirs.base || ours.is_changed() && theirs.is_changed())
+                && ours.collides(theirs)
             {
                 return Err(Error::Conflict);
             }
@@ -193,15 +208,11 @@ impl Names {
     pub(super) fn absorb(&mut self, mut other: Names) -> Vec<Arc<Inode>> {
         let mut twice = Vec::new();
         for (place, theirs) in other.places {
-            let ours = self.places.entry(place).or_insert(theirs);
-            if theirs.is_changed() {
-                *ours = theirs;
-            }
+            self.places.entry(place).or_insert(theirs).absorb(theirs);
         }
         for (key, theirs) in other.xattrs {
             match self.xattrs.entry(key) {
-                Entry::Occupied(mut ours) if theirs.is_changed() => drop(ours.insert(theirs)),
-                Entry::Occupied(_) => {}
+                Entry::Occupied(mut ours) => ours.get_mut().absorb(theirs),
                 Entry::Vacant(vacant) => drop(vacant.insert(theirs)),
             }
         }
@@ -256,7 +267,7 @@ impl Transaction {
         hold(&inode)?;
         if let Some(acl) = inherited.access_xattr() {
             let key = (number, crate::acl::ACCESS_XATTR.to_vec());
-            self.names.xattrs.insert(key, Value { base: None, now: Some(acl) });
+            self.names.xattrs.insert(key, Value { base: None, now: Some(acl), is_staged: true });
         }
         self.names.inodes.insert(number, Linked { inode, is_new: true, links: 1 });
         self.names.set(parent, name, Some(number));
@@ -370,7 +381,7 @@ impl Transaction {
         if !self.names.xattrs.contains_key(&key) {
             let base = fs.stored_xattr(object, name)?;
             self.names.charge(&fs, name.len() + 2 * base.as_ref().map_or(0, Vec::len))?;
-            self.names.xattrs.insert(key.clone(), Value { now: base.clone(), base });
+            self.names.xattrs.insert(key.clone(), Value { now: base.clone(), base, is_staged: false });
         }
         Ok(self.names.xattrs.get_mut(&key).expect("it is there by now"))
     }
@@ -385,7 +396,7 @@ impl Transaction {
         let fs = self.fs.clone();
         let before = self.value(object, name)?.now.as_ref().map_or(0, Vec::len);
         self.names.recharge(&fs, before, value.len())?;
-        self.value(object, name)?.now = Some(value.to_vec());
+        self.value(object, name)?.stage(Some(value.to_vec()));
         Ok(())
     }
 
@@ -393,7 +404,11 @@ impl Transaction {
     pub fn remove_xattr(&mut self, object: ObjectNo, name: &[u8]) -> Result<()> {
         self.fs.check_writable()?;
         let value = self.value(object, name)?;
-        value.now.take().map(drop).ok_or(Error::NoAttribute)
+        if value.now.is_none() {
+            return Err(Error::NoAttribute);
+        }
+        value.stage(None);
+        Ok(())
     }
 }
 

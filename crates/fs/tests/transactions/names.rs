@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use crate::data::pattern;
-use syncline::{Error, Fs, RenameFlags, SetXattr};
+use syncline::{Error, Fs, RenameFlags, SetXattr, Transaction};
 use syncline_device::Device;
 
 fn rename(fs: &Fs, old: &[u8], new: &[u8]) {
@@ -288,6 +288,56 @@ fn absorbing_takes_names_along_and_refuses_the_same_one() {
     first.commit().expect("commit");
     assert_eq!(names(fs, ROOT), ["one", "two"]);
     assert_eq!(content(fs, two), b"two");
+    check_tree(fs);
+}
+
+#[test]
+fn what_was_staged_as_it_was_before_is_not_lost_to_whoever_absorbs_it() {
+    let rig = Rig::new();
+    let fs = &rig.fs;
+    let file = put(fs, ROOT, "file", b"content");
+    fs.set_xattr(&root(), file, b"user.a", b"old", SetXattr::Any).expect("attribute");
+    let staged = |stage: &dyn Fn(&mut Transaction)| {
+        let mut transaction = fs.begin().expect("begin");
+        stage(&mut transaction);
+        transaction
+    };
+    let value = |value: &'static [u8]| {
+        staged(&|transaction| transaction.set_xattr(file, b"user.a", value).expect("set"))
+    };
+    // Either way round: whoever commits is told that both cannot be.
+    assert_eq!(value(b"new").absorb(value(b"old")), Err(Error::Conflict));
+    assert_eq!(value(b"old").absorb(value(b"new")), Err(Error::Conflict));
+    let set_and_removed = staged(&|transaction| {
+        transaction.set_xattr(file, b"user.b", b"b").expect("set");
+        transaction.remove_xattr(file, b"user.b").expect("remove");
+    });
+    let mut first = staged(&|transaction| transaction.set_xattr(file, b"user.b", b"b").expect("set"));
+    assert_eq!(first.absorb(set_and_removed), Err(Error::Conflict));
+    drop(first);
+
+    let there_and_back = staged(&|transaction| {
+        transaction.rename(ROOT, b"file", ROOT, b"other", false).expect("rename");
+        transaction.rename(ROOT, b"other", ROOT, b"file", false).expect("rename back");
+    });
+    let mut first = staged(&|transaction| transaction.unlink(ROOT, b"file").expect("unlink"));
+    assert_eq!(first.absorb(there_and_back), Err(Error::Conflict));
+    drop(first);
+
+    // What the other one has only looked at is no more than that.
+    let looked = staged(&|transaction| {
+        assert_eq!(transaction.lookup(ROOT, b"file"), Ok(Some(file)));
+        assert_eq!(transaction.remove_xattr(file, b"user.b"), Err(Error::NoAttribute));
+    });
+    let mut first = staged(&|transaction| {
+        transaction.rename(ROOT, b"file", ROOT, b"other", false).expect("rename");
+        transaction.set_xattr(file, b"user.b", b"b").expect("set");
+    });
+    first.absorb(looked).expect("absorb");
+    first.commit().expect("commit");
+    assert_eq!(names(fs, ROOT), ["other"]);
+    assert_eq!(fs.xattr(&root(), file, b"user.a"), Ok(b"old".to_vec()));
+    assert_eq!(fs.xattr(&root(), file, b"user.b"), Ok(b"b".to_vec()));
     check_tree(fs);
 }
 
