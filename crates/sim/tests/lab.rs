@@ -242,3 +242,36 @@ fn a_record_that_was_cut_off_stays_cut_off_after_a_crash_of_recovery() {
         assert!(tally.recovery_states > 0);
     }
 }
+
+/// C4: a new file of a transaction takes over an ACL and a group from its directory. If that hands down others by the time of the commit,
+/// the file would have what nobody who makes one then can get.
+#[test]
+fn a_transactions_new_file_takes_over_what_its_directory_has_at_the_commit() {
+    let texts = [
+        "txn:creat,A/new+write,A/new,0,100,5!setdefaultacl,A,414;fsync:A/new",
+        "txnstart:creat,A/new+write,A/new,0,140000,5+creat,A/other!setdefaultacl,A,414",
+        "txn:creat,A/new!chown,A,0,7+chmod,A,1533",
+        "chown:A:0:7;chmod:A:1533;txn:creat,A/new!chown,A,0,8",
+    ];
+    for text in texts {
+        let ops = from_text(text).expect("operations");
+        let tally = examine(&ace::start(), &ops, 3, Depth::REPLAY);
+        assert_eq!(tally.violations, [], "{text}");
+        assert!(tally.states > 0);
+    }
+}
+
+/// The same where actors take turns: the ACL is set between the turn that stages and the one that commits.
+#[test]
+fn a_default_acl_that_another_actor_sets_is_not_disregarded_by_a_transaction() {
+    let seed = 520_447_935_861_642_096;
+    let text = "sync;mkdir:n8;setxattr::user.x1:9000:10;creat:n8/n11;truncate:n8/n11:36875;setdefaultacl::414;creat:n4;\
+                link:missing:n4/n4;remove:;mkdir:n8/n6;creat:n8/n1;truncate:n8/n1:36406;link:n8/n1:n9;\
+                txnstart:creat,n8/n2+write,n8/n2,8192,69632,65+creat,n6+write,n6,4096,1903,59;mkdir:n8/n3;maintain:2000;\
+                dsyncwrite:n8/n2:20480:1168:157;remove:n4;write:n8/n2:16384:18104:42;setflags:n8/n3/n11:0;\
+                write:n8/n3/n6:53852:16338:101";
+    let ops = from_text(text).expect("operations");
+    let tally = replay(&format!("actors:{seed}"), seed, &ops, None).expect("a known start");
+    assert_eq!(tally.violations, []);
+    assert!(tally.states > 0);
+}

@@ -5,7 +5,7 @@ use super::names::{Slot, check_name, dirent_value};
 use crate::acl::{ACCESS_XATTR, Acl, DEFAULT_XATTR};
 use crate::flags::{forbid_change, is_immutable};
 use crate::handle::{HandleId, OpenFlags};
-use crate::inode::Inode;
+use crate::inode::{Inode, InodeState};
 use crate::xattr::small_xattr_value;
 use crate::{Context, Entry, Error, Fs, Result};
 use std::sync::Arc;
@@ -39,6 +39,13 @@ pub(crate) struct Inherited {
     pub(crate) item: InodeItem,
     access: Option<Acl>,
     default: Option<Acl>,
+}
+
+/// What a directory hands down to new files in it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Legacy {
+    group: Option<u32>,
+    default_acl: Option<Acl>,
 }
 
 impl Inherited {
@@ -271,12 +278,25 @@ impl Fs {
         Inherited { item, access, default: default.filter(|_| is_directory) }
     }
 
-    /// Owner, mode and ACLs of a new regular file in a directory, for a transaction.
-    pub(crate) fn inherit_file(&self, ctx: &Context, directory: &Arc<Inode>, mode: u32) -> Result<Inherited> {
+    /// Owner, mode and ACLs of a new regular file in a directory, for a transaction, and what that depends on.
+    pub(crate) fn inherit_file(
+        &self,
+        ctx: &Context,
+        directory: &Arc<Inode>,
+        mode: u32,
+    ) -> Result<(Inherited, Legacy)> {
         let new = NewInode { mode: MODE_REGULAR | mode & 0o7777, rdev: 0, target: &[] };
         let mut state = directory.state.write();
-        let default = self.default_acl(directory.number, &mut state)?;
-        Ok(self.inherit(ctx, directory.number, &state.item, default, &new))
+        let legacy = self.legacy(directory.number, &mut state)?;
+        let default = legacy.default_acl.clone();
+        Ok((self.inherit(ctx, directory.number, &state.item, default, &new), legacy))
+    }
+
+    /// What the directory hands down now.
+    pub(crate) fn legacy(&self, directory: ObjectNo, state: &mut InodeState) -> Result<Legacy> {
+        let default_acl = self.default_acl(directory, state)?;
+        let group = (state.item.mode & MODE_SETGID != 0).then_some(state.item.gid);
+        Ok(Legacy { group, default_acl })
     }
 
     /// Puts a new inode's own items.

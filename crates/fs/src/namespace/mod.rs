@@ -5,7 +5,7 @@
 //! numbers, then checks, then [`Change::commit`](change::Change::commit), under which memory and journal change alike.
 
 pub(crate) mod change;
-mod create;
+pub(crate) mod create;
 pub(crate) mod names;
 mod readdir;
 mod remove;

@@ -121,6 +121,18 @@ impl Names {
         Ok(Checked(changed))
     }
 
+    /// Whether directories hand down what new files have taken over from them: another ACL, or another group, would be disregarded.
+    ///
+    /// Errors: `Conflict`.
+    pub(super) fn check_legacies(&self, fs: &Fs, locked: &mut Locked<'_>) -> Result<()> {
+        for (directory, legacy) in &self.legacies {
+            if fs.legacy(*directory, locked.state_mut(*directory))? != *legacy {
+                return Err(Error::Conflict);
+            }
+        }
+        Ok(())
+    }
+
     /// Writes names, links and attributes into the batch, and what that means for the inodes into their items.
     pub(super) fn fill(
         &self,

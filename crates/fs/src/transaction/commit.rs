@@ -150,6 +150,7 @@ impl Transaction {
                 return Ok(Attempt::Again);
             }
         }
+        self.names.check_legacies(&fs, &mut locked)?;
         let checked = self.names.check(&fs, &locked)?;
         let items = self.fill(&plans, checked, &locked, &mut batch)?;
         // In the table before anybody can learn their numbers, so that there is never a second copy of one.

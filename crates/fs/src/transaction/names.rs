@@ -10,6 +10,7 @@
 use super::Transaction;
 use crate::flags::{forbid_change, forbid_removal_in, is_immutable};
 use crate::inode::{Inode, InodeState};
+use crate::namespace::create::Legacy;
 use crate::namespace::names::check_name;
 use crate::xattr::{CAPABILITY_XATTR, is_acl};
 use crate::{Context, Error, Fs, ObjectNo, Result};
@@ -85,6 +86,8 @@ pub(super) struct Names {
     pub(super) inodes: BTreeMap<ObjectNo, Linked>,
     /// By inode and name.
     pub(super) xattrs: BTreeMap<(ObjectNo, Vec<u8>), Value>,
+    /// What new files have taken over from their directories, one entry for several files that found it the same.
+    pub(super) legacies: Vec<(ObjectNo, Legacy)>,
     /// Of all entries, at most.
     bytes: usize,
 }
@@ -217,6 +220,7 @@ impl Names {
             }
         }
         self.directories.append(&mut other.directories);
+        self.legacies.append(&mut other.legacies);
         self.bytes += other.bytes;
         for (number, theirs) in other.inodes {
             match self.inodes.entry(number) {
@@ -255,19 +259,25 @@ impl Transaction {
 
     /// Stages a new regular file and returns its number, which nobody else can use before the commit.
     ///
+    /// Owner, mode and ACL are as the directory is now; the commit is a conflict if it hands down others by then.
+    ///
     /// Errors: `Exists`, `NotPermitted` in an immutable directory, `ReadOnly`, and as [`Transaction::lookup`].
     pub fn create(&mut self, ctx: &Context, parent: ObjectNo, name: &[u8], mode: u32) -> Result<ObjectNo> {
         let fs = self.fs.clone();
         self.check_vacant(parent, name)?;
         // Also if the name is taken away again: it stays until the commit.
         self.names.charge(&fs, 0)?;
-        let inherited = fs.inherit_file(ctx, &self.names.directories[&parent], mode)?;
+        let (inherited, legacy) = fs.inherit_file(ctx, &self.names.directories[&parent], mode)?;
         let number = fs.store.new_object();
         let inode = Arc::new(Inode::new(number, inherited.item.clone()));
         hold(&inode)?;
         if let Some(acl) = inherited.access_xattr() {
             let key = (number, crate::acl::ACCESS_XATTR.to_vec());
             self.names.xattrs.insert(key, Value { base: None, now: Some(acl), is_staged: true });
+        }
+        let legacy = (parent, legacy);
+        if self.names.legacies.last() != Some(&legacy) {
+            self.names.legacies.push(legacy);
         }
         self.names.inodes.insert(number, Linked { inode, is_new: true, links: 1 });
         self.names.set(parent, name, Some(number));

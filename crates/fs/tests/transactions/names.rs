@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use crate::data::pattern;
-use syncline::{Error, Fs, RenameFlags, SetXattr, Transaction};
+use syncline::{Error, Fs, RenameFlags, SetAttr, SetXattr, Transaction};
 use syncline_device::Device;
 
 fn rename(fs: &Fs, old: &[u8], new: &[u8]) {
@@ -216,6 +216,58 @@ fn a_removed_directory_and_an_immutable_file_refuse_the_commit() {
     fs.set_inode_flags(&root(), file, syncline::FLAG_IMMUTABLE).expect("chattr");
     assert_eq!(transaction.commit(), Err(Error::NotPermitted));
     assert_eq!(content(fs, file), b"before");
+}
+
+#[test]
+fn a_new_file_has_what_its_directory_hands_down_at_the_commit() {
+    let rig = Rig::new();
+    let fs = &rig.fs;
+    let dir = mkdir(fs, ROOT, "dir");
+    let set = |set: SetAttr| {
+        fs.setattr(&root(), dir, &set, None).expect("setattr");
+    };
+    let chgrp = |gid| set(SetAttr { gid: Some(gid), ..SetAttr::default() });
+    let chmod = |mode| set(SetAttr { mode: Some(mode), ..SetAttr::default() });
+    let set_acl = |others: u8| {
+        // Version, then tag, permissions and id of owner, group and others.
+        let mut acl = vec![2, 0, 0, 0];
+        for (tag, permissions) in [(0x01, 6), (0x04, 4), (0x20, others)] {
+            acl.extend([tag, 0, permissions, 0, 255, 255, 255, 255]);
+        }
+        fs.set_xattr(&root(), dir, b"system.posix_acl_default", &acl, SetXattr::Any).expect("default ACL");
+    };
+    let staged = |name: &[u8]| {
+        let mut transaction = fs.begin().expect("begin");
+        transaction.create(&root(), dir, name, 0o666).expect("create");
+        transaction
+    };
+    chgrp(7);
+    // One after the other; the last two change nothing that a new file takes over.
+    let changes: [(&str, &dyn Fn(), bool); 6] = [
+        ("a first ACL", &|| set_acl(4), true),
+        ("another ACL", &|| set_acl(0), true),
+        ("a group that is handed down", &|| chmod(0o2775), true),
+        ("another group", &|| chgrp(8), true),
+        ("another mode", &|| chmod(0o2700), false),
+        ("the same ACL", &|| set_acl(0), false),
+    ];
+    for (what, change, conflicts) in changes {
+        let transaction = staged(b"file");
+        change();
+        let result = transaction.commit();
+        assert_eq!(result, if conflicts { Err(Error::Conflict) } else { Ok(()) }, "{what}");
+        if !conflicts {
+            let attr = fs.lookup(dir, b"file").expect("lookup").attr;
+            assert_eq!((attr.mode & 0o7777, attr.gid), (0o640, 8), "{what}");
+            fs.unlink(dir, b"file").expect("unlink");
+        }
+    }
+    // Two that found it otherwise cannot be one.
+    let mut first = staged(b"first");
+    set_acl(4);
+    first.absorb(staged(b"second")).expect("absorb");
+    assert_eq!(first.commit(), Err(Error::Conflict));
+    check_tree(fs);
 }
 
 #[test]
