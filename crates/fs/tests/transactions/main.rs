@@ -3,7 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
-#[path = "../review_model/device.rs"]
+#[path = "../model/device.rs"]
 #[allow(dead_code)] // Other tests use more of it.
 mod device;
 #[path = "../gate/mod.rs"]
@@ -14,5 +14,5 @@ mod data;
 mod facade;
 mod large;
 mod names;
-mod review;
+mod others;
 mod threads;

@@ -160,7 +160,7 @@ impl Run {
         let from = self.log.len().saturating_sub(400);
         eprintln!("{}", self.log[from..].join("\n"));
         let end = seed + 1;
-        eprintln!("to repeat: SYNCLINE_MODEL_SEEDS={seed}..{end} cargo test -p syncline --test review_model");
+        eprintln!("to repeat: SYNCLINE_MODEL_SEEDS={seed}..{end} cargo test -p syncline --test model");
     }
 
     fn open(&mut self) {
