@@ -295,10 +295,12 @@ fn spawn_signal_thread(signals: libc::sigset_t, directory: PathBuf, fs: Weak<Fs>
     let body = move || {
         let signal = wait_for_signal(&signals);
         tracing::info!(signal, "asked to end, unmounting");
-        unmount_own(&directory);
+        let unmounted = unmount_own(&directory);
         if let Some(fs) = fs.upgrade() {
-            // Whoever trims has a file open, and so keeps the mount.
-            fs.end_trims();
+            if unmounted {
+                // Whoever trims has a file open, and so keeps the mount.
+                fs.end_trims();
+            }
             // The last users of a lazy unmount may stay for long; what they have so far is safe from here on.
             if let Err(error) = fs.sync_all() {
                 tracing::error!(%error, "committing failed");
@@ -319,17 +321,19 @@ fn spawn_signal_thread(signals: libc::sigset_t, directory: PathBuf, fs: Weak<Fs>
         .map_err(|source| MountError::System { what: "starting a thread", source })
 }
 
-/// Unmounts what this daemon mounted, lazily if it is in use.
-fn unmount_own(directory: &Path) {
+/// Unmounts what this daemon mounted, lazily if it is in use; false if it is mounted still, or elsewhere.
+fn unmount_own(directory: &Path) -> bool {
     let ours = mounted_at(directory).ok().flatten().is_some_and(|entry| is_ours(&entry));
     if !ours {
-        return;
+        return false;
     }
     if detach(directory, Detach::IfIdle).is_ok() {
-        return;
+        return true;
     }
     tracing::info!("the mount is in use; it disappears now and ends with its last user");
-    if let Err(error) = detach(directory, Detach::Lazily) {
+    let detached = detach(directory, Detach::Lazily);
+    if let Err(error) = &detached {
         tracing::error!(%error, "unmounting failed");
     }
+    detached.is_ok()
 }

@@ -67,6 +67,8 @@ impl Store {
     /// The last checkpoint of a session: everything is in it, and the superblock says clean.
     pub fn close(&self) -> Result<(), StoreError> {
         self.end_trims();
+        // The device may be somebody else's when this has returned.
+        self.shared.wait_for_discard();
         if self.shared.journal.get().is_none() {
             return Ok(());
         }
@@ -202,6 +204,10 @@ impl Shared {
     ///
     /// Errors: the bitmaps contradict the tree; the volume has to stop then.
     fn freeze(&self, durable: &Durable, purpose: Purpose) -> Result<Option<Frozen>, StoreError> {
+        if purpose == Purpose::Again && self.trims_end.load(Ordering::Relaxed) {
+            // The session may have ended; a superblock would say that it has not.
+            return Ok(None);
+        }
         let mut trees = self.trees.write();
         let mut space = self.space.lock();
         let old = &durable.superblock;

@@ -60,11 +60,12 @@ impl Store {
         if let Some(failed) = self.failure() {
             return Err(failed);
         }
+        self.give_way();
+        let _turn = shared.trimming.lock();
+        // Asked in turn: who ends trims and then waits for this one's turn knows that none comes any more.
         if shared.trims_end.load(Ordering::Relaxed) {
             return Ok(None);
         }
-        self.give_way();
-        let _turn = shared.trimming.lock();
         let Some(run) = shared.space.lock().hold(cursor) else { return Ok(None) };
         let discarded = shared.device.discard(run.start, u64::from(run.len));
         shared.space.lock().let_go(run);

@@ -88,6 +88,8 @@ impl Fs {
         let load = self.store.load();
         self.writeback.account.logged() > LOGGED_PAGES_MAX
             || load.image_bytes > load.ring_bytes_max / IMAGE_SHARE
+            // Each keeps a block of the ring free for its destaging (R17), however little of a record it is.
+            || load.images * BLOCK_BYTES as u64 > load.ring_bytes_max / 4
             || {
                 let lists = self.writeback.lists.lock();
                 lists.logged.keys().next().is_some_and(|(oldest, _)| since(now, *oldest) >= DESTAGE_AGE)

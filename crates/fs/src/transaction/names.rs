@@ -276,7 +276,7 @@ impl Transaction {
             self.names.xattrs.insert(key, Value { base: None, now: Some(acl), is_staged: true });
         }
         let legacy = (parent, legacy);
-        if self.names.legacies.last() != Some(&legacy) {
+        if !self.names.legacies.contains(&legacy) {
             self.names.legacies.push(legacy);
         }
         self.names.inodes.insert(number, Linked { inode, is_new: true, links: 1 });

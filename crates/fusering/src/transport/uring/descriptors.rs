@@ -14,7 +14,8 @@ const OTHERS: usize = 64;
 
 /// Raises the soft limit to the hard one if `queues` need that. It goes on without: what cannot be opened says so.
 pub(super) fn make_room(queues: usize, with_deputies: bool) {
-    let needed = RING_DESCRIPTORS * queues * (1 + usize::from(with_deputies)) + OTHERS;
+    // Besides what is open already and what is to be left.
+    let needed = RING_DESCRIPTORS * queues * (1 + usize::from(with_deputies)) + 2 * OTHERS;
     let Ok(limit) = limit() else { return };
     if needed as libc::rlim_t <= limit.rlim_cur || limit.rlim_cur >= limit.rlim_max {
         return;

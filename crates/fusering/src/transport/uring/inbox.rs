@@ -117,6 +117,8 @@ impl Inbox {
                 return;
             }
             state.answers.extend(answers);
+            // What is left for a deputy brings it an entry too.
+            state.taken |= !state.answers.is_empty();
             !state.answers.is_empty() && std::mem::take(&mut state.sleeping)
         };
         if wake {

@@ -420,6 +420,13 @@ mod tests {
             assert_eq!(left, if role == Role::Main { (2, 0) } else { (1, 1) });
         }
         queue.handled(EntryIndex(1));
+        queue.send_many(&mut alone());
+        assert_eq!(
+            answers_left(&queue, Role::Main),
+            1,
+            "what was left for the deputy has brought it an entry"
+        );
+        queue.inbox_of(Role::Deputy).vacate();
         queue.send(TICKET, Answer::Error(Errno::EIO));
         assert_eq!(
             answers_left(&queue, Role::Main),
