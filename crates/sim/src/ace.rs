@@ -86,7 +86,7 @@ const OPERATIONS: &[&str] = &[
     "txn:write,A/foo,4000,300,47!write,A/foo,100,50,48",
     "txn:write,A/C/foo,0,100,49+creat,B/bar!write,A/foo,100,50,48+fsync,A/foo",
     "txnabort:write,A/foo,0,140000,50+unlink,B/foo",
-    "txn:truncate,B/foo,700!chmod,B/foo,384",
+    "txn:truncate,B/foo,700+creat,B/bar!chmod,B/foo,384+setdefaultacl,B,414",
     "txnstart:write,A/foo,0,5000,51+creat,B/bar+write,B/bar,0,150000,52",
     "txn:write,A/foo,0,140000,53+absorb+write,B/foo,0,150000,54+creat,A/bar",
     "txn:write,A/foo,0,100000,59+absorb+write,B/foo,0,131072,61+write,B/foo,0,40960,63",
