@@ -196,6 +196,14 @@ fn what_lies_behind_a_transactions_bytes_does_not_come_back_when_the_file_grows(
     }
 }
 
+/// Replays operations on nested directories, with every crash state.
+fn holds_whenever_it_is_cut(text: &str) {
+    let ops = from_text(text).expect("operations");
+    let tally = examine(&ace::start(), &ops, 3, Depth::REPLAY);
+    assert_eq!(tally.violations, [], "{text}");
+    assert!(tally.states > 0);
+}
+
 /// C4: two transactions have staged the same attribute or name, one of them to what it was before. If one absorbs the other, neither
 /// may get lost: both cannot be, and that is said.
 #[test]
@@ -206,12 +214,7 @@ fn what_is_staged_as_it_was_before_counts_when_it_is_absorbed() {
         "txnstart:creat,x+absorb+creat,x+unlink,x",
         "txn:unlink,A/foo+absorb+rename,A/foo,y+rename,y,A/foo",
     ];
-    for text in texts {
-        let ops = from_text(text).expect("operations");
-        let tally = examine(&ace::start(), &ops, 3, Depth::REPLAY);
-        assert_eq!(tally.violations, [], "{text}");
-        assert!(tally.states > 0);
-    }
+    texts.into_iter().for_each(holds_whenever_it_is_cut);
 }
 
 /// C9: what was dirty for longer than the commit interval is forced, also where a hint has written out the rest of it. Free space is in
@@ -253,12 +256,7 @@ fn a_transactions_new_file_takes_over_what_its_directory_has_at_the_commit() {
         "txn:creat,A/new!chown,A,0,7+chmod,A,1533",
         "chown:A:0:7;chmod:A:1533;txn:creat,A/new!chown,A,0,8",
     ];
-    for text in texts {
-        let ops = from_text(text).expect("operations");
-        let tally = examine(&ace::start(), &ops, 3, Depth::REPLAY);
-        assert_eq!(tally.violations, [], "{text}");
-        assert!(tally.states > 0);
-    }
+    texts.into_iter().for_each(holds_whenever_it_is_cut);
 }
 
 /// The same where actors take turns: the ACL is set between the turn that stages and the one that commits.

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use syncline_device::{Buffer, Device, DeviceError, Layer, MemoryDevice, Operation};
 use syncline_format::layout::{GROUP_HEAD_BLOCKS, Layout};
-use syncline_format::superblock::SUPERBLOCK_SLOTS;
+use syncline_format::superblock::{SUPERBLOCK_SLOTS, Superblock, VolumeState};
 use syncline_format::{BlockNo, GroupNo, Key, ObjectNo};
 use syncline_store::{Batch, Class, Estimate, Store, StoreError, StoreOptions};
 
@@ -222,6 +222,49 @@ fn a_trim_ends_early_when_it_is_told_to() {
     assert_eq!(device.runs.lock().unwrap().len(), 1, "no run behind the one under way");
     assert!(discarded > 0 && discarded < store.space().free);
     assert!(store.reserve(store.space().available).is_ok(), "nothing is held any more");
+}
+
+/// Behind the close the device may be somebody else's.
+#[test]
+fn a_close_waits_for_the_discard_that_is_under_way() {
+    let (device, store) = volume(Some(1));
+    let closing: Arc<Mutex<Vec<std::thread::JoinHandle<()>>>> = Arc::default();
+    let (closes, open) = (closing.clone(), store.clone());
+    let too_early = Arc::new(AtomicBool::new(false));
+    let early = too_early.clone();
+    let _ = device.during.set(Box::new(move || {
+        let store = open.clone();
+        let close = std::thread::spawn(move || store.close().expect("close"));
+        // Long enough for one that does not wait.
+        let end = Instant::now() + Duration::from_millis(100);
+        while Instant::now() < end && !close.is_finished() {
+            std::thread::yield_now();
+        }
+        early.fetch_or(close.is_finished(), Ordering::Relaxed);
+        closes.lock().unwrap().push(close);
+        Ok(())
+    }));
+    store.trim(ALL, 1).expect("trim");
+    for close in closing.lock().unwrap().drain(..) {
+        close.join().unwrap();
+    }
+    assert!(!too_early.load(Ordering::Relaxed));
+    assert_eq!(device.runs.lock().unwrap().len(), 1, "none behind the close");
+}
+
+#[test]
+fn a_trim_behind_the_close_leaves_the_volume_clean() {
+    let (device, store) = volume(Some(1));
+    change_items(&store, 1);
+    store.close().expect("close");
+    assert_eq!(store.trim(ALL, 1), Ok(0));
+    let slots = SUPERBLOCK_SLOTS.map(|slot| {
+        let mut bytes = Buffer::zeroed(1);
+        device.read(slot, &mut bytes).expect("read");
+        Superblock::decode(&bytes, slot, BLOCKS).expect("both were written")
+    });
+    let newest = slots.into_iter().max_by_key(|superblock| superblock.generation).expect("two");
+    assert_eq!(newest.state, VolumeState::Clean);
 }
 
 #[test]

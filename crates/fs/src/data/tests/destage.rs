@@ -26,3 +26,26 @@ fn a_page_that_is_logged_again_and_again_is_not_destaged_each_time() {
     assert!(load().image_bytes * 8 <= load().ring_bytes_max, "{} bytes", load().image_bytes);
     assert!(destaged < 10, "{destaged} writes of the background beside {syncs} syncs");
 }
+
+#[test]
+fn many_small_images_are_destaged_before_their_reserve_fills_the_ring() {
+    let volume = TestVolume::new(64 * MIB, 4 * MIB);
+    let load = || volume.fs.store.load();
+    let reserve = || load().images * 4096;
+    let share = load().ring_bytes_max / 4;
+    let mut files = 0;
+    while reserve() <= share + MIB / 8 {
+        let file = volume.create(&format!("small-{files}"));
+        volume.write(&file, 0, &[7; 60]);
+        files += 1;
+        if files % 64 == 0 {
+            // Takes others along.
+            volume.sync(&file);
+        }
+    }
+    assert!(load().image_bytes * 8 <= load().ring_bytes_max, "{} bytes hold them", load().image_bytes);
+    for _ in 0..8 {
+        volume.fs.maintain(volume.clock.advance(1), 16).unwrap();
+    }
+    assert!(reserve() <= share, "{} images", load().images);
+}
