@@ -1,10 +1,12 @@
 # Everything a contributor needs. Each target sets up what it needs itself (scripts/setup.sh installs missing Debian or
-# Ubuntu packages by name where it may), so a fresh machine with a Rust toolchain is enough.
+# Ubuntu packages by name where it may, after asking), so a fresh machine with a Rust toolchain is enough. Where nobody can be
+# asked, SETUP=yes is the answer; CI=true is one too.
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
 SBINDIR ?= /sbin
 DESTDIR ?=
+LDCONFIG ?= ldconfig
 
 BIN = $(or $(CARGO_TARGET_DIR),target)/release/syncline
 SQLITE = $(or $(CARGO_TARGET_DIR),target)/release/libsyncline_sqlite.so
@@ -30,9 +32,9 @@ help:
 	@echo "make test-full  the long rest as well: random power cuts, other programs' workloads (as root; hours)"
 	@echo "make workloads  other programs' workloads on a mount, in minutes (as root)"
 	@echo "make bench      what a sync costs here, beside ext4, xfs and btrfs, in ten minutes (as root)"
-	@echo "make bench-full the same and more in 45 minutes, into docs/benchmarks.md (as root; nothing else may run)"
+	@echo "make bench-full the same and more in 45 minutes, into docs/measurements/full-run.md (as root; nothing else may run)"
 	@echo "make crash      the crash laboratory (SEED=1, MINUTES=20; docs/testing.md)"
-	@echo "make cuts       random operations on a mount that is killed at random moments (CUTS=500, SEED=1; docs/testing.md)"
+	@echo "make cuts       random operations on a mount that is killed at random moments, and random programs of processes (CUTS=500, SEED=1; docs/testing.md)"
 	@echo "make mount-cuts the laboratory's exhaustive workloads on a mount that is killed (CUTS=500, SEED=1, TRANSPORT=auto)"
 	@echo "make model      the design's model: every rule on, and off alone (minutes; docs/testing.md)"
 	@echo "make threads    the store's threads in many orders (SEED=1, SCHEDULES=20000; docs/testing.md)"
@@ -41,7 +43,7 @@ help:
 	@echo "make faults     mistakes planted into a copy of the engine, which the laboratory has to find (part of make crash)"
 	@echo "make check      format, lints, tidy and tests: run it before you send a change"
 	@echo "make man        manual pages and shell completions in dist/"
-	@echo "make install    the command, its mkfs/fsck/mount names, the SQLite extension, the C header, manual pages (PREFIX, SBINDIR, DESTDIR)"
+	@echo "make install    what make build man has made: the command, its mkfs/fsck/mount names, the SQLite extension, the C header, manual pages (PREFIX, SBINDIR, DESTDIR)"
 	@echo "make uninstall  takes away what make install has put there"
 
 build:
@@ -78,6 +80,7 @@ faults:
 cuts: build
 	@scripts/setup.sh test-full
 	@SYNCLINE=$(BIN) tests/crash/random_cuts.py --cuts $(CUTS) --seed $(SEED)
+	@SYNCLINE=$(BIN) tests/crash/processes.py --rounds $(CUTS) --seed $(SEED)
 
 mount-cuts: build
 	@scripts/setup.sh test-full
@@ -125,13 +128,18 @@ man:
 	$(CARGO) run --quiet --release --locked -p xtask -- man dist/man
 	$(CARGO) run --quiet --release --locked -p xtask -- completions dist/completions
 
-# Root, for whom this is mostly called, need not have a toolchain: what `make build man` has made before is installed as it is.
+# Root, for whom this is mostly called, builds nothing: no build script of a dependency runs as root, and no file of root's is left in
+# the target directory. What `make build man` has made before is installed as it is.
 install:
-	@if command -v $(CARGO) >/dev/null 2>&1; then $(MAKE) --no-print-directory build man; \
-	elif [ -x $(BIN) ] && [ -f $(SQLITE) ] && [ -d dist/man ]; then echo "install: no cargo here; installing what was built before"; \
-	else echo "install: no cargo here and nothing built; run \"make build man\" as a user who has it" >&2; exit 1; fi
+	@if [ "$$(id -u)" != 0 ]; then $(MAKE) --no-print-directory build man; \
+	elif ! [ -x $(BIN) ] || ! [ -f $(SQLITE) ] || ! [ -d dist/man ] || ! [ -d dist/completions ]; then \
+	echo "install: nothing is built here, and nothing is built as root; run \"make build man\" as a user first" >&2; exit 1; \
+	elif [ -n "$$(find Cargo.lock crates xtask include -newer $(BIN) -type f \( -name '*.rs' -o -name '*.h' -o -name 'Cargo.*' \) 2>/dev/null | head -n 1)" ]; then \
+	echo "install: the sources are newer than what is built and now installed; \"make build man\" as a user brings it up to date" >&2; fi
 	install -D -m 0755 $(BIN) $(DESTDIR)$(PREFIX)/bin/syncline
 	install -D -m 0755 $(SQLITE) $(DESTDIR)$(PREFIX)/lib/libsyncline_sqlite.so
+	@# SQLite's .load looks up libraries as programs do, by the table that ldconfig makes. A package does that for itself.
+	if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ] && command -v $(LDCONFIG) >/dev/null; then $(LDCONFIG); fi
 	install -D -m 0644 include/syncline.h $(DESTDIR)$(PREFIX)/include/syncline.h
 	install -d $(DESTDIR)$(SBINDIR) $(DESTDIR)$(PREFIX)/share/man/man8
 	for name in $(NAMES); do ln -sf $(PREFIX)/bin/syncline $(DESTDIR)$(SBINDIR)/$$name; done

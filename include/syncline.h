@@ -59,7 +59,7 @@ struct syncline_ticket {
 
 /*
  * Starts the same and returns at once; `result` is a ticket. Whole files: offset and length 0. The sync goes on when the file
- * is closed. EAGAIN: 65,536 tickets of this open file are out already; ask for some.
+ * is closed. EAGAIN: 65,536 tickets of this open file or of this user are out already; ask for some.
  */
 #define SYNCLINE_IOC_SYNC_START _IOWR(SYNCLINE_IOC_MAGIC, 3, struct syncline_range)
 
@@ -106,14 +106,22 @@ struct syncline_ticket {
 #define SYNCLINE_F2FS_FEATURE_ATOMIC_WRITE 0x4u
 
 /*
- * The same over several files. BEGIN gives a token, which belongs to the open file it was called on; that file need not be
- * changed itself; it can have 64 tokens (EAGAIN). Other files that the same user has open for writing (EBADF) JOIN with the token:
+ * What is staged takes memory of the daemon and free space, so there are limits for each user over all open files, here and for groups:
+ * 1,024 atomic changes under way (START and BEGIN fail with EAGAIN beyond that), and for others than root and the user who runs the
+ * daemon an eighth of the mount's memory= and half of the space that is free. What goes beyond those, or beyond the quarter of memory=
+ * that all users together have, fails with EDQUOT: commit or give up some. `syncline stats` shows what is staged.
+ */
+
+/*
+ * The same over several files. BEGIN gives a token, which belongs to the open file it was called on; that file is open for writing
+ * (EBADF), but need not be changed itself; it can have 64 tokens (EAGAIN). Other files that the same user has open for writing (EBADF) JOIN with the token:
  * what is written through them is staged, also when they are closed before the commit. rename(2) and link(2) of files that have
  * joined are staged with it, if this user calls them (no RENAME_EXCHANGE; the directory's listing shows them after the commit), and
  * so is unlink(2) of a name that the group has given. A file that this user creates under a name that the group has taken away is
  * part of the group at once, so that a temporary name can be used again. All of these fail with EBUSY while the group ends. Whatever
- * else is made under such a name (mknod(2), mkdir(2), symlink(2), link(2) of another file, a file of another user) fails with EBUSY as
- * long as the group is open. Directories are not part of groups: they are made, moved and removed at once.
+ * else is made under such a name (mknod(2), mkdir(2), symlink(2), link(2) of another file, a file of another user), and every other
+ * change of a name that the group has taken away or given (rename(2) from it, over it or with RENAME_EXCHANGE, unlink(2) by another user)
+ * fails with EBUSY as long as the group is open, and until the kernel has forgotten what it showed. Directories are not part of groups: they are made, moved and removed at once.
  * COMMIT makes everything durable in one record with one flush. ABORT, closing the open file of BEGIN, or the death of its process
  * gives everything up. Behind COMMIT and ABORT writes through files that had joined are ordinary ones; where the open file of BEGIN was
  * closed instead, they fail with EBUSY until they join or START again, or are closed. A file can be part of one group only (EBUSY), a

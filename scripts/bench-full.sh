@@ -1,18 +1,18 @@
 #!/bin/sh
-# The full benchmark, as docs/benchmarks.md shows it: as root, on a machine that does nothing else.
+# The full benchmark, as docs/measurements/full-run.md shows it: as root, on a machine that does nothing else.
 #
 # Usage: bench-full.sh SYNCLINE RESULTS.json [MINUTES]
 #
 # First one round of everything, what matters most first; then the further rounds of what has aims; then those of the rest. So what the
 # time limit cuts off is the last rounds of the least important. Everything goes on where an interruption has left it: run it again
-# with the same file. Writes the results, RESULTS.html, and the tables between the marks of docs/benchmarks.md (or $DOCUMENT).
+# with the same file. Writes the results, RESULTS.html, and the tables between the marks of docs/measurements/full-run.md (or $DOCUMENT).
 set -eu
 
 syncline=$1
 results=$2
 minutes=${3:-45}
 html=${results%.json}.html
-document=${DOCUMENT:-docs/benchmarks.md}
+document=${DOCUMENT:-docs/measurements/full-run.md}
 begun=$(date +%s)
 failures=0
 

@@ -3,8 +3,8 @@
 #
 # usage: scripts/fuzz.sh MINUTES [TARGET...]
 #
-# MINUTES are shared by the targets: half of them are of `image`, the rest is divided among the others. What is found
-# interesting is kept in fuzz/corpus (not under version control; fuzz/seeds is); an input that fails is left in
+# MINUTES are shared by the targets: a third of them is of `image`, a third of `semantics`, the rest is divided among
+# the others. What is found interesting is kept in fuzz/corpus (not under version control; fuzz/seeds is); an input that fails is left in
 # fuzz/artifacts, and the script goes on with the next target and fails at the end.
 #
 # The compiler's flags are those of cargo-fuzz without a sanitizer, all of them stable. `cargo +nightly fuzz run TARGET`
@@ -15,7 +15,7 @@ cd "$(dirname "$0")/.."
 minutes=${1:?usage: scripts/fuzz.sh MINUTES [TARGET...]}
 shift
 targets=("$@")
-[ ${#targets[@]} -gt 0 ] || targets=(superblock node bitmap item record journal image)
+[ ${#targets[@]} -gt 0 ] || targets=(superblock node bitmap item record journal image semantics)
 
 if ! command -v c++ >/dev/null 2>&1; then
     echo "fuzz: no C++ compiler to build libFuzzer with; install g++ and try again" >&2
@@ -33,8 +33,10 @@ status=0
 for target in "${targets[@]}"; do
     seconds=$((minutes * 60))
     if [ ${#targets[@]} -gt 1 ]; then
-        others=$((${#targets[@]} - 1))
-        if [ "$target" = image ]; then seconds=$((seconds / 2)); else seconds=$((seconds / 2 / others)); fi
+        case $target in
+            image | semantics) seconds=$((seconds / 3)) ;;
+            *) seconds=$((seconds / 3 / ${#targets[@]})) ;;
+        esac
     fi
     mkdir -p "fuzz/corpus/$target" "fuzz/artifacts/$target" "fuzz/seeds/$target"
     echo "fuzz: $target, $seconds s"

@@ -1,13 +1,22 @@
 #!/bin/sh
-# Installs the Debian or Ubuntu packages that a make target needs and the machine lacks.
+# Installs the Debian or Ubuntu packages that a make target needs and the machine lacks, if the user says so.
 #
-# usage: scripts/setup.sh build|test|test-full|fuzz|bench|demo
+# usage: scripts/setup.sh [--yes] build|test|test-full|fuzz|bench|demo
+#
+# It asks on a terminal. With --yes, SETUP=yes or CI=true it does not ask; where nobody can be asked and nobody has said so, it says
+# what to install and goes on.
 #
 # A linker is necessary, so that its absence ends the target. Everything else only makes tests skip, with a sentence
 # each, so a machine without root or without a network is told what is missing and goes on.
 set -eu
 
-target=${1:?usage: scripts/setup.sh build|test|test-full|fuzz|bench|demo}
+agreed=no
+if [ "${SETUP:-}" = yes ] || [ "${CI:-}" = true ] || [ "${CI:-}" = 1 ]; then agreed=yes; fi
+if [ "${1:-}" = --yes ]; then
+    agreed=yes
+    shift
+fi
+target=${1:?usage: scripts/setup.sh [--yes] build|test|test-full|fuzz|bench|demo}
 
 # command=package pairs; a command that is found needs no package.
 required="cc=gcc"
@@ -39,6 +48,17 @@ missing() {
     done | sort -u
 }
 
+# Whether to install: agreed to before, or now, by somebody at a terminal.
+may_install() {
+    [ "$agreed" = yes ] && return 0
+    [ -t 0 ] && [ -t 2 ] || return 1
+    printf 'setup: %s needs %s. Install with apt-get%s? [y/N] ' "$target" "$packages" \
+        "$([ "$(id -u)" = 0 ] || echo " (by sudo)")" >&2
+    read -r answer || return 1
+    case $answer in [yY] | [yY][eE][sS]) return 0 ;; esac
+    return 1
+}
+
 as_root() {
     if [ "$(id -u)" = 0 ]; then
         "$@"
@@ -53,10 +73,12 @@ as_root() {
 packages=$(missing $required $wanted | tr '\n' ' ')
 packages=${packages% }
 if [ -n "$packages" ]; then
-    echo "setup: installing what $target needs: $packages"
     if ! command -v apt-get >/dev/null 2>&1; then
-        echo "setup: no apt-get here; please install: $packages" >&2
+        echo "setup: no apt-get here; please install what $target needs: $packages" >&2
+    elif ! may_install; then
+        echo "setup: not installed, though $target needs it: $packages (apt-get install $packages, or SETUP=yes make ...)" >&2
     else
+        echo "setup: installing what $target needs: $packages"
         as_root apt-get -qq update >/dev/null 2>&1 || true
         # One by one: a package that this release lacks must not keep the others away.
         for package in $packages; do

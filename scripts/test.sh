@@ -3,7 +3,9 @@
 #
 # usage: scripts/test.sh [cargo test options]
 #
-# First the tests of the crates, then power cuts through a mount (where one is possible): at chosen moments, and twenty at random ones.
+# First the tests of the crates. Then, where a mount is possible: power cuts through it, at chosen moments and twenty at random ones, a
+# user who takes all there is beside one who works, and what users do to each other's files, beside ext4.
+# Last come random programs of processes that share a volume by SQLite's VFS.
 #
 # A test that lacks /dev/fuse, root, a loop device or a program writes one line "skipped: TEST: why" to the real standard
 # error (which the harness does not capture) and returns. This script counts those lines.
@@ -30,8 +32,22 @@ else
     SYNCLINE=$binary tests/crash/scenarios.py >"$log.cuts" 2>&1
     grep -v '^ok ' "$log.cuts"
     SYNCLINE=$binary tests/crash/random_cuts.py --cuts 20 2>&1
+    SYNCLINE=$binary tests/run-workloads --quick hostile_user 2>&1
 fi 2>&1 | tee -a "$log"
-for part in 'crash scenarios' 'random cuts'; do
+if ! [ -x "$binary" ] || ! command -v python3 >/dev/null 2>&1; then
+    echo "skipped: processes: the command was not built, or python3 is not installed"
+else
+    SYNCLINE=$binary tests/crash/processes.py --rounds 20 2>&1
+fi | tee -a "$log"
+grep -q '^processes .* passed, 0 failed\|^skipped: processes' "$log" || status=1
+if ! [ -x "$binary" ] || ! [ -w /dev/fuse ] || [ "$(id -u)" != 0 ]; then
+    echo "skipped: users: needs root, /dev/fuse and the command"
+else
+    SYNCLINE=$binary bash tests/workloads/users.sh | sed 's/^skip  /skipped: /'
+    [ "${PIPESTATUS[0]}" = 0 ] || echo "users: failed"
+fi 2>&1 | tee -a "$log"
+grep -q '^users: failed' "$log" && status=1
+for part in 'crash scenarios' 'random cuts' 'workloads on syncline'; do
     grep -q "^$part .* passed, 0 failed" "$log" || grep -q '^skipped: power cuts' "$log" || status=1
 done
 

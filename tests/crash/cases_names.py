@@ -1,6 +1,7 @@
 """Crash scenarios of the namespace: create, link, rename, unlink, directories, and their order."""
 
 import errno
+import mmap
 import os
 import stat
 
@@ -169,6 +170,47 @@ def replace_by_a_large_file(v):
     v.write("other", b"x", sync=True)
     yield
     assert v.read("f") == content(2, 6_000_000)
+
+
+@scenario("C3: what was stored through a mapping, handed over by munmap, msync or close before the rename: the new content")
+def replace_by_a_mapped_file(v):
+    ways = ("munmap", "msync", "close")
+    for way in ways:
+        v.write(f"f-{way}", content(("old", way), 9000))
+    v.write("other", b"")
+    yield
+    mappings = []
+    for way in ways:
+        handle = os.open(v.path("t"), os.O_CREAT | os.O_RDWR)
+        os.ftruncate(handle, 9000)
+        mapping = mmap.mmap(handle, 9000)
+        mapping[:] = content(("new", way), 9000)
+        {"munmap": mapping.close, "msync": mapping.flush, "close": lambda: os.close(handle)}[way]()
+        os.rename(v.path("t"), v.path(f"f-{way}"))
+        mappings.append((mapping, handle))
+    v.write("other", b"x", sync=True)
+    yield
+    for way in ways:
+        assert v.read(f"f-{way}") == content(("new", way), 9000), way
+
+
+@scenario("C3: the same with the writeback cache, which close, fsync and fdatasync empty", options="writeback_cache,commit=3600",
+          only_syncline=True)
+def replace_with_the_writeback_cache(v):
+    ways = {"close": os.close, "fsync": os.fsync, "fdatasync": os.fdatasync}
+    for way in ways:
+        v.write(f"f-{way}", content(("old", way), 9000))
+    v.write("other", b"")
+    yield
+    for way, hand_over in ways.items():
+        handle = os.open(v.path("t"), os.O_CREAT | os.O_WRONLY)
+        os.write(handle, content(("new", way), 9000))
+        hand_over(handle)
+        os.rename(v.path("t"), v.path(f"f-{way}"))
+    v.write("other", b"x", sync=True)
+    yield
+    for way in ways:
+        assert v.read(f"f-{way}") == content(("new", way), 9000), way
 
 
 @scenario("C1: a file moved to another directory, that one fsynced: in one of them only")

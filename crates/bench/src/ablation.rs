@@ -1,9 +1,12 @@
-//! What each mechanism is worth: the engine without it, doing what was done before it was published, beside the engine as it is.
+//! What each mechanism is worth: the engine without it, doing what was done before it was published, beside the
+//! engine as it is.
 //!
-//! Figures of one mechanism and one workload make a comparison: before (without), after (with), and how many times better that is.
+//! Figures of one mechanism and one workload make a comparison: before (without), after (with), and how many times
+//! better that is.
 
 use crate::arguments::Arguments;
 use crate::error::BenchError;
+use crate::output::say;
 use crate::record::Record;
 use crate::report::{Group, shown};
 use crate::row::Row;
@@ -216,23 +219,27 @@ pub(crate) fn json(record: &Record, workloads: &[Workload]) -> Value {
     comparisons(record, workloads).iter().map(Comparison::json).collect()
 }
 
-/// Prints all comparisons; nothing where there are none.
-pub(crate) fn print(comparisons: &[Comparison<'_>]) {
+/// All comparisons; empty where there are none.
+pub(crate) fn text(comparisons: &[Comparison<'_>]) -> String {
+    let mut text = String::new();
     let mut of = "";
     for comparison in comparisons {
         if of != comparison.mechanism.name {
             of = comparison.mechanism.name;
-            println!("\n{of}: {}", comparison.mechanism.about);
+            say!(text, "\n{of}: {}", comparison.mechanism.about);
             let [workload, unit, before, after, ratio, counts, counts_after] = TITLES;
-            println!(
+            say!(
+                text,
                 "  {workload:<18} {unit:>6} {before:>9} {after:>9} {ratio:>6} {counts:>24} {counts_after:>14}"
             );
         }
         let [workload, unit, before, after, ratio, counts, counts_after] = comparison.cells();
-        println!(
+        say!(
+            text,
             "  {workload:<18} {unit:>6} {before:>9} {after:>9} {ratio:>6} {counts:>24} {counts_after:>14}"
         );
     }
+    text
 }
 
 #[cfg(test)]

@@ -29,7 +29,8 @@ const SHORT_WORKLOADS: &[&str] = &[
     "pacing",
     "mobile",
 ];
-/// Systems of a run that names none: `syncline-dev` is the same file system by the slower way, which the short form leaves out.
+/// Systems of a run that names none: `syncline-dev` is the same file system by the slower way, which the short form
+/// leaves out.
 const SYSTEMS: &[&str] = &["engine", "syncline", "syncline-dev", "ext4", "xfs", "btrfs"];
 const SHORT_SYSTEMS: &[&str] = &["engine", "syncline", "ext4", "xfs", "btrfs"];
 /// What the short form promises.
@@ -47,8 +48,9 @@ pub struct Arguments {
     /// Size of the device in MiB.
     #[arg(long, value_name = "MIB", default_value_t = 8192)]
     pub(crate) device_mib: u64,
-    /// Systems to measure: engine (in process), syncline (mount, over io_uring where the kernel has it), syncline-dev (mount over
-    /// /dev/fuse), ext4, xfs, btrfs, dir:PATH; engine:NAME does without a mechanism. All but the last two if none is given.
+    /// Systems to measure: engine (in process), syncline (mount, over io_uring where the kernel has it), syncline-dev
+    /// (mount over /dev/fuse), ext4, xfs, btrfs, dir:PATH; engine:NAME does without a mechanism. All but the last two
+    /// if none is given.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) systems: Vec<String>,
     /// Workloads to run, by name or by the beginning of it (fio); all if none is given.
@@ -93,7 +95,7 @@ pub struct Arguments {
     /// Run the engine without one mechanism at a time, beside the engine as it is, on the workloads that show it.
     #[arg(long)]
     pub(crate) ablation: bool,
-    /// Only print the tables of the results in these files, as they stand in docs/benchmarks.md.
+    /// Only print the tables of the results in these files, as they stand in docs/measurements/full-run.md.
     #[arg(long, value_name = "FILES", value_delimiter = ',')]
     pub(crate) table: Vec<PathBuf>,
     /// With --table: write them into this document, between its two marks, instead.
@@ -160,8 +162,8 @@ impl Arguments {
         settled
     }
 
-    /// Size of the device for what `pacing_mib` is written to: a copy-on-write system holds more than one version of it, and other
-    /// files lie beside it.
+    /// Size of the device for what `pacing_mib` is written to: a copy-on-write system holds more than one version of
+    /// it, and other files lie beside it.
     pub(crate) fn large_device_mib(&self) -> u64 {
         self.device_mib.max(2 * self.pacing_mib)
     }

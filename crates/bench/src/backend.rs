@@ -43,15 +43,17 @@ pub(crate) trait Backend: Sync {
     fn sync_directory(&self, name: &str) -> io::Result<()>;
     /// Has the file system write its own state, as it does from time to time: a checkpoint, or a commit of everything.
     fn commit(&self) -> io::Result<()>;
-    /// Opens each file, begins its sync, and closes it; returns when all are durable. No thread waits for a single sync.
+    /// Opens each file, begins its sync, and closes it; returns when all are durable. No thread waits for a single
+    /// sync.
     fn sync_pass(&self, names: &[String]) -> io::Result<()>;
-    /// The same by tickets: opens each file and starts its sync, then waits for all. Errors: `Unsupported` where there are none.
+    /// The same by tickets: opens each file and starts its sync, then waits for all. Errors: `Unsupported` where
+    /// there are none.
     fn ticket_pass(&self, names: &[String]) -> io::Result<()>;
-    /// Writes the page at each of the offsets of a file, all of them or none, durable on return. Errors: `Unsupported` where
-    /// there are no atomic writes.
+    /// Writes the page at each of the offsets of a file, all of them or none, durable on return. Errors:
+    /// `Unsupported` where there are no atomic writes.
     fn write_atomically(&self, name: &str, offsets: &[u64], page: &[u8]) -> io::Result<()>;
-    /// Writes so many bytes of a file, MiB by MiB, as one change; `staged` is called when they are all there and not yet
-    /// committed. Errors: as [`Backend::write_atomically`].
+    /// Writes so many bytes of a file, MiB by MiB, as one change; `staged` is called when they are all there and not
+    /// yet committed. Errors: as [`Backend::write_atomically`].
     fn write_staged(
         &self,
         name: &str,
@@ -85,8 +87,8 @@ pub(crate) trait BackendFile: Send + Sync {
     fn bytes(&self) -> io::Result<u64>;
     /// Sets the time of modification.
     fn touch(&self) -> io::Result<()>;
-    /// Has the kernel forget what it caches of the file, so that the next read goes to the device. Of a part of the file it
-    /// would keep whatever lies in one folio with other pages.
+    /// Has the kernel forget what it caches of the file, so that the next read goes to the device. Of a part of the
+    /// file it would keep whatever lies in one folio with other pages.
     fn forget(&self) -> io::Result<()>;
 }
 

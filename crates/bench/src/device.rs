@@ -135,7 +135,7 @@ fn fill(path: &Path, mib: u64) -> io::Result<()> {
     if let Some(directory) = path.parent() {
         fs::create_dir_all(directory)?;
     }
-    eprintln!("writing {mib} MiB of {} (once)", path.display());
+    crate::output::tell(&format!("writing {mib} MiB of {} (once)", path.display()));
     // Under its own name only when it is whole: an interrupted run would leave holes.
     let partial = path.with_extension("partial");
     let mut file: File = OpenOptions::new().create(true).truncate(true).write(true).open(&partial)?;

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 pub enum BenchError {
     #[error("{0}")]
     Io(#[from] io::Error),
+    #[error("cannot print: {0}")]
+    Print(io::Error),
     #[error("{}: {source}", .path.display())]
     File { path: PathBuf, source: io::Error },
     #[error("there is no system {0}; take engine, syncline, syncline-dev, ext4, xfs, btrfs or dir:PATH")]
@@ -35,6 +37,8 @@ pub enum BenchError {
     OtherSettings { path: PathBuf, setting: String },
     #[error("not measured, because they failed (why stands above): {0}; --resume tries them again")]
     Failed(String),
+    #[error("this process may not run on CPU {0}, or there is none; give --cpu one of those it may use")]
+    NoCpu(usize),
     #[error("--resume needs the file to go on with; give --json FILE")]
     ResumeWithoutFile,
 }
@@ -48,7 +52,7 @@ impl BenchError {
 
     /// Whether the command line was wrong, in contrast to something that failed.
     pub fn is_usage(&self) -> bool {
-        use BenchError::{NoDirectory, ResumeWithoutFile, ShowsNoMechanism};
+        use BenchError::{NoCpu, NoDirectory, ResumeWithoutFile, ShowsNoMechanism};
         use BenchError::{UnknownMechanism, UnknownSystem, UnknownWorkload};
         matches!(
             self,
@@ -58,6 +62,7 @@ impl BenchError {
                 | ShowsNoMechanism(_)
                 | NoDirectory(_)
                 | ResumeWithoutFile
+                | NoCpu(_)
         )
     }
 }

@@ -1,10 +1,11 @@
 //! `syncline bench`: what a sync costs, counted by the device itself, beside the floor of the same run.
 //!
-//! Workloads are defined once (`workload`, and `tools` for other programs' benchmarks) and run on the embedded engine, on
-//! a Syncline mount, on any directory and on fresh file systems of the kernel. The device is one loop device over a
-//! fully written file; writes and flushes come from its own statistics. Each (round, workload, system) starts with a fresh
-//! file system, systems innermost, so that what is compared was measured close together. A result is a row of named
-//! figures (`row`), kept in a JSON file as soon as it is there (`record`), and shown as a table (`report`) or a page (`page`).
+//! Workloads are defined once (`workload`, and `tools` for other programs' benchmarks) and run on the embedded
+//! engine, on a Syncline mount, on any directory and on fresh file systems of the kernel. The device is one loop
+//! device over a fully written file; writes and flushes come from its own statistics. Each (round, workload, system)
+//! starts with a fresh file system, systems innermost, so that what is compared was measured close together. A result
+//! is a row of named figures (`row`), kept in a JSON file as soon as it is there (`record`), and shown as a table
+//! (`report`) or a page (`page`).
 
 mod ablation;
 mod arguments;
@@ -14,6 +15,7 @@ mod error;
 mod floor;
 mod measure;
 mod operations;
+mod output;
 mod page;
 mod plan;
 mod plot;
@@ -32,17 +34,18 @@ mod workload;
 pub use arguments::Arguments;
 pub use error::BenchError;
 
-/// Runs what the arguments ask for and prints it.
-pub fn run(arguments: &Arguments) -> Result<(), BenchError> {
+use output::Output;
+use std::io::Write;
+
+/// Runs what the arguments ask for and prints it to `out`.
+pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<(), BenchError> {
+    let mut out = Output(out);
     match &arguments.recover {
-        Some(path) => Ok(scale::recover(path)?),
-        None if arguments.open => Ok(scale::run(arguments)?),
-        None if arguments.creates.is_some() => Ok(scale::creates(arguments)?),
-        None if arguments.list => {
-            report::list(&workload::all());
-            Ok(())
-        }
-        None if !arguments.table.is_empty() => table::run(arguments),
-        None => runner::run(&arguments.settled()),
+        Some(path) => scale::recover(path, &mut out),
+        None if arguments.open => scale::run(arguments, &mut out),
+        None if arguments.creates.is_some() => scale::creates(arguments, &mut out),
+        None if arguments.list => out.print(&report::list(&workload::all())),
+        None if !arguments.table.is_empty() => table::run(arguments, &mut out),
+        None => runner::run(&arguments.settled(), &mut out),
     }
 }

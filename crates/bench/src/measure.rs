@@ -136,9 +136,9 @@ impl Spent {
         }
     }
 
-    /// The block layer counts a stand-alone flush as one write more; Syncline issues only such flushes, so they are taken
-    /// off. The kernel's file systems also flush as part of a write, which nothing in the statistics tells apart:
-    /// their figure is left as it is, an upper bound.
+    /// The block layer counts a stand-alone flush as one write more; Syncline issues only such flushes, so they are
+    /// taken off. The kernel's file systems also flush as part of a write, which nothing in the statistics tells
+    /// apart: their figure is left as it is, an upper bound.
     fn writes(&self, device: Statistics) -> f64 {
         let flushes = if self.flushes_alone { device.flushes } else { 0 };
         device.writes.saturating_sub(flushes) as f64
@@ -192,8 +192,8 @@ fn snapshot(mounted: &Mounted<'_>, floor: &Floor) -> io::Result<Snapshot> {
     Ok(Snapshot { device, busy_seconds: busy_seconds()? - floor.busy_seconds(), records })
 }
 
-/// Processor time that the whole machine has spent: the caller's, the daemon's and the kernel's threads' alike. Only true
-/// for a workload when nothing else runs.
+/// Processor time that the whole machine has spent: the caller's, the daemon's and the kernel's threads' alike. Only
+/// true for a workload when nothing else runs.
 pub(crate) fn busy_seconds() -> io::Result<f64> {
     let text = fs::read_to_string("/proc/stat")?;
     let line = text.lines().next().unwrap_or_default();

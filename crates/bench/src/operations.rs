@@ -8,8 +8,8 @@ const MOST: &str = "_max_ms";
 /// What the cells are.
 pub(crate) const ABOUT: &str = "milliseconds of each operation: average, slowest";
 
-/// A row for each operation, in the order of the alphabet: its name, and a cell for each of the group's systems. Empty for
-/// workloads that tell no such figures.
+/// A row for each operation, in the order of the alphabet: its name, and a cell for each of the group's systems.
+/// Empty for workloads that tell no such figures.
 pub(crate) fn rows(group: &Group<'_>, systems: &[&str]) -> Vec<(String, Vec<String>)> {
     let operations = group.figures().into_iter().filter_map(|figure| figure.strip_suffix(AVERAGE));
     let cell = |operation: &str, system: &str| {

@@ -1,5 +1,5 @@
-//! The results as one page of HTML: plots, a table for each workload, and what they were measured on. Needs no script and
-//! nothing from elsewhere.
+//! The results as one page of HTML: plots, a table for each workload, and what they were measured on. Needs no script
+//! and nothing from elsewhere.
 
 use crate::ablation::{TITLES, comparisons};
 use crate::operations;

@@ -1,11 +1,13 @@
 //! `syncline bench --plan`: what is still to be run, and how long that takes by what was measured before.
 
+use crate::output::say;
 use crate::record::Record;
 use crate::row::{Row, median};
 use crate::runner::Missing;
 
-/// Prints a line for each workload, and the sum.
-pub(crate) fn print(record: &Record, missing: &[Missing<'_>]) {
+/// A line for each workload, and the sum.
+pub(crate) fn text(record: &Record, missing: &[Missing<'_>]) -> String {
+    let mut text = String::new();
     let mut workloads: Vec<&str> = Vec::new();
     for (_, workload, _) in missing {
         if !workloads.contains(&workload.name.as_str()) {
@@ -23,14 +25,15 @@ pub(crate) fn print(record: &Record, missing: &[Missing<'_>]) {
         total_s += known_s;
         unknown += without;
         match without == mine.len() {
-            true => println!("{name:<22} {:>4} runs   never run", mine.len()),
-            false => println!("{name:<22} {:>4} runs {known_s:>6.0} s", mine.len()),
+            true => say!(text, "{name:<22} {:>4} runs   never run", mine.len()),
+            false => say!(text, "{name:<22} {:>4} runs {known_s:>6.0} s", mine.len()),
         }
     }
-    println!("{:<22} {:>4} runs {total_s:>6.0} s, {:.0} minutes", "all", missing.len(), total_s / 60.0);
+    say!(text, "{:<22} {:>4} runs {total_s:>6.0} s, {:.0} minutes", "all", missing.len(), total_s / 60.0);
     if unknown > 0 {
-        println!("{unknown} of the runs were never made, so their time is not known");
+        say!(text, "{unknown} of the runs were never made, so their time is not known");
     }
+    text
 }
 
 /// The median of the same, or of the same workload on any system.

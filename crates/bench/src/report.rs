@@ -2,6 +2,7 @@
 
 use crate::ablation::{self, MECHANISMS, is_ablated};
 use crate::operations;
+use crate::output::{add, say};
 use crate::record::Record;
 use crate::row::{Row, median};
 use crate::waiting;
@@ -126,54 +127,58 @@ pub(crate) fn transports(record: &Record) -> String {
     format!("Transports, as each mount told: {}.", told.collect::<Vec<_>>().join(", "))
 }
 
-/// Prints a table for each workload.
-pub(crate) fn print(record: &Record, workloads: &[Workload]) {
+/// A table for each workload.
+pub(crate) fn text(record: &Record, workloads: &[Workload]) -> String {
+    let mut text = String::new();
     for group in groups(record, workloads) {
-        println!("\n{}: {}", group.workload.name, group.workload.about);
+        say!(text, "\n{}: {}", group.workload.name, group.workload.about);
         let told: Vec<_> = COLUMNS
             .iter()
             .filter(|(figure, ..)| group.systems.iter().any(|system| group.median(system, figure).is_some()))
             .collect();
         let width = group.systems.iter().map(|system| system.len()).max().unwrap_or(0).max(8);
         if !told.is_empty() {
-            print!("  {:<width$}", "system");
-            told.iter().for_each(|(_, title, _)| print!(" {title:>10}"));
-            println!();
+            add!(text, "  {:<width$}", "system");
+            told.iter().for_each(|(_, title, _)| add!(text, " {title:>10}"));
+            text.push('\n');
         }
         for system in &group.systems {
             match group.skipped(system) {
-                Some(why) => print!("  {system:<width$} skipped: {why}"),
+                Some(why) => add!(text, "  {system:<width$} skipped: {why}"),
                 None => {
-                    print!("  {system:<width$}");
+                    add!(text, "  {system:<width$}");
                     for (figure, _, places) in &told {
-                        print!(" {:>10}", shown(group.median(system, figure), *places));
+                        add!(text, " {:>10}", shown(group.median(system, figure), *places));
                     }
                 }
             }
-            println!();
+            text.push('\n');
         }
-        print_operations(&group);
+        text.push_str(&operations_of(&group));
     }
-    ablation::print(&ablation::comparisons(record, workloads));
-    waiting::print(record, workloads);
-    println!("\n{LEGEND}\n{}", transports(record));
+    text.push_str(&ablation::text(&ablation::comparisons(record, workloads)));
+    text.push_str(&waiting::text(record, workloads));
+    say!(text, "\n{LEGEND}\n{}", transports(record));
+    text
 }
 
 /// Nothing for workloads that do not tell their operations apart.
-fn print_operations(group: &Group<'_>) {
+fn operations_of(group: &Group<'_>) -> String {
+    let mut text = String::new();
     let rows = operations::rows(group, &group.systems);
     if rows.is_empty() {
-        return;
+        return text;
     }
-    println!("  {}", operations::ABOUT);
-    print!("  {:<16}", "");
-    group.systems.iter().for_each(|system| print!(" {system:>16}"));
-    println!();
+    say!(text, "  {}", operations::ABOUT);
+    add!(text, "  {:<16}", "");
+    group.systems.iter().for_each(|system| add!(text, " {system:>16}"));
+    text.push('\n');
     for (operation, cells) in rows {
-        print!("  {operation:<16}");
-        cells.iter().for_each(|cell| print!(" {cell:>16}"));
-        println!();
+        add!(text, "  {operation:<16}");
+        cells.iter().for_each(|cell| add!(text, " {cell:>16}"));
+        text.push('\n');
     }
+    text
 }
 
 /// What the columns mean.
@@ -188,13 +193,15 @@ pub(crate) fn shown(value: Option<f64>, places: usize) -> String {
     value.map_or("-".to_owned(), |value| format!("{value:.places$}"))
 }
 
-/// Prints the names of all workloads and of the engines without a mechanism.
-pub(crate) fn list(workloads: &[Workload]) {
+/// The names of all workloads and of the engines without a mechanism.
+pub(crate) fn list(workloads: &[Workload]) -> String {
+    let mut text = String::new();
     for workload in workloads {
-        println!("{:<22} {}", workload.name, workload.about);
+        say!(text, "{:<22} {}", workload.name, workload.about);
     }
-    println!();
+    text.push('\n');
     for mechanism in MECHANISMS {
-        println!("{:<28} {}", mechanism.system_name(), mechanism.about);
+        say!(text, "{:<28} {}", mechanism.system_name(), mechanism.about);
     }
+    text
 }

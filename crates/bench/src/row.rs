@@ -92,8 +92,8 @@ impl Row {
     }
 }
 
-/// The middle value, or halfway between the two in the middle, so that neither latencies nor rates look better than they are;
-/// `None` of nothing.
+/// The middle value, or halfway between the two in the middle, so that neither latencies nor rates look better than
+/// they are; `None` of nothing.
 pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let last = values.len().checked_sub(1)?;

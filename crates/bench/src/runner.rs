@@ -6,6 +6,7 @@ use crate::device::{Media, Medium, is_root};
 use crate::error::BenchError;
 use crate::floor::Floor;
 use crate::measure::Meter;
+use crate::output::{Output, tell};
 use crate::page;
 use crate::plan;
 use crate::record::Record;
@@ -24,7 +25,7 @@ const FAILURES_IN_A_ROW_MAX: usize = 5;
 pub(crate) type Missing<'a> = (usize, &'a Workload, &'a System);
 
 /// Measures what is missing in the record, prints it all and writes the page.
-pub(crate) fn run(arguments: &Arguments) -> Result<(), BenchError> {
+pub(crate) fn run(arguments: &Arguments, out: &mut Output<'_>) -> Result<(), BenchError> {
     let workloads = chosen(&arguments.workloads)?;
     let wanted = match arguments.ablation {
         true => ablation::plan(arguments, &workloads)?,
@@ -46,17 +47,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), BenchError> {
         }
     }
     if arguments.plan {
-        plan::print(&record, &missing);
-        return Ok(());
+        return out.print(&plan::text(&record, &missing));
     }
     let failed = match missing.is_empty() {
         true => Vec::new(),
         false => measure_all(&missing, &mut record, arguments)?,
     };
-    report::print(&record, &workload::all());
+    // Written first: the file is what was asked for, whoever reads the tables.
     if let Some(path) = &arguments.html {
         std::fs::write(path, page::page(&record, &workload::all())).map_err(BenchError::of(path))?;
     }
+    out.print(&report::text(&record, &workload::all()))?;
     match failed.is_empty() {
         true => Ok(()),
         false => Err(BenchError::Failed(failed.join(", "))),
@@ -85,22 +86,22 @@ fn measure_all(
     for (number, (round, workload, system)) in missing.iter().enumerate() {
         let elapsed = began.elapsed();
         if arguments.minutes.is_some_and(|minutes| elapsed >= Duration::from_secs(60 * minutes)) {
-            eprintln!("the time is up: {number} of {many} are measured; --resume goes on");
+            tell(&format!("the time is up: {number} of {many} are measured; --resume goes on"));
             break;
         }
         let name = system.name();
-        eprintln!(
+        tell(&format!(
             "{}/{many}, {} min: round {}, {} on {name}",
             number + 1,
             elapsed.as_secs() / 60,
             round + 1,
             workload.name
-        );
+        ));
         let begin = Instant::now();
         let medium = media.of(workload.device_mib(arguments))?;
         match measure(*round, workload, system, medium, &floor, arguments) {
             Err(error) => {
-                eprintln!("failed: {} on {name}: {error}", workload.name);
+                tell(&format!("failed: {} on {name}: {error}", workload.name));
                 failed.push(format!("{} on {name}", workload.name));
                 in_a_row += 1;
                 if in_a_row == FAILURES_IN_A_ROW_MAX {
@@ -110,7 +111,7 @@ fn measure_all(
             Ok(row) => {
                 in_a_row = 0;
                 if let Some(why) = &row.skipped {
-                    eprintln!("skipped: {} on {name}: {why}", workload.name);
+                    tell(&format!("skipped: {} on {name}: {why}", workload.name));
                 }
                 record.add(Row { took_s: Some(begin.elapsed().as_secs_f64()), ..row })?;
             }
@@ -179,10 +180,16 @@ fn chosen(names: &[String]) -> Result<Vec<Workload>, BenchError> {
     Ok(all)
 }
 
-fn pin(cpu: usize) -> io::Result<()> {
+fn pin(cpu: usize) -> Result<(), BenchError> {
     let mut set = rustix::thread::CpuSet::new();
+    if cpu >= rustix::thread::CpuSet::MAX_CPU {
+        return Err(BenchError::NoCpu(cpu));
+    }
     set.set(cpu);
-    Ok(rustix::thread::sched_setaffinity(None, &set)?)
+    rustix::thread::sched_setaffinity(None, &set).map_err(|error| match error {
+        rustix::io::Errno::INVAL => BenchError::NoCpu(cpu),
+        error => BenchError::Io(error.into()),
+    })
 }
 
 #[cfg(test)]

@@ -1,11 +1,14 @@
 //! How long opening takes: a clean volume of 1 TiB, and volumes whose journal is as full as admission lets it become.
 //!
-//! A journal is filled in a session without background work, so that nothing checkpoints before the ring or the bound on
-//! dirty tree nodes demands it: with the default memory bound creations meet the latter first, so they are also made with so
-//! much memory that the ring becomes full. The volume is then dropped without being closed. Each recovery runs in a process of its own with the default
-//! memory bound (`syncline bench --recover`), so that its peak memory and processor time are its own.
+//! A journal is filled in a session without background work, so that nothing checkpoints before the ring or the bound
+//! on dirty tree nodes demands it: with the default memory bound creations meet the latter first, so they are also
+//! made with so much memory that the ring becomes full. The volume is then dropped without being closed. Each
+//! recovery runs in a process of its own with the default memory bound (`syncline bench --recover`), so that its peak
+//! memory and processor time are its own.
 
 use crate::arguments::Arguments;
+use crate::error::BenchError;
+use crate::output::Output;
 use crate::system::fresh_volume;
 use std::io;
 use std::path::Path;
@@ -21,7 +24,8 @@ const JOURNAL_BYTES: u64 = 1 << 30;
 const FILLING_MEMORY_BYTES: usize = 12 << 30;
 /// Dirty nodes that are left below their bound: 64 creations dirty fewer.
 const NODES_MARGIN_BYTES: u64 = 8 << 20;
-/// Longest record of any journal, which may have to skip the end of the lap; admission leaves as much free, and some more.
+/// Longest record of any journal, which may have to skip the end of the lap; admission leaves as much free, and some
+/// more.
 const RECORD_BYTES_MAX: u64 = 64 << 20;
 const MARGIN_BYTES: u64 = 8 << 20;
 /// Pages that the overwriting program syncs in turn: 32 MiB, as many as a session leaves undestaged.
@@ -41,21 +45,22 @@ enum Filling {
 }
 
 /// Measures and prints all of it.
-pub(crate) fn run(arguments: &Arguments) -> io::Result<()> {
+pub(crate) fn run(arguments: &Arguments, out: &mut Output<'_>) -> Result<(), BenchError> {
     std::fs::create_dir_all(&arguments.work)?;
     if arguments.fill_only {
         let path = arguments.work.join("full-journal.img");
         std::fs::File::create(&path)?.set_len(RECOVERY_BYTES)?;
-        return fill_journal(&path, Filling::UnboundedCreates, arguments.journal_mib << 20).map(drop);
+        fill_journal(&path, Filling::UnboundedCreates, arguments.journal_mib << 20)?;
+        return Ok(());
     }
-    measure_clean(arguments)?;
+    measure_clean(arguments, out)?;
     for filling in [Filling::Creates, Filling::UnboundedCreates, Filling::Overwrites] {
-        measure_recovery(arguments, filling)?;
+        measure_recovery(arguments, filling, out)?;
     }
     Ok(())
 }
 
-fn measure_clean(arguments: &Arguments) -> io::Result<()> {
+fn measure_clean(arguments: &Arguments, out: &mut Output<'_>) -> Result<(), BenchError> {
     let mut clean = Vec::new();
     let path = arguments.work.join("1tib.img");
     std::fs::File::create(&path)?.set_len(TIB)?;
@@ -68,37 +73,39 @@ fn measure_clean(arguments: &Arguments) -> io::Result<()> {
         volume.close()?;
     }
     std::fs::remove_file(&path)?;
-    println!("open of a clean 1 TiB volume: median {:.3} s", median(clean).as_secs_f64());
-    Ok(())
+    out.print(&format!("open of a clean 1 TiB volume: median {:.3} s\n", median(clean).as_secs_f64()))
 }
 
 /// The volume is filled once; its recoveries write to copies that share what they do not change, if the host can.
-fn measure_recovery(arguments: &Arguments, filling: Filling) -> io::Result<()> {
+fn measure_recovery(arguments: &Arguments, filling: Filling, out: &mut Output<'_>) -> Result<(), BenchError> {
     let path = arguments.work.join("full-journal.img");
     let copy = arguments.work.join("full-journal-copy.img");
     std::fs::File::create(&path)?.set_len(RECOVERY_BYTES)?;
     let (bytes, operations) = fill_journal(&path, filling, arguments.journal_mib << 20)?;
     let journal_mib = arguments.journal_mib;
-    println!("journal of {journal_mib} MiB with {:.0} MiB of records, {operations} {filling:?}:", mib(bytes));
+    out.print(&format!(
+        "journal of {journal_mib} MiB with {:.0} MiB of records, {operations} {filling:?}:\n",
+        mib(bytes)
+    ))?;
     for _ in 0..arguments.rounds {
         let sparse_copy =
             Command::new("cp").args(["--sparse=always", "--reflink=auto"]).args([&path, &copy]).status()?;
         if !sparse_copy.success() {
-            return Err(io::Error::other("the filled volume could not be copied"));
+            return Err(io::Error::other("the filled volume could not be copied").into());
         }
         drop_caches()?;
         let recovery =
             Command::new(std::env::current_exe()?).args(["bench", "--recover"]).arg(&copy).status()?;
         if !recovery.success() {
-            return Err(io::Error::other("the recovery failed"));
+            return Err(io::Error::other("the recovery failed").into());
         }
     }
     std::fs::remove_file(&copy)?;
-    std::fs::remove_file(&path)
+    Ok(std::fs::remove_file(&path)?)
 }
 
 /// Creates many files in one directory, with the background at work and without a sync, and prints how fast it went.
-pub(crate) fn creates(arguments: &Arguments) -> io::Result<()> {
+pub(crate) fn creates(arguments: &Arguments, out: &mut Output<'_>) -> Result<(), BenchError> {
     std::fs::create_dir_all(&arguments.work)?;
     let path = arguments.work.join("creates.img");
     std::fs::File::create(&path)?.set_len(RECOVERY_BYTES)?;
@@ -111,37 +118,38 @@ pub(crate) fn creates(arguments: &Arguments) -> io::Result<()> {
         OpenOptions::new().write(true).create(true).open(&volume, format!("file-{index}"))?;
         if (index + 1).is_multiple_of(part) {
             let stats = volume.stats().engine;
-            println!(
-                "{} files: {:.0}/s; so far {} checkpoints, {:.0} MiB written, {} nodes read, {:.1} s of processor time",
+            out.print(&format!(
+                "{} files: {:.0}/s; so far {} checkpoints, {:.0} MiB written, {} nodes read, {:.1} s of processor time\n",
                 index + 1,
                 part as f64 / start.elapsed().as_secs_f64(),
                 stats.store.checkpoints,
                 mib(stats.device.written_bytes),
                 stats.store.node_cache_misses,
                 own_usage().0.as_secs_f64(),
-            );
+            ))?;
             start = Instant::now();
         }
     }
     volume.close()?;
-    std::fs::remove_file(&path)
+    Ok(std::fs::remove_file(&path)?)
 }
 
 /// Opens a volume and prints what that took.
-pub(crate) fn recover(path: &Path) -> io::Result<()> {
+pub(crate) fn recover(path: &Path, out: &mut Output<'_>) -> Result<(), BenchError> {
     let start = Instant::now();
     let volume = Volume::open(path)?;
     let elapsed = start.elapsed();
     let usage = own_usage();
     let load = volume.stats().engine.load;
-    println!(
-        "recovered in {:.3} s, {:.3} s of processor time, peak memory {:.0} MiB, {} images left",
+    let told = format!(
+        "recovered in {:.3} s, {:.3} s of processor time, peak memory {:.0} MiB, {} images left\n",
         elapsed.as_secs_f64(),
         usage.0.as_secs_f64(),
         mib(usage.1),
         load.images
     );
-    volume.close()
+    volume.close()?;
+    out.print(&told)
 }
 
 /// Processor time of this process and its peak memory in bytes.

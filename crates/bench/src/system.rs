@@ -118,7 +118,8 @@ enum State {
     Engine(Engine),
     /// The same; the loan closes the volume when it ends.
     Lent(Engine, Lent),
-    /// The engine's volume, closed. No file is below its device: nothing but a program that is given its path works with it.
+    /// The engine's volume, closed. No file is below its device: nothing but a program that is given its path works
+    /// with it.
     Released(Directory),
     Mounted {
         directory: Directory,

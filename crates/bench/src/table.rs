@@ -1,4 +1,5 @@
-//! `syncline bench --table`: the tables of docs/benchmarks.md, made from the results, so that no figure is copied by hand.
+//! `syncline bench --table`: the tables of docs/measurements/full-run.md, made from the results, so that no figure is
+//! copied by hand.
 //!
 //! With `--into`, what stands between the two marks of a document is replaced; everything else of it is left alone.
 
@@ -8,6 +9,7 @@ use crate::ablation::{TITLES, comparisons};
 use crate::arguments::Arguments;
 use crate::error::BenchError;
 use crate::operations;
+use crate::output::Output;
 use crate::record::Record;
 use crate::report::{Group, groups, shown, systems, transports};
 use crate::waiting;
@@ -19,11 +21,11 @@ const BEGIN: &str = "<!-- figures: begin -->";
 const END: &str = "<!-- figures: end -->";
 
 /// Prints the tables, or writes them into a document.
-pub(crate) fn run(arguments: &Arguments) -> Result<(), BenchError> {
+pub(crate) fn run(arguments: &Arguments, out: &mut Output<'_>) -> Result<(), BenchError> {
     let record = Record::merged(&arguments.table)?;
     let text = tables(&record, &workload::all());
     match &arguments.into {
-        None => print!("{text}"),
+        None => out.print(&text)?,
         Some(path) => {
             let document = std::fs::read_to_string(path).map_err(BenchError::of(path))?;
             std::fs::write(path, replaced(path, &document, &text)?).map_err(BenchError::of(path))?;

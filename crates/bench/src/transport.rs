@@ -1,9 +1,11 @@
 //! Which way a mount's requests take, and the kernel's leave for FUSE over io_uring.
 //!
-//! Leave is a parameter of the whole machine and off by default. The kernel looks at it only when a file system is mounted, so it is
-//! switched on just for that, under the lock that the project's tests take too, and put back as it was. Signals that
-//! would end this process wait meanwhile; a run that was killed nevertheless leaves a note with the value to put back, which the next one heeds.
+//! Leave is a parameter of the whole machine and off by default. The kernel looks at it only when a file system is
+//! mounted, so it is switched on just for that, under the lock that the project's tests take too, and put back as it
+//! was. Signals that would end this process wait meanwhile; a run that was killed nevertheless leaves a note with the
+//! value to put back, which the next one heeds.
 
+use crate::output::tell;
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File};
 use std::io;
@@ -33,7 +35,8 @@ pub(crate) struct Leave {
 }
 
 impl Leave {
-    /// `None` where the kernel has no such thing or does not let it be changed: what is mounted then tells its transport itself.
+    /// `None` where the kernel has no such thing or does not let it be changed: what is mounted then tells its
+    /// transport itself.
     pub(crate) fn take() -> io::Result<Option<Leave>> {
         Leave::of(Path::new(PARAMETER), Path::new(NOTE))
     }
@@ -50,7 +53,7 @@ impl Leave {
         match fs::write(parameter, "Y") {
             Ok(()) => Ok(Some(leave)),
             Err(error) => {
-                eprintln!("{} cannot be set: {error}", parameter.display());
+                tell(&format!("{} cannot be set: {error}", parameter.display()));
                 Ok(None)
             }
         }
@@ -62,11 +65,11 @@ impl Drop for Leave {
         match fs::write(&self.parameter, self.before.trim()) {
             // Without the note nobody puts it back again.
             Ok(()) => drop(fs::remove_file(&self.note)),
-            Err(error) => eprintln!(
+            Err(error) => tell(&format!(
                 "{} could not be set back to {}: {error}",
                 self.parameter.display(),
                 self.before.trim()
-            ),
+            )),
         }
     }
 }

@@ -1,10 +1,11 @@
-//! What it costs to wait for every earlier record before a commit, as W4 was published: SQLite's insertions, updates and deletions
-//! a second, and what is lost of them. There, not to wait was at the price of the last commit; here a commit is one record, complete
-//! before its flush, so that there is nothing to wait for.
+//! What it costs to wait for every earlier record before a commit, as W4 was published: SQLite's insertions, updates
+//! and deletions a second, and what is lost of them. There, not to wait was at the price of the last commit; here a
+//! commit is one record, complete before its flush, so that there is nothing to wait for.
 //!
 //! Made of the rows of the ablation: a mechanism's own ([`crate::ablation`]) tell one figure of each workload only.
 
 use crate::ablation::{COMPLETE, MECHANISMS, Mechanism};
+use crate::output::say;
 use crate::record::Record;
 use crate::report::{Group, shown};
 use crate::row::Row;
@@ -68,20 +69,23 @@ fn waiting() -> &'static Mechanism {
     found.expect("one of the mechanisms is that no record waits for another")
 }
 
-/// Prints them; nothing where there are none.
-pub(crate) fn print(record: &Record, workloads: &[Workload]) {
+/// All of it as text; empty where there are none.
+pub(crate) fn text(record: &Record, workloads: &[Workload]) -> String {
+    let mut text = String::new();
     let rows = rows(record, workloads);
     if rows.is_empty() {
-        return;
+        return text;
     }
-    println!("\n{TITLE}\n  {ABOUT}");
+    say!(text, "\n{TITLE}\n  {ABOUT}");
     for [workload, figure, waiting, as_it_is, lost, published, counts, counts_as_it_is] in
         std::iter::once(HEADS.map(str::to_owned)).chain(rows)
     {
-        println!(
+        say!(
+            text,
             "  {workload:<24} {figure:<8} {waiting:>8} {as_it_is:>8} {lost:>15} {published:>9} {counts:>26} {counts_as_it_is:>12}"
         );
     }
+    text
 }
 
 #[cfg(test)]

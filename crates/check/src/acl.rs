@@ -1,5 +1,6 @@
-//! Stored access control lists: extended attributes with a value of their own form, the kernel's, which the engine reads
-//! whenever it judges or changes permissions. Repair leaves damaged ones alone: nobody can tell whom they were to let in.
+//! Stored access control lists: extended attributes with a value of their own form, the kernel's, which the engine
+//! reads whenever it judges or changes permissions. Repair leaves damaged ones alone: nobody can tell whom they were
+//! to let in.
 
 use syncline_format::item::XattrValue;
 
@@ -8,7 +9,8 @@ const HEADER: [u8; 4] = 2u32.to_le_bytes();
 const ENTRY_BYTES: usize = 8;
 const PERMISSIONS_MAX: u16 = 7;
 
-/// The kinds of entries, in the order in which a list holds them: owner, named users, group, named groups, mask, others.
+/// The kinds of entries, in the order in which a list holds them: owner, named users, group, named groups, mask,
+/// others.
 const TAGS: [u16; 6] = [0x01, 0x02, 0x04, 0x08, 0x10, 0x20];
 
 /// Whether an attribute of this name holds an access control list.
@@ -16,7 +18,8 @@ pub(crate) fn is_acl(name: &[u8]) -> bool {
     NAMES.contains(&name)
 }
 
-/// Whether a value is a list that the engine can have stored: empty, or complete and in order. A list always fits its item.
+/// Whether a value is a list that the engine can have stored: empty, or complete and in order. A list always fits its
+/// item.
 pub(crate) fn is_valid(value: &XattrValue) -> bool {
     let XattrValue::Inline(bytes) = value else { return false };
     if bytes.is_empty() {

@@ -6,6 +6,7 @@ use crate::data::DataCheck;
 use crate::facts::Facts;
 use crate::items::ItemCheck;
 use crate::names::{DirentCheck, NameCheck, NameFault};
+use crate::paths;
 use crate::progress::{Phase, Reporter};
 use crate::replay::Replay;
 use crate::report::{Findings, Totals};
@@ -77,6 +78,14 @@ impl Subject<'_> {
         trees.walk(TreeId::MAIN, main, &self.replay.overlay, &mut second as &mut dyn Visitor);
         second.report(findings);
         analysis.name_faults = second.faults;
+    }
+
+    /// Adds to each finding where its inode is, as far as names lead to it.
+    pub(crate) fn tell_paths(&self, analysis: &Analysis, findings: &mut Findings) {
+        if let Some(main) = &analysis.main {
+            let trees = Trees::new(self.device, self.superblock);
+            paths::add(&trees, main, &self.replay.overlay, &analysis.facts, findings);
+        }
     }
 
     /// Compares the bitmaps with what `look` found in use.

@@ -27,16 +27,17 @@ impl DataCheck<'_> {
             return;
         }
         let mut data = Buffer::zeroed(sums.len());
+        let mut matching = 0;
         if self.device.read(start, &mut data).is_ok() {
             for (index, (block, &want)) in data.chunks_exact(BLOCK_BYTES).zip(sums).enumerate() {
-                compare(block, want, key, start, index as u64, findings);
+                matching += u64::from(compare(block, want, key, start, index as u64, findings));
             }
         } else {
             // Block by block, to say which one it is.
             for (index, &want) in (0u64..).zip(sums) {
                 let mut block = Buffer::zeroed(1);
                 match self.device.read(start.plus(index), &mut block) {
-                    Ok(()) => compare(&block, want, key, start, index, findings),
+                    Ok(()) => matching += u64::from(compare(&block, want, key, start, index, findings)),
                     Err(error) => {
                         let message = format!("page {}: {error}", key.offset + index);
                         findings.both(Code::DataUnreadable, start.plus(index), key.object, message);
@@ -44,15 +45,18 @@ impl DataCheck<'_> {
                 }
             }
         }
-        totals.data_blocks_verified += sums.len() as u64;
-        self.progress.advance(Phase::Data, totals.data_blocks_verified);
+        totals.data_blocks_verified += matching;
+        totals.data_blocks_damaged += sums.len() as u64 - matching;
+        self.progress.advance(Phase::Data, totals.data_blocks_verified + totals.data_blocks_damaged);
     }
 }
 
-fn compare(block: &[u8], want: u64, key: Key, start: BlockNo, index: u64, findings: &mut Findings) {
+/// Whether the block matches its checksum.
+fn compare(block: &[u8], want: u64, key: Key, start: BlockNo, index: u64, findings: &mut Findings) -> bool {
     let got = checksum(block);
     if got != want {
         let message = format!("page {}: stored {want:#018x}, computed {got:#018x}", key.offset + index);
         findings.both(Code::DataChecksum, start.plus(index), key.object, message);
     }
+    got == want
 }

@@ -59,8 +59,9 @@ impl Facts {
         self.inodes.entry(object.0).or_default()
     }
 
+    /// Whether the inode is to be removed. The root never is, whatever its orphan says.
     pub(crate) fn is_removed(&self, object: u64) -> bool {
-        self.orphans.get(&ObjectNo(object)) == Some(&OrphanReason::Unlinked)
+        object != ObjectNo::ROOT_DIR.0 && self.orphans.get(&ObjectNo(object)) == Some(&OrphanReason::Unlinked)
     }
 
     /// Subdirectories of each directory that has any.

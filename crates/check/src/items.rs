@@ -10,17 +10,12 @@ use crate::report::{Findings, Totals};
 use crate::walk::Visitor;
 use crate::{Code, acl, object};
 use syncline_format::item::{
-    DirentItem, ExtentContent, ExtentItem, FILE_BYTES_MAX, InodeItem, OrphanReason, SYMLINK_BYTES_MAX,
-    XattrItem,
+    DirentItem, ExtentContent, ExtentItem, InodeItem, OrphanReason, XattrItem, is_symlink_target,
 };
 use syncline_format::node::NodePointer;
+pub(crate) use syncline_format::range::FILE_PAGES_MAX;
 use syncline_format::superblock::Superblock;
-use syncline_format::{
-    BLOCK_BYTES, BlockNo, FormatError, Key, Kind, NAME_PROBES, NODE_BLOCKS, ObjectNo, name_hash,
-};
-
-/// Page numbers of a file end here.
-pub(crate) const FILE_PAGES_MAX: u64 = FILE_BYTES_MAX / BLOCK_BYTES as u64 + 1;
+use syncline_format::{BlockNo, FormatError, Key, Kind, NAME_PROBES, NODE_BLOCKS, ObjectNo, name_hash};
 
 /// The checker of one walk.
 pub(crate) struct ItemCheck<'a> {
@@ -122,7 +117,7 @@ impl<'a> ItemCheck<'a> {
             return self.misplaced(key);
         }
         self.expect_type(key, self.object.inode.as_ref().is_some_and(InodeItem::is_symlink));
-        if value.is_empty() || value.len() > SYMLINK_BYTES_MAX || value.contains(&0) {
+        if !is_symlink_target(value, value.len() as u64) {
             let message = format!("a target of {} bytes is none", value.len());
             self.findings.of(Code::SymlinkTarget, key.object, message);
         }
@@ -208,6 +203,7 @@ impl<'a> ItemCheck<'a> {
 
     fn orphan(&mut self, key: Key, value: &[u8]) {
         match OrphanReason::decode(value) {
+            Ok(_) if key.check().is_err() => self.misplaced(key),
             Ok(reason) => {
                 self.facts.orphans.insert(ObjectNo(key.offset), reason);
             }

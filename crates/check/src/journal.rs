@@ -191,9 +191,9 @@ impl<'a> Journal<'a> {
         }
     }
 
-    /// Searches the ring for a record that shows that something is lost: one beyond `missing` that knew `missing` to be
-    /// durable, or one written under a newer superblock. Only its epoch tells a record from a page image that users made look
-    /// like one, but at the ring's first block, which is always the head of a record.
+    /// Searches the ring for a record that shows that something is lost: one beyond `missing` that knew `missing` to
+    /// be durable, or one written under a newer superblock. Only its epoch tells a record from a page image that
+    /// users made look like one, but at the ring's first block, which is always the head of a record.
     fn find_witness(&self, missing: Sequence) -> Option<(u64, RecordInfo)> {
         let mut budget = 4 * self.ring();
         let witness = |position: u64, info: &RecordInfo| {
@@ -305,7 +305,8 @@ impl<'a> Journal<'a> {
         }
     }
 
-    /// A batch that is not part of the log has to name blocks that exist all the same: recovery leaves them alone (R12).
+    /// A batch that is not part of the log has to name blocks that exist all the same: recovery leaves them alone
+    /// (R12).
     fn check_cut_off(&self, ops: &[Op<'_>], link: &Link, findings: &mut Findings) {
         for op in ops {
             if let Op::Allocate { start, len } = *op

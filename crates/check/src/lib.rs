@@ -26,6 +26,7 @@ mod items;
 mod journal;
 mod names;
 mod object;
+mod paths;
 mod progress;
 mod repair;
 mod replay;
@@ -92,6 +93,7 @@ fn check_once(
     let subject = Subject { device, superblock, replay: &replay, data };
     let analysis = subject.look(&mut findings, &mut totals, progress);
     subject.compare_bitmaps(&analysis, &mut findings, progress);
+    subject.tell_paths(&analysis, &mut findings);
     if findings.fatal().is_some() {
         return Ok(refuse(findings, totals, repair));
     }

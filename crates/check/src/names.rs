@@ -6,14 +6,16 @@ use crate::facts::{Facts, InodeFacts};
 use crate::items::lossy;
 use crate::replay::Replay;
 use crate::report::Findings;
-use crate::superblocks::COUNTER_MAX;
 use crate::walk::Visitor;
 use std::collections::{BTreeMap, BTreeSet};
 use syncline_format::item::{DirentItem, OrphanReason};
+use syncline_format::range::SUPERBLOCK_NEXT_OBJECT;
 use syncline_format::superblock::Superblock;
 use syncline_format::{Key, Kind, ObjectNo};
 
 const ROOT: u64 = ObjectNo::ROOT_DIR.0;
+/// `mode >> 12` of a file with content.
+const TYPE_FILE: u8 = 8;
 
 /// Judges the facts of one walk.
 pub(crate) struct NameCheck<'a> {
@@ -56,7 +58,7 @@ impl NameCheck<'_> {
             self.findings.add(Code::NextObject, message);
         }
         let highest = highest.max(self.facts.object_max);
-        if highest >= COUNTER_MAX {
+        if highest >= SUPERBLOCK_NEXT_OBJECT.most {
             // No superblock could say what comes next.
             let message = format!("object {highest} has an impossibly high number");
             self.findings.add(Code::SuperblockExhausted, message);
@@ -99,8 +101,18 @@ impl NameCheck<'_> {
 
     fn orphans(&mut self) {
         for (&object, &reason) in &self.facts.orphans {
-            let exists = self.facts.inodes.get(&object.0).is_some_and(InodeFacts::exists);
-            let message = match (exists, reason) {
+            let inode = self.facts.inodes.get(&object.0).filter(|inode| inode.exists());
+            let is_file = inode.is_some_and(|inode| inode.file_type() == TYPE_FILE);
+            if inode.is_some() && !is_file && reason != OrphanReason::Unlinked {
+                let message = "its content is to be finished, but it is no file";
+                self.findings.of(Code::ItemOfOtherType, object, message);
+                continue;
+            }
+            let message = match (inode.is_some(), reason) {
+                (true, OrphanReason::Unlinked) if object == ObjectNo::ROOT_DIR => {
+                    self.findings.of(Code::OrphanNamed, object, "it is the root directory");
+                    continue;
+                }
                 (false, _) => {
                     self.findings.of(Code::OrphanMissing, object, "there is no such inode");
                     continue;
@@ -154,8 +166,17 @@ impl NameCheck<'_> {
     fn images(&mut self, replay: &Replay) {
         let mut last = None;
         for &(object, page) in replay.images.keys() {
+            if let Some(OrphanReason::Shifting(shift)) = self.facts.orphans.get(&object)
+                && page >= shift.first
+                && last != Some(object)
+            {
+                last = Some(object);
+                let message = format!("an image of page {page}, but others are still to be moved there");
+                self.findings.of(Code::ExtentOverlap, object, message);
+                continue;
+            }
             let inode = self.facts.inodes.get(&object.0).filter(|inode| inode.exists());
-            if inode.is_some_and(|inode| inode.file_type() == 8) || last == Some(object) {
+            if inode.is_some_and(|inode| inode.file_type() == TYPE_FILE) || last == Some(object) {
                 continue;
             }
             last = Some(object);
@@ -206,9 +227,14 @@ impl<'a> DirentCheck<'a> {
         for (key, (dirent, fault)) in &self.faults {
             let name = lossy(&dirent.name);
             match fault {
-                NameFault::Nothing | NameFault::Remains => {
+                NameFault::Nothing => {
                     let message = format!("{name:?} points to inode {}, which does not exist", dirent.inode);
                     findings.of(Code::DirentDangling, key.object, message);
+                }
+                NameFault::Remains => {
+                    let message =
+                        format!("{name:?} points to inode {}, of which only remains exist", dirent.inode);
+                    findings.hopeless(Code::DirentDangling, key.object, message);
                 }
                 NameFault::Type(want) => {
                     let message = format!(

@@ -3,11 +3,11 @@
 use crate::Code;
 use crate::block_map::BlockMap;
 use crate::report::Findings;
-use crate::superblocks::COUNTER_MAX;
 use std::collections::BTreeMap;
 use syncline_format::batch::Op;
 use syncline_format::item::ExtentItem;
 use syncline_format::layout::Layout;
+use syncline_format::range::COUNTER_MAX;
 use syncline_format::{BlockNo, Key, Lsn, ObjectNo, Sequence, TreeId};
 
 /// Changes over the main tree: a value, or `None` for a deleted item.

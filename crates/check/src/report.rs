@@ -1,6 +1,6 @@
 //! What a check found, and what it says to `fsck`.
 
-use crate::{CheckError, Code, Severity};
+use crate::{CheckError, Code, Severity, repair};
 use std::collections::{BTreeMap, BTreeSet};
 use syncline_format::{BlockNo, ObjectNo};
 
@@ -16,6 +16,8 @@ pub struct Finding {
     pub block: Option<BlockNo>,
     /// The inode concerned, if there is one.
     pub object: Option<ObjectNo>,
+    /// Where it is: a path to it from the volume's root, if names lead there.
+    pub path: Option<Vec<u8>>,
     /// One sentence with the particulars.
     pub message: String,
     /// Repair has removed it.
@@ -31,7 +33,10 @@ pub struct Totals {
     pub nodes: u64,
     /// Blocks in use, tree nodes included.
     pub blocks_used: u64,
+    /// Blocks of file data that were read and match their checksums.
     pub data_blocks_verified: u64,
+    /// Blocks of file data that do not match, or cannot be read.
+    pub data_blocks_damaged: u64,
     pub records_replayed: u64,
     pub batches_replayed: u64,
 }
@@ -44,6 +49,8 @@ pub struct Report {
     pub counts: BTreeMap<Code, u64>,
     /// After a repair: how often each code is found now. Equal to `counts` if nothing was changed.
     pub left: BTreeMap<Code, u64>,
+    /// How many of the errors that are left a repair would correct.
+    pub repairable: u64,
     /// Whether repair wrote to the volume.
     pub repaired: bool,
     /// Why repair left the volume as it is although it was asked for and there was something to repair.
@@ -64,6 +71,13 @@ impl Report {
     /// Errors still on the volume, warnings and information not counted.
     pub fn errors_left(&self) -> u64 {
         self.left.iter().filter(|(code, _)| code.severity() >= Severity::Error).map(|(_, n)| n).sum()
+    }
+
+    /// Codes of the errors left that a repair does not correct.
+    pub fn beyond_repair(&self) -> impl Iterator<Item = Code> {
+        let fatal = self.left.keys().any(|code| code.severity() == Severity::Fatal);
+        let errors = self.left.keys().copied().filter(|code| code.severity() >= Severity::Error);
+        errors.filter(move |&code| fatal || !repair::corrects(code))
     }
 
     /// Whether the volume has no errors (any more).
@@ -93,6 +107,9 @@ impl Report {
         }
         self.findings.extend(after.findings.into_iter().filter(|f| !before.contains(&identity(f))));
         self.left = after.counts;
+        self.repairable = after.repairable;
+        self.totals.data_blocks_verified = after.totals.data_blocks_verified;
+        self.totals.data_blocks_damaged = after.totals.data_blocks_damaged;
         self.repaired = true;
     }
 }
@@ -107,6 +124,8 @@ pub fn exit_code(outcome: &Result<Report, CheckError>) -> i32 {
 pub(crate) struct Findings {
     list: Vec<Finding>,
     counts: BTreeMap<Code, u64>,
+    /// Errors that repair leaves alone although it corrects others of their code.
+    hopeless: u64,
 }
 
 impl Findings {
@@ -122,6 +141,12 @@ impl Findings {
         self.push(code, None, Some(object), message.into());
     }
 
+    /// As [`Findings::of`], for what repair leaves alone although it corrects others of that code.
+    pub(crate) fn hopeless(&mut self, code: Code, object: ObjectNo, message: impl Into<String>) {
+        self.hopeless += 1;
+        self.of(code, object, message);
+    }
+
     pub(crate) fn both(&mut self, code: Code, block: BlockNo, object: ObjectNo, message: impl Into<String>) {
         self.push(code, Some(block), Some(object), message.into());
     }
@@ -131,7 +156,8 @@ impl Findings {
         *count += 1;
         if *count <= FINDINGS_PER_CODE_MAX {
             let severity = code.severity();
-            self.list.push(Finding { code, severity, block, object, message, corrected: false });
+            let path = None;
+            self.list.push(Finding { code, severity, block, object, path, message, corrected: false });
         }
     }
 
@@ -140,12 +166,36 @@ impl Findings {
         self.counts.keys().copied().find(|code| code.severity() == Severity::Fatal)
     }
 
+    /// The inodes that findings name.
+    pub(crate) fn objects(&self) -> BTreeSet<ObjectNo> {
+        self.list.iter().filter_map(|finding| finding.object).collect()
+    }
+
+    /// Tells every finding with an inode where that is.
+    pub(crate) fn set_paths(&mut self, path: impl Fn(ObjectNo) -> Option<Vec<u8>>) {
+        for finding in &mut self.list {
+            finding.path = finding.object.and_then(&path);
+        }
+    }
+
+    /// How many of the errors a repair would correct.
+    fn repairable(&self) -> u64 {
+        if self.fatal().is_some() {
+            return 0;
+        }
+        let counts = self.counts.iter();
+        let corrected =
+            counts.filter(|(code, _)| code.severity() == Severity::Error && repair::corrects(**code));
+        corrected.map(|(_, count)| count).sum::<u64>().saturating_sub(self.hopeless)
+    }
+
     pub(crate) fn has(&self, code: Code) -> bool {
         self.counts.contains_key(&code)
     }
 
     pub(crate) fn into_report(self, totals: Totals) -> Report {
         Report {
+            repairable: self.repairable(),
             findings: self.list,
             left: self.counts.clone(),
             counts: self.counts,

@@ -15,6 +15,8 @@ use syncline_format::{BLOCK_BYTES, BlockNo, FormatError, Generation, GroupNo};
 pub(crate) struct GroupBitmap {
     /// The slot that counts and its bits.
     pub(crate) current: Option<(u8, Box<Bits>)>,
+    /// A slot that nobody has ever written. It counts where no other does, if nothing is missing on the volume.
+    pub(crate) unwritten: Option<u8>,
     /// A checkpoint that came to no superblock left a slot of a newer generation.
     pub(crate) has_newer: bool,
     /// Slots that are neither valid nor empty.
@@ -24,7 +26,7 @@ pub(crate) struct GroupBitmap {
 impl GroupBitmap {
     /// Reads both slots of a group and chooses as a mount would.
     pub(crate) fn read(device: &dyn Device, superblock: &Superblock, group: GroupNo) -> GroupBitmap {
-        let mut found = GroupBitmap { current: None, has_newer: false, damaged: Vec::new() };
+        let mut found = GroupBitmap { current: None, unwritten: None, has_newer: false, damaged: Vec::new() };
         let mut newest: Option<Generation> = None;
         for slot in 0..2u8 {
             let at = superblock.layout.bitmap_slot(group, slot);
@@ -42,7 +44,9 @@ impl GroupBitmap {
                         found.current = Some((slot, bits));
                     }
                 }
-                Err(FormatError::Magic { .. }) if bytes.iter().all(|&b| b == 0) => {}
+                Err(FormatError::Magic { .. }) if bitmap::is_unwritten(&bytes) => {
+                    found.unwritten = found.unwritten.or(Some(slot));
+                }
                 Err(error) => found.damaged.push((at, error.to_string())),
             }
         }
@@ -79,25 +83,69 @@ pub(crate) struct SpaceCheck<'a> {
 
 impl SpaceCheck<'_> {
     pub(crate) fn run(&self, findings: &mut Findings, progress: &mut Reporter) {
-        let groups = self.superblock.layout.group_count();
-        for group in 0..groups {
-            self.group(GroupNo(group), findings);
-            progress.report(Phase::Bitmaps, u64::from(group) + 1, u64::from(groups));
+        let layout = &self.superblock.layout;
+        let groups = layout.group_count();
+        let mut free = 0;
+        let mut unwritten = Vec::new();
+        for group in (0..groups).map(GroupNo) {
+            let mut found = GroupBitmap::read(self.device, self.superblock, group);
+            match found.current.take() {
+                Some((_, bits)) => {
+                    free += bits.iter().map(|word| u64::from(word.count_zeros())).sum::<u64>();
+                    self.group(group, bits, found.damaged, findings);
+                }
+                None if found.unwritten.is_some() => {
+                    free += u64::from(layout.group_len(group)) - GROUP_HEAD_BLOCKS;
+                    unwritten.push((group, found));
+                }
+                None => self.lost(group, &found, findings),
+            }
+            progress.report(Phase::Bitmaps, u64::from(group.0) + 1, u64::from(groups));
+        }
+        if free == self.superblock.free_blocks {
+            for (group, found) in unwritten {
+                let bits = Box::new(bitmap::empty_bits(layout, group));
+                self.group(group, bits, found.damaged, findings);
+            }
+        } else {
+            self.missing(&unwritten, findings);
         }
     }
 
-    fn group(&self, group: GroupNo, findings: &mut Findings) {
-        let layout = &self.superblock.layout;
-        let found = GroupBitmap::read(self.device, self.superblock, group);
-        let Some((_, mut bits)) = found.current else {
-            let why = match found.damaged.first() {
-                Some((_, why)) => why.clone(),
-                None => "no slot is valid at the superblock's generation".into(),
-            };
-            findings.at(Code::BitmapLost, layout.group_start(group), format!("group {group}: {why}"));
-            return;
+    /// Slots of zeros stand for bitmaps that were lost, some of them: the superblock knows of less that is free.
+    fn missing(&self, unwritten: &[(GroupNo, GroupBitmap)], findings: &mut Findings) {
+        let is_used = |group: GroupNo| {
+            let used = [self.nodes.group(group), self.data.group(group)];
+            used.into_iter().flatten().any(|set| set.iter().any(|&word| word != 0))
         };
-        for (block, why) in found.damaged {
+        let is_lost = |(group, found): &&(GroupNo, GroupBitmap)| {
+            !found.damaged.is_empty() || found.has_newer || is_used(*group)
+        };
+        let lost: Vec<_> = unwritten.iter().filter(is_lost).collect();
+        // Without any other sign, the first stands for all of them.
+        for (group, found) in if lost.is_empty() { unwritten.iter().take(1).collect() } else { lost } {
+            self.lost(*group, found, findings);
+        }
+    }
+
+    fn lost(&self, group: GroupNo, found: &GroupBitmap, findings: &mut Findings) {
+        let why = match found.damaged.first() {
+            Some((_, why)) => why.clone(),
+            None => "no slot is valid at the superblock's generation".into(),
+        };
+        let at = self.superblock.layout.group_start(group);
+        findings.at(Code::BitmapLost, at, format!("group {group}: {why}"));
+    }
+
+    fn group(
+        &self,
+        group: GroupNo,
+        mut bits: Box<Bits>,
+        damaged: Vec<(BlockNo, String)>,
+        findings: &mut Findings,
+    ) {
+        let layout = &self.superblock.layout;
+        for (block, why) in damaged {
             findings.at(Code::BitmapSlot, block, format!("group {group}: {why}"));
         }
         let len = layout.group_len(group);
@@ -126,6 +174,10 @@ impl SpaceCheck<'_> {
     fn compare(&self, group: GroupNo, bits: &Bits, findings: &mut Findings) {
         let layout = &self.superblock.layout;
         let (nodes, data) = (self.nodes.group(group), self.data.group(group));
+        // Most of a large volume.
+        if nodes.is_none() && data.is_none() && *bits == bitmap::empty_bits(layout, group) {
+            return;
+        }
         let really = |index: u32| [nodes, data].into_iter().flatten().any(|set| bit(set, index));
         let len = layout.group_len(group);
         let wrong = |index: u32| {

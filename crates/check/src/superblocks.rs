@@ -7,9 +7,6 @@ use syncline_format::layout::{BACKUP_BLOCKS, VOLUME_BLOCKS_MIN};
 use syncline_format::superblock::{SUPERBLOCK_MAGIC, SUPERBLOCK_SLOTS, Superblock};
 use syncline_format::{BLOCK_BYTES, BlockNo, FormatError};
 
-/// Counters above this would overflow in an engine's hands; no honest volume comes near.
-pub(crate) const COUNTER_MAX: u64 = 1 << 62;
-
 /// The superblock that counts, and where it is.
 #[derive(Debug, Clone)]
 pub(crate) struct Chosen {
@@ -59,9 +56,7 @@ pub(crate) fn choose(device: &dyn Device, findings: &mut Findings) -> Result<Opt
         _ => return none_valid(device, &slots, findings),
     };
     check_backups(device, &chosen.superblock, findings);
-    let superblock = &chosen.superblock;
-    let counters = [superblock.generation.0, superblock.checkpoint_lsn.0, superblock.next_object.0];
-    if counters.iter().any(|&counter| counter > COUNTER_MAX) || superblock.tail.sequence.0 > COUNTER_MAX {
+    if chosen.superblock.counters().iter().any(|(field, value)| !field.holds(*value)) {
         findings.at(Code::SuperblockExhausted, SUPERBLOCK_SLOTS[chosen.slot], "a counter is impossibly high");
         return Ok(None);
     }

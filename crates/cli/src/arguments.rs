@@ -1,5 +1,6 @@
 //! The command line, defined once: parsing, help, manual pages and completions come from here.
 
+use crate::pages::exit_codes;
 use crate::size::Size;
 use crate::sync::FileRange;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
@@ -26,12 +27,15 @@ pub const MOUNT_OPTIONS: &[(&str, &str)] = &[
     (
         "remount",
         "With ro or rw: makes a mount read-only, with everything durable when the command returns, or writable \
-      again. Nothing else of a mount can be changed.",
+      again. Nothing else of a mount can be changed. (mount(8) needs this program installed for it; \"syncline mount -o \
+      remount,ro IMAGE DIRECTORY\" does the same without.)",
     ),
     ("nosuid, nodev, noexec", "As for every filesystem, see mount(8)."),
     (
         "writeback_cache",
-        "The kernel collects writes: faster without syncs, slower with them, and without atomic writes.",
+        "The kernel collects writes: faster without syncs, slower with them, and without atomic writes. It alone \
+      has what was written and neither synced nor closed: a rename over another file and commit= do not cover \
+      that (C3 and C9 of the contract).",
     ),
     (
         "direct_writes",
@@ -51,17 +55,12 @@ pub const MOUNT_OPTIONS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Of both mounts.
-pub(crate) const MOUNT_EXIT_CODES: &str = "Exit codes: 0 mounted, 1 wrong usage, 32 failed.";
-
 /// [`MOUNT_OPTIONS`] as text.
 pub(crate) fn mount_options_help() -> String {
     let explained =
         MOUNT_OPTIONS.iter().map(|(option, meaning)| format!("  {option}\n          {meaning}\n"));
-    format!(
-        "Options behind -o, of which later ones win:\n{}\n{MOUNT_EXIT_CODES}",
-        explained.collect::<String>()
-    )
+    let codes = exit_codes("syncline-mount");
+    format!("Options behind -o, of which later ones win:\n{}\n{codes}", explained.collect::<String>())
 }
 
 #[derive(Debug, Parser)]
@@ -83,11 +82,12 @@ pub(crate) enum Action {
     /// Make a volume in an image file or on a block device.
     Mkfs(MkfsArguments),
     /// Mount a volume on a directory.
-    #[command(after_help = MOUNT_EXIT_CODES, after_long_help = mount_options_help())]
+    #[command(after_help = exit_codes("syncline-mount"), after_long_help = mount_options_help())]
     Mount(MountArguments),
     /// Unmount a volume; returns when its last checkpoint is durable.
     Umount(UmountArguments),
     /// Check an unmounted volume, and repair it if asked to.
+    #[command(after_help = exit_codes("syncline-check"))]
     Check(CheckArguments),
     /// Show what a volume stores, damaged ones included; changes nothing.
     Inspect(InspectArguments),
@@ -95,8 +95,9 @@ pub(crate) enum Action {
     Import(ImportArguments),
     /// Copy a file or directory out of an unmounted volume.
     ///
-    /// Each file gets its name when it is whole, with its mode, times and extended attributes. Of a directory, what cannot be read whole
-    /// is told and left out, and the exit code is 1; of a file that has lost only its attributes, "syncline cat" prints the data.
+    /// Each file gets its name when it is whole, with its mode, times and extended attributes. Of a directory, what
+    /// cannot be read whole is told and left out, and the exit code is 1; of a file that has lost only its
+    /// attributes, "syncline cat" prints the data. With --partial such files come out as far as they can be read.
     Export(ExportArguments),
     /// List a directory of an unmounted volume.
     Ls(LsArguments),
@@ -136,6 +137,7 @@ pub(crate) struct MkfsArguments {
     #[arg(long)]
     pub(crate) json: bool,
     /// Image file or block device.
+    #[arg(value_name = "IMAGE")]
     pub(crate) path: PathBuf,
 }
 
@@ -148,6 +150,7 @@ pub(crate) struct MountArguments {
     #[arg(long)]
     pub(crate) foreground: bool,
     /// Image file or block device.
+    #[arg(value_name = "IMAGE")]
     pub(crate) path: PathBuf,
     /// Where to mount it.
     pub(crate) directory: PathBuf,
@@ -174,6 +177,7 @@ pub(crate) struct CheckArguments {
     #[arg(long)]
     pub(crate) json: bool,
     /// Image file or block device.
+    #[arg(value_name = "IMAGE")]
     pub(crate) path: PathBuf,
 }
 
@@ -196,8 +200,12 @@ pub(crate) struct InspectArguments {
     /// What to show.
     pub(crate) subject: Subject,
     /// Image file or block device.
+    #[arg(value_name = "IMAGE")]
     pub(crate) path: PathBuf,
-    /// Number of the inode to show (1 is the root directory).
+    /// For inode and extents: file or directory in the volume. Symbolic links are not followed.
+    #[arg(conflicts_with = "inode")]
+    pub(crate) file: Option<PathBuf>,
+    /// For inode and extents: the number of the inode instead of its path (1 is the root directory).
     #[arg(long, short = 'i', value_name = "NUMBER")]
     pub(crate) inode: Option<u64>,
     /// Show every item, not only nodes; every operation, not only batches.
@@ -220,6 +228,7 @@ pub(crate) struct ImportArguments {
     #[arg(long)]
     pub(crate) json: bool,
     /// Image file or block device.
+    #[arg(value_name = "IMAGE")]
     pub(crate) path: PathBuf,
     /// File or directory of the host; a directory with "/." behind it means what is in it.
     pub(crate) source: PathBuf,
@@ -233,6 +242,10 @@ pub(crate) struct ExportArguments {
     /// Replace files that exist, each by a rename.
     #[arg(long, short = 'f')]
     pub(crate) force: bool,
+    /// Copy damaged files as far as they can be read: zeros where they cannot, each such range told, the exit code
+    /// still 1. They replace nothing, and without its attributes a file is its owner's alone.
+    #[arg(long)]
+    pub(crate) partial: bool,
     /// Print nothing but errors.
     #[arg(long, short = 'q')]
     pub(crate) quiet: bool,
@@ -240,6 +253,7 @@ pub(crate) struct ExportArguments {
     #[arg(long)]
     pub(crate) json: bool,
     /// Image file or block device.
+    #[arg(value_name = "IMAGE")]
     pub(crate) path: PathBuf,
     /// File or directory in the volume; "/" and a directory with "/." behind it mean what is in them.
     pub(crate) source: PathBuf,
@@ -253,6 +267,9 @@ pub(crate) struct LsArguments {
     /// Type, permissions, links, owner, size and time of each.
     #[arg(long, short = 'l')]
     pub(crate) long: bool,
+    /// The number of each one's inode in front of it.
+    #[arg(long, short = 'i')]
+    pub(crate) inode: bool,
     /// Everything below as well.
     #[arg(long, short = 'R')]
     pub(crate) recursive: bool,
@@ -260,6 +277,7 @@ pub(crate) struct LsArguments {
     #[arg(long)]
     pub(crate) json: bool,
     /// Image file or block device.
+    #[arg(value_name = "IMAGE")]
     pub(crate) path: PathBuf,
     /// Directory or file in the volume.
     #[arg(default_value = "/")]
@@ -269,6 +287,7 @@ pub(crate) struct LsArguments {
 #[derive(Debug, Args)]
 pub(crate) struct CatArguments {
     /// Image file or block device.
+    #[arg(value_name = "IMAGE")]
     pub(crate) path: PathBuf,
     /// Files in the volume.
     #[arg(required = true)]

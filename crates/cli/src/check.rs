@@ -98,13 +98,17 @@ fn print(path: &Path, report: &Report, repair: bool) -> std::io::Result<()> {
     let totals = &report.totals;
     writeln!(
         out,
-        "{path}: {} inodes, {} directories, {} items in {} nodes, {} blocks used, {} blocks of data verified",
+        "{path}: {} inodes, {} directories, {} items in {} nodes, {} blocks used, {} blocks of data verified{}",
         totals.inodes,
         totals.directories,
         totals.items,
         totals.nodes,
         totals.blocks_used,
-        totals.data_blocks_verified
+        totals.data_blocks_verified,
+        match totals.data_blocks_damaged {
+            0 => String::new(),
+            damaged => format!(", {damaged} damaged"),
+        }
     )?;
     writeln!(out, "{path}: {}", verdict(&path.to_string(), report, repair))
 }
@@ -115,32 +119,53 @@ fn verdict(path: &str, report: &Report, repair: bool) -> String {
         1 => "1 error".to_owned(),
         errors => format!("{errors} errors"),
     };
-    let is_fatal = report.findings.iter().any(|finding| finding.severity == Severity::Fatal);
-    match (report.exit_code() == EXIT_CLEAN, report.is_sound(), repair || is_fatal) {
-        (true, _, _) => "sound".to_owned(),
-        (false, true, _) => "repaired; sound now".to_owned(),
-        // Without a superblock or a root there is nothing to take out.
-        (false, false, true) if report.totals.nodes == 0 => {
-            format!("{left} that cannot be repaired, and nothing is readable; restore the volume from a copy")
-        }
-        (false, false, true) => format!(
-            "{left} that cannot be repaired; restore the volume from a copy, or take out what is readable with \"syncline export\""
-        ),
-        (false, false, false) => {
-            format!("{left}; run \"syncline check --repair {path}\", after a copy if you can")
-        }
+    if report.is_sound() {
+        let is_clean = report.exit_code() == EXIT_CLEAN;
+        return if is_clean { "sound" } else { "repaired; sound now" }.to_owned();
     }
+    let repairable = if repair { 0 } else { report.repairable };
+    let command = format!("run \"syncline check --repair {path}\", after a copy if you can");
+    match repairable {
+        0 => format!("{left} that cannot be repaired{}", remedy(report)),
+        all if all == report.errors_left() => format!("{left}; {command}"),
+        some => format!(
+            "{left}, of which repair can correct {some}: {command}; the others stay{}",
+            remedy(report)
+        ),
+    }
+}
+
+/// What helps against errors that repair leaves.
+fn remedy(report: &Report) -> &'static str {
+    if report.totals.nodes == 0 {
+        // Without a superblock or a root there is nothing to take out.
+        return ", and nothing is readable; restore the volume from a copy";
+    }
+    let in_files = |code: Code| matches!(code, Code::DataChecksum | Code::DataUnreadable);
+    if report.beyond_repair().all(in_files) {
+        return "; replace or remove the files named above, all others can be read";
+    }
+    "; restore the volume from a copy, or take out what is readable with \"syncline export\""
 }
 
 fn sentence(finding: &Finding) -> String {
     let mut text = finding.message.clone();
     if let Some(object) = finding.object {
-        text = format!("inode {object}: {text}");
+        text = match &finding.path {
+            Some(path) => format!("{} (inode {object}): {text}", shown(path)),
+            None => format!("inode {object}: {text}"),
+        };
     }
     if let Some(block) = finding.block {
         text = format!("{text} [block {block}]");
     }
     text
+}
+
+/// A path for people: control characters, which a terminal would obey, as escapes.
+fn shown(path: &[u8]) -> String {
+    let text = String::from_utf8_lossy(path);
+    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
 }
 
 fn as_json(path: &Path, report: &Report) -> Value {
@@ -155,6 +180,7 @@ fn as_json(path: &Path, report: &Report) -> Value {
                 "message": finding.message,
                 "block": finding.block.map(|block| block.0),
                 "inode": finding.object.map(|object| object.0),
+                "path": finding.path.as_ref().map(|path| String::from_utf8_lossy(path)),
                 "corrected": finding.corrected,
             })
         })
@@ -168,6 +194,7 @@ fn as_json(path: &Path, report: &Report) -> Value {
         "repaired": report.repaired,
         "refused": report.refused,
         "errors_left": report.errors_left(),
+        "repairable": report.repairable,
         "findings": findings,
         "counts": counted(&report.counts),
         "left": counted(&report.left),
@@ -178,6 +205,7 @@ fn as_json(path: &Path, report: &Report) -> Value {
             "nodes": report.totals.nodes,
             "blocks_used": report.totals.blocks_used,
             "data_blocks_verified": report.totals.data_blocks_verified,
+            "data_blocks_damaged": report.totals.data_blocks_damaged,
             "records_replayed": report.totals.records_replayed,
             "batches_replayed": report.totals.batches_replayed,
         },

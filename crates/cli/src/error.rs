@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use syncline_bench::BenchError;
 use syncline_check::CheckError;
 use syncline_device::{DeviceError, OpenError};
 use syncline_format::FormatError;
@@ -24,7 +25,7 @@ pub(crate) enum Failure {
     #[error("{} holds no Syncline volume ({source}); check the path, or make a volume with \"syncline mkfs\"", .path.display())]
     NoVolume { path: PathBuf, source: FormatError },
     #[error(
-        "{} is shorter ({has}) than its volume ({wanted}): it was cut off; restore the whole image",
+        "{} is shorter ({has:#}) than its volume ({wanted:#}): it was cut off; restore the whole image",
         .path.display()
     )]
     CutOff { path: PathBuf, has: Size, wanted: Size },
@@ -43,22 +44,22 @@ pub(crate) enum Failure {
     #[error("{} does not exist; give --size to create it", .path.display())]
     Missing { path: PathBuf },
     #[error(
-        "{}: its file system takes no file of {size} ({source}); give a smaller --size, or a path elsewhere",
+        "{}: its file system takes no file of {size:#} ({source}); give a smaller --size, or a path elsewhere",
         .path.display()
     )]
     ImageSize { path: PathBuf, size: Size, source: io::Error },
     #[error(
-        "{} is a block device of {has}, less than the {wanted} asked for; leave --size away or give less",
+        "{} is a block device of {has:#}, less than the {wanted:#} asked for; leave --size away or give less",
         .path.display()
     )]
     DeviceSmaller { path: PathBuf, has: Size, wanted: Size },
     #[error(
-        "{}: a volume has at least {} and at most {}, not {size}; give another --size",
+        "{}: a volume has at least {} and at most {}, not {size:#}; give another --size",
         .path.display(), Size::of_blocks(VOLUME_BLOCKS_MIN), Size::of_blocks(VOLUME_BLOCKS_MAX)
     )]
     VolumeSize { path: PathBuf, size: Size },
     #[error(
-        "{}: a journal has at least {}, at most {}, and at most half of the volume ({}), not {size}; give another --journal-size",
+        "{}: a journal has at least {}, at most {}, and at most half of the volume ({:#}), not {size:#}; give another --journal-size",
         .path.display(), Size::of_blocks(JOURNAL_BLOCKS_MIN), Size::of_blocks(JOURNAL_BLOCKS_MAX), Size(.volume.0 / 2)
     )]
     JournalSize { path: PathBuf, size: Size, volume: Size },
@@ -75,8 +76,16 @@ pub(crate) enum Failure {
         .directory.display(), .image.display()
     )]
     LeftOpen { directory: PathBuf, image: PathBuf },
-    #[error("{subject} needs --inode NUMBER; 1 is the root directory")]
-    InodeNeeded { subject: &'static str },
+    #[error(
+        "inode needs the path of a file in the volume behind the image, or --inode NUMBER; 1 is the root directory"
+    )]
+    InodeNeeded,
+    #[error("only inode and extents are shown of one file; leave it away, or inspect one of these")]
+    InodeUnused,
+    #[error(
+        "{what}: {why} in the last checkpoint; what is younger is in the journal, and \"syncline ls\" shows it"
+    )]
+    NoSuchFile { what: String, why: &'static str },
     #[error("{} has no inode {number} in its last checkpoint; younger ones are in the journal", .path.display())]
     NoInode { path: PathBuf, number: u64 },
     #[error(
@@ -90,8 +99,10 @@ pub(crate) enum Failure {
     /// Something that was to be copied and could not be read.
     #[error("{what}: {source}")]
     Unreadable { what: String, source: io::Error },
-    #[error("of what was to be copied, {unreadable} could not be read, as told above; all the rest is there")]
-    LeftOut { unreadable: u64 },
+    #[error("of what was to be copied, {}, as told above; all the rest is there", left_out(*.unreadable, *.damaged, *.changed))]
+    LeftOut { unreadable: u64, damaged: u64, changed: u64 },
+    #[error("ended by a signal; what was copied until then is there, each file whole")]
+    Ended { signal: i32 },
     #[error("{what} exists; give --force to replace it")]
     Occupied { what: String },
     #[error(
@@ -105,7 +116,7 @@ pub(crate) enum Failure {
     Io { doing: String, source: io::Error },
     /// The benchmark's errors are sentences already.
     #[error(transparent)]
-    Bench(#[from] syncline_bench::BenchError),
+    Bench(#[from] BenchError),
     #[error("demo: {0}")]
     Demo(String),
 }
@@ -119,12 +130,25 @@ impl Failure {
                 self,
                 Failure::Label { .. }
                     | Failure::Uuid { .. }
-                    | Failure::InodeNeeded { .. }
+                    | Failure::InodeNeeded
+                    | Failure::InodeUnused
                     | Failure::Mount(UnknownOption(_) | BadOption { .. })
             )
     }
 
+    /// Whether nothing failed but that somebody stopped reading the output.
+    pub(crate) fn is_of_a_reader_that_left(&self) -> bool {
+        let (Failure::Io { source, .. } | Failure::Bench(BenchError::Print(source))) = self else {
+            return false;
+        };
+        source.kind() == io::ErrorKind::BrokenPipe
+    }
+
     pub(crate) fn exit_code(&self, tool: Tool) -> ExitCode {
+        if let Failure::Ended { signal } = self {
+            // As a shell tells it of a command that the signal has killed.
+            return ExitCode::from(u8::try_from(128 + signal).unwrap_or(u8::MAX));
+        }
         ExitCode::from(if self.is_usage() { tool.usage_code() } else { tool.failure_code() })
     }
 
@@ -168,6 +192,16 @@ impl From<OpenError> for Failure {
             error => error,
         })
     }
+}
+
+fn left_out(unreadable: u64, damaged: u64, changed: u64) -> String {
+    let parts = [
+        (unreadable, "could not be read"),
+        (damaged, "could be read only in part"),
+        (changed, "changed while being copied"),
+    ];
+    let told = parts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}"));
+    told.collect::<Vec<_>>().join(", ")
 }
 
 fn mounted_on(directory: Option<&Path>) -> String {

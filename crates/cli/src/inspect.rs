@@ -4,6 +4,7 @@
 //! it lies in its ring. A damaged structure is shown as damage, and what can still be reached is shown all the same.
 
 mod journal;
+mod path;
 mod superblock;
 mod tree;
 
@@ -28,8 +29,12 @@ impl Inspection<'_> {
         self.device
     }
 
-    fn inode(&self, subject: &'static str) -> Result<ObjectNo, Failure> {
-        self.arguments.inode.map(ObjectNo).ok_or(Failure::InodeNeeded { subject })
+    /// The inode that was asked for, by its number or its path.
+    fn inode(&self) -> Result<Option<ObjectNo>, Failure> {
+        match &self.arguments.file {
+            Some(file) => path::find(self, file).map(Some),
+            None => Ok(self.arguments.inode.map(ObjectNo)),
+        }
     }
 }
 
@@ -40,8 +45,11 @@ fn printing(source: std::io::Error) -> Failure {
 
 /// Runs the command. Exit code: 1 if damage was met.
 pub(crate) fn run(arguments: &InspectArguments) -> Result<ExitCode, Failure> {
-    if arguments.subject == Subject::Inode && arguments.inode.is_none() {
-        return Err(Failure::InodeNeeded { subject: "inode" });
+    let names_one = arguments.inode.is_some() || arguments.file.is_some();
+    match arguments.subject {
+        Subject::Inode if !names_one => return Err(Failure::InodeNeeded),
+        Subject::Super | Subject::Journal | Subject::Tree if names_one => return Err(Failure::InodeUnused),
+        _ => {}
     }
     let device = open_to_read(&arguments.path)?;
     let superblocks = superblocks(&device, &arguments.path)?;

@@ -22,6 +22,7 @@ mod mkfs;
 mod mount;
 mod names;
 mod output;
+mod pages;
 mod size;
 mod stats;
 mod sync;
@@ -31,6 +32,7 @@ mod volume;
 pub use arguments::{MOUNT_OPTIONS, command};
 pub use check::findings;
 pub use names::named_commands;
+pub use pages::{Page, page};
 
 use crate::error::Failure;
 use std::ffi::OsString;
@@ -45,14 +47,16 @@ pub fn run(arguments: Vec<OsString>) -> ExitCode {
     let tool = request.tool();
     match request.run() {
         Ok(code) => code,
-        // Who pipes the output into `head` knows that it ends.
-        Err(Failure::Io { source, .. }) if source.kind() == std::io::ErrorKind::BrokenPipe => {
-            ExitCode::SUCCESS
-        }
-        Err(failure) => {
-            // The one place where failures are printed.
-            output::tell(&format!("{name}: {}", error::without_numbers(&failure.to_string())));
-            failure.exit_code(tool)
-        }
+        Err(failure) => fail(&name, tool, &failure),
     }
+}
+
+/// Tells what failed, in the one place where that is printed; returns the exit code.
+pub(crate) fn fail(name: &str, tool: error::Tool, failure: &Failure) -> ExitCode {
+    // Who pipes the output into `head` knows that it ends.
+    if failure.is_of_a_reader_that_left() {
+        return ExitCode::SUCCESS;
+    }
+    output::tell(&format!("{name}: {}", error::without_numbers(&failure.to_string())));
+    failure.exit_code(tool)
 }

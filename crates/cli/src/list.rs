@@ -3,18 +3,29 @@
 use crate::arguments::{CatArguments, LsArguments};
 use crate::copy;
 use crate::error::Failure;
-use crate::output::{Form, Table};
+use crate::output::{Form, Table, printable};
 use serde_json::{Map, Value, json};
-use std::io::{self, Read, Write};
+use std::collections::HashSet;
+use std::io::{self, IsTerminal, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::UNIX_EPOCH;
-use syncline::{Attr, Metadata, Volume};
+use syncline::{Attr, Error, Metadata, Timestamp, Volume};
 
 /// Columns of the long form; the name is last, because it may be of any length.
 const COLUMNS: &[(&str, usize)] =
     &[("mode", 10), ("links", 5), ("uid", 6), ("gid", 6), ("size", 12), ("modified", 19), ("name", 1)];
+/// The same, with the inode in front.
+const COLUMNS_WITH_INODE: &[(&str, usize)] = &[
+    ("inode", 10),
+    ("mode", 10),
+    ("links", 5),
+    ("uid", 6),
+    ("gid", 6),
+    ("size", 12),
+    ("modified", 19),
+    ("name", 1),
+];
 /// Bytes of a file printed at a time.
 const CHUNK_BYTES: usize = 256 << 10;
 
@@ -23,8 +34,11 @@ pub(crate) fn ls(arguments: &LsArguments) -> Result<ExitCode, Failure> {
     let volume = copy::open(&arguments.path, true)?;
     let listing = Listing { arguments, volume };
     let found = listing.collect()?;
-    let printed =
-        if arguments.json || arguments.long { listing.print_table(&found) } else { print_names(&found) };
+    let printed = if arguments.json || arguments.long {
+        listing.print_table(&found)
+    } else {
+        listing.print_names(&found)
+    };
     printed.map_err(Failure::io("cannot print"))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -76,6 +90,8 @@ impl Listing<'_> {
         }
         let mut found = Vec::new();
         let mut pending = vec![PathBuf::new()];
+        // On a damaged volume a directory may be in several places, and each of them would double what is listed.
+        let mut listed = HashSet::from([metadata.attr().inode]);
         while let Some(directory) = pending.pop() {
             let path = top.join(&directory);
             for entry in self.volume.read_dir(&path).map_err(self.failed(&path))? {
@@ -83,6 +99,11 @@ impl Listing<'_> {
                 let metadata = entry.metadata().map_err(self.failed(&entry.path()))?;
                 let shown = directory.join(entry.file_name());
                 if self.arguments.recursive && metadata.is_dir() {
+                    if !listed.insert(metadata.attr().inode) {
+                        let object = metadata.attr().inode;
+                        let what = "a directory has several names";
+                        return Err(self.failed(&entry.path())(Error::Inconsistent { object, what }.into()));
+                    }
                     pending.push(shown.clone());
                 }
                 found.push(Found { shown, path: entry.path(), metadata });
@@ -94,7 +115,8 @@ impl Listing<'_> {
 
     fn print_table(&self, found: &[Found]) -> io::Result<()> {
         let form = Form::json_if(self.arguments.json);
-        let mut table = Table::new(form, COLUMNS)?;
+        let columns = if self.arguments.inode { COLUMNS_WITH_INODE } else { COLUMNS };
+        let mut table = Table::new(form, columns)?;
         for one in found {
             let attr = one.metadata.attr();
             let leads_to = match one.metadata.is_symlink() {
@@ -108,16 +130,23 @@ impl Listing<'_> {
         }
         table.finish()
     }
-}
 
-/// Names as they are, byte by byte.
-fn print_names(found: &[Found]) -> io::Result<()> {
-    let mut out = io::BufWriter::new(io::stdout().lock());
-    for one in found {
-        out.write_all(one.shown.as_os_str().as_bytes())?;
-        out.write_all(b"\n")?;
+    /// Names as they are, byte by byte; on a terminal without what it would obey.
+    fn print_names(&self, found: &[Found]) -> io::Result<()> {
+        let is_terminal = io::stdout().is_terminal();
+        let mut out = io::BufWriter::new(io::stdout().lock());
+        for one in found {
+            if self.arguments.inode {
+                write!(out, "{:>10} ", one.metadata.attr().inode.0)?;
+            }
+            match is_terminal {
+                true => out.write_all(printable(&one.shown.to_string_lossy()).as_bytes())?,
+                false => out.write_all(one.shown.as_os_str().as_bytes())?,
+            }
+            out.write_all(b"\n")?;
+        }
+        out.flush()
     }
-    out.flush()
 }
 
 fn type_name(mode: u32) -> (char, &'static str) {
@@ -178,17 +207,13 @@ fn as_text(found: &Found, attr: &Attr, leads_to: Option<String>) -> Map<String, 
     let mut row = as_json(found, attr, None);
     row.insert("name".to_owned(), name.into());
     row.insert("mode".to_owned(), mode_text(attr.mode).into());
-    row.insert("modified".to_owned(), date(&found.metadata).into());
+    row.insert("modified".to_owned(), date(attr.modified).into());
     row
 }
 
-/// `2026-11-21T18:29:01`, in UTC.
-fn date(metadata: &Metadata) -> String {
-    let seconds = match metadata.modified().duration_since(UNIX_EPOCH) {
-        Ok(since) => since.as_secs() as i64,
-        Err(before) => -(before.duration().as_secs() as i64),
-    };
-    let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+/// `2026-11-21T18:29:01`, in UTC; any time that can be stored, some of which have years of twelve digits.
+fn date(time: Timestamp) -> String {
+    let (days, second) = (time.seconds.div_euclid(86_400), time.seconds.rem_euclid(86_400));
     // Days since 1970 to a date: http://howardhinnant.github.io/date_algorithms.html, civil_from_days.
     let shifted = days + 719_468;
     let era = shifted.div_euclid(146_097);
@@ -206,6 +231,20 @@ fn date(metadata: &Metadata) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_time_that_can_be_stored_has_a_date() {
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00"),
+            (-1, "1969-12-31T23:59:59"),
+            (1_795_285_741, "2026-11-21T18:29:01"),
+            (-62_167_219_201, "-001-12-31T23:59:59"),
+            (i64::MAX, "292277026596-12-04T15:30:07"),
+            (i64::MIN, "-292277022657-01-27T08:29:52"),
+        ] {
+            assert_eq!(date(Timestamp { seconds, nanoseconds: 999_999_999 }), text);
+        }
+    }
 
     #[test]
     fn modes_are_written_as_ls_does() {

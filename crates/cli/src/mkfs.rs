@@ -11,7 +11,7 @@ use crate::volume::{open_to_read, superblocks, uuid_parse, uuid_text};
 use serde_json::json;
 use std::fs::{self, File};
 use std::io::Read;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::ExitCode;
 use syncline::{Fs, MkfsOptions, SystemClock, SystemEntropy};
@@ -110,7 +110,7 @@ fn existing_size(path: &Path) -> Result<Option<Size>, Failure> {
     if kind.is_ok_and(|kind| !kind.is_file() && !kind.is_block_device()) {
         return Err(OpenError::WrongType { path: path.to_owned() }.into());
     }
-    match File::open(path) {
+    match open_to_look(path) {
         // A device's metadata says 0; its end tells.
         Ok(mut file) => {
             let end = file.seek(SeekFrom::End(0));
@@ -120,6 +120,12 @@ fn existing_size(path: &Path) -> Result<Option<Size>, Failure> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(Failure::io(format!("cannot open {}", path.display()))(error)),
     }
+}
+
+/// Opens what may have become a pipe since it was looked at; never waits for a writer.
+fn open_to_look(path: &Path) -> std::io::Result<File> {
+    let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY;
+    File::options().read(true).custom_flags(flags.bits() as i32).open(path)
 }
 
 /// Refuses what another program may still need.
@@ -138,7 +144,7 @@ fn refuse_foreign(path: &Path) -> Result<(), Failure> {
 /// Plain files only: a used disk is never zero, and partition tools do not clear it.
 fn holds_unknown_data(path: &Path) -> Result<bool, Failure> {
     let look = || -> std::io::Result<bool> {
-        let file = File::open(path)?;
+        let file = open_to_look(path)?;
         if !file.metadata()?.is_file() {
             return Ok(false);
         }

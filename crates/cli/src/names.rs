@@ -1,12 +1,12 @@
 //! The other names of the program, under which mkfs(8), fsck(8) and mount(8) call it, with their conventions.
 
-use crate::arguments::{
-    Action, CheckArguments, MOUNT_EXIT_CODES, MkfsArguments, MountArguments, Syncline, mount_options_help,
-};
+use crate::arguments::{Action, CheckArguments, MkfsArguments, MountArguments, Syncline, mount_options_help};
 use crate::error::{Failure, Tool};
-use crate::{bench, check, copy, demo, inspect, list, mkfs, mount, stats, sync, umount};
+use crate::pages::exit_codes;
+use crate::{bench, check, copy, demo, fail, inspect, list, mkfs, mount, stats, sync, umount};
 use clap::{CommandFactory, FromArgMatches, Parser};
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -16,7 +16,7 @@ use std::process::ExitCode;
     name = "mkfs.syncline",
     version,
     about = "Make a Syncline volume",
-    after_help = "Exit codes: 0 done, 1 failed or wrong usage."
+    after_help = exit_codes("mkfs.syncline")
 )]
 struct MkfsSyncline {
     #[command(flatten)]
@@ -32,7 +32,7 @@ struct MkfsSyncline {
     name = "fsck.syncline",
     version,
     about = "Check and repair a Syncline volume",
-    after_help = "Exit codes: 0 no errors, 1 errors repaired, 4 errors left, 8 could not check, 16 wrong usage."
+    after_help = exit_codes("fsck.syncline")
 )]
 struct FsckSyncline {
     /// Repair what is safe to repair; return at once if the volume was closed properly.
@@ -54,6 +54,7 @@ struct FsckSyncline {
     #[arg(short = 'C', value_name = "FD", num_args = 0..=1)]
     progress: Option<Option<i32>>,
     /// Image file or block device.
+    #[arg(value_name = "IMAGE")]
     path: PathBuf,
 }
 
@@ -63,11 +64,12 @@ struct FsckSyncline {
     name = "mount.syncline",
     version,
     about = "Mount a Syncline volume",
-    after_help = MOUNT_EXIT_CODES,
+    after_help = exit_codes("mount.syncline"),
     after_long_help = mount_options_help()
 )]
 struct MountSyncline {
     /// Image file or block device.
+    #[arg(value_name = "IMAGE")]
     path: PathBuf,
     /// Where to mount it.
     directory: PathBuf,
@@ -160,16 +162,27 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<(String, Request), ExitC
         "mount.fuse.syncline" => (Tool::Mount, parse_mount("mount.fuse.syncline", arguments)),
         // So mount(8) calls it for what it finds in the table of mounts, when it remounts a block device.
         "mount.fuseblk.syncline" => (Tool::Mount, parse_mount("mount.fuseblk.syncline", arguments)),
+        // So mount.fuse of fuse3 calls a program that it finds in the path, where the names above are not installed.
+        _ if is_call_of_mount_fuse(&arguments) => (Tool::Mount, parse_mount("syncline", arguments)),
         _ => {
             let tool = Tool::of_subcommand(arguments.get(1));
             let parsed = Syncline::try_parse_from(arguments);
             return match parsed {
                 Ok(syncline) => Ok(("syncline".to_owned(), Request::Action(syncline.action))),
-                Err(error) => Err(usage(tool, &error)),
+                Err(error) => Err(usage("syncline", tool, &error)),
             };
         }
     };
-    parsed.map(|request| (name, request)).map_err(|error| usage(tool, &error))
+    match parsed {
+        Ok(request) => Ok((name, request)),
+        Err(error) => Err(usage(&name, tool, &error)),
+    }
+}
+
+/// `syncline SOURCE DIRECTORY -o OPTIONS`: the source is a path with a slash in it, which no subcommand has.
+fn is_call_of_mount_fuse(arguments: &[OsString]) -> bool {
+    let [_, source, _, option, ..] = arguments else { return false };
+    source.as_encoded_bytes().contains(&b'/') && source.as_encoded_bytes()[0] != b'-' && option == "-o"
 }
 
 fn parse_mount(name: &'static str, arguments: Vec<OsString>) -> Result<Request, clap::Error> {
@@ -177,11 +190,15 @@ fn parse_mount(name: &'static str, arguments: Vec<OsString>) -> Result<Request, 
     MountSyncline::from_arg_matches(&matches).map(from_mount)
 }
 
-/// Help and version are no errors.
-fn usage(tool: Tool, error: &clap::Error) -> ExitCode {
-    // Nothing sensible can be done if the terminal is gone.
-    let _ = error.print();
-    if error.use_stderr() { ExitCode::from(tool.usage_code()) } else { ExitCode::SUCCESS }
+/// Help and version are no errors, unless they do not arrive.
+fn usage(name: &str, tool: Tool, error: &clap::Error) -> ExitCode {
+    let printed = error.print().and_then(|()| std::io::stdout().flush());
+    match printed {
+        // Nothing sensible can be done if the complaint does not arrive.
+        _ if error.use_stderr() => ExitCode::from(tool.usage_code()),
+        Err(error) => fail(name, tool, &Failure::io("cannot print")(error)),
+        Ok(()) => ExitCode::SUCCESS,
+    }
 }
 
 fn from_mkfs(parsed: MkfsSyncline) -> Request {
@@ -261,6 +278,23 @@ mod tests {
                 assert!(sloppy && !fake && !arguments.foreground);
             }
             other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn without_a_subcommand_it_mounts_as_mount_fuse_calls_it() {
+        match request(&["syncline", "/var/disk.img", "/mnt", "-o", "ro,remount,dev,suid"]) {
+            Request::Mount { arguments, sloppy, fake } => {
+                assert_eq!(arguments.options, ["ro,remount,dev,suid"]);
+                assert_eq!(arguments.directory, Path::new("/mnt"));
+                assert!(!sloppy && !fake);
+            }
+            other => panic!("{other:?}"),
+        }
+        for line in
+            [&["syncline", "disk.img", "/mnt", "-o", "ro"][..], &["syncline", "/var/disk.img", "/mnt"]]
+        {
+            assert!(parse(line.iter().map(OsString::from).collect()).is_err(), "{line:?}");
         }
     }
 

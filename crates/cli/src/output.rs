@@ -24,9 +24,9 @@ pub(crate) fn line(text: &str) -> Result<(), Failure> {
     writeln!(io::stdout(), "{text}").map_err(Failure::io("cannot print"))
 }
 
-/// Tells people something beside the output. Nothing sensible can be done if it does not reach them.
+/// Tells people something beside the output, in one line. Nothing sensible can be done if it does not reach them.
 pub(crate) fn tell(text: &str) {
-    let _ = writeln!(io::stderr(), "{text}");
+    let _ = writeln!(io::stderr(), "{}", printable(text));
 }
 
 /// Prints one object: as JSON, or one field per line.
@@ -84,7 +84,7 @@ fn plain(value: &Value) -> String {
 }
 
 /// Names and labels are whoever's made the volume: what a terminal would obey is shown escaped.
-fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     let shown = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
     text.chars().map(shown).collect()
 }

@@ -45,19 +45,36 @@ impl std::str::FromStr for Size {
 }
 
 impl fmt::Display for Size {
-    /// The largest unit in which at least one is left; where it is not exact one decimal, rounded down, and bytes where that
-    /// would pass for exact.
+    /// The largest unit in which at least one is left; where it is not exact one decimal, rounded down, so that there
+    /// is never less than what is said. With `{:#}`, for what stands beside a limit: bytes where the unit would not
+    /// be exact.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let units = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"];
         let step = (0..units.len()).rev().find(|step| self.0 >= 1 << (10 * step)).unwrap_or(0);
         let unit = 1u64 << (10 * step);
-        let tenths = u128::from(self.0 % unit) * 10 / u128::from(unit);
-        match tenths {
-            0 if !self.0.is_multiple_of(unit) => write!(f, "{} bytes", self.0),
-            0 => write!(f, "{} {}", self.0 / unit, units[step]),
-            tenths => write!(f, "{}.{tenths} {}", self.0 / unit, units[step]),
+        let (whole, rest) = (self.0 / unit, u128::from(self.0 % unit));
+        let tenths = rest * 10 / u128::from(unit);
+        match rest {
+            0 => write!(f, "{whole} {}", units[step]),
+            _ if f.alternate() && tenths * u128::from(unit) != rest * 10 => {
+                write!(f, "{} bytes", grouped(self.0))
+            }
+            _ => write!(f, "{whole}.{tenths} {}", units[step]),
         }
     }
+}
+
+/// A number as people read it: 1,234,567.
+pub(crate) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let first = (digits.len() + 2) % 3 + 1;
+    let (head, rest) = digits.split_at(first);
+    let mut text = head.to_owned();
+    for three in rest.as_bytes().chunks(3) {
+        text.push(',');
+        text.extend(three.iter().map(|&digit| char::from(digit)));
+    }
+    text
 }
 
 #[cfg(test)]
@@ -90,10 +107,26 @@ mod tests {
         assert_eq!(Size(1536 << 20).to_string(), "1.5 GiB");
         assert_eq!(Size(12).to_string(), "12 bytes");
         assert_eq!(Size((4 << 20) - 1024).to_string(), "3.9 MiB", "never more than there is");
-        assert_eq!(
-            Size((4 << 20) + 1).to_string(),
-            "4194305 bytes",
-            "no \"4.0 MiB\" beside a limit of 4 MiB"
-        );
+        assert_eq!(Size(141_646_092).to_string(), "135.0 MiB", "a decimal of 0 is one, too");
+        assert_eq!(Size((1 << 30) + 1).to_string(), "1.0 GiB");
+        assert_eq!(Size(u64::MAX).to_string(), "16383.9 PiB");
+    }
+
+    #[test]
+    fn sizes_beside_a_limit_are_exact() {
+        let exact = |bytes| format!("{:#}", Size(bytes));
+        assert_eq!(exact((4 << 20) + 1), "4,194,305 bytes", "no \"4.0 MiB\" beside a limit of 4 MiB");
+        assert_eq!(exact((4 << 20) - 1), "4,194,303 bytes", "nor \"3.9 MiB\"");
+        assert_eq!(exact(4 << 20), "4 MiB");
+        assert_eq!(exact(1536 << 20), "1.5 GiB", "exact with its decimal");
+    }
+
+    #[test]
+    fn numbers_are_grouped_by_thousands() {
+        for (number, text) in
+            [(0, "0"), (999, "999"), (1000, "1,000"), (12_345, "12,345"), (1_234_567, "1,234,567")]
+        {
+            assert_eq!(grouped(number), text);
+        }
     }
 }

@@ -1,9 +1,13 @@
 //! `syncline stats`: counters and latencies of a mounted volume, asked of its daemon.
+//!
+//! Programs get every figure as the daemon counts it, people the same in units, and what a sync costs before
+//! everything else.
 
 use crate::arguments::StatsArguments;
 use crate::error::Failure;
 use crate::output::{self, Form};
-use serde_json::{Value, json};
+use crate::size::{Size, grouped};
+use serde_json::{Map, Value, json};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -18,6 +22,7 @@ pub(crate) fn run(arguments: &StatsArguments) -> Result<ExitCode, Failure> {
     let form = Form::json_if(arguments.json);
     if form == Form::Text {
         draw_buckets(&mut statistics);
+        statistics = for_people(&statistics);
     }
     output::object(form, &statistics).map_err(Failure::io("cannot print"))?;
     Ok(ExitCode::SUCCESS)
@@ -42,8 +47,60 @@ fn add_ratios(statistics: &mut Value) {
         "page_cache_hit_percent": ratio(100.0 * number("/page_cache/hits"), pages),
     });
     if let Value::Object(map) = statistics {
+        let rest = std::mem::take(map);
         map.insert("ratios".to_owned(), ratios);
+        map.extend(rest);
     }
+}
+
+/// The same in units and with thousands apart; the ratios without a heading.
+fn for_people(statistics: &Value) -> Value {
+    let Value::Object(map) = statistics else { return statistics.clone() };
+    let mut shown = Map::new();
+    for (key, value) in map {
+        match (key.as_str(), value) {
+            ("ratios", Value::Object(ratios)) => shown.extend(ratios.iter().map(ratio_for_people)),
+            ("space", space) => drop(shown.insert(key.clone(), space_for_people(space))),
+            _ => drop(shown.insert(key.clone(), figure_for_people(key, value))),
+        }
+    }
+    Value::Object(shown)
+}
+
+fn ratio_for_people((key, value): (&String, &Value)) -> (String, Value) {
+    match key.strip_suffix("_percent") {
+        Some(name) if !value.is_null() => (format!("{name}s"), format!("{value} %").into()),
+        Some(name) => (format!("{name}s"), Value::Null),
+        None => (key.clone(), value.clone()),
+    }
+}
+
+fn space_for_people(space: &Value) -> Value {
+    let size = |blocks: &str| {
+        let bytes = space[blocks].as_u64().zip(space["block_bytes"].as_u64());
+        bytes.map(|(blocks, bytes)| Size(blocks.saturating_mul(bytes)).to_string())
+    };
+    json!({"size": size("blocks"), "free": size("blocks_free"), "available": size("blocks_available")})
+}
+
+fn figure_for_people(key: &str, value: &Value) -> Value {
+    let is_size = key.ends_with("bytes") || key.ends_with("bytes_max");
+    match value {
+        Value::Object(map) => {
+            map.iter().map(|(key, value)| (key.clone(), figure_for_people(key, value))).collect()
+        }
+        Value::Number(number) => match number.as_u64() {
+            Some(bytes) if is_size => Size(bytes).to_string().into(),
+            Some(count) => grouped(count).into(),
+            None => decimal(number.as_f64().unwrap_or(0.0)).into(),
+        },
+        other => other.clone(),
+    }
+}
+
+/// A decimal where it says something.
+fn decimal(number: f64) -> String {
+    if number < 100.0 { format!("{number:.1}") } else { grouped(number.round() as u64) }
 }
 
 /// Turns the histograms into charts: a line for each power of two.
@@ -59,7 +116,8 @@ fn draw_buckets(statistics: &mut Value) {
             // Whoever is counted at all is seen.
             let length = u128::from(count) * u128::from(BAR_WIDTH) / u128::from(most);
             let bar = "#".repeat((length as usize).max(usize::from(count > 0)));
-            *bucket = format!("<= {up_to:>12.0} us {count:>10}  {bar}").into();
+            let up_to = grouped(up_to.round() as u64);
+            *bucket = format!("<= {up_to:>12} us {:>11}  {bar}", grouped(count)).into();
         }
     }
 }
@@ -87,12 +145,37 @@ mod tests {
     }
 
     #[test]
+    fn people_see_what_a_sync_costs_first_and_everything_in_units() {
+        let mut figures = json!({
+            "label": "x",
+            "space": {"block_bytes": 4096, "blocks": 1 << 20, "blocks_free": 1000, "blocks_available": 0},
+            "device": {"writes": 1_234_567, "written_bytes": 141_646_092, "flushes": 99},
+            "fsync_us": {"count": 99, "mean": 1234.56, "p50": 12.345},
+            "page_cache": {"hits": 1, "misses": 3},
+        });
+        add_ratios(&mut figures);
+        let shown = for_people(&figures);
+        let keys: Vec<&String> = shown.as_object().expect("an object").keys().collect();
+        assert_eq!(keys[..2], ["device_writes_per_fsync", "device_flushes_per_fsync"]);
+        assert_eq!(shown["device_flushes_per_fsync"], 1.0);
+        assert_eq!(shown["page_cache_hits"], "25.0 %");
+        assert_eq!(shown["node_cache_hits"], Value::Null);
+        assert_eq!(shown["space"], json!({"size": "4 GiB", "free": "3.9 MiB", "available": "0 bytes"}));
+        assert_eq!(
+            shown["device"],
+            json!({"writes": "1,234,567", "written_bytes": "135.0 MiB", "flushes": "99"})
+        );
+        assert_eq!(shown["fsync_us"], json!({"count": "99", "mean": "1,235", "p50": "12.3"}));
+        assert_eq!(figures["device"]["written_bytes"], 141_646_092, "programs get what was counted");
+    }
+
+    #[test]
     fn charts_are_as_wide_as_the_largest_bucket_and_show_the_smallest() {
         let buckets = json!([{"up_to": 131.071, "count": 1000}, {"up_to": 262.143, "count": 1}]);
         let mut figures = json!({"fsync_us": {"count": 1001, "buckets": buckets}});
         draw_buckets(&mut figures);
         let line = |index: usize| figures["fsync_us"]["buckets"][index].as_str().expect("a line").to_owned();
-        assert_eq!(line(0), format!("<=          131 us       1000  {}", "#".repeat(40)));
+        assert_eq!(line(0), format!("<=          131 us       1,000  {}", "#".repeat(40)));
         assert!(line(1).ends_with("          1  #"), "{}", line(1));
     }
 }

@@ -1,13 +1,14 @@
 //! `syncline sync`: makes files durable, whole or in part, one after another or all at once.
 //!
-//! A range, and a sync that is started before it is waited for, are calls of mounted Syncline volumes. Whole files, one after
-//! another, are synced on any filesystem.
+//! A range, and a sync that is started before it is waited for, are calls of mounted Syncline volumes. Whole files,
+//! one after another, are synced on any filesystem.
 
 use crate::arguments::SyncArguments;
 use crate::error::Failure;
 use crate::size::Size;
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -64,9 +65,11 @@ fn request(arguments: &SyncArguments) -> SyncRequest {
     SyncRequest { range, data_only: arguments.data }
 }
 
-/// Reading is enough to sync, and a directory cannot be opened for more.
+/// Reading is enough to sync, and a directory cannot be opened for more. Nothing is waited for: a FIFO cannot be
+/// synced anyway.
 fn open(path: &Path) -> io::Result<File> {
-    File::open(path)
+    let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY;
+    File::options().read(true).custom_flags(flags.bits() as i32).open(path)
 }
 
 fn sync(arguments: &SyncArguments, file: &File) -> io::Result<()> {

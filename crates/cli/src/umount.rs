@@ -1,7 +1,7 @@
 //! `syncline umount`: returns when the last checkpoint is durable, so that an image can be copied or a disk unplugged.
 //!
-//! A daemon whose volume has failed cannot write its last checkpoint, and nobody waits for its exit code. So what it has left on
-//! the device is looked at here.
+//! A daemon whose volume has failed cannot write its last checkpoint, and nobody waits for its exit code. So what it
+//! has left on the device is looked at here.
 
 use crate::arguments::UmountArguments;
 use crate::error::Failure;

@@ -1,9 +1,10 @@
 //! Block-aligned buffers, so that every write can go to O_DIRECT without a copy.
 //!
-//! Buffers of one block and of a tree node come from pools, as do those for large reads; others from the general allocator.
+//! Buffers of one block and of a tree node come from pools, as do those for large reads; others from the general
+//! allocator.
 //!
-//! A buffer can keep the checksum of its content, for whoever needs it later and would have to bring the content into the
-//! processor's cache again. Every mutable access forgets it.
+//! A buffer can keep the checksum of its content, for whoever needs it later and would have to bring the content into
+//! the processor's cache again. Every mutable access forgets it.
 #![allow(unsafe_code)]
 
 use crate::page_pool::Pool;
@@ -44,8 +45,8 @@ impl Buffer {
         Buffer::new(blocks).0
     }
 
-    /// Memory for a large read, as [`Buffer::for_overwrite`]: in one piece also for the device. `None` if there is no such memory
-    /// of this size, or none left.
+    /// Memory for a large read, as [`Buffer::for_overwrite`]: in one piece also for the device. `None` if there is no
+    /// such memory of this size, or none left.
     pub(crate) fn run(blocks: usize) -> Option<Buffer> {
         assert!(blocks > 0, "a buffer holds at least one block");
         let bytes = (blocks <= run_pool::RUN_BLOCKS_MAX).then(run_pool::take)??;

@@ -35,6 +35,8 @@ pub enum DeviceError {
     OutOfRange { operation: Operation, block: BlockNo, blocks: u64 },
     #[error("the device was shut down")]
     ShutDown,
+    #[error(transparent)]
+    Forked(#[from] crate::Forked),
 }
 
 fn failed(operation: Operation, block: BlockNo) -> String {
@@ -74,6 +76,12 @@ impl std::fmt::Display for OpenStep {
 pub enum OpenError {
     #[error("{} is in use by another process (a mount?); unmount it first", .path.display())]
     Locked { path: PathBuf },
+    #[error(
+        "{} is locked by {} that reads it; wait until that has ended, and if it may be anybody's, let only its owner read the image \
+         (chmod 600)",
+        .path.display(), .process.map_or("another process".to_owned(), |process| format!("process {process}"))
+    )]
+    ReadLocked { path: PathBuf, process: Option<i32> },
     #[error("{} is mounted on {}; unmount it first", .path.display(), .on.display())]
     Mounted { path: PathBuf, on: PathBuf },
     #[error("{} is claimed by the kernel (swap, RAID, LVM, encryption?); release it first", .path.display())]
@@ -94,6 +102,13 @@ pub enum OpenError {
     WrongType { path: PathBuf },
     #[error("{} is a block device, whose size cannot be changed; use it as it is", .path.display())]
     FixedSize { path: PathBuf },
+    #[error(transparent)]
+    Forked(#[from] crate::Forked),
+    #[error(
+        "{} leads over {}, a symbolic link of another user (number {owner}); give the path that it stands for",
+        .path.display(), .link.display()
+    )]
+    ForeignLink { path: PathBuf, link: PathBuf, owner: u32 },
     #[error("cannot {step} {}: {}", .path.display(), io::Error::from_raw_os_error(*.errno))]
     Io { step: OpenStep, path: PathBuf, errno: i32 },
 }
@@ -103,12 +118,15 @@ impl OpenError {
     pub fn errno(&self) -> i32 {
         match self {
             OpenError::Locked { .. }
+            | OpenError::ReadLocked { .. }
             | OpenError::Mounted { .. }
             | OpenError::Claimed { .. }
             | OpenError::SameFile { .. }
             | OpenError::BehindLoopDevice { .. } => libc::EBUSY,
             OpenError::WrongType { .. } => libc::ENOTBLK,
+            OpenError::Forked(_) => libc::ESTALE,
             OpenError::FixedSize { .. } => libc::EINVAL,
+            OpenError::ForeignLink { .. } => libc::ELOOP,
             OpenError::NotWritable { errno, .. } | OpenError::Io { errno, .. } => *errno,
         }
     }

@@ -6,35 +6,42 @@
 //! on the caller's thread ([`FileDevice::engine`] tells which). Blocking calls (`read`, `write`, `flush`) are
 //! plain system calls on the caller's thread, which is cheaper than the ring for a lone request.
 //!
-//! Lock: `flock` on the open file description and a lock on the bytes in use, exclusive, shared when read-only, so that a
-//! second opener, in this process or another, by another name or through a loop device, is refused (see `lock.rs` for what it does not cover). It is released when the
-//! device is dropped, after all I/O in flight has ended. When the process dies instead, the kernel releases
-//! it with the last reference to the open file, and requests in flight hold one: the next opener never
-//! overlaps with old writes.
+//! Lock: one of the open file description on the bytes in use (and a `flock` of a block device), exclusive, shared
+//! when read-only, so that a second opener, in this process or another, by another name or through a loop device, is
+//! refused (see `lock.rs` for what it does not cover). It is released when the device is dropped, after all I/O in
+//! flight has ended. When the process dies instead, the kernel releases it with the last reference to the open file,
+//! and requests in flight hold one: the next opener never overlaps with old writes.
 //!
 //! Errors: the kernel reports a failed writeback once per open file. The first flush that fails is latched here,
 //! so that no later one pretends that all is well (contract C8).
 //!
-//! Open after any `fork` that is meant to use the device: the ring's memory is shared with a child.
+//! Fork: the device belongs to the process that opened it. In a forked child every request is refused
+//! ([`DeviceError::Forked`]), dropping the device does nothing, and the copies of its descriptors are closed (see
+//! [`crate::Process`]).
 #![allow(unsafe_code)]
 
 mod discard;
+mod holes;
 mod lock;
 mod loops;
 mod open;
 mod ring;
 mod transfer;
 
-pub use lock::{in_use_by_kernel, is_mounted};
+pub use lock::{in_use_by_kernel, is_held, is_mounted};
 pub use open::OpenOptions;
 
 use crate::counters::Counters;
+use crate::process::{Private, ProcessBound};
 use crate::range::{check_range, check_read, check_write};
-use crate::{Buffer, Device, DeviceCounters, DeviceError, Operation, ReadRequest, Reading, Ticket};
+use crate::{
+    Buffer, Device, DeviceCounters, DeviceError, Forked, InUse, Operation, ReadRequest, Reading, Ticket,
+};
 use parking_lot::Mutex;
 use ring::Ring;
 use std::fs::File;
-use std::os::fd::AsRawFd;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
@@ -52,18 +59,25 @@ enum Engine {
     Synchronous,
 }
 
+/// What only the process may touch that opened the device.
+struct Opened {
+    file: Arc<Private<File>>,
+    /// Taken when it is given back.
+    below: Option<lock::Below>,
+    engine: Engine,
+    _in_use: InUse,
+}
+
 /// A device on an image file or a block device.
 pub struct FileDevice {
     // Constant after opening.
-    file: Arc<File>,
-    /// Taken when it is given back.
-    below: Option<lock::Below>,
+    opened: ProcessBound<Opened>,
     path: PathBuf,
     blocks: u64,
     kind: Kind,
     read_only: bool,
     direct: bool,
-    engine: Engine,
+    engine: &'static str,
 
     counters: Counters,
     /// The error of the first flush that failed. Held while a flush is under way.
@@ -82,10 +96,7 @@ impl FileDevice {
 
     /// How submitted requests are carried out: `io_uring` or `synchronous`.
     pub fn engine(&self) -> &'static str {
-        match self.engine {
-            Engine::Ring(_) => "io_uring",
-            Engine::Synchronous => "synchronous",
-        }
+        self.engine
     }
 
     pub fn is_block_device(&self) -> bool {
@@ -120,10 +131,15 @@ impl FileDevice {
         !self.direct || (memory.as_ptr() as usize).is_multiple_of(BLOCK_BYTES)
     }
 
+    fn fd(&self) -> Result<RawFd, Forked> {
+        Ok(self.opened.get()?.file.as_raw_fd())
+    }
+
     /// Reads into aligned memory (see [`FileDevice::takes`]) on the caller's thread.
     fn read_here(&self, at: BlockNo, into: &mut [u8]) -> Result<(), DeviceError> {
+        let fd = self.fd()?;
         // SAFETY: `into` is borrowed exclusively until `run` returns, and then nothing is in flight.
-        unsafe { Transfer::read(at, into.as_mut_ptr(), into.len()) }.run(self.file.as_raw_fd())
+        unsafe { Transfer::read(at, into.as_mut_ptr(), into.len()) }.run(fd)
     }
 
     /// Reads through the ring, all requests in flight together. The memory must be aligned.
@@ -166,7 +182,7 @@ impl Device for FileDevice {
 
     fn read_many(&self, requests: &mut [ReadRequest<'_>]) -> Result<(), DeviceError> {
         let aligned = requests.iter().all(|request| self.takes(request.into));
-        let ring = match &self.engine {
+        let ring = match &self.opened.get()?.engine {
             Engine::Ring(ring) if aligned && requests.len() > 1 => ring,
             _ => return requests.iter_mut().try_for_each(|request| self.read(request.at, request.into)),
         };
@@ -182,12 +198,12 @@ impl Device for FileDevice {
             return Reading::failed(error);
         }
         self.counters.count_read(blocks as u64);
-        let (transfer, memory) = Transfer::read_blocks(at, blocks);
-        let ticket = match &self.engine {
-            Engine::Ring(ring) => ring.submit(transfer),
-            Engine::Synchronous => Ticket::completed(transfer.run(self.file.as_raw_fd())),
+        let opened = match self.opened.get() {
+            Ok(opened) => opened,
+            Err(forked) => return Reading::failed(forked.into()),
         };
-        Reading::new(ticket, blocks, memory)
+        let (transfer, memory) = Transfer::read_blocks(at, blocks);
+        Reading::new(opened.start(transfer), blocks, memory)
     }
 
     fn read_blocks(&self, at: BlockNo, blocks: usize) -> Reading {
@@ -195,18 +211,21 @@ impl Device for FileDevice {
             return Reading::failed(error);
         }
         self.counters.count_read(blocks as u64);
+        let fd = match self.fd() {
+            Ok(fd) => fd,
+            Err(forked) => return Reading::failed(forked.into()),
+        };
         let (transfer, memory) = Transfer::read_blocks(at, blocks);
-        Reading::new(Ticket::completed(transfer.run(self.file.as_raw_fd())), blocks, memory)
+        Reading::new(Ticket::completed(transfer.run(fd)), blocks, memory)
     }
 
     fn submit_write(&self, at: BlockNo, data: Vec<Arc<Buffer>>) -> Ticket {
         if let Err(error) = self.admit_write(at, &data) {
             return Ticket::completed(Err(error));
         }
-        let transfer = Transfer::write(at, data);
-        match &self.engine {
-            Engine::Ring(ring) => ring.submit(transfer),
-            Engine::Synchronous => Ticket::completed(transfer.run(self.file.as_raw_fd())),
+        match self.opened.get() {
+            Ok(opened) => opened.start(Transfer::write(at, data)),
+            Err(forked) => Ticket::completed(Err(forked.into())),
         }
     }
 
@@ -217,7 +236,7 @@ impl Device for FileDevice {
     }
 
     fn wait(&self, ticket: &Ticket) -> Result<(), DeviceError> {
-        match &self.engine {
+        match &self.opened.get()?.engine {
             Engine::Ring(ring) => ring.wait(ticket),
             Engine::Synchronous => {
                 ticket.result().expect("a synchronous request is complete when it returns")
@@ -226,26 +245,29 @@ impl Device for FileDevice {
     }
 
     fn poll(&self) {
-        if let Engine::Ring(ring) = &self.engine {
+        if let Ok(Opened { engine: Engine::Ring(ring), .. }) = self.opened.get() {
             ring.poll();
         }
     }
 
     fn write(&self, at: BlockNo, data: Vec<Arc<Buffer>>) -> Result<(), DeviceError> {
         self.admit_write(at, &data)?;
-        Transfer::write(at, data).run(self.file.as_raw_fd())
+        let fd = self.fd()?;
+        Transfer::write(at, data).run(fd)
     }
 
     /// `fdatasync` on the caller's thread: the ring would hand it to a worker thread, which costs more.
     /// One flush at a time, and none succeeds after one that failed: the kernel reports a failed writeback once per
     /// open file, so of two overlapping flushes one could take the error and the other acknowledge what was lost.
     fn flush(&self) -> Result<(), DeviceError> {
+        // First of all: another thread of the parent may have held the lock when this process was forked.
+        let file = &self.opened.get()?.file;
         let mut failed = self.failed_flush.lock();
         if let Some(error) = &*failed {
             return Err(error.clone());
         }
         self.counters.count_flush();
-        rustix::io::retry_on_intr(|| rustix::fs::fdatasync(&*self.file)).map_err(|error| {
+        rustix::io::retry_on_intr(|| rustix::fs::fdatasync(&***file)).map_err(|error| {
             let error = DeviceError::Io {
                 operation: Operation::Flush,
                 block: BlockNo(0),
@@ -264,22 +286,35 @@ impl Device for FileDevice {
         self.least_discard()
     }
 
+    fn hole(&self, at: BlockNo) -> Option<Range<BlockNo>> {
+        self.first_hole(at)
+    }
+
     fn counters(&self) -> DeviceCounters {
         self.counters.snapshot()
     }
 }
 
-impl Drop for FileDevice {
+impl Opened {
+    fn start(&self, transfer: Transfer) -> Ticket {
+        match &self.engine {
+            Engine::Ring(ring) => ring.submit(transfer),
+            Engine::Synchronous => Ticket::completed(transfer.run(self.file.as_raw_fd())),
+        }
+    }
+}
+
+impl Drop for Opened {
     fn drop(&mut self) {
         if let Engine::Ring(ring) = &self.engine {
             ring.drain();
         }
         // Closing is not enough: between the fork and the exec of a child that is being spawned, the child
-        // holds the open file as well. An unlock that fails leaves it to the close. The flock is what others wait for
-        // (`unmount`), so it is the last.
+        // holds the open file as well. An unlock that fails leaves it to the close. Others wait for the lock on the
+        // bytes of an image and for the flock of a block device (`is_held`).
         drop(self.below.take());
         lock::unlock_bytes(&self.file);
-        let _ = rustix::fs::flock(&*self.file, rustix::fs::FlockOperation::Unlock);
+        let _ = rustix::fs::flock(&**self.file, rustix::fs::FlockOperation::Unlock);
     }
 }
 

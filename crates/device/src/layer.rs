@@ -1,8 +1,10 @@
 //! [`Layer`]: a device over another one that passes on what it has nothing to say about.
 //!
-//! Wrappers that observe, hold back or fail some kind of request differ in that kind only; the rest is the same for all of them.
+//! Wrappers that observe, hold back or fail some kind of request differ in that kind only; the rest is the same for
+//! all of them.
 
 use crate::{Buffer, Device, DeviceCounters, DeviceError, Ticket};
+use std::ops::Range;
 use std::sync::Arc;
 use syncline_format::BlockNo;
 
@@ -37,6 +39,11 @@ pub trait Layer: Send + Sync + 'static {
         self.below().discard(at, blocks)
     }
 
+    /// What it knows to be a hole.
+    fn first_hole(&self, at: BlockNo) -> Option<Range<BlockNo>> {
+        self.below().hole(at)
+    }
+
     /// What it says to who asks for the shortest discard.
     fn least_discard(&self) -> Option<u64> {
         self.below().discard_blocks_min()
@@ -46,6 +53,10 @@ pub trait Layer: Send + Sync + 'static {
 impl<L: Layer> Device for L {
     fn blocks(&self) -> u64 {
         self.below().blocks()
+    }
+
+    fn hole(&self, at: BlockNo) -> Option<Range<BlockNo>> {
+        self.first_hole(at)
     }
 
     fn read(&self, at: BlockNo, into: &mut [u8]) -> Result<(), DeviceError> {

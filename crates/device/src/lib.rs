@@ -17,8 +17,11 @@ mod counters;
 mod error;
 mod file;
 mod layer;
+mod links;
 mod memory;
 mod page_pool;
+mod process;
+mod random;
 mod range;
 mod reading;
 mod run_pool;
@@ -28,14 +31,18 @@ mod volatile;
 
 pub use buffer::Buffer;
 pub use error::{DeviceError, OpenError, OpenStep, Operation};
-pub use file::{FileDevice, OpenOptions, in_use_by_kernel, is_mounted};
+pub use file::{FileDevice, OpenOptions, in_use_by_kernel, is_held, is_mounted};
 pub use layer::Layer;
+pub use links::follow_own_links;
 pub use memory::MemoryDevice;
+pub use process::{Forked, InUse, PerProcess, Process, ProcessBound};
+pub use random::random_number;
 pub use reading::{Block, Reading};
 pub use signature::{Signature, probe};
 pub use ticket::Ticket;
 pub use volatile::Volatile;
 
+use std::ops::Range;
 use std::sync::Arc;
 use syncline_format::{BLOCK_BYTES, BlockNo};
 
@@ -81,7 +88,8 @@ pub trait Device: Send + Sync + 'static {
         Reading::new(Ticket::completed(result), blocks, vec![Arc::new(together)])
     }
 
-    /// Like [`Device::submit_read`], and waits. Devices override this where a synchronous read is cheaper than a submitted one.
+    /// Like [`Device::submit_read`], and waits. Devices override this where a synchronous read is cheaper than a
+    /// submitted one.
     fn read_blocks(&self, at: BlockNo, blocks: usize) -> Reading {
         let reading = self.submit_read(at, blocks);
         // The result is in the reading.
@@ -123,6 +131,12 @@ pub trait Device: Send + Sync + 'static {
     /// Shortest run of blocks that is worth a discard, at least 1; `None` if the device cannot discard, or may not.
     fn discard_blocks_min(&self) -> Option<u64> {
         Some(1)
+    }
+
+    /// The first run of whole blocks at or behind `at` of which the device knows that nobody has written them: they
+    /// read as zeros, after a crash as well, and writing them takes new space. `None` if it knows of none.
+    fn hole(&self, _at: BlockNo) -> Option<Range<BlockNo>> {
+        None
     }
 
     fn counters(&self) -> DeviceCounters;

@@ -1,16 +1,19 @@
 //! Memory for buffers of one block and of a tree node, of which the caches hold most of a volume's memory.
 //!
 //! A general allocator spends up to a block of padding on each buffer that must be aligned to one, and under random
-//! changes to a tree two thirds of its heap ended as gaps between nodes. Here each of the two sizes has slabs
-//! of 2 MiB, cut into *pages* of that size without padding; a slab's bookkeeping lies in its own first page, found from a
-//! page's address by masking. Full slabs are known to nobody but their pages. Freed pages go back to their
-//! slab; slabs that are wholly free are returned to the system beyond a small reserve.
+//! changes to a tree two thirds of its heap ended as gaps between nodes. Here each of the two sizes has slabs of 2
+//! MiB, cut into *pages* of that size without padding; a slab's bookkeeping lies in its own first page, found from a
+//! page's address by masking. Full slabs are known to nobody but their pages. Freed pages go back to their slab;
+//! slabs that are wholly free are returned to the system beyond a small reserve.
 //!
-//! A slab is backed by small pages, all at once where the kernel can do that: a fault each costs more than all else. Not by a huge
-//! page: a guest whose host takes back free memory (free page reporting) gives it back in such blocks, so that the host has to
-//! find and clear each of their small pages again. On such a machine 128 MiB took 320 to 400 ms like this and 35 to 45 ms as small
-//! pages, of which the kernel has used ones at hand. Nor is the kernel to join them later: it would find the memory in the same way, and hold
-//! up whoever touches the slab meanwhile.
+//! A slab is backed by small pages, all at once where the kernel can do that: a fault each costs more than all else.
+//! Not by a huge page: a guest whose host takes back free memory (free page reporting) gives it back in such blocks,
+//! so that the host has to find and clear each of their small pages again. On such a machine 128 MiB took 320 to 400
+//! ms like this and 35 to 45 ms as small pages, of which the kernel has used ones at hand. Nor is the kernel to join
+//! them later: it would find the memory in the same way, and hold up whoever touches the slab meanwhile.
+//!
+//! A forked child has pools of its own: the parent's may be in any state, and what a child gives back of it is left
+//! where it is.
 //!
 //! Invariants:
 //! - every page's memory is initialised at all times: fresh pages are the system's zeros, others hold what
@@ -18,9 +21,11 @@
 //! - `available` holds exactly the slabs with a free page, each at its own `position`;
 //! - a page is handed out once until it is given back (`give_back` asserts it), to the pool it came from.
 //!
-//! Locks: `growing`, held by whoever maps a slab; `slabs` is a leaf. Zeroing, and giving memory back to the system, happen outside of it.
+//! Locks: `growing`, held by whoever maps a slab; `slabs` is a leaf. Zeroing, and giving memory back to the system,
+//! happen outside of it.
 #![allow(unsafe_code)]
 
+use crate::{PerProcess, Process};
 use parking_lot::Mutex;
 use std::alloc::{Layout, handle_alloc_error};
 use std::ptr::NonNull;
@@ -40,8 +45,8 @@ const _: () = assert!(SLAB_PAGES_MAX.is_multiple_of(64));
 const _: () = assert!(size_of::<Slab>() <= HEADER_BYTES);
 const _: () = assert!((SLAB_PAGES_MAX / NODE_BLOCKS as usize).is_multiple_of(64));
 
-static BLOCKS: Pool = Pool::new(1, 8);
-static NODES: Pool = Pool::new(NODE_BLOCKS as usize, 4);
+static BLOCKS: PerProcess<Pool> = PerProcess::new(|| Pool::new(1, 8));
+static NODES: PerProcess<Pool> = PerProcess::new(|| Pool::new(NODE_BLOCKS as usize, 4));
 
 /// Pages of one size.
 pub(crate) struct Pool {
@@ -66,6 +71,8 @@ unsafe impl Send for Slabs {}
 struct Slab {
     /// The slab's first byte.
     start: NonNull<u8>,
+    /// Whose pool it is in. Constant.
+    made_in: Process,
     /// One bit per page, set while it is free; never for page 0, nor beyond the last.
     free: [u64; SLAB_PAGES_MAX / 64],
     free_pages: usize,
@@ -90,8 +97,8 @@ impl Pool {
     /// The pool for buffers of so many blocks, if there is one.
     pub(crate) fn of(blocks: usize) -> Option<&'static Pool> {
         match blocks {
-            1 => Some(&BLOCKS),
-            _ if blocks == NODE_BLOCKS as usize => Some(&NODES),
+            1 => Some(BLOCKS.get()),
+            _ if blocks == NODE_BLOCKS as usize => Some(NODES.get()),
             _ => None,
         }
     }
@@ -118,8 +125,14 @@ impl Pool {
     /// Takes a page back.
     ///
     /// # Safety
-    /// The page came from [`Pool::take`] of this pool, was not given back since, and is not used any more.
+    /// The page came from [`Pool::take`] of this pool (or of the one that the parent of this process had), was not
+    /// given back since, and is not used any more.
     pub(crate) unsafe fn give_back(&self, page: NonNull<u8>) {
+        // SAFETY: the page lies in a mapped slab, whose bookkeeping says from its beginning on whose it is.
+        let made_in = unsafe { (&raw const (*slab_of(page).as_ptr()).made_in).read() };
+        if !made_in.is_current() {
+            return;
+        }
         // SAFETY: the caller's promise.
         let surplus = unsafe { self.slabs.lock().give_back(page) };
         if let Some(start) = surplus {
@@ -165,12 +178,10 @@ impl Slabs {
     /// # Safety
     /// As for [`Pool::give_back`].
     unsafe fn give_back(&mut self, page: NonNull<u8>) -> Option<NonNull<u8>> {
-        let offset = page.addr().get() % SLAB_BYTES;
-        // SAFETY: the page lies in a mapped slab, which starts at the last multiple of its size.
-        let slab_at = header(unsafe { page.sub(offset) });
+        let slab_at = slab_of(page);
         // SAFETY: as in `take`; a slab with a page on loan is mapped.
         let slab = unsafe { &mut *slab_at.as_ptr() };
-        let page = offset / self.page_bytes;
+        let page = page.addr().get() % SLAB_BYTES / self.page_bytes;
         assert!(slab.free[page / 64] & 1 << (page % 64) == 0, "a page is given back once");
         slab.free[page / 64] |= 1 << (page % 64);
         slab.free_pages += 1;
@@ -211,8 +222,17 @@ fn new_slab(pages: usize) -> NonNull<Slab> {
     free[..pages / 64].fill(u64::MAX);
     free[0] &= !1;
     // SAFETY: a new mapping; the header lies in its first page and is aligned.
-    unsafe { slab_at.write(Slab { start, free, free_pages: pages - 1, fresh_from: 1, position: 0 }) };
+    unsafe {
+        let made_in = Process::current();
+        slab_at.write(Slab { start, made_in, free, free_pages: pages - 1, fresh_from: 1, position: 0 });
+    }
     slab_at
+}
+
+/// Where the bookkeeping of a page's slab is. The slab starts at the last multiple of its size.
+fn slab_of(page: NonNull<u8>) -> NonNull<Slab> {
+    // SAFETY: the start of the mapping that the page lies in.
+    header(unsafe { page.sub(page.addr().get() % SLAB_BYTES) })
 }
 
 /// Where the bookkeeping of the slab at `start` is.

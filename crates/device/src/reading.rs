@@ -5,8 +5,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 use syncline_format::BLOCK_BYTES;
 
-/// Consecutive blocks on their way into memory. Dropping it cancels nothing; the device keeps the memory for as long as it
-/// needs it.
+/// Consecutive blocks on their way into memory. Dropping it cancels nothing; the device keeps the memory for as long
+/// as it needs it.
 #[derive(Debug)]
 pub struct Reading {
     ticket: Ticket,

@@ -7,7 +7,7 @@
 use crate::{OpenError, OpenStep};
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use syncline_format::superblock::{SUPERBLOCK_MAGIC, SUPERBLOCK_SLOTS};
 
@@ -115,7 +115,10 @@ pub fn probe(path: impl AsRef<Path>) -> Result<Option<Signature>, OpenError> {
         let errno = error.raw_os_error().unwrap_or(libc::EIO);
         OpenError::Io { step, path: path.to_owned(), errno }
     };
-    let mut file = File::open(path).map_err(|error| failed(OpenStep::Open, error))?;
+    // Whatever has the path by now: a FIFO is not waited for.
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    let opened = File::options().read(true).custom_flags(flags).open(path);
+    let mut file = opened.map_err(|error| failed(OpenStep::Open, error))?;
     let bytes = file.seek(SeekFrom::End(0)).map_err(|error| failed(OpenStep::Inspect, error))?;
     recognise(&Source { file, bytes }).map_err(|error| failed(OpenStep::Read, error))
 }

@@ -2,9 +2,9 @@
 //!
 //! A batch is a length, a count, and operations back to back. Replaying a batch twice gives the same tree as once.
 
-use crate::item::{ExtentItem, FILE_BYTES_MAX};
+use crate::item::ExtentItem;
 use crate::key::{KEY_BYTES, Key, Kind, array};
-use crate::{BLOCK_BYTES, BlockNo, FormatError, ITEM_VALUE_BYTES_MAX, ObjectNo, TreeId};
+use crate::{BLOCK_BYTES, BlockNo, FormatError, ITEM_VALUE_BYTES_MAX, ObjectNo, TreeId, range};
 
 const OP_PUT: u8 = 1;
 const OP_DELETE: u8 = 2;
@@ -161,7 +161,8 @@ fn space(out: &mut Vec<u8>, code: u8, start: BlockNo, len: u32) {
 
 /// Splits a record's payload into its batches and decodes every operation of each.
 ///
-/// Errors: a length or count that does not fit, an unknown operation, an undecodable fresh extent.
+/// Errors: a length or count that does not fit, an unknown operation, an item put where its kind cannot lie, an
+/// undecodable fresh extent. What is deleted may lie anywhere: a volume that was damaged may hold it.
 pub fn decode_batches(payload: &[u8], batches: u32) -> Result<Vec<Vec<Op<'_>>>, FormatError> {
     let mut rest = payload;
     let mut out = Vec::new();
@@ -177,12 +178,7 @@ pub fn decode_batches(payload: &[u8], batches: u32) -> Result<Vec<Vec<Op<'_>>>, 
         let mut decoded = Vec::new();
         while !body.is_empty() {
             let op = take_op(&mut body)?;
-            if let Op::Put { key, value, fresh: true, .. } = op {
-                if key.kind != Kind::Extent {
-                    return Err(field("fresh", key.kind as u64));
-                }
-                ExtentItem::decode(value)?;
-            }
+            check(&op)?;
             decoded.push(op);
         }
         if decoded.len() != ops as usize {
@@ -194,6 +190,24 @@ pub fn decode_batches(payload: &[u8], batches: u32) -> Result<Vec<Vec<Op<'_>>>, 
         return Err(field("rest", rest.len() as u64));
     }
     Ok(out)
+}
+
+/// Whether an operation's fields are in their ranges, as far as they do not depend on the volume.
+fn check(op: &Op<'_>) -> Result<(), FormatError> {
+    match *op {
+        Op::Put { key, value, fresh, tree } => {
+            if tree == TreeId::MAIN {
+                key.check_offset()?;
+            }
+            if fresh && key.kind != Kind::Extent {
+                return Err(field("fresh", key.kind as u64));
+            }
+            if fresh { ExtentItem::decode(value).map(drop) } else { Ok(()) }
+        }
+        Op::Image { page, .. } => range::OPERATION_IMAGE_PAGE.check(page).map(drop),
+        // Recovery holds runs against the volume's groups.
+        Op::Allocate { .. } | Op::Free { .. } | Op::Delete { .. } | Op::Drop { .. } => Ok(()),
+    }
 }
 
 fn field(field: &'static str, value: u64) -> FormatError {
@@ -244,9 +258,6 @@ fn take_op<'a>(rest: &mut &'a [u8]) -> Result<Op<'a>, FormatError> {
             let tree = TreeId(take_u32(rest)?);
             let object = ObjectNo(take_u64(rest)?);
             let page = take_u64(rest)?;
-            if page > FILE_BYTES_MAX / BLOCK_BYTES as u64 {
-                return Err(field("image page", page));
-            }
             let len = usize::from(take_u16(rest)?);
             if len > BLOCK_BYTES {
                 return Err(field("image length", len as u64));
@@ -292,7 +303,7 @@ mod tests {
     #[test]
     fn an_image_beyond_the_largest_file_is_refused() {
         for (page, valid) in
-            [(0, true), (FILE_BYTES_MAX / 4096, true), (FILE_BYTES_MAX / 4096 + 1, false), (u64::MAX, false)]
+            [(0, true), (range::FILE_PAGES_MAX - 1, true), (range::FILE_PAGES_MAX, false), (u64::MAX, false)]
         {
             let mut batch = BatchBuf::new();
             batch.push(Op::Image { tree: TreeId::MAIN, object: ObjectNo(9), page, bytes: b"x" });

@@ -1,6 +1,7 @@
 //! Allocation bitmaps: one block per slot, two slots per group, written in turn.
 
 use crate::header::{self, BlockHeader, MAGIC_BITMAP, VolumeId};
+use crate::layout::{GROUP_HEAD_BLOCKS, Layout};
 use crate::{BLOCK_BYTES, BlockNo, FormatError, Generation, GroupNo};
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -50,6 +51,26 @@ pub fn encode(
     bytes
 }
 
+/// The generation of a slot of zeros, in which nothing is in use. No checkpoint has it.
+pub const UNWRITTEN: Generation = Generation(0);
+
+/// Whether nobody has ever written the slot.
+pub fn is_unwritten(bytes: &[u8]) -> bool {
+    bytes.iter().all(|&byte| byte == 0)
+}
+
+/// Bits of a group in which nothing but its two slots is in use.
+pub fn empty_bits(layout: &Layout, group: GroupNo) -> Bits {
+    let mut bits = [0; BITMAP_WORDS];
+    bits[0] = (1 << GROUP_HEAD_BLOCKS) - 1;
+    let (whole, rest) = (layout.group_len(group) as usize / 64, layout.group_len(group) % 64);
+    bits[whole..].fill(u64::MAX);
+    if rest > 0 {
+        bits[whole] <<= rest;
+    }
+    bits
+}
+
 /// Checks one slot and returns its generation and bits.
 pub fn decode(
     bytes: &[u8],
@@ -70,4 +91,25 @@ pub fn decode(
         *word = u64::from_le_bytes(crate::key::array(bytes));
     }
     Ok((header.generation(), bits))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_head_and_what_is_beyond_an_empty_group_is_in_use() {
+        for blocks in [1024, 40_000, 2 * GROUP_BLOCKS_MAX + 16 + 64 + 2] {
+            let layout = Layout::new(blocks, Some(64)).expect("valid");
+            for group in (0..layout.group_count()).map(GroupNo) {
+                let bits = empty_bits(&layout, group);
+                for index in 0..BITMAP_BYTES * 8 {
+                    let is_used = bits[index / 64] >> (index % 64) & 1 != 0;
+                    let want =
+                        index < GROUP_HEAD_BLOCKS as usize || index >= layout.group_len(group) as usize;
+                    assert_eq!(is_used, want, "block {index} of group {group}");
+                }
+            }
+        }
+    }
 }

@@ -2,7 +2,8 @@
 
 use crate::key::array;
 pub use crate::orphan::{ORPHAN_BYTES_MAX, OrphanReason, Shift};
-use crate::{BLOCK_BYTES, BlockNo, FormatError, ObjectNo};
+use crate::range;
+use crate::{BlockNo, FormatError, ObjectNo};
 use zerocopy::little_endian::{I64, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -25,7 +26,7 @@ impl From<Timestamp> for TimestampRaw {
     fn from(time: Timestamp) -> TimestampRaw {
         TimestampRaw {
             seconds: I64::new(time.seconds),
-            nanoseconds: U32::new(time.nanoseconds),
+            nanoseconds: U32::new(range::INODE_CHANGED_NANOSECONDS.clamp(u64::from(time.nanoseconds)) as u32),
             reserved: U32::ZERO,
         }
     }
@@ -35,14 +36,7 @@ impl TryFrom<TimestampRaw> for Timestamp {
     type Error = FormatError;
 
     fn try_from(raw: TimestampRaw) -> Result<Timestamp, FormatError> {
-        let nanoseconds = raw.nanoseconds.get();
-        if nanoseconds >= 1_000_000_000 {
-            return Err(FormatError::Field {
-                what: "inode",
-                field: "nanoseconds",
-                value: u64::from(nanoseconds),
-            });
-        }
+        let nanoseconds = range::INODE_CHANGED_NANOSECONDS.check(u64::from(raw.nanoseconds.get()))? as u32;
         Ok(Timestamp { seconds: raw.seconds.get(), nanoseconds })
     }
 }
@@ -70,6 +64,31 @@ pub struct InodeRaw {
 }
 
 const _: () = assert!(size_of::<InodeRaw>() == INODE_BYTES);
+
+impl InodeRaw {
+    /// Holds every field but the times against its range. What only directories have is 0 of all others.
+    fn check(&self) -> Result<(), FormatError> {
+        let mode = range::INODE_MODE.check(u64::from(self.mode.get()))? as u32;
+        let size = self.size.get();
+        let of_type = |has: bool, field: &range::Field, value: u64| match has {
+            true => field.check(value).map(drop),
+            false if value == 0 => Ok(()),
+            false => Err(FormatError::Field { what: "inode", field: field.name, value }),
+        };
+        match mode & MODE_TYPE_MASK {
+            MODE_SYMLINK => range::INODE_TARGET_SIZE.check(size)?,
+            MODE_REGULAR | MODE_DIRECTORY => range::INODE_SIZE.check(size)?,
+            MODE_FIFO | MODE_CHARACTER | MODE_BLOCK | MODE_SOCKET => range::INODE_SIZE.check(size)?,
+            _ => return Err(FormatError::Field { what: "inode", field: "mode", value: u64::from(mode) }),
+        };
+        range::INODE_NLINK.check(u64::from(self.nlink.get()))?;
+        let is_directory = mode & MODE_TYPE_MASK == MODE_DIRECTORY;
+        range::INODE_BLOCKS.check(self.blocks.get())?;
+        of_type(is_directory, &range::INODE_PARENT, self.parent.get())?;
+        of_type(is_directory, &range::INODE_ENTRIES, self.entries.get())?;
+        range::INODE_PROJECT.check(u64::from(self.project.get())).map(drop)
+    }
+}
 
 /// Bytes of an inode item's value.
 pub const INODE_BYTES: usize = 160;
@@ -122,21 +141,23 @@ pub struct InodeItem {
 }
 
 impl InodeItem {
+    /// The item's value. Counts beyond what any volume can hold (a damaged or forged one began with them) are stored
+    /// as the highest that can be read again.
     pub fn encode(&self) -> [u8; INODE_BYTES] {
         let mut raw = InodeRaw::new_zeroed();
         raw.mode = U32::new(self.mode);
-        raw.nlink = U32::new(self.nlink);
+        raw.nlink = U32::new(self.nlink.min(LINKS_MAX));
         raw.uid = U32::new(self.uid);
         raw.gid = U32::new(self.gid);
         raw.size = U64::new(self.size);
-        raw.blocks = U64::new(self.blocks);
+        raw.blocks = U64::new(range::INODE_BLOCKS.clamp(self.blocks));
         raw.accessed = self.accessed.into();
         raw.modified = self.modified.into();
         raw.changed = self.changed.into();
         raw.created = self.created.into();
         raw.rdev = U64::new(self.rdev);
         raw.parent = U64::new(self.parent.0);
-        raw.entries = U64::new(self.entries);
+        raw.entries = U64::new(range::INODE_ENTRIES.clamp(self.entries));
         raw.flags = U32::new(self.flags);
         raw.project = U32::new(self.project);
         let mut out = [0; INODE_BYTES];
@@ -145,27 +166,11 @@ impl InodeItem {
     }
 
     pub fn decode(bytes: &[u8]) -> Result<InodeItem, FormatError> {
-        let field = |field, value| Err(FormatError::Field { what: "inode", field, value });
         let Ok(raw) = InodeRaw::read_from_bytes(bytes) else {
             return Err(FormatError::Truncated { what: "inode", want: INODE_BYTES, got: bytes.len() });
         };
+        raw.check()?;
         let mode = raw.mode.get();
-        if !matches!(
-            mode & MODE_TYPE_MASK,
-            MODE_FIFO
-                | MODE_CHARACTER
-                | MODE_DIRECTORY
-                | MODE_BLOCK
-                | MODE_REGULAR
-                | MODE_SYMLINK
-                | MODE_SOCKET
-        ) || mode > 0o177777
-        {
-            return field("mode", u64::from(mode));
-        }
-        if raw.size.get() > FILE_BYTES_MAX {
-            return field("size", raw.size.get());
-        }
         Ok(InodeItem {
             mode,
             nlink: raw.nlink.get(),
@@ -196,6 +201,11 @@ impl InodeItem {
     pub fn is_symlink(&self) -> bool {
         self.mode & MODE_TYPE_MASK == MODE_SYMLINK
     }
+}
+
+/// Whether these bytes can be the target of a symbolic link whose inode tells this size.
+pub fn is_symlink_target(target: &[u8], size: u64) -> bool {
+    range::INODE_TARGET_SIZE.holds(target.len() as u64) && target.len() as u64 == size && !target.contains(&0)
 }
 
 /// A directory entry: inode number (8 bytes), type (1 byte, the mode's type bits shifted right by 12), name.
@@ -237,11 +247,8 @@ impl DirentItem {
                 value: u64::from(bytes[8]),
             });
         }
-        Ok(DirentItem {
-            inode: ObjectNo(u64::from_le_bytes(array(&bytes[0..8]))),
-            file_type: bytes[8],
-            name: name.to_vec(),
-        })
+        let inode = range::DIRENT_INODE.check(u64::from_le_bytes(array(&bytes[0..8])))?;
+        Ok(DirentItem { inode: ObjectNo(inode), file_type: bytes[8], name: name.to_vec() })
     }
 }
 
@@ -295,24 +302,25 @@ impl XattrItem {
         if bytes.len() < 14 {
             return Err(FormatError::Truncated { what: "xattr", want: 14, got: bytes.len() });
         }
-        let name_len = usize::from(bytes[0]);
+        let name_len = range::XATTR_NAME_LENGTH.check(u64::from(bytes[0]))? as usize;
         let len = u32::from_le_bytes(array(&bytes[1..5]));
-        let number = u64::from_le_bytes(array(&bytes[5..13]));
-        if name_len == 0 || 13 + name_len > bytes.len() {
+        range::XATTR_VALUE_LENGTH.check(u64::from(len))?;
+        let number = range::XATTR_VALUE_NUMBER.check(u64::from_le_bytes(array(&bytes[5..13])))?;
+        if 13 + name_len > bytes.len() {
             return field("name length", name_len as u64);
         }
-        if len as usize > XATTR_VALUE_BYTES_MAX {
-            return field("value length", u64::from(len));
-        }
         let (name, inline) = bytes[13..].split_at(name_len);
+        if name.contains(&0) {
+            return field("name", name_len as u64);
+        }
         let value = if len as usize <= XATTR_INLINE_BYTES_MAX {
             if inline.len() != len as usize {
                 return field("inline length", inline.len() as u64);
             }
             XattrValue::Inline(inline.to_vec())
         } else {
-            if !inline.is_empty() || number > u64::MAX / XATTR_PIECES_MAX - 1 {
-                return field("value number", number);
+            if !inline.is_empty() {
+                return field("inline length", inline.len() as u64);
             }
             XattrValue::Pieces { number, len }
         };
@@ -404,12 +412,8 @@ impl ExtentItem {
         let start = BlockNo(u64::from_le_bytes(array(&bytes[0..8])));
         let pages = u32::from(u16::from_le_bytes(array(&bytes[8..10])));
         let flags = u16::from_le_bytes(array(&bytes[10..12]));
-        if !(1..=EXTENT_PAGES_MAX).contains(&pages) {
-            return field("pages", u64::from(pages));
-        }
-        if start.0 > u64::MAX / BLOCK_BYTES as u64 - u64::from(EXTENT_PAGES_MAX) {
-            return field("start", start.0);
-        }
+        range::EXTENT_PAGES.check(u64::from(pages))?;
+        range::EXTENT_START.check(start.0)?;
         let sums = &bytes[EXTENT_HEADER_BYTES..];
         match flags {
             0 if sums.len() == 8 * pages as usize => {
@@ -441,13 +445,114 @@ mod tests {
             changed: Timestamp { seconds: i64::MAX, nanoseconds: 1 },
             created: Timestamp { seconds: 0, nanoseconds: 2 },
             rdev: 3,
-            parent: ObjectNo(4),
-            entries: 5,
+            parent: ObjectNo(0),
+            entries: 0,
             flags: 6,
             project: 0,
         };
-        assert_eq!(InodeItem::decode(&inode.encode()), Ok(inode));
+        assert_eq!(InodeItem::decode(&inode.encode()), Ok(inode.clone()));
         assert!(InodeItem::decode(&[0; INODE_BYTES]).is_err(), "type 0 is no inode");
+        let directory = InodeItem {
+            mode: MODE_DIRECTORY | 0o1777,
+            nlink: LINKS_MAX,
+            size: 0,
+            blocks: 0,
+            parent: ObjectNo(4),
+            entries: range::ENTRIES_MAX,
+            ..inode
+        };
+        assert_eq!(InodeItem::decode(&directory.encode()), Ok(directory));
+    }
+
+    #[test]
+    fn counts_beyond_every_volume_are_stored_so_that_they_can_be_read_again() {
+        let bytes = InodeItem { blocks: u64::MAX, ..regular() }.encode();
+        assert_eq!(InodeItem::decode(&bytes).map(|inode| inode.blocks), Ok(range::INODE_BLOCKS.most));
+        let late = Timestamp { seconds: 7, nanoseconds: u32::MAX };
+        let bytes = InodeItem { modified: late, ..regular() }.encode();
+        assert_eq!(
+            InodeItem::decode(&bytes).map(|inode| inode.modified.nanoseconds),
+            Ok(999_999_999),
+            "a clock that is wrong makes no inode unreadable"
+        );
+    }
+
+    fn regular() -> InodeItem {
+        let since = Timestamp::default();
+        InodeItem {
+            mode: MODE_REGULAR | 0o644,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            size: 0,
+            blocks: 0,
+            accessed: since,
+            modified: since,
+            changed: since,
+            created: since,
+            rdev: 0,
+            parent: ObjectNo(0),
+            entries: 0,
+            flags: 0,
+            project: 0,
+        }
+    }
+
+    /// The value with one field of its structure overwritten.
+    fn patched(value: &[u8], field: &range::Field, number: u64) -> Vec<u8> {
+        let mut bytes = value.to_vec();
+        bytes[field.at..field.at + field.bytes].copy_from_slice(&number.to_le_bytes()[..field.bytes]);
+        bytes
+    }
+
+    #[test]
+    fn each_field_of_an_item_is_refused_right_behind_the_ends_of_its_range() {
+        use range::Structure;
+        let file = regular().encode();
+        let directory = InodeItem { mode: MODE_DIRECTORY, parent: ObjectNo(1), ..regular() }.encode();
+        let symlink = InodeItem { mode: MODE_SYMLINK, size: 9, ..regular() }.encode();
+        let dirent = DirentItem { inode: ObjectNo(5), file_type: 8, name: b"name".to_vec() }.encode();
+        let pieces = XattrValue::Pieces { number: 3, len: 65_536 };
+        let xattr = XattrItem { name: b"user.x".to_vec(), value: pieces }.encode();
+        let extent = ExtentItem::unwritten(BlockNo(500), 1).encode();
+        let mut looked_at = 0;
+        type Decodes = fn(&[u8]) -> bool;
+        for field in range::ALL {
+            let (value, decodes): (&[u8], Decodes) = match field.structure {
+                Structure::Inode => (
+                    match field.name {
+                        "parent" | "entries" => &directory,
+                        "size of a symlink" => &symlink,
+                        _ => &file,
+                    },
+                    |value| InodeItem::decode(value).is_ok(),
+                ),
+                Structure::Dirent => (&dirent, |value| DirentItem::decode(value).is_ok()),
+                // The lengths of names and values are bounded by the item's own as well.
+                Structure::Xattr if field.name == "value number" => {
+                    (&xattr, |value| XattrItem::decode(value).is_ok())
+                }
+                Structure::Extent => (&extent, |value| ExtentItem::decode(value).is_ok()),
+                _ => continue,
+            };
+            looked_at += 1;
+            let widest = u64::MAX >> (64 - 8 * field.bytes);
+            // An extent without checksums of its own is an unwritten one.
+            let least =
+                if field.name == "flags" && field.structure == Structure::Extent { 1 } else { field.least };
+            let least = if field.name == "mode" { 0o100000 } else { least };
+            assert!(decodes(&patched(value, field, least)), "{field:?} at its least");
+            let most = if field.name == "mode" { 0o107777 } else { field.most };
+            assert!(decodes(&patched(value, field, most)), "{field:?} at its most");
+            if field.most < widest {
+                assert!(!decodes(&patched(value, field, field.most + 1)), "{field:?} above its most");
+                assert!(!decodes(&patched(value, field, widest)), "{field:?} of nothing but ones");
+            }
+            if field.least > 0 {
+                assert!(!decodes(&patched(value, field, field.least - 1)), "{field:?} below its least");
+            }
+        }
+        assert_eq!(looked_at, 26, "a field of an item has come or gone");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Keys of the tree: (object, kind, offset), compared in that order.
 
-use crate::{FormatError, ObjectNo};
+use crate::{FormatError, ObjectNo, range};
 
 /// What an item is. The numbers are persistent and never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -97,6 +97,33 @@ impl Key {
         Key::new(ObjectNo(u64::from(tree.0)), Kind::Tree, 0)
     }
 
+    /// Whether an item of the main tree may lie at this key. Errors: the field that is outside of its range.
+    pub fn check(&self) -> Result<(), FormatError> {
+        if self.kind != Kind::Orphan {
+            range::KEY_OBJECT.check(self.object.0)?;
+        } else if self.object != ObjectNo::VOLUME {
+            return Err(FormatError::Field { what: "key", field: "object", value: self.object.0 });
+        }
+        self.check_offset()
+    }
+
+    /// The same for kind and offset alone.
+    pub(crate) fn check_offset(&self) -> Result<(), FormatError> {
+        let offset = match self.kind {
+            Kind::Inode => &range::KEY_INODE_OFFSET,
+            Kind::Symlink => &range::KEY_SYMLINK_OFFSET,
+            Kind::Dirent => &range::KEY_DIRENT_OFFSET,
+            Kind::Xattr => &range::KEY_XATTR_OFFSET,
+            Kind::XattrPiece => &range::KEY_PIECE_OFFSET,
+            Kind::Extent => &range::KEY_EXTENT_OFFSET,
+            Kind::Orphan => &range::KEY_ORPHAN_OFFSET,
+            Kind::Tree | Kind::Snapshot | Kind::Shared => {
+                return range::KEY_KIND.check(self.kind as u64).map(drop);
+            }
+        };
+        offset.check(self.offset).map(drop)
+    }
+
     pub(crate) fn encode(self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.object.0.to_le_bytes());
         out.push(self.kind as u8);
@@ -115,4 +142,43 @@ pub(crate) fn array<const N: usize>(slice: &[u8]) -> [u8; N] {
     let mut out = [0; N];
     out.copy_from_slice(slice);
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_legal_up_to_the_ends_of_their_ranges() {
+        let of = ObjectNo(range::COUNTER_MAX - 1);
+        for key in [
+            Key::inode(of),
+            Key::symlink(ObjectNo(1)),
+            Key::dirent(of, crate::NAME_HASH_MIN),
+            Key::dirent(of, range::NAME_SLOT_MAX),
+            Key::xattr(of, range::NAME_SLOT_MAX),
+            Key::new(of, Kind::XattrPiece, u64::MAX),
+            Key::extent(of, range::FILE_PAGES_MAX - 1),
+            Key::orphan(of),
+        ] {
+            assert_eq!(key.check(), Ok(()), "{key:?}");
+        }
+        let beyond = ObjectNo(range::COUNTER_MAX);
+        for key in [
+            Key::inode(beyond),
+            Key::inode(ObjectNo(0)),
+            Key::new(of, Kind::Inode, 1),
+            Key::dirent(of, crate::NAME_HASH_MIN - 1),
+            Key::dirent(of, range::NAME_SLOT_MAX + 1),
+            Key::dirent(of, i64::MAX as u64 + 1),
+            Key::extent(of, range::FILE_PAGES_MAX),
+            Key::orphan(beyond),
+            Key::new(of, Kind::Orphan, 5),
+            Key::new(of, Kind::Tree, 0),
+            Key::MIN,
+            Key::MAX,
+        ] {
+            assert!(key.check().is_err(), "{key:?}");
+        }
+    }
 }

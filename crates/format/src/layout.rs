@@ -1,7 +1,7 @@
 //! Where things are on the device: superblocks, journal ring, allocation groups, backup superblocks.
 
 use crate::bitmap::GROUP_BLOCKS_MAX;
-use crate::{BlockNo, FormatError, GroupNo, NODE_BLOCKS};
+use crate::{BlockNo, FormatError, GroupNo, NODE_BLOCKS, range};
 
 /// Geometry of a volume; fixed at `mkfs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,13 +62,13 @@ impl Layout {
     /// Refuses impossible geometry (hostile or damaged superblocks).
     pub fn validate(&self, device_blocks: u64) -> Result<(), FormatError> {
         let field = |field, value| Err(FormatError::Field { what: "layout", field, value });
-        if self.blocks > device_blocks || !(VOLUME_BLOCKS_MIN..=VOLUME_BLOCKS_MAX).contains(&self.blocks) {
+        if self.blocks > device_blocks || !range::SUPERBLOCK_BLOCKS.holds(self.blocks) {
             return field("blocks", self.blocks);
         }
         if self.journal_start != JOURNAL_START {
             return field("journal_start", self.journal_start.0);
         }
-        if !(JOURNAL_BLOCKS_MIN..=JOURNAL_BLOCKS_MAX).contains(&self.journal_blocks)
+        if !range::SUPERBLOCK_JOURNAL_BLOCKS.holds(self.journal_blocks)
             || self.journal_blocks > self.blocks / 2
         {
             return field("journal_blocks", self.journal_blocks);

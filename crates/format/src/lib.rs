@@ -4,7 +4,8 @@
 //! which structure points at which: the crate turns bytes into checked values and values into bytes.
 //!
 //! Invariants:
-//! - every decoder takes untrusted bytes and returns an error, never a panic, for whatever is not well-formed;
+//! - every decoder takes untrusted bytes and returns an error, never a panic, for whatever is not well-formed: each
+//!   field is held against its row of [`range`];
 //! - every on-disk struct has a size assertion beside it; persistent numbers are never reused;
 //! - a structure that is read back as one piece carries one XXH3-64 over everything behind its checksum field.
 #![forbid(unsafe_code)]
@@ -17,6 +18,7 @@ pub mod item;
 pub mod key;
 pub mod layout;
 pub mod node;
+pub mod range;
 pub mod record;
 pub mod superblock;
 

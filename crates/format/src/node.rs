@@ -6,7 +6,7 @@
 
 use crate::header::{self, BlockHeader, HEADER_BYTES, MAGIC_NODE, VolumeId};
 use crate::{
-    BlockNo, FormatError, Generation, ITEM_VALUE_BYTES_MAX, Key, Kind, NODE_BYTES, ObjectNo, TreeId,
+    BlockNo, FormatError, Generation, ITEM_VALUE_BYTES_MAX, Key, Kind, NODE_BYTES, ObjectNo, TreeId, range,
 };
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -97,13 +97,7 @@ impl TryFrom<NodePointerRaw> for NodePointer {
     type Error = FormatError;
 
     fn try_from(raw: NodePointerRaw) -> Result<NodePointer, FormatError> {
-        if raw.level.get() > LEVEL_MAX {
-            return Err(FormatError::Field {
-                what: "node pointer",
-                field: "level",
-                value: u64::from(raw.level.get()),
-            });
-        }
+        range::POINTER_LEVEL.check(u64::from(raw.level.get()))?;
         Ok(NodePointer {
             block: BlockNo(raw.block.get()),
             checksum: raw.checksum.get(),

@@ -1,13 +1,10 @@
 //! Values of the orphan table: what is to be finished for an inode, by whoever uses it next or by the next open.
 
-use crate::item::FILE_BYTES_MAX;
-use crate::{BLOCK_BYTES, FormatError};
+use crate::FormatError;
+use crate::range::{self, FILE_PAGES_MAX};
 use std::ops::Range;
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
-
-/// Pages of the largest file.
-const FILE_PAGES_MAX: u64 = FILE_BYTES_MAX.div_ceil(BLOCK_BYTES as u64);
 
 /// Length of the longest value.
 pub const ORPHAN_BYTES_MAX: usize = 32;
@@ -31,8 +28,8 @@ pub enum OrphanReason {
 
 /// How far a range has been taken out of a file, or put into it; in pages.
 ///
-/// When pages are taken out, extents are gone through upwards, else downwards, so that the pages that one is moved to are always
-/// free. Extents are whole on either side of `next`.
+/// When pages are taken out, extents are gone through upwards, else downwards, so that the pages that one is moved to
+/// are always free. Extents are whole on either side of `next`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shift {
     /// Where the range begins.
@@ -106,13 +103,13 @@ impl OrphanReason {
             inserts: raw.flags & SHIFT_INSERTS != 0,
             next: raw.next.get(),
         };
+        range::ORPHAN_FLAGS.check(u64::from(raw.flags))?;
+        range::ORPHAN_FIRST.check(shift.first)?;
+        range::ORPHAN_COUNT.check(shift.count)?;
+        range::ORPHAN_NEXT.check(shift.next)?;
         match () {
-            () if raw.flags & !SHIFT_INSERTS != 0 => field("flags", u64::from(raw.flags)),
-            () if shift.first >= FILE_PAGES_MAX => field("first", shift.first),
-            () if shift.count == 0 || shift.count > FILE_PAGES_MAX - shift.first => {
-                field("count", shift.count)
-            }
-            () if shift.next < shift.first || shift.next > FILE_PAGES_MAX => field("next", shift.next),
+            () if shift.count > FILE_PAGES_MAX - shift.first => field("count", shift.count),
+            () if shift.next < shift.first => field("next", shift.next),
             () => Ok(OrphanReason::Shifting(shift)),
         }
     }

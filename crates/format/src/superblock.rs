@@ -4,7 +4,7 @@ use crate::header::VolumeId;
 use crate::layout::Layout;
 use crate::node::{NodePointer, NodePointerRaw};
 use crate::{
-    BLOCK_BYTES, BlockNo, FORMAT_VERSION, FormatError, Generation, Lsn, ObjectNo, Sequence, checksum,
+    BLOCK_BYTES, BlockNo, FORMAT_VERSION, FormatError, Generation, Lsn, ObjectNo, Sequence, checksum, range,
 };
 use zerocopy::little_endian::{I64, U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -97,8 +97,8 @@ pub struct Superblock {
     pub free_blocks: u64,
     pub created_seconds: i64,
     pub created_nanoseconds: u32,
-    /// The first batch of the log that a recovery has found not to be whole, and has cut off with all behind it: it stays
-    /// cut off even if it should verify later (R12).
+    /// The first batch of the log that a recovery has found not to be whole, and has cut off with all behind it: it
+    /// stays cut off even if it should verify later (R12).
     pub cut: Option<Lsn>,
 }
 
@@ -107,6 +107,17 @@ impl Superblock {
     /// where the log is cut.
     pub fn rank(&self) -> (Generation, bool) {
         (self.generation, self.cut.is_some())
+    }
+
+    /// The counters that only grow, each with its range. On every volume that was ever written they are far from
+    /// their end; counting on from a forged one would overflow. Only those of the newest superblock matter.
+    pub fn counters(&self) -> [(range::Field, u64); 4] {
+        [
+            (range::SUPERBLOCK_GENERATION, self.generation.0),
+            (range::SUPERBLOCK_CHECKPOINT_LSN, self.checkpoint_lsn.0),
+            (range::SUPERBLOCK_TAIL_SEQUENCE, self.tail.sequence.0),
+            (range::SUPERBLOCK_NEXT_OBJECT, self.next_object.0),
+        ]
     }
 
     pub fn volume_id(&self) -> VolumeId {

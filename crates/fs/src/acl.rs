@@ -234,14 +234,17 @@ pub(crate) fn strip_setgid(ctx: &Context, item: &mut InodeItem) {
     }
 }
 
-/// Takes the set-id bits off a regular file whose content or owner changes.
-pub(crate) fn strip_set_id(item: &mut InodeItem) {
-    if item.is_regular() {
-        item.mode &= !MODE_SETUID;
-        // Without group-execute the bit once meant mandatory locking, and is left alone.
-        if item.mode & crate::namespace::MODE_GROUP_EXECUTE != 0 {
-            item.mode &= !MODE_SETGID;
-        }
+/// Takes the set-id bits off what `ctx` gives another owner, or content. Directories keep theirs. The item still has
+/// its old group.
+pub(crate) fn strip_set_id(ctx: &Context, item: &mut InodeItem) {
+    if item.is_directory() {
+        return;
+    }
+    item.mode &= !MODE_SETUID;
+    // Without group-execute the bit once meant mandatory locking: it runs nothing, and members of the group leave it.
+    let runs = item.mode & crate::namespace::MODE_GROUP_EXECUTE != 0;
+    if runs || !(ctx.is_privileged() || ctx.in_group(item.gid)) {
+        item.mode &= !MODE_SETGID;
     }
 }
 

@@ -7,7 +7,7 @@ use crate::namespace::change::{Change, Locked, estimate};
 use crate::{AccessTimes, Context, Error, FLAG_NO_ATIME, Fs, HandleId, Result, Timestamp};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use syncline_format::item::{FILE_BYTES_MAX, InodeItem};
+use syncline_format::item::{FILE_BYTES_MAX, InodeItem, is_symlink_target};
 use syncline_format::{BLOCK_BYTES, ObjectNo};
 use syncline_store::Class;
 
@@ -17,6 +17,8 @@ const DIRECTORY_ENTRY_SIZE: u64 = 32;
 const SECTORS_PER_BLOCK: u64 = BLOCK_BYTES as u64 / 512;
 /// Relative access times are brought up to date at least this often.
 const RELATIVE_ATIME_SECONDS: i64 = 24 * 60 * 60;
+
+const NANOSECONDS_PER_SECOND: u32 = 1_000_000_000;
 
 /// Attributes of an inode.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,6 +37,8 @@ pub struct Attr {
     pub size: u64,
     /// Space taken, in units of 512 bytes.
     pub blocks: u64,
+    /// Whether `blocks` stays like that until somebody changes the file. While it is being written it may not.
+    pub blocks_settled: bool,
     /// Last read.
     pub accessed: Timestamp,
     /// Last change of the content.
@@ -84,7 +88,7 @@ pub struct SetAttr {
     pub modified: Option<SetTime>,
     /// Last change; set to now by any other change if not given.
     pub changed: Option<Timestamp>,
-    /// Take off the set-id bits, as a change of content does.
+    /// Take off the set-id bits, as a change of content or owner does.
     pub strip_set_id: bool,
 }
 
@@ -93,10 +97,10 @@ impl SetAttr {
         *self == SetAttr::default()
     }
 
-    /// Only brings times up to now, which is allowed even for append-only files.
+    /// Only brings times up to now, or goes with a write: that is allowed even for append-only files.
     fn touches_only(&self) -> bool {
         let now = |time: Option<SetTime>| !matches!(time, Some(SetTime::At(_)));
-        let rest = SetAttr { accessed: None, modified: None, ..*self };
+        let rest = SetAttr { accessed: None, modified: None, strip_set_id: false, ..*self };
         rest.is_empty() && now(self.accessed) && now(self.modified)
     }
 }
@@ -125,6 +129,7 @@ impl Fs {
             gid: item.gid,
             size,
             blocks: blocks.saturating_mul(SECTORS_PER_BLOCK),
+            blocks_settled: state.data.are_blocks_settled(item.size, item.blocks),
             accessed: item.accessed,
             modified: item.modified,
             changed: item.changed,
@@ -150,6 +155,11 @@ impl Fs {
         handle: Option<HandleId>,
     ) -> Result<Attr> {
         self.check_writable()?;
+        for time in [set.accessed, set.modified, set.changed.map(SetTime::At)].into_iter().flatten() {
+            if matches!(time, SetTime::At(time) if time.nanoseconds >= NANOSECONDS_PER_SECOND) {
+                return Err(Error::Invalid("a time has less than 10^9 nanoseconds"));
+            }
+        }
         let inode = match handle {
             Some(handle) => {
                 let open = self.open_file(handle)?;
@@ -194,7 +204,7 @@ impl Fs {
         let strip = set.strip_set_id || !ctx.is_privileged();
         let result = self.file_truncate(inode, size, &mut |item| {
             if strip {
-                strip_set_id(item);
+                strip_set_id(ctx, item);
             }
         });
         held.release()?;
@@ -218,12 +228,12 @@ impl Fs {
         if is_immutable(item) || (is_append_only(item) && !set.touches_only()) {
             return Err(Error::NotPermitted);
         }
+        if (changes_owner || set.strip_set_id) && set.mode.is_none() {
+            strip_set_id(ctx, item);
+        }
         if changes_owner {
             item.uid = set.uid.unwrap_or(item.uid);
             item.gid = set.gid.unwrap_or(item.gid);
-        }
-        if (changes_owner || set.strip_set_id) && set.mode.is_none() {
-            strip_set_id(item);
         }
         if let Some(mode) = set.mode {
             if item.is_symlink() {
@@ -276,8 +286,13 @@ impl Fs {
             return Err(Error::Invalid("not a symbolic link"));
         }
         let target = self.store.get(syncline_format::Key::symlink(number))?;
-        let what = "a symbolic link has no target";
-        let target = target.ok_or(Error::Inconsistent { object: number, what })?;
+        let size = inode.state.read().item.size;
+        let Some(target) = target.filter(|target| is_symlink_target(target, size)) else {
+            // A link that was removed meanwhile has lost its target with its inode.
+            self.live_inode(number)?;
+            let what = "a symbolic link has no target of its size";
+            return Err(Error::Inconsistent { object: number, what });
+        };
         self.touch_accessed(&inode, false);
         Ok(target)
     }

@@ -1,7 +1,5 @@
 //! Time and chance come from outside: the engine reads neither of its own accord, so that every run can be replayed.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use syncline_format::item::Timestamp;
 
@@ -19,8 +17,8 @@ pub(crate) fn since(now: Timestamp, then: Timestamp) -> Duration {
     Duration::from_nanos(u64::try_from(between).unwrap_or(u64::MAX))
 }
 
-/// Whether so much time has passed. If `then` lies as far ahead, the clock was set back; what was to be done after the interval is not
-/// to wait until it shows that time again.
+/// Whether so much time has passed. If `then` lies as far ahead, the clock was set back; what was to be done after
+/// the interval is not to wait until it shows that time again.
 pub(crate) fn is_over(interval: Duration, now: Timestamp, then: Timestamp) -> bool {
     since(now, then) >= interval || since(then, now) >= interval
 }
@@ -45,17 +43,15 @@ pub trait Entropy: Send + Sync {
     fn number(&self) -> u64;
 }
 
-/// Random numbers from the operating system, by way of the keys that it gives the standard library's hash maps.
-#[derive(Debug, Default)]
+/// Random numbers from the kernel, each asked for when it is needed: what a process keeps in its memory a fork gives
+/// to its children as well.
+#[derive(Debug, Clone, Copy, Default)]
 pub struct SystemEntropy {
-    keys: RandomState,
-    drawn: AtomicU64,
+    _private: (),
 }
 
 impl Entropy for SystemEntropy {
     fn number(&self) -> u64 {
-        let mut hasher = self.keys.build_hasher();
-        hasher.write_u64(self.drawn.fetch_add(1, Ordering::Relaxed));
-        hasher.finish()
+        syncline_device::random_number()
     }
 }

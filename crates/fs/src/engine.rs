@@ -5,7 +5,7 @@ use crate::data::Writeback;
 use crate::handle::HandleTable;
 use crate::inode::Inode;
 use crate::namespace::InodeTable;
-use crate::{Error, LatencyHistogram, PageStats, Result};
+use crate::{Error, LatencyHistogram, PageStats, Result, SetAside};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,8 +25,8 @@ pub struct FsOptions {
     pub memory_bytes_max: usize,
     /// Update access times: always, relative to modification (the default), or never.
     pub access_times: AccessTimes,
-    /// Whoever reads keeps what was read, as the kernel does above a mount: files that are read in order and in large pieces
-    /// are not cached a second time.
+    /// Whoever reads keeps what was read, as the kernel does above a mount: files that are read in order and in large
+    /// pieces are not cached a second time.
     pub readers_keep: bool,
     /// Mechanisms to do without, for a benchmark.
     #[doc(hidden)]
@@ -81,7 +81,7 @@ pub struct Fs {
 }
 
 /// Space and limits of a volume, as `statfs` reports them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct VolumeSpace {
     /// Bytes per block.
     pub block_bytes: u32,
@@ -91,8 +91,6 @@ pub struct VolumeSpace {
     pub blocks_free: u64,
     /// Blocks that a new file could take now.
     pub blocks_available: u64,
-    /// Inodes are not limited but by space; this is how many could still be made.
-    pub inodes_free: u64,
     /// Longest name, in bytes.
     pub name_bytes_max: u32,
     /// Distinguishes volumes (`f_fsid`).
@@ -100,7 +98,7 @@ pub struct VolumeSpace {
 }
 
 /// What a volume has done since it was opened, and how full its bounded things are.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct FsStats {
     /// Reads, writes and flushes of the device.
     pub device: DeviceCounters,
@@ -112,6 +110,8 @@ pub struct FsStats {
     pub pages: PageStats,
     /// What checkpoints took, from the request on: a wait for the one before is part of it.
     pub checkpoint_latency: LatencyHistogram,
+    /// What is damaged and set aside.
+    pub set_aside: SetAside,
     /// Inodes in memory.
     pub inodes_cached: u64,
     /// Bound on all memory for pages, tree nodes and inodes, in bytes.
@@ -127,6 +127,7 @@ impl Fs {
             load: self.store.load(),
             pages: self.writeback.page_stats(),
             checkpoint_latency: self.checkpoint_latency.clone(),
+            set_aside: self.set_aside_stats(),
             inodes_cached: self.inodes.len() as u64,
             memory_bytes_max: self.options.memory_bytes_max as u64,
         }
@@ -142,7 +143,6 @@ impl Fs {
             blocks: space.total,
             blocks_free: space.free,
             blocks_available: space.available,
-            inodes_free: space.available,
             name_bytes_max: NAME_BYTES_MAX as u32,
             id: u64::from_le_bytes(id),
         }

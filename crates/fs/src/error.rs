@@ -72,7 +72,8 @@ pub enum Error {
     /// ENOSPC.
     #[error("no space left on the volume")]
     NoSpace,
-    /// EAGAIN: somebody else has changed what a transaction depends on. Nothing of it was applied; begun anew, it may succeed.
+    /// EAGAIN: somebody else has changed what a transaction depends on. Nothing of it was applied; begun anew, it may
+    /// succeed.
     #[error(
         "the transaction conflicts with a change made by others meanwhile; nothing of it was applied: begin it again"
     )]
@@ -93,6 +94,14 @@ pub enum Error {
     )]
     TransactionNames {
         /// What it may remember.
+        bytes_max: usize,
+    },
+    /// EDQUOT: what all transactions keep in memory is bounded together.
+    #[error(
+        "all transactions together keep as much in memory as they may ({bytes_max} bytes); commit or drop some, or open the volume with a larger memory bound"
+    )]
+    TransactionMemory {
+        /// What they may keep.
         bytes_max: usize,
     },
     /// EROFS.
@@ -119,12 +128,28 @@ pub enum Error {
     /// An item is damaged.
     #[error("corruption: {0}; run `syncline check` on the unmounted volume")]
     Format(#[from] FormatError),
+    /// Changes of damaged files could not be committed; those of all others are durable.
+    #[error(
+        "{files} damaged file(s) could not be written back, all others were; the first is inode {object}: {cause}"
+    )]
+    SetAside {
+        /// How many.
+        files: usize,
+        /// The first of them.
+        object: ObjectNo,
+        /// What of it cannot be read.
+        cause: Box<Error>,
+    },
     /// The store cannot do it.
     #[error(transparent)]
     Store(StoreError),
     /// The device cannot do it.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// ESTALE: a volume, file, ticket or transaction of the process that this one was forked from; or a volume that
+    /// is to be opened here though that process had one open.
+    #[error(transparent)]
+    Forked(#[from] syncline_device::Forked),
     /// The device cannot be opened.
     #[error(transparent)]
     Open(#[from] syncline_device::OpenError),
@@ -171,10 +196,12 @@ impl Error {
             Error::SymlinkLoop => 40,
             Error::NoAttribute => 61,
             Error::NotSupported => 95,
-            Error::Stale => 116,
+            Error::Stale | Error::Forked(_) => 116,
+            Error::TransactionMemory { .. } => 122,
             Error::Checksum { .. }
             | Error::Inconsistent { .. }
             | Error::Format(_)
+            | Error::SetAside { .. }
             | Error::Store(_)
             | Error::Device(_) => 5,
             Error::Open(error) => error.errno(),
@@ -191,11 +218,14 @@ impl From<Error> for std::io::Error {
             | Error::Conflict
             | Error::TransactionTooLarge { .. }
             | Error::TransactionNames { .. }
+            | Error::TransactionMemory { .. }
             | Error::Invalid(_)
             | Error::Inconsistent { .. }
             | Error::Format(_)
+            | Error::SetAside { .. }
             | Error::Store(_)
             | Error::Device(_)
+            | Error::Forked(_)
             | Error::Open(_) => {
                 let kind = std::io::Error::from_raw_os_error(error.errno()).kind();
                 std::io::Error::new(kind, error)

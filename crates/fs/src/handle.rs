@@ -88,6 +88,7 @@ pub(crate) struct HandleTable {
 impl HandleTable {
     fn add(&self, open: OpenFile) -> HandleId {
         let id = HandleId(self.next.fetch_add(1, Ordering::Relaxed) + 1);
+        open.inode.writers.fetch_add(u64::from(open.flags.write), Ordering::Relaxed);
         self.open.write().insert(id, Arc::new(open));
         id
     }
@@ -97,7 +98,9 @@ impl HandleTable {
     }
 
     fn remove(&self, id: HandleId) -> Result<Arc<OpenFile>> {
-        self.open.write().remove(&id).ok_or(Error::BadHandle)
+        let open = self.open.write().remove(&id).ok_or(Error::BadHandle)?;
+        open.inode.writers.fetch_sub(u64::from(open.flags.write), Ordering::Relaxed);
+        Ok(open)
     }
 
     fn take_all(&self) -> Vec<HandleId> {
@@ -229,6 +232,16 @@ impl Fs {
         Ok(self.open_file(handle)?.flags.direct)
     }
 
+    /// Whether somebody has it open for writing. Errors: `Stale`.
+    pub fn is_open_for_writing(&self, number: ObjectNo) -> Result<bool> {
+        Ok(self.live_inode(number)?.writers.load(Ordering::Relaxed) > 0)
+    }
+
+    /// Type and permission bits of an open file. Errors: `BadHandle`.
+    pub fn handle_mode(&self, handle: HandleId) -> Result<u32> {
+        Ok(self.open_file(handle)?.inode.state.read().item.mode)
+    }
+
     /// Attributes of an open file, which may have lost all its names.
     pub fn handle_attr(&self, handle: HandleId) -> Result<crate::Attr> {
         Ok(self.attr(&self.open_file(handle)?.inode))
@@ -252,7 +265,8 @@ impl Fs {
     /// Writes; returns where the data went and how much was written (less than asked for only when space ran out).
     /// With `O_SYNC` or `O_DSYNC` it is durable on return.
     ///
-    /// Errors: `BadHandle` (not open for writing), `IsDirectory`, `FileTooLarge`, `NoSpace`, `NotPermitted`, `ReadOnly`.
+    /// Errors: `BadHandle` (not open for writing), `IsDirectory`, `FileTooLarge`, `NoSpace`, `NotPermitted`,
+    /// `ReadOnly`.
     pub fn write(&self, ctx: &Context, handle: HandleId, offset: u64, data: &[u8]) -> Result<(u64, usize)> {
         let (written_at, count, scope) = self.write_unsynced(ctx, handle, offset, data)?;
         if let Some(scope) = scope {
@@ -408,18 +422,18 @@ impl Fs {
         }
         self.drop_capabilities(&to.inode)?;
         if !ctx.is_privileged() {
-            self.strip_before_copy(&to.inode)?;
+            self.strip_before_copy(ctx, &to.inode)?;
         }
         self.file_copy_range(&from.inode, source.1, &to.inode, target.1, len)
     }
 
-    fn strip_before_copy(&self, inode: &Arc<Inode>) -> Result<()> {
+    fn strip_before_copy(&self, ctx: &Context, inode: &Arc<Inode>) -> Result<()> {
         const SET_ID: u32 = crate::namespace::MODE_SETUID | crate::namespace::MODE_SETGID;
         if inode.state.read().item.mode & SET_ID == 0 {
             return Ok(());
         }
         let set = SetAttr { strip_set_id: true, ..SetAttr::default() };
-        self.setattr(&Context::root(), inode.number, &set, None).map(drop)
+        self.setattr(ctx, inode.number, &set, None).map(drop)
     }
 
     /// Releases what is still open, so that unlinked files are removed before the volume is closed.
@@ -466,11 +480,10 @@ impl Fs {
 }
 
 /// What a write by this caller does to a file's set-id bits.
-fn strip_for(ctx: &Context) -> impl FnMut(&mut InodeItem) + use<> {
-    let strip = !ctx.is_privileged();
-    move |item| {
-        if strip {
-            crate::acl::strip_set_id(item);
+fn strip_for(ctx: &Context) -> impl FnMut(&mut InodeItem) {
+    |item| {
+        if !ctx.is_privileged() {
+            crate::acl::strip_set_id(ctx, item);
         }
     }
 }

@@ -17,10 +17,14 @@ pub(crate) struct Inode {
     pub(crate) number: ObjectNo,
     /// References that keep the inode from being removed when its last name goes: open handles.
     pub(crate) handles: AtomicU64,
+    /// Those of them that are open for writing.
+    pub(crate) writers: AtomicU64,
     /// Second chance of the inode table's clock.
     pub(crate) recently_used: AtomicBool,
     /// Truncated to zero since its last writeback at close: the next close starts one (C3).
     pub(crate) truncated_to_zero: AtomicBool,
+    /// Of a directory: the slot of the name by which it was found last; 0 before that.
+    pub(crate) found_at: AtomicU64,
     pub(crate) state: RwLock<InodeState>,
 }
 
@@ -41,6 +45,8 @@ pub(crate) struct InodeState {
     pub(crate) default_acl: Option<Option<Acl>>,
     /// Whether the file has capabilities, once that was looked for.
     pub(crate) has_capabilities: Option<bool>,
+    /// Bytes that its extended attributes' names take in a list, ACLs left out, once that was looked for.
+    pub(crate) xattr_list_bytes: Option<usize>,
     /// Content of a regular file; empty for other types.
     pub(crate) data: FileData,
 }
@@ -56,8 +62,8 @@ impl InodeState {
         self.gone || self.dying
     }
 
-    /// Differs from what the store holds, or knows what the store's items do not tell: content that is still to be removed or
-    /// moved, because there was no space for doing so.
+    /// Differs from what the store holds, or knows what the store's items do not tell: content that is still to be
+    /// removed or moved, because there was no space for doing so.
     pub(crate) fn is_unfinished(&self) -> bool {
         self.item_dirty || self.data.is_truncating()
     }

@@ -32,7 +32,8 @@ pub use attr::{Attr, Entry, SetAttr, SetTime};
 pub use clock::{Clock, Entropy, SystemClock, SystemEntropy};
 pub use context::Context;
 pub use data::{
-    FallocateMode, PageStats, SeekWhat, Started, SyncScope, SyncStart, TOGETHER_PAGES_MAX, WrittenOut,
+    FallocateMode, Footprint, MemoryCharge, PageStats, SeekWhat, SetAside, Started, SyncScope, SyncStart,
+    TOGETHER_PAGES_MAX, WrittenOut,
 };
 pub use engine::{AccessTimes, Fs, FsOptions, FsStats, VolumeSpace};
 pub use error::{Error, Result};

@@ -147,15 +147,21 @@ impl Fs {
 
     /// Ends the session: everything is written, unlinked files are removed, and the superblock says clean. Nothing
     /// may be called afterwards. Dropping an `Fs` without it loses nothing that was synced.
+    ///
+    /// Errors: `SetAside` if damaged files could not be committed; the session has ended, and all others were.
     pub fn close(&self) -> Result<()> {
         if self.options.read_only {
             return Ok(());
         }
         self.release_all();
-        self.sync_all()?;
-        // So that the last checkpoint leaves nothing in the journal.
+        let committed = match self.sync_all() {
+            Err(error @ Error::SetAside { .. }) => Err(error),
+            synced => Ok(synced?),
+        };
+        // So that the last checkpoint leaves nothing in the journal, but for what is damaged.
         self.destage_everything()?;
-        self.timed_checkpoint(Store::close)
+        self.timed_checkpoint(Store::close)?;
+        committed
     }
 }
 

@@ -8,12 +8,12 @@ use syncline_format::{BLOCK_BYTES, BlockNo};
 const BYTES: u64 = BLOCK_BYTES as u64;
 
 impl Fs {
-    /// Has the device discard what is free in a range of the volume's bytes, in runs of at least `length_min` bytes, content
-    /// that was removed before the call included; returns how many bytes that were (contract C7a). The range may go beyond the
-    /// volume's end. Others go on meanwhile. The end of the session ends it too.
+    /// Has the device discard what is free in a range of the volume's bytes, in runs of at least `length_min` bytes,
+    /// content that was removed before the call included; returns how many bytes that were (contract C7a). The range
+    /// may go beyond the volume's end. Others go on meanwhile. The end of the session ends it too.
     ///
-    /// Errors: `ReadOnly`; `NotSupported` if the device cannot; `Invalid` for a range that begins behind the volume's end or is shorter than a
-    /// block, and a least length that no run can have; I/O errors.
+    /// Errors: `ReadOnly`; `NotSupported` if the device cannot; `Invalid` for a range that begins behind the volume's
+    /// end or is shorter than a block, and a least length that no run can have; I/O errors.
     pub fn trim(&self, range: Range<u64>, length_min: u64) -> Result<u64> {
         self.check_writable()?;
         if self.store.device().discard_blocks_min().is_none() {
@@ -32,8 +32,8 @@ impl Fs {
         Ok(self.store.trim(blocks, length_min.div_ceil(BYTES))? * BYTES)
     }
 
-    /// Ends trims that are under way, which return what they have discarded by then, and those that come later at once: for whoever is
-    /// about to end the session and does not want to wait for them.
+    /// Ends trims that are under way, which return what they have discarded by then, and those that come later at
+    /// once: for whoever is about to end the session and does not want to wait for them.
     pub fn end_trims(&self) {
         self.store.end_trims();
     }

@@ -5,7 +5,7 @@
 
 use crate::acl::{ACCESS_XATTR, Acl, DEFAULT_XATTR};
 use crate::flags::forbid_change;
-use crate::inode::Inode;
+use crate::inode::{Inode, InodeState};
 use crate::namespace::change::{Change, Locked, estimate};
 use crate::{Context, Error, Fs, Result};
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,6 +20,11 @@ use syncline_store::{Batch, Class, Permit};
 
 /// Longest name of an extended attribute, prefix included.
 const NAME_BYTES_MAX: usize = 255;
+/// Bytes of names, each with its NUL, that listxattr(2) returns at most (XATTR_LIST_MAX of linux/limits.h). An inode
+/// with more could not be listed by anybody, nor be copied with its attributes.
+const LIST_BYTES_MAX: usize = 65536;
+/// The same without the ACLs' names, for which there is always room.
+const OWN_LIST_BYTES_MAX: usize = LIST_BYTES_MAX - (ACCESS_XATTR.len() + 1) - (DEFAULT_XATTR.len() + 1);
 /// The attribute that file capabilities are in: it goes when the content changes.
 pub(crate) const CAPABILITY_XATTR: &[u8] = b"security.capability";
 
@@ -75,6 +80,16 @@ pub(crate) fn check_xattr_name(name: &[u8]) -> Result<()> {
     }
 }
 
+/// What a name takes of [`OWN_LIST_BYTES_MAX`].
+pub(crate) fn list_bytes(name: &[u8]) -> usize {
+    if is_acl(name) { 0 } else { name.len() + 1 }
+}
+
+/// Errors: `NoSpace`, as on other filesystems where an inode has no room for another attribute.
+pub(crate) fn check_list_bytes(bytes: usize) -> Result<()> {
+    if bytes > OWN_LIST_BYTES_MAX { Err(Error::NoSpace) } else { Ok(()) }
+}
+
 /// `user.` attributes belong to files and directories only.
 pub(crate) fn check_user_namespace(name: &[u8], item: &InodeItem) -> Result<()> {
     if name.starts_with(b"user.") && !item.is_regular() && !item.is_directory() {
@@ -112,7 +127,8 @@ impl Fs {
     /// Sets an extended attribute. An ACL changes the mode with it.
     ///
     /// Errors: `Exists`, `NoAttribute` (by `how`), `TooBig` (more than 64 KiB), `Range` (name), `NotSupported`
-    /// (namespace), `NotPermitted` (immutable, append-only, or `user.` on a special file), `NoSpace`, `ReadOnly`.
+    /// (namespace), `NotPermitted` (immutable, append-only, or `user.` on a special file), `NoSpace` (also for more
+    /// than 64 KiB of names, which could not be listed), `ReadOnly`.
     pub fn set_xattr(
         &self,
         ctx: &Context,
@@ -136,13 +152,20 @@ impl Fs {
         forbid_change(item)?;
         check_user_namespace(name, item)?;
         item.changed = self.clock.now();
-        match (how, self.find_xattr(number, name)?.present.is_some()) {
+        let is_present = self.find_xattr(number, name)?.present.is_some();
+        match (how, is_present) {
             (SetXattr::Create, true) => return Err(Error::Exists),
             (SetXattr::Replace, false) => return Err(Error::NoAttribute),
             _ => {}
         }
+        let added = if is_present { 0 } else { list_bytes(name) };
+        let listed = self.xattr_list_bytes(number, change.state(number))? + added;
+        if added > 0 {
+            check_list_bytes(listed)?;
+        }
         self.replace_xattr(&mut change, number, name, Some(value))?;
         let mut locked = change.commit(self, permit)?;
+        locked.state_mut(number).xattr_list_bytes = Some(listed);
         if name == CAPABILITY_XATTR {
             locked.state_mut(number).has_capabilities = Some(true);
         }
@@ -171,14 +194,17 @@ impl Fs {
         }
         self.replace_xattr(&mut change, number, name, None)?;
         let mut locked = change.commit(self, permit)?;
+        if let Some(listed) = &mut locked.state_mut(number).xattr_list_bytes {
+            *listed -= list_bytes(name);
+        }
         if name == CAPABILITY_XATTR {
             locked.state_mut(number).has_capabilities = Some(false);
         }
         Ok(())
     }
 
-    /// Admission for replacing an attribute's value, with the inode locked: no more is asked for than the old value takes, so
-    /// that a small one can be removed on a full volume.
+    /// Admission for replacing an attribute's value, with the inode locked: no more is asked for than the old value
+    /// takes, so that a small one can be removed on a full volume.
     fn admit_replacement<'a>(
         &self,
         class: Class,
@@ -347,6 +373,16 @@ impl Fs {
             }
         })?;
         Ok(damaged?)
+    }
+
+    /// What the names of an inode's attributes take in a list, ACLs left out. The state is that of the inode, locked.
+    pub(crate) fn xattr_list_bytes(&self, number: ObjectNo, state: &InodeState) -> Result<usize> {
+        if let Some(known) = state.xattr_list_bytes {
+            return Ok(known);
+        }
+        let mut bytes = 0;
+        self.for_each_xattr(number, &mut |item| bytes += list_bytes(&item.name))?;
+        Ok(bytes)
     }
 
     fn unused_value_number(&self, number: ObjectNo) -> Result<u64> {

@@ -59,6 +59,7 @@ fn await_threads(count: usize) {
     }
 }
 
+// Shows: C5.
 #[test]
 fn ten_thousand_tickets_take_two_flushes_and_no_threads() {
     let _alone = alone();
@@ -142,6 +143,7 @@ fn starting_a_large_sync_waits_for_no_write() {
     assert_eq!(volume.read("small").expect("read"), b"small");
 }
 
+// Shows: C5.
 #[test]
 fn a_sync_whose_ticket_file_and_volume_are_dropped_is_carried_out_and_leaves_nothing() {
     let _alone = alone();

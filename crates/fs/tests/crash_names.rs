@@ -4,6 +4,7 @@ mod common;
 use common::*;
 use syncline::{Error, OpenFlags, RenameFlags, SetAttr, SyncScope};
 
+// Shows: C1, C2.
 #[test]
 fn fsync_makes_every_earlier_change_of_names_durable() {
     let mut rig = Rig::new();
@@ -34,6 +35,7 @@ fn dropping_a_volume_without_close_keeps_what_was_synced() {
     assert_eq!(content(&rig.fs, file), b"kept");
 }
 
+// Shows: C2.
 #[test]
 fn after_a_crash_the_namespace_is_a_prefix_of_the_operations() {
     // Each step leaves a state that no other step leaves; syncs are strewn in.
@@ -73,6 +75,7 @@ fn after_a_crash_the_namespace_is_a_prefix_of_the_operations() {
     }
 }
 
+// Shows: C3, R20.
 #[test]
 fn replacing_by_rename_shows_the_old_file_or_the_new_one() {
     for synced in [false, true] {

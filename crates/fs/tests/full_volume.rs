@@ -143,3 +143,54 @@ fn names_of_a_full_volume_can_be_replaced() {
     }
     check_tree(fs);
 }
+
+/// A database in a file, and its log, which has filled the volume: bringing the log home overwrites stored pages only.
+#[test]
+fn stored_pages_of_a_full_volume_can_be_overwritten_as_often_as_one_likes() {
+    const PAGES: u64 = 700;
+    let mut rig = Rig::with_size(24 * MIB);
+    let page = |round: u64, page: u64| vec![(round * 31 + page) as u8 | 1; 4096];
+    let mut pages = vec![0; PAGES as usize];
+    let database = {
+        let fs = &rig.fs;
+        let flags = OpenFlags::READ_WRITE;
+        let (entry, handle) = fs.create(&root(), ROOT, b"database", 0o644, flags).expect("create");
+        (0..PAGES).for_each(|at| write(fs, handle, at * 4096, &page(0, at)));
+        fs.sync_handle(handle, SyncScope::All).expect("sync");
+        let (_, log) = fs.create(&root(), ROOT, b"log", 0o644, flags).expect("create");
+        fill(&rig, 100_000);
+        let filled = (0..).find(|at| fs.write(&root(), log, at * 4096, &[3; 4096]).is_err());
+        assert!(filled.is_some_and(|filled| filled < 1000), "the log fills what is left");
+        fs.release(log).expect("release");
+        fs.sync_all().expect("sync");
+        assert!(
+            matches!(fs.write(&root(), handle, PAGES * 4096, &[1; 4096]), Err(Error::NoSpace)),
+            "is full"
+        );
+        let mut random = 12345u64;
+        for round in 1..6 {
+            for step in 0..PAGES {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                // In the order of the file, and strewn over it.
+                let at = if round % 2 == 0 { step } else { (random >> 33) % PAGES };
+                let (_, count) = fs
+                    .write(&root(), handle, at * 4096, &page(round, at))
+                    .unwrap_or_else(|error| panic!("round {round}, page {step}: {error}"));
+                assert_eq!(count, 4096);
+                pages[at as usize] = round;
+            }
+            fs.sync_handle(handle, SyncScope::Data).expect("sync");
+        }
+        // What makes the log empty, and what removes files, gets through too.
+        fs.setattr(&root(), lookup(fs, ROOT, "file-0").expect("lookup"), &size(10), None).expect("truncate");
+        fs.unlink(ROOT, b"file-1").expect("unlink");
+        fs.release(handle).expect("release");
+        entry.attr.inode
+    };
+    rig.crash();
+    let content = content(&rig.fs, database);
+    for (at, round) in pages.iter().enumerate() {
+        assert!(content[at * 4096..][..4096] == page(*round, at as u64), "page {at}");
+    }
+    check_tree(&rig.fs);
+}

@@ -1,5 +1,5 @@
-//! Syncs while a checkpoint stands still: none waits for it as long as the journal has room; once it has none writers wait,
-//! and go on behind the checkpoint (R17).
+//! Syncs while a checkpoint stands still: none waits for it as long as the journal has room; once it has none writers
+//! wait, and go on behind the checkpoint (R17).
 
 mod common;
 

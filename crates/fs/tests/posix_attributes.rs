@@ -70,6 +70,17 @@ fn changing_owner_or_content_takes_set_id_bits_off() {
     fs.release(handle).expect("release");
     let attr = set(fs, &user(5, 77), file, mode(0o2755)).expect("chmod");
     assert_eq!(attr.mode, 0o100755, "not a member of the file's group");
+    for (gid, left) in [(0, 0o102644), (77, 0o100644)] {
+        set(fs, &root(), file, mode(0o2644)).expect("chmod");
+        let changed = set(fs, &user(5, gid), file, truncate).expect("truncate");
+        assert_eq!(changed.mode, left, "only a member leaves the bit that runs nothing");
+    }
+    let fifo = fs.mknod(&root(), ROOT, b"fifo", 0o010600, 0).expect("fifo").attr.inode;
+    let dir = mkdir(fs, ROOT, "dir");
+    for (inode, left) in [(fifo, 0o010555), (dir, 0o046555)] {
+        set(fs, &root(), inode, mode(0o6555)).expect("chmod");
+        assert_eq!(set(fs, &root(), inode, chown).expect("chown").mode, left);
+    }
 }
 
 #[test]
@@ -370,4 +381,73 @@ fn written_data_counts_as_blocks_before_it_is_synced() {
     write(fs, handle, 0, &[2; 10_000]);
     assert_eq!(fs.getattr(file).expect("attr").blocks, 24);
     fs.release(handle).expect("release");
+}
+
+/// Sets attributes until there is no room for another name; how many there are then.
+fn fill_with_xattrs(fs: &Fs, file: ObjectNo, name_bytes: usize) -> usize {
+    for count in 0.. {
+        let name = format!("user.{count:0width$}", width = name_bytes - 5);
+        match fs.set_xattr(&root(), file, name.as_bytes(), b"", SetXattr::Any) {
+            Ok(()) => {}
+            Err(error) => {
+                assert_eq!(error, Error::NoSpace);
+                return count;
+            }
+        }
+    }
+    unreachable!("a list has an end")
+}
+
+#[test]
+fn no_more_attributes_are_taken_than_can_be_listed() {
+    let mut rig = Rig::new();
+    let file = touch(&rig.fs, ROOT, "file");
+    // 65,536 bytes with the two ACLs, each name with its NUL.
+    let fits = (65536 - ACCESS.len() - DEFAULT.len() - 2) / 256;
+    assert_eq!(fill_with_xattrs(&rig.fs, file, 255), fits);
+    let names = rig.fs.list_xattrs(&root(), file).expect("list");
+    assert_eq!(names.len(), fits * 256);
+    for is_known in [true, false] {
+        // What is there may be replaced, and what goes makes room for as much.
+        let first = names.split(|byte| *byte == 0).next().expect("a name");
+        let set = |name: &[u8]| rig.fs.set_xattr(&root(), file, name, b"new", SetXattr::Any);
+        set(first).expect("replaced");
+        let other = [b"user.".as_slice(), &[b'x'; 250]].concat();
+        assert_eq!(error(set(&other)), Error::NoSpace, "known: {is_known}");
+        rig.fs.remove_xattr(&root(), file, first).expect("removed");
+        set(&other).expect("there is room again");
+        assert_eq!(error(set(first)), Error::NoSpace);
+        rig.fs.remove_xattr(&root(), file, &other).expect("removed");
+        set(first).expect("there is room again");
+        rig.reopen();
+    }
+    let acl = [2_u32.to_le_bytes().as_slice(), &acl_entry(1, 7), &acl_entry(2, 6), &acl_entry(4, 5)].concat();
+    let acl = [acl, acl_entry(0x10, 7).to_vec(), acl_entry(0x20, 0).to_vec()].concat();
+    rig.fs.set_xattr(&root(), file, ACCESS, &acl, SetXattr::Any).expect("an ACL has its room");
+    assert!(rig.fs.list_xattrs(&root(), file).expect("list").len() <= 65536);
+}
+
+/// One entry of an ACL as it is passed: tag, permissions, and whom it is for.
+fn acl_entry(tag: u16, permissions: u16) -> [u8; 8] {
+    let [tag, permissions] = [tag, permissions].map(u16::to_le_bytes);
+    let id: u32 = if tag == [2, 0] { 5 } else { u32::MAX };
+    [[tag, permissions].concat(), id.to_le_bytes().to_vec()].concat().try_into().expect("eight bytes")
+}
+
+#[test]
+fn a_transaction_adds_no_more_attributes_than_can_be_listed() {
+    let rig = Rig::new();
+    let file = touch(&rig.fs, ROOT, "file");
+    let name = |count: usize| format!("user.{count:0250}").into_bytes();
+    let fits = fill_with_xattrs(&rig.fs, file, 255);
+    let mut swap = rig.fs.begin().expect("begin");
+    swap.remove_xattr(file, &name(0)).expect("staged");
+    swap.set_xattr(file, &name(fits), b"").expect("staged");
+    swap.commit().expect("one for one");
+    let mut more = rig.fs.begin().expect("begin");
+    more.set_xattr(file, &name(0), b"").expect("staged");
+    assert_eq!(error(more.commit()), Error::NoSpace);
+    rig.fs.remove_xattr(&root(), file, &name(1)).expect("removed");
+    rig.fs.set_xattr(&root(), file, &name(0), b"", SetXattr::Any).expect("the commit's names were counted");
+    assert_eq!(error(rig.fs.set_xattr(&root(), file, &name(1), b"", SetXattr::Any)), Error::NoSpace);
 }

@@ -46,6 +46,7 @@ fn page_of(content: &[u8], number: u64) -> &[u8] {
     &content[(number * PAGE) as usize..((number + 1) * PAGE) as usize]
 }
 
+// Shows: C5.
 #[test]
 fn only_the_pages_of_the_range_are_written() {
     // Few pages travel as images in the record, many to blocks of their own, and very many as a stream.
@@ -93,6 +94,7 @@ fn the_rest_of_a_small_file_does_not_travel_with_other_syncs() {
     assert!(content == [page(0, 1), page(1, 1), page(2, 1)].concat());
 }
 
+// Shows: C5.
 #[test]
 fn around_the_range_is_the_old_content_after_a_power_cut() {
     for length in [1, 50] {
@@ -119,6 +121,7 @@ fn around_the_range_is_the_old_content_after_a_power_cut() {
     }
 }
 
+// Shows: C5.
 #[test]
 fn the_size_covers_a_range_that_is_a_hole() {
     let gate = Gate::new(64 << 20);

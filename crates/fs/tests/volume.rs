@@ -186,6 +186,7 @@ fn a_volume_in_an_image_file_is_created_once_opened_once_and_kept() {
     assert_eq!(kind(reader.write("new", "x")), ErrorKind::ReadOnlyFilesystem);
 }
 
+// Shows: C9.
 #[test]
 fn unsynced_data_is_durable_after_the_commit_interval() {
     let memory = Arc::new(MemoryDevice::new(8192));
@@ -242,4 +243,50 @@ fn statistics_count_checkpoints_and_what_the_page_cache_is_good_for() {
     assert_eq!(volume.read("sparse").expect("read"), vec![0; 3 * 4096]);
     let holes = volume.stats().engine.pages;
     assert!(holes.misses >= read.misses + 3, "holes are not kept: {holes:?}");
+}
+
+/// Paths whose inode is replaced between its lookup and its use lead to the one that has the name then.
+#[test]
+fn calls_by_path_never_answer_that_a_replaced_file_is_stale() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    const ESTALE: i32 = 116;
+    let volume = Volume::create_in_memory(32 << 20).expect("volume");
+    volume.write("name", "0").expect("write");
+    volume.symlink("name", "link").expect("symlink");
+    volume.create_dir("directory").expect("mkdir");
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(Ordering::Relaxed) {
+                volume.write("next", "1").expect("write");
+                volume.rename("next", "name").expect("rename");
+                volume.symlink("name", "next link").expect("symlink");
+                volume.rename("next link", "link").expect("rename");
+                volume.create_dir("next directory").expect("mkdir");
+                volume.rename("next directory", "directory").expect("rename");
+            }
+        });
+        let tell = |what: &str, result: std::io::Result<()>| {
+            if let Err(error) = result {
+                ended.store(true, Ordering::Relaxed);
+                assert_ne!(error.raw_os_error(), Some(ESTALE), "{what}");
+                panic!("{what}: {error}");
+            }
+        };
+        for round in 0..4000 {
+            tell("read", volume.read("link").map(drop));
+            tell("metadata", volume.metadata("name").map(drop));
+            tell("permissions", volume.set_permissions("name", 0o600));
+            tell("set attribute", volume.set_xattr("name", "user.a", [round as u8]));
+            tell("attribute", volume.xattr("name", "user.a").map(drop));
+            tell("attributes", volume.list_xattrs("name").map(drop));
+            tell("link", volume.read_link("link").map(drop));
+            tell("canonical", volume.canonicalize("link").map(drop));
+            tell("list", volume.read_dir("directory").map(drop));
+            tell("hard link", volume.hard_link("name", "second"));
+            tell("remove", volume.remove_file("second"));
+        }
+        ended.store(true, Ordering::Relaxed);
+    });
+    volume.close().expect("close");
 }

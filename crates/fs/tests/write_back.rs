@@ -26,6 +26,7 @@ fn maintain(volume: &Volume) {
     while volume.inner().maintain(now, 64).expect("background work") {}
 }
 
+// Shows: C6.
 #[test]
 fn a_hint_writes_its_range_without_a_flush_and_the_sync_has_little_left() {
     let gate = Gate::new(64 << 20);
@@ -52,6 +53,7 @@ fn a_hint_writes_its_range_without_a_flush_and_the_sync_has_little_left() {
     assert!(content[..MIB as usize].iter().all(|byte| *byte == 0));
 }
 
+// Shows: C6.
 #[test]
 fn a_hint_starts_no_more_than_the_bound() {
     let gate = Gate::new(256 << 20);
@@ -66,6 +68,7 @@ fn a_hint_starts_no_more_than_the_bound() {
     assert_eq!(file.write_back(..).expect("hint"), Started { bytes: 0 }, "nothing is dirty");
 }
 
+// Shows: C6.
 #[test]
 fn a_hint_waits_for_no_write_and_the_volume_thread_carries_it_out() {
     let gate = Gate::new(64 << 20);

@@ -1,7 +1,7 @@
 //! Who asks: whether a sync comes from a caller that is alone.
 //!
-//! A lone caller's sync is driven where it arrived: by the thread that read it from /dev/fuse, or on the CPU of its queue. To be
-//! woken elsewhere costs several times what the whole round trip does.
+//! A lone caller's sync is driven where it arrived: by the thread that read it from /dev/fuse, or on the CPU of its
+//! queue. To be woken elsewhere costs several times what the whole round trip does.
 //!
 //! Relaxed atomics: a wrong guess costs some microseconds and nothing else.
 

@@ -50,12 +50,6 @@ impl Caller {
     pub(crate) fn context_with_groups(&self) -> Context {
         Context { groups: supplementary_groups(self.pid), ..self.context() }
     }
-
-    /// The same for a change of content, of which the kernel has said whether it takes off the set-id bits. (The engine
-    /// leaves them to the privileged.)
-    pub(crate) fn writer(&self, clears_set_id: bool) -> Context {
-        Context { uid: u32::from(clears_set_id), ..self.context() }
-    }
 }
 
 fn supplementary_groups(pid: u32) -> Vec<u32> {
@@ -106,6 +100,16 @@ pub(crate) fn extended(attr: &Attr) -> ExtendedAttributes {
     }
 }
 
+/// Whether what has this mode runs as somebody else.
+pub(crate) fn has_set_id(mode: u32) -> bool {
+    mode & libc::S_IFMT == libc::S_IFREG && mode & (libc::S_ISUID | libc::S_ISGID) != 0
+}
+
+/// How long the kernel may keep attributes: see `filesystem::attributes`.
+pub(crate) fn keeps_attributes(attr: &Attr) -> Duration {
+    if has_set_id(attr.mode) || !attr.blocks_settled { Duration::ZERO } else { CACHE_TIME }
+}
+
 /// Object numbers are never used twice, so all of them are of the same generation.
 pub(crate) fn entry(attr: &Attr) -> Entry {
     Entry {
@@ -113,7 +117,7 @@ pub(crate) fn entry(attr: &Attr) -> Entry {
         generation: 1,
         attributes: attributes(attr),
         entry_valid: CACHE_TIME,
-        attributes_valid: CACHE_TIME,
+        attributes_valid: keeps_attributes(attr),
     }
 }
 

@@ -1,16 +1,17 @@
 //! Life of the daemon: open, mount, serve, close.
 //!
 //! Order of things: the volume is opened (locked, recovered) before anything is mounted, so that a failure leaves no
-//! trace; the mount is live when the kernel's handshake is answered; and when the kernel says DESTROY, or the connection ends
-//! for whatever reason, the volume is closed with a last checkpoint before its lock is released. So whoever gets the lock finds
-//! a clean volume; and `umount` of a block device returns after that checkpoint, because the kernel waits for the answer.
+//! trace; the mount is live when the kernel's handshake is answered; and when the kernel says DESTROY, or the
+//! connection ends for whatever reason, the volume is closed with a last checkpoint before its lock is released. So
+//! whoever gets the lock finds a clean volume; and `umount` of a block device returns after that checkpoint, because
+//! the kernel waits for the answer.
 //!
 //! In the background the process forks before it has any thread, and the parent waits until the child says that the
 //! mount is live, or why not.
 //!
 //! SIGTERM, SIGINT and SIGHUP unmount: at once if nobody uses the mount, else lazily; then everything is committed,
-//! and the daemon ends with the last user. A second signal does not wait for users: the volume is closed and the process
-//! ends; whoever still uses the mount gets ENOTCONN.
+//! and the daemon ends with the last user. A second signal does not wait for users: the volume is closed and the
+//! process ends; whoever still uses the mount gets ENOTCONN.
 
 use crate::filesystem::{Filesystem, MESSAGE_BYTES_MAX, config};
 use crate::mount_point::{Detach, detach, is_ours, mounted_at, options_for, widen_read_ahead};
@@ -46,16 +47,20 @@ impl Mount {
         if self.options.remount {
             return remount(&self.directory, &self.options);
         }
+        self.take_place()?;
         self.install_log(log::Destination::StandardError)?;
         self.serve_logged(live)
     }
 
-    /// Forks a daemon that mounts and serves; returns when the mount can be used, or why it cannot. Must be called while
-    /// the process has a single thread.
+    /// Forks a daemon that mounts and serves; returns when the mount can be used, or why it cannot. Must be called
+    /// while the process has a single thread.
     pub fn serve_in_background(&self) -> Result<(), MountError> {
         if self.options.remount {
             return remount(&self.directory, &self.options);
         }
+        // Here, where a CPU that does not exist is still told as the wrong option that it is. The child inherits the
+        // place.
+        self.take_place()?;
         let (mut from_child, to_parent) = pipe()?;
         // SAFETY: the caller guarantees a single thread, so the child may do anything.
         match unsafe { libc::fork() } {
@@ -82,6 +87,11 @@ impl Mount {
                 }
             }
         }
+    }
+
+    /// On the CPU of the options, if they name one.
+    fn take_place(&self) -> Result<(), MountError> {
+        self.options.cpu.map_or(Ok(()), pin_to)
     }
 
     /// The child: tells `to_parent` how mounting went, then serves.
@@ -131,13 +141,12 @@ impl Mount {
     }
 
     fn serve_logged(&self, live: impl FnOnce()) -> Result<(), MountError> {
-        if let Some(cpu) = self.options.cpu {
-            pin_to(cpu)?;
-        }
         share_one_heap();
         scheduling::ask_for_short_slices();
         let signals = block_signals()?;
-        let source = self.source.canonicalize().unwrap_or_else(|_| self.source.clone());
+        let source = syncline_device::follow_own_links(&self.source)
+            .map_err(|error| MountError::Open(Box::new(error)))?;
+        let source = source.canonicalize().unwrap_or(source);
         let directory = self.mount_point()?;
         let volume = OpenVolume::open(&source, &self.options)?;
         let fs = Arc::downgrade(volume.fs());
@@ -208,15 +217,16 @@ impl Mount {
     }
 }
 
-/// Closes what the caller had open, but for the standard streams and `kept`: a daemon that inherits a lock, a pipe or a file of
-/// another mount would hold it for as long as the volume is mounted. To be called before anything else is opened.
+/// Closes what the caller had open, but for the standard streams and `kept`: a daemon that inherits a lock, a pipe or
+/// a file of another mount would hold it for as long as the volume is mounted. To be called before anything else is
+/// opened.
 fn close_inherited(kept: &File) {
     let kept = kept.as_raw_fd().cast_unsigned();
     let streams = libc::STDERR_FILENO.cast_unsigned();
     for (first, last) in [(streams + 1, kept.saturating_sub(1)), (kept + 1, libc::c_uint::MAX)] {
         if first <= last {
-            // SAFETY: nobody in this process owns these descriptors: it is a new child of a single-threaded command. A kernel without
-            // the call leaves them open, as they were.
+            // SAFETY: nobody in this process owns these descriptors: it is a new child of a single-threaded command.
+            // A kernel without the call leaves them open, as they were.
             unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
         }
     }

@@ -1,9 +1,9 @@
 //! The threads that drive syncs for everybody who waits, one of them at a time.
 //!
-//! What a hand-over costs depends on where the driver wakes up: a few microseconds on the CPU that is awake anyway, several times that on
-//! another one. So over io_uring each CPU has a driver that is tied to it, and what a queue's thread starts is driven beside it, by
-//! whom it also wakes in the end. Whoever drives goes on with what others start meanwhile. One more driver runs wherever there is time,
-//! for what no queue's thread has started.
+//! What a hand-over costs depends on where the driver wakes up: a few microseconds on the CPU that is awake anyway,
+//! several times that on another one. So over io_uring each CPU has a driver that is tied to it, and what a queue's
+//! thread starts is driven beside it, by whom it also wakes in the end. Whoever drives goes on with what others start
+//! meanwhile. One more driver runs wherever there is time, for what no queue's thread has started.
 //!
 //! Lock: `state` is innermost; nothing is called under it but the system's.
 

@@ -32,7 +32,7 @@ pub enum MountError {
     #[error("mounting {source_path} on {path} was refused by the kernel: {source}")]
     Refused { source_path: PathBuf, path: PathBuf, source: io::Error },
     #[error(
-        "io_uring cannot be used ({0}): allow it with `echo Y > /sys/module/fuse/parameters/enable_uring` as root, or mount with transport=auto"
+        "io_uring cannot be used ({}): {}mount with transport=auto", .0, how_to_switch_on(.0)
     )]
     NoUring(fusering::UringUnavailable),
     /// Mounting, the handshake or serving failed; its own sentence.
@@ -54,6 +54,20 @@ pub enum MountError {
     System { what: &'static str, source: io::Error },
     #[error("{0} is not the root of a mounted Syncline volume")]
     NotMounted(PathBuf),
+    #[error("{path} is mounted on {on}: give that directory")]
+    Source { path: PathBuf, on: PathBuf },
+    #[error("{0} does not exist: give the directory that the volume is mounted on")]
+    Missing(PathBuf),
+    #[error(
+        "{path} was mounted by {}, and only the one who mounted it and root may unmount it: run `sudo syncline umount {path}`",
+        named(*.owner)
+    )]
+    NotYours { path: PathBuf, owner: u32 },
+    #[error(
+        "{path} cannot be unmounted without root where there is no fusermount3: install the package fuse3, or run `sudo syncline \
+         umount {path}`"
+    )]
+    NoUnmounter { path: PathBuf },
     #[error(
         "the daemon of {0} has died, its log says why: mount the volume again, which recovers what was synced, or unmount it"
     )]
@@ -69,6 +83,22 @@ pub enum MountError {
         "{path} is unmounted, but its daemon still writes after {seconds} s: wait before removing the device"
     )]
     StillWriting { path: PathBuf, seconds: u64 },
+}
+
+/// With what separates it from other advice; empty where it would not help.
+fn how_to_switch_on(reason: &fusering::UringUnavailable) -> &'static str {
+    match reason.is_switched_off() {
+        true => "allow it with `echo Y > /sys/module/fuse/parameters/enable_uring` as root, or ",
+        false => "",
+    }
+}
+
+/// A user as a sentence names them.
+fn named(user: u32) -> String {
+    match user {
+        0 => "root".to_owned(),
+        user => format!("the user with number {user}"),
+    }
 }
 
 impl MountError {

@@ -5,7 +5,7 @@
 //! | `FS_IOC_GETFLAGS`, `FS_IOC_SETFLAGS` | `_IOR('f', 1, long)`, `_IOW('f', 2, long)` | flags as `chattr` sets them |
 //! | `FS_IOC_FSGETXATTR`, `FS_IOC_FSSETXATTR` | `_IOR('X', 31, fsxattr)`, `_IOW('X', 32, fsxattr)` | the same, extended |
 //! | `FITRIM` | `_IOWR('X', 121, fstrim_range)` | free blocks are discarded (C7a); the length becomes what was; needs CAP_SYS_ADMIN (`privilege`) |
-//! | `FS_IOC_SHUTDOWN` | `_IOR('X', 125, u32)` | the volume stops at once, as in a power cut; root only |
+//! | `FS_IOC_SHUTDOWN` | `_IOR('X', 125, u32)` | the volume stops at once, as in a power cut; needs CAP_SYS_ADMIN (`privilege`) |
 //! | statistics | `_IOR(0xe7, 1, [u8; 14336])` | little-endian `u32` length, then that many bytes of JSON |
 //! | sync of a range | `_IOW(0xe7, 2, syncline_range)` | as `fsync`, for a part of the file (C5) |
 //! | start of a sync | `_IOWR(0xe7, 3, syncline_range)` | a ticket, at once |
@@ -15,9 +15,10 @@
 //! | multi-file commit | `_IOR(0xe7, 7, u64)`, `_IOW(0xe7, 8, u64)`, `9`, `10` | begin (gives a token), join, commit, abort (C4) |
 //! | writeback hint | `_IOWR(0xe7, 6, syncline_range)` | how many bytes are on their way (C6) |
 //!
-//! Those from 2 on are for programs: `include/syncline.h` says how they are used, and a test compares its numbers and layouts
-//! with these. They are answered on open files, not on directories. The statistics are answered on every file and directory of the volume. The kernel hands `FS_IOC_SHUTDOWN` over without
-//! its argument, so all its modes are the same one.
+//! Those from 2 on are for programs: `include/syncline.h` says how they are used, and a test compares its numbers and
+//! layouts with these. They are answered on open files, not on directories. The statistics are answered on every file
+//! and directory of the volume. The kernel hands `FS_IOC_SHUTDOWN` over without its argument, so all its modes are
+//! the same one.
 
 use std::ops::Range;
 

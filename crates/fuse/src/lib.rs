@@ -1,24 +1,27 @@
 //! Syncline's mount: a FUSE daemon over one volume.
 //!
-//! The kernel's requests come in through the crate fusering, over /dev/fuse or over io_uring, as calls of its trait, which
-//! `filesystem` implements over the engine. `syncs` answers what waits for a group commit, `daemon` is the life of the
-//! process around it, and `mount_point` and `unmount` deal with the tree of mounts.
+//! The kernel's requests come in through the crate fusering, over /dev/fuse or over io_uring, as calls of its trait,
+//! which `filesystem` implements over the engine. `syncs` answers what waits for a group commit, `daemon` is the life
+//! of the process around it, and `mount_point` and `unmount` deal with the tree of mounts.
 //!
-//! What does not reach a FUSE daemon, and therefore does not work through the mount: `sync(2)` and `syncfs(2)` on the mount of
-//! an image file (a mounted block device gets them; an `fsync` of the root directory commits everything on either), collapse and
-//! insert range of `fallocate`, `FICLONE`. Access times are updated when the daemon is asked for data, not when the kernel's
-//! page cache has it. A mount of an image file learns of a close after `close` has returned, so the space of a file that
-//! was removed while open is free a moment later.
+//! What does not reach a FUSE daemon, and therefore does not work through the mount: `sync(2)` and `syncfs(2)` on the
+//! mount of an image file (a mounted block device gets them; an `fsync` of the root directory commits everything on
+//! either), collapse and insert range of `fallocate`, `FICLONE`. Access times are updated when the daemon is asked
+//! for data, not when the kernel's page cache has it. A mount of an image file learns of a close after `close` has
+//! returned, so the space of a file that was removed while open is free a moment later.
 
 mod atomic;
 mod callers;
+mod confinement;
 pub mod control;
 mod convert;
 mod daemon;
 mod drivers;
+mod droppers;
 mod error;
 mod filesystem;
 mod ioctl;
+mod ledger;
 mod log;
 mod messages;
 mod mount_point;
@@ -27,6 +30,7 @@ mod privilege;
 mod remount;
 mod removed;
 mod scheduling;
+pub mod signals;
 mod statistics;
 mod syncs;
 mod tickets;
@@ -49,8 +53,8 @@ pub fn statistics(directory: &Path) -> Result<String, MountError> {
     ioctl::decode_statistics(&buffer).ok_or_else(|| MountError::NotMounted(directory.to_owned()))
 }
 
-/// Stops a mounted volume at once, as a power cut would: nothing is written any more, and every sync fails. What was synced
-/// is there after the next mount. Needs root.
+/// Stops a mounted volume at once, as a power cut would: nothing is written any more, and every sync fails. What was
+/// synced is there after the next mount. Needs CAP_SYS_ADMIN, or to be the user who runs an unprivileged daemon.
 pub fn shut_down(directory: &Path) -> Result<(), MountError> {
     unmount::ioctl_on(directory, ioctl::SHUT_DOWN, &mut [0; 4])
 }

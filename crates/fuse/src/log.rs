@@ -4,8 +4,10 @@
 //! that was opened beforehand, and a line goes out by one system call.
 
 use crate::MountError;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::{AsRawFd, IntoRawFd};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -39,7 +41,7 @@ pub(crate) fn install(destination: Destination<'_>) -> Result<(), MountError> {
     match destination {
         Destination::StandardError => {}
         Destination::File(path) => {
-            let file = std::fs::File::options().append(true).create(true).open(path);
+            let file = open_file(path);
             let file = file.map_err(|source| MountError::System { what: "opening the log file", source })?;
             direct_to(file.into_raw_fd(), false);
         }
@@ -68,6 +70,27 @@ pub(crate) fn install(destination: Destination<'_>) -> Result<(), MountError> {
     };
     report_panics();
     report_fatal_signals()
+}
+
+/// A regular file, made if need be, or a character device like /dev/null. A FIFO or a terminal that nobody reads from
+/// would hold the daemon up with all its users, and another user's link would have it write into any file.
+fn open_file(path: &Path) -> io::Result<File> {
+    let path = syncline_device::follow_own_links(path).map_err(io::Error::other)?;
+    let check = |found: &Metadata| match found.file_type() {
+        kind if kind.is_file() || kind.is_char_device() => Ok(()),
+        _ => Err(io::Error::other("it is neither a regular file nor a character device")),
+    };
+    match std::fs::metadata(&path) {
+        Ok(found) => check(&found)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    // Nothing but what leads to open files is left of links, unless somebody has put one there since.
+    let follows = if path.starts_with("/proc") { 0 } else { libc::O_NOFOLLOW };
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY | follows;
+    let file = File::options().append(true).create(true).custom_flags(flags).open(&path)?;
+    check(&file.metadata()?)?;
+    Ok(file)
 }
 
 /// The descriptor is never closed: a signal handler may use it at any time.

@@ -1,5 +1,5 @@
-//! How many messages of each kind the kernel sent: what an operation through the mount costs. `forget` counts nodes: the
-//! kernel tells of many in one message.
+//! How many messages of each kind the kernel sent: what an operation through the mount costs. `forget` counts nodes:
+//! the kernel tells of many in one message.
 //!
 //! Relaxed atomics: they are statistics and order nothing.
 

@@ -1,7 +1,8 @@
 //! How a volume stands in the tree of mounts, and how it is taken out of it.
 //!
-//! Where root mounts a block device it becomes a `fuseblk` mount: the kernel then claims the device, shows it as the source,
-//! hands on `sync(2)`, and `umount` returns when the last checkpoint is written. Everyone else mounts through fusermount3.
+//! Where root mounts a block device it becomes a `fuseblk` mount: the kernel then claims the device, shows it as the
+//! source, hands on `sync(2)`, and `umount` returns when the last checkpoint is written. Everyone else mounts through
+//! fusermount3.
 
 use crate::MountOptions;
 use fusering::{AccessTimes, MountEntry, may_mount};
@@ -46,8 +47,8 @@ pub(crate) fn options_for(source: &Path, options: &MountOptions) -> fusering::Mo
     }
 }
 
-/// Lets the kernel read ahead as much as one message takes: by default a FUSE mount is limited to 128 KiB, eight messages
-/// where one would do. Only root may, and nothing depends on it.
+/// Lets the kernel read ahead as much as one message takes: by default a FUSE mount is limited to 128 KiB, eight
+/// messages where one would do. Only root may, and nothing depends on it.
 pub(crate) fn widen_read_ahead(at: &Path, bytes: u32) {
     let Ok(Some(entry)) = mounted_at(at) else { return };
     let name = match entry.kind.starts_with("fuseblk") {

@@ -72,8 +72,8 @@ pub struct MountOptions {
     pub noexec: bool,
     /// The kernel collects writes in its page cache: faster without syncs, more messages with them.
     pub writeback_cache: bool,
-    /// What is opened for writing only goes past the kernel's page cache: a message less for each new file, and what is read
-    /// afterwards is asked of the daemon.
+    /// What is opened for writing only goes past the kernel's page cache: a message less for each new file, and what
+    /// is read afterwards is asked of the daemon.
     pub direct_writes: bool,
     /// Pin the daemon to this CPU.
     pub cpu: Option<usize>,

@@ -1,9 +1,9 @@
 //! Whether a caller has CAP_SYS_ADMIN, which FUSE does not tell: it tells user and group.
 //!
-//! The capabilities are looked up in /proc, of the calling thread: it waits for the answer, so its number is nobody else's meanwhile.
-//! They count for the user namespace that the caller is in, and root of a container's is not ours; so it has to be the daemon's.
-//! A daemon that does not have the capability itself serves the image of whoever started it, and that user may do with the image
-//! what he likes.
+//! The capabilities are looked up in /proc, of the calling thread: it waits for the answer, so its number is nobody
+//! else's meanwhile. They count for the user namespace that the caller is in, and root of a container's is not ours;
+//! so it has to be the daemon's. A daemon that does not have the capability itself serves the image of whoever
+//! started it, and that user may do with the image what he likes.
 
 use crate::convert::Caller;
 use std::os::unix::fs::MetadataExt;
@@ -34,7 +34,8 @@ fn effective(status: &str) -> Option<u64> {
     u64::from_str_radix(line.trim(), 16).ok()
 }
 
-/// `None` where it cannot be looked at, which is equal to no other but `None`: a kernel without such namespaces has one.
+/// `None` where it cannot be looked at, which is equal to no other but `None`: a kernel without such namespaces has
+/// one.
 fn user_namespace(process: &str) -> Option<(u64, u64)> {
     let namespace = std::fs::metadata(format!("/proc/{process}/ns/user")).ok()?;
     Some((namespace.dev(), namespace.ino()))

@@ -1,11 +1,12 @@
 //! `mount -o remount,ro` and `remount,rw`.
 //!
-//! The kernel refuses changes by itself once the mount is read-only, and refuses that while files are open for writing. The
-//! daemon is not told. So the mount is made read-only first, and then everything is committed by an fsync of its root: nothing can come
-//! in between. The other way round there is nothing to do, if the daemon has opened the volume for writing; the kernel does not know
-//! whether it has.
+//! The kernel refuses changes by itself once the mount is read-only, and refuses that while files are open for
+//! writing. The daemon is not told. So the mount is made read-only first, and then everything is committed by an
+//! fsync of its root: nothing can come in between. The other way round there is nothing to do, if the daemon has
+//! opened the volume for writing; the kernel does not know whether it has.
 
 use crate::mount_point::{c_string, is_ours, mounted_at};
+use crate::unmount::{none_if_missing, not_mounted};
 use crate::{MountError, MountOptions, statistics};
 use std::fs::File;
 use std::io;
@@ -25,11 +26,10 @@ const ST_NOSYMFOLLOW: libc::c_ulong = 0x2000;
 /// durable on return.
 pub(crate) fn remount(directory: &Path, options: &MountOptions) -> Result<(), MountError> {
     let failed = |what| move |source| MountError::System { what, source };
-    let not_mounted = || MountError::NotMounted(directory.to_owned());
-    let entry = mounted_at(directory).map_err(failed("reading mountinfo"))?;
-    let directory = entry.filter(is_ours).ok_or_else(not_mounted)?.path;
+    let entry = mounted_at(directory).or_else(none_if_missing).map_err(failed("reading mountinfo"))?;
+    let directory = entry.filter(is_ours).ok_or_else(|| not_mounted(directory))?.path;
     let told: serde_json::Value =
-        serde_json::from_str(&statistics(&directory)?).map_err(|_| not_mounted())?;
+        serde_json::from_str(&statistics(&directory)?).map_err(|_| not_mounted(&directory))?;
     let flags = flags_of(&directory).map_err(failed("looking at the mount"))?;
     let changes = options.read_only != (flags & libc::ST_RDONLY != 0);
     if let Some(word) = options.words.iter().find(|word| !may_be_said(word, flags, changes)) {
@@ -55,7 +55,8 @@ pub(crate) fn remount(directory: &Path, options: &MountOptions) -> Result<(), Mo
 }
 
 /// Whether an option asks for nothing but ro and rw. mount(8) repeats those of the mount; where it finds the mount in
-/// /etc/fstab, also those of the daemon, about which nothing more is known here. They are no reason to refuse what can be done.
+/// /etc/fstab, also those of the daemon, about which nothing more is known here. They are no reason to refuse what
+/// can be done.
 fn may_be_said(word: &str, flags: libc::c_ulong, changes: bool) -> bool {
     let is_set = |flag| flags & flag != 0;
     match word {

@@ -1,8 +1,8 @@
 //! Attributes of inodes that are gone, for as long as the kernel knows them.
 //!
-//! Who holds a descriptor of a removed file that was opened for nothing (`O_PATH`) may still ask for its attributes. The daemon
-//! does not know of such descriptors, and the inode has been deleted with its last name; so what it was then is kept until the
-//! kernel forgets it, which for nearly all files is a moment later.
+//! Who holds a descriptor of a removed file that was opened for nothing (`O_PATH`) may still ask for its attributes.
+//! The daemon does not know of such descriptors, and the inode has been deleted with its last name; so what it was
+//! then is kept until the kernel forgets it, which for nearly all files is a moment later.
 //!
 //! Lock: `table` is innermost.
 

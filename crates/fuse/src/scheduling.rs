@@ -1,9 +1,10 @@
 //! How soon the daemon's threads run once somebody waits for them.
 //!
-//! A request costs its caller several switches to threads that run for some microseconds each. Where more threads want to run than
-//! there are CPUs, each of them queues up behind the callers' own work, for a whole slice at worst (milliseconds). A thread may tell the
-//! scheduler that it wants little at a time: it then runs sooner and is preempted sooner, for the same share of the CPU
-//! (Linux 6.12; older kernels ignore it). Threads inherit this from the one that starts them.
+//! A request costs its caller several switches to threads that run for some microseconds each. Where more threads
+//! want to run than there are CPUs, each of them queues up behind the callers' own work, for a whole slice at worst
+//! (milliseconds). A thread may tell the scheduler that it wants little at a time: it then runs sooner and is
+//! preempted sooner, for the same share of the CPU (Linux 6.12; older kernels ignore it). Threads inherit this from
+//! the one that starts them.
 
 use std::io;
 

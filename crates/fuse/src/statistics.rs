@@ -2,6 +2,7 @@
 //!
 //! The ioctl's buffer is of fixed size: everything here is bounded, and a test builds the longest text there can be.
 
+use crate::ledger::Totals;
 use crate::messages::MessageCounts;
 use crate::syncs::Syncs;
 use fusering::ActiveTransport;
@@ -12,10 +13,19 @@ use syncline::{Fs, FsStats, LatencyHistogram};
 /// Longest description of a failure, and of why a transport is not in use, in characters.
 const FAILURE_CHARACTERS_MAX: usize = 256;
 
+/// What users have open in groups and tickets.
+#[derive(Debug, Default)]
+pub(crate) struct Staged {
+    /// Groups that are open or not settled, and how many entries of groups were gone through one by one.
+    pub(crate) open: (usize, u64),
+    pub(crate) totals: Totals,
+}
+
 pub(crate) fn describe(
     fs: &Fs,
     syncs: &Syncs,
     messages: &MessageCounts,
+    staged: &Staged,
     transport: Option<&ActiveTransport>,
 ) -> String {
     let info = fs.volume_info();
@@ -35,6 +45,16 @@ pub(crate) fn describe(
             "blocks_free": space.blocks_free,
             "blocks_available": space.blocks_available,
         },
+        "staged": {
+            "users": staged.totals.users,
+            "groups": staged.totals.groups,
+            "groups_not_settled": staged.open.0,
+            "entries_visited": staged.open.1,
+            "tickets": staged.totals.tickets,
+            "memory_bytes": staged.totals.footprint.bytes,
+            "reserved_blocks": staged.totals.footprint.blocks,
+        },
+        "charged_bytes": fs.charged_bytes(),
         "fsync_us": latencies(syncs.latency()),
         "driven_syncs": {"answered": answered, "batches": batches},
         "messages": messages.seen().map(|(name, count)| (name.to_owned(), count.into())).collect::<Map<_, _>>(),
@@ -83,6 +103,11 @@ fn counters(engine: &FsStats, block_bytes: u32) -> Value {
             "misses": pages.misses,
             "evictions": pages.evictions,
         },
+        "set_aside": {
+            "files": engine.set_aside.files,
+            "pages": engine.set_aside.pages,
+            "orphans": engine.set_aside.orphans,
+        },
         "checkpoint_us": latencies(&engine.checkpoint_latency),
         "inodes_cached": engine.inodes_cached,
         "memory_bytes_max": engine.memory_bytes_max,
@@ -119,10 +144,11 @@ fn cut(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::ioctl;
+    use crate::ledger::Ledger;
     use crate::messages::Message;
     use fusering::{Errno, TransportKind, UringUnavailable};
     use std::sync::Arc;
-    use syncline::{Counters, MkfsOptions, SystemClock, SystemEntropy};
+    use syncline::{Counters, Footprint, MkfsOptions, SystemClock, SystemEntropy};
     use syncline_device::MemoryDevice;
 
     fn opened(label: &str) -> Arc<Fs> {
@@ -157,9 +183,12 @@ mod tests {
                 errno: Errno::EIO,
             }),
         };
-        let syncs = Syncs::new(fs.clone());
+        let syncs = Syncs::new(fs.clone(), Arc::new(Ledger::new(fs.clone())));
         fill(syncs.latency());
-        let text = describe(&fs, &syncs, &messages, Some(&transport));
+        let footprint = Footprint { bytes: u64::MAX, blocks: u64::MAX };
+        let totals = Totals { users: usize::MAX, groups: usize::MAX, tickets: usize::MAX, footprint };
+        let staged = Staged { open: (usize::MAX, u64::MAX), totals };
+        let text = describe(&fs, &syncs, &messages, &staged, Some(&transport));
         let checkpoint_latency = LatencyHistogram::default();
         fill(&checkpoint_latency);
         let stats = FsStats {

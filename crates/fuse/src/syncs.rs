@@ -1,14 +1,15 @@
 //! Syncs that were started: their replies are kept, and one thread at a time drives the device for everybody who waits.
 //!
-//! A waiting sync holds no thread of the transport. What one group commit completes is answered as one batch, which wakes
-//! each queue of the transport once, however many callers wait there.
+//! A waiting sync holds no thread of the transport. What one group commit completes is answered as one batch, which
+//! wakes each queue of the transport once, however many callers wait there.
 //!
-//! Over io_uring what a queue's thread starts is driven on its CPU (`drivers`), unless the last group had several waiters, who
-//! are on several CPUs. The sync of a caller that is alone is forced by the thread that it came to, if others can take requests
-//! meanwhile: over /dev/fuse they can, over io_uring if it came to a queue's deputy.
+//! Over io_uring what a queue's thread starts is driven on its CPU (`drivers`), unless the last group had several
+//! waiters, who are on several CPUs. The sync of a caller that is alone is forced by the thread that it came to, if
+//! others can take requests meanwhile: over /dev/fuse they can, over io_uring if it came to a queue's deputy.
 
 use crate::convert::errno;
 use crate::drivers::{Drivers, this_cpu, tie_to};
+use crate::ledger::Ledger;
 use crate::tickets::Tickets;
 use crate::writers::Joining;
 use fusering::{Errno, Reply, ReplyBatch, ReplyEmpty, ReplyIoctl, ReplyWrite};
@@ -60,8 +61,8 @@ impl Owed {
     }
 }
 
-/// An answer that is given when its sync is over and whoever has started it is ready for the caller's next request, whichever
-/// comes last.
+/// An answer that is given when its sync is over and whoever has started it is ready for the caller's next request,
+/// whichever comes last.
 pub(crate) struct HeldBack(Mutex<Held>);
 
 struct Held {
@@ -133,11 +134,11 @@ pub(crate) struct Syncs {
 }
 
 impl Syncs {
-    pub(crate) fn new(fs: Arc<Fs>) -> Syncs {
+    pub(crate) fn new(fs: Arc<Fs>, ledger: Arc<Ledger>) -> Syncs {
         Syncs {
             fs,
             latency: Arc::default(),
-            tickets: Arc::default(),
+            tickets: Arc::new(Tickets::new(ledger)),
             drivers: Drivers::new(),
             answered: AtomicU64::new(0),
             batches: AtomicU64::new(0),

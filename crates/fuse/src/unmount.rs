@@ -2,7 +2,7 @@
 
 use crate::MountError;
 use crate::mount_point::{Detach, abort_file, detach, is_ours, mounted_at, with_directory};
-use std::fs::File;
+use fusering::{MountEntry, may_mount};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
@@ -18,12 +18,14 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// Unmounts the volume at `directory`, and returns when its daemon has written the last checkpoint and let go of
 /// the image or device. `lazily` takes a mount that is in use out of the tree; then there is nothing to wait for.
 ///
-/// Errors: `NotMounted`, `Busy`, `StillWriting`.
+/// Errors: `Missing`, `NotMounted`, `NotYours`, `NoUnmounter`, `Busy`, `StillWriting`.
 pub fn unmount(directory: &Path, lazily: bool) -> Result<(), MountError> {
     let failed = |source| MountError::Unmount { path: directory.to_owned(), source };
-    let entry = mounted_at(directory).map_err(failed)?;
-    let entry = entry.filter(is_ours);
-    let entry = entry.ok_or_else(|| MountError::NotMounted(directory.to_owned()))?;
+    let entry = mounted_at(directory).or_else(none_if_missing).map_err(failed)?;
+    let entry = entry.filter(is_ours).ok_or_else(|| not_mounted(directory))?;
+    if let Some(owner) = entry.owner.filter(|owner| !may_unmount(*owner)) {
+        return Err(MountError::NotYours { path: directory.to_owned(), owner });
+    }
     let how = if lazily { Detach::Lazily } else { Detach::IfIdle };
     let deadline = Instant::now() + BUSY_PATIENCE;
     loop {
@@ -35,26 +37,48 @@ pub fn unmount(directory: &Path, lazily: bool) -> Result<(), MountError> {
                 }
                 std::thread::sleep(PAUSE);
             }
+            Err(error) if !may_mount() && error.kind() == io::ErrorKind::NotFound => {
+                return Err(MountError::NoUnmounter { path: directory.to_owned() });
+            }
             Err(error) => return Err(failed(error)),
         }
     }
     if lazily { Ok(()) } else { wait_until_released(&entry.source) }
 }
 
+/// What is there instead of a mounted volume: something else, or nothing.
+pub(crate) fn not_mounted(path: &Path) -> MountError {
+    let missing = std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    let is_one = |on: &PathBuf| mounted_at(on).is_ok_and(|entry| entry.as_ref().is_some_and(is_ours));
+    match (missing, syncline_device::is_mounted(path).filter(is_one)) {
+        (true, _) => MountError::Missing(path.to_owned()),
+        (false, Some(on)) => MountError::Source { path: path.to_owned(), on },
+        (false, None) => MountError::NotMounted(path.to_owned()),
+    }
+}
+
+/// A path of which a part is missing is no mount.
+pub(crate) fn none_if_missing(error: io::Error) -> io::Result<Option<MountEntry>> {
+    match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Ok(None),
+        _ => Err(error),
+    }
+}
+
+/// fusermount3 unmounts for the one who has mounted, and for nobody else.
+fn may_unmount(owner: u32) -> bool {
+    // SAFETY: getuid has no preconditions.
+    may_mount() || unsafe { libc::getuid() } == owner
+}
+
 /// Waits until nobody holds the image or device, the kernel included, or somebody has mounted it again.
 fn wait_until_released(source: &Path) -> Result<(), MountError> {
-    let Ok(file) = File::open(source) else { return Ok(()) };
     let deadline = Instant::now() + PATIENCE;
     loop {
-        // SAFETY: the descriptor is open; flock has no memory effects. The lock is dropped with the file.
-        let locked = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_SH | libc::LOCK_NB) };
-        let held = if locked == 0 {
-            // The kernel gives its claim of a block device back behind the daemon's lock, and behind this process's
-            // umount(2) where somebody else was the last to hold on to the mount.
-            matches!(syncline_device::in_use_by_kernel(source), Err(OpenError::Claimed { .. }))
-        } else {
-            io::Error::last_os_error().raw_os_error() == Some(libc::EWOULDBLOCK)
-        };
+        // The kernel gives its claim of a block device back behind the daemon's lock, and behind this process's
+        // umount(2) where somebody else was the last to hold on to the mount.
+        let held = syncline_device::is_held(source)
+            || matches!(syncline_device::in_use_by_kernel(source), Err(OpenError::Claimed { .. }));
         if !held || syncline_device::is_mounted(source).is_some() {
             return Ok(());
         }
@@ -92,7 +116,7 @@ pub fn source_of(directory: &Path) -> Result<PathBuf, MountError> {
         mounted_at(directory).map_err(|source| MountError::System { what: "reading mountinfo", source })?;
     match entry {
         Some(entry) if is_ours(&entry) => Ok(entry.source),
-        _ => Err(MountError::NotMounted(directory.to_owned())),
+        _ => Err(not_mounted(directory)),
     }
 }
 
@@ -107,7 +131,6 @@ pub fn abort(directory: &Path) -> Result<(), MountError> {
 
 /// Runs an ioctl with an output buffer on the root directory of a mounted volume.
 pub(crate) fn ioctl_on(directory: &Path, command: u32, output: &mut [u8]) -> Result<(), MountError> {
-    let not_mounted = || MountError::NotMounted(directory.to_owned());
     let result = with_directory(directory, |fd| {
         // SAFETY: the commands this is called with write at most the size encoded in them, which the callers'
         // buffers have.
@@ -116,11 +139,11 @@ pub(crate) fn ioctl_on(directory: &Path, command: u32, output: &mut [u8]) -> Res
     match result {
         Ok(0) => Ok(()),
         Ok(_) => match io::Error::last_os_error() {
-            error if error.raw_os_error() == Some(libc::ENOTTY) => Err(not_mounted()),
+            error if error.raw_os_error() == Some(libc::ENOTTY) => Err(not_mounted(directory)),
             source => Err(MountError::System { what: "asking the daemon", source }),
         },
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-            Err(not_mounted())
+            Err(not_mounted(directory))
         }
         Err(error) if is_of_dead_daemon(&error) => Err(MountError::Dead(directory.to_owned())),
         Err(source) => Err(MountError::Look { path: directory.to_owned(), source }),

@@ -1,5 +1,6 @@
 //! The volume behind a mount: its engine, and the thread that maintains it.
 
+use crate::confinement::confine;
 use crate::{MountError, MountOptions, scheduling};
 use parking_lot::{Condvar, Mutex};
 use std::io::Write;
@@ -66,9 +67,11 @@ impl Stop {
 }
 
 impl OpenVolume {
-    /// Opens the device (waiting for a daemon that is just leaving), recovers, and starts maintenance.
+    /// Opens the device (waiting for a daemon that is just leaving), gives up what the process needs no more,
+    /// recovers, and starts maintenance.
     pub(crate) fn open(source: &Path, options: &MountOptions) -> Result<OpenVolume, MountError> {
         let file = open_device(source, options.read_only)?;
+        confine();
         let device: Arc<dyn Device> =
             if options.volatile { Arc::new(Volatile::new(Arc::new(file))) } else { Arc::new(file) };
         let clock = Arc::new(SystemClock);
@@ -114,8 +117,9 @@ impl OpenVolume {
     }
 }
 
-/// Opens the device. One that another daemon still holds, though it is mounted nowhere (any more), is waited for; one that another
-/// program holds is not, since that may go on for ever: it has only so long as a killed process needs to be gone.
+/// Opens the device. One that another daemon still holds, though it is mounted nowhere (any more), is waited for; one
+/// that another program holds is not, since that may go on for ever: it has only so long as a killed process needs to
+/// be gone.
 fn open_device(source: &Path, read_only: bool) -> Result<FileDevice, MountError> {
     let refused = |error: OpenError| MountError::Open(Box::new(error));
     let options =
@@ -127,18 +131,22 @@ fn open_device(source: &Path, read_only: bool) -> Result<FileDevice, MountError>
             return Err(refused(OpenError::Mounted { path: source.to_owned(), on }));
         }
         match FileDevice::open(source, &options) {
-            Err(error @ OpenError::Locked { .. }) => {
+            Err(error @ (OpenError::Locked { .. } | OpenError::ReadLocked { .. })) => {
                 let waited = began.elapsed();
                 let by_a_daemon = FileDevice::may_be_held_for_mount(source);
                 if waited >= LEAVING_DAEMON_PATIENCE {
                     return Err(refused(error));
                 }
                 if waited >= SILENT_PATIENCE && !by_a_daemon {
+                    if matches!(error, OpenError::ReadLocked { .. }) {
+                        return Err(refused(error));
+                    }
                     return Err(MountError::InUse { source_path: source.to_owned() });
                 }
                 if waited >= SILENT_PATIENCE && !told {
                     told = true;
-                    // Whoever waits for this mount sees why; the log need not be a terminal. A mount does not fail because nobody reads it.
+                    // Whoever waits for this mount sees why; the log need not be a terminal. A mount does not fail
+                    // because nobody reads it.
                     let _ = writeln!(
                         std::io::stderr(),
                         "{} is held by the daemon of another mount; waiting for it to leave",

@@ -1,9 +1,10 @@
 //! Syncs with data to write out before their force: those that come while others are being written go together.
 //!
-//! A sync of more than a few pages has to wait for the device twice, which a thread that reads requests must not. Each handed
-//! to a thread of its own costs two switches and a small write; so they queue up here, and at most [`WRITERS_MAX`] threads of the pool
-//! take all that is there, up to a bound, and start it as one. The busier the mount, the larger the pieces; a lone sync is taken at
-//! once. What cannot join the others (somebody else writes the file) is started by itself, on another thread of the pool.
+//! A sync of more than a few pages has to wait for the device twice, which a thread that reads requests must not.
+//! Each handed to a thread of its own costs two switches and a small write; so they queue up here, and at most
+//! [`WRITERS_MAX`] threads of the pool take all that is there, up to a bound, and start it as one. The busier the
+//! mount, the larger the pieces; a lone sync is taken at once. What cannot join the others (somebody else writes the
+//! file) is started by itself, on another thread of the pool.
 //!
 //! Invariant: while somebody waits here, a writer is active that will look again.
 //!
@@ -42,7 +43,8 @@ impl<T> Writers<T> {
         Writers { state: Mutex::new(State { waiting: VecDeque::new(), active: 0 }) }
     }
 
-    /// Queues a sync up; true if the caller is to have a further thread call [`Writers::take`] until there is nothing left.
+    /// Queues a sync up; true if the caller is to have a further thread call [`Writers::take`] until there is nothing
+    /// left.
     pub(crate) fn join(&self, pages: u64, sync: T) -> bool {
         let mut state = self.state.lock();
         state.waiting.push_back((pages, sync));

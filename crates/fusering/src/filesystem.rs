@@ -27,10 +27,11 @@ pub enum Interruption {
     Ignored,
 }
 
-/// A filesystem. Methods are called from several threads at once and get a reply, which is answered exactly once: before
-/// returning, or later from any thread. So a method should not wait long; one that has to says so with
-/// [`RequestContext::about_to_wait`], so that over /dev/fuse another thread takes the next request. Over io_uring nobody can
-/// take a queue's place: what may wait for a disk is handed, with its reply, to a [`WorkPool`](crate::WorkPool).
+/// A filesystem. Methods are called from several threads at once and get a reply, which is answered exactly once:
+/// before returning, or later from any thread. So a method should not wait long; one that has to says so with
+/// [`RequestContext::about_to_wait`], so that over /dev/fuse another thread takes the next request. Over io_uring
+/// nobody can take a queue's place: what may wait for a disk is handed, with its reply, to a
+/// [`WorkPool`](crate::WorkPool).
 ///
 /// Everything not implemented answers ENOSYS, which for many operations tells the kernel not to ask again: it then acts
 /// as if the operation succeeded (`open`, `flush`, `fsync`, ...) or does without it.

@@ -4,10 +4,11 @@
 //! unmounted. Each request comes with a reply object that may be answered at once, or later from any thread.
 //!
 //! - The kernel's interface is that of Linux 6.18 (7.45), negotiated down to 7.31 (Linux 5.4): [`abi`].
-//! - Two transports: threads that read /dev/fuse, and a queue with a pinned thread for each CPU over io_uring (Linux 6.14
-//!   and newer, where the administrator enabled it). The second is used when it can be; [`Session::transport`] tells.
-//! - Data goes to and from the kernel without a copy of ours: a [`request::Write`]'s data lies on a page boundary in the
-//!   message, and [`ReplyData::fill`] hands out the memory that is sent.
+//! - Two transports: threads that read /dev/fuse, and a queue with a pinned thread for each CPU over io_uring (Linux
+//!   6.14 and newer, where the administrator enabled it). The second is used when it can be; [`Session::transport`]
+//!   tells.
+//! - Data goes to and from the kernel without a copy of ours: a [`request::Write`]'s data lies on a page boundary in
+//!   the message, and [`ReplyData::fill`] hands out the memory that is sent.
 //!
 //! Invariants: every request is answered exactly once, whatever the filesystem does; a message that does not decode
 //! gets an error and never ends the process; `destroy` is the last method that is called.
@@ -46,7 +47,7 @@ pub use session::{
     ActiveTransport, BackgroundSession, Config, DevSettings, Negotiated, Session, TransportChoice,
     UringSettings,
 };
-pub use transport::{TransportKind, UringUnavailable};
+pub use transport::{TransportKind, UringParameter, UringUnavailable};
 pub use types::{
     Attributes, DeviceNumber, Entry, ExtendedAttributes, Handle, Lock, LockKind, LockOwner, NodeId, Opened,
     PollHandle, RequestId, SetTime, Time, Totals,

@@ -75,8 +75,8 @@ unsafe impl Sync for SharedMemory {}
 
 impl SharedMemory {
     /// # Safety
-    /// Until the request is answered (and, for the whole life of this value, if it never is) the memory must stay mapped
-    /// and initialised, and neither the kernel nor anybody else may touch it.
+    /// Until the request is answered (and, for the whole life of this value, if it never is) the memory must stay
+    /// mapped and initialised, and neither the kernel nor anybody else may touch it.
     pub(crate) unsafe fn new(start: NonNull<u8>, bytes: usize) -> SharedMemory {
         SharedMemory { start, bytes }
     }

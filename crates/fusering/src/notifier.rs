@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use zerocopy::IntoBytes;
 
-/// Number of the first retrieval. Over io_uring the kernel looks its message up among its own requests, whose even numbers
-/// count from 2 on and never get here; odd ones it takes for interruptions.
+/// Number of the first retrieval. Over io_uring the kernel looks its message up among its own requests, whose even
+/// numbers count from 2 on and never get here; odd ones it takes for interruptions.
 const RETRIEVAL_FIRST: u64 = 1 << 62;
 
 /// Sends notifications. Errors of all methods: ENOENT if the kernel does not know the node or name (nothing is cached
@@ -34,8 +34,8 @@ impl Notifier {
         Notifier { connection, retrievals: Arc::new(AtomicU64::new(RETRIEVAL_FIRST)) }
     }
 
-    /// The kernel drops the node's attributes and its cached data in `len` bytes from `offset` on (`len` 0: up to the end;
-    /// a negative `offset`: attributes only).
+    /// The kernel drops the node's attributes and its cached data in `len` bytes from `offset` on (`len` 0: up to the
+    /// end; a negative `offset`: attributes only).
     pub fn invalidate_node(&self, node: NodeId, offset: i64, len: i64) -> io::Result<()> {
         let message = NotifyInvalInode { ino: node.0, off: offset, len };
         self.send(NotifyCode::INVAL_INODE, &[message.as_bytes()])
@@ -91,8 +91,8 @@ impl Notifier {
         self.send(NotifyCode::INC_EPOCH, &[])
     }
 
-    /// All requests that were read but not answered are sent again, with [`UNIQUE_RESEND`](crate::abi::UNIQUE_RESEND) set
-    /// in their number; for a filesystem that took a connection over from another process (HAS_RESEND).
+    /// All requests that were read but not answered are sent again, with [`UNIQUE_RESEND`](crate::abi::UNIQUE_RESEND)
+    /// set in their number; for a filesystem that took a connection over from another process (HAS_RESEND).
     pub fn resend(&self) -> io::Result<()> {
         self.send(NotifyCode::RESEND, &[])
     }

@@ -1,9 +1,9 @@
 //! Threads for work that has to wait, so that the threads which take requests need not.
 //!
-//! Over io_uring the thread of a CPU's queue runs the filesystem's methods itself, and while one of them waits for a disk
-//! all requests from that CPU wait too: nobody else can take its place. A method that may wait long hands the rest of
-//! its work, with the reply, to a pool and returns. That costs a wake-up, so it is for the cases that do wait (a read
-//! that misses every cache), not for all.
+//! Over io_uring the thread of a CPU's queue runs the filesystem's methods itself, and while one of them waits for a
+//! disk all requests from that CPU wait too: nobody else can take its place. A method that may wait long hands the
+//! rest of its work, with the reply, to a pool and returns. That costs a wake-up, so it is for the cases that do wait
+//! (a read that misses every cache), not for all.
 //!
 //! Lock: `state`, held for a few instructions and never while work runs.
 
@@ -19,9 +19,9 @@ type Work = Box<dyn FnOnce() + Send>;
 
 /// A bounded number of threads that do what they are given, first come, first served.
 ///
-/// Threads are started when they are needed first, and stay. They run wherever the thread that made the pool could: those that
-/// take requests, and start them, are tied to a CPU, which a new thread inherits. What waits is not bounded here but by the requests that the
-/// kernel lets be open. Dropping the pool waits until all work is done.
+/// Threads are started when they are needed first, and stay. They run wherever the thread that made the pool could:
+/// those that take requests, and start them, are tied to a CPU, which a new thread inherits. What waits is not
+/// bounded here but by the requests that the kernel lets be open. Dropping the pool waits until all work is done.
 pub struct WorkPool {
     shared: Arc<Shared>,
     threads_max: usize,
@@ -55,7 +55,8 @@ impl WorkPool {
         }
     }
 
-    /// Has `work` done by a thread of the pool, in time. If it panics, that is logged, and a reply that it holds answers EIO.
+    /// Has `work` done by a thread of the pool, in time. If it panics, that is logged, and a reply that it holds
+    /// answers EIO.
     ///
     /// Without any thread, because the system gives none, it is done here.
     pub fn run(&self, work: impl FnOnce() + Send + 'static) {

@@ -1,8 +1,8 @@
-//! Volume images as test material: golden ones, which every later version has to read, and hostile ones, which no version
-//! may panic, hang or run out of memory on.
+//! Volume images as test material: golden ones, which every later version has to read, and hostile ones, which no
+//! version may panic, hang or run out of memory on.
 //!
-//! - [`golden`]: recipes of small volumes in the states that matter. Their packed images lie in `tests/golden`, each beside
-//!   a manifest of what a reader must find on it.
+//! - [`golden`]: recipes of small volumes in the states that matter. Their packed images lie in `tests/golden`, each
+//!   beside a manifest of what a reader must find on it.
 //! - [`hostile`]: the bodies of the fuzz targets in `fuzz/`. They are plain functions of bytes, so that the tests of
 //!   this crate replay the kept inputs, and mutations of them, without a fuzzer.
 //!

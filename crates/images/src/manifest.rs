@@ -1,8 +1,8 @@
 //! What a reader finds on a volume, as text: one line per name, sorted, each followed by its extended attributes.
 //!
-//! `f 100644 0:0 links=1 size=5 blocks=8 time=1700000000.000001000 hash=... "path"`. Symbolic links end in `-> "target"`,
-//! device nodes have `rdev=`. Blocks of a file whose newest content is only in the journal appear with recovery; the
-//! manifest leaves them out.
+//! `f 100644 0:0 links=1 size=5 blocks=8 time=1700000000.000001000 hash=... "path"`. Symbolic links end in `->
+//! "target"`, device nodes have `rdev=`. Blocks of a file whose newest content is only in the journal appear with
+//! recovery; the manifest leaves them out.
 
 use std::fmt::Write;
 use std::io;

@@ -64,8 +64,8 @@ impl State {
         Some(())
     }
 
-    /// Writes the node and the bitmaps of the frozen state. The bitmaps go to the slots that are not current under the last
-    /// durable superblock (R9).
+    /// Writes the node and the bitmaps of the frozen state. The bitmaps go to the slots that are not current under
+    /// the last durable superblock (R9).
     pub fn write_out(&mut self, scope: &Scope) -> Option<()> {
         let mut checkpoint = self.engine.checkpoint.take().filter(|running| running.root.is_none())?;
         let root = self.engine.space.last(scope)?;
@@ -99,8 +99,8 @@ impl State {
         }
     }
 
-    /// When everything up to X is forced (R1): waits for the checkpoint's own writes, flushes, and starts the superblock, in
-    /// the slot that is not current (R9).
+    /// When everything up to X is forced (R1): waits for the checkpoint's own writes, flushes, and starts the
+    /// superblock, in the slot that is not current (R9).
     pub fn write_super(&mut self, scope: &Scope) -> Option<()> {
         let checkpoint = self.engine.checkpoint.as_ref().filter(|running| running.superblock.is_none())?;
         let (root, lsn, dirty) = (checkpoint.root?, checkpoint.lsn, checkpoint.dirty);
@@ -170,8 +170,8 @@ impl State {
         Some(())
     }
 
-    /// Gives up before the superblock, for a reason that is no I/O error: waits for the checkpoint's own writes (R8), and leaves
-    /// everything to the next one.
+    /// Gives up before the superblock, for a reason that is no I/O error: waits for the checkpoint's own writes (R8),
+    /// and leaves everything to the next one.
     pub fn abort(&mut self, scope: &Scope) -> Option<()> {
         let checkpoint = self.engine.checkpoint.take().filter(|running| running.superblock.is_none())?;
         let root = checkpoint.root?;

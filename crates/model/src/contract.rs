@@ -5,8 +5,8 @@
 //! may show: everything before was acknowledged (C1). Each entry has, for each page, a *floor*: no content older than
 //! that may be seen together with this namespace. A sync raises the floors of its file in all entries; a rename over
 //! another file raises those of its source in its own entry and all later ones (C3); so do truncation and transaction
-//! for what they change. A content that came to be behind a metadata operation is not seen without that operation (C2), and
-//! that of a transaction not without the whole transaction (C4).
+//! for what they change. A content that came to be behind a metadata operation is not seen without that operation
+//! (C2), and that of a transaction not without the whole transaction (C4).
 
 use crate::volume::{FILES, NAMES, PAGES, PerPage, Spot, Stamp, spots_of};
 

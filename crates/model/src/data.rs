@@ -7,7 +7,8 @@ use crate::scope::Scope;
 use crate::volume::{Block, Blocks, Content, Extent, Op, Spot, bit, spots_of};
 
 impl State {
-    /// `write`: dirties a page and reserves the block it will need (R18). A lack of space is told here and nowhere else.
+    /// `write`: dirties a page and reserves the block it will need (R18). A lack of space is told here and nowhere
+    /// else.
     pub fn write(&mut self, scope: &Scope, spot: Spot) -> Option<()> {
         self.left.ops = self.left.ops.checked_sub(1)?;
         let image = self.engine.pages.at(spot).and_then(|page| page.image);
@@ -16,14 +17,15 @@ impl State {
         self.within_reserves(scope).then_some(())
     }
 
-    /// R18: every dirty or logged page has a free block, and so has the next checkpoint's node, unless the running one has its.
+    /// R18: every dirty or logged page has a free block, and so has the next checkpoint's node, unless the running
+    /// one has its.
     pub fn within_reserves(&self, scope: &Scope) -> bool {
         let free = self.engine.space.available(scope).count_ones();
         !scope.on(Rule::R18) || free > self.engine.reserved()
     }
 
-    /// `fsync`: commits the file's dirty pages, as images or as extents whose data is written beside the record, and waits for the
-    /// volume's last LSN (R19). It returns at once if that is durable already.
+    /// `fsync`: commits the file's dirty pages, as images or as extents whose data is written beside the record, and
+    /// waits for the volume's last LSN (R19). It returns at once if that is durable already.
     pub fn sync(&mut self, scope: &Scope, file: u8, as_extents: bool) -> Option<()> {
         self.left.syncs = self.left.syncs.checked_sub(1)?;
         let dirty: Vec<Spot> = spots_of(file).filter(|spot| self.counts_as_dirty(scope, *spot)).collect();
@@ -69,7 +71,8 @@ impl State {
         (fits && self.engine.journal.admits(scope, cells.max(1), images, false)).then_some(())
     }
 
-    /// Data in parallel with the record: starts the writes and commits the extents in one step, to be proven by recovery (R4).
+    /// Data in parallel with the record: starts the writes and commits the extents in one step, to be proven by
+    /// recovery (R4).
     fn commit_extents(&mut self, scope: &Scope, dirty: &[Spot]) -> Option<()> {
         self.admit(scope, 1, 0)?;
         let mut ops = Vec::new();
@@ -136,8 +139,8 @@ impl State {
         Some(())
     }
 
-    /// Logs what was written. R6: under the lock, before that, identity, truncation and version are checked; what changed is
-    /// left out, and its block is given back when its write has completed (R8).
+    /// Logs what was written. R6: under the lock, before that, identity, truncation and version are checked; what
+    /// changed is left out, and its block is given back when its write has completed (R8).
     pub fn log_writeback(&mut self, scope: &Scope, index: u8) -> Option<()> {
         if usize::from(index) >= self.engine.writebacks.len() {
             return None;

@@ -3,9 +3,9 @@
 //! - A write is *in flight* until somebody has waited for it; then it is *done*.
 //! - A flush makes durable, of each place, the last write that was done when the flush was issued. It covers nothing
 //!   that was in flight (R7).
-//! - At a power cut any subset of the other writes survives, in any order: of each place, the durable content or that of
-//!   any write since. Superblock and bitmap slots may also be torn. Elsewhere that adds nothing: a torn record, node or
-//!   page is as good as one that was replaced, and "replaced" is among the choices already.
+//! - At a power cut any subset of the other writes survives, in any order: of each place, the durable content or that
+//!   of any write since. Superblock and bitmap slots may also be torn. Elsewhere that adds nothing: a torn record,
+//!   node or page is as good as one that was replaced, and "replaced" is among the choices already.
 //! - When only the process dies, the writes in flight complete (the lock is held until then) and the cache stays.
 //! - A flush that fails makes nothing durable, and what it should have covered is *doomed*: a later flush that succeeds
 //!   does not cover it either, though it may survive a power cut, and reads show it as long as the cache lives.

@@ -167,8 +167,8 @@ impl State {
 }
 
 impl Engine {
-    /// One batch: its items into the tree, its blocks into the space, the same bytes into the buffer. `data` are the blocks
-    /// whose writes belong to it; the record's flush waits for them (R7).
+    /// One batch: its items into the tree, its blocks into the space, the same bytes into the buffer. `data` are the
+    /// blocks whose writes belong to it; the record's flush waits for them (R7).
     pub fn commit(&mut self, scope: &Scope, ops: Vec<Op>, data: Blocks) {
         self.lsn += 1;
         for op in &ops {
@@ -246,7 +246,8 @@ impl Engine {
         spots.filter(waiting).count() as u32
     }
 
-    /// What a reader of the volume sees. Content that fails its checksum cannot happen here; [`crate::recovery`] looks for it.
+    /// What a reader of the volume sees. Content that fails its checksum cannot happen here; [`crate::recovery`]
+    /// looks for it.
     pub fn view_of(&self, device: &Device) -> crate::contract::View {
         let mut view = crate::contract::View { names: self.tree.names, pages: PerPage::default() };
         for spot in self.tree.names.iter().flatten().flat_map(|file| spots_of(*file)) {

@@ -1,11 +1,12 @@
-//! The explorer: every state of a small scope, breadth first, so that the first violation has a shortest trace; and random
-//! walks through larger ones.
+//! The explorer: every state of a small scope, breadth first, so that the first violation has a shortest trace; and
+//! random walks through larger ones.
 //!
 //! States are remembered by a 64-bit hash. Two of a million states share one with a probability of 3 in 10^8; a state
 //! lost like that is one not looked at, never a false alarm, because a trace is what was really taken.
 //!
-//! A power cut for which no other can follow leads to no new state: the volume is opened, judged and recovered, and that is all.
-//! Pairs of device and contract that were judged so are remembered as well: most steps change only memory.
+//! A power cut for which no other can follow leads to no new state: the volume is opened, judged and recovered, and
+//! that is all. Pairs of device and contract that were judged so are remembered as well: most steps change only
+//! memory.
 
 use crate::contract::Violation;
 use crate::engine::State;

@@ -53,8 +53,8 @@ impl Journal {
         }
     }
 
-    /// Whether a batch may enter (R17): the buffer, this batch, one record for each live image and one record more fit below the
-    /// durable tail. Destaging draws on what is kept for it.
+    /// Whether a batch may enter (R17): the buffer, this batch, one record for each live image and one record more
+    /// fit below the durable tail. Destaging draws on what is kept for it.
     pub fn admits(&self, scope: &Scope, cells: u8, images: u8, destage: bool) -> bool {
         if !scope.on(Rule::R17) {
             return true;
@@ -91,7 +91,8 @@ impl Journal {
         !self.buffer.is_empty() && self.place(scope, self.next_record(scope).1).is_some()
     }
 
-    /// The tail of a checkpoint whose oldest needed LSN is `lsn`: the start of the record that holds it, or of the next one.
+    /// The tail of a checkpoint whose oldest needed LSN is `lsn`: the start of the record that holds it, or of the
+    /// next one.
     pub fn tail_for(&self, scope: &Scope, lsn: Lsn) -> (Tail, u8) {
         let holder = self.records.iter().find(|record| record.last_lsn >= lsn);
         let (position, sequence, predecessor) = match holder {
@@ -109,7 +110,8 @@ impl Journal {
 }
 
 impl State {
-    /// Seals what is buffered into one record and starts its write; whoever leads a group does, and so does a long buffer.
+    /// Seals what is buffered into one record and starts its write; whoever leads a group does, and so does a long
+    /// buffer.
     pub fn seal(&mut self, scope: &Scope) -> Option<()> {
         let generation: Generation = self.engine.durable.generation;
         let journal = &mut self.engine.journal;
@@ -154,8 +156,8 @@ impl State {
         Some(())
     }
 
-    /// The group's flush, and the answer to its waiters. R7: it is issued when the writes of all records, and of all data
-    /// their batches refer to, have completed.
+    /// The group's flush, and the answer to its waiters. R7: it is issued when the writes of all records, and of all
+    /// data their batches refer to, have completed.
     pub fn flush(&mut self, scope: &Scope) -> Option<()> {
         self.await_group(scope)?;
         self.device.flush();
@@ -169,7 +171,8 @@ impl State {
         Some(())
     }
 
-    /// The flush fails: the volume latches before any waiter is told (C8). Nothing is known about what it should have covered.
+    /// The flush fails: the volume latches before any waiter is told (C8). Nothing is known about what it should have
+    /// covered.
     pub fn fail_flush(&mut self, scope: &Scope) -> Option<()> {
         self.left.faults = self.left.faults.checked_sub(1)?;
         self.await_group(scope)?;
@@ -179,8 +182,8 @@ impl State {
         Some(())
     }
 
-    /// A block of data rots, of a record that a later, durable one knows flushed: the only rot that can be told from a write
-    /// that a power cut prevented (C9).
+    /// A block of data rots, of a record that a later, durable one knows flushed: the only rot that can be told from
+    /// a write that a power cut prevented (C9).
     pub fn rot(&mut self, block: Block) -> Option<()> {
         let records = &self.engine.journal.records;
         let known =

@@ -1,5 +1,5 @@
-//! Explores the model of the design and prints what was found: with all rules, with each switched off, and the questions that
-//! were put to it.
+//! Explores the model of the design and prints what was found: with all rules, with each switched off, and the
+//! questions that were put to it.
 //!
 //!     syncline-model                  the small scopes, in seconds
 //!     syncline-model large [STATES]   larger ones as well, and random walks; at most STATES states each
@@ -107,8 +107,8 @@ fn report(large: bool, states_max: usize) -> ExitCode {
     }
 }
 
-/// Runs the tasks on two threads and prints each as soon as those before it are printed; how many ended otherwise than they
-/// should.
+/// Runs the tasks on two threads and prints each as soon as those before it are printed; how many ended otherwise
+/// than they should.
 fn section(title: &str, tasks: &[Task]) -> usize {
     println!("{title}\n\n| | scope | states | recoveries | steps | found |\n|---|---|---|---|---|---|");
     let start = Instant::now();

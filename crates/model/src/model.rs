@@ -242,7 +242,8 @@ impl State {
         }
     }
 
-    /// The store's own steps that can be taken, however often they have been taken already: what it needs no caller for.
+    /// The store's own steps that can be taken, however often they have been taken already: what it needs no caller
+    /// for.
     pub fn engine_steps(&self, scope: &Scope) -> Vec<Action> {
         if self.engine.mode != Mode::Running {
             let step = self.recovery_step();

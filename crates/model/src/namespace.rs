@@ -33,8 +33,8 @@ impl State {
         self.operate(scope, vec![Op::Name { name: to, file: Some(file) }], &[], &[])
     }
 
-    /// R20, C3: the batch that replaces a name carries the source's dirty pages (or waits until they are logged as extents,
-    /// which is a rename that comes later).
+    /// R20, C3: the batch that replaces a name carries the source's dirty pages (or waits until they are logged as
+    /// extents, which is a rename that comes later).
     pub fn rename(&mut self, scope: &Scope, from: u8, to: u8) -> Option<()> {
         let file = self.engine.tree.names[usize::from(from)]?;
         let replaced = self.engine.tree.names[usize::from(to)];
@@ -133,8 +133,8 @@ impl State {
         self.operate(scope, ops, &[(target, content)], &[])
     }
 
-    /// A transaction over the first pages of two files: staged in private, committed as one batch and forced (C4). Large
-    /// ones write their extents first, small ones are images; either way it is one batch in one record.
+    /// A transaction over the first pages of two files: staged in private, committed as one batch and forced (C4).
+    /// Large ones write their extents first, small ones are images; either way it is one batch in one record.
     pub fn transact(&mut self, scope: &Scope, first: u8, second: u8, as_extents: bool) -> Option<()> {
         self.left.syncs = self.left.syncs.checked_sub(1)?;
         let mut changes = Vec::new();

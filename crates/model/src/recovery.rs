@@ -66,8 +66,9 @@ impl State {
         open(scope, device, self.contract.clone(), left, (self.epochs, self.born))
     }
 
-    /// R12: where the log was cut is made durable before anything else is written. The superblock is repeated into the other
-    /// slot, with the same generation: with the next one, bitmap slots of a checkpoint that was not completed would count.
+    /// R12: where the log was cut is made durable before anything else is written. The superblock is repeated into
+    /// the other slot, with the same generation: with the next one, bitmap slots of a checkpoint that was not
+    /// completed would count.
     pub fn mark_cut(&mut self, scope: &Scope) -> Option<()> {
         let Mode::Replayed { cut } = self.engine.mode else { return None };
         self.engine.mode = Mode::Marked;
@@ -234,7 +235,8 @@ fn choose_superblock(device: &Device) -> Result<(Superblock, u8)> {
     best.ok_or_else(|| Violation::new("C1: no superblock slot is valid"))
 }
 
-/// Of each group the newest slot that is not newer than the superblock. R9: groups that have a newer one are to be rewritten.
+/// Of each group the newest slot that is not newer than the superblock. R9: groups that have a newer one are to be
+/// rewritten.
 fn load_space(device: &Device, scope: &Scope, superblock: &Superblock) -> Result<Space> {
     let mut space = Space::default();
     for group in 0..GROUPS as u8 {
@@ -318,8 +320,8 @@ fn search_beyond(device: &Device, superblock: &Superblock, chain: &[Arc<Record>]
     }
 }
 
-/// Applies the chain; returns the first batch that was cut off. R4: fresh extents beyond the known-flushed sequence of the
-/// last record are proven; the first that fails ends the log. R12: what an earlier recovery has cut stays cut.
+/// Applies the chain; returns the first batch that was cut off. R4: fresh extents beyond the known-flushed sequence
+/// of the last record are proven; the first that fails ends the log. R12: what an earlier recovery has cut stays cut.
 fn replay(device: &Device, scope: &Scope, engine: &mut Engine, chain: &[Arc<Record>]) -> Result<Option<Lsn>> {
     let known_flushed = chain.last().map_or(0, |last| last.known_flushed);
     let checkpoint = engine.durable.lsn;

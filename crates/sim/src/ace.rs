@@ -1,6 +1,6 @@
-//! Exhaustive workloads in the manner of ACE (Mohan et al., "Finding Crash-Consistency Bugs with Bounded Black-Box Crash
-//! Testing", OSDI 2018): every sequence of one or two operations on a small namespace of nested directories, each
-//! followed by fsync, fdatasync, sync or nothing, and at the end by background work, so that what was not synced
+//! Exhaustive workloads in the manner of ACE (Mohan et al., "Finding Crash-Consistency Bugs with Bounded Black-Box
+//! Crash Testing", OSDI 2018): every sequence of one or two operations on a small namespace of nested directories,
+//! each followed by fsync, fdatasync, sync or nothing, and at the end by background work, so that what was not synced
 //! reaches the device too.
 
 use crate::lab::{Start, prepare};

@@ -1,11 +1,11 @@
-//! Several actors whose operations interleave, as the seed decides: a sync is started and stays pending while the others go
-//! on, until somebody's force carries it, or the driver is run.
+//! Several actors whose operations interleave, as the seed decides: a sync is started and stays pending while the
+//! others go on, until somebody's force carries it, or the driver is run.
 //!
-//! A transaction is staged in one turn of its actor and committed in the next, so that the others' changes conflict with it.
-//! An actor that has started a sync or a commit does nothing before it is answered, as a process that called `fsync`. What it had
-//! done before the call must be durable at the answer (C1); what the others did between call and answer may or may not
-//! be. All on one thread, so each run follows from its seed. Interleavings within an engine call are the part of
-//! `between` and of `crates/threads`.
+//! A transaction is staged in one turn of its actor and committed in the next, so that the others' changes conflict
+//! with it. An actor that has started a sync or a commit does nothing before it is answered, as a process that called
+//! `fsync`. What it had done before the call must be durable at the answer (C1); what the others did between call and
+//! answer may or may not be. All on one thread, so each run follows from its seed. Interleavings within an engine
+//! call are the part of `between` and of `crates/threads`.
 
 use crate::campaign::replay_command;
 use crate::crash::{Effort, Lie};

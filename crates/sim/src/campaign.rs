@@ -1,7 +1,7 @@
 //! Campaigns: many workloads on all cores until they are done or time is up, and the command that replays a failure.
 //!
-//! Workloads are independent of each other and each is determined by its number and the seed, so the order in which threads
-//! take them changes nothing.
+//! Workloads are independent of each other and each is determined by its number and the seed, so the order in which
+//! threads take them changes nothing.
 
 use crate::device::Failure;
 use crate::errors::{FREE_BLOCKS, When};
@@ -11,8 +11,8 @@ use crate::random::derive;
 use crate::shrink::shrink;
 use crate::usage::ThreadTime;
 use crate::{
-    ace, actors, between, controls, errors, frozen, killed, leaks, mkfs, pieces, polled, pressure, reuse,
-    shapes, trims, volatile, watchdog, workload,
+    ace, actors, between, controls, damage, errors, frozen, killed, leaks, mkfs, pieces, polled, pressure,
+    reuse, shapes, storm, trims, volatile, watchdog, workload,
 };
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -227,8 +227,8 @@ pub fn full_volumes(plan: Plan, every: u64) -> Outcome {
     })
 }
 
-/// Workloads on volumes with each number of free blocks from none to enough, so that each allocation is the first to fail once;
-/// one of `every` numbers (1: all).
+/// Workloads on volumes with each number of free blocks from none to enough, so that each allocation is the first to
+/// fail once; one of `every` numbers (1: all).
 pub fn allocations(plan: Plan, every: u64) -> Outcome {
     let count = errors::ALLOCATING.len() as u64;
     let total = count * errors::ALLOCATIONS_MAX.div_ceil(every);
@@ -311,6 +311,20 @@ pub fn in_pieces(plan: Plan, every: u64) -> Outcome {
     })
 }
 
+/// Storms: real threads at once, each storm from a seed of its own.
+pub fn storms(plan: Plan) -> Outcome {
+    run("storm", plan, None, &|number| {
+        let seed = derive(plan.seed, 18 << 32 | number);
+        let again = || {
+            format!(
+                "cargo run --release -p syncline-sim -- storm --seed {} (threads are real: try it for a while)",
+                plan.seed
+            )
+        };
+        with_replay(storm::run(seed), again)
+    })
+}
+
 /// Blocks that are used again while the journal tells of their old content; one of `every` workloads (1: all).
 pub fn reused(plan: Plan, every: u64) -> Outcome {
     run("reuse", plan, Some(reuse::COUNT / every), &|number| {
@@ -323,6 +337,23 @@ pub fn reused(plan: Plan, every: u64) -> Outcome {
             tally.add(examined(&format!("reuse:{free}"), start, &ops, seed, depth));
         })
     })
+}
+
+/// Rot that is met while others work: each tree node and some data blocks, in turn; one of `every` workloads (1:
+/// all).
+pub fn met_rot(plan: Plan, every: u64) -> Outcome {
+    run("met rot", plan, Some(damage::count().div_ceil(every)), &|number| {
+        let number = number * every;
+        let seed = derive(plan.seed, 18 << 32 | number);
+        let again = || format!("cargo run --release -p syncline-sim -- damage --seed {} {number}", plan.seed);
+        watchdog::replayed_by(again());
+        with_replay(damage::run(number, seed), again)
+    })
+}
+
+/// The rot of one block that a replay names.
+pub fn met_rot_alone(plan: Plan, number: u64) -> Outcome {
+    run("met rot", plan, Some(1), &|_| damage::run(number, derive(plan.seed, 18 << 32 | number)))
 }
 
 /// The negative controls: planted and caught, and the campaign of rot.

@@ -1,5 +1,5 @@
-//! Content of a file, page by page. Clones share their pages, and pages of zeros take no memory: the laboratory keeps many moments of
-//! one file, which differ in few of them.
+//! Content of a file, page by page. Clones share their pages, and pages of zeros take no memory: the laboratory keeps
+//! many moments of one file, which differ in few of them.
 
 use crate::oracle::PAGE;
 use std::sync::Arc;

@@ -1,8 +1,9 @@
 //! Negative controls: a lab that finds nothing proves nothing, so faults are planted that it has to find.
 //!
-//! The device is made to lie: each flush of a run in turn covers nothing, each write in turn is acknowledged and lost, all
-//! flushes do nothing. What a flush or write is for is told by where it goes. A single lie may be harmless (the next flush
-//! may make up for it before anything depended on it), so a kind counts as caught if one of its lies was.
+//! The device is made to lie: each flush of a run in turn covers nothing, each write in turn is acknowledged and
+//! lost, all flushes do nothing. What a flush or write is for is told by where it goes. A single lie may be harmless
+//! (the next flush may make up for it before anything depended on it), so a kind counts as caught if one of its lies
+//! was.
 //!
 //! Rot is the other way round: a flipped bit in any stored block must lead to an error or to what was there before,
 //! never to wrong bytes (C7).
@@ -96,7 +97,8 @@ fn is_caught(run: &Recorded, seed: u64, lie: Lie) -> bool {
     !tally.violations.is_empty()
 }
 
-/// Syncs that were acknowledged before the last record was written: that record says so, and no damage to others can hide it.
+/// Syncs that were acknowledged before the last record was written: that record says so, and no damage to others can
+/// hide it.
 fn confirmed(trace: &Trace) -> usize {
     let is_record = |event: &Event| matches!(event, Event::Submitted(id) if purpose(trace.writes[*id].at) == Purpose::Journal);
     let last = trace.events.iter().rposition(is_record).unwrap_or(0);
@@ -107,8 +109,8 @@ fn confirmed(trace: &Trace) -> usize {
     acknowledged.max().unwrap_or(0)
 }
 
-/// Flips a bit in each block that the workload leaves on the device. Counts of flips that were told (the volume or a file
-/// cannot be read) and of those that made no difference are returned besides the violations.
+/// Flips a bit in each block that the workload leaves on the device. Counts of flips that were told (the volume or a
+/// file cannot be read) and of those that made no difference are returned besides the violations.
 pub fn rot(start: &Start, ops: &[Op], seed: u64) -> (Tally, u64, u64) {
     let (mut told, mut harmless) = (0, 0);
     let tally = guarded(|tally| {

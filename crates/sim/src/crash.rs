@@ -1,8 +1,8 @@
 //! Crash states: from one recorded run, every device content that a power cut at any moment could have left.
 //!
 //! Between two events the device has a durable content and a list of writes that are not durable. The states of that
-//! moment are: *drop all*, *each prefix* survives, *each single write missing*, *random subsets*, and *torn* ones. Equal
-//! contents arise at many moments; only the last of them is kept, because by then the most syncs are
+//! moment are: *drop all*, *each prefix* survives, *each single write missing*, *random subsets*, and *torn* ones.
+//! Equal contents arise at many moments; only the last of them is kept, because by then the most syncs are
 //! acknowledged: the strictest judge. (What had not begun by an earlier moment cannot be in the content anyway.)
 //!
 //! A content is named by the set of writes (with their surviving sectors) that it consists of, hashed without order.

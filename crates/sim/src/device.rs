@@ -5,20 +5,21 @@
 //! - A write becomes durable only by a flush that was *issued after the write had completed* and that ended well.
 //! - At a crash any subset of the other writes survives, each whole or torn: any subset of its 512-byte sectors.
 //!   Writes to the same block keep their order (a disk's cache is coherent), all others have none.
-//! - Writes and flushes complete late and out of order, as the seed decides: some at once, the others when somebody waits
-//!   or polls. A read sees completed writes only.
+//! - Writes and flushes complete late and out of order, as the seed decides: some at once, the others when somebody
+//!   waits or polls. A read sees completed writes only.
 //! - An operation may fail with `EIO`, once or for good, chosen by its number among reads, writes and flushes. A failed
 //!   write may have left any of its sectors. A failed flush makes nothing durable, and what it should have covered is
 //!   *forsaken*: no later flush makes it durable (a kernel that marks pages clean after an error does just that).
-//! - A discard takes effect at once, before whatever else is in flight. Until a flush each of its blocks may have what it had before, or what
-//!   the device puts there: zeros, or garbage. So it is recorded as a write of that.
-//! - Stored blocks rot when a test says so ([`Disk::flip`]). A full device is one whose volume was filled.
+//! - A discard takes effect at once, before whatever else is in flight. Until a flush each of its blocks may have
+//!   what it had before, or what the device puts there: zeros, or garbage. So it is recorded as a write of that.
+//! - Stored blocks rot when a test says so ([`Disk::flip`], [`SimDevice::rot`]): a bit changes, or they cannot be
+//!   read until they are written. A full device is one whose volume was filled.
 //!
 //! # Recording
 //!
-//! Everything the device is asked to do goes into a [`Trace`], with marks of the simulator between, so that one run of a
-//! workload yields every state that a crash during it could have left (`crash.rs`). The device does not know what the blocks
-//! mean.
+//! Everything the device is asked to do goes into a [`Trace`], with marks of the simulator between, so that one run
+//! of a workload yields every state that a crash during it could have left (`crash.rs`). The device does not know
+//! what the blocks mean.
 //!
 //! Locks: one mutex; the engine never calls back.
 
@@ -28,6 +29,7 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use syncline_device::{Buffer, Device, DeviceCounters, DeviceError, Operation, Ticket};
 use syncline_format::layout::JOURNAL_START;
 use syncline_format::superblock::{SUPERBLOCK_SLOTS, Superblock};
@@ -114,6 +116,22 @@ pub struct Failure {
     pub only: Option<Operation>,
 }
 
+/// What becomes of a stored block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rot {
+    /// Reads of it fail until it is written.
+    Unreadable,
+    /// This bit is another.
+    Flipped(u64),
+}
+
+/// A block that has rotten, and what it holds since.
+#[derive(Clone)]
+struct Rotten {
+    rot: Rot,
+    content: Arc<Page>,
+}
+
 struct Waiting {
     id: WriteId,
     ticket: Ticket,
@@ -135,6 +153,8 @@ struct State {
     flushes: VecDeque<WaitingFlush>,
     random: Random,
     counters: DeviceCounters,
+    /// By block.
+    rotten: BTreeMap<u64, Rotten>,
     failure: Option<Failure>,
     counted: u64,
     failed: bool,
@@ -151,6 +171,8 @@ pub struct SimDevice {
     /// Blocks of the journal: its writes are submitted under the journal's lock, so nobody is called there.
     journal: Range<u64>,
     between: Mutex<Option<Between>>,
+    /// Who calls the device lets others in now and then.
+    lets_in: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -164,6 +186,7 @@ impl SimDevice {
             flushes: VecDeque::new(),
             random: Random::new(seed),
             counters: DeviceCounters::default(),
+            rotten: BTreeMap::new(),
             failure: None,
             counted: 0,
             failed: false,
@@ -173,14 +196,26 @@ impl SimDevice {
         watchdog::progress();
         let journal = JOURNAL_START.0..journal_end(&state.disk);
         let between = Mutex::new(None);
-        Arc::new(SimDevice { blocks: state.disk.blocks(), journal, between, state: Mutex::new(state) })
+        let (blocks, lets_in) = (state.disk.blocks(), AtomicBool::new(false));
+        Arc::new(SimDevice { blocks, journal, between, lets_in, state: Mutex::new(state) })
     }
 
-    /// Calls `act` before each write that is not the journal's, each flush and each discard, with which of them it is, until it is
-    /// replaced. `act` may use the device; it is not called for what it does itself. A flush may be the journal's: who
-    /// forces it then waits for himself.
+    /// Calls `act` before each write that is not the journal's, each flush and each discard, with which of them it
+    /// is, until it is replaced. `act` may use the device; it is not called for what it does itself. A flush may be
+    /// the journal's: who forces it then waits for himself.
     pub fn between(&self, act: Option<Between>) {
         *self.between.lock() = act;
+    }
+
+    /// From now on other threads are let in between the device's operations, at random.
+    pub fn let_others_in(&self) {
+        self.lets_in.store(true, Ordering::Relaxed);
+    }
+
+    fn let_in(&self) {
+        if self.lets_in.load(Ordering::Relaxed) && self.state.lock().random.one_in(3) {
+            std::thread::yield_now();
+        }
     }
 
     fn call_between(&self, operation: Operation) {
@@ -201,6 +236,34 @@ impl SimDevice {
         let seen = look();
         self.state.lock().looking = false;
         seen
+    }
+
+    /// A block rots, durably.
+    pub fn rot(&self, block: u64, rot: Rot) {
+        let mut state = self.state.lock();
+        if let Rot::Flipped(bit) = rot {
+            state.flip(block, bit);
+        }
+        let content = state.stored(block);
+        state.rotten.insert(block, Rotten { rot, content });
+    }
+
+    /// Of this device's content the same blocks are rotten as of the other's, whose content it begins with.
+    pub fn rot_as(&self, other: &SimDevice) {
+        let rotten = other.state.lock().rotten.clone();
+        self.state.lock().rotten = rotten;
+    }
+
+    /// What has rotten and was not overwritten is as it was before.
+    pub fn heal(&self) {
+        let mut state = self.state.lock();
+        for (block, rotten) in std::mem::take(&mut state.rotten) {
+            if let Rot::Flipped(bit) = rotten.rot
+                && state.stored(block) == rotten.content
+            {
+                state.flip(block, bit);
+            }
+        }
     }
 
     /// Whether an operation has failed.
@@ -250,6 +313,19 @@ fn journal_end(disk: &Disk) -> u64 {
 }
 
 impl State {
+    fn stored(&self, block: u64) -> Arc<Page> {
+        let stored = self.cache.get(&block).or_else(|| self.disk.get(block));
+        stored.cloned().unwrap_or_else(|| Arc::new([0; BLOCK_BYTES]))
+    }
+
+    fn flip(&mut self, block: u64, bit: u64) {
+        self.disk.flip(block, bit);
+        let flipped = self.disk.get(block).cloned();
+        if let (Some(cached), Some(flipped)) = (self.cache.get_mut(&block), flipped) {
+            *cached = flipped;
+        }
+    }
+
     /// The result of the next operation.
     fn count(&mut self, operation: Operation, block: BlockNo) -> Result<(), DeviceError> {
         if self.looking {
@@ -280,6 +356,7 @@ impl State {
         if result.is_ok() {
             for (block, page) in (write.at..).zip(&write.pages) {
                 self.cache.insert(block, Arc::clone(page));
+                self.rotten.remove(&block);
             }
         }
         self.trace.events.push(Event::Completed(id, result.is_ok()));
@@ -319,7 +396,19 @@ impl Device for SimDevice {
         self.blocks
     }
 
+    /// What nobody has written, as far as this device has lived.
+    fn hole(&self, at: BlockNo) -> Option<Range<BlockNo>> {
+        let state = self.state.lock();
+        let is_hole = |block: u64| {
+            state.disk.get(block).is_none() && !state.cache.contains_key(&block) && !state.overlaps(block, 1)
+        };
+        let start = (at.0..self.blocks).find(|&block| is_hole(block))?;
+        let end = (start..self.blocks).find(|&block| !is_hole(block)).unwrap_or(self.blocks);
+        Some(BlockNo(start)..BlockNo(end))
+    }
+
     fn read(&self, at: BlockNo, into: &mut [u8]) -> Result<(), DeviceError> {
+        self.let_in();
         let mut state = self.state.lock();
         state.count(Operation::Read, at)?;
         if at.0 + (into.len() / BLOCK_BYTES) as u64 > self.blocks {
@@ -328,6 +417,11 @@ impl Device for SimDevice {
                 block: at,
                 blocks: self.blocks,
             });
+        }
+        let blocks = at.0..at.0 + (into.len() / BLOCK_BYTES) as u64;
+        let unreadable = |(_, rotten): &(&u64, &Rotten)| rotten.rot == Rot::Unreadable;
+        if let Some((&block, _)) = state.rotten.range(blocks).find(unreadable) {
+            return Err(DeviceError::Io { operation: Operation::Read, block: BlockNo(block), errno: EIO });
         }
         state.counters.read_bytes += into.len() as u64;
         for (block, bytes) in (at.0..).zip(into.chunks_mut(BLOCK_BYTES)) {
@@ -340,6 +434,7 @@ impl Device for SimDevice {
     }
 
     fn submit_write(&self, at: BlockNo, data: Vec<Arc<Buffer>>) -> Ticket {
+        self.let_in();
         if !self.journal.contains(&at.0) {
             self.call_between(Operation::Write);
         }
@@ -377,6 +472,7 @@ impl Device for SimDevice {
     }
 
     fn wait(&self, ticket: &Ticket) -> Result<(), DeviceError> {
+        self.let_in();
         let mut state = self.state.lock();
         loop {
             if let Some(result) = ticket.result() {

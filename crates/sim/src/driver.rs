@@ -43,7 +43,7 @@ impl SimClock {
         self.0.load(Ordering::Relaxed)
     }
 
-    fn advance(&self, milliseconds: u64) {
+    pub(crate) fn advance(&self, milliseconds: u64) {
         self.0.fetch_add(milliseconds as i64 * 1_000_000, Ordering::Relaxed);
     }
 }
@@ -151,7 +151,8 @@ pub fn step(fs: &Arc<Fs>, clock: &SimClock, model: &mut Model, op: &Op) -> Resul
     }
 }
 
-/// C9: what is older than the commit interval when background work begins is durable when it ends, unless the volume has stopped.
+/// C9: what is older than the commit interval when background work begins is durable when it ends, unless the volume
+/// has stopped.
 pub struct Aging {
     /// The moment before which all is as old, in nanoseconds; absent for operations that are no background work.
     until: Option<i64>,
@@ -175,13 +176,13 @@ impl Aging {
 
 /// What an operation did.
 #[derive(Default)]
-struct Effect {
+pub(crate) struct Effect {
     /// Inode that was made.
-    made: u64,
+    pub(crate) made: u64,
     /// Bytes that were written.
-    written: u64,
+    pub(crate) written: u64,
     /// It was carried out in part, and then failed.
-    failed: Option<i32>,
+    pub(crate) failed: Option<i32>,
 }
 
 fn errno(error: Error) -> i32 {
@@ -202,7 +203,7 @@ fn place<'a>(fs: &Fs, path: &'a str) -> Result<(ObjectNo, &'a [u8]), Error> {
     Ok((directory, name.as_bytes()))
 }
 
-fn carry_out(fs: &Fs, clock: &SimClock, op: &Op) -> Result<Effect, i32> {
+pub(crate) fn carry_out(fs: &Fs, clock: &SimClock, op: &Op) -> Result<Effect, i32> {
     match op {
         Op::Write { path, kind, offset, len, fill } => write(fs, path, *kind, *offset, *len, *fill),
         Op::Rewrite { path, len, fill } => rewrite(fs, path, *len, *fill),

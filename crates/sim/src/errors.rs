@@ -1,9 +1,9 @@
 //! Device errors at every single operation (C8), and full volumes.
 //!
-//! After a failed write or flush no sync and no commit may succeed until the volume is opened again, nothing may panic or hang,
-//! and what was acknowledged before is there then. A failed read is told, and changes nothing. Of a transaction whose commit
-//! fails the running volume shows everything or nothing, and so does the next one (C4); one that somebody else had staged before
-//! the error cannot be committed after it.
+//! After a failed write or flush no sync and no commit may succeed until the volume is opened again, nothing may
+//! panic or hang, and what was acknowledged before is there then. A failed read is told, and changes nothing. Of a
+//! transaction whose commit fails the running volume shows everything or nothing, and so does the next one (C4); one
+//! that somebody else had staged before the error cannot be committed after it.
 
 use crate::ace;
 use crate::crash::{Builder, Effort, Lie, states};
@@ -239,8 +239,8 @@ pub const WORKLOADS: &[&str] = &[
 /// Free blocks that are left on the full volumes.
 pub const FREE_BLOCKS: &[u64] = &[0, 1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 48, 64];
 
-/// Workloads for volumes with each number of free blocks: data in images and extents, large attributes, many names, nodes that
-/// split, holes and preallocation, files without names.
+/// Workloads for volumes with each number of free blocks: data in images and extents, large attributes, many names,
+/// nodes that split, holes and preallocation, files without names.
 pub const ALLOCATING: &[&str] = &[
     "write:A/foo:0:5000:61;fsync:A/foo;creat:x;write:x:0:60000:62;fsync:x;write:A/foo:0:30000:63;sync;checkpoint;\
      rewrite:B/foo:40000:64;maintain:6000;checkpoint",

@@ -1,9 +1,9 @@
 //! Planted faults: the laboratory has to find mistakes of the engine, so it is given some.
 //!
-//! The faults are data (`crates/sim/faults/*.faults`); the engine's own sources know nothing of them. `plant` copies the
-//! workspace and puts all faults into the copy, each behind a switch of its own; the laboratory is built there once;
-//! `report` runs it once per fault with that switch on, and once with all off. `hunt` is what each run does: all
-//! parts of the laboratory in turn, until something is found.
+//! The faults are data (`crates/sim/faults/*.faults`); the engine's own sources know nothing of them. `plant` copies
+//! the workspace and puts all faults into the copy, each behind a switch of its own; the laboratory is built there
+//! once; `report` runs it once per fault with that switch on, and once with all off. `hunt` is what each run does:
+//! all parts of the laboratory in turn, until something is found.
 //!
 //! # The list
 //!
@@ -18,9 +18,9 @@
 //!     text instead of it
 //! ```
 //!
-//! `file`, `find` and `with` may come several times. The text has to occur exactly once in the file; white space does not
-//! matter. In the new text, `PLANTED` is the switch and `ORIGINAL` the text that was found. A line that begins with `#` is
-//! a comment.
+//! `file`, `find` and `with` may come several times. The text has to occur exactly once in the file; white space does
+//! not matter. In the new text, `PLANTED` is the switch and `ORIGINAL` the text that was found. A line that begins
+//! with `#` is a comment.
 
 pub mod hunt;
 pub mod plant;

@@ -1,9 +1,10 @@
-//! What others commit while a checkpoint is under way: between its freeze, its bitmaps and its superblock (R15, R16, R1).
+//! What others commit while a checkpoint is under way: between its freeze, its bitmaps and its superblock (R15, R16,
+//! R1).
 //!
-//! Directed, where `between.rs` is random: on a volume in fragments every node of a checkpoint is a write of its own, so the device
-//! is called at least once between the freeze and the bitmaps. At each of its writes in turn the same batches come in between:
-//! blocks are put to use or freed, and a sync makes it durable. Bitmaps of any other moment than the freeze then
-//! contradict the log behind the superblock.
+//! Directed, where `between.rs` is random: on a volume in fragments every node of a checkpoint is a write of its own,
+//! so the device is called at least once between the freeze and the bitmaps. At each of its writes in turn the same
+//! batches come in between: blocks are put to use or freed, and a sync makes it durable. Bitmaps of any other moment
+//! than the freeze then contradict the log behind the superblock.
 
 use crate::crash::{Effort, Lie};
 use crate::device::SimDevice;

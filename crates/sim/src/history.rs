@@ -26,8 +26,8 @@ pub enum FileEvent {
     Barrier,
     /// Everything is durable once the sync of this number is acknowledged.
     Synced(usize),
-    /// A moment of this number. Everything is durable once the sync is acknowledged, if there is one: it is background work that came
-    /// when this was long enough ago (C9).
+    /// A moment of this number. Everything is durable once the sync is acknowledged, if there is one: it is
+    /// background work that came when this was long enough ago (C9).
     Moment(usize, Option<usize>),
     /// A range is on its way to the log: a size that reaches to its end says nothing about the pages in front of it.
     Reaching(u64, u64),
@@ -257,8 +257,8 @@ impl Follow {
         }
     }
 
-    /// Pages that a transaction has staged, and what it has cut off, are as it left them; a size that it has set is there, and one
-    /// that it has grown to says nothing about what others had not synced in front of it.
+    /// Pages that a transaction has staged, and what it has cut off, are as it left them; a size that it has set is
+    /// there, and one that it has grown to says nothing about what others had not synced in front of it.
     fn together(&mut self, tag: usize, events: &[FileEvent]) {
         let mut exact = false;
         let mut kept = u64::MAX;

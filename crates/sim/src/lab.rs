@@ -347,9 +347,9 @@ pub fn complaints(device: &dyn Device) -> Vec<String> {
     }
 }
 
-/// Crashes the recovery that `device` has recorded at each of its writes: the next recovery has to show what the first one
-/// would have shown (R12). Somebody may have seen it: a recovery that has ended may have answered reads before its last
-/// flush, and an open that failed may have been looked at read-only.
+/// Crashes the recovery that `device` has recorded at each of its writes: the next recovery has to show what the
+/// first one would have shown (R12). Somebody may have seen it: a recovery that has ended may have answered reads
+/// before its last flush, and an open that failed may have been looked at read-only.
 fn crash_recovery(device: &Arc<SimDevice>, view: &View, seed: u64, tally: &mut Tally) {
     let (base, trace) = device.recorded();
     let mut random = Random::new(derive(seed, 5));

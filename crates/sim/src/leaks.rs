@@ -1,7 +1,7 @@
 //! Space that is lost without being used: what failed or was taken back must not hold any.
 //!
-//! After a workload on a nearly full volume everything is brought to its place; then the running volume has to offer the
-//! same space that it offers after it was closed and opened again.
+//! After a workload on a nearly full volume everything is brought to its place; then the running volume has to offer
+//! the same space that it offers after it was closed and opened again.
 
 use crate::device::SimDevice;
 use crate::driver::{self, SimClock, Told};

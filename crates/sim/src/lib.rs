@@ -1,12 +1,15 @@
-//! The crash laboratory: the engine, unchanged, on a simulated device; every state that a crash could leave is generated,
-//! recovered and judged.
+//! The crash laboratory: the engine, unchanged, on a simulated device; every state that a crash could leave is
+//! generated, recovered and judged.
 //!
 //! - `device`, `crash`: the device with its fault model, and the crash states of a recorded run;
-//! - `operation`, `oracle`, `history`, `content`: workloads, and what the contract allows after them, without any product crate;
+//! - `operation`, `oracle`, `history`, `content`: workloads, and what the contract allows after them, without any
+//!   product crate;
 //! - `driver`, `transact`, `lab`: runs operations on engine and model, and judges the crash states of a run;
 //! - `ace`, `workload`, `errors`, `controls`: which workloads, device errors and planted faults;
-//! - `actors`, `between`, `frozen`, `killed`, `leaks`, `mkfs`, `pieces`, `polled`, `pressure`, `reuse`, `shapes`, `trims`, `volatile`: workloads
-//!   that need something of their own around them;
+//! - `actors`, `between`, `frozen`, `killed`, `leaks`, `mkfs`, `pieces`, `polled`, `pressure`, `reuse`, `shapes`,
+//!   `trims`, `volatile`: workloads that need something of their own around them;
+//! - `storm`: real threads on few files, judged by whether some order of their acts explains what is there;
+//! - `damage`: rot that is met while others work;
 //! - `mounted`: the workloads of `ace` on a real mount whose daemon is killed;
 //! - `faults`: mistakes of the engine that the laboratory has to find; `watchdog`: what hangs is found as well;
 //! - `shrink`, `campaign`: smallest failing workload, many workloads on all cores.
@@ -21,6 +24,7 @@ pub mod campaign;
 pub mod content;
 pub mod controls;
 pub mod crash;
+pub mod damage;
 pub mod device;
 pub mod driver;
 pub mod errors;
@@ -41,6 +45,7 @@ pub mod random;
 pub mod reuse;
 pub mod shapes;
 pub mod shrink;
+pub mod storm;
 pub mod times;
 pub mod transact;
 pub mod trims;

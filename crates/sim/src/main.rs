@@ -29,8 +29,10 @@ commands:
   pieces    long files where free space is in small pieces
   reuse     blocks that are used again while the journal tells of their old content
   errors    device errors at every operation, full volumes, no space at each allocation
+  damage [NUMBER]  each tree node and some blocks of data rot while others work
   controls  planted faults, which have to be caught, and rot
   faults [NAME,...]  mistakes planted into a copy of the engine, which have to be caught (all, or those whose names begin so)
+  storm     real threads at once on few files; a seed tells who does what, not who is first
   hunt      all parts in turn until something is found: what is run with each planted fault
   all       everything, within the minutes
   mount [--command PATH] [--cuts N] [--transport auto|dev|uring] [--scratch DIR]
@@ -153,6 +155,7 @@ fn main() -> ExitCode {
         "actors" => keep(campaign::interleaved(plan(1.0))),
         "pieces" => keep(campaign::in_pieces(plan(1.0), 1)),
         "reuse" => keep(campaign::reused(plan(1.0), 1)),
+        "storm" => keep(campaign::storms(plan(1.0))),
         "errors" => {
             keep(campaign::device_errors(plan(0.5), 1));
             keep(campaign::allocations(plan(0.5), 1));
@@ -162,6 +165,17 @@ fn main() -> ExitCode {
             let only = arguments.operations.as_deref().map(str::parse);
             match only.transpose() {
                 Ok(only) => keep(campaign::around(plan(1.0), only)),
+                Err(_) => {
+                    eprintln!("{USAGE}");
+                    return ExitCode::from(2);
+                }
+            }
+        }
+        "damage" => {
+            let only = arguments.operations.as_deref().map(str::parse);
+            match only.transpose() {
+                Ok(Some(only)) => keep(campaign::met_rot_alone(plan(1.0), only)),
+                Ok(None) => keep(campaign::met_rot(plan(1.0), 1)),
                 Err(_) => {
                     eprintln!("{USAGE}");
                     return ExitCode::from(2);
@@ -180,6 +194,7 @@ fn main() -> ExitCode {
                     "faults         not planted: that takes a run of at least {FAULTS_MINUTES_MIN} minutes"
                 );
             }
+            keep(campaign::met_rot(plan(0.1), 1));
             keep(campaign::device_errors(plan(0.1), 1));
             keep(campaign::allocations(plan(0.1), 1));
             keep(campaign::full_volumes(plan(0.2), 1));
@@ -189,6 +204,7 @@ fn main() -> ExitCode {
             keep(campaign::around(plan(0.4), None));
             keep(campaign::in_pieces(plan(0.3), 1));
             keep(campaign::reused(plan(0.2), 1));
+            keep(campaign::storms(plan(0.3)));
             keep(campaign::random(plan(1.0)));
         }
         "faults" => {

@@ -1,14 +1,15 @@
 //! The exhaustive workloads on a real mount whose daemon is killed.
 //!
-//! A volume is prepared as for `ace.rs` and written to an image file, which the `syncline` command mounts with option `volatile`: what no
-//! flush has covered is in the daemon's memory only, so that `kill -9` is a power cut. The operations are system calls; the daemon is
-//! killed at a random moment of one of them or behind the last. The next mount is recovery, which is killed too now and then;
-//! what the volume shows then is judged by the oracle, as in the simulator, and the unmounted image is checked.
+//! A volume is prepared as for `ace.rs` and written to an image file, which the `syncline` command mounts with option
+//! `volatile`: what no flush has covered is in the daemon's memory only, so that `kill -9` is a power cut. The
+//! operations are system calls; the daemon is killed at a random moment of one of them or behind the last. The next
+//! mount is recovery, which is killed too now and then; what the volume shows then is judged by the oracle, as in the
+//! simulator, and the unmounted image is checked.
 //!
-//! Other than there, the moment of a cut does not follow from the seed, an operation that was under way may have happened or not,
-//! and times are not judged. Transactions, ranged syncs and hints are ioctls; of the transactions only those that a mount can
-//! express, and some more ([`TRANSACTIONS`]). Ranges are not collapsed or inserted (the kernel refuses), and background work is a
-//! moment's wait.
+//! Other than there, the moment of a cut does not follow from the seed, an operation that was under way may have
+//! happened or not, and times are not judged. Transactions, ranged syncs and hints are ioctls; of the transactions
+//! only those that a mount can express, and some more ([`TRANSACTIONS`]). Ranges are not collapsed or inserted (the
+//! kernel refuses), and background work is a moment's wait.
 
 mod calls;
 pub mod control;
@@ -39,7 +40,8 @@ const PROCESS_DELAY_MAX_US: u64 = 4_000;
 /// Numbers for what an interrupted operation would have made, far from those that a volume gives.
 const NEVER_MADE: u64 = 1 << 40;
 
-/// Transactions besides those of `ace.rs`: of one file by the ioctls of f2fs, of several and their names by those of groups.
+/// Transactions besides those of `ace.rs`: of one file by the ioctls of f2fs, of several and their names by those of
+/// groups.
 const TRANSACTIONS: &[&str] = &[
     "txn:write,A/foo,100,5000,61",
     "txn:write,A/foo,4000,300000,62+truncate,A/foo,200000",

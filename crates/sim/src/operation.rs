@@ -1,7 +1,8 @@
 //! Operations of workloads, and their text, by which any workload can be written down and replayed.
 //!
-//! A workload is operations joined by `;`, an operation is words joined by `:`, the first is its name. Those of a transaction are
-//! joined by `+`, their words by `,`; behind `!` is what others do before it ends: `txn:creat,x+write,x,0,5000,1!fsync,f`.
+//! A workload is operations joined by `;`, an operation is words joined by `:`, the first is its name. Those of a
+//! transaction are joined by `+`, their words by `,`; behind `!` is what others do before it ends:
+//! `txn:creat,x+write,x,0,5000,1!fsync,f`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -156,8 +157,8 @@ pub enum Op {
         between: Vec<Op>,
         end: End,
     },
-    /// Among the operations of a transaction: what follows is staged in one of its own, which the first one absorbs before
-    /// it ends.
+    /// Among the operations of a transaction: what follows is staged in one of its own, which the first one absorbs
+    /// before it ends.
     Absorb,
     Sync,
     /// Time passes, then background work is done.
@@ -240,8 +241,8 @@ impl Op {
         matches!(self, Op::Creat(_) | Op::Unlink(_) | Op::Link(..) | Op::Rename(..))
     }
 
-    /// Whether the operation gets by without new space: syncs have had theirs set aside by the writes, removal gives some
-    /// back (C8).
+    /// Whether the operation gets by without new space: syncs have had theirs set aside by the writes, removal gives
+    /// some back (C8).
     pub fn needs_no_space(&self) -> bool {
         matches!(self, Op::Fsync(_) | Op::Fdatasync(_) | Op::SyncRange { .. } | Op::Sync)
             || matches!(self, Op::WriteBack { .. } | Op::Maintain { .. } | Op::Checkpoint | Op::Trim)

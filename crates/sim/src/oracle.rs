@@ -3,10 +3,10 @@
 //! [`Model`] is the namespace in memory, as the operations leave it, one snapshot per metadata operation, and for each
 //! file the history of its content (`history.rs`). [`Model::judge`] compares what a recovered volume shows:
 //!
-//! - **C1** the state holds every metadata operation that had returned before the last acknowledged sync, and every synced
-//!   file its data;
-//! - **C2** names, link counts, owners, modes, extended attributes, ACLs and link targets are exactly those after some prefix
-//!   of the metadata operations, and times are those of the prefix or of writes after it (`times.rs`);
+//! - **C1** the state holds every metadata operation that had returned before the last acknowledged sync, and every
+//!   synced file its data;
+//! - **C2** names, link counts, owners, modes, extended attributes, ACLs and link targets are exactly those after
+//!   some prefix of the metadata operations, and times are those of the prefix or of writes after it (`times.rs`);
 //! - **C9** the same for what was older than the commit interval when background work began;
 //! - **C3** a prefix with a rename over an existing file holds the whole content that the source had then;
 //! - file content is, page by page, one that the file had at some moment since it was last made durable, and a size is
@@ -90,6 +90,7 @@ pub struct View {
 }
 
 /// A state after some metadata operation.
+#[derive(Clone)]
 struct Snapshot {
     names: Names,
     hash: u64,
@@ -109,6 +110,7 @@ pub enum Violation {
 }
 
 /// The model of one run.
+#[derive(Clone)]
 pub struct Model {
     names: Names,
     snapshots: Vec<Snapshot>,
@@ -280,8 +282,8 @@ impl Model {
         self.files.get_mut(&ino).expect("every file has a history").record(metas, event);
     }
 
-    /// An operation is about to begin whose part may survive a crash even if it never ends: a ranged sync or a hint, which may
-    /// grow the size on record over what is not logged in front of the range (C5, C6).
+    /// An operation is about to begin whose part may survive a crash even if it never ends: a ranged sync or a hint,
+    /// which may grow the size on record over what is not logged in front of the range (C5, C6).
     pub fn begin(&mut self, op: &Op) {
         let (path, event) = match op {
             Op::SyncRange { path, offset, len: len @ 1.. } => (path, FileEvent::Reaching(*offset, *len)),
@@ -307,7 +309,8 @@ impl Model {
         sync
     }
 
-    /// A sync that has succeeded; the number that its acknowledgement names. `ino`: the file that is synced, `None` for all.
+    /// A sync that has succeeded; the number that its acknowledgement names. `ino`: the file that is synced, `None`
+    /// for all.
     pub fn sync(&mut self, ino: Option<u64>) -> usize {
         self.syncs.push(self.metas());
         let id = self.syncs.len();
@@ -325,8 +328,8 @@ impl Model {
         id
     }
 
-    /// Applies an operation that the volume carried out. `made` is the inode number it gave, `written` how many bytes of
-    /// a write it took.
+    /// Applies an operation that the volume carried out. `made` is the inode number it gave, `written` how many bytes
+    /// of a write it took.
     ///
     /// Errors: the errno that the volume should have answered with; nothing is changed then.
     pub fn apply(&mut self, op: &Op, made: u64, written: u64) -> Result<(), i32> {

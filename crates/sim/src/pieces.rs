@@ -1,9 +1,9 @@
-//! Long files on volumes whose free space is in pieces of a few blocks: what a sync writes there takes many extents, each of
-//! which cuts the extent under it in two, and a batch holds only so many items.
+//! Long files on volumes whose free space is in pieces of a few blocks: what a sync writes there takes many extents,
+//! each of which cuts the extent under it in two, and a batch holds only so many items.
 //!
-//! *Exhaustive*: free space in one of [`PATTERNS`]; of a window of pages in the middle of one long extent those are written
-//! that a number says, and made durable in one of [`WAYS`]. *Random*: many such writes on the same volume, beside
-//! truncations, holes, moved ranges and transactions, with the freed pieces given out again by checkpoints.
+//! *Exhaustive*: free space in one of [`PATTERNS`]; of a window of pages in the middle of one long extent those are
+//! written that a number says, and made durable in one of [`WAYS`]. *Random*: many such writes on the same volume,
+//! beside truncations, holes, moved ranges and transactions, with the freed pieces given out again by checkpoints.
 
 use crate::crash::Effort;
 use crate::errors;
@@ -34,8 +34,8 @@ const FILLER_PAGES: u64 = 160;
 /// Where the window begins, and how many pages it has: each page of it is written or not, as a bit says.
 const WINDOW_FIRST: u64 = 68;
 const WINDOW_PAGES: u64 = 24;
-/// Subsets of the first ten pages: each of them is written with every pattern; the ways, and the rest of the window, are spread
-/// over them.
+/// Subsets of the first ten pages: each of them is written with every pattern; the ways, and the rest of the window,
+/// are spread over them.
 const SUBSETS: u64 = 1 << 10;
 /// Workloads: those, and to two of them a random one and a worn one.
 pub const COUNT: u64 = SUBSETS * PATTERNS.len() as u64 * 2;
@@ -111,7 +111,8 @@ pub struct Workload {
     pub depth: Depth,
 }
 
-/// Every fourth is a random one, and the one after it worn; `number` counts up to [`COUNT`] and begins again with other chances.
+/// Every fourth is a random one, and the one after it worn; `number` counts up to [`COUNT`] and begins again with
+/// other chances.
 pub fn workload(number: u64, seed: u64) -> Workload {
     let mut random = Random::new(derive(seed, 1));
     match number % 4 {

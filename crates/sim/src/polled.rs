@@ -1,7 +1,8 @@
-//! Forces that are started and polled instead of waited for, as a transport drives them: acknowledged is durable here too.
+//! Forces that are started and polled instead of waited for, as a transport drives them: acknowledged is durable here
+//! too.
 //!
-//! The store alone, with items that are numbers: a volume that shows number `n` shows all before it (C2), and at least as
-//! many as were acknowledged (C1).
+//! The store alone, with items that are numbers: a volume that shows number `n` shows all before it (C2), and at
+//! least as many as were acknowledged (C1).
 
 use crate::ace::{BLOCKS, JOURNAL_BLOCKS};
 use crate::crash::{Builder, Effort, Lie, states};
@@ -12,7 +13,7 @@ use crate::random::{Random, derive};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use syncline_device::Device;
-use syncline_format::{Key, ObjectNo};
+use syncline_format::{Key, NAME_HASH_MIN, ObjectNo};
 use syncline_store::{Batch, Class, Estimate, Store, StoreError, StoreOptions};
 
 /// Batches of a run.
@@ -21,7 +22,7 @@ const BATCHES: u64 = 20;
 const POLLS_MAX: u32 = 10_000;
 
 fn key(number: u64) -> Key {
-    Key::xattr(ObjectNo::ROOT_DIR, number)
+    Key::xattr(ObjectNo::ROOT_DIR, NAME_HASH_MIN + number)
 }
 
 fn open(device: &Arc<SimDevice>, seed: u64) -> Result<Arc<Store>, StoreError> {

@@ -1,5 +1,5 @@
-//! A journal that is never relieved in the background: every record of its smallest size is needed, admission meets pressure
-//! again and again, and whoever meets it destages and checkpoints (R17).
+//! A journal that is never relieved in the background: every record of its smallest size is needed, admission meets
+//! pressure again and again, and whoever meets it destages and checkpoints (R17).
 
 use crate::crash::Effort;
 use crate::lab::{Depth, Tally, examine};

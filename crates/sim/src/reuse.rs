@@ -1,11 +1,12 @@
 //! Blocks that are used again while the journal still tells of what was in them before.
 //!
-//! A record that is needed for a live image also holds extents whose blocks were freed since, and a checkpoint that holds the free
-//! hands them out. Who then looks at them for the old content finds another file's, or half of it (R4, R11, R16). So on a
-//! volume with room for one file and a half, a file gets blocks in each of the [`WRITTEN`] ways, loses them in each of the
-//! [`FREED`] ways, something small is made durable in each of the [`SYNCED`] ways, the journal moves on in each of the
-//! [`SETTLED`] ways, and another file takes what there is in each of the [`TAKEN`] ways. Every fourth workload is
-//! random: the same steps in any order, on any of the files. In the lists `@` is the file.
+//! A record that is needed for a live image also holds extents whose blocks were freed since, and a checkpoint that
+//! holds the free hands them out. Who then looks at them for the old content finds another file's, or half of it (R4,
+//! R11, R16). So on a volume with room for one file and a half, a file gets blocks in each of the [`WRITTEN`] ways,
+//! loses them in each of the [`FREED`] ways, something small is made durable in each of the [`SYNCED`] ways, the
+//! journal moves on in each of the [`SETTLED`] ways, and another file takes what there is in each of the [`TAKEN`]
+//! ways. Every fourth workload is random: the same steps in any order, on any of the files. In the lists `@` is the
+//! file.
 
 use crate::crash::Effort;
 use crate::errors;
@@ -68,7 +69,8 @@ const TAKEN: &[&str] = &[
 /// Free blocks: enough for one of the files, too little for two.
 const FREE_BLOCKS: &[u64] = &[22, 26, 32];
 
-/// Background work that finds nothing to do: what is committed from now on is forced a commit interval later, not at once.
+/// Background work that finds nothing to do: what is committed from now on is forced a commit interval later, not at
+/// once.
 const FIRST: &str = "maintain:50";
 
 /// Steps of a random workload.

@@ -1,11 +1,12 @@
 //! Volumes of shapes that workloads on a small fresh one do not come to by themselves, and what shows on them only.
 //!
-//! - *In fragments*: no two chunks that a tree node fits into are neighbours, so a checkpoint cannot join its writes, and others
-//!   come between its freeze and its bitmaps (`between.rs`).
+//! - *In fragments*: no two chunks that a tree node fits into are neighbours, so a checkpoint cannot join its writes,
+//!   and others come between its freeze and its bitmaps (`between.rs`).
 //! - *Two groups*: a checkpoint writes two bitmaps that are not neighbours either, so one of them may survive without
 //!   the journal's record of what it says.
-//! - *Nodes in one group, data in the other*: to free such data is to write both bitmaps, and the first is submitted before the
-//!   journal is forced. It may survive alone; recovery then has nothing to replay, and no reason to write it but R9.
+//! - *Nodes in one group, data in the other*: to free such data is to write both bitmaps, and the first is submitted
+//!   before the journal is forced. It may survive alone; recovery then has nothing to replay, and no reason to write
+//!   it but R9.
 //! - *Many extents*: truncating or removing a file takes several batches, in several records.
 
 use crate::crash::Effort;
@@ -20,8 +21,8 @@ pub const FILLER: &str = "filler";
 
 const JOURNAL_BLOCKS: u64 = 64;
 const FRAGMENTED_BLOCKS: u64 = 3000;
-/// Pages of the file that is punched full of holes: what is free, and then the rest, which is kept for nodes at first and where
-/// they are looked for first.
+/// Pages of the file that is punched full of holes: what is free, and then the rest, which is kept for nodes at first
+/// and where they are looked for first.
 const FILLER_PAGES: [u64; 2] = [2500, 380];
 /// Seven free blocks hold one aligned chunk of four, wherever they begin.
 const HOLE_PAGES: u64 = 7;

@@ -1,9 +1,9 @@
 //! The times of one inode, and which of them may be there after a crash.
 //!
-//! What time it is, is the volume's to say; the oracle notes the times that the running volume shows after each operation, and judges
-//! which of them survive: a metadata operation logs the inode with its times, so in a prefix that holds it nothing older is
-//! allowed; a write changes them in memory, so what was before stays allowed until the next sync of the inode. Access times are
-//! not judged (C9).
+//! What time it is, is the volume's to say; the oracle notes the times that the running volume shows after each
+//! operation, and judges which of them survive: a metadata operation logs the inode with its times, so in a prefix
+//! that holds it nothing older is allowed; a write changes them in memory, so what was before stays allowed until the
+//! next sync of the inode. Access times are not judged (C9).
 
 /// Seconds and nanoseconds.
 pub type Time = (i64, u32);
@@ -36,7 +36,8 @@ enum Event {
     Moment(usize, Option<usize>),
 }
 
-/// Both ends are allowed, and what the clock showed between them. (A time of modification may have been set to any other.)
+/// Both ends are allowed, and what the clock showed between them. (A time of modification may have been set to any
+/// other.)
 #[derive(Clone, Copy)]
 struct Range(Stamp, Stamp);
 
@@ -93,7 +94,8 @@ impl StampHistory {
         }
     }
 
-    /// Whether `got` is allowed when the first `prefix` metadata operations survived and `acknowledged` syncs had returned.
+    /// Whether `got` is allowed when the first `prefix` metadata operations survived and `acknowledged` syncs had
+    /// returned.
     pub fn allows(&self, got: &Stamp, prefix: usize, acknowledged: usize) -> bool {
         let mut now = self.start;
         let mut allowed = vec![Range(now, now)];

@@ -1,9 +1,10 @@
 //! Carries out transactions on the engine and on the model (C4), and looks from outside while they are under way.
 //!
-//! What is judged at once: the transaction reads what it has staged; nobody else sees any of it before the commit; an aborted
-//! one leaves the free space as it was; without anybody in between there is no conflict. That it is whole or not there after
-//! a crash, and there once the commit has returned, is judged with the crash states. A failed read stages nothing, so the
-//! operation is tried once more; a commit that fails with an I/O error is left to whoever injected it ([`Model::settle_commit`]).
+//! What is judged at once: the transaction reads what it has staged; nobody else sees any of it before the commit; an
+//! aborted one leaves the free space as it was; without anybody in between there is no conflict. That it is whole or
+//! not there after a crash, and there once the commit has returned, is judged with the crash states. A failed read
+//! stages nothing, so the operation is tried once more; a commit that fails with an I/O error is left to whoever
+//! injected it ([`Model::settle_commit`]).
 
 use crate::driver::{SimClock, Told, Unexpected, step};
 use crate::operation::{End, Op, WriteKind, pattern};
@@ -199,8 +200,8 @@ pub fn start(
     }
 }
 
-/// C4: nobody sees anything of a transaction before its commit. What an earlier operation has left otherwise than the model has it
-/// comes out here too; the difference tells which of them it was.
+/// C4: nobody sees anything of a transaction before its commit. What an earlier operation has left otherwise than the
+/// model has it comes out here too; the difference tells which of them it was.
 fn check_unseen(fs: &Arc<Fs>, model: &Model, whole: &Op) {
     // Where reads fail there is nothing to see.
     if let Ok(view) = view::view(fs) {
@@ -246,7 +247,7 @@ fn place<'a>(transaction: &mut Transaction, path: &'a str) -> Result<(ObjectNo, 
 }
 
 /// Stages one operation; returns the inode that it makes.
-fn stage_one(transaction: &mut Transaction, op: &Op) -> Result<u64, Error> {
+pub(crate) fn stage_one(transaction: &mut Transaction, op: &Op) -> Result<u64, Error> {
     match op {
         Op::Write { path, kind: WriteKind::Buffered, offset, len, fill } => {
             let file = resolve(transaction, path)?;

@@ -1,11 +1,12 @@
 //! Trims: what is discarded reads as zeros or garbage, so whoever refers to it, now or after a crash, is found.
 //!
-//! Every other workload is one of `reuse`: files that get and lose their blocks on a volume with room for one and a half,
-//! with a trim behind one of three operations. So trims come while blocks are freed but pinned, written but in no batch, named by records
-//! whose superblock is to come. The others are those of `between` that interrupt a trim at each of its discards, with writes, syncs and checkpoints.
+//! Every other workload is one of `reuse`: files that get and lose their blocks on a volume with room for one and a
+//! half, with a trim behind one of three operations. So trims come while blocks are freed but pinned, written but in
+//! no batch, named by records whose superblock is to come. The others are those of `between` that interrupt a trim at
+//! each of its discards, with writes, syncs and checkpoints.
 //!
-//! Behind each trim of the former kind either slot of the superblock is lost in turn. The other one and the log have to lead to
-//! everything that was durable: a trim must not make the loss of one block a greater loss than it was.
+//! Behind each trim of the former kind either slot of the superblock is lost in turn. The other one and the log have
+//! to lead to everything that was durable: a trim must not make the loss of one block a greater loss than it was.
 
 use crate::between;
 use crate::device::SimDevice;

@@ -70,7 +70,8 @@ impl MemoryLog {
         MemoryLog { shared, sampler: Some(sampler) }
     }
 
-    /// The most that each quarter took of the time since this was asked last, in bytes; `None` if the system does not tell.
+    /// The most that each quarter took of the time since this was asked last, in bytes; `None` if the system does not
+    /// tell.
     pub fn part(&self) -> Option<[u64; 4]> {
         let mut samples = self.shared.0.lock();
         samples.bytes.extend(resident_bytes());

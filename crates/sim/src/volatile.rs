@@ -1,5 +1,5 @@
-//! Workloads on the device that forgets what was not flushed (`Volatile`): what is acknowledged above it has to be durable
-//! on the device below.
+//! Workloads on the device that forgets what was not flushed (`Volatile`): what is acknowledged above it has to be
+//! durable on the device below.
 
 use crate::crash::Lie;
 use crate::device::SimDevice;

@@ -1,13 +1,13 @@
 //! The watchdog: a workload that makes no progress is a finding, told with the command that shows it again.
 //!
-//! Progress is a step of the driver or a new device, which every crash state has. A thread is watched while it runs a workload
-//! ([`Watch`]); one thread of the process looks at all of them. An engine that hangs cannot be interrupted, so the process
-//! ends, with [`EXIT_CODE`].
+//! Progress is a step of the driver or a new device, which every crash state has. A thread is watched while it runs a
+//! workload ([`Watch`]); one thread of the process looks at all of them. An engine that hangs cannot be interrupted,
+//! so the process ends, with [`EXIT_CODE`].
 //!
-//! What counts is not the time that passes but the time in which the thread could have got on: what it spent waiting for a processor
-//! is taken off, and a process that stood still as a whole (stopped, or starved with its watchdog) has not been looked at
-//! meanwhile. So neither a loaded machine nor a suspended one is taken for a hang; a thread that spins and one that sleeps for
-//! ever are.
+//! What counts is not the time that passes but the time in which the thread could have got on: what it spent waiting
+//! for a processor is taken off, and a process that stood still as a whole (stopped, or starved with its watchdog)
+//! has not been looked at meanwhile. So neither a loaded machine nor a suspended one is taken for a hang; a thread
+//! that spins and one that sleeps for ever are.
 //!
 //! Locks: the list of slots, then one slot's text; nothing else is taken inside.
 

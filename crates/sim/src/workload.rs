@@ -2,8 +2,8 @@
 //! come in between, images are destaged, and the volume is nearly full now and then.
 //!
 //! A run has rounds: each starts from a state that a crash of the round before left, so that records of several
-//! sessions lie in the journal. One volume of four has a file of many extents, out of which ranges are taken, and into which
-//! they are put, in more than one batch.
+//! sessions lie in the journal. One volume of four has a file of many extents, out of which ranges are taken, and
+//! into which they are put, in more than one batch.
 
 use crate::campaign::replay_command;
 use crate::crash::{Effort, Lie};
@@ -26,7 +26,8 @@ const DRY_INODES: u64 = 1 << 40;
 const DEPTH: Depth =
     Depth { effort: Effort { subsets: 2, torn: 2 }, states_max: 60, check_every: 8, recovery_every: 30 };
 
-/// The file of many extents, and how many it has at least and at most; a batch of the smallest journal moves some two dozen.
+/// The file of many extents, and how many it has at least and at most; a batch of the smallest journal moves some two
+/// dozen.
 const SCATTERED: &str = "scattered";
 const EXTENTS: [u64; 2] = [30, 180];
 

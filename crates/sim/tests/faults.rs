@@ -1,5 +1,5 @@
-//! The parts of the laboratory that need something around a workload, and the watchdog. That planted faults are caught is
-//! shown by `make crash`, which builds the engine once more for it.
+//! The parts of the laboratory that need something around a workload, and the watchdog. That planted faults are
+//! caught is shown by `make crash`, which builds the engine once more for it.
 
 use std::process::Command;
 use std::time::Duration;
@@ -7,7 +7,9 @@ use syncline_sim::lab::Tally;
 use syncline_sim::operation::from_text;
 use syncline_sim::random::derive;
 use syncline_sim::watchdog::{self, Watch};
-use syncline_sim::{ace, between, controls, errors, frozen, killed, leaks, mkfs, polled, shapes, volatile};
+use syncline_sim::{
+    ace, between, controls, errors, frozen, killed, leaks, mkfs, polled, shapes, trims, volatile,
+};
 
 const SEED: u64 = 11;
 
@@ -48,6 +50,14 @@ fn recovery_after_a_kill_survives_the_loss_of_what_was_only_in_the_cache() {
 #[test]
 fn others_may_work_between_the_writes_of_checkpoints_and_writeback() {
     assert_sound((0..40).map(|number| between::run(derive(SEED, number))));
+}
+
+/// A rename that wrote its source back and freed what it had replaced once asked for relief here, and waited for the
+/// very checkpoint that it interrupted.
+#[test]
+fn what_interrupts_a_checkpoint_on_its_own_thread_never_waits_for_it() {
+    let (seed, number) = (77_123, 3117);
+    assert_sound(std::iter::once(trims::run(number / 13, derive(seed, 7 << 32 | number))));
 }
 
 #[test]

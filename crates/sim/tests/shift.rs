@@ -1,5 +1,6 @@
-//! Ranges taken out of, and put into, a file of more extents than one batch moves: the volume of these workloads has the smallest
-//! journal, whose batches move some two dozen. A crash between two of them has to show the file before or after.
+//! Ranges taken out of, and put into, a file of more extents than one batch moves: the volume of these workloads has
+//! the smallest journal, whose batches move some two dozen. A crash between two of them has to show the file before
+//! or after.
 
 use syncline_sim::ace;
 use syncline_sim::lab::{Depth, examine};

@@ -2,8 +2,8 @@
 //! <https://sqlite.org/c3ref/io_methods.html> and `sqlite3ext.h`.
 //!
 //! Declared here and not taken from a binding crate, because an extension must not link SQLite: it gets everything
-//! through the table of routines that SQLite hands to its entry point. The layouts are part of SQLite's stable interface;
-//! structures only ever grow at their ends.
+//! through the table of routines that SQLite hands to its entry point. The layouts are part of SQLite's stable
+//! interface; structures only ever grow at their ends.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -60,6 +60,7 @@ pub(crate) const FCNTL_LOCKSTATE: c_int = 1;
 pub(crate) const FCNTL_PERSIST_WAL: c_int = 10;
 pub(crate) const FCNTL_VFSNAME: c_int = 12;
 pub(crate) const FCNTL_POWERSAFE_OVERWRITE: c_int = 13;
+pub(crate) const FCNTL_BUSYHANDLER: c_int = 15;
 pub(crate) const FCNTL_MMAP_SIZE: c_int = 18;
 pub(crate) const FCNTL_HAS_MOVED: c_int = 20;
 pub(crate) const FCNTL_SYNC: c_int = 21;
@@ -198,6 +199,7 @@ mod tests {
             (FCNTL_PERSIST_WAL, ffi::SQLITE_FCNTL_PERSIST_WAL),
             (FCNTL_VFSNAME, ffi::SQLITE_FCNTL_VFSNAME),
             (FCNTL_POWERSAFE_OVERWRITE, ffi::SQLITE_FCNTL_POWERSAFE_OVERWRITE),
+            (FCNTL_BUSYHANDLER, ffi::SQLITE_FCNTL_BUSYHANDLER),
             (FCNTL_MMAP_SIZE, ffi::SQLITE_FCNTL_MMAP_SIZE),
             (FCNTL_HAS_MOVED, ffi::SQLITE_FCNTL_HAS_MOVED),
             (FCNTL_SYNC, ffi::SQLITE_FCNTL_SYNC),

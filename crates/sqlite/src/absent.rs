@@ -1,8 +1,9 @@
 //! [`Absent`]: journals and logs that are known not to lie in the volume.
 //!
-//! SQLite looks for a journal and for a log before every transaction, and this VFS for the journal once more when SQLite makes one.
-//! Almost always there is none. Nobody but this VFS makes names in a volume that it has opened, so what was not there is not there until the
-//! VFS makes a file. A volume that was lent has other users, so there nothing is remembered.
+//! SQLite looks for a journal and for a log before every transaction, and this VFS for the journal once more when
+//! SQLite makes one. Almost always there is none. Nobody but this VFS makes names in a volume that it has opened, so
+//! what was not there is not there until the VFS makes a file. A volume that was lent has other users, so there
+//! nothing is remembered.
 //!
 //! Locks: `known`, below everything; not held while the volume is looked at.
 

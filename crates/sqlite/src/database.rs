@@ -3,20 +3,25 @@
 //! Every write between a lock and the end of a transaction goes into a [`Staged`] transaction, so that the file never
 //! shows half of one. Where the transaction ends SQLite tells in one of these ways:
 //! - `xSync` of the database: the commit of one database. It is durable and atomic before the call returns;
-//! - `FCNTL_SYNC` with a super-journal's name, then `xSync`: one of several databases. What is staged is set aside under that
-//!   name; deleting the super-journal commits all that was set aside under it in one record ([`crate::together`]);
+//! - `FCNTL_SYNC` with a super-journal's name, then `xSync`: one of several databases. What is staged is set aside
+//!   under that name; deleting the super-journal commits all that was set aside under it in one record
+//!   ([`crate::together`]);
 //! - `FCNTL_COMMIT_ATOMIC_WRITE`: a commit by a SQLite that knows batch atomic writes;
-//! - `FCNTL_COMMIT_PHASETWO` with something still staged: no sync came before it, so synchronous is OFF. Atomic, durable later;
+//! - `FCNTL_COMMIT_PHASETWO` with something still staged: no sync came before it, so synchronous is OFF. Atomic,
+//!   durable later;
 //! - an unlock with something still staged: the transaction was given up, and what is staged is discarded.
 //!
-//! A rollback is SQLite writing the old pages back, from its journal. Pages that equal what is committed are not staged then,
-//! and if in the end nothing differs there is nothing to commit: so a rollback needs no space and no flush, also on a full volume.
+//! A rollback is SQLite writing the old pages back, from its journal. Pages that equal what is committed are not
+//! staged then, and if in the end nothing differs there is nothing to commit: so a rollback needs no space and no
+//! flush, also on a full volume.
 //!
-//! A transaction that is too large for one record of the volume falls back to what SQLite does everywhere: its journal is kept in the
-//! volume ([`crate::journal`]), and the database is written to directly. Its end is then the end of the journal.
+//! A transaction that is too large for one record of the volume falls back to what SQLite does everywhere: its
+//! journal is kept in the volume ([`crate::journal`]), and the database is written to directly. Its end is then the
+//! end of the journal.
 //!
 //! In WAL mode the database is written by checkpoints only, which SQLite makes crash-safe by itself, and which others
-//! may read before they are synced: those writes go straight to the file. Whether it is WAL mode is whether a WAL is open.
+//! may read before they are synced: those writes go straight to the file. Whether it is WAL mode is whether a WAL is
+//! open.
 //!
 //! Locks: `state`, above everything of the engine.
 
@@ -244,6 +249,10 @@ impl Connection {
         })
     }
 
+    pub(crate) fn volume(&self) -> &VolumeRef {
+        &self.volume
+    }
+
     pub(crate) fn is_writable(&self) -> bool {
         self.writable
     }
@@ -312,7 +321,8 @@ impl Connection {
         self.io(self.file.write_all_at(data, offset))
     }
 
-    /// Goes on directly with a transaction that has become too large: keeps the journal, and writes what is staged to the file.
+    /// Goes on directly with a transaction that has become too large: keeps the journal, and writes what is staged to
+    /// the file.
     ///
     /// Errors: the one given if SQLite has no journal (journal mode MEMORY or OFF, or a batch).
     fn fall_back(&self, state: &mut State, too_large: VfsError) -> Result<()> {

@@ -14,6 +14,12 @@ pub(crate) enum VfsError {
         .image.display()
     )]
     InUse { image: PathBuf },
+    #[error("{}: an operation on this volume has panicked; close all connections to it, and open it again", .image.display())]
+    Panicked { image: PathBuf },
+    #[error(transparent)]
+    Forked(#[from] syncline_device::Forked),
+    #[error("timeout={0}: give the time to wait for another process as a number of milliseconds")]
+    Timeout(String),
     #[error("{}: there is no such file; 'syncline mkfs --size SIZE IMAGE' makes a volume in a file", .image.display())]
     NoImage { image: PathBuf },
     #[error("{} is a directory; name the image file or block device of a volume", .image.display())]
@@ -52,12 +58,22 @@ fn of_image(image: &Path, source: &io::Error) -> String {
 }
 
 impl VfsError {
+    /// Why a name leads to no open volume.
+    pub(crate) fn no_volume() -> VfsError {
+        match crate::loaded_in().check() {
+            Ok(()) => VfsError::NoVolume,
+            Err(forked) => VfsError::Forked(forked),
+        }
+    }
+
     /// Why a volume could not be opened.
     pub(crate) fn of_volume(image: &Path, source: io::Error) -> VfsError {
         use syncline::Error::Open;
         let image = image.to_owned();
         match source.get_ref().and_then(|inner| inner.downcast_ref::<syncline::Error>()) {
-            Some(Open(OpenError::Locked { .. } | OpenError::Mounted { .. })) => VfsError::InUse { image },
+            Some(Open(
+                OpenError::Locked { .. } | OpenError::ReadLocked { .. } | OpenError::Mounted { .. },
+            )) => VfsError::InUse { image },
             None if source.kind() == io::ErrorKind::NotFound => VfsError::NoImage { image },
             _ => VfsError::Volume { image, source },
         }
@@ -81,8 +97,8 @@ impl VfsError {
 
     /// SQLite's code; `otherwise` is that of the operation that failed.
     ///
-    /// Only a lack of space and a volume that is read-only have codes of their own. A transaction too large is like a lack
-    /// of space: SQLite rolls it back, and the next one may succeed.
+    /// Only a lack of space and a volume that is read-only have codes of their own. A transaction too large is like a
+    /// lack of space: SQLite rolls it back, and the next one may succeed.
     pub(crate) fn code(&self, otherwise: c_int) -> c_int {
         use syncline::Error::{NoSpace, ReadOnly, TransactionTooLarge};
         match self {

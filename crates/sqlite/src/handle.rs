@@ -7,19 +7,23 @@ use crate::journal::{Purpose, VirtualFile};
 use crate::locks::Level;
 use crate::scratch::Scratch;
 use crate::volumes::{self, VolumeRef};
+use crate::waiting::{Patience, Waiting};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use syncline::File;
 
-/// Bytes of a journal's first header. Who plays a journal back reads numbers there; a look at the first byte does not count.
+/// Bytes of a journal's first header. Who plays a journal back reads numbers there; a look at the first byte does not
+/// count.
 const JOURNAL_HEADER_BYTES: u64 = 28;
-/// And then pages, which have at least these many bytes. Every commit reads less than that, where the next header would be.
+/// And then pages, which have at least these many bytes. Every commit reads less than that, where the next header
+/// would be.
 const PAGE_BYTES_MIN: usize = 512;
 
 /// An open file of SQLite's.
 pub(crate) enum Handle {
     Database(Connection),
+    Waiting(Waiting),
     Journal(Journal),
     Wal(Wal),
     Temporary(Temporary),
@@ -38,13 +42,13 @@ pub(crate) struct Wal {
     writable: bool,
     name: Vec<u8>,
     database: Option<Arc<Database>>,
-    _volume: VolumeRef,
+    volume: VolumeRef,
 }
 
 /// A file without a name that goes when it is closed.
 pub(crate) struct Temporary {
     scratch: Scratch,
-    _volume: Option<VolumeRef>,
+    volume: Option<VolumeRef>,
 }
 
 impl Journal {
@@ -73,8 +77,8 @@ impl Journal {
         self.file.read(offset, into)
     }
 
-    /// A super-journal's content are the names of the journals of the databases that take part. All must be databases whose
-    /// commit deleting it will be; one elsewhere would find its journal without this one after a crash.
+    /// A super-journal's content are the names of the journals of the databases that take part. All must be databases
+    /// whose commit deleting it will be; one elsewhere would find its journal without this one after a crash.
     fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
         if self.file.purpose() == Purpose::SuperJournal {
             let name = data.strip_suffix(b"\0").unwrap_or(data);
@@ -106,7 +110,7 @@ impl Wal {
         if let Some(database) = &database {
             database.add_wal();
         }
-        Ok(Wal { file, writable, name, database, _volume: volume })
+        Ok(Wal { file, writable, name, database, volume })
     }
 
     fn io<T>(&self, result: std::io::Result<T>) -> Result<T> {
@@ -126,7 +130,7 @@ impl Temporary {
     /// Spills to a volume that is open, if there is one.
     pub(crate) fn new() -> Temporary {
         let volume = volumes::any();
-        Temporary { scratch: Scratch::anywhere(volume.as_ref().map(VolumeRef::downgrade)), _volume: volume }
+        Temporary { scratch: Scratch::anywhere(volume.as_ref().map(VolumeRef::downgrade)), volume }
     }
 }
 
@@ -135,6 +139,7 @@ impl Handle {
     pub(crate) fn read(&self, offset: u64, into: &mut [u8]) -> Result<usize> {
         match self {
             Handle::Database(connection) => connection.read(offset, into),
+            Handle::Waiting(waiting) => waiting.read(offset, into),
             Handle::Journal(journal) => journal.read(offset, into),
             Handle::Wal(wal) => wal.io(wal.file.read_at(into, offset)),
             Handle::Temporary(temporary) => temporary.scratch.read(offset, into),
@@ -144,6 +149,7 @@ impl Handle {
     pub(crate) fn write(&mut self, offset: u64, data: &[u8]) -> Result<()> {
         match self {
             Handle::Database(connection) => connection.write(offset, data),
+            Handle::Waiting(waiting) => Err(waiting.in_use()),
             Handle::Journal(journal) => journal.write(offset, data),
             Handle::Wal(wal) => wal.io(wal.file.write_all_at(data, offset)),
             Handle::Temporary(temporary) => temporary.scratch.write(offset, data),
@@ -153,6 +159,7 @@ impl Handle {
     pub(crate) fn truncate(&mut self, size: u64) -> Result<()> {
         match self {
             Handle::Database(connection) => connection.truncate(size),
+            Handle::Waiting(waiting) => Err(waiting.in_use()),
             Handle::Journal(journal) => journal.file.truncate(&journal.volume, size),
             Handle::Wal(wal) => wal.io(wal.file.set_len(size)),
             Handle::Temporary(temporary) => temporary.scratch.truncate(size),
@@ -162,6 +169,7 @@ impl Handle {
     pub(crate) fn sync(&mut self) -> Result<()> {
         match self {
             Handle::Database(connection) => connection.sync(),
+            Handle::Waiting(waiting) => Err(waiting.in_use()),
             Handle::Wal(wal) => wal.io(wal.file.sync_data()),
             Handle::Journal(journal) => journal.file.sync(),
             // Gone after a crash, so there is nothing to keep.
@@ -172,6 +180,7 @@ impl Handle {
     pub(crate) fn size(&self) -> Result<u64> {
         match self {
             Handle::Database(connection) => connection.size(),
+            Handle::Waiting(waiting) => Err(waiting.in_use()),
             Handle::Journal(journal) => journal.file.size(),
             Handle::Wal(wal) => Ok(wal.io(wal.file.metadata())?.len()),
             Handle::Temporary(temporary) => Ok(temporary.scratch.size()),
@@ -182,9 +191,35 @@ impl Handle {
     pub(crate) fn is_read_only(&self) -> bool {
         match self {
             Handle::Database(connection) => !connection.is_writable(),
+            Handle::Waiting(waiting) => !waiting.wants_to_write(),
             Handle::Wal(wal) => !wal.writable,
             Handle::Journal(_) | Handle::Temporary(_) => false,
         }
+    }
+
+    /// Errors: a call on its volume has panicked.
+    pub(crate) fn check_usable(&self) -> Result<()> {
+        self.volume().map_or(Ok(()), |volume| volume.check_usable())
+    }
+
+    /// The volume that it is on.
+    pub(crate) fn volume(&self) -> Option<&VolumeRef> {
+        match self {
+            Handle::Database(connection) => Some(connection.volume()),
+            Handle::Journal(journal) => Some(&journal.volume),
+            Handle::Wal(wal) => Some(&wal.volume),
+            Handle::Temporary(temporary) => temporary.volume.as_ref(),
+            Handle::Waiting(_) => None,
+        }
+    }
+
+    /// Opens the volume of a database whose volume was in use when it was opened; false if it still is.
+    pub(crate) fn ready(&mut self) -> Result<bool> {
+        if let Handle::Waiting(waiting) = self {
+            let Some(connection) = waiting.wait()? else { return Ok(false) };
+            *self = Handle::Database(connection);
+        }
+        Ok(true)
     }
 
     /// The connection, if this is a database.
@@ -196,15 +231,29 @@ impl Handle {
     }
 }
 
-/// A database as SQLite opens it: `name` is the full name, `flags` are SQLite's.
-pub(crate) fn open_database(name: &[u8], flags: i32) -> Result<Connection> {
+/// A database as SQLite opens it: `name` is the full name, `flags` are SQLite's. One whose volume is in use waits for
+/// it.
+pub(crate) fn open_database(name: &[u8], flags: i32, patience: Patience) -> Result<Handle> {
+    let mut waiting = Waiting::new(name, flags, patience.begins());
+    loop {
+        match waiting.try_open() {
+            Err(VfsError::InUse { .. }) if waiting.pauses() => {}
+            Err(VfsError::InUse { .. }) if patience.until_locked => return Ok(Handle::Waiting(waiting)),
+            opened => return Ok(Handle::Database(opened?)),
+        }
+    }
+}
+
+/// The same, without waiting.
+pub(crate) fn try_open_database(name: &[u8], flags: i32) -> Result<Connection> {
     let (volume, path) = match volumes::find(name) {
         Some(found) => found,
         None => {
-            let (image, path) = volumes::split(name).ok_or(VfsError::NoVolume)?;
+            let (image, path) = volumes::split(name).ok_or_else(VfsError::no_volume)?;
             (volumes::open(&image)?, path)
         }
     };
+    volume.check_usable()?;
     if path == Path::new("/") {
         return Err(VfsError::Name(String::from_utf8_lossy(name).into_owned()));
     }
@@ -216,7 +265,7 @@ pub(crate) fn open_database(name: &[u8], flags: i32) -> Result<Connection> {
 
 /// What SQLite derives from a database's name and opens: journals, super-journals, logs.
 pub(crate) fn open_companion(name: &[u8], flags: i32) -> Result<Handle> {
-    let (volume, path) = volumes::find(name).ok_or(VfsError::NoVolume)?;
+    let (volume, path) = volumes::find_open(name)?;
     let has = |flag: i32| flags & flag != 0;
     if has(abi::OPEN_WAL) {
         return open_wal(volume, &path, has(abi::OPEN_READWRITE), has(abi::OPEN_CREATE));
@@ -229,7 +278,8 @@ pub(crate) fn open_companion(name: &[u8], flags: i32) -> Result<Handle> {
     Ok(Handle::Journal(Journal::open(volume, &path, purpose, create, exclusive)?))
 }
 
-/// A log. SQLite makes one even to read a database in WAL mode that was closed properly; where none can be made an empty one does.
+/// A log. SQLite makes one even to read a database in WAL mode that was closed properly; where none can be made an
+/// empty one does.
 fn open_wal(volume: VolumeRef, path: &Path, writable: bool, create: bool) -> Result<Handle> {
     if !volume.fs().is_read_only() {
         return Ok(Handle::Wal(Wal::open(volume, path, writable, create)?));
@@ -240,10 +290,10 @@ fn open_wal(volume: VolumeRef, path: &Path, writable: bool, create: bool) -> Res
     }
 }
 
-/// Removes a file by its full name; false if there is none. Removing a super-journal is the commit of the databases synced under its
-/// name.
+/// Removes a file by its full name; false if there is none. Removing a super-journal is the commit of the databases
+/// synced under its name.
 pub(crate) fn delete(name: &[u8]) -> Result<bool> {
-    let (volume, path) = volumes::find(name).ok_or(VfsError::NoVolume)?;
+    let (volume, path) = volumes::find_open(name)?;
     // Only the table refers to it when it is removed, so that its memory is there for the next one.
     let purpose = volume.virtual_files.get(&path).map(|file| file.purpose());
     match purpose {
@@ -266,6 +316,7 @@ pub(crate) fn delete(name: &[u8]) -> Result<bool> {
 /// SQLite an empty journal or log is none.
 pub(crate) fn exists(name: &[u8], or_empty: bool) -> Result<bool> {
     let Some((volume, path)) = volumes::find(name) else { return Ok(false) };
+    volume.check_usable()?;
     if let Some(file) = volume.virtual_files.get(&path) {
         return Ok(or_empty || file.size()? > 0);
     }
@@ -274,7 +325,8 @@ pub(crate) fn exists(name: &[u8], or_empty: bool) -> Result<bool> {
     Ok(found.is_some_and(|found| or_empty || !found.is_file() || found.len() > 0))
 }
 
-/// The full name of a database: the image as the URI names it, or as the name itself does, or the only volume that is open.
+/// The full name of a database: the image as the URI names it, or as the name itself does, or the only volume that is
+/// open.
 pub(crate) fn full_name(name: &[u8], image: Option<&[u8]>) -> Result<Vec<u8>> {
     if volumes::find(name).is_some() {
         return Ok(name.to_vec());
@@ -283,7 +335,7 @@ pub(crate) fn full_name(name: &[u8], image: Option<&[u8]>) -> Result<Vec<u8>> {
         Some(image) => (PathBuf::from(std::ffi::OsStr::from_bytes(image)), volumes::path_of(name)),
         None => match volumes::split(name) {
             Some(named) => named,
-            None => (volumes::only_image().ok_or(VfsError::NoVolume)?, volumes::path_of(name)),
+            None => (volumes::only_image().ok_or_else(VfsError::no_volume)?, volumes::path_of(name)),
         },
     };
     if volumes::is_open(&image) {

@@ -1,18 +1,21 @@
 //! Journals that exist in this process only.
 //!
-//! SQLite's rollback journal makes a commit atomic on a filesystem that cannot do it. Here a commit is a transaction of the
-//! volume, and the journal serves what else SQLite uses it for: undoing what it has already written, in this process. So
-//! journals and super-journals are [`Scratch`], never synced, and a crash takes them along, which leaves the last commit.
+//! SQLite's rollback journal makes a commit atomic on a filesystem that cannot do it. Here a commit is a transaction
+//! of the volume, and the journal serves what else SQLite uses it for: undoing what it has already written, in this
+//! process. So journals and super-journals are [`Scratch`], never synced, and a crash takes them along, which leaves
+//! the last commit.
 //!
-//! The exception is a transaction that is too large for one record of the volume. Then the journal is *kept*: written to the volume
-//! and synced, as on any file system, before the database is written to directly ([`VirtualFile::keep`]). When SQLite ends such a
-//! journal, the database is synced, the journal unlinked, and that made durable, whatever synchronous says. If it takes part in a
-//! transaction over several databases, it is unlinked by their commit ([`crate::together`]), and what SQLite writes at its end to name the
-//! super-journal stays in memory: the journal in the volume is one that is played back as long as it is there.
+//! The exception is a transaction that is too large for one record of the volume. Then the journal is *kept*: written
+//! to the volume and synced, as on any file system, before the database is written to directly
+//! ([`VirtualFile::keep`]). When SQLite ends such a journal, the database is synced, the journal unlinked, and that
+//! made durable, whatever synchronous says. If it takes part in a transaction over several databases, it is unlinked
+//! by their commit ([`crate::together`]), and what SQLite writes at its end to name the super-journal stays in
+//! memory: the journal in the volume is one that is played back as long as it is there.
 //!
-//! A journal that lies in the volume (imported, or left through the mount) is a [`Content::Real`] one: it is read where it is,
-//! so that SQLite finds it hot and plays it back. Before its first change its content moves to scratch and the file is unlinked.
-//! The unlinking comes before every later commit in the volume's order, so an old journal never meets a newer database.
+//! A journal that lies in the volume (imported, or left through the mount) is a [`Content::Real`] one: it is read
+//! where it is, so that SQLite finds it hot and plays it back. Before its first change its content moves to scratch
+//! and the file is unlinked. The unlinking comes before every later commit in the volume's order, so an old journal
+//! never meets a newer database.
 
 use crate::error::{Result, VfsError};
 use crate::scratch::Scratch;
@@ -111,8 +114,8 @@ impl VirtualFiles {
         self.files.lock().get(path.as_os_str()).cloned()
     }
 
-    /// A handle of a journal was closed: one that was found in the volume is no longer stood in for. (A kept one is: SQLite
-    /// closes a journal before it deletes it.)
+    /// A handle of a journal was closed: one that was found in the volume is no longer stood in for. (A kept one is:
+    /// SQLite closes a journal before it deletes it.)
     pub(crate) fn closed(&self, file: &Arc<VirtualFile>) {
         let mut files = self.files.lock();
         // The table, and whoever closes it.
@@ -237,8 +240,8 @@ impl VirtualFile {
         }
     }
 
-    /// Whether this write is the name of a super-journal at the journal's end: it follows the number of the page that is never
-    /// journaled.
+    /// Whether this write is the name of a super-journal at the journal's end: it follows the number of the page that
+    /// is never journaled.
     fn is_trailer(&self, volume: &VolumeRef, content: &Content, offset: u64, data: &[u8]) -> Result<bool> {
         if self.purpose != Purpose::Journal || offset < 4 || !volume.is_named_by(data) {
             return Ok(false);

@@ -1,16 +1,20 @@
 //! A SQLite VFS on a Syncline volume that is opened in this process.
 //!
-//! Stock SQLite loads it (`.load ./libsyncline_sqlite`) and opens databases as `file:/db?vfs=syncline&volume=IMAGE`. In
-//! SQLite's default journal mode a commit is one record and one flush: the writes of a transaction are a transaction of the
-//! volume ([`database`]), and SQLite's rollback journals exist in memory only ([`journal`]). `docs/sqlite.md` tells how to use
-//! it and what is guaranteed.
+//! Stock SQLite loads it (`.load ./libsyncline_sqlite`) and opens databases as `file:/db?vfs=syncline&volume=IMAGE`.
+//! In SQLite's default journal mode a commit is one record and one flush: the writes of a transaction are a
+//! transaction of the volume ([`database`]), and SQLite's rollback journals exist in memory only ([`journal`]).
+//! `docs/sqlite.md` tells how to use it and what is guaranteed.
 //!
-//! Layers, from SQLite down: `abi` and `api` (C declarations, and SQLite's functions), `vfs` and `methods` (C entry points:
-//! all that is unsafe), `handle` (what each call means), `database` with `locks`, `shm`, `staged` and `together`, `journal`, `scratch`, `absent`, and
-//! `volumes` (which volumes are open, and what files are called).
+//! A process that was forked from one with open databases has no part in them: each call on what it has inherited is
+//! refused at the border, before anything is locked (`methods`), and what it opens it opens anew (`volumes`).
 //!
-//! Statically linked programs call `sqlite3_auto_extension` with [`syncline_sqlite_auto`], or [`register`] with the table of
-//! routines that SQLite gives to extensions.
+//! Layers, from SQLite down: `abi` and `api` (C declarations, and SQLite's functions), `vfs` and `methods` (C entry
+//! points: all that is unsafe), `handle` and `waiting` (what each call means), `database` with `locks`, `shm`,
+//! `staged` and `together`, `journal`, `scratch`, `absent`, and `volumes` (which volumes are open, and what files are
+//! called).
+//!
+//! Statically linked programs call `sqlite3_auto_extension` with [`syncline_sqlite_auto`], or [`register`] with the
+//! table of routines that SQLite gives to extensions.
 
 mod abi;
 #[deny(unsafe_code)]
@@ -38,6 +42,7 @@ mod together;
 mod vfs;
 #[deny(unsafe_code)]
 mod volumes;
+mod waiting;
 
 pub use abi::Routines;
 
@@ -45,17 +50,35 @@ use error::VfsError;
 use std::ffi::{c_char, c_int, c_void};
 use std::io::Write;
 use std::path::Path;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use syncline::Volume;
+use syncline_device::{PerProcess, Process};
 use volumes::VolumeRef;
 
 /// Set in the environment, to anything: errors go to SQLite's log only, and not to standard error as well.
 const QUIET: &str = "SYNCLINE_SQLITE_QUIET";
 
-/// Tells an error, because SQLite's own message says no more than its code. SQLite's log is where programs listen; most do not,
-/// so that a person reads it on standard error.
+/// Whether this process was told that what it has inherited is not its own.
+static TOLD_OF_FORK: PerProcess<AtomicBool> = PerProcess::new(|| AtomicBool::new(false));
+
+/// The process that registered the VFS.
+static LOADED_IN: OnceLock<Process> = OnceLock::new();
+
+/// The process that registered the VFS; in a forked child it is another one.
+fn loaded_in() -> Process {
+    *LOADED_IN.get_or_init(Process::current)
+}
+
+/// Tells an error, because SQLite's own message says no more than its code. SQLite's log is where programs listen;
+/// most do not, so that a person reads it on standard error.
 fn tell(error: &VfsError) {
     if matches!(error, VfsError::Batch(_)) {
         // Nothing has failed for the program.
+        return;
+    }
+    if matches!(error, VfsError::Forked(_)) && TOLD_OF_FORK.get().swap(true, Ordering::Relaxed) {
+        // SQLite goes on to close and undo, and each of its calls is refused alike.
         return;
     }
     let sentence = format!("syncline: {error}");
@@ -76,6 +99,7 @@ pub unsafe fn register(routines: *const Routines, default: bool) -> c_int {
     }
     // SAFETY: the caller's promise.
     let api = unsafe { api::take(routines) };
+    loaded_in();
     vfs::register(api, default)
 }
 
@@ -110,8 +134,8 @@ pub unsafe extern "C" fn syncline_sqlite_auto(
     unsafe { register(routines, false) }
 }
 
-/// A volume that the program opened itself, on whatever device, and lends to SQLite. It is closed properly when this and
-/// all connections to it are gone.
+/// A volume that the program opened itself, on whatever device, and lends to SQLite. It is closed properly when this
+/// and all connections to it are gone.
 pub struct Lent {
     volume: VolumeRef,
 }

@@ -1,8 +1,8 @@
 //! SQLite's five lock levels on one database, among the connections of this process.
 //!
 //! Nobody waits here: a lock that cannot be had is `false`, and SQLite's busy handler decides. The rules are those of
-//! <https://sqlite.org/lockingv3.html>: any number of readers; one that intends to write beside them; while it is pending
-//! no new reader; exclusive when the last other reader has gone.
+//! <https://sqlite.org/lockingv3.html>: any number of readers; one that intends to write beside them; while it is
+//! pending no new reader; exclusive when the last other reader has gone.
 
 /// One connection to a database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,8 +30,8 @@ pub(crate) struct Locks {
 }
 
 impl Locks {
-    /// Raises a connection's lock; returns the level it has afterwards, which is `to` if that was possible. A connection
-    /// that wants to be exclusive and finds readers becomes pending.
+    /// Raises a connection's lock; returns the level it has afterwards, which is `to` if that was possible. A
+    /// connection that wants to be exclusive and finds readers becomes pending.
     pub(crate) fn raise(&mut self, who: ConnectionId, from: Level, to: Level) -> Level {
         if to <= from {
             return from;

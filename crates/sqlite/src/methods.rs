@@ -1,13 +1,19 @@
 //! The functions of `sqlite3_io_methods`: from C's arguments to a [`Handle`], and from errors to SQLite's codes.
 //!
+//! Here is the border to C. A panic does not cross it: the volume is stopped (`OpenVolume::note_panic`), since the
+//! engine may have been left half-way. Nor does a forked child: a file is its process' own, and any other one is
+//! refused before anything is looked at that may be locked.
+//!
 //! SQLite calls the functions of one file from one thread at a time, with the file that `xOpen` has filled in.
 
 use crate::abi::{self, File, IoMethods};
 use crate::error::{Result, VfsError};
 use crate::handle::{self, Handle};
 use crate::volumes;
+use crate::waiting::BusyHandler;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::AssertUnwindSafe;
+use syncline_device::Process;
 
 /// The unit of torn writes that SQLite reckons with.
 const SECTOR_BYTES: c_int = 4096;
@@ -17,6 +23,7 @@ const SECTOR_BYTES: c_int = 4096;
 pub(crate) struct OpenFile {
     base: File,
     handle: *mut Handle,
+    opened_in: Process,
 }
 
 static METHODS: IoMethods = IoMethods {
@@ -46,18 +53,28 @@ static METHODS: IoMethods = IoMethods {
 pub(crate) unsafe fn install(file: *mut File, handle: Handle) {
     let handle = Box::into_raw(Box::new(handle));
     // SAFETY: the caller's promise.
-    unsafe { file.cast::<OpenFile>().write(OpenFile { base: File { methods: &METHODS }, handle }) };
+    unsafe {
+        let base = File { methods: &METHODS };
+        file.cast::<OpenFile>().write(OpenFile { base, handle, opened_in: Process::current() });
+    }
 }
 
-/// Runs one call. An error is told and becomes a code; a panic must not unwind into C.
-pub(crate) fn guarded(otherwise: c_int, call: impl FnOnce() -> Result<c_int>) -> c_int {
+/// Runs one call. An error is told and becomes a code; a panic must not unwind into C, and is left to `after_panic`.
+pub(crate) fn guarded(
+    otherwise: c_int,
+    call: impl FnOnce() -> Result<c_int>,
+    after_panic: impl FnOnce(),
+) -> c_int {
     match std::panic::catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(code)) => code,
         Ok(Err(error)) => {
             crate::tell(&error);
             error.code(otherwise)
         }
-        Err(_) => otherwise,
+        Err(_) => {
+            after_panic();
+            otherwise
+        }
     }
 }
 
@@ -66,22 +83,87 @@ pub(crate) fn guarded(otherwise: c_int, call: impl FnOnce() -> Result<c_int>) ->
 /// # Safety
 /// `file` was filled in by [`install`] and is not closed, and no other call on it runs.
 unsafe fn with(file: *mut File, otherwise: c_int, call: impl FnOnce(&mut Handle) -> Result<c_int>) -> c_int {
+    // SAFETY: the caller's promise.
+    let open = unsafe { &*file.cast::<OpenFile>() };
+    if let Err(forked) = open.opened_in.check() {
+        crate::tell(&forked.into());
+        return otherwise;
+    }
     // SAFETY: the caller's promise; the handle is a box's that only `close` takes back.
-    let handle = unsafe { &mut *(*file.cast::<OpenFile>()).handle };
-    guarded(otherwise, || call(handle))
+    let handle = unsafe { &mut *open.handle };
+    let checked = |handle: &mut Handle| handle.check_usable().and_then(|()| call(handle));
+    match std::panic::catch_unwind(AssertUnwindSafe(|| checked(handle))) {
+        Ok(result) => guarded(otherwise, || result, || {}),
+        Err(_) => {
+            // SAFETY: as above; the call is over.
+            stop_volume_of(unsafe { &*open.handle });
+            otherwise
+        }
+    }
+}
+
+/// The same, where there is nothing to do for a forked child, and nothing to say: SQLite gives up what it has
+/// inherited.
+///
+/// # Safety
+/// As for [`with`].
+unsafe fn with_own(
+    file: *mut File,
+    otherwise: c_int,
+    call: impl FnOnce(&mut Handle) -> Result<c_int>,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    match unsafe { is_own(file) } {
+        // SAFETY: the caller's promise.
+        true => unsafe { with(file, otherwise, call) },
+        false => abi::OK,
+    }
+}
+
+/// Whether this process has opened the file.
+///
+/// # Safety
+/// As for [`with`].
+unsafe fn is_own(file: *mut File) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { (*file.cast::<OpenFile>()).opened_in }.is_current()
+}
+
+/// A call on a file has panicked.
+fn stop_volume_of(handle: &Handle) {
+    // What it has left may panic again.
+    let _ = std::panic::catch_unwind(AssertUnwindSafe(|| {
+        if let Some(volume) = handle.volume() {
+            volume.note_panic();
+        }
+    }));
 }
 
 unsafe extern "C" fn close(file: *mut File) -> c_int {
+    // SAFETY: an open file, by SQLite's contract.
+    let own = unsafe { is_own(file) };
     // SAFETY: SQLite closes a file once, with nothing else running on it; without methods it is not called again.
     let handle = unsafe {
         let open = &mut *file.cast::<OpenFile>();
         open.base.methods = std::ptr::null();
         Box::from_raw(open.handle)
     };
-    guarded(abi::IOERR_CLOSE, || {
-        drop(handle);
-        Ok(abi::OK)
-    })
+    if !own {
+        // The parent's; its memory is left where it is.
+        std::mem::forget(handle);
+        return abi::OK;
+    }
+    // A use of its own, so that whatever panics on the way the volume is stopped before it is closed.
+    let close = || {
+        let volume = handle.volume().cloned();
+        let closed = std::panic::catch_unwind(AssertUnwindSafe(|| drop(handle)));
+        if let (Err(_), Some(volume)) = (&closed, &volume) {
+            volume.note_panic();
+        }
+        drop(volume);
+        Ok(if closed.is_ok() { abi::OK } else { abi::IOERR_CLOSE })
+    };
+    guarded(abi::IOERR_CLOSE, close, || {})
 }
 
 unsafe extern "C" fn read(file: *mut File, into: *mut c_void, bytes: c_int, offset: i64) -> c_int {
@@ -132,7 +214,8 @@ unsafe extern "C" fn file_size(file: *mut File, size: *mut i64) -> c_int {
 
 unsafe extern "C" fn lock(file: *mut File, level: c_int) -> c_int {
     let call = |handle: &mut Handle| {
-        let locked = handle.connection().is_none_or(|connection| connection.lock(handle::level_of(level)));
+        let locked = handle.ready()?
+            && handle.connection().is_none_or(|connection| connection.lock(handle::level_of(level)));
         Ok(if locked { abi::OK } else { abi::BUSY })
     };
     // SAFETY: an open file, by SQLite's contract.
@@ -147,7 +230,7 @@ unsafe extern "C" fn unlock(file: *mut File, level: c_int) -> c_int {
         Ok(abi::OK)
     };
     // SAFETY: an open file, by SQLite's contract.
-    unsafe { with(file, abi::IOERR, call) }
+    unsafe { with_own(file, abi::IOERR, call) }
 }
 
 unsafe extern "C" fn check_reserved_lock(file: *mut File, result: *mut c_int) -> c_int {
@@ -177,6 +260,13 @@ unsafe fn control(handle: &mut Handle, operation: c_int, argument: *mut c_void) 
         // SAFETY: the argument is a `char **`; SQLite frees what is put there.
         unsafe { argument.cast::<*mut c_char>().write(crate::api::get().text(crate::vfs::NAME)) };
         return Ok(abi::OK);
+    }
+    if let Handle::Waiting(waiting) = handle {
+        if operation == abi::FCNTL_BUSYHANDLER {
+            // SAFETY: the caller's promise; it is used while SQLite waits for a lock on this file.
+            waiting.busy = Some(unsafe { BusyHandler::new(argument) });
+        }
+        return Ok(abi::NOTFOUND);
     }
     let Some(connection) = handle.connection() else { return Ok(abi::NOTFOUND) };
     match operation {
@@ -278,7 +368,13 @@ unsafe extern "C" fn shm_lock(file: *mut File, first: c_int, count: c_int, flags
         Ok(if connection.shm_lock(first, count, exclusive) { abi::OK } else { abi::BUSY })
     };
     // SAFETY: an open file, by SQLite's contract.
-    unsafe { with(file, abi::IOERR, call) }
+    unsafe {
+        if flags & abi::SHM_UNLOCK != 0 {
+            with_own(file, abi::IOERR, call)
+        } else {
+            with(file, abi::IOERR, call)
+        }
+    }
 }
 
 unsafe extern "C" fn shm_barrier(_file: *mut File) {
@@ -293,7 +389,7 @@ unsafe extern "C" fn shm_unmap(file: *mut File, _delete: c_int) -> c_int {
         Ok(abi::OK)
     };
     // SAFETY: an open file, by SQLite's contract.
-    unsafe { with(file, abi::IOERR, call) }
+    unsafe { with_own(file, abi::IOERR, call) }
 }
 
 /// Bytes that SQLite has to allocate for an open file.

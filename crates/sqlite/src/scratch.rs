@@ -1,9 +1,9 @@
 //! Bytes that need not survive: rollback journals, super-journals, temporary databases.
 //!
-//! Held in memory up to a bound, then in a file of the volume that has no name, so that neither memory nor a crash has
-//! anything left of it. It is never synced. Without a volume (a temporary database of a process that has none open) it stays
-//! in memory. SQLite does not say which database a temporary file serves, so that it may be on another one's volume: where that
-//! does not take it any more (it has failed, or is full), it goes on in memory.
+//! Held in memory up to a bound, then in a file of the volume that has no name, so that neither memory nor a crash
+//! has anything left of it. It is never synced. Without a volume (a temporary database of a process that has none
+//! open) it stays in memory. SQLite does not say which database a temporary file serves, so that it may be on another
+//! one's volume: where that does not take it any more (it has failed, or is full), it goes on in memory.
 
 use crate::error::{Result, VfsError};
 use crate::volumes::OpenVolume;

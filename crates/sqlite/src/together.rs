@@ -1,10 +1,10 @@
 //! Commits over several databases: what was set aside under the name of a super-journal becomes one record.
 //!
-//! Where that record would be too large, or a database was too large on its own and has been written directly, the databases that do not
-//! fit are written directly, each protected by its kept journal ([`crate::journal`]). The record then has the others' changes, and
-//! *the removal of those journals*: before it, all databases are as they were once the journals are played back; behind it, none is.
-//! So kept journals need not name a super-journal, by a path that may be another one when they are played back, or that
-//! somebody else knows the volume by.
+//! Where that record would be too large, or a database was too large on its own and has been written directly, the
+//! databases that do not fit are written directly, each protected by its kept journal ([`crate::journal`]). The
+//! record then has the others' changes, and *the removal of those journals*: before it, all databases are as they
+//! were once the journals are played back; behind it, none is. So kept journals need not name a super-journal, by a
+//! path that may be another one when they are played back, or that somebody else knows the volume by.
 
 use crate::database::{Database, Part};
 use crate::error::{Result, VfsError};
@@ -19,8 +19,8 @@ const BYTES_PER_DATABASE: usize = 3 << 10;
 
 /// Commits every database that was synced under a super-journal's name, all or none.
 ///
-/// Errors: of the commit; then nothing was committed and nothing is staged any more, but databases that were written directly
-/// have journals to be rolled back from.
+/// Errors: of the commit; then nothing was committed and nothing is staged any more, but databases that were written
+/// directly have journals to be rolled back from.
 pub(crate) fn commit(volume: &VolumeRef, super_journal: &Path) -> Result<()> {
     let databases: Vec<Arc<Database>> = volume.databases.lock().values().filter_map(Weak::upgrade).collect();
     let mut parts: Vec<Part> =

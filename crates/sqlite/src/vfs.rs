@@ -6,8 +6,11 @@ use crate::api::Api;
 use crate::error::{Result, VfsError};
 use crate::handle::{self, Handle, Temporary};
 use crate::methods::{self, OPEN_FILE_BYTES, guarded};
+use crate::volumes;
+use crate::waiting::Patience;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::io::Read;
+use std::panic::AssertUnwindSafe;
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -83,9 +86,12 @@ unsafe extern "C" fn open(
 ) -> c_int {
     // SAFETY: SQLite gives a file with room for ours. Without methods it is not closed if opening fails.
     unsafe { (*file).methods = std::ptr::null() };
+    // SAFETY: SQLite asks for a file to be opened under its name, or without one.
+    let patience = (flags & abi::OPEN_MAIN_DB != 0 && !name.is_null()).then(|| unsafe { patience_of(name) });
     // SAFETY: a name of SQLite's.
     let name = unsafe { bytes(name) };
-    let result = std::panic::catch_unwind(|| open_handle(name, flags));
+    let call = || open_handle(name, flags, patience.unwrap_or(Ok(Patience::default()))?);
+    let result = std::panic::catch_unwind(AssertUnwindSafe(call));
     match result {
         Ok(Ok(handle)) => {
             if !out_flags.is_null() {
@@ -99,16 +105,55 @@ unsafe extern "C" fn open(
             abi::OK
         }
         Ok(Err(error)) => methods::refuse(&error),
-        Err(_) => abi::CANTOPEN,
+        Err(_) => {
+            stop_volume_of(name.unwrap_or_default());
+            abi::CANTOPEN
+        }
     }
 }
 
-fn open_handle(name: Option<&[u8]>, flags: c_int) -> Result<Handle> {
+/// How long a database waits that is about to be opened.
+///
+/// # Safety
+/// `name` is the name of a database as SQLite passes it to `xOpen`.
+unsafe fn patience_of(name: *const c_char) -> Result<Patience> {
+    // SAFETY: the caller's promise.
+    let parameter = |key: &CStr| unsafe { crate::api::get().uri_parameter(name, key) };
+    let is_set = |key: &CStr| {
+        let off: [&[u8]; 5] = [b"", b"0", b"no", b"off", b"false"];
+        parameter(key).is_some_and(|value| !off.contains(&value.to_ascii_lowercase().as_slice()))
+    };
+    let timeout = match parameter(c"timeout") {
+        Some(written) => {
+            let number = std::str::from_utf8(&written).ok().and_then(|text| text.parse().ok());
+            let number =
+                number.ok_or_else(|| VfsError::Timeout(String::from_utf8_lossy(&written).into_owned()));
+            Duration::from_millis(number?)
+        }
+        None => Duration::ZERO,
+    };
+    Ok(Patience { timeout, until_locked: !is_set(c"nolock") && !is_set(c"immutable") })
+}
+
+/// A call on this name has panicked.
+fn stop_volume_of(name: &[u8]) {
+    // What it has left may panic again.
+    let _ = std::panic::catch_unwind(|| {
+        if let Some((volume, _)) = volumes::find(name) {
+            volume.note_panic();
+        }
+    });
+}
+
+/// Runs one call on a name, as [`guarded`].
+fn guarded_by_name(name: &[u8], otherwise: c_int, call: impl FnOnce() -> Result<c_int>) -> c_int {
+    guarded(otherwise, call, || stop_volume_of(name))
+}
+
+fn open_handle(name: Option<&[u8]>, flags: c_int, patience: Patience) -> Result<Handle> {
     let companions = abi::OPEN_MAIN_JOURNAL | abi::OPEN_SUPER_JOURNAL | abi::OPEN_WAL;
     match name {
-        Some(name) if flags & abi::OPEN_MAIN_DB != 0 => {
-            Ok(Handle::Database(handle::open_database(name, flags)?))
-        }
+        Some(name) if flags & abi::OPEN_MAIN_DB != 0 => handle::open_database(name, flags, patience),
         Some(name) if flags & companions != 0 => handle::open_companion(name, flags),
         _ => Ok(Handle::Temporary(Temporary::new())),
     }
@@ -117,7 +162,7 @@ fn open_handle(name: Option<&[u8]>, flags: c_int) -> Result<Handle> {
 unsafe extern "C" fn delete(_vfs: *mut Vfs, name: *const c_char, _sync_directory: c_int) -> c_int {
     // SAFETY: a name of SQLite's.
     let name = unsafe { bytes(name) }.unwrap_or_default();
-    guarded(abi::IOERR_DELETE, || {
+    guarded_by_name(name, abi::IOERR_DELETE, || {
         let was_there = handle::delete(name)?;
         Ok(if was_there { abi::OK } else { abi::IOERR_DELETE_NOENT })
     })
@@ -126,7 +171,7 @@ unsafe extern "C" fn delete(_vfs: *mut Vfs, name: *const c_char, _sync_directory
 unsafe extern "C" fn access(_vfs: *mut Vfs, name: *const c_char, flags: c_int, result: *mut c_int) -> c_int {
     // SAFETY: a name of SQLite's.
     let name = unsafe { bytes(name) }.unwrap_or_default();
-    guarded(abi::IOERR_ACCESS, || {
+    guarded_by_name(name, abi::IOERR_ACCESS, || {
         let there = handle::exists(name, flags != abi::ACCESS_EXISTS)?;
         // SAFETY: SQLite gives a place for the answer.
         unsafe { result.write(c_int::from(there)) };
@@ -142,7 +187,7 @@ unsafe extern "C" fn full_pathname(
 ) -> c_int {
     // SAFETY: a name of SQLite's.
     let plain = unsafe { bytes(name) }.unwrap_or_default();
-    guarded(abi::CANTOPEN_FULLPATH, || {
+    guarded_by_name(plain, abi::CANTOPEN_FULLPATH, || {
         // SAFETY: SQLite asks for the full name of databases that it is about to open, with their parameters.
         let image = unsafe { crate::api::get().uri_parameter(name, c"volume") };
         let full = handle::full_name(plain, image.as_deref())?;

@@ -1,15 +1,22 @@
 //! The volumes that this process has open: one for each image, however many connections use it.
 //!
-//! A volume is opened by the first file of it and closed properly when the last one is closed, which costs a checkpoint:
-//! a program that opens and closes connections all the time keeps one open.
+//! A volume is opened by the first file of it and closed properly when the last one is closed, which costs a
+//! checkpoint: a program that opens and closes connections all the time keeps one open.
 //!
-//! Names. SQLite passes names, not handles, to half of a VFS's functions, and knows nothing of volumes. So the full name of
-//! a database is `IMAGE:/PATH`, with the image's canonical path; names that SQLite derives from it (journals) lead to the
-//! same volume.
+//! Names. SQLite passes names, not handles, to half of a VFS's functions, and knows nothing of volumes. So the full
+//! name of a database is `IMAGE:/PATH`, with the image's canonical path; names that SQLite derives from it (journals)
+//! lead to the same volume.
 //!
-//! Locks: the table of volumes first, and held while one is opened or closed, so that nobody finds the image locked by a
-//! volume of this process that is being closed. Within a volume: the table of databases, a database's state, the table of
-//! virtual files, one virtual file, what is absent.
+//! Forks. The table is the process' own: a forked child begins with an empty one. It opens volumes itself if its
+//! parent had none open, and is refused otherwise. What it has inherited it neither uses nor drops.
+//!
+//! Panics. One that was caught at the border may have left the engine half-way: the volume is stopped and takes no
+//! call any more, until its last file is closed. It is recovered by the next open, as after a crash.
+//!
+//! Locks: the table of volumes first, and held while one is opened or closed, so that nobody finds the image locked
+//! by a volume of this process that is being closed. A use gives up its share of the volume under it as well, be it
+//! the last one or not: the image is free when the last share is gone. Within a volume: the table of databases, a
+//! database's state, the table of virtual files, one virtual file, what is absent.
 
 use crate::absent::Absent;
 use crate::database::Database;
@@ -19,14 +26,16 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use syncline::{Fs, ObjectNo, Volume, VolumeOptions};
+use syncline_device::{InUse, PerProcess, ProcessBound};
 
 /// What lies between the image and the path in the full name of a file.
 const SEPARATOR: &[u8] = b":/";
 
 /// All open volumes by the canonical path of their images.
-static VOLUMES: Mutex<Vec<Registered>> = Mutex::new(Vec::new());
+static VOLUMES: PerProcess<Mutex<Vec<Registered>>> = PerProcess::new(|| Mutex::new(Vec::new()));
 
 struct Registered {
     volume: Arc<OpenVolume>,
@@ -38,6 +47,8 @@ pub(crate) struct OpenVolume {
     // Constant.
     image: PathBuf,
     volume: Volume,
+    /// A call on it has panicked.
+    panicked: AtomicBool,
     /// Databases with connections.
     pub(crate) databases: Mutex<HashMap<ObjectNo, Weak<Database>>>,
     /// Journals that exist only here.
@@ -47,44 +58,64 @@ pub(crate) struct OpenVolume {
 }
 
 /// A use of an open volume. The last one to be dropped closes it.
-pub(crate) struct VolumeRef(Arc<OpenVolume>);
+pub(crate) struct VolumeRef {
+    /// Taken when it is dropped.
+    open: Option<ProcessBound<Arc<OpenVolume>>>,
+}
 
 impl std::ops::Deref for VolumeRef {
     type Target = OpenVolume;
 
     fn deref(&self) -> &OpenVolume {
-        &self.0
+        self.shared()
     }
 }
 
 impl VolumeRef {
+    /// Of a volume whose use is counted already.
+    fn counted(open: Arc<OpenVolume>) -> VolumeRef {
+        VolumeRef { open: Some(ProcessBound::new(open)) }
+    }
+
+    fn shared(&self) -> &Arc<OpenVolume> {
+        self.open.as_ref().expect("it is taken when it is dropped").constant()
+    }
+
     /// For what does not keep the volume open.
     pub(crate) fn downgrade(&self) -> Weak<OpenVolume> {
-        Arc::downgrade(&self.0)
+        Arc::downgrade(self.shared())
     }
 }
 
 impl Clone for VolumeRef {
     fn clone(&self) -> VolumeRef {
-        let mut volumes = VOLUMES.lock();
-        let registered = volumes.iter_mut().find(|registered| Arc::ptr_eq(&registered.volume, &self.0));
+        let mut volumes = VOLUMES.get().lock();
+        let registered = volumes.iter_mut().find(|registered| Arc::ptr_eq(&registered.volume, self.shared()));
         registered.expect("a volume in use is registered").users += 1;
-        VolumeRef(self.0.clone())
+        VolumeRef::counted(self.shared().clone())
     }
 }
 
 impl Drop for VolumeRef {
     fn drop(&mut self) {
-        let mut volumes = VOLUMES.lock();
-        let index = volumes.iter().position(|registered| Arc::ptr_eq(&registered.volume, &self.0));
+        // A forked child's is its parent's.
+        let Some(Ok(open)) = self.open.take().map(ProcessBound::take) else { return };
+        let mut volumes = VOLUMES.get().lock();
+        let index = volumes.iter().position(|registered| Arc::ptr_eq(&registered.volume, &open));
         let index = index.expect("a volume in use is registered");
         volumes[index].users -= 1;
         if volumes[index].users == 0 {
-            let registered = volumes.swap_remove(index);
-            if let Err(source) = registered.volume.volume.clone().close() {
-                crate::tell(&VfsError::Volume { image: self.0.image.clone(), source });
+            volumes.swap_remove(index);
+            // What has panicked is only left: what was synced is in the journal.
+            if !open.has_panicked()
+                && let Err(source) = open.volume.clone().close()
+            {
+                crate::tell(&VfsError::Volume { image: open.image.clone(), source });
             }
         }
+        // Before the table is unlocked, also by those who are not the last: the image is locked until all shares are
+        // gone.
+        drop(open);
     }
 }
 
@@ -95,6 +126,25 @@ impl OpenVolume {
 
     pub(crate) fn volume(&self) -> &Volume {
         &self.volume
+    }
+
+    /// A call on the volume has panicked: nothing of it is written any more, and nobody is served.
+    pub(crate) fn note_panic(&self) {
+        if !self.panicked.swap(true, Ordering::SeqCst) {
+            self.fs().shut_down();
+        }
+    }
+
+    fn has_panicked(&self) -> bool {
+        self.panicked.load(Ordering::SeqCst)
+    }
+
+    /// Errors: a call on the volume has panicked.
+    pub(crate) fn check_usable(&self) -> Result<()> {
+        match self.has_panicked() {
+            true => Err(VfsError::Panicked { image: self.image.clone() }),
+            false => Ok(()),
+        }
     }
 
     /// The full name of a path within this volume.
@@ -126,11 +176,13 @@ pub(crate) fn full_name(image: &Path, path: &Path) -> Vec<u8> {
 
 /// The volume of an image, opened if it is not; for reading only if it cannot be opened for writing.
 pub(crate) fn open(image: &Path) -> Result<VolumeRef> {
+    // From before the table's lock on, so that nobody waits for it while nothing seems to be in use.
+    let _in_use = InUse::begin()?;
     let image = image.canonicalize().map_err(|source| VfsError::of_volume(image, source))?;
-    let mut volumes = VOLUMES.lock();
+    let mut volumes = VOLUMES.get().lock();
     if let Some(registered) = volumes.iter_mut().find(|registered| registered.volume.image == image) {
         registered.users += 1;
-        return Ok(VolumeRef(registered.volume.clone()));
+        return Ok(VolumeRef::counted(registered.volume.clone()));
     }
     let opened = match VolumeOptions::new().open(&image) {
         Err(error) if is_write_refused(&error) => VolumeOptions::new().read_only(true).open(&image),
@@ -150,19 +202,20 @@ fn register(volumes: &mut Vec<Registered>, image: PathBuf, volume: Volume, absen
     let volume = Arc::new(OpenVolume {
         image,
         volume,
+        panicked: AtomicBool::new(false),
         databases: Mutex::default(),
         virtual_files: VirtualFiles::default(),
         absent,
     });
     volumes.push(Registered { volume: volume.clone(), users: 1 });
-    VolumeRef(volume)
+    VolumeRef::counted(volume)
 }
 
 /// Lets a volume that the program opened itself be used under a name, as if it were an image of this path.
 ///
 /// Errors: the volume back, if there is one of this name.
 pub(crate) fn add(name: &Path, volume: Volume) -> std::result::Result<VolumeRef, Volume> {
-    let mut volumes = VOLUMES.lock();
+    let mut volumes = VOLUMES.get().lock();
     if volumes.iter().any(|registered| registered.volume.image == name) {
         return Err(volume);
     }
@@ -171,27 +224,35 @@ pub(crate) fn add(name: &Path, volume: Volume) -> std::result::Result<VolumeRef,
 
 /// The open volume of a full name, and the path within it.
 pub(crate) fn find(name: &[u8]) -> Option<(VolumeRef, PathBuf)> {
-    let mut volumes = VOLUMES.lock();
+    let mut volumes = VOLUMES.get().lock();
     let registered = volumes.iter_mut().find(|registered| {
         let image = registered.volume.image.as_os_str().as_bytes();
         name.strip_prefix(image).is_some_and(|rest| rest.starts_with(SEPARATOR))
     })?;
     registered.users += 1;
     let path = &name[registered.volume.image.as_os_str().len() + 1..];
-    Some((VolumeRef(registered.volume.clone()), path_of(path)))
+    Some((VolumeRef::counted(registered.volume.clone()), path_of(path)))
+}
+
+/// The open volume of a full name, and the path within it, for what SQLite derives from the name of a database that
+/// is open.
+pub(crate) fn find_open(name: &[u8]) -> Result<(VolumeRef, PathBuf)> {
+    let found = find(name).ok_or_else(VfsError::no_volume)?;
+    found.0.check_usable()?;
+    Ok(found)
 }
 
 /// Any open volume: for files that have no name.
 pub(crate) fn any() -> Option<VolumeRef> {
-    let mut volumes = VOLUMES.lock();
-    let registered = volumes.first_mut()?;
+    let mut volumes = VOLUMES.get().lock();
+    let registered = volumes.iter_mut().find(|registered| !registered.volume.has_panicked())?;
     registered.users += 1;
-    Some(VolumeRef(registered.volume.clone()))
+    Some(VolumeRef::counted(registered.volume.clone()))
 }
 
 /// The only open volume, if it is the only one: for databases that are attached without naming one.
 pub(crate) fn only_image() -> Option<PathBuf> {
-    let volumes = VOLUMES.lock();
+    let volumes = VOLUMES.get().lock();
     match &volumes[..] {
         [only] => Some(only.volume.image.clone()),
         _ => None,
@@ -200,7 +261,7 @@ pub(crate) fn only_image() -> Option<PathBuf> {
 
 /// Whether a volume is known under this name.
 pub(crate) fn is_open(image: &Path) -> bool {
-    VOLUMES.lock().iter().any(|registered| registered.volume.image == image)
+    VOLUMES.get().lock().iter().any(|registered| registered.volume.image == image)
 }
 
 /// A path within a volume without `.`, `..` and doubled slashes, from its root.
@@ -272,7 +333,7 @@ pub(crate) mod tests {
         let volume = in_memory("names:/odd");
         let name = volume.full_name(Path::new("/dir/db-journal"));
         let (found, path) = find(&name).expect("found");
-        assert!(Arc::ptr_eq(&found.0, &volume.0));
+        assert!(Arc::ptr_eq(found.shared(), volume.shared()));
         assert_eq!(path, Path::new("/dir/db-journal"));
         assert!(find(b"names:/other").is_none());
         drop((found, volume));

@@ -1,5 +1,6 @@
 //! What a caller hands to `commit`: operations, and the data writes they depend on.
 
+use crate::journal::Promise;
 use crate::shared::Shared;
 use crate::sync::{AtomicU64, Ordering};
 use std::sync::Arc;
@@ -35,8 +36,8 @@ pub struct Estimate {
 pub struct Permit {
     pub(crate) shared: Arc<Shared>,
     pub(crate) estimate: Estimate,
-    /// Ring blocks promised.
-    pub(crate) ring_blocks: u64,
+    /// Room in the ring.
+    pub(crate) ring: Promise,
     /// Chunks claimed for tree nodes.
     pub(crate) nodes: u64,
 }
@@ -46,10 +47,10 @@ impl Drop for Permit {
         if self.nodes > 0 {
             self.shared.space.lock().adjust_claims(self.nodes, 0);
         }
-        if self.ring_blocks > 0
+        if self.ring != Promise::default()
             && let Some(journal) = self.shared.journal.get()
         {
-            journal.release(self.ring_blocks);
+            journal.release(self.ring);
         }
     }
 }

@@ -4,7 +4,7 @@
 //! without them: dirty nodes bottom-up, bitmaps, `force(X)` (R1), flush, superblock, flush; then the frees are handed
 //! out (R11, R16) and the tail moves (R3). Forces and commits go on all the while and wait for none of it.
 
-use crate::journal::{Journal, RecordMeta, first_tail, latched};
+use crate::journal::{Journal, RecordMeta, latched};
 use crate::shared::{Durable, Shared};
 use crate::sync::Ordering;
 use crate::tree::page::Page;
@@ -34,6 +34,8 @@ struct Frozen {
     oldest: Lsn,
     root: Root,
     next_object: ObjectNo,
+    /// The log is needed although the tree holds all of it: images are live that could not be destaged.
+    has_images: bool,
 }
 
 /// What has been written of it, all but the superblock.
@@ -53,8 +55,10 @@ pub(crate) enum Purpose {
     Again,
     /// The session ends: the superblock says clean.
     Close,
-    /// Recovery ends: the superblock starts the session's epoch.
-    Recovery,
+    /// Recovery ends: the superblock starts the session's epoch, whose log begins here.
+    Recovery {
+        tail: JournalTail,
+    },
 }
 
 impl Store {
@@ -77,7 +81,7 @@ impl Store {
 
     pub(crate) fn write_checkpoint(&self, purpose: Purpose) -> Result<(), StoreError> {
         let shared = &self.shared;
-        if purpose != Purpose::Recovery {
+        if !matches!(purpose, Purpose::Recovery { .. }) {
             let Some(journal) = shared.journal.get() else { return Err(StoreError::ReadOnly) };
             if let Some(failed) = journal.failure() {
                 return Err(failed);
@@ -127,7 +131,8 @@ impl Store {
             Root::Clean(pointer) => *pointer,
             Root::Held(node) => shared.write_node(node, generation, writes)?,
         };
-        // A root that is clean may still be another one: a tree whose root lost all children but one continues with that.
+        // A root that is clean may still be another one: a tree whose root lost all children but one continues with
+        // that.
         let root = match main == durable.main {
             true => durable.superblock.root,
             false => shared.write_root_leaf(main, generation, writes)?,
@@ -139,13 +144,14 @@ impl Store {
             let bytes = bitmap::encode(&bits, group, at, generation, shared.volume);
             writes.submit(at, Arc::new(Buffer::from_bytes(&bytes)))?;
         }
-        let (tail, record) = match shared.journal.get() {
-            Some(journal) => {
+        let (tail, record) = match (shared.journal.get(), purpose) {
+            (_, Purpose::Recovery { tail }) => (tail, None),
+            (Some(journal), _) => {
                 self.force_beside_checkpoint(frozen.lsn)?;
                 let (tail, record) = journal.tail_for(frozen.oldest);
                 (tail, Some(record))
             }
-            None => (first_tail(shared.options.epoch), None),
+            (None, _) => return Err(StoreError::ReadOnly),
         };
         let free_blocks = shared.space.lock().frozen_free();
         let superblock =
@@ -187,9 +193,12 @@ fn next_superblock(
 ) -> Superblock {
     Superblock {
         generation: old.generation.next(),
-        state: if purpose == Purpose::Close { VolumeState::Clean } else { VolumeState::InUse },
+        state: match purpose {
+            Purpose::Close if !frozen.has_images => VolumeState::Clean,
+            _ => VolumeState::InUse,
+        },
         checkpoint_lsn: frozen.lsn,
-        epoch: shared.options.epoch,
+        epoch: shared.epoch(),
         tail,
         root,
         next_object: frozen.next_object,
@@ -233,7 +242,8 @@ impl Shared {
         trees.freeze += 1;
         self.frozen_nodes.store(std::mem::take(&mut trees.current_nodes), Ordering::Relaxed);
         let next_object = ObjectNo(self.next_object.load(Ordering::Relaxed));
-        Ok(Some(Frozen { lsn, oldest, root, next_object }))
+        let has_images = trees.images.len() > 0;
+        Ok(Some(Frozen { lsn, oldest, root, next_object, has_images }))
     }
 
     fn tail_would_move(&self, old: &Superblock, oldest: Lsn) -> bool {
@@ -278,8 +288,8 @@ impl Shared {
         Ok(home)
     }
 
-    /// A flush of ours has succeeded. A device tells a lost write once: had a flush of the journal that ran meanwhile been
-    /// told of it, ours would not have been (C8).
+    /// A flush of ours has succeeded. A device tells a lost write once: had a flush of the journal that ran meanwhile
+    /// been told of it, ours would not have been (C8).
     fn confirm_flush(&self) -> Result<(), StoreError> {
         self.journal.get().map_or(Ok(()), |journal| journal.confirm_flush())
     }

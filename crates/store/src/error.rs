@@ -47,6 +47,12 @@ pub enum StoreError {
          a superblock slot was lost"
     )]
     SuperblockLost { record: Generation, superblock: Generation },
+    /// Opening read-only still shows their content.
+    #[error(
+        "{images} page image(s) of damaged files cannot leave the journal, and it has no room to keep them: open the volume \
+         read-only and copy what can be read"
+    )]
+    NoRoomForImages { images: u64 },
     #[error("no space left on the volume")]
     NoSpace,
     /// Not an error to report: relieve the pressure and try again.

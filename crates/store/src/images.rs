@@ -37,6 +37,10 @@ impl ImageIndex {
         }
     }
 
+    pub(crate) fn holds(&self, tree: TreeId, object: ObjectNo, page: u64) -> bool {
+        self.pages.contains_key(&(tree, object, page))
+    }
+
     pub(crate) fn len(&self) -> u64 {
         self.pages.len() as u64
     }

@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+mod carry;
 mod checkpoint;
 mod error;
 mod images;

@@ -1,15 +1,19 @@
 //! Formatting a device.
 //!
 //! Order: the old superblocks are wiped and flushed, everything else is written and flushed, then the new superblock:
-//! an interrupted `mkfs` leaves no volume rather than half of one. The whole journal is written once, so that on a host
-//! file no later flush has to convert unwritten extents.
+//! an interrupted `mkfs` leaves no volume rather than half of one.
+//!
+//! What the device knows to be a hole is left alone: a bitmap of zeros is that of a group that nothing uses. The
+//! journal is written once, so that on a host file no later flush has to convert unwritten extents; of a long one
+//! only the beginning, the rest follows when the ring gets there ([`crate::journal`]).
 
 use crate::journal::first_tail;
 use crate::tree::page::Page;
 use crate::{FormatOptions, Store, StoreError};
+use std::ops::Range;
 use std::sync::Arc;
 use syncline_device::{Buffer, Device};
-use syncline_format::bitmap::{self, BITMAP_WORDS, Bits};
+use syncline_format::bitmap::{self, empty_bits};
 use syncline_format::layout::{GROUP_HEAD_BLOCKS, Layout};
 use syncline_format::node::{self, NodePointer};
 use syncline_format::superblock::{SUPERBLOCK_SLOTS, Superblock, VolumeState};
@@ -18,6 +22,8 @@ use syncline_format::{
 };
 
 const ZERO_BLOCKS: u64 = 256;
+/// So much of the journal's beginning is written in any case (32 MiB).
+const JOURNAL_WRITTEN_BLOCKS: u64 = 8192;
 const FIRST: Generation = Generation(1);
 
 impl Store {
@@ -96,32 +102,53 @@ fn zero_journal(
     let zeros = Arc::new(Buffer::zeroed(ZERO_BLOCKS as usize));
     let total = layout.journal_blocks * BLOCK_BYTES as u64;
     let mut done = 0;
+    let mut holes = Holes::of(device);
     while done < layout.journal_blocks {
         let blocks = ZERO_BLOCKS.min(layout.journal_blocks - done);
-        let buffer = match blocks {
-            ZERO_BLOCKS => Arc::clone(&zeros),
-            rest => Arc::new(Buffer::zeroed(rest as usize)),
-        };
-        device.write(layout.journal_start.plus(done), vec![buffer])?;
+        let at = layout.journal_start.plus(done);
+        if done < JOURNAL_WRITTEN_BLOCKS || !holes.cover(at, blocks) {
+            let buffer = match blocks {
+                ZERO_BLOCKS => Arc::clone(&zeros),
+                rest => Arc::new(Buffer::zeroed(rest as usize)),
+            };
+            device.write(at, vec![buffer])?;
+        }
         done += blocks;
         progress(done * BLOCK_BYTES as u64, total);
     }
     Ok(())
 }
 
-/// The bits of a group in which nothing but the slots is in use.
-pub(crate) fn empty_bits(layout: &Layout, group: GroupNo) -> Bits {
-    let mut bits = [u64::MAX; BITMAP_WORDS];
-    for index in GROUP_HEAD_BLOCKS as usize..layout.group_len(group) as usize {
-        bits[index / 64] &= !(1 << (index % 64));
+/// The device's holes, asked for from its beginning to its end.
+struct Holes<'a> {
+    device: &'a dyn Device,
+    /// The first one that does not end before the last place asked for.
+    next: Option<Range<BlockNo>>,
+}
+
+impl<'a> Holes<'a> {
+    fn of(device: &'a dyn Device) -> Holes<'a> {
+        Holes { device, next: device.hole(BlockNo(0)) }
     }
-    bits
+
+    /// Whether the blocks lie in a hole. Places are asked for in ascending order.
+    fn cover(&mut self, at: BlockNo, blocks: u64) -> bool {
+        if self.next.as_ref().is_some_and(|hole| hole.end <= at) {
+            self.next = self.device.hole(at);
+        }
+        self.next.as_ref().is_some_and(|hole| hole.start <= at && at.plus(blocks) <= hole.end)
+    }
 }
 
 fn write_bitmaps(device: &dyn Device, layout: &Layout, volume: VolumeId) -> Result<(), StoreError> {
     let mut in_flight = std::collections::VecDeque::new();
+    let mut holes = Holes::of(device);
     for number in 0..layout.group_count() {
         let group = GroupNo(number);
+        let at = layout.bitmap_slot(group, 0);
+        if number > 0 && holes.cover(at, GROUP_HEAD_BLOCKS) {
+            continue;
+        }
         let mut bits = empty_bits(layout, group);
         if number == 0 {
             // The first two trees' leaves.
@@ -129,7 +156,6 @@ fn write_bitmaps(device: &dyn Device, layout: &Layout, volume: VolumeId) -> Resu
                 bits[index as usize / 64] |= 1 << (index % 64);
             }
         }
-        let at = layout.bitmap_slot(group, 0);
         let mut buffer = Buffer::zeroed(2);
         buffer[..BLOCK_BYTES].copy_from_slice(&bitmap::encode(&bits, group, at, FIRST, volume));
         in_flight.push_back(device.submit_write(at, vec![Arc::new(buffer)]));

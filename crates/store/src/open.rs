@@ -1,5 +1,6 @@
 //! Opening a volume: superblock, bitmaps, replay, and the checkpoint that ends recovery.
 
+use crate::carry::Carried;
 use crate::images::ImageIndex;
 use crate::journal::{Journal, JournalStart, first_tail};
 use crate::replay::Replayed;
@@ -9,19 +10,19 @@ use crate::space::SpaceMap;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, RwLock};
 use crate::tree::cache::NodeCache;
 use crate::tree::{Root, Tree};
-use crate::{Store, StoreError, StoreOptions, VolumeInfo, checkpoint, mkfs, replay};
+use crate::{Store, StoreError, StoreOptions, VolumeInfo, checkpoint, replay};
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use syncline_device::{Buffer, Device, ReadRequest};
-use syncline_format::bitmap::{self, Bits};
+use syncline_format::bitmap::{self, Bits, UNWRITTEN};
 use syncline_format::layout::{BACKUP_BLOCKS, VOLUME_BLOCKS_MIN};
 use syncline_format::node::NodePointer;
-use syncline_format::superblock::{SUPERBLOCK_SLOTS, Superblock, VolumeState};
+use syncline_format::range::COUNTER_MAX;
+use syncline_format::superblock::{JournalTail, SUPERBLOCK_SLOTS, Superblock, VolumeState};
 use syncline_format::{BLOCK_BYTES, BlockNo, FormatError, Generation, GroupNo, Key, Lsn, TreeId, checksum};
 
 /// Groups whose bitmaps are read at a time.
 const GROUPS_PER_READ: usize = 256;
-/// Largest believable generation, LSN, sequence or object number.
-pub(crate) const COUNTER_MAX: u64 = 1 << 62;
 
 /// A page image that recovery found live; its content is still in the ring ([`Recovery::read_images`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,15 +73,18 @@ pub struct RecoverySummary {
 pub struct Recovery {
     store: Arc<Store>,
     images: Vec<PageImage>,
+    /// All of them, and the places within the ring of the log that holds them.
+    found: Vec<PageImage>,
+    log: Vec<Range<u64>>,
     summary: RecoverySummary,
     /// Groups have a slot newer than the superblock, or something was replayed: a whole checkpoint is needed.
     changed: bool,
 }
 
 impl Store {
-    /// Opens a volume: chooses the superblock, loads the bitmaps, replays the journal in memory. Unless the volume is opened
-    /// read-only the device is flushed before (R13), and where the log had to be cut is written down (R12); nothing else is
-    /// written.
+    /// Opens a volume: chooses the superblock, loads the bitmaps, replays the journal in memory. Unless the volume is
+    /// opened read-only the device is flushed before (R13), and where the log had to be cut is written down (R12);
+    /// nothing else is written.
     pub fn open(device: Arc<dyn Device>, options: StoreOptions) -> Result<Recovery, StoreError> {
         let (superblock, slot) = choose_superblock(&*device)?;
         if !options.read_only {
@@ -128,6 +132,7 @@ impl Store {
                 generation: superblock.generation,
             },
             opened: AtomicBool::new(false),
+            epoch: OnceLock::new(),
             layout: superblock.layout,
             frozen_nodes: AtomicU64::new(0),
             device,
@@ -136,15 +141,19 @@ impl Store {
         let mut reader = RingReader::new(&*shared.device, &superblock);
         let replayed = replay::replay(&shared, &superblock, &mut reader)?;
         check_reach(&superblock, &replayed)?;
+        let log = replayed.walk.places().to_vec();
         let found_cut = superblock.cut.is_none().then_some(replayed.cut).flatten();
         let empty = replayed.last_lsn.is_none();
         reader.search_beyond(replayed.walk, superblock.state == VolumeState::Clean && empty)?;
+        let epoch = reader.new_epoch(shared.options.epoch);
+        assert!(shared.epoch.set(epoch).is_ok(), "a session begins once");
         if let Some(cut) = found_cut.filter(|_| !shared.options.read_only) {
             shared.write_cut(cut)?;
         }
         let changed = !newer.is_empty() || !empty;
         let store = Arc::new(Store { shared });
-        Ok(Recovery { store, images: replayed.images, summary: replayed.summary, changed })
+        let found = if store.is_read_only() { Vec::new() } else { replayed.images.clone() };
+        Ok(Recovery { store, images: replayed.images, found, log, summary: replayed.summary, changed })
     }
 }
 
@@ -153,8 +162,8 @@ impl Recovery {
         &self.store
     }
 
-    /// Takes the live page images. A writable volume has to destage them all before `finish` (R10); a read-only one
-    /// serves them from memory.
+    /// Takes the live page images. A writable volume has to destage them before `finish` (R10), but for those that
+    /// cannot be; a read-only one serves them from memory.
     pub fn take_images(&mut self) -> Vec<PageImage> {
         std::mem::take(&mut self.images)
     }
@@ -184,21 +193,29 @@ impl Recovery {
     /// Ends recovery: the checkpoint that starts the new epoch (nothing is written when read-only).
     ///
     /// Every writable session has an epoch of its own, even after a clean close: no record of it is written before the
-    /// superblock that names it is durable (R10).
+    /// superblock that names it is durable (R10), but for those that hold what could not be destaged.
+    ///
+    /// Errors: among others `NoRoomForImages`.
     pub fn finish(self) -> Result<Arc<Store>, StoreError> {
         let shared = &self.store.shared;
         if !shared.options.read_only {
-            assert_eq!(shared.trees.read().images.len(), 0, "recovery destages all images before it ends");
-            self.store.write_checkpoint(checkpoint::Purpose::Recovery)?;
+            let (carried, tail) = self.carry_images()?;
+            self.store.write_checkpoint(checkpoint::Purpose::Recovery { tail })?;
             let durable = shared.checkpointing.lock();
+            let start = shared.layout.journal_start;
+            let hole = shared.device.hole(start).map_or(u64::MAX, |hole| hole.start.0 - start.0);
             let journal = Journal::new(
                 Arc::clone(&shared.device),
                 JournalStart {
                     volume: shared.volume,
-                    start: shared.layout.journal_start,
+                    start,
                     ring_blocks: shared.layout.journal_blocks,
-                    epoch: shared.options.epoch,
+                    written_blocks: hole.min(shared.layout.journal_blocks),
+                    epoch: shared.epoch(),
                     lsn: durable.superblock.checkpoint_lsn,
+                    tail,
+                    carried,
+                    images: shared.trees.read().images.len(),
                     generation: durable.superblock.generation,
                     stream_bytes: shared.options.stream_bytes,
                     ablation: shared.options.ablation,
@@ -210,15 +227,33 @@ impl Recovery {
         shared.opened.store(true, Ordering::Release);
         Ok(self.store)
     }
+
+    /// Begins the new epoch's log with the images that were not destaged; returns its records, and its tail.
+    fn carry_images(&self) -> Result<(Vec<Carried>, JournalTail), StoreError> {
+        let shared = &self.store.shared;
+        let left: Vec<PageImage> = {
+            let images = &shared.trees.read().images;
+            let is_live = |image: &&PageImage| images.holds(image.tree, image.object, image.page);
+            self.found.iter().filter(is_live).cloned().collect()
+        };
+        assert_eq!(shared.trees.read().images.len(), left.len() as u64, "recovery logs no images of its own");
+        if left.is_empty() {
+            return Ok((Vec::new(), first_tail(shared.epoch())));
+        }
+        let pages = self.read_images(&left)?;
+        let pages: Vec<_> = left.into_iter().zip(pages).collect();
+        let generation = shared.checkpointing.lock().superblock.generation;
+        shared.carry(&pages, &self.log, generation)
+    }
 }
 
 impl Shared {
-    /// R12: makes durable where the log is cut, before recovery writes anything else. Recovery's own writes can complete what was
-    /// cut off, content of a page that a lost write should have brought to the same place; after a crash of this recovery the
-    /// next one would find a longer log than this one has shown.
+    /// R12: makes durable where the log is cut, before recovery writes anything else. Recovery's own writes can
+    /// complete what was cut off, content of a page that a lost write should have brought to the same place; after a
+    /// crash of this recovery the next one would find a longer log than this one has shown.
     ///
-    /// The superblock is written once more into the other slot, of the same generation so that the bitmaps of a checkpoint that
-    /// was not completed do not come to count.
+    /// The superblock is written once more into the other slot, of the same generation so that the bitmaps of a
+    /// checkpoint that was not completed do not come to count.
     fn write_cut(&self, cut: Lsn) -> Result<(), StoreError> {
         let mut durable = self.checkpointing.lock();
         let superblock = Superblock { cut: Some(cut), ..durable.superblock.clone() };
@@ -231,8 +266,8 @@ impl Shared {
     }
 }
 
-/// A checkpoint is written only after its records are durable (R1), and its tail never passes the last of them: a chain that
-/// ends before the checkpoint has lost a record, perhaps with live images in it.
+/// A checkpoint is written only after its records are durable (R1), and its tail never passes the last of them: a
+/// chain that ends before the checkpoint has lost a record, perhaps with live images in it.
 fn check_reach(superblock: &Superblock, replayed: &Replayed) -> Result<(), StoreError> {
     let reached = match replayed.last_lsn {
         Some(last) => last >= superblock.checkpoint_lsn,
@@ -241,17 +276,11 @@ fn check_reach(superblock: &Superblock, replayed: &Replayed) -> Result<(), Store
     if reached { Ok(()) } else { Err(StoreError::JournalBroken { sequence: replayed.walk.sequence }) }
 }
 
-/// Numbers that only grow are far from their end on every volume that was ever written; counting on from a forged one would
-/// overflow.
+/// A session may begin with counters at the end of their range, and leaves them a little beyond it: it goes on as
+/// long as they are counters at all.
 fn check_counters(superblock: &Superblock) -> Result<(), FormatError> {
-    let counters = [
-        ("generation", superblock.generation.0),
-        ("checkpoint_lsn", superblock.checkpoint_lsn.0),
-        ("tail_sequence", superblock.tail.sequence.0),
-        ("next_object", superblock.next_object.0),
-    ];
-    match counters.into_iter().find(|(_, value)| *value > COUNTER_MAX) {
-        Some((field, value)) => Err(FormatError::Field { what: "superblock", field, value }),
+    match superblock.counters().into_iter().find(|(_, value)| *value > COUNTER_MAX) {
+        Some((field, value)) => field.check(value).map(drop),
         None => Ok(()),
     }
 }
@@ -320,8 +349,9 @@ fn load_bitmaps(device: &dyn Device, superblock: &Superblock) -> Result<(Bitmaps
     let count = layout.group_count() as usize;
     let mut bitmaps = Bitmaps::with_capacity(count);
     let mut newer = Vec::new();
+    let mut doubtful = None;
     // Groups that nothing uses share one copy of their bits.
-    let empty = Arc::new(mkfs::empty_bits(layout, GroupNo(0)));
+    let empty = Arc::new(bitmap::empty_bits(layout, GroupNo(0)));
     let mut first = 0;
     while first < count {
         let groups = GROUPS_PER_READ.min(count - first);
@@ -334,8 +364,9 @@ fn load_bitmaps(device: &dyn Device, superblock: &Superblock) -> Result<(Bitmaps
         device.read_many(&mut requests)?;
         for (index, bytes) in buffers.iter().enumerate() {
             let group = GroupNo((first + index) as u32);
-            let (slot, bits) = current_slot(bytes, group, superblock, &mut newer)?;
-            let head = mkfs::empty_bits(layout, group);
+            let (doubt, slot, bits) = current_slot(bytes, group, superblock, &mut newer)?;
+            doubtful = doubtful.or(doubt);
+            let head = bitmap::empty_bits(layout, group);
             if bits.iter().zip(&head).any(|(bits, head)| bits & head != *head) {
                 let block = layout.bitmap_slot(group, slot);
                 let what = "the bitmap offers blocks that are not the group's to give";
@@ -346,21 +377,47 @@ fn load_bitmaps(device: &dyn Device, superblock: &Superblock) -> Result<(Bitmaps
         }
         first += groups;
     }
+    if let Some(block) = doubtful {
+        require_all(&bitmaps, superblock, block)?;
+    }
     Ok((bitmaps, newer))
 }
 
+/// A slot that cannot be read may be the current one, and so may one of zeros. Then the bitmaps call other blocks free
+/// than the superblock counts.
+fn require_all(bitmaps: &Bitmaps, superblock: &Superblock, block: BlockNo) -> Result<(), StoreError> {
+    let free =
+        |(_, bits): &(u8, Arc<Bits>)| bits.iter().map(|word| u64::from(word.count_zeros())).sum::<u64>();
+    if bitmaps.iter().map(free).sum::<u64>() == superblock.free_blocks {
+        return Ok(());
+    }
+    let what = "a bitmap is missing: what is free is not as much as the superblock says";
+    Err(StoreError::Inconsistent { block, what })
+}
+
+/// The slot that counts, its bits, and a slot that may have counted before it was lost.
 fn current_slot(
     bytes: &[u8],
     group: GroupNo,
     superblock: &Superblock,
     newer: &mut Vec<u32>,
-) -> Result<(u8, Box<Bits>), StoreError> {
+) -> Result<(Option<BlockNo>, u8, Box<Bits>), StoreError> {
     let mut best: Option<(Generation, u8, Box<Bits>)> = None;
     let mut failure = None;
+    let mut doubt = None;
     for slot in 0..2u8 {
         let at: BlockNo = superblock.layout.bitmap_slot(group, slot);
         let from = usize::from(slot) * BLOCK_BYTES;
-        match bitmap::decode(&bytes[from..from + BLOCK_BYTES], group, at, superblock.volume_id()) {
+        let bytes = &bytes[from..from + BLOCK_BYTES];
+        let decoded = match bitmap::is_unwritten(bytes) {
+            true => Ok((UNWRITTEN, Box::new(bitmap::empty_bits(&superblock.layout, group)))),
+            false => bitmap::decode(bytes, group, at, superblock.volume_id()),
+        };
+        doubt = match &decoded {
+            Ok((generation, _)) if *generation != UNWRITTEN => doubt,
+            _ => Some(at),
+        };
+        match decoded {
             Ok((generation, _)) if generation > superblock.generation => newer.push(group.0),
             Ok((generation, bits)) => {
                 if best.as_ref().is_none_or(|(best, _, _)| *best < generation) {
@@ -371,7 +428,7 @@ fn current_slot(
         }
     }
     match (best, failure) {
-        (Some((_, slot, bits)), _) => Ok((slot, bits)),
+        (Some((_, slot, bits)), _) => Ok((doubt, slot, bits)),
         (None, Some(error)) => Err(error),
         (None, None) => Err(StoreError::Inconsistent {
             block: superblock.layout.bitmap_slot(group, 0),

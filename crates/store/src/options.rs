@@ -25,10 +25,11 @@ pub struct FormatOptions {
 pub struct StoreOptions {
     /// Writes nothing at all, not even recovery: what the journal holds is kept in memory.
     pub read_only: bool,
-    /// Bound on cached clean tree nodes, in bytes; dirty nodes are bounded to the same amount by checkpoints. Can be changed
-    /// later: [`crate::Store::set_node_bounds`].
+    /// Bound on cached clean tree nodes, in bytes; dirty nodes are bounded to the same amount by checkpoints. Can be
+    /// changed later: [`crate::Store::set_node_bounds`].
     pub node_cache_bytes: usize,
-    /// A random number, new for every open: names this session's records.
+    /// A random number, new for every open. This session's records are named by one that is derived from it, which no
+    /// record that is in the ring bears.
     pub epoch: u64,
     /// The largest record that a force fills up with piggybacked batches, in bytes (0 switches piggyback off).
     pub piggyback_bytes: usize,
@@ -39,8 +40,9 @@ pub struct StoreOptions {
     pub ablation: Ablation,
 }
 
-/// Mechanisms that give way to the published older algorithm, so that a benchmark can show what each is worth. Nothing of the
-/// contract is weakened by any of them. Each has one place where it is decided; the last three are the filesystem's.
+/// Mechanisms that give way to the published older algorithm, so that a benchmark can show what each is worth.
+/// Nothing of the contract is weakened by any of them. Each has one place where it is decided; the last three are the
+/// filesystem's.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Ablation {

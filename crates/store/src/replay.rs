@@ -3,17 +3,17 @@
 //! The chain is read once. A record is applied as soon as a later one says that it was flushed; the rest, which nothing
 //! confirms, is kept until the end of the chain and proven then, many reads of fresh data at a time.
 //!
-//! Values are absolute, so of the changes to an item only the last counts: they are gathered and entered in the order of their
-//! keys, leaf by leaf. Allocations, frees, images and drops are applied in the order of the log. Of an image only its
-//! place in the ring is kept: the ring stays as it is until recovery ends.
+//! Values are absolute, so of the changes to an item only the last counts: they are gathered and entered in the order
+//! of their keys, leaf by leaf. Allocations, frees, images and drops are applied in the order of the log. Of an image
+//! only its place in the ring is kept: the ring stays as it is until recovery ends.
 
-use crate::open::COUNTER_MAX;
 use crate::ring_scan::{Chained, RingReader, Walk};
 use crate::shared::Shared;
 use crate::{PageImage, RecoverySummary, Run, StoreError};
 use gathered::Gathered;
 use std::collections::{BTreeMap, VecDeque};
 use syncline_format::batch::{Op, decode_batches};
+use syncline_format::range::COUNTER_MAX;
 use syncline_format::record::RECORD_HEADER_BYTES;
 use syncline_format::superblock::Superblock;
 use syncline_format::{BLOCK_BYTES, BlockNo, Lsn, ObjectNo, TreeId, checksum};

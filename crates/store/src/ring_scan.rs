@@ -1,10 +1,11 @@
 //! Reading the journal ring: following the chain from the tail, and searching beyond its end.
 //!
-//! The ring is read once, in large windows of several requests in flight. Only what no chained record covers is looked at
-//! again by the search: inside of a chained record there is nothing but what that record says.
+//! The ring is read once, in large windows of several requests in flight. Only what no chained record covers is
+//! looked at again by the search: inside of a chained record there is nothing but what that record says.
 
 use crate::StoreError;
 use crate::journal::record_blocks_max;
+use std::collections::BTreeSet;
 use std::ops::Range;
 use syncline_device::{Buffer, Device, ReadRequest};
 use syncline_format::record::{self, RECORD_HEADER_BYTES, RecordInfo};
@@ -16,6 +17,12 @@ const WINDOW_BLOCKS: u64 = 2048;
 const REQUEST_BLOCKS: usize = 256;
 /// Blocks read at a place that does not continue the window.
 const LOOK_BLOCKS: u64 = 128;
+/// Epochs that are remembered of what was read. There are as many as sessions whose records are still in the ring;
+/// more are forged.
+const EPOCHS_MAX: usize = 4096;
+/// Distance between the epochs of consecutive generations: odd, so that none comes twice, and large, so that they do
+/// not run into those that are moved on by one.
+const EPOCH_STRIDE: u64 = 0x9E37_79B9_7F4A_7C15;
 /// The search for records beyond the end verifies at most this many times the ring.
 const VERIFY_RINGS_MAX: u64 = 4;
 
@@ -46,12 +53,28 @@ pub(crate) struct RingReader<'a> {
     /// Blocks `held` of the ring, from its first byte on.
     window: Buffer,
     held: Range<u64>,
+    /// Epochs of what looked like a record so far.
+    epochs: BTreeSet<u64>,
+}
+
+impl Walk {
+    /// Places of the records so far, in blocks within the ring.
+    pub(crate) fn places(&self) -> &[Range<u64>] {
+        &self.places
+    }
 }
 
 impl<'a> RingReader<'a> {
     pub(crate) fn new(device: &'a dyn Device, superblock: &'a Superblock) -> RingReader<'a> {
         let volume = superblock.volume_id();
-        RingReader { device, superblock, volume, window: Buffer::zeroed(1), held: 0..0 }
+        RingReader {
+            device,
+            superblock,
+            volume,
+            window: Buffer::zeroed(1),
+            held: 0..0,
+            epochs: BTreeSet::new(),
+        }
     }
 
     fn ring_blocks(&self) -> u64 {
@@ -126,6 +149,11 @@ impl<'a> RingReader<'a> {
         let at = self.superblock.layout.journal_start.plus(block);
         let (volume, ring_blocks) = (self.volume, self.ring_blocks());
         let info = record::peek(self.bytes(block, 1)?, at, volume).ok();
+        if let Some(info) = &info
+            && self.epochs.len() < EPOCHS_MAX
+        {
+            self.epochs.insert(info.epoch);
+        }
         Ok(info.filter(|info| {
             info.blocks() <= record_blocks_max(ring_blocks) && block + info.blocks() <= ring_blocks
         }))
@@ -181,6 +209,19 @@ impl<'a> RingReader<'a> {
         Ok(Some(Chained { block, info }))
     }
 
+    /// An epoch for the session that is about to begin, from a random number; no other session's records bear it (R14).
+    ///
+    /// Should two sessions be given the same number (by a process and its copy, a generator that was set back), the
+    /// generation tells their epochs apart, since it grows with every session. What was seen of the ring is asked as
+    /// well.
+    pub(crate) fn new_epoch(&self, random: u64) -> u64 {
+        let mut epoch = random.wrapping_add(self.superblock.generation.0.wrapping_mul(EPOCH_STRIDE));
+        while epoch == self.superblock.epoch || self.epochs.contains(&epoch) {
+            epoch = epoch.wrapping_add(1);
+        }
+        epoch
+    }
+
     fn check_generation(&self, record: Generation) -> Result<(), StoreError> {
         let superblock = self.superblock.generation;
         if record > superblock {
@@ -189,20 +230,20 @@ impl<'a> RingReader<'a> {
         Ok(())
     }
 
-    /// Searches the ring outside of the chain for proof that the walk should have gone on: a record of this epoch beyond
-    /// the end that knew the missing one to be flushed, or one that knew a newer superblock.
+    /// Searches the ring outside of the chain for proof that the walk should have gone on: a record of this epoch
+    /// beyond the end that knew the missing one to be flushed, or one that knew a newer superblock.
     ///
-    /// Page images hold what users wrote, so a block amid the ring may look like a record without being one; only who can
-    /// read the device knows the epoch. Block 0 alone is always the head of a record, of whatever epoch: after a clean close
-    /// (`only_head`) it tells whether another session has begun.
+    /// Page images hold what users wrote, so a block amid the ring may look like a record without being one; only who
+    /// can read the device knows the epoch. Block 0 alone is always the head of a record, of whatever epoch: after a
+    /// clean close (`only_head`) it tells whether another session has begun.
     pub(crate) fn search_beyond(&mut self, walk: Walk, only_head: bool) -> Result<(), StoreError> {
         let end = walk.sequence;
         let search_end = if only_head { 1 } else { self.ring_blocks() };
         let mut places = walk.places;
         places.sort_unstable_by_key(|place| place.start);
         let mut places = places.into_iter().peekable();
-        // Real records overlap only with what they overwrote: a ring full of long ones inside each other is a forgery, and
-        // verifying them all would take for ever.
+        // Real records overlap only with what they overwrote: a ring full of long ones inside each other is a
+        // forgery, and verifying them all would take for ever.
         let mut budget = VERIFY_RINGS_MAX * self.ring_blocks();
         let mut block = 0;
         while block < search_end {

@@ -1,7 +1,8 @@
 //! What every handle of one opened volume shares, and the lock order.
 //!
-//! Locks, outermost first: `checkpointing`, `trimming`, `trees`, `space`, the journal's own. None of them is held while a node is
-//! read from the device, only `checkpointing` while anything is written, only `trimming` while anything is discarded.
+//! Locks, outermost first: `checkpointing`, `trimming`, `trees`, `space`, the journal's own. None of them is held
+//! while a node is read from the device, only `checkpointing` while anything is written, only `trimming` while
+//! anything is discarded.
 
 use crate::StoreOptions;
 use crate::images::ImageIndex;
@@ -23,6 +24,8 @@ pub(crate) struct Shared {
     pub(crate) device: Arc<dyn Device>,
     pub(crate) volume: VolumeId,
     pub(crate) options: StoreOptions,
+    /// Of this session's records; chosen when the ring has been read.
+    pub(crate) epoch: OnceLock<u64>,
     pub(crate) cache: NodeCache,
     /// Absent while the volume recovers and when it is read-only: batches are applied without being logged.
     pub(crate) journal: OnceLock<Journal>,
@@ -83,6 +86,11 @@ impl std::fmt::Debug for Shared {
 impl Shared {
     pub(crate) fn layout(&self) -> &Layout {
         &self.layout
+    }
+
+    /// The session's epoch.
+    pub(crate) fn epoch(&self) -> u64 {
+        *self.epoch.get().expect("nothing is written before the ring has been read")
     }
 
     /// Whether recovery is over.

@@ -32,17 +32,22 @@ const RUN_CANDIDATES_MAX: u32 = 32;
 
 /// Items of the largest change that must get through on a full volume as a whole: an unlink.
 pub(crate) const HEADROOM_ITEMS: usize = 6;
-/// Bounds of the headroom that the volume's size decides, in chunks; what an unlink needs in the tree as it is may be more.
+/// Bounds of the headroom that the volume's size decides, in chunks; what an unlink needs in the tree as it is may be
+/// more.
 const HEADROOM_MIN: u64 = 28;
 const HEADROOM_MAX: u64 = 256;
+
+/// Share of the headroom that is kept besides it, for stored pages that are overwritten on a full volume. Half of
+/// that they may take until they are written, so that who frees something finds the other half.
+const OVERWRITE_SHARE: u64 = 4;
 
 pub(crate) struct Group {
     committed: Arc<Bits>,
     used: Arc<Bits>,
     /// The bits as of the freeze, once the group has changed since.
     frozen: Option<Arc<Bits>>,
-    /// What the last checkpoint has released, if anything: the superblock before it still refers to that. It may be written to (who
-    /// falls back to that superblock finds newer records and says so), but not be discarded.
+    /// What the last checkpoint has released, if anything: the superblock before it still refers to that. It may be
+    /// written to (who falls back to that superblock finds newer records and says so), but not be discarded.
     released: Option<Box<Bits>>,
     free: u32,
     free_chunks: u32,
@@ -135,9 +140,9 @@ impl SpaceMap {
         self.free.saturating_sub(chunks).saturating_sub(self.reserved)
     }
 
-    /// Whole chunks that data leaves alone, besides the claimed ones: the headroom, and as much again so that changes other
-    /// than freeing find chunks too on a volume whose free space is in fragments. Recovery may use them: it has to get
-    /// through whatever state the volume was in.
+    /// Whole chunks that data leaves alone, besides the claimed ones: the headroom, and as much again so that changes
+    /// other than freeing find chunks too on a volume whose free space is in fragments. Recovery may use them: it has
+    /// to get through whatever state the volume was in.
     fn kept_chunks(&self) -> u64 {
         if self.recovering { 0 } else { 2 * self.headroom }
     }
@@ -155,9 +160,20 @@ impl SpaceMap {
         Ok(())
     }
 
-    /// Like `reserve`, for a block that replaces one which is freed then: half of what data leaves alone may be used as well.
+    /// Like `reserve`, for a block that replaces one which is freed then: half of what data leaves alone may be used
+    /// as well.
     pub(crate) fn reserve_for_freeing(&mut self, blocks: u64) -> Result<(), StoreError> {
-        let chunks = (self.node_claims + self.kept_chunks() / 2) * u64::from(NODE_BLOCKS);
+        self.reserve_beside(self.kept_chunks() / 2, blocks)
+    }
+
+    /// Like `reserve_for_freeing`, but leaves half of what that could use. The blocks that come back for it are
+    /// counted, not their place: chunks that are broken for it stay broken, and serve the next ones.
+    pub(crate) fn reserve_to_overwrite(&mut self, blocks: u64) -> Result<(), StoreError> {
+        self.reserve_beside(self.kept_chunks() / 2 + self.headroom / OVERWRITE_SHARE / 2, blocks)
+    }
+
+    fn reserve_beside(&mut self, kept: u64, blocks: u64) -> Result<(), StoreError> {
+        let chunks = (self.node_claims + kept) * u64::from(NODE_BLOCKS);
         if blocks + self.reserved + chunks > self.free {
             return Err(StoreError::NoSpace);
         }
@@ -170,17 +186,18 @@ impl SpaceMap {
         self.reserved -= blocks;
     }
 
-    /// Makes the headroom large enough for one change that needs so many nodes. Trees seldom grow a level, and what a volume
-    /// kept once it goes on keeping.
+    /// Makes the headroom large enough for one change that needs so many nodes. Trees seldom grow a level, and what a
+    /// volume kept once it goes on keeping.
     pub(crate) fn widen_headroom(&mut self, nodes: u64) {
         self.headroom = self.headroom.max(nodes + 1);
     }
 
-    /// Claims chunks for nodes; false if the volume cannot give them. `spare_headroom`: leave the headroom alone.
+    /// Claims chunks for nodes; false if the volume cannot give them. `spare_headroom`: leave the headroom alone, and
+    /// the blocks that are kept for overwriting.
     pub(crate) fn claim_nodes(&mut self, nodes: u64, spare_headroom: bool) -> bool {
         let headroom = if spare_headroom { self.headroom } else { 0 };
         let claims = self.node_claims + nodes;
-        let blocks = (claims + headroom) * u64::from(NODE_BLOCKS);
+        let blocks = (claims + headroom + headroom / OVERWRITE_SHARE) * u64::from(NODE_BLOCKS);
         if claims + headroom > self.free_chunks || blocks + self.reserved > self.free {
             return false;
         }
@@ -203,8 +220,8 @@ impl SpaceMap {
         assert!(blocks > 0 && self.reserved > 0 && self.free > 0, "allocation is reserved");
         let near = near.filter(|b| self.layout.locate(*b).is_some());
         let start = near.unwrap_or(self.data_cursor);
-        // Breaking a whole chunk is allowed while more of them are free than nodes may need. The kept ones are broken only if
-        // they have been claimed partly for freeing space, so that too little is left outside.
+        // Breaking a whole chunk is allowed while more of them are free than nodes may need. The kept ones are broken
+        // only if they have been claimed partly for freeing space, so that too little is left outside.
         let unclaimed = self.free_chunks.saturating_sub(self.node_claims);
         let spare_chunks = unclaimed.saturating_sub(self.kept_chunks());
         let want = blocks.min(u32::try_from(self.reserved).unwrap_or(u32::MAX));

@@ -1,11 +1,11 @@
 //! The store's public face: lookups, space, commit, force.
 
-use crate::journal::{Encoded, latched};
+use crate::journal::{Encoded, Promise, latched};
 use crate::shared::Shared;
 use crate::space::HEADROOM_ITEMS;
 use crate::sync::{Ordering, yield_now};
 use crate::tree::cache::Pinned;
-use crate::tree::{Editor, Missing, Resident};
+use crate::tree::{Editor, Found, Missing, Resident};
 use crate::{Batch, Class, DataSlot, Estimate, Permit, Pressure, Reservation, StoreError};
 use std::ops::ControlFlow;
 use std::sync::{Arc, Weak};
@@ -98,16 +98,20 @@ impl Store {
         VolumeInfo { generation, ..self.shared.info.clone() }
     }
 
+    /// Whether these are allocatable blocks of one group: what an item names may be anywhere.
+    pub fn holds_run(&self, start: BlockNo, len: u32) -> bool {
+        self.shared.layout().holds_run(start, len)
+    }
+
     pub fn is_read_only(&self) -> bool {
         self.shared.options.read_only
     }
 
     /// The value of an item of the main tree.
     pub fn get(&self, key: Key) -> Result<Option<Vec<u8>>, StoreError> {
-        self.look(|trees, resident| {
-            let found = trees.main.find(key, resident)?;
-            Ok(found.leaf.page.search(key).ok().map(|index| found.leaf.page.value(index).to_vec()))
-        })
+        let found = self.look(|trees, resident| trees.main.find(key, resident))?;
+        check_place(&found)?;
+        Ok(found.leaf.page.search(key).ok().map(|index| found.leaf.page.value(index).to_vec()))
     }
 
     /// Visits the items of the main tree in `from..end`, ascending, until the visitor breaks. No lock is held during a
@@ -121,6 +125,8 @@ impl Store {
         let mut from = from;
         loop {
             let found = self.look(|trees, resident| trees.main.find(from, resident))?;
+            // What a leaf holds outside of its place would come twice, or for ever where a cookie leads back.
+            check_place(&found)?;
             let page = &found.leaf.page;
             let first = page.search(from).unwrap_or_else(|index| index);
             for index in first..page.count() {
@@ -138,7 +144,11 @@ impl Store {
 
     /// The item with the greatest key not above `key`.
     pub fn last_at_or_before(&self, key: Key) -> Result<Option<(Key, Vec<u8>)>, StoreError> {
-        self.look(|trees, resident| trees.main.last_at_or_before(key, resident))
+        let found = self.look(|trees, resident| trees.main.last_at_or_before(key, resident))?;
+        let Some((found, index)) = found else { return Ok(None) };
+        check_place(&found)?;
+        let page = &found.leaf.page;
+        Ok(Some((page.key(index), page.value(index).to_vec())))
     }
 
     /// A number that was never used for an object of this volume. Durable with the first batch that names it.
@@ -152,10 +162,17 @@ impl Store {
         Ok(Reservation { shared: Arc::clone(&self.shared), blocks })
     }
 
-    /// Sets blocks aside for content that only replaces other, whose blocks are freed when it is written: on a full volume
-    /// they come from what is kept for freeing space. Errors: `NoSpace`.
+    /// Sets blocks aside for content that only replaces other, whose blocks are freed when it is written: on a full
+    /// volume they come from what is kept for freeing space. Errors: `NoSpace`.
     pub fn reserve_for_freeing(&self, blocks: u64) -> Result<Reservation, StoreError> {
         self.shared.space.lock().reserve_for_freeing(blocks)?;
+        Ok(Reservation { shared: Arc::clone(&self.shared), blocks })
+    }
+
+    /// As [`Store::reserve_for_freeing`], for what anybody may do as often as he likes: a smaller part of what is
+    /// kept, so that freeing always finds some. Errors: `NoSpace`.
+    pub fn reserve_to_overwrite(&self, blocks: u64) -> Result<Reservation, StoreError> {
+        self.shared.space.lock().reserve_to_overwrite(blocks)?;
         Ok(Reservation { shared: Arc::clone(&self.shared), blocks })
     }
 
@@ -231,32 +248,34 @@ impl Store {
         }
     }
 
-    /// Asks for room for a batch. Under pressure it says which ([`StoreError::Pressure`]), and waits for nothing but the discard of
-    /// the last free blocks.
+    /// Asks for room for a batch. Under pressure it says which ([`StoreError::Pressure`]), and waits for nothing but
+    /// the discard of the last free blocks.
     pub fn admit(&self, class: Class, estimate: Estimate) -> Result<Permit, StoreError> {
         let shared = &self.shared;
         if shared.options.read_only && shared.open_for_use() {
             return Err(StoreError::ReadOnly);
         }
         let Some(journal) = shared.journal.get() else {
-            return Ok(Permit { shared: Arc::clone(shared), estimate, ring_blocks: 0, nodes: 0 });
+            return Ok(Permit { shared: Arc::clone(shared), estimate, ring: Promise::default(), nodes: 0 });
         };
         let bytes_max = journal.batch_bytes_max();
         if estimate.bytes > bytes_max {
             return Err(StoreError::BatchTooLarge { bytes: estimate.bytes, bytes_max });
         }
         let nodes = self.admit_nodes(class, estimate)?;
-        let mut permit = Permit { shared: Arc::clone(shared), estimate, ring_blocks: 0, nodes };
-        let cost = journal.cost_blocks(estimate.bytes, estimate.images);
-        journal.admit(cost, class == Class::Destage)?;
-        permit.ring_blocks = cost;
+        let mut permit = Permit { shared: Arc::clone(shared), estimate, ring: Promise::default(), nodes };
+        // What destaging logs takes the place of images that there are.
+        let images = if class == Class::Destage { 0 } else { estimate.images };
+        let promise = journal.promise(estimate.bytes, images);
+        journal.admit(promise, class)?;
+        permit.ring = promise;
         Ok(permit)
     }
 
     /// Claims free chunks for the nodes that the changes may copy or split.
     ///
-    /// Besides, recovery may have to copy a leaf for each image it destages, with nothing but free chunks to put it: without
-    /// that many to spare, pages have to go to extents (R18).
+    /// Besides, recovery may have to copy a leaf for each image it destages, with nothing but free chunks to put it:
+    /// without that many to spare, pages have to go to extents (R18).
     fn admit_nodes(&self, class: Class, estimate: Estimate) -> Result<u64, StoreError> {
         let shared = &self.shared;
         let (bound, unlink, current, live) = {
@@ -365,7 +384,7 @@ impl Store {
                 Some(laid) => laid,
                 None => Encoded::Bytes(batch.ops.into_encoded()),
             };
-            let promised = std::mem::take(&mut permit.ring_blocks);
+            let promised = std::mem::take(&mut permit.ring);
             let (logged, is_long) =
                 journal.append(bytes, batch.data, batch.slots, trees.images.len(), promised);
             assert_eq!(logged, lsn, "batches are logged in the order in which they are applied");
@@ -491,6 +510,15 @@ impl Store {
             }
         }
     }
+}
+
+/// Errors: `Inconsistent` for a leaf with keys of another place: what is looked for here may lie there.
+fn check_place(found: &Found) -> Result<(), StoreError> {
+    if found.is_in_place() {
+        return Ok(());
+    }
+    let block = found.leaf.home.get().map_or(BlockNo(0), |home| home.block);
+    Err(StoreError::Inconsistent { block, what: "a tree node holds keys that its parent puts elsewhere" })
 }
 
 impl crate::shared::Trees {

@@ -1,16 +1,17 @@
 //! Trim: the device is told which blocks nobody needs.
 //!
-//! A block is discarded only while it is held: free for the allocator, and kept from it meanwhile. Free for the allocator means that no state
-//! which recovery can reach refers to it (R11), and that no write to it is in flight (R8); journal, superblocks and bitmaps are in
-//! no allocation. So a discard may come to the device before or after whatever else is in flight, and may survive a crash or
-//! not. It needs no flush.
+//! A block is discarded only while it is held: free for the allocator, and kept from it meanwhile. Free for the
+//! allocator means that no state which recovery can reach refers to it (R11), and that no write to it is in flight
+//! (R8); journal, superblocks and bitmaps are in no allocation. So a discard may come to the device before or after
+//! whatever else is in flight, and may survive a crash or not. It needs no flush.
 //!
-//! Besides, nothing is discarded that only the newest superblock calls free. If that one is lost, the one before it and the log lead to
-//! the same state, as long as nobody has written to what the newest has released. A trim would end that at once. So it has both
-//! slots agree on what is free before it begins, and leaves alone what checkpoints release meanwhile.
+//! Besides, nothing is discarded that only the newest superblock calls free. If that one is lost, the one before it
+//! and the log lead to the same state, as long as nobody has written to what the newest has released. A trim would
+//! end that at once. So it has both slots agree on what is free before it begins, and leaves alone what checkpoints
+//! release meanwhile.
 //!
-//! One run is held at a time, and the device is told without the space's lock. Who finds too little space because of it waits for
-//! that one discard, and has what was held: no space is lacking because of a trim.
+//! One run is held at a time, and the device is told without the space's lock. Who finds too little space because of
+//! it waits for that one discard, and has what was held: no space is lacking because of a trim.
 
 use crate::checkpoint::Purpose;
 use crate::shared::Shared;
@@ -21,12 +22,12 @@ use std::ops::Range;
 use syncline_format::{BlockNo, GroupNo};
 
 impl Store {
-    /// Discards free blocks of the range, in runs of at least `blocks_min` (or what the device takes for the least, if that is more);
-    /// returns how many. What was freed since the last checkpoint is not free yet. It ends early when the session does, or
-    /// [`Store::end_trims`] is called. Call it without locks.
+    /// Discards free blocks of the range, in runs of at least `blocks_min` (or what the device takes for the least,
+    /// if that is more); returns how many. What was freed since the last checkpoint is not free yet. It ends early
+    /// when the session does, or [`Store::end_trims`] is called. Call it without locks.
     ///
-    /// Errors: `ReadOnly`, `NoDiscard`, the latched failure (C8), and what the device says: a discard that fails changes nothing that
-    /// anybody reads, so the volume goes on.
+    /// Errors: `ReadOnly`, `NoDiscard`, the latched failure (C8), and what the device says: a discard that fails
+    /// changes nothing that anybody reads, so the volume goes on.
     pub fn trim(&self, range: Range<BlockNo>, blocks_min: u64) -> Result<u64, StoreError> {
         let shared = &self.shared;
         if shared.journal.get().is_none() {

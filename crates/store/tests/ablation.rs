@@ -1,5 +1,5 @@
-//! What the store does without each of its mechanisms, by counts of writes and flushes: the switches exist for a benchmark,
-//! and one without effect would make a mechanism look worthless.
+//! What the store does without each of its mechanisms, by counts of writes and flushes: the switches exist for a
+//! benchmark, and one without effect would make a mechanism look worthless.
 
 mod support;
 
@@ -90,6 +90,7 @@ fn ordered_records_hold_one_batch_each() {
     }
 }
 
+// Shows: R17.
 #[test]
 fn a_ring_of_single_batches_is_never_overfilled() {
     let device = CrashDevice::new(BLOCKS);

@@ -274,6 +274,7 @@ fn explore(seed: u64) {
     }
 }
 
+// Shows: C2.
 #[test]
 fn every_crash_leaves_a_prefix_that_holds_what_was_forced() {
     let seeds = std::env::var("SYNCLINE_CRASH_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(150);

@@ -1,4 +1,5 @@
-//! Trees of several levels over real volumes: batches that empty leaves, collapse the root, and start from a cold cache.
+//! Trees of several levels over real volumes: batches that empty leaves, collapse the root, and start from a cold
+//! cache.
 
 mod support;
 

@@ -117,6 +117,7 @@ fn a_force_returns_after_a_flush_of_its_record() {
     assert_eq!(device.take(), [Event::Write(Area::Journal), Event::Flush]);
 }
 
+// Shows: R1, R11.
 #[test]
 fn a_superblock_is_written_when_all_it_names_is_flushed_and_is_flushed_before_anything_is_reused() {
     let device = Observed::new();
@@ -137,6 +138,7 @@ fn a_superblock_is_written_when_all_it_names_is_flushed_and_is_flushed_before_an
     );
 }
 
+// Shows: R10, R13.
 #[test]
 fn recovery_flushes_before_its_first_write_and_before_and_after_its_superblock() {
     let device = Observed::new();

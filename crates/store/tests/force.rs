@@ -129,6 +129,7 @@ fn forces_complete_while_a_checkpoint_is_held_back() {
     put(&store, 5, b"room again").expect("the checkpoint has moved the tail");
 }
 
+// Shows: C1.
 #[test]
 fn a_thousand_forces_complete_while_a_checkpoint_is_held_back_on_a_larger_ring() {
     let inner = CrashDevice::new(16384);
@@ -249,6 +250,7 @@ fn many_threads_share_flushes_and_all_of_their_batches_survive() {
     assert_eq!(found.len(), 400);
 }
 
+// Shows: C8.
 #[test]
 fn a_failed_write_or_flush_is_told_to_every_waiter_and_stays_failed() {
     for after in 0..2 {

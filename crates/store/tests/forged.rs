@@ -11,7 +11,8 @@ use syncline_format::{BLOCK_BYTES, FormatError, Generation, Key, Lsn, ObjectNo, 
 use syncline_store::{Batch, Class, Estimate, Store, StoreError, StoreOptions};
 
 const FILE: ObjectNo = ObjectNo(500);
-/// Where an image's bytes begin in a record of one batch with one operation: headers of the record, the batch, the operation.
+/// Where an image's bytes begin in a record of one batch with one operation: headers of the record, the batch, the
+/// operation.
 const IMAGE_AT: usize = 128 + 8 + 23;
 
 fn format() -> Arc<CrashDevice> {

@@ -1,5 +1,6 @@
-//! Crashes of a device whose writes complete late and out of order, driven by blocking and by polled forces, with data in
-//! flight, streamed records, and commits in the middle of a checkpoint; and I/O errors at every single operation.
+//! Crashes of a device whose writes complete late and out of order, driven by blocking and by polled forces, with
+//! data in flight, streamed records, and commits in the middle of a checkpoint; and I/O errors at every single
+//! operation.
 
 mod support;
 
@@ -438,6 +439,7 @@ fn explore(seed: u64) {
     }
 }
 
+// Shows: C2, R7.
 #[test]
 fn late_writes_and_interleaved_checkpoints_leave_a_prefix_that_holds_what_was_forced() {
     let seeds = std::env::var("SYNCLINE_CRASH_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(120);

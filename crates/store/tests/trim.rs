@@ -161,6 +161,7 @@ fn without(slot: BlockNo, device: &Told) -> Vec<(Key, Vec<u8>)> {
     items(Store::open(Arc::new(copy), StoreOptions::new(9)).expect("the other slot is there").store())
 }
 
+// Shows: C7a.
 #[test]
 fn a_superblock_lost_behind_a_trim_is_no_greater_loss_than_without() {
     for trims in [false, true] {
@@ -178,6 +179,7 @@ fn a_superblock_lost_behind_a_trim_is_no_greater_loss_than_without() {
 }
 
 /// What a checkpoint releases while a trim is under way is left to the next one.
+// Shows: C7a.
 #[test]
 fn a_superblock_lost_behind_a_trim_beside_a_checkpoint_is_no_greater_loss_either() {
     let (device, store) = volume_of(2048, Some(1));

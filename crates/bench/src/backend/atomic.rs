@@ -8,7 +8,8 @@ use std::os::fd::AsRawFd;
 const START: libc::Ioctl = 0xf501;
 const COMMIT: libc::Ioctl = 0xf502;
 
-/// What is written through this file from now on is one change. Errors: `Unsupported` where the file system has no such thing.
+/// What is written through this file from now on is one change. Errors: `Unsupported` where the file system has no
+/// such thing.
 pub(super) fn start(file: &File) -> io::Result<()> {
     match request(file, START) {
         Err(error)

@@ -1,11 +1,13 @@
 //! The group-commit floor: threads that share writes and flushes, and no file system.
 //!
-//! Each caller copies a page into the group that is being gathered. Who finds nobody leading leads: it writes the pages of its group by one write,
-//! flushes once, hands the lead to one of those who have come meanwhile, and wakes its group. So nobody waits for a timer, and who
-//! comes while a group is under way is in the next one. What remains is what any file system pays that makes
-//! the appends of so many threads durable by one record at a time: the write, the flush, and waking its callers.
+//! Each caller copies a page into the group that is being gathered. Who finds nobody leading leads: it writes the
+//! pages of its group by one write, flushes once, hands the lead to one of those who have come meanwhile, and wakes
+//! its group. So nobody waits for a timer, and who comes while a group is under way is in the next one. What remains
+//! is what any file system pays that makes the appends of so many threads durable by one record at a time: the write,
+//! the flush, and waking its callers.
 //!
-//! Locks: `gathering` alone. The word of a group goes from `GATHERS` to `LEADER_WANTED` to `LED`, or straight to `LED`, and then to its end.
+//! Locks: `gathering` alone. The word of a group goes from `GATHERS` to `LEADER_WANTED` to `LED`, or straight to
+//! `LED`, and then to its end.
 
 use super::{GROUP_PAGES_MAX, PLACES, write_and_flush};
 use rustix::thread::futex;

@@ -1,5 +1,5 @@
-//! What is aimed at, beside what was reached: the mount against the best of the kernel's file systems, and the engine in process
-//! against the floor or against the same. Judged is `syncline`; the mount over /dev/fuse stands beside it.
+//! What is aimed at, beside what was reached: the mount against the best of the kernel's file systems, and the engine
+//! in process against the floor or against the same. Judged is `syncline`; the mount over /dev/fuse stands beside it.
 
 use super::{headed, row, shown};
 use crate::report::Group;

@@ -1,4 +1,5 @@
-//! dbench: a file server's load, with its table of latencies for each operation. On the engine, its load played in this process.
+//! dbench: a file server's load, with its table of latencies for each operation. On the engine, its load played in
+//! this process.
 
 mod play;
 

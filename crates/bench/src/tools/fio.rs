@@ -1,4 +1,5 @@
-//! fio: sequential and random writes with syncs in between, a file for each job. On the engine, the same in this process.
+//! fio: sequential and random writes with syncs in between, a file for each job. On the engine, the same in this
+//! process.
 
 use super::{place, run, strange};
 use crate::measure::Outcome;

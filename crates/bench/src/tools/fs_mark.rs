@@ -1,5 +1,5 @@
-//! fs_mark: new files of 4 KiB, synced one by one, or in a pass of open, fsync, close after all are written. On the engine,
-//! the same in this process.
+//! fs_mark: new files of 4 KiB, synced one by one, or in a pass of open, fsync, close after all are written. On the
+//! engine, the same in this process.
 
 use super::{place, run, strange};
 use crate::measure::Outcome;

@@ -1,7 +1,7 @@
 //! PostgreSQL with pgbench: transactions a second, their latencies, and how those move while checkpoints run.
 //!
-//! The server runs as the user `postgres` (it refuses root) with its data on the system under test and its socket beside
-//! the benchmark's files. Checkpoints are made frequent, so that even a short run has some.
+//! The server runs as the user `postgres` (it refuses root) with its data on the system under test and its socket
+//! beside the benchmark's files. Checkpoints are made frequent, so that even a short run has some.
 
 use super::{place, postgresql, run};
 use crate::device::is_root;

@@ -1,8 +1,10 @@
-//! sqlite3: one row a transaction, synchronous=FULL, inserted, updated, deleted, in the journal modes that programs use; with
-//! batch atomic writes; on the VFS, which opens the engine's volume in the process of sqlite3; and on the engine's volume in this process.
+//! sqlite3: one row a transaction, synchronous=FULL, inserted, updated, deleted, in the journal modes that programs
+//! use; with batch atomic writes; on the VFS, which opens the engine's volume in the process of sqlite3; and on the
+//! engine's volume in this process.
 //!
-//! sqlite3 itself tells the time before the first transaction and behind the last. So the program's start is not counted, nor that on
-//! the VFS it mounts and unmounts the volume, which no other system is charged with; it is told as a figure of its own.
+//! sqlite3 itself tells the time before the first transaction and behind the last. So the program's start is not
+//! counted, nor that on the VFS it mounts and unmounts the volume, which no other system is charged with; it is told
+//! as a figure of its own.
 
 mod atomic;
 mod lent;

@@ -14,7 +14,8 @@ const CREATES: u64 = 2000;
 /// A sync for so many renames and links.
 const NAMES_PER_SYNC: u64 = 100;
 
-/// Four threads append and sync; beside them files are made, and the file system writes its checkpoint (commits everything), over and over.
+/// Four threads append and sync; beside them files are made, and the file system writes its checkpoint (commits
+/// everything), over and over.
 pub(super) fn during_commits(context: &Context<'_>, _width: usize) -> io::Result<Outcome> {
     let backend = context.backend;
     let each = context.arguments.operations.div_ceil(THREADS);
@@ -88,8 +89,8 @@ pub(super) fn names(context: &Context<'_>, _width: usize) -> io::Result<Outcome>
     })
 }
 
-/// What a database does that commits with a rollback journal it keeps: journal written and synced, three pages of the database
-/// written and synced, the journal's header overwritten.
+/// What a database does that commits with a rollback journal it keeps: journal written and synced, three pages of the
+/// database written and synced, the journal's header overwritten.
 pub(super) fn rollback_journal(context: &Context<'_>, _width: usize) -> io::Result<Outcome> {
     const TOUCHED: u64 = 3;
     const PAGES: u64 = 4096;

@@ -1,5 +1,5 @@
-//! The loads of fio and fs_mark in this process, for the engine, which other programs cannot reach: the same sizes, the same
-//! syncs, a file for each job.
+//! The loads of fio and fs_mark in this process, for the engine, which other programs cannot reach: the same sizes,
+//! the same syncs, a file for each job.
 
 use super::{Context, PAGE, page};
 use crate::backend::{BackendFile, Open};
@@ -16,7 +16,8 @@ const RANDOM_PER_SYNC: u64 = 16;
 const MOBILE_THREADS: usize = 8;
 /// Bytes of its sequential reads and writes.
 const MOBILE_CHUNK: usize = 32 << 10;
-/// How long it reads. From memory a pass over all files is done in a few hundredths of a second, which would be mostly the starting of threads.
+/// How long it reads. From memory a pass over all files is done in a few hundredths of a second, which would be
+/// mostly the starting of threads.
 const READING: Duration = Duration::from_secs(1);
 /// Reads between two looks at the clock.
 const READS_AT_A_TIME: usize = 256;
@@ -181,8 +182,8 @@ fn pass_over(
     Ok(Outcome { operations, syncs: operations, ..outcome })
 }
 
-/// 64 MB files in the manner of W4's figures: 32 KiB sequential and 4 KiB random, written and read by 8 threads. The device is
-/// counted while they are first written.
+/// 64 MB files in the manner of W4's figures: 32 KiB sequential and 4 KiB random, written and read by 8 threads. The
+/// device is counted while they are first written.
 pub(crate) fn mobile(context: &Context<'_>, _width: usize) -> io::Result<Outcome> {
     let backend = context.backend;
     let bytes = (context.arguments.sequential_mib << 20).min(64 << 20);

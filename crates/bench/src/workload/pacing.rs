@@ -1,9 +1,10 @@
 //! Small syncs and reads of others while one file writes and syncs gigabytes.
 //!
-//! One thread overwrites and syncs 4 KiB, another reads 4 KiB from the device, at random places of a file; both at a fixed pace, so
-//! that they measure waiting and not each other. First alone, then while a third thread writes and syncs. What is told is
-//! how much longer the slowest hundredth takes. What the kernel has cached of the file is forgotten before each read; the engine
-//! caches a part of a file that is larger than its memory bound, so that its p99 is the device's as well.
+//! One thread overwrites and syncs 4 KiB, another reads 4 KiB from the device, at random places of a file; both at a
+//! fixed pace, so that they measure waiting and not each other. First alone, then while a third thread writes and
+//! syncs. What is told is how much longer the slowest hundredth takes. What the kernel has cached of the file is
+//! forgotten before each read; the engine caches a part of a file that is larger than its memory bound, so that its
+//! p99 is the device's as well.
 
 use super::{Context, PAGE, STREAM, page};
 use crate::backend::Open;

@@ -1,9 +1,10 @@
 //! Small syncs of others while a transaction of a gigabyte is being staged.
 //!
-//! One thread overwrites and syncs 4 KiB of a file of its own, at a fixed pace; first alone, then while another thread stages a
-//! transaction over another file, a few times over. What a transaction stages waits in free blocks until its commit, so the small
-//! syncs have nothing to do with it: still one record and one flush each, which is counted while it stages, and the slowest
-//! hundredth as fast as before. The commits are told apart: they are syncs of somebody else, of a gigabyte.
+//! One thread overwrites and syncs 4 KiB of a file of its own, at a fixed pace; first alone, then while another
+//! thread stages a transaction over another file, a few times over. What a transaction stages waits in free blocks
+//! until its commit, so the small syncs have nothing to do with it: still one record and one flush each, which is
+//! counted while it stages, and the slowest hundredth as fast as before. The commits are told apart: they are syncs
+//! of somebody else, of a gigabyte.
 
 use super::pacing::{Timed, paced};
 use super::{Context, PAGE, page};

@@ -1,7 +1,8 @@
 //! Threads that append and sync, a file each, beside the group-commit floor of as many threads.
 //!
-//! The threads live through all bursts and begin each together, so that starting them is in no figure. Before each burst the same threads
-//! append to the floor (`floor::GroupCommit`). A burst lasts from the first thread's first call to the last one's last return.
+//! The threads live through all bursts and begin each together, so that starting them is in no figure. Before each
+//! burst the same threads append to the floor (`floor::GroupCommit`). A burst lasts from the first thread's first
+//! call to the last one's last return.
 
 use super::{Context, PAGE, page};
 use crate::backend::BackendFile;

@@ -75,7 +75,7 @@ impl Editor<'_> {
         self.delete(Key::orphan(object));
         match reason {
             // What still has a name, or entries of its own, is kept.
-            OrphanReason::Unlinked if is_removable(inode) => {
+            OrphanReason::Unlinked if is_removable(inode) && object != ObjectNo::ROOT_DIR => {
                 let all = (Key::new(object, Kind::Inode, 0), Key::new(object, Kind::Shared, u64::MAX));
                 for (key, _) in self.items(all) {
                     self.delete(key);

@@ -1,9 +1,9 @@
 //! Repair: the volume as it should be, written as one fresh checkpoint.
 //!
-//! Edits are made to the in-memory overlay, in two rounds: first the structure (orphans, names, pieces), then,
-//! after a second look, the counts that follow from it. Then data of page images, a complete new main tree, the root tree
-//! and the bitmaps are written to places that neither the old checkpoint nor any journal record names, flushed,
-//! and only then the superblock. A crash anywhere before leaves the old volume, journal and all.
+//! Edits are made to the in-memory overlay, in two rounds: first the structure (orphans, names, pieces), then, after
+//! a second look, the counts that follow from it. Then data of page images, a complete new main tree, the root tree
+//! and the bitmaps are written to places that neither the old checkpoint nor any journal record names, flushed, and
+//! only then the superblock. A crash anywhere before leaves the old volume, journal and all.
 //!
 //! Only called when every node, item and durable record was readable.
 
@@ -23,7 +23,6 @@ use crate::{CheckError, Code};
 use allocator::Allocator;
 use builder::TreeBuilder;
 use edits::Editor;
-use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use syncline_device::{Buffer, Device};
 use syncline_format::layout::BACKUP_BLOCKS;
@@ -60,6 +59,11 @@ const IN_CHECKPOINT: &[Code] = &[
 /// Whether there is anything that repair can do.
 pub(crate) fn is_wanted(findings: &Findings) -> bool {
     IN_SUPERBLOCKS.iter().chain(IN_CHECKPOINT).any(|&code| findings.has(code))
+}
+
+/// Whether repair corrects what has this code.
+pub(crate) fn corrects(code: Code) -> bool {
+    IN_SUPERBLOCKS.contains(&code) || IN_CHECKPOINT.contains(&code)
 }
 
 /// A repair about to be made.
@@ -120,7 +124,7 @@ impl Repair<'_> {
         superblock.generation = generation;
         superblock.state = VolumeState::Clean;
         superblock.checkpoint_lsn = replay.last_lsn;
-        superblock.epoch = std::collections::hash_map::RandomState::new().build_hasher().finish();
+        superblock.epoch = syncline_device::random_number();
         superblock.tail = JournalTail { block: 0, sequence: Sequence(1), predecessor: superblock.epoch };
         superblock.root = root;
         superblock.cut = None;
@@ -164,8 +168,9 @@ impl Repair<'_> {
         let superblock = &self.chosen.superblock;
         let groups = superblock.layout.group_count();
         for group in (0..groups).map(GroupNo) {
-            let current = GroupBitmap::read(self.device, superblock, group).current;
-            let slot = current.map_or(0, |(slot, _)| 1 - slot);
+            let bitmap = GroupBitmap::read(self.device, superblock, group);
+            let counts = bitmap.current.map(|(slot, _)| slot).or(bitmap.unwritten);
+            let slot = counts.map_or(0, |slot| 1 - slot);
             let sets = [found.data.group(group), allocator.nodes().group(group)];
             let bytes = encode_slot(superblock, group, slot, generation, sets);
             write(self.device, superblock.layout.bitmap_slot(group, slot), &bytes)?;

@@ -1,5 +1,6 @@
 //! Every code of the check has a test that creates its damage, with images written by [`image`].
 
+mod advice;
 mod bitmaps;
 mod hostile;
 mod image;

@@ -34,8 +34,8 @@ pub(super) fn work(
     };
     let mut output = BufReader::new(output).lines();
     let mut transact = || -> io::Result<()> {
-        // With FULL, SQLite does not sync the directory after it has unlinked a rollback journal: the last commit may be
-        // rolled back after a power cut, on any file system. EXTRA makes it durable before the statement returns.
+        // With FULL, SQLite does not sync the directory after it has unlinked a rollback journal: the last commit may
+        // be rolled back after a power cut, on any file system. EXTRA makes it durable before the statement returns.
         writeln!(input, ".bail on\nPRAGMA journal_mode={journal_mode};\nPRAGMA synchronous=EXTRA;")?;
         writeln!(input, "CREATE TABLE IF NOT EXISTS rows(n INTEGER PRIMARY KEY, v TEXT);")?;
         for row in first.. {

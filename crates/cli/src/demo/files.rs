@@ -1,8 +1,8 @@
 //! The many-small-files workload, over a mounted directory or the embedded engine.
 //!
-//! Each file is created, written and synced, nothing else: no sync of its directory, which C1 makes unnecessary. Every
-//! eighth time an older file is replaced the way editors and package managers do it: write a new one, sync it, rename it
-//! over, sync.
+//! Each file is created, written and synced, nothing else: no sync of its directory, which C1 makes unnecessary.
+//! Every eighth time an older file is replaced the way editors and package managers do it: write a new one, sync it,
+//! rename it over, sync.
 
 use super::ledger::{Acknowledged, Ledger, content};
 use std::io;

@@ -67,8 +67,9 @@ impl Ledger {
 
 /// A ledger that workloads write to until the power is cut under them.
 ///
-/// What a program says afterwards counts for nothing: its calls fail, and it need not notice. SQLite, which syncs the directory behind
-/// a commit, takes a directory that cannot be opened any more for one that needs no sync, and says that the commit is done.
+/// What a program says afterwards counts for nothing: its calls fail, and it need not notice. SQLite, which syncs the
+/// directory behind a commit, takes a directory that cannot be opened any more for one that needs no sync, and says
+/// that the commit is done.
 #[derive(Debug, Default)]
 pub(super) struct UntilCut {
     ledger: Mutex<Ledger>,

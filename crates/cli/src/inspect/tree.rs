@@ -34,31 +34,31 @@ const EXTENT_COLUMNS: &[(&str, usize)] =
     &[("inode", 10), ("page", 12), ("pages", 5), ("block", 12), ("state", 9)];
 
 /// What the walk meets.
-enum Step<'a> {
+pub(super) enum Step<'a> {
     Node { pointer: NodePointer, tree: TreeId, bytes: &'a [u8] },
     Item { tree: TreeId, key: Key, value: &'a [u8] },
     Damage { pointer: NodePointer, tree: TreeId, error: String },
 }
 
-type Visit<'v> = &'v mut dyn FnMut(Step<'_>) -> io::Result<()>;
+pub(super) type Visit<'v> = &'v mut dyn FnMut(Step<'_>) -> io::Result<()>;
 
 /// A walk over nodes whose keys may lie in `first..=last`.
-struct Walk<'a> {
+pub(super) struct Walk<'a> {
     device: &'a dyn Device,
     superblock: &'a Superblock,
     first: Key,
     last: Key,
     seen: HashSet<BlockNo>,
-    damaged: bool,
+    pub(super) damaged: bool,
 }
 
 impl<'a> Walk<'a> {
-    fn new(device: &'a dyn Device, superblock: &'a Superblock, first: Key, last: Key) -> Walk<'a> {
+    pub(super) fn new(device: &'a dyn Device, superblock: &'a Superblock, first: Key, last: Key) -> Walk<'a> {
         Walk { device, superblock, first, last, seen: HashSet::new(), damaged: false }
     }
 
     /// Walks the main tree, found through the root tree.
-    fn main_tree(&mut self, visit: Visit<'_>) -> io::Result<()> {
+    pub(super) fn main_tree(&mut self, visit: Visit<'_>) -> io::Result<()> {
         let mut main = None;
         let mut find = |step: Step<'_>| {
             match step {
@@ -226,7 +226,7 @@ fn summary(key: Key, value: &[u8]) -> String {
 
 /// Shows one inode with everything it holds.
 pub(super) fn show_inode(inspection: &Inspection<'_>) -> Result<bool, Failure> {
-    let number = inspection.inode("inode")?;
+    let number = inspection.inode()?.ok_or(Failure::InodeNeeded)?;
     let path = &inspection.arguments.path;
     let superblock = inspection.superblocks.require(path)?;
     let mut inode = None;
@@ -348,8 +348,8 @@ fn describe_inode(number: ObjectNo, value: &[u8]) -> Value {
 /// Shows the extents of one inode, or of all.
 pub(super) fn show_extents(inspection: &Inspection<'_>) -> Result<bool, Failure> {
     let superblock = inspection.superblocks.require(&inspection.arguments.path)?;
-    let (first, last) = match inspection.arguments.inode {
-        Some(number) => (Key::extent(ObjectNo(number), 0), Key::extent(ObjectNo(number), u64::MAX)),
+    let (first, last) = match inspection.inode()? {
+        Some(number) => (Key::extent(number, 0), Key::extent(number, u64::MAX)),
         None => (Key::MIN, Key::MAX),
     };
     let mut table = Table::new(inspection.form, EXTENT_COLUMNS).map_err(printing)?;

@@ -149,6 +149,8 @@ fn flipped_bits_are_found_by_the_check_wherever_they_are() {
     let data = extents[0]["block"].as_u64().expect("the volume has data") * 4096;
 
     let pristine = fs::read(&image).unwrap();
+    let sound = syncline(&["check", "--json", &path]).ok().json();
+    let blocks_of_data = sound["totals"]["data_blocks_verified"].as_u64().unwrap();
     for (place, name) in [(root + 100, "root node"), (data + 5, "data")] {
         flip(&image, place);
         let run = syncline(&["check", "--json", &path]);
@@ -161,6 +163,17 @@ fn flipped_bits_are_found_by_the_check_wherever_they_are() {
             "people are told what a code means: {title}"
         );
         assert!(!report["findings"].as_array().unwrap().is_empty(), "{name}");
+        assert_eq!(report["repairable"], 0, "{name}");
+        let told = syncline(&["check", &path]).out;
+        assert!(!told.contains("--repair"), "{name}: no advice that does not help: {told}");
+        if name == "data" {
+            let (place, totals) = (&report["findings"][0]["path"], &report["totals"]);
+            let place = format!("{} (inode ", place.as_str().expect("a path"));
+            assert!(place.starts_with('/') && told.contains(&place), "{place}: {told}");
+            assert!(told.contains("replace or remove the files named above"), "{told}");
+            assert_eq!(totals["data_blocks_damaged"], 1);
+            assert_eq!(totals["data_blocks_verified"].as_u64().unwrap() + 1, blocks_of_data);
+        }
         // Repair must not make it worse: with the bit back in place everything is there.
         let repaired = syncline(&["check", "--repair", &path]);
         assert!(

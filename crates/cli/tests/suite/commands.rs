@@ -58,10 +58,14 @@ fn wrong_usage_has_the_exit_code_of_the_tool_that_is_meant() {
 fn what_is_no_mount_is_named() {
     let bench = Bench::new();
     let (image, missing) = (bench.volume(), bench.path("missing"));
-    for (command, path) in [("stats", &image), ("umount", &image), ("stats", &missing), ("umount", &missing)]
-    {
-        syncline(&[command, path.to_str().unwrap()]).fails(1, path, "is not the root of a mounted");
+    for command in ["stats", "umount"] {
+        syncline(&[command, image.to_str().unwrap()]).fails(1, &image, "is not the root of a mounted");
+        for missing in [&missing, &missing.join("below")] {
+            syncline(&[command, missing.to_str().unwrap()]).fails(1, missing, "does not exist");
+        }
     }
+    let remount = ["mount", "-o", "remount,ro", image.to_str().unwrap(), missing.to_str().unwrap()];
+    syncline(&remount).fails(32, &missing, "does not exist");
 }
 
 #[test]
@@ -98,8 +102,17 @@ fn output_that_nobody_takes_is_a_failure_and_no_panic() {
         &["mkfs", "--size", "8M", new.to_str().unwrap()][..],
         &["check", path],
         &["inspect", "journal", path],
+        &["inspect", "super", "--json", path],
+        &["inspect", "inode", path, "/dir"],
         &["ls", path],
+        &["ls", "-l", path],
+        &["cat", path, "/dir/file19"],
         &["export", path, "/dir", out.to_str().unwrap()],
+        &["bench", "--list"],
+        &["bench", "--plan", "--systems", "engine"],
+        &["--help"],
+        &["--version"],
+        &["ls", "--help"],
     ] {
         let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
         let run = Command::new(PROGRAM).args(line).stdout(full()).output().unwrap();
@@ -107,10 +120,60 @@ fn output_that_nobody_takes_is_a_failure_and_no_panic() {
         let code = if line[0] == "check" { 8 } else { 1 };
         assert_eq!(run.status.code(), Some(code), "{line:?}: {told}");
         assert_eq!(told.lines().count(), 1, "{line:?}: {told}");
+        assert!(told.contains("No space left"), "{line:?}: {told}");
     }
     let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
     let run = Command::new(PROGRAM).args(["check", "/missing"]).stderr(full).output().unwrap();
     assert_eq!(run.status.code(), Some(8), "nor is a message that does not arrive");
+}
+
+#[test]
+fn a_reader_that_leaves_is_no_failure() {
+    let bench = Bench::new();
+    let image = bench.populated();
+    let path = image.to_str().unwrap();
+    for line in [
+        &["check", path][..],
+        &["inspect", "tree", "--items", path],
+        &["ls", "-R", path],
+        &["cat", path, "/dir/file19"],
+        &["bench", "--list"],
+        &["bench", "--plan", "--systems", "engine"],
+        &["--help"],
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let run = Command::new(PROGRAM).args(line).stdout(writer).output().unwrap();
+        let told = String::from_utf8(run.stderr).unwrap();
+        assert_eq!((run.status.code(), told.as_str()), (Some(0), ""), "{line:?}");
+    }
+}
+
+#[test]
+fn remarks_that_nobody_takes_end_no_measurement() {
+    let bench = Bench::new();
+    let line =
+        ["bench", "--systems", "engine", "--workloads", "append", "--rounds", "1", "--operations", "10"];
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = Command::new(PROGRAM);
+    command.args(line).args(["--device-mib", "64", "--work"]).arg(bench.path("work")).stderr(writer);
+    let run = command.output().unwrap();
+    let told = String::from_utf8(run.stdout).unwrap();
+    assert_eq!(run.status.code(), Some(0), "{told}");
+    assert!(told.contains("append:") && told.contains("engine"), "{told}");
+}
+
+#[test]
+fn a_processor_that_is_not_there_is_wrong_usage_of_the_benchmark() {
+    let bench = Bench::new();
+    let work = bench.path("work");
+    for cpu in ["1000", "99999"] {
+        let line = ["bench", "--systems", "engine", "--cpu", cpu, "--work", work.to_str().unwrap()];
+        let run = syncline(&line);
+        assert_eq!((run.code, run.err.lines().count()), (2, 1), "{cpu}: {}", run.err);
+        assert!(run.err.contains(cpu), "{}", run.err);
+    }
 }
 
 #[test]
@@ -179,6 +242,45 @@ fn inspect_shows_what_was_stored() {
     let link =
         syncline(&["inspect", "inode", "-i", &named("link").as_u64().unwrap().to_string(), "--json", path]);
     assert_eq!(link.ok().json()["target"], "file3");
+}
+
+#[test]
+fn inspect_finds_an_inode_by_its_path() {
+    let bench = Bench::new();
+    let image = bench.populated();
+    let path = image.to_str().unwrap();
+    let shown = |line: &[&str]| syncline(&[&["inspect"], line].concat()).ok().json();
+    assert_eq!(shown(&["inode", "--json", path, "/"])["inode"], 1);
+    let file = shown(&["inode", "--json", path, "/dir/file19"]);
+    assert_eq!(file["size"], 19 * 5000 + 10);
+    assert_eq!(shown(&["inode", "--json", path, "dir/../dir/./file19"])["inode"], file["inode"]);
+    assert_eq!(shown(&["inode", "--json", path, "dir/link"])["target"], "file3", "not followed");
+    let extents = shown(&["extents", "--json", path, "/dir/file19"]);
+    let extents = extents.as_array().unwrap();
+    assert!(!extents.is_empty() && extents.iter().all(|extent| extent["inode"] == file["inode"]));
+    for missing in ["/dir/none", "/dir/file19/below"] {
+        syncline(&["inspect", "inode", path, missing]).fails(1, &image, missing);
+    }
+    let wrong =
+        [&["inode", "-i", "1", path, "/dir"][..], &["super", path, "/dir"], &["tree", "-i", "1", path]];
+    for line in wrong {
+        assert_eq!(syncline(&[&["inspect"], line].concat()).code, 2, "{line:?}");
+    }
+}
+
+#[test]
+fn ls_shows_the_numbers_that_inspect_takes() {
+    let bench = Bench::new();
+    let image = bench.populated();
+    let path = image.to_str().unwrap();
+    let number = syncline(&["ls", "--json", path]).ok().json()[0]["inode"].to_string();
+    for line in [&["ls", "-i", path][..], &["ls", "-li", path]] {
+        let text = syncline(line).ok().out;
+        let shown = text.lines().find(|line| line.ends_with("dir")).expect("listed");
+        assert_eq!(shown.split_whitespace().next(), Some(number.as_str()), "{text}");
+    }
+    let inspected = syncline(&["inspect", "inode", "-i", &number, "--json", path]).ok().json();
+    assert_eq!(inspected["type"], "directory");
 }
 
 #[test]

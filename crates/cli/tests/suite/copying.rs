@@ -166,12 +166,7 @@ fn extended_attributes_travel_both_ways() {
 fn what_is_damaged_is_left_out_and_all_the_rest_comes_out() {
     let bench = Bench::new();
     let (image, out) = (bench.populated(), bench.path("out"));
-    let listed = syncline(&["ls", "--json", text(&image), "/dir"]).ok().json();
-    let row = listed.as_array().unwrap().iter().find(|row| row["name"] == "file7").expect("listed");
-    let extents = syncline(&["inspect", "extents", "--json", text(&image)]).ok().json();
-    let of_file = extents.as_array().unwrap().iter().find(|extent| extent["inode"] == row["inode"]);
-    let block = of_file.expect("the file has data")["block"].as_u64().unwrap();
-    flip(&image, block * 4096 + 5);
+    flip(&image, place_of_data(&image, "/dir", "file7") + 5);
 
     let run = syncline(&["export", "--json", text(&image), "/dir", text(&out)]);
     assert_eq!(run.code, 1, "{}", run.err);
@@ -220,6 +215,66 @@ fn a_file_without_its_attributes_is_left_out_and_takes_no_name() {
     assert!(!out.join("file3").exists(), "without its access list it would be somebody else's to read");
     assert_eq!(run.json()["files"], 19);
     assert_eq!(fs::read_dir(&out).unwrap().count(), 20, "nothing is left beside the files");
+
+    let run = syncline(&["export", "--partial", "--json", text(&image), "/dir/file3", text(&out)]);
+    assert_eq!((run.code, &run.json()["damaged"][0]["without_attributes"]), (1, &true.into()), "{}", run.err);
+    assert!(fs::read(out.join("file3")).unwrap() == pattern(3), "the data is whole");
+    assert_eq!(fs::metadata(out.join("file3")).unwrap().mode() & 0o7777, 0o600, "nobody else may read it");
+}
+
+/// The place of a file's data on the device.
+fn place_of_data(image: &Path, directory: &str, name: &str) -> u64 {
+    let listed = syncline(&["ls", "--json", text(image), directory]).ok().json();
+    let row = listed.as_array().unwrap().iter().find(|row| row["name"] == name).expect("listed");
+    let extents = syncline(&["inspect", "extents", "--json", text(image)]).ok().json();
+    let of_file = extents.as_array().unwrap().iter().find(|extent| extent["inode"] == row["inode"]);
+    of_file.expect("the file has data")["block"].as_u64().unwrap() * 4096
+}
+
+#[test]
+fn a_damaged_file_comes_out_as_far_as_it_is_readable_if_asked_for() {
+    let bench = Bench::new();
+    let (image, out) = (bench.populated(), bench.path("out"));
+    let at = place_of_data(&image, "/dir", "file19");
+    flip(&image, at + 4096 + 5);
+    flip(&image, at + 3 * 4096 + 5);
+    flip(&image, at + 4 * 4096 + 5);
+
+    let run = syncline(&["export", "--partial", "--json", text(&image), "/dir", text(&out)]);
+    let figures = run.json();
+    assert_eq!(
+        (run.code, &figures["unreadable"], &figures["files"]),
+        (1, &0.into(), &20.into()),
+        "{}",
+        run.err
+    );
+    assert_eq!(figures["damaged"].as_array().unwrap().len(), 1);
+    let damaged = &figures["damaged"][0];
+    assert!(damaged["path"].as_str().unwrap().ends_with(":/dir/file19"));
+    assert_eq!(damaged["without_attributes"], false);
+    let lost: Vec<_> =
+        damaged["lost"].as_array().unwrap().iter().map(|lost| (&lost["start"], &lost["end"])).collect();
+    assert_eq!(lost, [(&4096.into(), &8192.into()), (&12288.into(), &20480.into())]);
+    assert!(run.err.contains(":/dir/file19: bytes 4096 to 8191 cannot be read and are zeros"), "{}", run.err);
+    assert!(run.err.contains("1 could be read only in part"), "{}", run.err);
+    let mut expected = pattern(19);
+    expected[4096..8192].fill(0);
+    expected[12288..20480].fill(0);
+    assert!(fs::read(out.join("file19")).unwrap() == expected);
+    for index in 0..19 {
+        assert!(fs::read(out.join(format!("file{index}"))).unwrap() == pattern(index), "file{index}");
+    }
+
+    // What is there already is better than what is damaged.
+    fs::write(out.join("file19"), "older").unwrap();
+    let run = syncline(&["export", "--partial", "--force", text(&image), "/dir/.", text(&out)]);
+    assert_eq!(run.code, 1);
+    assert!(run.err.contains("file19: kept as it was"), "{}", run.err);
+    assert_eq!(fs::read(out.join("file19")).unwrap(), b"older");
+    assert_eq!(fs::read_dir(&out).unwrap().count(), 21, "nothing is left beside the files");
+    let one = syncline(&["export", "--partial", text(&image), "/dir/file19", text(&bench.path("one"))]);
+    assert_eq!(one.code, 1, "{}", one.err);
+    assert!(fs::read(bench.path("one")).unwrap() == expected);
 }
 
 #[test]

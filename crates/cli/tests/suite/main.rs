@@ -1,5 +1,6 @@
 //! The program as its users meet it: command lines, exit codes, sentences, volumes on disk and mounted.
 
+mod attacks;
 mod bad_input;
 mod commands;
 mod common;

@@ -1,9 +1,14 @@
 //! mkfs: what it makes, and what it refuses before it has changed anything.
 
-use super::common::{Bench, PROGRAM, Run, assert_populated, called, open, syncline};
+use super::common::{Bench, PROGRAM, Run, assert_populated, called, open, pattern, poke, skip, syncline};
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
+use syncline::VolumeOptions;
+use syncline_device::{Device, FileDevice, OpenOptions};
+use syncline_format::BlockNo;
+use syncline_format::layout::Layout;
 
 fn mkfs(arguments: &[&str], image: &Path) -> Run {
     let mut line = vec!["mkfs"];
@@ -31,6 +36,8 @@ fn new_volume_is_what_was_asked_for() {
     assert_eq!(shown["slot_0"]["blocks"], (32 << 20) / 4096);
     assert_eq!(shown["backup_1"]["valid"], true);
     open(&image).close().expect("an empty volume opens and closes");
+    let mode = std::os::unix::fs::MetadataExt::mode(&fs::metadata(&image).unwrap());
+    assert_eq!(mode & 0o777, 0o600, "who reads an image reads every file in it");
 }
 
 #[test]
@@ -159,4 +166,112 @@ fn mkfs_is_called_by_its_own_name() {
     called("mkfs.syncline", &["-q", "-L", "x", "--size", "8M", image.to_str().unwrap()]).ok();
     assert_eq!(called("mkfs.syncline", &["--no-such-option"]).code, 1);
     assert!(called("/sbin/mkfs.syncline", &["--version"]).ok().out.contains("mkfs.syncline"));
+}
+
+/// Whether the host tells holes of a file; says so if not.
+fn tells_holes(image: &Path, test: &str) -> bool {
+    let device = FileDevice::open(image, &OpenOptions::default()).expect("opened");
+    let tells = device.hole(BlockNo(0)).is_some();
+    if !tells {
+        skip(test, "the file system of the temporary directory does not tell holes");
+    }
+    tells
+}
+
+#[test]
+fn a_huge_volume_in_a_file_with_holes_takes_no_space() {
+    const TEST: &str = "a_huge_volume_in_a_file_with_holes_takes_no_space";
+    let bench = Bench::new();
+    let image = bench.path("huge.img");
+    let made = mkfs(&["--size", "12T"], &image);
+    if made.code != 0 && made.err.contains("its file system takes no file of") {
+        return skip(TEST, "the file system of the temporary directory takes no file of 12 TiB");
+    }
+    made.ok();
+    if !tells_holes(&image, TEST) {
+        return;
+    }
+    let taken = || fs::metadata(&image).expect("there").blocks() * 512;
+    assert!(taken() <= 64 << 20, "{} bytes", taken());
+    syncline(&["check", image.to_str().unwrap()]).ok();
+    // Files and nodes come to lie far from each other.
+    let volume = open(&image);
+    for index in 0..20_usize {
+        let mut file = volume.create_file(format!("file{index}")).expect("create");
+        std::io::Write::write_all(&mut file, &pattern(index)).expect("write");
+        file.sync_all().expect("sync");
+    }
+    volume.close().expect("close");
+    syncline(&["check", image.to_str().unwrap()]).ok();
+    let volume = open(&image);
+    for index in 0..20 {
+        assert!(volume.read(format!("file{index}")).expect("read") == pattern(index), "file {index}");
+    }
+    volume.close().expect("close");
+    assert!(taken() <= 80 << 20, "{} bytes", taken());
+}
+
+#[test]
+fn lost_bitmaps_are_told_from_those_that_were_never_written() {
+    let bench = Bench::new();
+    let image = bench.populated();
+    let path = image.to_str().unwrap();
+    let layout = Layout::new((16 << 20) / 4096, None).expect("as mkfs has it");
+    poke(&image, layout.groups_start.byte_offset(), &[0; 2 * 4096]);
+    let found = syncline(&["check", "--json", path]);
+    assert_eq!(found.code, 4, "{}", found.out);
+    assert_eq!(found.json()["counts"]["SL-B001"], 1, "{}", found.out);
+    syncline(&["ls", path]).fails(1, &image, "a bitmap is missing");
+    assert_eq!(syncline(&["check", "--repair", path]).code, 1);
+    assert_populated(&image);
+    syncline(&["check", path]).ok();
+}
+
+#[test]
+fn a_journal_with_holes_is_written_ahead_of_its_records() {
+    const TEST: &str = "a_journal_with_holes_is_written_ahead_of_its_records";
+    const SYNCS: u64 = 600;
+    let bench = Bench::new();
+    let image = bench.path("holes.img");
+    mkfs(&["--size", "256M", "--journal-size", "64M"], &image).ok();
+    let layout = Layout::new((256 << 20) / 4096, Some((64 << 20) / 4096)).expect("valid");
+    let device = FileDevice::open(&image, &OpenOptions::default()).expect("opened");
+    device.discard(layout.journal_start.plus(1), layout.journal_blocks - 1).expect("punched");
+    device.flush().expect("flushed");
+    drop(device);
+    if !tells_holes(&image, TEST) {
+        return;
+    }
+    // Each sync is a record of two blocks: its page and what is said of it.
+    let wrote = |from: u64, syncs: u64| {
+        let volume = VolumeOptions::new().background(false).open(&image).expect("open");
+        let file = match from {
+            0 => volume.create_file("file").expect("create"),
+            _ => syncline::OpenOptions::new().write(true).open(&volume, "file").expect("open"),
+        };
+        file.sync_all().expect("sync");
+        let before = volume.stats().engine.device;
+        for index in from..from + syncs {
+            file.write_all_at(&[(index as u8).wrapping_add(1); 4096], index * 4096).expect("write");
+            file.sync_all().expect("sync");
+        }
+        let after = volume.stats().engine.device;
+        assert_eq!(after.flushes - before.flushes, syncs);
+        volume.close().expect("close");
+        after.writes - before.writes - syncs
+    };
+    let ahead = wrote(0, SYNCS);
+    assert!((4..=6).contains(&ahead), "{ahead} times a MiB was written ahead");
+    assert_eq!(wrote(SYNCS, 100), 0, "what was written once is not written again");
+    let volume = open(&image);
+    let content = volume.read("file").expect("read");
+    assert_eq!(content.len() as u64, (SYNCS + 100) * 4096);
+    assert!(
+        content
+            .chunks(4096)
+            .enumerate()
+            .all(|(page, bytes)| bytes.iter().all(|&b| b == (page as u8).wrapping_add(1)))
+    );
+    volume.close().expect("close");
+    syncline(&["check", image.to_str().unwrap()]).ok();
 }

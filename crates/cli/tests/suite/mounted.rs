@@ -81,6 +81,58 @@ fn an_image_that_a_program_holds_is_refused_and_not_waited_for() {
 }
 
 #[test]
+fn a_lock_of_somebody_who_only_reads_holds_up_no_mount_or_is_told_as_what_it_is() {
+    use rustix::fs::{FlockOperation, flock};
+    if !can_mount("a_lock_of_somebody_who_only_reads_holds_up_no_mount_or_is_told_as_what_it_is") {
+        return;
+    }
+    let bench = Bench::new();
+    let image = bench.populated();
+    let at = MountPoint::new(&bench, "mnt");
+    let reader = File::open(&image).expect("open");
+    flock(&reader, FlockOperation::LockExclusive).expect("lock");
+    syncline(&["mount", text(&image), at.text()]).ok();
+    // Nor does unmounting wait for it.
+    at.unmount();
+    drop(reader);
+    let reading = FileDevice::open(&image, &OpenOptions { read_only: true, ..OpenOptions::default() });
+    let reading = reading.expect("open");
+    let by_us = format!("is locked by process {} that reads it", std::process::id());
+    syncline(&["mount", text(&image), at.text()]).fails(32, &image, &by_us);
+    syncline(&["mount", "-o", "ro", text(&image), at.text()]).ok();
+    at.unmount();
+    drop(reading);
+}
+
+#[test]
+fn umount_waits_for_no_fifo_where_the_image_was() {
+    if !can_mount("umount_waits_for_no_fifo_where_the_image_was") {
+        return;
+    }
+    let bench = Bench::new();
+    let image = bench.populated();
+    let at = MountPoint::new(&bench, "mnt");
+    syncline(&["mount", text(&image), at.text()]).ok();
+    let elsewhere = bench.path("elsewhere.img");
+    fs::rename(&image, &elsewhere).expect("rename");
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mknodat(rustix::fs::CWD, &image, rustix::fs::FileType::Fifo, mode, 0).expect("mkfifo");
+    let mut umount = Command::new(PROGRAM).args(["umount", at.text()]).spawn().expect("the program starts");
+    let began = std::time::Instant::now();
+    let status = loop {
+        if let Some(status) = umount.try_wait().expect("wait") {
+            break status;
+        }
+        if began.elapsed() > std::time::Duration::from_secs(100) {
+            umount.kill().expect("kill");
+            panic!("it waits for a writer");
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    };
+    assert!(status.success(), "{status}");
+}
+
+#[test]
 fn an_image_that_a_daemon_is_leaving_is_waited_for() {
     if !can_mount("an_image_that_a_daemon_is_leaving_is_waited_for") {
         return;
@@ -202,7 +254,7 @@ fn unusable_images_and_directories_are_one_sentence() {
     syncline(&["mount", "-o", &log, text(&image), at.text()]).fails(32, &no_log, "No such file");
     for cpu in ["cpu=1000", "cpu=99999"] {
         let run = syncline(&["mount", "-o", cpu, text(&image), at.text()]);
-        assert!(run.code == 32 && run.err.contains("needs the number of a CPU"), "{cpu}: {}", run.err);
+        assert!(run.code == 1 && run.err.contains("needs the number of a CPU"), "{cpu}: {}", run.err);
     }
     for slot in [1, 2] {
         age(&image, slot);
@@ -360,7 +412,83 @@ fn statistics_of_a_mount_are_json_and_count_syncs() {
     let text = syncline(&["stats", at.text()]).ok().out;
     assert!(text.lines().any(|line| line.contains("transport") && line.contains(&transport)), "{text}");
     assert!(text.contains("fsync us:") && text.contains(" us ") && text.contains("  #"), "{text}");
+    assert!(text.starts_with("device writes per fsync "), "what a sync costs comes first: {text}");
+    let first = text.lines().nth(1).expect("a line");
+    assert!(first.starts_with("device flushes per fsync "), "{text}");
+    assert!(text.lines().any(|line| line.contains("written bytes") && line.contains("iB")), "{text}");
     drop(file);
+    at.unmount();
+}
+
+#[test]
+fn a_mount_that_is_called_as_mount_fuse_does_it_can_be_remounted() {
+    if !can_mount("a_mount_that_is_called_as_mount_fuse_does_it_can_be_remounted") {
+        return;
+    }
+    if !rustix::process::geteuid().is_root() {
+        return skip(
+            "a_mount_that_is_called_as_mount_fuse_does_it_can_be_remounted",
+            "only root may remount",
+        );
+    }
+    let bench = Bench::new();
+    let image = bench.volume();
+    let at = MountPoint::new(&bench, "mnt");
+    // The words that mount.fuse3 hands to the program of the subtype.
+    syncline(&[text(&image), at.text(), "-o", "rw,dev,suid"]).ok();
+    fs::write(at.0.join("before"), b"x").expect("writable");
+    syncline(&[text(&image), at.text(), "-o", "ro,remount,dev,suid"]).ok();
+    let refused = fs::write(at.0.join("after"), b"x").expect_err("read-only");
+    assert_eq!(refused.kind(), ErrorKind::ReadOnlyFilesystem);
+    at.unmount();
+}
+
+#[test]
+fn inodes_that_nobody_counts_are_not_made_up() {
+    if !can_mount("inodes_that_nobody_counts_are_not_made_up") {
+        return;
+    }
+    let bench = Bench::new();
+    let image = bench.populated();
+    let at = MountPoint::new(&bench, "mnt");
+    syncline(&["mount", text(&image), at.text()]).ok();
+    let totals = rustix::fs::statvfs(&at.0).expect("statvfs");
+    assert_eq!((totals.f_files, totals.f_ffree, totals.f_favail), (0, 0, 0));
+    assert!(totals.f_bfree > 0 && totals.f_blocks > totals.f_bfree);
+    at.unmount();
+}
+
+#[test]
+fn another_user_is_told_who_mounted_and_what_to_do() {
+    use std::os::unix::process::CommandExt;
+    const TEST: &str = "another_user_is_told_who_mounted_and_what_to_do";
+    const NOBODY: u32 = 65_534;
+    if !can_mount(TEST) {
+        return;
+    }
+    if !rustix::process::geteuid().is_root() {
+        return skip(TEST, "only root may become another user");
+    }
+    let bench = Bench::new();
+    fs::set_permissions(bench.path(""), fs::Permissions::from_mode(0o755)).expect("chmod");
+    let image = bench.volume();
+    let at = MountPoint::new(&bench, "mnt");
+    // Where anybody may run it.
+    let program = bench.path("syncline");
+    fs::copy(PROGRAM, &program).expect("copy the program");
+    syncline(&["mount", text(&image), at.text()]).ok();
+    for command in ["umount", "stats"] {
+        syncline(&[command, text(&image)]).fails(1, &image, &format!("is mounted on {}", at.text()));
+    }
+    for line in [&["umount"][..], &["umount", "--lazy"]] {
+        let run =
+            Command::new(&program).uid(NOBODY).gid(NOBODY).args(line).arg(&at.0).output().expect("runs");
+        let told = String::from_utf8(run.stderr).expect("UTF-8");
+        assert_eq!(run.status.code(), Some(1), "{told}");
+        assert!(told.contains("was mounted by root") && told.contains("sudo syncline umount"), "{told}");
+        assert_eq!(told.lines().count(), 1, "{told}");
+    }
+    assert!(fs::read_dir(&at.0).is_ok(), "it is mounted still");
     at.unmount();
 }
 

@@ -1,29 +1,37 @@
 //! Who else uses a device: our lock, the kernel's claim, the table of mounts.
 //!
 //! Four checks, because each sees what the others do not:
-//! - `flock` on the opened file keeps out other users of this crate, as long as they come through the same
-//!   inode: a second device node of one block device (another `mknod`) has locks of its own, which leaves
-//!   that case to the third check;
-//! - a lock on the *bytes* in use (`F_OFD_SETLK`), of the opened file and, below a loop device, of the file it shows: the same
-//!   image is kept apart by its name, through a loop device, and through two of them, while two partitions of one image are not.
-//!   Unlike the flock, that of a file below a loop device does not outlive a dead process for its requests in flight;
-//!   Who serves a mount leaves the far end of its range free: there others see whether it is worth waiting ([`FileDevice::hold_for_mount`]);
+//! - a lock on the *bytes* in use (`F_OFD_SETLK`), of the opened file and, below a loop device, of the file it shows:
+//!   the same image is kept apart by its name, through a loop device, and through two of them, while two partitions
+//!   of one image are not. An exclusive one needs write permission, so that who writes is told from who merely reads
+//!   ([`OpenError::ReadLocked`]). That of a file below a loop device does not outlive a dead process for its requests
+//!   in flight; that of the opened file does. Who serves a mount leaves the far end of its range free: there others
+//!   see whether it is worth waiting ([`FileDevice::hold_for_mount`]);
+//! - `flock` on a block device, which udev and partition tools heed, and on an image whose filesystem knows no locks
+//!   on bytes. Whoever may read a file may flock it, even exclusively, so other images are not flocked, and nobody's
+//!   flock holds them up. A second device node of one block device (another `mknod`) has locks of its own, which
+//!   leaves that case to the third check;
 //! - the kernel's exclusive claim of a block device (O_EXCL), held by mounts (fuseblk ones too), swap, RAID,
 //!   LVM. It is tried and given back at once, since our own fuseblk mount claims the device later. So there
 //!   is a race: two openers through different nodes, both before either mounts, pass; the second one's mount
 //!   then fails.
 //! - `/proc/self/mountinfo` tells where a claimed device is mounted. It sees this mount namespace only.
 //!
-//! An image file that a loop device exposes is checked by that loop device's claim, and so are other loop devices on the same
-//! bytes. A loop device in another mount namespace whose backing file has another name there is not found.
+//! All descriptors that hold a lock or a claim are `Private`: a forked child closes its copies at once, since it
+//! would otherwise hold the locks for as long as it lives.
+//!
+//! An image file that a loop device exposes is checked by that loop device's claim, and so are other loop devices on
+//! the same bytes. A loop device in another mount namespace whose backing file has another name there is not found.
 
 use super::loops::{self, Backing};
-use super::{FileDevice, Kind};
+use super::{FileDevice, Kind, Opened};
+use crate::process::Private;
 use crate::{OpenError, OpenStep};
 use rustix::fs::FlockOperation;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
@@ -35,11 +43,15 @@ const RETRY_PAUSE: Duration = Duration::from_millis(10);
 /// Block devices are retried at least this long: udev holds a lock while it looks at a device that was just
 /// closed by a writer.
 const UDEV_PATIENCE: Duration = Duration::from_secs(1);
+/// The kernel's claim is tried by taking it for a moment; another opener's moment is soon over. So is that of a child
+/// which is just being forked and has not closed its copy yet.
+const CLAIM_PATIENCE: Duration = Duration::from_millis(200);
 
 /// Length of a lock that reaches to the end of its file, wherever that is.
 const TO_THE_END: u64 = 0;
 
-/// From this byte on the range is free if the holder serves a mount. No device has it: it is far beyond the largest volume.
+/// From this byte on the range is free if the holder serves a mount. No device has it: it is far beyond the largest
+/// volume.
 const FREE_FOR_MOUNTS: u64 = 1 << 62;
 
 /// Until when to retry.
@@ -48,6 +60,11 @@ pub(super) struct Deadline(Instant);
 impl Deadline {
     pub(super) fn after(patience: Duration) -> Deadline {
         Deadline(Instant::now() + patience)
+    }
+
+    /// The same, but late enough that nobody is refused who meets another opener's try for the claim.
+    pub(super) fn for_claims(&self) -> Deadline {
+        Deadline(self.0.max(Instant::now() + CLAIM_PATIENCE))
     }
 
     /// Tries until it succeeds, fails by something other than another user of the device, or the deadline
@@ -65,20 +82,40 @@ impl Deadline {
     }
 }
 
-/// Locks the open file against other openers until it is closed: exclusively, or among readers.
+/// Locks the open file, and whatever lies below it, against other openers until it is closed: exclusively, or among
+/// readers.
 pub(super) fn lock(
     file: &File,
     path: &Path,
     kind: Kind,
     shared: bool,
     deadline: &Deadline,
-) -> Result<(), OpenError> {
+) -> Result<Below, OpenError> {
+    if kind == Kind::BlockDevice {
+        let patient = Deadline(deadline.0.max(Instant::now() + UDEV_PATIENCE));
+        flock(file, path, shared, &patient)?;
+    }
+    let known = lock_bytes(file, path, shared, 0..TO_THE_END, deadline)?;
+    if !known && kind == Kind::Image {
+        flock(file, path, shared, deadline)?;
+    }
+    let mut below = Below(Vec::new());
+    let mut next = Backing::of(path);
+    while let Some(backing) = next {
+        // Who may use the loop device only, and not its file, cannot lock that.
+        let Ok(file) = Private::open(|| open_to_ask(&backing.file, !shared).ok_or(())) else { break };
+        lock_bytes(&file, path, shared, backing.start..backing.end, deadline)?;
+        below.0.push(file);
+        next = backing.below();
+    }
+    Ok(below)
+}
+
+fn flock(file: &File, path: &Path, shared: bool, deadline: &Deadline) -> Result<(), OpenError> {
     let operation = match shared {
         true => FlockOperation::NonBlockingLockShared,
         false => FlockOperation::NonBlockingLockExclusive,
     };
-    let patient = Deadline(deadline.0.max(Instant::now() + UDEV_PATIENCE));
-    let deadline = if kind == Kind::BlockDevice { &patient } else { deadline };
     deadline.retry(|| match rustix::io::retry_on_intr(|| rustix::fs::flock(file, operation)) {
         Ok(()) => Ok(()),
         Err(rustix::io::Errno::WOULDBLOCK) => Err(OpenError::Locked { path: path.to_owned() }),
@@ -90,39 +127,108 @@ pub(super) fn lock(
 }
 
 /// Locks on bytes of the files that lie below a loop device; given back when dropped.
-pub(super) struct Below(Vec<File>);
+pub(super) struct Below(Vec<Private<File>>);
 
 impl Drop for Below {
     fn drop(&mut self) {
-        self.0.iter().for_each(unlock_bytes);
+        self.0.iter().for_each(|file| unlock_bytes(file));
     }
 }
 
-/// Locks the bytes that the device uses against other openers, of the opened file and of whatever lies below it.
-pub(super) fn lock_bytes(
+/// Locks a range of bytes; false if the filesystem knows no such locks.
+fn lock_bytes(
     file: &File,
     path: &Path,
     shared: bool,
+    range: Range<u64>,
     deadline: &Deadline,
-) -> Result<Below, OpenError> {
-    let locked = |file: &File, start: u64, length: u64| {
-        deadline.retry(|| match set_bytes_lock(file, lock_type(shared), start, length) {
-            Err(libc::EAGAIN | libc::EACCES) => Err(OpenError::Locked { path: path.to_owned() }),
-            // A filesystem that knows no such locks has the flock.
-            _ => Ok(()),
-        })
+) -> Result<bool, OpenError> {
+    let length = range.end.saturating_sub(range.start);
+    let locked = deadline.retry(|| match set_bytes_lock(file, lock_type(shared), range.start, length) {
+        Ok(()) => Ok(true),
+        Err(libc::EAGAIN | libc::EACCES) => Err(match holder(file, range.start, length) {
+            Some(Holder::Reader { process }) => OpenError::ReadLocked { path: path.to_owned(), process },
+            _ => OpenError::Locked { path: path.to_owned() },
+        }),
+        Err(_) => Ok(false),
+    });
+    locked.map_err(|error| match error {
+        OpenError::ReadLocked { path, process: None } => {
+            OpenError::ReadLocked { path, process: process_that_reads(file) }
+        }
+        error => error,
+    })
+}
+
+/// The process that has a shared lock on the file, where the kernel tells it of a lock only that it is one of an open
+/// file. Those of other users are seen by root.
+fn process_that_reads(file: &File) -> Option<i32> {
+    let wanted = file.metadata().ok()?;
+    let locks = |process: &Path, descriptor: &OsStr| {
+        let found = std::fs::metadata(process.join("fd").join(descriptor));
+        let is_it = found.is_ok_and(|found| (found.dev(), found.ino()) == (wanted.dev(), wanted.ino()));
+        let told =
+            is_it.then(|| std::fs::read_to_string(process.join("fdinfo").join(descriptor)).ok()).flatten();
+        told.is_some_and(|told| told.lines().any(|line| line.starts_with("lock:") && line.contains(" READ ")))
     };
-    locked(file, 0, TO_THE_END)?;
-    let mut below = Below(Vec::new());
-    let mut next = Backing::of(path);
-    while let Some(backing) = next {
-        // Who may use the loop device only, and not its file, cannot lock that.
-        let Ok(file) = File::options().read(true).write(!shared).open(&backing.file) else { break };
-        locked(&file, backing.start, backing.end - backing.start)?;
-        below.0.push(file);
-        next = backing.below();
+    std::fs::read_dir("/proc").ok()?.flatten().find_map(|process| {
+        let number = process.file_name().to_str()?.parse().ok()?;
+        let mut open = std::fs::read_dir(process.path().join("fd")).ok()?.flatten();
+        open.any(|entry| locks(&process.path(), &entry.file_name())).then_some(number)
+    })
+}
+
+/// Whose lock on bytes is in the way of an exclusive one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Holder {
+    /// Somebody who has the file open for writing: nobody else is given such a lock.
+    Writer,
+    /// Somebody who needs no more than to read the file; its process, if the kernel tells.
+    Reader { process: Option<i32> },
+}
+
+fn holder(file: &File, start: u64, length: u64) -> Option<Holder> {
+    // Only an exclusive lock is in the way of a shared one.
+    if conflicting(file, libc::F_RDLCK, start, length).is_some() {
+        return Some(Holder::Writer);
     }
-    Ok(below)
+    let lock = conflicting(file, libc::F_WRLCK, start, length)?;
+    Some(match i32::from(lock.l_type) {
+        libc::F_WRLCK => Holder::Writer,
+        _ => Holder::Reader { process: Some(lock.l_pid).filter(|&process| process > 0) },
+    })
+}
+
+/// A lock of somebody else that is in the way of one of this kind.
+fn conflicting(file: &File, kind: i32, start: u64, length: u64) -> Option<libc::flock> {
+    let mut lock = bytes_lock(kind, start, length).ok()?;
+    // SAFETY: the descriptor is open, and the structure is valid while the call runs, which writes a conflicting lock
+    // into it.
+    let asked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &mut lock) };
+    (asked == 0 && i32::from(lock.l_type) != libc::F_UNLCK).then_some(lock)
+}
+
+/// Opens what may have become anything since it was looked at; never waits, as opening a FIFO does.
+fn open_to_ask(path: &Path, write: bool) -> Option<File> {
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    let file = File::options().read(true).write(write).custom_flags(flags).open(path).ok()?;
+    let kind = file.metadata().ok()?.file_type();
+    (kind.is_file() || kind.is_block_device()).then_some(file)
+}
+
+/// Whether somebody has the image or device open in order to write a volume. One that cannot be looked at counts as
+/// free.
+pub fn is_held(path: &Path) -> bool {
+    let Some(file) = open_to_ask(path, false) else { return false };
+    if conflicting(&file, libc::F_RDLCK, 0, TO_THE_END).is_some() {
+        return true;
+    }
+    let knows_bytes = set_bytes_lock(&file, libc::F_RDLCK, 0, TO_THE_END).is_ok();
+    let is_image = file.metadata().is_ok_and(|metadata| metadata.is_file());
+    // The lock that this takes is dropped with the file.
+    !(is_image && knows_bytes)
+        && rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared)
+            == Err(rustix::io::Errno::WOULDBLOCK)
 }
 
 /// Closing is not enough (see the device's `drop`).
@@ -132,15 +238,17 @@ pub(super) fn unlock_bytes(file: &File) {
 }
 
 impl FileDevice {
-    /// Tells others that a mount is served from here. What such a holder has is not for ever once it is in no table of mounts:
-    /// it is being left, or on its way there. A process that dies takes this back with its locks.
+    /// Tells others that a mount is served from here. What such a holder has is not for ever once it is in no table
+    /// of mounts: it is being left, or on its way there. A process that dies takes this back with its locks.
     pub fn hold_for_mount(&self) {
+        let Ok(Opened { file, .. }) = self.opened.get() else { return };
         // One that fails leaves others less patient.
-        let _ = set_bytes_lock(&self.file, libc::F_UNLCK, FREE_FOR_MOUNTS, TO_THE_END);
+        let _ = set_bytes_lock(file, libc::F_UNLCK, FREE_FOR_MOUNTS, TO_THE_END);
     }
 
-    /// Whether what holds a device may be one that called [`FileDevice::hold_for_mount`]. False only if somebody holds it who did not:
-    /// nobody knows when such a program ends. Who came through a loop device, or a host that cannot tell, counts as one that did.
+    /// Whether what holds a device may be one that called [`FileDevice::hold_for_mount`]. False only if somebody
+    /// holds it who did not: nobody knows when such a program ends. Who came through a loop device, or a host that
+    /// cannot tell, counts as one that did.
     pub fn may_be_held_for_mount(path: &Path) -> bool {
         let below = std::iter::successors(Backing::of(path), Backing::below).map(|backing| backing.file);
         !std::iter::once(path.to_owned()).chain(below).any(|path| holds_to_the_end(&path))
@@ -149,12 +257,8 @@ impl FileDevice {
 
 /// Whether somebody's lock covers what those leave free who serve a mount.
 fn holds_to_the_end(path: &Path) -> bool {
-    let Ok(file) = File::open(path) else { return false };
-    let lock = bytes_lock(libc::F_WRLCK, FREE_FOR_MOUNTS, TO_THE_END);
-    let Ok(mut lock) = lock else { return false };
-    // SAFETY: the descriptor is open, and the structure is valid while the call runs, which writes a conflicting lock into it.
-    let asked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &mut lock) };
-    asked == 0 && i32::from(lock.l_type) != libc::F_UNLCK
+    let file = open_to_ask(path, false);
+    file.is_some_and(|file| conflicting(&file, libc::F_WRLCK, FREE_FOR_MOUNTS, TO_THE_END).is_some())
 }
 
 fn lock_type(shared: bool) -> i32 {
@@ -197,8 +301,8 @@ pub fn in_use_by_kernel(path: &Path) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Where the block device, or the image file through a loop device or as the source of a FUSE mount, is
-/// mounted, as far as this mount namespace tells. Of a loop device also where its file is the source of a FUSE mount, and where
+/// Where the block device, or the image file through a loop device or as the source of a FUSE mount, is mounted, as
+/// far as this mount namespace tells. Of a loop device also where its file is the source of a FUSE mount, and where
 /// another loop device on the same bytes is mounted.
 pub fn is_mounted(path: &Path) -> Option<PathBuf> {
     let mounts = std::fs::read("/proc/self/mountinfo").ok()?;
@@ -210,7 +314,8 @@ pub fn is_mounted(path: &Path) -> Option<PathBuf> {
 }
 
 fn check_claim(device: &Path) -> Result<(), OpenError> {
-    let claimed = File::options().read(true).custom_flags(libc::O_EXCL).open(device);
+    let flags = libc::O_EXCL | libc::O_NONBLOCK;
+    let claimed = Private::open(|| File::options().read(true).custom_flags(flags).open(device));
     match claimed {
         Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
             let path = device.to_owned();
@@ -304,7 +409,10 @@ mod tests {
             device.hold_for_mount();
             assert!(FileDevice::may_be_held_for_mount(image.path()));
             let again = FileDevice::open(image.path(), &OpenOptions::default());
-            assert!(matches!(again, Err(OpenError::Locked { .. })));
+            match read_only {
+                true => assert!(matches!(again, Err(OpenError::ReadLocked { .. }))),
+                false => assert!(matches!(again, Err(OpenError::Locked { .. }))),
+            }
             drop(device);
         }
         // Where the flock is another one, through a loop device, the bytes keep them apart.

@@ -1,8 +1,9 @@
 //! What a loop device lies on: which bytes of which file.
 //!
-//! An image can be reached by its own name and through any number of loop devices, each with locks and a claim of its own.
-//! So whoever locks a loop device locks the bytes below it, too (`lock.rs`). Partitions of a loop device count as loop devices
-//! with a narrower range. What sysfs names may not exist in this mount namespace; then nothing is known.
+//! An image can be reached by its own name and through any number of loop devices, each with locks and a claim of its
+//! own. So whoever locks a loop device locks the bytes below it, too (`lock.rs`). Partitions of a loop device count
+//! as loop devices with a narrower range. What sysfs names may not exist in this mount namespace; then nothing is
+//! known.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -64,8 +65,8 @@ pub(super) fn on_file(image: &Path) -> Vec<PathBuf> {
     all().filter(|(_, backing)| backing.file == image).map(|(device, _)| device).collect()
 }
 
-/// Other loop devices that show bytes which this one shows as well. The disk of a partition is none: the kernel keeps the
-/// claims of a disk and of its partitions apart by itself.
+/// Other loop devices that show bytes which this one shows as well. The disk of a partition is none: the kernel keeps
+/// the claims of a disk and of its partitions apart by itself.
 pub(super) fn beside(device: &Path) -> Vec<PathBuf> {
     let Some(directory) = directory_of(device) else { return Vec::new() };
     let Some(own) = Backing::of_directory(&directory) else { return Vec::new() };

@@ -1,12 +1,13 @@
 //! Opening: type, lock, claim, size, O_DIRECT, ring; in this order, so that nothing is read from a volume in
 //! use.
 
-use super::lock::{Below, Deadline, in_use_by_kernel, lock, lock_bytes};
+use super::lock::{Below, Deadline, in_use_by_kernel, lock};
 use super::ring::Ring;
 use super::transfer::Transfer;
-use super::{Engine, FileDevice, Kind};
+use super::{Engine, FileDevice, Kind, Opened};
 use crate::counters::Counters;
-use crate::{Buffer, DeviceError, OpenError, OpenStep};
+use crate::process::{Private, ProcessBound};
+use crate::{Buffer, DeviceError, InUse, OpenError, OpenStep, follow_own_links};
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
 use std::fs::{File, Metadata};
@@ -47,29 +48,30 @@ impl Default for OpenOptions {
 impl FileDevice {
     /// Opens an image file or block device. A size that is no multiple of the block loses its last part.
     pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<FileDevice, OpenError> {
-        let path = path.as_ref();
+        let in_use = InUse::begin()?;
+        let path = &follow_own_links(path.as_ref())?;
         let kind = kind(path, &std::fs::metadata(path).map_err(failed(OpenStep::Open, path))?)?;
         let file = open_file(path, kind, options.read_only)?;
         let deadline = Deadline::after(options.wait_for_lock.unwrap_or_default());
-        lock(&file, path, kind, options.read_only, &deadline)?;
-        let below = lock_bytes(&file, path, options.read_only, &deadline)?;
+        let below = lock(&file, path, kind, options.read_only, &deadline)?;
         if !options.force {
-            deadline.retry(|| in_use_by_kernel(path))?;
+            deadline.for_claims().retry(|| in_use_by_kernel(path))?;
         }
-        FileDevice::assemble(file, below, path, kind, options)
+        FileDevice::assemble(in_use, file, below, path, kind, options)
     }
 
-    /// Creates an image file of `bytes` bytes, or changes the size of an existing one; the space is not
-    /// allocated.
+    /// Creates an image file of `bytes` bytes, or changes the size of an existing one; the space is not allocated. A
+    /// new one is its owner's alone: who reads an image reads every file in it, whatever their permissions say.
     pub fn create(path: impl AsRef<Path>, bytes: u64) -> Result<FileDevice, OpenError> {
-        let path = path.as_ref();
+        let in_use = InUse::begin()?;
+        let path = &follow_own_links(path.as_ref())?;
         match std::fs::metadata(path) {
             Ok(metadata) if kind(path, &metadata)? == Kind::BlockDevice => {
                 return Err(OpenError::FixedSize { path: path.to_owned() });
             }
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let create = File::options().write(true).create_new(true).open(path);
+                let create = File::options().write(true).create_new(true).mode(0o600).open(path);
                 match create {
                     Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                     result => drop(result.map_err(failed(OpenStep::Create, path))?),
@@ -81,22 +83,22 @@ impl FileDevice {
         let options = OpenOptions::default();
         let file = open_file(path, Kind::Image, false)?;
         let now = Deadline::after(Duration::ZERO);
-        lock(&file, path, Kind::Image, false, &now)?;
-        let below = lock_bytes(&file, path, false, &now)?;
-        now.retry(|| in_use_by_kernel(path))?;
+        let below = lock(&file, path, Kind::Image, false, &now)?;
+        now.for_claims().retry(|| in_use_by_kernel(path))?;
         file.set_len(bytes).map_err(failed(OpenStep::Resize, path))?;
-        FileDevice::assemble(file, below, path, Kind::Image, &options)
+        FileDevice::assemble(in_use, file, below, path, Kind::Image, &options)
     }
 
     /// Makes a device of a file that is open and locked.
     fn assemble(
-        mut file: File,
+        in_use: InUse,
+        mut file: Private<File>,
         below: Below,
         path: &Path,
         kind: Kind,
         options: &OpenOptions,
     ) -> Result<FileDevice, OpenError> {
-        let bytes = file.seek(SeekFrom::End(0)).map_err(failed(OpenStep::Inspect, path))?;
+        let bytes = file.file_mut().seek(SeekFrom::End(0)).map_err(failed(OpenStep::Inspect, path))?;
         let blocks = bytes / BLOCK_BYTES as u64;
         let direct = options.direct && make_direct(&file, path, kind, blocks)?;
         if options.direct && !direct {
@@ -114,15 +116,18 @@ impl FileDevice {
             }
             None => Engine::Synchronous,
         };
+        let name = match &engine {
+            Engine::Ring(_) => "io_uring",
+            Engine::Synchronous => "synchronous",
+        };
         Ok(FileDevice {
-            file,
-            below: Some(below),
+            opened: ProcessBound::new(Opened { file, below: Some(below), engine, _in_use: in_use }),
             path: path.to_owned(),
             blocks,
             kind,
             read_only: options.read_only,
             direct,
-            engine,
+            engine: name,
             counters: Counters::default(),
             failed_flush: Mutex::new(None),
             discards: AtomicBool::new(true),
@@ -146,15 +151,25 @@ fn kind(path: &Path, metadata: &Metadata) -> Result<Kind, OpenError> {
     }
 }
 
-fn open_file(path: &Path, kind: Kind, read_only: bool) -> Result<File, OpenError> {
-    // Never O_EXCL: the kernel's own claim (a fuseblk mount of this device) has to succeed later.
-    let opened = File::options().read(true).write(!read_only).custom_flags(libc::O_NOCTTY).open(path);
-    let file = opened.map_err(|error| match error.raw_os_error() {
+fn open_file(path: &Path, kind: Kind, read_only: bool) -> Result<Private<File>, OpenError> {
+    // Never O_EXCL: the kernel's own claim (a fuseblk mount of this device) has to succeed later. What was looked at
+    // may be something else by now: a FIFO must not be waited for.
+    let flags = libc::O_NOCTTY | libc::O_NONBLOCK;
+    let open = || File::options().read(true).write(!read_only).custom_flags(flags).open(path);
+    let file = Private::open(open).map_err(|error| match error.raw_os_error() {
         Some(errno @ (libc::EROFS | libc::EACCES | libc::EPERM | libc::ETXTBSY)) if !read_only => {
             OpenError::NotWritable { path: path.to_owned(), errno }
         }
         _ => failed(OpenStep::Open, path)(error),
     })?;
+    let found = file.metadata().map_err(failed(OpenStep::Inspect, path))?;
+    if self::kind(path, &found)? != kind {
+        return Err(OpenError::WrongType { path: path.to_owned() });
+    }
+    let flags =
+        rustix::fs::fcntl_getfl(&*file).map_err(|error| failed(OpenStep::Open, path)(error.into()))?;
+    rustix::fs::fcntl_setfl(&*file, flags - OFlags::NONBLOCK)
+        .map_err(|error| failed(OpenStep::Open, path)(error.into()))?;
     // Root may open a block device for writing that refuses every write.
     if kind == Kind::BlockDevice && !read_only && refuses_writes(&file) {
         return Err(OpenError::NotWritable { path: path.to_owned(), errno: libc::EROFS });
@@ -193,11 +208,12 @@ fn make_direct(file: &File, path: &Path, kind: Kind, blocks: u64) -> Result<bool
     Ok(false)
 }
 
-/// Makes the host forget what it has cached of the file. After a failed flush the host keeps the lost pages as if they had been
-/// written: a recovery that read them would believe what the device does not have (C8).
+/// Makes the host forget what it has cached of the file. After a failed flush the host keeps the lost pages as if
+/// they had been written: a recovery that read them would believe what the device does not have (C8).
 ///
-/// A failure to write is not the opener's: pages that are still dirty afterwards are covered by recovery's own flush, which
-/// tells, and the others are dropped. The advice is the host's to follow; pages that another process has mapped stay.
+/// A failure to write is not the opener's: pages that are still dirty afterwards are covered by recovery's own flush,
+/// which tells, and the others are dropped. The advice is the host's to follow; pages that another process has mapped
+/// stay.
 fn drop_cache(file: &File, path: &Path) {
     if let Err(error) = rustix::io::retry_on_intr(|| rustix::fs::fdatasync(file)) {
         tracing::warn!(path = %path.display(), %error, "what the host had cached could not be written");

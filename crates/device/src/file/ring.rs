@@ -21,10 +21,14 @@
 //! The kernel runs a part of each completion on the thread that submitted the request, so a submitter that
 //! sits in an uninterruptible system call delays its other requests' completions until that call returns.
 //!
+//! A forked child has no ring: its memory is not mapped there (the child would take the parent's completions), and
+//! its descriptor is closed.
+//!
 //! Lock order: `submission`, then `requests`; `reaping` is held alone.
 #![allow(unsafe_code)]
 
 use super::transfer::{Progress, Transfer};
+use crate::process::Private;
 use crate::{DeviceError, Ticket};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use parking_lot::Mutex;
@@ -82,10 +86,10 @@ enum Turn<'a> {
 
 pub(super) struct Ring {
     // Constant after creation.
-    file: Arc<File>,
+    file: Arc<Private<File>>,
     in_flight_max: u32,
     /// Its queues are guarded by `submission` and by the role of the reaper.
-    ring: IoUring,
+    ring: Private<IoUring>,
     submission: Mutex<()>,
     requests: Mutex<Requests>,
     reaping: Mutex<Reaping>,
@@ -93,12 +97,18 @@ pub(super) struct Ring {
 
 impl Ring {
     /// Errors: the kernel's, when it has no io_uring or forbids it.
-    pub(super) fn new(file: Arc<File>) -> io::Result<Ring> {
+    pub(super) fn new(file: Arc<Private<File>>) -> io::Result<Ring> {
         Ring::with_limits(file, SUBMISSION_ENTRIES, IN_FLIGHT_MAX)
     }
 
-    fn with_limits(file: Arc<File>, submission_entries: u32, in_flight_max: u32) -> io::Result<Ring> {
-        let ring = IoUring::builder().setup_cqsize(in_flight_max).build(submission_entries)?;
+    fn with_limits(
+        file: Arc<Private<File>>,
+        submission_entries: u32,
+        in_flight_max: u32,
+    ) -> io::Result<Ring> {
+        let ring = Private::open(|| {
+            IoUring::builder().setup_cqsize(in_flight_max).dontfork().build(submission_entries)
+        })?;
         assert!(
             ring.params().cq_entries() >= in_flight_max,
             "the completion queue holds every request in flight"

@@ -252,9 +252,76 @@ fn second_opener_in_this_process_is_refused_until_the_first_is_gone() {
     assert!(locked.to_string().ends_with("is in use by another process (a mount?); unmount it first"));
     drop(device);
     let readers = [image.open(&read_only()).unwrap(), image.open(&read_only()).unwrap()];
-    assert_eq!(image.open(&OpenOptions::default()).err(), Some(locked));
+    let read = OpenError::ReadLocked { path: image.path(), process: Some(std::process::id() as i32) };
+    assert_eq!(image.open(&OpenOptions::default()).err(), Some(read.clone()));
+    assert_eq!(read.errno(), libc::EBUSY);
     drop(readers);
     assert_eq!(image.open(&OpenOptions::default()).unwrap().blocks(), BLOCKS);
+}
+
+#[test]
+fn a_flock_of_somebody_who_only_reads_holds_up_nobody() {
+    use rustix::fs::{FlockOperation, flock};
+    let image = Image::new();
+    let reader = File::open(image.path()).unwrap();
+    for operation in [FlockOperation::LockShared, FlockOperation::LockExclusive] {
+        flock(&reader, operation).unwrap();
+        assert_eq!(image.open(&OpenOptions::default()).unwrap().blocks(), BLOCKS);
+        assert_eq!(image.open(&read_only()).unwrap().blocks(), BLOCKS);
+        assert!(!crate::is_held(&image.path()), "nobody waits for it either");
+    }
+    let device = image.open(&OpenOptions::default()).unwrap();
+    assert!(crate::is_held(&image.path()));
+    drop(device);
+}
+
+#[test]
+fn a_lock_on_bytes_of_somebody_who_only_reads_is_told_as_what_it_is() {
+    let image = Image::new();
+    let reader = File::open(image.path()).unwrap();
+    // SAFETY: all-zero is a valid `flock`, from the start of the file to its end.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = libc::F_RDLCK as libc::c_short;
+    // SAFETY: the descriptor is open, and the structure is valid while the call runs.
+    assert_eq!(unsafe { libc::fcntl(reader.as_raw_fd(), libc::F_SETLK, &lock) }, 0);
+    let error = image.open(&OpenOptions::default()).err().unwrap();
+    let process = Some(std::process::id() as i32);
+    assert_eq!(error, OpenError::ReadLocked { path: image.path(), process });
+    assert!(error.to_string().contains(&format!("process {} that reads it", std::process::id())), "{error}");
+    assert!(!crate::is_held(&image.path()), "it holds no volume");
+    assert_eq!(image.open(&read_only()).unwrap().blocks(), BLOCKS);
+    drop(reader);
+    assert_eq!(image.open(&OpenOptions::default()).unwrap().blocks(), BLOCKS);
+}
+
+#[test]
+fn a_new_image_is_its_owners_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("new.img");
+    drop(FileDevice::create(&path, 1 << 20).unwrap());
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
+    drop(FileDevice::create(&path, 2 << 20).unwrap());
+    assert_eq!(
+        std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+        0o640,
+        "one that is there keeps its"
+    );
+}
+
+#[test]
+fn what_became_a_fifo_is_neither_waited_for_nor_held() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("fifo");
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    assert!(!crate::is_held(&path));
+    assert!(FileDevice::may_be_held_for_mount(&path));
+    assert_eq!(
+        FileDevice::open(&path, &read_only()).err(),
+        Some(OpenError::WrongType { path: path.clone() })
+    );
 }
 
 #[test]
@@ -635,7 +702,13 @@ fn one_image_is_opened_once_by_its_name_or_through_any_loop_device() {
     ways.iter().for_each(|path| locked(path));
     drop(parts);
     let readers = ways.each_ref().map(|path| FileDevice::open(path, &read_only()).unwrap());
-    ways.iter().for_each(|path| locked(path));
+    for path in &ways {
+        let refused = FileDevice::open(path, &OpenOptions::default()).err();
+        assert!(
+            matches!(refused, Some(OpenError::Locked { .. } | OpenError::ReadLocked { .. })),
+            "{refused:?}"
+        );
+    }
     drop(readers);
 }
 

@@ -28,8 +28,9 @@ pub(super) struct Transfer {
     _data: Vec<Arc<Buffer>>,
 }
 
-// SAFETY: the segments point into `_data`, which is `Send + Sync` (and which nobody looks at while a read fills it), or into
-// memory that the creator of the transfer lends exclusively (see `Transfer::read`); neither is tied to a thread.
+// SAFETY: the segments point into `_data`, which is `Send + Sync` (and which nobody looks at while a read fills it),
+// or into memory that the creator of the transfer lends exclusively (see `Transfer::read`); neither is tied to a
+// thread.
 unsafe impl Send for Transfer {}
 
 /// What is left to do after the kernel answered.
@@ -178,8 +179,8 @@ impl Transfer {
     }
 }
 
-/// Adds memory to the list. Buffers that were allocated one after another mostly lie one behind the other; as one segment
-/// they cost the kernel one look-up instead of one each.
+/// Adds memory to the list. Buffers that were allocated one after another mostly lie one behind the other; as one
+/// segment they cost the kernel one look-up instead of one each.
 fn push_segment(segments: &mut Vec<libc::iovec>, start: *mut u8, len: usize) {
     match segments.last_mut() {
         Some(last) if last.iov_base.addr() + last.iov_len == start.addr() => last.iov_len += len,

@@ -2,10 +2,12 @@
 //!
 //! Files with dirty pages or a dirty inode item are in `Lists::dirty`, files with logged pages in `Lists::logged`, both
 //! those first that are there longest; the lists hold the inodes, so that those stay in memory. `Lists::cached` is the
-//! cache's clock: every file with cached pages once. Its entries are weak, so a clean inode may go with its pages.
+//! cache's clock: every file with cached pages once. Files that are set aside are in none of the first two (module
+//! `aside`). Its entries are weak, so a clean inode may go with its pages.
 //!
 //! Locks: `lists` is taken with or without one `Inode::state`, and nothing but the store is taken inside it.
 
+use super::aside::AsideFiles;
 use super::hint::Hints;
 use super::lane::Lane;
 use super::pages::FileData;
@@ -26,10 +28,11 @@ use syncline_format::item::Timestamp;
 const PAGES_PERCENT: usize = 35;
 /// Share of the page bound that pages may take which cannot be dropped.
 const PINNED_PERCENT: u64 = 60;
-/// Light writers are not slowed down before so much more than the bound cannot be dropped: an eighth of it, which only they use.
+/// Light writers are not slowed down before so much more than the bound cannot be dropped: an eighth of it, which
+/// only they use.
 const LIGHT_SHARE: u64 = 8;
-/// The background writes while more than this share of the pages that cannot be dropped is dirty (7 MiB by default): early,
-/// so that a sync finds little left.
+/// The background writes while more than this share of the pages that cannot be dropped is dirty (7 MiB by default):
+/// early, so that a sync finds little left.
 const BACKGROUND_SHARE: u64 = 8;
 /// Calls of the background without any sync between them after which it no longer gives way.
 const QUIET_CALLS: u32 = 16;
@@ -39,8 +42,9 @@ const PROGRESS_PATIENCE: Duration = Duration::from_millis(10);
 const ROOM_PATIENCE: Duration = Duration::from_millis(50);
 /// Fewest pages, whatever the memory bound says: one batch must always fit.
 const PAGES_MIN: u64 = 2048;
-/// Small files that were dirtied last; older ones are left to the background. A program that writes many and then syncs them all
-/// begins with the oldest, so they have to last for a pass over as many as are written within the commit interval.
+/// Small files that were dirtied last; older ones are left to the background. A program that writes many and then
+/// syncs them all begins with the oldest, so they have to last for a pass over as many as are written within the
+/// commit interval.
 const RECENT_MAX: usize = 4096;
 
 /// Flights that can be given up for others; older ones have mostly landed.
@@ -153,7 +157,8 @@ pub(super) struct Lists {
     next: u64,
     pub(super) dirty: BTreeMap<Place, Arc<Inode>>,
     pub(super) logged: BTreeMap<Place, Arc<Inode>>,
-    /// Since when that is not durable which has left `dirty`: it is in the log, which may not have been forced since (C9).
+    /// Since when that is not durable which has left `dirty`: it is in the log, which may not have been forced since
+    /// (C9).
     pub(super) unforced_since: Option<Timestamp>,
     /// Small files in the order in which they were dirtied. Some are clean by now.
     pub(super) recent: BTreeMap<u64, Weak<Inode>>,
@@ -210,9 +215,12 @@ pub(crate) struct Writeback {
     pub(super) under_way: Arc<AtomicU64>,
     /// Staged pages that all transactions keep in memory.
     pub(super) staged: Arc<AtomicU64>,
+    /// Bytes of all charges: what transactions keep beside their pages' content, and adapters.
+    pub(super) charged: Arc<AtomicU64>,
     pub(super) lists: Mutex<Lists>,
     pub(super) along: Along,
     pub(super) hints: Hints,
+    pub(super) aside: AsideFiles,
     pub(super) relief: Mutex<Relief>,
     pub(super) relieved: Condvar,
     /// Rounds of writeback that ended.
@@ -257,9 +265,11 @@ impl Writeback {
             dirty_nodes_bound: AtomicU64::new(0),
             under_way: Arc::default(),
             staged: Arc::default(),
+            charged: Arc::default(),
             lists: Mutex::new(lists),
             along: Along::default(),
             hints: Hints::default(),
+            aside: AsideFiles::default(),
             relief: Mutex::default(),
             relieved: Condvar::new(),
             progress: Mutex::default(),
@@ -321,8 +331,13 @@ impl Writeback {
 
     /// Whether a writer has to slow down: so much cannot be dropped that it must write some of it, or wait.
     pub(super) fn must_slow_down(&self, is_light: impl FnOnce() -> bool) -> bool {
-        let pinned = self.account.pinned();
+        let pinned = self.pinned();
         pinned > self.pinned_max / 4 * 3 && (pinned > self.light_max || !is_light())
+    }
+
+    /// Pages that cannot be dropped, but for those that nobody can write.
+    pub(super) fn pinned(&self) -> u64 {
+        self.account.pinned().saturating_sub(self.aside.pages())
     }
 
     /// Wakes the background once so many pages are dirty that it should write.
@@ -342,7 +357,7 @@ impl Writeback {
     }
 
     pub(super) fn has_many_dirty(&self) -> bool {
-        self.account.dirty() > self.pinned_max / BACKGROUND_SHARE
+        self.account.dirty().saturating_sub(self.aside.pages()) > self.pinned_max / BACKGROUND_SHARE
     }
 
     /// Somebody makes something durable: the background gives way to that for a while.
@@ -382,12 +397,16 @@ impl Writeback {
         }
     }
 
-    /// Enters or removes a file as its state now demands; one that is entered counts as changed at `since`. Called with the state
-    /// locked after every change to it. What is on its way to the log stays listed until it is there: who looks for what is old, or
-    /// for everything, must not overlook it.
+    /// Enters or removes a file as its state now demands; one that is entered counts as changed at `since`. Called
+    /// with the state locked after every change to it. What is on its way to the log stays listed until it is there:
+    /// who looks for what is old, or for everything, must not overlook it.
     pub(super) fn relist(&self, inode: &Arc<Inode>, state: &mut InodeState, since: Timestamp) {
-        let want_dirty = !state.gone && (state.data.has_dirty() || state.item_dirty);
-        let want_logged = !state.gone && state.data.logged_pages() > 0;
+        if state.data.aside.is_some() {
+            self.aside.update(inode, state);
+        }
+        let listed = !state.gone && state.data.aside.is_none();
+        let want_dirty = listed && (state.data.has_dirty() || state.item_dirty);
+        let want_logged = listed && state.data.logged_pages() > 0;
         let want_clock = state.data.cached_pages() > 0 && !state.data.in_clock;
         let data = &mut state.data;
         let unchanged =

@@ -7,8 +7,8 @@
 use crate::{Error, Fs, Result};
 use syncline_store::{Class, Estimate, Permit, Pressure, Reservation, StoreError};
 
-/// Reliefs that one admission leads before it gives up: after that the batch cannot fit. One may have been a larger bound
-/// only, and a second checkpoint brings back what the first one superseded.
+/// Reliefs that one admission leads before it gives up: after that the batch cannot fit. One may have been a larger
+/// bound only, and a second checkpoint brings back what the first one superseded.
 const RELIEFS_MAX: u32 = 4;
 /// Items of smaller batches that are asked for in turn when the volume is too full for the nodes of a large one.
 const SMALLER_ITEMS: [usize; 2] = [12, SMALLEST_ITEMS];
@@ -30,6 +30,9 @@ impl Fs {
                 Err(StoreError::Pressure(_)) if led >= RELIEFS_MAX => return Err(Error::NoSpace),
                 Err(StoreError::Pressure(_)) if class == Class::Destage => {
                     // Nobody else's relief is waited for: it may be this one.
+                    if led > 0 {
+                        self.carry_images()?;
+                    }
                     self.checkpoint()?;
                     led += 1;
                 }
@@ -122,6 +125,7 @@ impl Fs {
         if pressure == Pressure::Journal {
             // The tail cannot pass the oldest live image (R2).
             self.destage_everything()?;
+            self.carry_images()?;
         }
         self.checkpoint()
     }

@@ -1,12 +1,12 @@
-//! `fallocate`: preallocation, holes, zeroing. What moves extents is in `shift`.
+//! `fallocate`: preallocation, and zeroing with it. What makes holes is in `clear`, what moves extents in `shift`.
 //!
-//! Preallocated blocks are *unwritten* extents: they read as zeros, and the first write goes into them in place, so it needs
-//! no free block. Each piece of a long range is a batch of its own.
+//! Preallocated blocks are *unwritten* extents: they read as zeros, and the first write goes into them in place, so
+//! it needs no free block. Each piece of a long range is a batch of its own.
 
+use super::FallocateMode;
 use super::extents::{Cost, ExtentMap, put_cost};
 use super::pages::{PAGE_BYTES, pages_of};
-use super::truncate::Removal;
-use super::{FallocateMode, WriteAt};
+use super::steps::{self, Step};
 use crate::inode::Inode;
 use crate::{Error, Fs, Result};
 use std::ops::Range;
@@ -44,22 +44,26 @@ impl Fs {
                 self.fill_holes(inode, offset / PAGE_BYTES..pages_of(end))?;
                 self.finish_allocation(inode, if keep_size { 0 } else { end }, adjust)
             }
-            FallocateMode::PunchHole => {
-                self.punch(inode, offset, end)?;
-                self.finish_allocation(inode, 0, adjust)
-            }
+            FallocateMode::PunchHole => self.clear(inode, offset..end, 0, adjust),
             FallocateMode::ZeroRange { keep_size } => {
-                self.zero_range(inode, offset, end)?;
-                self.finish_allocation(inode, if keep_size { 0 } else { end }, adjust)
+                self.zero_range(inode, offset..end, if keep_size { 0 } else { end }, adjust)
             }
             FallocateMode::CollapseRange => self.shift(inode, offset, len, false, adjust),
             FallocateMode::InsertRange => self.shift(inode, offset, len, true, adjust),
         }
     }
 
-    /// Zeroes `from..end` and gives it unwritten blocks. A lack of space is told before anything is zeroed (C8): the blocks that
-    /// punching frees cannot be used again before the next checkpoint, so others are reserved first.
-    fn zero_range(&self, inode: &Arc<Inode>, from: u64, end: u64) -> Result<()> {
+    /// Zeroes the bytes, sets the size, and gives the range unwritten blocks. A lack of space is told before anything
+    /// is zeroed (C8): the blocks that clearing frees cannot be used again before the next checkpoint, so others are
+    /// reserved first.
+    fn zero_range(
+        &self,
+        inode: &Arc<Inode>,
+        bytes: Range<u64>,
+        size: u64,
+        adjust: &mut dyn FnMut(&mut InodeItem),
+    ) -> Result<()> {
+        let (from, end) = (bytes.start, bytes.end);
         let pages = from / PAGE_BYTES..pages_of(end);
         let whole = (end / PAGE_BYTES).saturating_sub(pages_of(from));
         if whole > self.store.space().total {
@@ -71,7 +75,7 @@ impl Fs {
         let reservation = self.reserve(need)?;
         // For the parts of pages at both ends, which are written over.
         drop(self.reserve(pages.end - pages.start - whole)?);
-        self.punch(inode, from, end)?;
+        self.clear(inode, bytes, size, adjust)?;
         self.fill_reserved(inode, pages, reservation)
     }
 
@@ -140,7 +144,7 @@ impl Fs {
             },
         )?;
         let turn = inode.lock_turn();
-        if inode.state.read().data.is_shifting(&window) {
+        if inode.state.read().data.is_truncating() {
             return Ok(true);
         }
         let mut map = ExtentMap::load(self, inode.number, window.clone())?;
@@ -188,12 +192,20 @@ impl Fs {
         adjust: &mut dyn FnMut(&mut InodeItem),
     ) -> Result<()> {
         let bytes = BATCH_HEADER_BYTES + PUT_OVERHEAD_BYTES + INODE_BYTES;
-        let permit = self.admit(Class::Normal, Estimate { bytes, items: 1, images: 0 })?;
-        let turn = inode.lock_turn();
-        let mut state = inode.state.write();
-        if state.gone {
-            return Err(Error::NotFound);
-        }
+        let (permit, turn, mut state) = loop {
+            self.finish_truncation(inode)?;
+            let permit = self.admit(Class::Normal, Estimate { bytes, items: 1, images: 0 })?;
+            steps::passed(Step::Admitted);
+            let turn = inode.lock_turn();
+            let state = inode.state.write();
+            if state.gone {
+                return Err(Error::NotFound);
+            }
+            // Growing would show what a truncation has left to be freed.
+            if !state.data.is_truncating() {
+                break (permit, turn, state);
+            }
+        };
         let now = self.clock.now();
         let mut item = state.item.clone();
         adjust(&mut item);
@@ -220,70 +232,6 @@ impl Fs {
         self.writeback.relist(inode, &mut state, now);
         drop(state);
         drop(turn);
-        Ok(())
-    }
-
-    /// Zeroes `from..end`: whole pages become holes, parts of pages are written over.
-    fn punch(&self, inode: &Arc<Inode>, from: u64, end: u64) -> Result<()> {
-        let (first, last) = (pages_of(from), end / PAGE_BYTES);
-        if first > last {
-            return self.zero_bytes(inode, from, end);
-        }
-        self.zero_bytes(inode, from, first * PAGE_BYTES)?;
-        self.zero_bytes(inode, last * PAGE_BYTES, end)?;
-        let mut next = first;
-        while next < last {
-            next = self.punch_some(inode, next..last)?;
-        }
-        Ok(())
-    }
-
-    fn punch_some(&self, inode: &Arc<Inode>, pages: Range<u64>) -> Result<u64> {
-        self.finish_truncation(inode)?;
-        let Removal { permit, limit } = self.admit_removal(inode, pages.clone())?;
-        let turn = inode.lock_turn();
-        if inode.state.read().data.is_shifting(&pages) {
-            return Ok(pages.start);
-        }
-        let (mut map, cut_off) = ExtentMap::load_some(self, inode.number, pages.clone(), limit)?;
-        let end = cut_off.unwrap_or(pages.end);
-        let mut state = inode.state.write();
-        if state.gone {
-            return Err(Error::NotFound);
-        }
-        let mut batch = Batch::new();
-        let cut = map.cut(pages.start..end, true);
-        map.emit(&mut batch);
-        // Every removal of content voids its images (R5).
-        batch.drop_images(inode.number, pages.start, end);
-        let mut item = state.loggable();
-        item.blocks = item.blocks.saturating_sub(cut);
-        batch.put(Key::inode(inode.number), &item.encode());
-        self.store.commit(permit, batch)?;
-        state.item.blocks = item.blocks;
-        state.data.note_change(pages.start..end, false);
-        state.data.discard_range(pages.start..end);
-        state.data.extent_changes += 1;
-        self.writeback.relist(inode, &mut state, self.clock.now());
-        drop(state);
-        drop(turn);
-        Ok(end)
-    }
-
-    /// Zeroes a part of one page, if there is anything but zeros.
-    fn zero_bytes(&self, inode: &Arc<Inode>, from: u64, end: u64) -> Result<()> {
-        let end = end.min(inode.state.read().item.size);
-        if from >= end {
-            return Ok(());
-        }
-        let page = from / PAGE_BYTES;
-        let fetched = self.fetch(inode, page..page + 1, None)?;
-        if fetched.pages[0].is_none() && inode.state.read().data.get(page).is_none() {
-            return Ok(());
-        }
-        let zeros = [0; PAGE_BYTES as usize];
-        // A truncation may come in between: what it cut off stays cut off.
-        self.file_write(inode, WriteAt::Inside(from), &zeros[..(end - from) as usize], &mut |_| {})?;
         Ok(())
     }
 }

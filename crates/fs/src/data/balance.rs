@@ -1,11 +1,12 @@
 //! Sharing the memory bound between pages and tree nodes.
 //!
 //! A program that makes a million files needs nodes and no pages, one that streams needs pages and no nodes. Random
-//! changes to a tree make a leaf dirty each, so the dirty nodes that fit decide how many changes a checkpoint is good for.
-//! Nodes take what pages leave, down to a part that each is sure of; pages that come later push the nodes back.
+//! changes to a tree make a leaf dirty each, so the dirty nodes that fit decide how many changes a checkpoint is good
+//! for. Nodes take what pages leave, down to a part that each is sure of; pages that come later push the nodes back.
 //!
-//! Invariant: the bounds on clean nodes, dirty nodes and pages never make more than [`SHARED_PERCENT`] of the memory bound
-//! together, where more dirty nodes than their bound has shrunk to count until they are written.
+//! Invariant: the bounds on clean nodes, dirty nodes and pages, with what is charged (`charge`), never make more than
+//! [`SHARED_PERCENT`] of the memory bound together, where more dirty nodes than their bound has shrunk to count until
+//! they are written.
 
 use super::account::Writeback;
 use crate::Fs;
@@ -35,11 +36,11 @@ struct Bounds {
 }
 
 impl Bounds {
-    /// For so many bytes of memory, given what pages and dirty nodes take now.
-    fn new(memory: u64, pages: u64, dirty: u64) -> Bounds {
+    /// For so many bytes of memory, of which others are charged for some, given what pages and dirty nodes take now.
+    fn new(memory: u64, charged: u64, pages: u64, dirty: u64) -> Bounds {
         let percent = |share: u64| memory / 100 * share;
         let clean = percent(CLEAN_PERCENT);
-        let both = percent(SHARED_PERCENT) - clean;
+        let both = (percent(SHARED_PERCENT) - clean).saturating_sub(charged);
         let dirty_max = both
             .saturating_sub(pages + percent(GROWTH_PERCENT))
             .clamp(percent(DIRTY_PERCENT.0), percent(DIRTY_PERCENT.1));
@@ -54,7 +55,7 @@ impl Fs {
         let writeback = &self.writeback;
         let pages = writeback.account.cached() * BLOCK_BYTES as u64;
         let memory = self.options.memory_bytes_max as u64;
-        let bounds = Bounds::new(memory, pages, self.store.dirty_node_bytes());
+        let bounds = Bounds::new(memory, self.charged_bytes(), pages, self.store.dirty_node_bytes());
         writeback.pages_bound.store(Writeback::pages_at_least(bounds.pages), Ordering::Relaxed);
         let before = writeback.dirty_nodes_bound.swap(bounds.dirty, Ordering::Relaxed);
         if before != bounds.dirty {
@@ -74,18 +75,23 @@ mod tests {
         for pages_percent in 0..=PAGES_PERCENT {
             for dirty_percent in 0..=DIRTY_PERCENT.1 {
                 let (pages, dirty) = (memory / 100 * pages_percent, memory / 100 * dirty_percent);
-                let bounds = Bounds::new(memory, pages, dirty);
+                let bounds = Bounds::new(memory, 0, pages, dirty);
                 let sum = bounds.clean + bounds.dirty.max(dirty) + bounds.pages;
                 assert!(sum <= memory / 100 * SHARED_PERCENT, "{bounds:?} at {pages} and {dirty}");
             }
         }
-        let (idle, busy) = (Bounds::new(memory, 0, 0), Bounds::new(memory, memory / 3, 0));
+        let (idle, busy) = (Bounds::new(memory, 0, 0, 0), Bounds::new(memory, 0, memory / 3, 0));
         assert!(idle.dirty > 2 * busy.dirty, "{idle:?} {busy:?}");
         // A cache that is full grows until it has its share.
         let mut pages = 0;
         for _ in 0..100 {
-            pages = Bounds::new(memory, pages, 0).pages;
+            pages = Bounds::new(memory, 0, pages, 0).pages;
         }
         assert_eq!(pages, memory / 100 * PAGES_PERCENT);
+        for charged in [memory / 16, memory / 4] {
+            let bounds = Bounds::new(memory, charged, pages, 0);
+            let sum = bounds.clean + bounds.dirty + bounds.pages + charged;
+            assert!(sum <= memory / 100 * SHARED_PERCENT, "{bounds:?} with {charged} charged");
+        }
     }
 }

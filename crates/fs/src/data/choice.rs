@@ -20,7 +20,8 @@ pub(super) enum Purpose {
     Sync,
     /// Syncs of several files, none of which waits for another's turn.
     Syncs,
-    /// Nobody waits for it: the data is complete before it is logged, so that the window for data in flight is left to syncs.
+    /// Nobody waits for it: the data is complete before it is logged, so that the window for data in flight is left
+    /// to syncs.
     Background,
 }
 
@@ -38,8 +39,8 @@ pub(super) fn select_pages(data: &FileData, select: &Select, pages_max: u64) -> 
 }
 
 /// The size that is covered once `chosen` is logged: it grows up to the first page that stays unlogged behind what is
-/// covered already, but never ends before a chosen page. So a page that was written to after a pass over the file went by
-/// does not leave what the pass writes beyond the end.
+/// covered already, but never ends before a chosen page. So a page that was written to after a pass over the file
+/// went by does not leave what the pass writes beyond the end.
 pub(super) fn covered_by(state: &InodeState, chosen: &Pages) -> u64 {
     let covered = state.data.covered;
     let first = covered / PAGE_BYTES;

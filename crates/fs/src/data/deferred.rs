@@ -1,12 +1,12 @@
-//! Syncs that are started: what is to be committed is committed at once where that needs no wait, otherwise piece by piece
-//! by whoever drives the sync. Forcing comes after that and is the store's.
+//! Syncs that are started: what is to be committed is committed at once where that needs no wait, otherwise piece by
+//! piece by whoever drives the sync. Forcing comes after that and is the store's.
 //!
-//! A started sync covers what the file is at the call: the pages it will look at are fixed then. What is written to these
-//! pages before its turn comes is committed with them.
+//! A started sync covers what the file is at the call: the pages it will look at are fixed then. What is written to
+//! these pages before its turn comes is committed with them.
 //!
-//! A sync of a range commits the pages that the range touches, and a size that covers its end. Pages in front of it that
-//! were never logged then read as zeros after a crash, or as they were before: nothing else is ever stored in their place
-//! (see the invariants of `data`). The file's other small pages do not travel with its forces either.
+//! A sync of a range commits the pages that the range touches, and a size that covers its end. Pages in front of it
+//! that were never logged then read as zeros after a crash, or as they were before: nothing else is ever stored in
+//! their place (see the invariants of `data`). The file's other small pages do not travel with its forces either.
 
 use super::SyncScope;
 use super::choice::Purpose;
@@ -149,8 +149,8 @@ impl Fs {
         Ok(self.store.force(lsn)?)
     }
 
-    /// Starts making a range of an open file durable; `done` is called when it is, maybe before this returns, on the thread
-    /// that drives the force. Writes what there is to write on this thread.
+    /// Starts making a range of an open file durable; `done` is called when it is, maybe before this returns, on the
+    /// thread that drives the force. Writes what there is to write on this thread.
     pub fn start_sync_range_handle(
         &self,
         handle: HandleId,
@@ -191,8 +191,8 @@ impl Fs {
         }
     }
 
-    /// Commits what the sync reaches if these pages are few, the journal has room, and nobody else is writing them; what
-    /// has to be forced then. `None` otherwise.
+    /// Commits what the sync reaches if these pages are few, the journal has room, and nobody else is writing them;
+    /// what has to be forced then. `None` otherwise.
     fn commit_without_waiting(
         &self,
         inode: &Arc<Inode>,
@@ -234,6 +234,9 @@ impl Fs {
         let mut state = inode.state.write();
         if state.gone {
             return Ok(Some(self.store.last_lsn()));
+        }
+        if dirty > 0 && state.data.aside.is_some() {
+            return Ok(None);
         }
         if few(&state) > dirty || turn.is_none() && !state.data.is_apart_from_destaging() {
             return Ok(None);

@@ -1,13 +1,14 @@
 //! [`ExtentMap`]: a file's extents around a range, with the changes that a batch is going to make to them.
 //!
-//! A batch holds absolute values, so the map is edited first and then emitted as the difference to what is stored. Whoever
-//! edits holds the file's turn; whoever only looks has to expect that the extents change meanwhile.
+//! A batch holds absolute values, so the map is edited first and then emitted as the difference to what is stored.
+//! Whoever edits holds the file's turn; whoever only looks has to expect that the extents change meanwhile.
 
 use crate::{Error, Fs, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{ControlFlow, Range};
 use syncline_format::batch::{DELETE_BYTES, DROP_BYTES, PUT_OVERHEAD_BYTES, SPACE_OP_BYTES};
 use syncline_format::item::{EXTENT_HEADER_BYTES, EXTENT_PAGES_MAX, ExtentContent, ExtentItem};
+use syncline_format::range::FILE_PAGES_MAX;
 use syncline_format::{BlockNo, Key, ObjectNo};
 use syncline_store::{Batch, Run};
 
@@ -84,8 +85,8 @@ impl ExtentMap {
         Ok((map, cut))
     }
 
-    /// Reads the extents that touch `pages` as well, which lie behind all that was read so far. What is between is left out,
-    /// so that a few changes far apart in a file of many extents do not read them all.
+    /// Reads the extents that touch `pages` as well, which lie behind all that was read so far. What is between is
+    /// left out, so that a few changes far apart in a file of many extents do not read them all.
     pub(super) fn load_more(&mut self, fs: &Fs, pages: Range<u64>) -> Result<()> {
         if pages.end > self.scanned {
             self.read(fs, pages, usize::MAX)?;
@@ -93,8 +94,8 @@ impl ExtentMap {
         Ok(())
     }
 
-    /// As [`ExtentMap::load_more`], but reads no more than `limit` that start behind the first page; returns the first that was
-    /// not read.
+    /// As [`ExtentMap::load_more`], but reads no more than `limit` that start behind the first page; returns the
+    /// first that was not read.
     pub(super) fn load_rest(&mut self, fs: &Fs, from: u64, limit: usize) -> Result<Option<u64>> {
         self.read(fs, from..u64::MAX, limit)
     }
@@ -114,6 +115,16 @@ impl ExtentMap {
                 return ControlFlow::Break(());
             }
             match ExtentItem::decode(value) {
+                Ok(item) if key.offset > FILE_PAGES_MAX - u64::from(item.pages()) => {
+                    bad =
+                        Some(Error::Inconsistent { object, what: "an extent lies beyond the largest file" });
+                    ControlFlow::Break(())
+                }
+                Ok(item) if !fs.store.holds_run(item.start, item.pages()) => {
+                    let what = "an extent lies outside of the blocks that can be allocated";
+                    bad = Some(Error::Inconsistent { object, what });
+                    ControlFlow::Break(())
+                }
                 Ok(item) if key.offset >= self.stored_end => {
                     self.stored_end = key.offset.saturating_add(u64::from(item.pages()));
                     count += usize::from(key.offset > pages.start);
@@ -137,8 +148,8 @@ impl ExtentMap {
         }
     }
 
-    /// A page before which no extent begins that has to be read for `page`. Who may be disturbed asks for all that could reach up
-    /// to it, in one look; a file written at random has an extent for each page.
+    /// A page before which no extent begins that has to be read for `page`. Who may be disturbed asks for all that
+    /// could reach up to it, in one look; a file written at random has an extent for each page.
     fn first_to_read(&self, fs: &Fs, page: u64) -> Result<u64> {
         if !self.settled || page == 0 {
             return Ok(page.saturating_sub(u64::from(EXTENT_PAGES_MAX)));
@@ -204,6 +215,9 @@ impl ExtentMap {
 
     /// Takes the range out of all extents; returns how many pages had one. `free`: their blocks are free then.
     pub(super) fn cut(&mut self, pages: Range<u64>, free: bool) -> u64 {
+        if pages.is_empty() {
+            return 0;
+        }
         let hit: Vec<u64> = self.overlapping(pages.clone()).map(|(first, _)| first).collect();
         let mut cut = 0;
         for first in hit {

@@ -1,12 +1,13 @@
 //! [`Flight`]: pages of one file on their way into memory, for whoever needs them.
 //!
-//! A sequential reader starts reading ahead of itself and goes on with what it has; whoever comes to a page that is under way
-//! waits for its flight instead of reading it again. The first one who needs a flight *lands* it: waits for the device,
-//! verifies, and puts the pages into the cache. Flights have no errors: one that met a bad checksum or a changed file is
-//! forgotten, and who needed it fetches the pages itself ([`Fs::fetch`] knows how to tell corruption from change).
+//! A sequential reader starts reading ahead of itself and goes on with what it has; whoever comes to a page that is
+//! under way waits for its flight instead of reading it again. The first one who needs a flight *lands* it: waits for
+//! the device, verifies, and puts the pages into the cache. Flights have no errors: one that met a bad checksum or a
+//! changed file is forgotten, and who needed it fetches the pages itself ([`Fs::fetch`] knows how to tell corruption
+//! from change).
 //!
-//! Locks: a flight's `state` is taken before the inode's, never under it, except by its maker, whom nobody else can know
-//! yet. It is held while the extents are looked up and while the device is waited for.
+//! Locks: a flight's `state` is taken before the inode's, never under it, except by its maker, whom nobody else can
+//! know yet. It is held while the extents are looked up and while the device is waited for.
 
 use super::pages::{FileData, ReadAhead, pages_of};
 use super::read::{Fetched, Held, Reads};
@@ -28,8 +29,8 @@ const WINDOW_PAGES_MAX: u64 = 1024;
 const WINDOW_PAGES_MIN: u64 = 32;
 /// Requests of one reader may come out of order by this much (4 MiB): a kernel sends several at once.
 const DISORDER_PAGES: u64 = 1024;
-/// Pages that a reader wants at once (256 KiB) and that need not be kept for it if it keeps them itself. Smaller requests may come from a
-/// reader that changes parts of pages, which would have to be read again for that.
+/// Pages that a reader wants at once (256 KiB) and that need not be kept for it if it keeps them itself. Smaller
+/// requests may come from a reader that changes parts of pages, which would have to be read again for that.
 const PASSING_PAGES_MIN: u64 = 64;
 /// Share of the page cache that may be under way ahead of readers.
 const AHEAD_SHARE: u64 = 8;
@@ -153,7 +154,8 @@ impl Fs {
         !full()
     }
 
-    /// Gives up what was read ahead a while ago for readers that did not go on: it holds memory that others could read into.
+    /// Gives up what was read ahead a while ago for readers that did not go on: it holds memory that others could
+    /// read into.
     pub(super) fn give_up_ahead(&self, now: Timestamp) {
         loop {
             let stale = {
@@ -172,8 +174,8 @@ impl Fs {
         }
     }
 
-    /// Waits for a flight and puts its pages into the cache, but for the `wanted` ones if there are many of them and their reader
-    /// keeps what it reads. `None` if somebody else did that, or it came to nothing.
+    /// Waits for a flight and puts its pages into the cache, but for the `wanted` ones if there are many of them and
+    /// their reader keeps what it reads. `None` if somebody else did that, or it came to nothing.
     pub(super) fn land(
         &self,
         inode: &Arc<Inode>,
@@ -195,8 +197,8 @@ impl Fs {
 }
 
 impl ReadAhead {
-    /// Takes note of a reader that came to a page which is not cached; what is to be started ahead of it now, or `None` if
-    /// the file is not read in order. `end` is the file's.
+    /// Takes note of a reader that came to a page which is not cached; what is to be started ahead of it now, or
+    /// `None` if the file is not read in order. `end` is the file's.
     ///
     /// Readers come here once per flight, so that others are under way while one is being used.
     fn advance(&mut self, wanted: Range<u64>, end: u64) -> Option<Range<u64>> {

@@ -1,7 +1,7 @@
 //! Writeback hints (C6): ranges whose dirty pages the background is to write before anything else.
 //!
-//! A hint only queues its range and wakes the background, which writes it as it writes everything: in small pieces while
-//! others sync. What is queued is bounded; a hint beyond that is taken in part, and its count says so.
+//! A hint only queues its range and wakes the background, which writes it as it writes everything: in small pieces
+//! while others sync. What is queued is bounded; a hint beyond that is taken in part, and its count says so.
 
 use super::pages::{PAGE_BYTES, pages_of};
 use super::round::Select;
@@ -41,8 +41,8 @@ pub(super) struct Hints {
 }
 
 impl Fs {
-    /// Starts writing the dirty pages that a range touches; waits for no I/O, flushes nothing, and makes nothing durable
-    /// (C6).
+    /// Starts writing the dirty pages that a range touches; waits for no I/O, flushes nothing, and makes nothing
+    /// durable (C6).
     ///
     /// Errors: `BadHandle`, and once the volume failed always its cause.
     pub fn write_back_handle(&self, handle: HandleId, range: Range<u64>) -> Result<Started> {
@@ -91,7 +91,7 @@ impl Fs {
         if select.of(&inode.state.read().data).next().is_none() {
             return Ok(true);
         }
-        let rest = self.write_group(Class::Normal, &[(inode, select)], pace)?[0];
+        let rest = self.write_group_apart(Class::Normal, &[(inode, select)], pace)?[0];
         if let Some(rest) = rest.filter(|rest| *rest < hint.pages.end) {
             let pages = rest..hint.pages.end;
             let dirty = hint.dirty.min(pages.end - pages.start);

@@ -1,13 +1,14 @@
 //! [`Lane`]: the one place that decides how much bulk data is at the device.
 //!
-//! Bulk data is what no small sync waits for: rounds of large files and of the background, and what transactions spill. A device
-//! serves a small write, a flush or a read behind what it was given before. So while small syncs and reads come in, the lane
-//! is *narrow*: at most [`NARROW_BYTES`] of all bulk data together are in flight, and no more than that is submitted before a group
-//! commit under way has ended, so that a sync finds little before it. Alone the lane is wide, and only those who write say how
-//! far they go. It is wide as well while even light writers have to wait for memory: nothing helps them but speed.
+//! Bulk data is what no small sync waits for: rounds of large files and of the background, and what transactions
+//! spill. A device serves a small write, a flush or a read behind what it was given before. So while small syncs and
+//! reads come in, the lane is *narrow*: at most [`NARROW_BYTES`] of all bulk data together are in flight, and no more
+//! than that is submitted before a group commit under way has ended, so that a sync finds little before it. Alone the
+//! lane is wide, and only those who write say how far they go. It is wide as well while even light writers have to
+//! wait for memory: nothing helps them but speed.
 //!
-//! Whoever waits here may hold turns and permits, which no group commit needs, but no inode's lock. Lock: `state` is held
-//! while something is submitted, and nothing is taken inside it but the device's.
+//! Whoever waits here may hold turns and permits, which no group commit needs, but no inode's lock. Lock: `state` is
+//! held while something is submitted, and nothing is taken inside it but the device's.
 
 use super::account::PageAccount;
 use parking_lot::Mutex;

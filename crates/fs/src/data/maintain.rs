@@ -16,8 +16,8 @@ use syncline_store::Load;
 const DESTAGE_AGE: Duration = Duration::from_secs(5);
 /// Images beyond this are destaged at once: 32 MiB.
 const LOGGED_PAGES_MAX: u64 = (32 << 20) / BLOCK_BYTES as u64;
-/// Images are destaged at once if a checkpoint would leave more than this part of the ring in use because of them: an eighth. Not those of
-/// pages that are logged again and again: the last image of such a page is young.
+/// Images are destaged at once if a checkpoint would leave more than this part of the ring in use because of them: an
+/// eighth. Not those of pages that are logged again and again: the last image of such a page is young.
 const IMAGE_SHARE: u64 = 8;
 /// A checkpoint is due after this, if anything happened: recovery replays no more than that.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(30);
@@ -25,10 +25,11 @@ const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(30);
 const PINNED_BLOCKS_MIN: u64 = 1024;
 
 impl Fs {
-    /// Does background work that is due at `now`, at most `budget` rounds of writeback of up to 4 MiB each; true if there
-    /// is more to do.
+    /// Does background work that is due at `now`, at most `budget` rounds of writeback of up to 4 MiB each; true if
+    /// there is more to do.
     ///
-    /// Errors: as for a sync; the volume has latched then (C8).
+    /// A file that is damaged is set aside, and all others are written. Errors: as for a sync; the volume has latched
+    /// then (C8).
     pub fn maintain(&self, now: Timestamp, budget: usize) -> Result<bool> {
         self.give_up_ahead(now);
         if self.store.is_read_only() || self.store.failure().is_some() {
@@ -36,6 +37,19 @@ impl Fs {
         }
         self.writeback.begin_background();
         self.writeback.release_in_flight();
+        // What fails for one reason does not keep what others have committed from becoming durable (C9).
+        let wrote = self.write_due(now, budget);
+        let forced = self.force_if_due(now);
+        self.balance_memory();
+        let checkpointed = self.checkpoint_if_due(now);
+        self.shrink_cache();
+        let more = wrote?;
+        forced.and(checkpointed).map(|()| more)
+    }
+
+    /// Writes what is due; true if there is more to do.
+    fn write_due(&self, now: Timestamp, budget: usize) -> Result<bool> {
+        self.retry_set_aside(Some(now))?;
         let mut more = true;
         let mut left = budget.max(1);
         let pace = if self.gives_way() { Pace::YIELDING } else { Pace::BACKGROUND };
@@ -58,10 +72,6 @@ impl Fs {
                 break;
             }
         }
-        self.force_if_due(now)?;
-        self.balance_memory();
-        self.checkpoint_if_due(now)?;
-        self.shrink_cache();
         Ok(more)
     }
 
@@ -78,8 +88,8 @@ impl Fs {
         self.writeback.gives_way.load(Ordering::Relaxed)
     }
 
-    /// `wake` is called, on the thread of a writer, when so much is dirty that [`Fs::maintain`] should be called without
-    /// further delay. Only the first one given counts.
+    /// `wake` is called, on the thread of a writer, when so much is dirty that [`Fs::maintain`] should be called
+    /// without further delay. Only the first one given counts.
     pub fn on_demand(&self, wake: Box<dyn Fn() + Send + Sync>) {
         self.writeback.on_demand(wake);
     }
@@ -96,8 +106,8 @@ impl Fs {
             }
     }
 
-    /// Forces what was committed a commit interval ago, and what had been changed in memory by then (C9). Whoever wrote that out in
-    /// the meantime, for a hint, for a sync of others or for lack of memory, it is not durable yet.
+    /// Forces what was committed a commit interval ago, and what had been changed in memory by then (C9). Whoever
+    /// wrote that out in the meantime, for a hint, for a sync of others or for lack of memory, it is not durable yet.
     fn force_if_due(&self, now: Timestamp) -> Result<()> {
         let is_due = |then| is_over(self.options.commit_interval, now, then);
         let due = {
@@ -121,10 +131,11 @@ impl Fs {
     fn checkpoint_if_due(&self, now: Timestamp) -> Result<()> {
         let load = self.store.load();
         if load.ring_bytes > load.ring_bytes_max / 2 {
-            // The tail cannot pass the oldest live image (R2). Beside syncs the oldest are destaged piece by piece, and the
-            // tail follows, as long as there is room for that.
+            // The tail cannot pass the oldest live image (R2). Beside syncs the oldest are destaged piece by piece,
+            // and the tail follows, as long as there is room for that.
             if !self.gives_way() || load.ring_bytes > load.ring_bytes_max / 4 * 3 {
                 self.destage_everything()?;
+                self.carry_images()?;
             } else if !self.may_checkpoint_again(now) {
                 return Ok(());
             }

@@ -8,6 +8,7 @@
 use super::account::{PageAccount, Place, Standing};
 use super::flight::Flight;
 use super::watch::Watch;
+use crate::Error;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -112,10 +113,11 @@ pub(crate) struct FileData {
     pub(super) covered: u64,
     /// Counts changes of the stored extents: what was read before a change may not be cached after it.
     pub(super) extent_changes: u64,
-    /// A truncation that is not finished: stored extents from this page on are to be freed before any new data goes there.
-    /// While `shifting`, they are to be moved before.
+    /// A truncation that is not finished: stored extents from this page on are to be freed before any new data goes
+    /// there. While `shifting`, they are to be moved before.
     pub(super) truncating_from: Option<u64>,
-    /// A range is being taken out or put in; `truncating_from` is where it begins. Nothing from there on is dirty or logged.
+    /// A range is being taken out or put in; `truncating_from` is where it begins. Nothing from there on is dirty or
+    /// logged.
     pub(super) shifting: Option<Shift>,
     pub(super) read_ahead: ReadAhead,
     /// Pages on their way into memory.
@@ -134,6 +136,8 @@ pub(crate) struct FileData {
     pub(super) recent_at: Option<u64>,
     /// Was piggybacked and never synced since: not worth doing again.
     pub(super) piggybacked: bool,
+    /// Why the background does not write it: something of it cannot be read (module `aside`).
+    pub(super) aside: Option<Box<Error>>,
     /// Where the cache's clock continues in this file.
     pub(super) hand: u64,
     account: Option<Arc<PageAccount>>,
@@ -161,6 +165,7 @@ impl FileData {
             in_clock: false,
             recent_at: None,
             piggybacked: false,
+            aside: None,
             hand: 0,
             account: None,
         }
@@ -179,6 +184,15 @@ impl FileData {
     /// Blocks set aside for pages whose extents are not logged yet.
     pub(crate) fn reserved_blocks(&self) -> u64 {
         self.reservation.as_ref().map_or(0, Reservation::blocks)
+    }
+
+    /// Whether the file has as many blocks as it seems to (`stored` and those set aside) until somebody changes it. A
+    /// round under way holds some that neither counts, a truncation has some left to free, and in a file with holes
+    /// it is not known yet whether a new page fills one or replaces a block.
+    pub(crate) fn are_blocks_settled(&self, size: u64, stored: u64) -> bool {
+        let replaces_all = stored >= self.logged_size(size).div_ceil(PAGE_BYTES);
+        let is_known = self.reserved_blocks() == 0 || stored == 0 || replaces_all;
+        is_known && !self.is_taken() && !self.is_truncating()
     }
 
     pub(super) fn turn(&self) -> Arc<Mutex<()>> {
@@ -221,6 +235,12 @@ impl FileData {
     pub(super) fn dirty_numbers(&self, pages: std::ops::Range<u64>) -> impl Iterator<Item = u64> {
         let pages = if pages.start < pages.end { pages } else { 0..0 };
         self.dirty.range(pages).copied()
+    }
+
+    /// Numbers of the logged pages of the range, ascending.
+    pub(super) fn logged_numbers(&self, pages: std::ops::Range<u64>) -> impl Iterator<Item = u64> {
+        let pages = if pages.start < pages.end { pages } else { 0..0 };
+        self.logged.range(pages).copied()
     }
 
     /// Numbers of the dirty and the logged pages of the range, ascending.
@@ -290,7 +310,8 @@ impl FileData {
         assert!(old.is_none(), "page {page} was cached already");
     }
 
-    /// Caches a page that is not cached yet and newer than anything logged, and gives it a block of `from`, if one is left.
+    /// Caches a page that is not cached yet and newer than anything logged, and gives it a block of `from`, if one is
+    /// left.
     pub(super) fn insert_dirty(
         &mut self,
         account: &Arc<PageAccount>,
@@ -333,7 +354,8 @@ impl FileData {
         }
     }
 
-    /// Drops clean pages, starting at the clock's hand and looking at no more than `looks` pages; returns how many went.
+    /// Drops clean pages, starting at the clock's hand and looking at no more than `looks` pages; returns how many
+    /// went.
     pub(super) fn evict(&mut self, looks: usize) -> u64 {
         let mut evicted = Vec::new();
         let mut last = None;

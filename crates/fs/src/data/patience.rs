@@ -1,9 +1,10 @@
 //! What an operation would have to wait for, so that a caller who must not wait long can have somebody else do it.
 //!
-//! A transport that serves requests on a thread per queue asks here before it calls the engine. The answers hold for the
-//! moment and promise nothing: an operation that "does not wait" may still read a node of the tree that is not
-//! cached, or meet a lock that is held for a short time. What they exclude is what takes long: room in the journal that only
-//! destaging and a checkpoint bring, file data that has to be read, much dirty data, content that is removed piece by piece.
+//! A transport that serves requests on a thread per queue asks here before it calls the engine. The answers hold for
+//! the moment and promise nothing: an operation that "does not wait" may still read a node of the tree that is not
+//! cached, or meet a lock that is held for a short time. What they exclude is what takes long: room in the journal
+//! that only destaging and a checkpoint bring, file data that has to be read, much dirty data, content that is
+//! removed piece by piece.
 
 use super::pages::{PAGE_BYTES, pages_touched};
 use super::read::copy_cached;
@@ -42,7 +43,8 @@ impl Fs {
         Ok(Some(copied))
     }
 
-    /// Whether a write may have to wait: for room, until dirty pages have been written, or for the rest of a page that it changes in part.
+    /// Whether a write may have to wait: for room, until dirty pages have been written, or for the rest of a page
+    /// that it changes in part.
     pub fn write_may_wait(&self, handle: HandleId, offset: u64, len: usize) -> bool {
         if self.change_may_wait() {
             return true;
@@ -88,8 +90,8 @@ impl Fs {
             })
     }
 
-    /// Whether ending a handle may take long: content that was rewritten is written back, or that of an unlinked file is
-    /// removed.
+    /// Whether ending a handle may take long: content that was rewritten is written back, or that of an unlinked file
+    /// is removed.
     pub fn release_may_wait(&self, handle: HandleId) -> bool {
         let Ok(open) = self.open_file(handle) else { return false };
         let state = open.inode.state.read();

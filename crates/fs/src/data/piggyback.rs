@@ -1,13 +1,13 @@
 //! Filling the record of a force with small files that were just written.
 //!
-//! A program that syncs many small files one after another finds most of them durable already. Candidates are files of at
-//! most four pages, so that a database's main file never travels with every sync of its log; a file that was taken along
-//! and not synced since is not taken along again.
+//! A program that syncs many small files one after another finds most of them durable already. Candidates are files
+//! of at most four pages, so that a database's main file never travels with every sync of its log; a file that was
+//! taken along and not synced since is not taken along again.
 //!
-//! Who syncs files that were written a while ago mostly goes on with those that were written behind them. So each force takes along what
-//! was dirtied next behind the files whose syncs it serves, then what was dirtied last. While syncs find at least half of
-//! what was taken along to be done already, twice as much is taken along the next time, up to four times the usual; when they find
-//! less than a quarter, half as much: those bytes are not free then.
+//! Who syncs files that were written a while ago mostly goes on with those that were written behind them. So each
+//! force takes along what was dirtied next behind the files whose syncs it serves, then what was dirtied last. While
+//! syncs find at least half of what was taken along to be done already, twice as much is taken along the next time,
+//! up to four times the usual; when they find less than a quarter, half as much: those bytes are not free then.
 
 use super::pages::{FileData, PAGE_BYTES};
 use super::sync::image_estimate;
@@ -47,7 +47,8 @@ enum Taken {
 pub(super) struct Along {
     /// In `Lists::recent`: the files that were synced and had something to log since the last force.
     places: Mutex<Vec<u64>>,
-    /// Files that the last force took along, and syncs since that found their file among those. Relaxed: they decide how much, not what.
+    /// Files that the last force took along, and syncs since that found their file among those. Relaxed: they decide
+    /// how much, not what.
     taken: AtomicU64,
     found: AtomicU64,
     doublings: AtomicUsize,
@@ -185,7 +186,7 @@ impl Fs {
         let Some(mut state) = inode.state.try_write() else { return Taken::Later };
         let dirty = state.data.dirty_pages();
         let small = state.item.size <= self.image_pages_max() * PAGE_BYTES;
-        if state.gone || dirty == 0 || !small || state.data.piggybacked {
+        if state.gone || dirty == 0 || !small || state.data.piggybacked || state.data.aside.is_some() {
             state.data.recent_at = None;
             return Taken::Skipped;
         }

@@ -1,13 +1,14 @@
 //! Reading: page cache, then extents from the device, every page verified (C7).
 //!
-//! A fetch holds no lock while it reads. What it read may be cached only if the file's extents did not change meanwhile;
-//! if they did, a checksum mismatch may just mean that the blocks were freed and reused, and everything is looked up
-//! again. After a few tries the fetch takes the file's turn, under which extents stay as they are.
+//! A fetch holds no lock while it reads. What it read may be cached only if the file's extents did not change
+//! meanwhile; if they did, a checksum mismatch may just mean that the blocks were freed and reused, and everything is
+//! looked up again. After a few tries the fetch takes the file's turn, under which extents stay as they are.
 
 use super::extents::ExtentMap;
 use super::flight::Plan;
 use super::pages::{PAGE_BYTES, pages_of, pages_touched};
 use super::round::Turn;
+use super::steps::{self, Step};
 use crate::inode::{Inode, InodeState};
 use crate::{Error, Fs, Result};
 use std::collections::BTreeMap;
@@ -30,6 +31,8 @@ pub(super) struct Fetched {
     pub(super) pages: Vec<Option<Block>>,
     /// `FileData::extent_changes` at that moment.
     pub(super) changes: u64,
+    /// Of the file at that moment.
+    pub(super) size: u64,
 }
 
 /// Pages that were cached when a fetch began.
@@ -70,10 +73,16 @@ impl Fs {
                     None => self.fetch(inode, miss..wanted.end.min(flight.pages.end), None)?,
                 },
             };
-            let copied = copy_fetched(inode, &fetched, position, &mut into[done..]);
+            steps::passed(Step::Fetched);
+            let copied = copy_fetched(&fetched, position, &mut into[done..]);
             self.writeback.account.missed(pages_touched(position, copied));
             done += copied;
             self.shrink_cache();
+            // The file ended there when it was looked at, whatever was appended since: a part of a page is of one
+            // moment.
+            if position + copied as u64 >= fetched.size {
+                break;
+            }
         }
         Ok(done)
     }
@@ -119,8 +128,8 @@ impl Fs {
         }
     }
 
-    /// Puts pages that were read into the cache, but for those that are there and those that are only `passing`; holes are
-    /// not cached. Returns what is there then.
+    /// Puts pages that were read into the cache, but for those that are there and those that are only `passing`;
+    /// holes are not cached. Returns what is there then.
     pub(super) fn keep_pages(
         &self,
         inode: &Arc<Inode>,
@@ -148,11 +157,13 @@ impl Fs {
         }
         let changes = data.extent_changes;
         self.writeback.relist(inode, state, self.clock.now());
-        Fetched { first: pages.start, pages: there, changes }
+        let size = state.item.size;
+        Fetched { first: pages.start, pages: there, changes, size }
     }
 
-    /// Looks up where the pages are stored, but for those held, and starts reading them. If the caller `waits` and there is
-    /// nothing to read beside it, a read is done at once: submitted, its end would reach the caller through other threads.
+    /// Looks up where the pages are stored, but for those held, and starts reading them. If the caller `waits` and
+    /// there is nothing to read beside it, a read is done at once: submitted, its end would reach the caller through
+    /// other threads.
     pub(super) fn start_reads(
         &self,
         inode: &Inode,
@@ -175,8 +186,8 @@ impl Fs {
         Ok(Reads(wanted.into_iter().map(start).collect()))
     }
 
-    /// Waits for reads, and verifies what they brought: the first page of each, and its pages, in memory of their own but for
-    /// those that are only `passing`.
+    /// Waits for reads, and verifies what they brought: the first page of each, and its pages, in memory of their own
+    /// but for those that are only `passing`.
     pub(super) fn finish_reads(
         &self,
         inode: &Inode,
@@ -253,9 +264,9 @@ pub(super) fn copy_cached(inode: &Inode, offset: u64, into: &mut [u8]) -> (usize
     (done, None)
 }
 
-/// Copies what was fetched from `offset` on, up to the end of the file.
-fn copy_fetched(inode: &Inode, fetched: &Fetched, offset: u64, into: &mut [u8]) -> usize {
-    let available = inode.state.read().item.size.saturating_sub(offset);
+/// Copies what was fetched from `offset` on, up to the end that the file had then.
+fn copy_fetched(fetched: &Fetched, offset: u64, into: &mut [u8]) -> usize {
+    let available = fetched.size.saturating_sub(offset);
     let len = into.len().min(usize::try_from(available).unwrap_or(usize::MAX));
     let mut done = 0;
     while done < len {

@@ -1,8 +1,8 @@
 //! Page images that recovery found live in the journal.
 //!
 //! On a writable volume they are destaged at once by the ordinary writeback, into free blocks (R10): batches that are
-//! committed during recovery are not logged, and the checkpoint that ends it makes them durable. On a read-only volume
-//! the pages stay in memory.
+//! committed during recovery are not logged, and the checkpoint that ends it makes them durable. Those of damaged
+//! files stay images: the store begins the new log with them. On a read-only volume the pages stay in memory.
 
 use super::pages::{PageSlot, pages_of};
 use crate::inode::Inode;
@@ -18,8 +18,8 @@ use syncline_store::{Batch, Class, Estimate, PageImage, Recovery};
 const IMAGES_TOGETHER: usize = 2048;
 
 impl Fs {
-    /// Takes over the live images, before recovery is finished; no more of them are in memory than destaging takes at a time,
-    /// unless the volume is read-only.
+    /// Takes over the live images, before recovery is finished; no more of them are in memory than destaging takes at
+    /// a time, unless the volume is read-only.
     pub(crate) fn recover_images(&self, recovery: &mut Recovery) -> Result<()> {
         for images in recovery.take_images().chunks(IMAGES_TOGETHER) {
             let files = self.adopt_all(images, recovery.read_images(images)?)?;
@@ -43,6 +43,10 @@ impl Fs {
                 Ok(inode) => inode,
                 Err(Error::NotFound) => {
                     self.drop_image(image)?;
+                    continue;
+                }
+                Err(error) if self.is_damage(&error) => {
+                    self.keep_unclaimed_image(image.object, image.page, page, &error);
                     continue;
                 }
                 Err(error) => return Err(error),

@@ -2,9 +2,9 @@
 //!
 //! choose (pages become *writing*, their blocks go to the round) -> plan (extents and blocks, as much as the batch's
 //! bound allows; the rest is put back) -> submit (checksums of the very buffers that are written, R6) -> commit under
-//! the inodes' locks. If the store grants slots for it, the batch is committed while its data is in flight (R7, R4 make
-//! that safe); otherwise the data is complete first. The files' turns are held throughout, their locks only for choosing
-//! and committing.
+//! the inodes' locks. If the store grants slots for it, the batch is committed while its data is in flight (R7, R4
+//! make that safe); otherwise the data is complete first. The files' turns are held throughout, their locks only for
+//! choosing and committing.
 
 pub(super) mod at_once;
 mod submit;
@@ -40,8 +40,8 @@ const INODE_COST: Cost = Cost { bytes: PUT_OVERHEAD_BYTES + INODE_BYTES, items: 
 #[derive(Debug, Clone)]
 pub(super) struct Select {
     pub(super) pages: Range<u64>,
-    /// When this began, if it takes all of the file as it was then: what is dirty behind it is no older (C9). If not, that stays as
-    /// old as it is.
+    /// When this began, if it takes all of the file as it was then: what is dirty behind it is no older (C9). If not,
+    /// that stays as old as it is.
     pub(super) whole: Option<Timestamp>,
     /// Takes pages that are only logged as well (destaging).
     pub(super) logged: bool,
@@ -183,7 +183,8 @@ pub(super) fn gauge(data: &FileData, select: &Select) -> Gauge {
 }
 
 impl Fs {
-    /// Writes out what is selected of the files, as much as one batch takes. Only the first one's turn is waited for, mostly.
+    /// Writes out what is selected of the files, as much as one batch takes. Only the first one's turn is waited for,
+    /// mostly.
     pub(super) fn write_out(
         &self,
         class: Class,
@@ -318,7 +319,8 @@ impl Fs {
                         None => self.allocate_run(part, consecutive, near)?,
                     };
                     if u64::from(run.len) < len {
-                        // Where free space is in pieces, an extent ends within another one, of which the rest is put as well.
+                        // Where free space is in pieces, an extent ends within another one, of which the rest is put
+                        // as well.
                         let Some(shorter) = fit(&map, page, u64::from(run.len), *left) else {
                             spare = Some(run);
                             break;
@@ -502,6 +504,9 @@ impl Fs {
         let now = self.clock.now();
         for ((part, state), item) in parts.iter_mut().zip(&mut states).zip(items) {
             part.apply(state, item);
+            if state.data.aside.is_some() && (!part.chosen.is_empty() || state.data.logged_pages() == 0) {
+                self.writeback.aside.end(part.inode.number, &mut state.data);
+            }
             let whole = part.whole.filter(|_| part.rest.is_none());
             if whole.is_some() {
                 // What is dirty was written to meanwhile.

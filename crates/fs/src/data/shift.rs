@@ -1,12 +1,15 @@
-//! Taking a range out of a file and putting one in (`fallocate`, collapse and insert): all extents behind it change their keys.
+//! Taking a range out of a file and putting one in (`fallocate`, collapse and insert): all extents behind it change
+//! their keys.
 //!
-//! The batch that changes the size begins the move, and ends it if the extents are few. A file with more is listed in the orphan
-//! table by that batch, with how far the move has come ([`Shift`]); [`Fs::finish_truncation`] goes on with it, a batch at a time,
-//! and so does the next open after a crash. So a crash shows the file before or after (C2), whatever the number of extents.
+//! The batch that changes the size begins the move, and ends it if the extents are few. A file with more is listed in
+//! the orphan table by that batch, with how far the move has come ([`Shift`]); [`Fs::finish_truncation`] goes on with
+//! it, a batch at a time, and so does the next open after a crash. So a crash shows the file before or after (C2),
+//! whatever the number of extents.
 //!
-//! Until the move has ended nobody else sees or changes what is behind the range's start: whoever comes there (`truncating_from`
-//! and `shifting` of [`FileData`](super::FileData) say so) ends it first. Before it began everything there was brought to
-//! extents, and it is not cached; so no page there is dirty or logged, and what is below the start goes on as ever.
+//! Until the move has ended nobody else sees or changes what is behind the range's start: whoever comes there
+//! (`truncating_from` and `shifting` of [`FileData`](super::FileData) say so) ends it first. Before it began
+//! everything there was brought to extents, and it is not cached; so no page there is dirty or logged, and what is
+//! below the start goes on as ever.
 
 use super::extents::{Cost, DROP_COST, ExtentMap, put_cost};
 use super::pages::PAGE_BYTES;
@@ -26,8 +29,8 @@ mod tests;
 
 /// Extents that one batch moves at most.
 const EXTENTS_PER_BATCH: usize = 200;
-/// What a batch may need besides: the extent that the range's start cuts in two, the one that its end does, and one that begins
-/// where the batch does.
+/// What a batch may need besides: the extent that the range's start cuts in two, the one that its end does, and one
+/// that begins where the batch does.
 const EDGES: usize = 3;
 /// Times that a file is written back before one that never stops changing is given up.
 const SETTLE_TRIES: u32 = 16;
@@ -45,8 +48,8 @@ struct Step {
 impl Fs {
     /// Takes `len` bytes at `offset` out, or puts a hole of that length in. `adjust` sees the inode under its lock.
     ///
-    /// Errors: `Invalid` for a range that is misaligned or reaches the end of the file; `FileTooLarge`; `Busy` if others never
-    /// stop changing the file.
+    /// Errors: `Invalid` for a range that is misaligned or reaches the end of the file; `FileTooLarge`; `Busy` if
+    /// others never stop changing the file.
     pub(super) fn shift(
         &self,
         inode: &Arc<Inode>,
@@ -252,6 +255,7 @@ impl Fs {
     fn settle(&self, inode: &Arc<Inode>, first: u64) -> Result<()> {
         self.write_out_all(Class::Normal, vec![inode.clone()], false)?;
         self.write_out_all(Class::Destage, vec![inode.clone()], true)?;
+        inode.state.read().data.check_not_aside()?;
         let tickets: Vec<_> = {
             let state = inode.state.read();
             state.data.range(first..u64::MAX).filter_map(|(_, slot)| slot.in_flight.clone()).collect()

@@ -1,12 +1,13 @@
 //! Staged pages on their way to free blocks and back.
 //!
-//! A transaction keeps few pages in memory. What is more goes *home*: to blocks that are allocated from its reservation, in
-//! nobody's bitmap until the commit names them (R15 leaves them out of every checkpoint, so after a crash they are
-//! free). At most one spill is in flight at a time, so that a transaction of any length never has more than its memory's worth
-//! of writes under way beside the syncs of others. It goes through the lane: nobody waits for what is staged, and everybody for a sync.
+//! A transaction keeps few pages in memory. What is more goes *home*: to blocks that are allocated from its
+//! reservation, in nobody's bitmap until the commit names them (R15 leaves them out of every checkpoint, so after a
+//! crash they are free). At most one spill is in flight at a time, so that a transaction of any length never has more
+//! than its memory's worth of writes under way beside the syncs of others. It goes through the lane: nobody waits for
+//! what is staged, and everybody for a sync.
 //!
-//! A home is written again only when the write before is complete (R8). Checksums are those of the very buffers that are
-//! written; what is read back is compared with them (C7).
+//! A home is written again only when the write before is complete (R8). Checksums are those of the very buffers that
+//! are written; what is read back is compared with them (C7).
 
 use super::staged::{Home, MEMORY_PAGES_MIN, StagedPage, Staging, count};
 use crate::{Error, Fs, Result};
@@ -137,8 +138,8 @@ impl Staging {
         Ok(written)
     }
 
-    /// The pages that are newer than what is at home, ascending. They are looked up by runs: a transaction may have staged
-    /// hundreds of thousands.
+    /// The pages that are newer than what is at home, ascending. They are looked up by runs: a transaction may have
+    /// staged hundreds of thousands.
     fn take_newer(&mut self) -> Vec<Going> {
         let newer: Vec<(ObjectNo, u64)> = self.newer.take().into_iter().collect();
         let mut going = Vec::with_capacity(newer.len());

@@ -1,8 +1,9 @@
 //! [`Staging`]: the content that a transaction has staged, file by file, for nobody else to see.
 //!
-//! A staged page is whole: what the transaction did not write of it is taken from what is committed when it is staged. It is
-//! in memory, or at its *home*, a block that no batch has named yet (module `spill`), or both. Of a file's committed
-//! content nothing from `base_end` on is part of the file any more, where the transaction truncated it.
+//! A staged page is whole: what the transaction did not write of it is taken from what is committed when it is
+//! staged. It is in memory, or at its *home*, a block that no batch has named yet (module `spill`), or both. Of a
+//! file's committed content nothing from `base_end` on is part of the file any more, where the transaction truncated
+//! it.
 //!
 //! Invariants:
 //! - Every staged page without a home has one block in `Staging::pool`, so that a commit never lacks space (R18).
@@ -10,6 +11,7 @@
 //! - A file is watched from before the transaction first looks at it, and held as an open file is, so that losing its
 //!   last name does not remove it underneath.
 
+use super::charge::MemoryCharge;
 use super::pages::{PAGE_BYTES, pages_of};
 use super::spill::NewerPages;
 use super::staged_commit::Prepared;
@@ -89,6 +91,10 @@ pub(crate) struct Staging {
     pub(super) near: Option<BlockNo>,
     /// Bound of the bytes that the content takes in the batch.
     pub(super) bytes_bound: usize,
+    /// Pages of all files.
+    pub(super) page_total: usize,
+    /// What all this takes in memory, as it was when something was last staged.
+    pub(super) charge: MemoryCharge,
 }
 
 impl StagedFile {
@@ -147,6 +153,8 @@ impl Staging {
             flights: Vec::new(),
             near: None,
             bytes_bound: 0,
+            page_total: 0,
+            charge: fs.memory_charge(),
         }
     }
 
@@ -191,6 +199,7 @@ impl Staging {
             size: StagedSize::default(),
             prepared: Prepared::default(),
         });
+        self.recharge();
         Ok(())
     }
 
@@ -260,8 +269,8 @@ impl Staging {
 
     /// Stages a write into a joined file.
     ///
-    /// Errors: `NoSpace`, `TransactionTooLarge`, `FileTooLarge`, `NotPermitted`, I/O errors of content that is written in
-    /// part; nothing is staged then.
+    /// Errors: `NoSpace`, `TransactionTooLarge`, `FileTooLarge`, `NotPermitted`, I/O errors of content that is
+    /// written in part; nothing is staged then.
     pub(crate) fn write(&mut self, fs: &Fs, number: ObjectNo, offset: u64, data: &[u8]) -> Result<()> {
         let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_BYTES_MAX);
         let end = end.ok_or(Error::FileTooLarge)?;
@@ -270,6 +279,7 @@ impl Staging {
         if data.is_empty() {
             return Ok(());
         }
+        fs.check_charged()?;
         // Commits leave pages that cannot be dropped before they are destaged.
         fs.throttle(&file.inode, data.len())?;
         let file = self.file(number);
@@ -307,6 +317,7 @@ impl Staging {
             }
         }
         self.file(number).grow(end);
+        self.recharge();
         Ok(())
     }
 
@@ -315,7 +326,8 @@ impl Staging {
         offset > page * PAGE_BYTES || end < (page + 1) * PAGE_BYTES
     }
 
-    /// What is in a page that a write of `offset..end` covers in part; `None` if it covers the page, or nothing is there.
+    /// What is in a page that a write of `offset..end` covers in part; `None` if it covers the page, or nothing is
+    /// there.
     fn old_content(
         &mut self,
         fs: &Fs,
@@ -353,6 +365,7 @@ impl Staging {
                     Some(pool) => pool.merge(block),
                     None => self.pool = Some(block),
                 }
+                self.page_total += 1;
                 vacant.insert(StagedPage::default())
             }
         };
@@ -369,7 +382,8 @@ impl Staging {
 
     /// Stages a new size of a joined file.
     ///
-    /// Errors: `NoSpace`, `FileTooLarge`, `NotPermitted`, I/O errors of the page that is cut in two; nothing is staged then.
+    /// Errors: `NoSpace`, `FileTooLarge`, `NotPermitted`, I/O errors of the page that is cut in two; nothing is
+    /// staged then.
     pub(crate) fn truncate(&mut self, fs: &Fs, number: ObjectNo, size: u64) -> Result<()> {
         if size > FILE_BYTES_MAX {
             return Err(Error::FileTooLarge);
@@ -392,6 +406,7 @@ impl Staging {
             file.size.grown_to = 0;
         }
         self.file(number).size.exact = Some(size);
+        self.recharge();
         Ok(())
     }
 
@@ -414,6 +429,7 @@ impl Staging {
     /// Forgets a staged page, and gives its block back. No write to it is in flight.
     pub(super) fn unstage(&mut self, fs: &Fs, number: ObjectNo, page: u64) {
         let Some(staged) = self.file(number).pages.remove(&page) else { return };
+        self.page_total -= 1;
         self.newer.remove((number, page));
         if let Some(home) = staged.home {
             self.abandon(fs, home);
@@ -474,6 +490,8 @@ impl Staging {
         }
         self.newer.append(&mut other.newer);
         self.bytes_bound += other.bytes_bound;
+        self.page_total += std::mem::take(&mut other.page_total);
+        self.recharge();
         self.flights.append(&mut other.flights);
         if self.must_spill(fs) {
             self.spill(fs)?;
@@ -481,8 +499,8 @@ impl Staging {
         Ok(())
     }
 
-    /// Ends the transaction's hold on everything that was not committed: blocks, watches, handles. Returns the inodes whose
-    /// handles are still to be let go of.
+    /// Ends the transaction's hold on everything that was not committed: blocks, watches, handles. Returns the inodes
+    /// whose handles are still to be let go of.
     pub(crate) fn release(&mut self, fs: &Fs) -> Vec<Arc<Inode>> {
         // An error has stopped the volume; the writes are over all the same.
         let _ = self.finish_flights(fs);
@@ -496,6 +514,8 @@ impl Staging {
         }
         self.pool = None;
         drop(self.newer.take());
+        self.page_total = 0;
+        self.recharge();
         inodes
     }
 }

@@ -1,11 +1,12 @@
 //! From staged content to a batch, and from the batch to the page cache.
 //!
-//! A few pages that are in memory travel as images; everything else is at home by then and becomes fresh extents (R4). The
-//! files' turns are held while extents are looked up and until the batch is committed, as for any other change of extents.
-//! A file of which only images are logged needs no turn while others destage it, like a sync (module `data`).
+//! A few pages that are in memory travel as images; everything else is at home by then and becomes fresh extents
+//! (R4). The files' turns are held while extents are looked up and until the batch is committed, as for any other
+//! change of extents. A file of which only images are logged needs no turn while others destage it, like a sync
+//! (module `data`).
 //!
-//! What becomes part of the file first loses its images (R5): extents that are put, and everything that is cut off. Pages
-//! whose images are in the same batch are left out of that.
+//! What becomes part of the file first loses its images (R5): extents that are put, and everything that is cut off.
+//! Pages whose images are in the same batch are left out of that.
 
 use super::extents::{Cost, DROP_COST, ExtentMap, put_cost};
 use super::pages::{PAGE_BYTES, pages_of};
@@ -14,7 +15,7 @@ use super::staged::{StagedFile, StagedPage, Staging};
 use super::sync::image_estimate;
 use crate::acl::strip_set_id;
 use crate::inode::InodeState;
-use crate::{Error, Fs, Result, Timestamp};
+use crate::{Context, Error, Fs, Result, Timestamp};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -25,8 +26,8 @@ use syncline_format::item::{EXTENT_PAGES_MAX, ExtentItem, InodeItem, OrphanReaso
 use syncline_format::{BlockNo, Key, ObjectNo};
 use syncline_store::{Batch, Estimate};
 
-/// A transaction with at most this many pages in memory logs them as images: their bytes cost less than the writes of pages
-/// that lie apart.
+/// A transaction with at most this many pages in memory logs them as images: their bytes cost less than the writes of
+/// pages that lie apart.
 const IMAGE_PAGES_MAX: usize = 16;
 /// Extents that a truncation frees in the transaction's own batch, if it can leave more to be freed later.
 const FREED_EXTENTS_MAX: usize = 1024;
@@ -42,9 +43,9 @@ fn breathe(fs: &Fs, index: usize, piece: usize) {
     }
 }
 
-/// Lets those who sync go first. A group commit is several threads, the kernel's among them, that wake one another, and where
-/// processors are few each of them would be kept from running for as long as the scheduler lets this one go on. So it waits
-/// for the group that is under way, and then for those that its end has set free.
+/// Lets those who sync go first. A group commit is several threads, the kernel's among them, that wake one another,
+/// and where processors are few each of them would be kept from running for as long as the scheduler lets this one go
+/// on. So it waits for the group that is under way, and then for those that its end has set free.
 fn let_in(fs: &Fs) {
     fs.store.give_way();
     std::thread::yield_now();
@@ -130,8 +131,8 @@ impl Staging {
         self.files.values().filter(|file| file.is_changed()).map(|file| file.plan(fs)).collect()
     }
 
-    /// Takes the turns of all files whose content changes, ascending; with `beside`, only those that can be had at once,
-    /// which will do for files of which images only are logged.
+    /// Takes the turns of all files whose content changes, ascending; with `beside`, only those that can be had at
+    /// once, which will do for files of which images only are logged.
     pub(crate) fn take_turns(&self, beside: bool) -> Turns {
         let mut turns = Turns { _held: Vec::new(), beside: Vec::new() };
         for (number, file) in self.files.iter().filter(|(_, file)| file.is_changed()) {
@@ -148,8 +149,8 @@ impl Staging {
         turns
     }
 
-    /// The data writes that are still in flight become a condition of the batch if the store grants that; otherwise they
-    /// are waited for.
+    /// The data writes that are still in flight become a condition of the batch if the store grants that; otherwise
+    /// they are waited for.
     pub(crate) fn attach_flights(&mut self, fs: &Fs, batch: &mut Batch) -> Result<()> {
         self.flights.retain(|(ticket, _)| !matches!(ticket.result(), Some(Ok(()))));
         // What comes next is one piece.
@@ -165,8 +166,8 @@ impl Staging {
         Ok(())
     }
 
-    /// Whether the transaction can be committed as far as this file is concerned; false if it has to be tried again with all
-    /// turns and a finished truncation.
+    /// Whether the transaction can be committed as far as this file is concerned; false if it has to be tried again
+    /// with all turns and a finished truncation.
     ///
     /// Errors: `Conflict`, `NotPermitted`.
     pub(crate) fn verify(&self, number: ObjectNo, state: &InodeState, turns: &Turns) -> Result<bool> {
@@ -178,6 +179,7 @@ impl Staging {
             return Ok(true);
         }
         crate::flags::forbid_change(&state.item)?;
+        state.data.check_not_aside()?;
         let data = &state.data;
         let untouched = |page: &u64| data.get(*page).is_none_or(|slot| !slot.writing);
         let apart = !turns.beside.contains(&number) || data.destaging > 0 && file.pages.keys().all(untouched);
@@ -194,7 +196,8 @@ impl Staging {
         };
         item.blocks = (item.blocks + plan.blocks_put).saturating_sub(plan.blocks_cut);
         (item.modified, item.changed) = (now, now);
-        strip_set_id(item);
+        // Nobody knows any more who has staged it.
+        strip_set_id(&Context::root(), item);
         if plan.leaves_some && item.nlink > 0 {
             batch.put(Key::orphan(plan.number), &OrphanReason::Truncated.encode());
         }
@@ -204,8 +207,8 @@ impl Staging {
     pub(crate) fn covers(&self, number: ObjectNo, state: &InodeState) -> u64 {
         let covered = state.data.covered;
         let Some(file) = self.files.get(&number) else { return covered };
-        // A staged page is logged whole, with what others have written behind the staged bytes and not synced: were that beyond
-        // the size on record, the file would show it again when it grows after a crash.
+        // A staged page is logged whole, with what others have written behind the staged bytes and not synced: were
+        // that beyond the size on record, the file would show it again when it grows after a crash.
         let staged = file.pages.last_key_value().map_or(0, |(page, _)| (page + 1) * PAGE_BYTES);
         let staged = staged.min(state.item.size);
         file.size.exact.unwrap_or_else(|| covered.max(file.size.grown_to).max(staged))

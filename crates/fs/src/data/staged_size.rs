@@ -1,18 +1,21 @@
 //! How much of a journal record a transaction is going to take, told while it is being staged.
 //!
-//! A batch has to fit one record (R17). Working out exactly what the staged content becomes means looking up extents, so it is
-//! done only when a cheap bound says that it may be too much; from then on the bound counts from what was found.
+//! A batch has to fit one record (R17). Working out exactly what the staged content becomes means looking up extents,
+//! so it is done only when a cheap bound says that it may be too much; from then on the bound counts from what was
+//! found.
 
 use super::extents::{DROP_COST, put_cost};
 use super::staged::{StagedFile, Staging};
 use super::staged_commit::FilePlan;
 use crate::{Error, Fs, ObjectNo, Result};
 use std::ops::Range;
+use syncline_format::BLOCK_BYTES;
 use syncline_format::batch::{BATCH_HEADER_BYTES, DELETE_BYTES, PUT_OVERHEAD_BYTES, SPACE_OP_BYTES};
 use syncline_format::item::{EXTENT_PAGES_MAX, INODE_BYTES};
 
 /// Bytes of a checksum.
 const CHECKSUM_BYTES: usize = 8;
+
 impl StagedFile {
     /// Bound of the bytes that staging these pages adds to the batch.
     fn more(&self, pages: &Range<u64>) -> usize {
@@ -33,7 +36,32 @@ impl StagedFile {
     }
 }
 
+/// What a staged page takes in memory beside its content.
+const PAGE_ENTRY_BYTES: usize = 112;
+/// What a file takes: its inode, which is held, and what is watched of it.
+const FILE_BYTES: usize = 1536;
+
+/// What a transaction holds before it is committed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Footprint {
+    /// Bytes of memory, about.
+    pub bytes: u64,
+    /// Blocks of the volume, free for nobody else.
+    pub blocks: u64,
+}
+
 impl Staging {
+    /// What is staged takes so much.
+    pub(crate) fn footprint(&self) -> Footprint {
+        let pages = self.page_total * PAGE_ENTRY_BYTES + self.newer.len() * BLOCK_BYTES;
+        Footprint { bytes: (pages + self.files.len() * FILE_BYTES) as u64, blocks: self.page_total as u64 }
+    }
+
+    /// Tells the volume what is staged.
+    pub(super) fn recharge(&mut self) {
+        self.charge.set(self.footprint().bytes);
+    }
+
     /// Whether staging these pages too leaves a transaction that can be committed.
     ///
     /// Errors: `TransactionTooLarge`.

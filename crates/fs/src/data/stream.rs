@@ -1,16 +1,17 @@
 //! Streaming: writing out a large file with several rounds in flight.
 //!
-//! The rounds are those of `round`, but the next ones are chosen, planned and submitted while the data of earlier ones is
-//! still being written, so that the device does not wait for the processor. Each is logged when its own data is
-//! complete, in order; the file's turn is held from the first choice to the last commit of a stretch, and given up in
-//! between, so that truncation and others get theirs.
+//! The rounds are those of `round`, but the next ones are chosen, planned and submitted while the data of earlier
+//! ones is still being written, so that the device does not wait for the processor. Each is logged when its own data
+//! is complete, in order; the file's turn is held from the first choice to the last commit of a stretch, and given up
+//! in between, so that truncation and others get theirs.
 //!
-//! A round in flight has changed nothing of the stored extents yet, and the next one plans on what is stored. Their pages
-//! are disjoint and ascend, so this goes wrong only where one stored extent reaches across the border between two rounds:
-//! then the later one waits until the earlier ones are logged. After an error the rounds behind it are taken back.
+//! A round in flight has changed nothing of the stored extents yet, and the next one plans on what is stored. Their
+//! pages are disjoint and ascend, so this goes wrong only where one stored extent reaches across the border between
+//! two rounds: then the later one waits until the earlier ones are logged. After an error the rounds behind it are
+//! taken back.
 //!
-//! Admission of the first round may wait, before the turn is taken; later ones are only asked for, and a refusal ends the
-//! stretch.
+//! Admission of the first round may wait, before the turn is taken; later ones are only asked for, and a refusal ends
+//! the stretch.
 
 use super::extents::Cost;
 use super::round::{ROUND_PAGES_MAX, Round, Select, Start, Started, Turn};

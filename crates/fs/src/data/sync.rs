@@ -1,8 +1,8 @@
 //! Syncing files: choosing image or extents for their dirty pages, committing, forcing.
 //!
-//! A sync makes one pass over the pages that exist at the call, ascending: whatever is dirty when the pass comes to it is
-//! written, so a writer that goes on dirtying pages behind or beyond it cannot keep it from ending. Pages that somebody
-//! else is writing are waited for by taking the file's turn (R6).
+//! A sync makes one pass over the pages that exist at the call, ascending: whatever is dirty when the pass comes to
+//! it is written, so a writer that goes on dirtying pages behind or beyond it cannot keep it from ending. Pages that
+//! somebody else is writing are waited for by taking the file's turn (R6).
 
 use super::SyncScope;
 use super::choice::{Pages, Purpose, covered_by};
@@ -64,13 +64,16 @@ impl Fs {
     }
 
     /// Makes all data of all files durable (`sync(2)`).
+    ///
+    /// Errors: `SetAside` if damaged files could not be committed; all others are durable then.
     pub fn sync_all(&self) -> Result<()> {
         self.check_failure()?;
         if !self.store.is_read_only() {
+            self.retry_set_aside(None)?;
             self.write_back_everything()?;
         }
         self.store.force(self.store.last_lsn())?;
-        Ok(())
+        self.check_all_committed()
     }
 
     /// Commits what is dirty of the file without forcing it: a rename over an existing name, logged behind this, never
@@ -79,8 +82,8 @@ impl Fs {
         self.commit_file(inode, SyncScope::All).map(drop)
     }
 
-    /// Commits the file; what has to be forced then. What others commit behind that is no concern of this sync: to wait for it could
-    /// mean to wait for one more group.
+    /// Commits the file; what has to be forced then. What others commit behind that is no concern of this sync: to
+    /// wait for it could mean to wait for one more group.
     pub(super) fn sync_point(&self, inode: &Arc<Inode>, scope: SyncScope) -> Result<Lsn> {
         // Later syncs keep failing, also of files that were not touched since (C8).
         self.check_failure()?;
@@ -97,22 +100,24 @@ impl Fs {
 
     /// Commits what the file is; the LSN that holds it, and everything that had been committed at the call.
     ///
-    /// Its own batch is such a one: it is committed with the file locked, or with its turn, so behind whatever others have logged of the
-    /// file. Without one, others may have logged it just now, so it is the last of all.
+    /// Its own batch is such a one: it is committed with the file locked, or with its turn, so behind whatever others
+    /// have logged of the file. Without one, others may have logged it just now, so it is the last of all.
     fn commit_file(&self, inode: &Arc<Inode>, scope: SyncScope) -> Result<Lsn> {
-        let (dirty, pages) = {
+        let (dirty, pages, aside) = {
             let mut state = inode.state.write();
             let works = has_work(&state, scope);
             self.writeback.along.note_sync(&mut state.data, works);
             if state.gone || !works {
                 return Ok(self.store.last_lsn());
             }
-            (state.data.dirty_pages(), pages_of(state.item.size))
+            (state.data.dirty_pages(), pages_of(state.item.size), state.data.aside.is_some())
         };
         if dirty < STREAM_PAGES_MIN {
             self.writeback.note_small_request();
         }
+        // What could not be destaged would keep the journal's tail.
         if dirty <= self.image_pages_max()
+            && (dirty == 0 || !aside)
             && let Some(lsn) = self.log_images(inode, dirty)?
         {
             return Ok(lsn);
@@ -165,9 +170,8 @@ impl Fs {
         }
     }
 
-    /// Logs the dirty pages of a range as images, within the permit's estimate, with a size that covers them, and the file
-    /// up to `end`. The caller has the turn, or the pages are apart from what whoever has it
-    /// destages.
+    /// Logs the dirty pages of a range as images, within the permit's estimate, with a size that covers them, and the
+    /// file up to `end`. The caller has the turn, or the pages are apart from what whoever has it destages.
     pub(super) fn commit_images(
         &self,
         inode: &Arc<Inode>,
@@ -225,7 +229,7 @@ impl Fs {
         self.write_out_all(Class::Destage, files, true)
     }
 
-    /// One pass over each of the files.
+    /// One pass over each of the files. One that is damaged is set aside.
     pub(super) fn write_out_all(&self, class: Class, files: Vec<Arc<Inode>>, logged: bool) -> Result<()> {
         let whole = Some(self.clock.now());
         let mut queue: std::collections::VecDeque<(Arc<Inode>, Select)> = files
@@ -238,7 +242,7 @@ impl Fs {
         while !queue.is_empty() {
             let count = pack(queue.iter());
             let group: Vec<_> = queue.drain(..count).collect();
-            let rests = self.write_group(class, &group, Pace::FULL)?;
+            let rests = self.write_group_apart(class, &group, Pace::FULL)?;
             for ((inode, select), rest) in group.into_iter().zip(rests).rev() {
                 if let Some(rest) = rest {
                     queue.push_front((inode, Select { pages: rest..select.pages.end, ..select }));
@@ -270,7 +274,8 @@ impl Fs {
     }
 }
 
-/// How many of the files, from the first on, make a round together: enough small ones to share a batch and a data write.
+/// How many of the files, from the first on, make a round together: enough small ones to share a batch and a data
+/// write.
 pub(super) fn pack<'a>(files: impl Iterator<Item = &'a (Arc<Inode>, Select)>) -> usize {
     /// Files of a round: their batch stays below 32 KiB.
     const FILES_MAX: usize = 64;

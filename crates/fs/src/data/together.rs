@@ -1,9 +1,11 @@
-//! Syncs of several files that are started together: what they have to write out goes to the device in few large writes and is
-//! logged by few batches, where each by itself would be a write, a batch and a thread that waits for both.
+//! Syncs of several files that are started together: what they have to write out goes to the device in few large
+//! writes and is logged by few batches, where each by itself would be a write, a batch and a thread that waits for
+//! both.
 //!
-//! Nobody waits for somebody else's turn: a file that is being written by others, and one that meets an error, is given back
-//! to be synced by itself. What is written in one go is bounded by [`TOGETHER_PAGES_MAX`], which is what may be in flight when it
-//! is logged; so no sync waits for more of others' data than the flush that it shares with them carries anyway.
+//! Nobody waits for somebody else's turn: a file that is being written by others, and one that meets an error, is
+//! given back to be synced by itself. What is written in one go is bounded by [`TOGETHER_PAGES_MAX`], which is what
+//! may be in flight when it is logged; so no sync waits for more of others' data than the flush that it shares with
+//! them carries anyway.
 
 use super::choice::Purpose;
 use super::pages::pages_of;
@@ -23,7 +25,8 @@ use syncline_store::Class;
 /// Pages of syncs that are started together: 1 MiB.
 pub const TOGETHER_PAGES_MAX: u64 = 256;
 
-/// A file with more pieces to write is left to a batch of its own: a few like it fill one, and the others would wait for several.
+/// A file with more pieces to write is left to a batch of its own: a few like it fill one, and the others would wait
+/// for several.
 const PIECES_MAX: u64 = 4;
 
 /// A sync to be started.
@@ -40,8 +43,8 @@ pub struct SyncStart {
 type Work = (Arc<Inode>, Select);
 
 impl Fs {
-    /// Pages that a sync of an open file would write out, if it can do so together with others ([`Fs::start_syncs`]): more than
-    /// are logged as images, less than a stream, in few pieces, and nobody else writes the file.
+    /// Pages that a sync of an open file would write out, if it can do so together with others ([`Fs::start_syncs`]):
+    /// more than are logged as images, less than a stream, in few pieces, and nobody else writes the file.
     pub fn sync_joins_others(&self, handle: HandleId) -> Option<u64> {
         let open = self.open_file(handle).ok()?;
         let data = &open.inode.state.read().data;
@@ -58,9 +61,11 @@ impl Fs {
         self.store.durable_lsn() >= self.store.last_lsn()
     }
 
-    /// Starts several syncs, of at most [`TOGETHER_PAGES_MAX`] pages in all, and writes out what they need on this thread.
+    /// Starts several syncs, of at most [`TOGETHER_PAGES_MAX`] pages in all, and writes out what they need on this
+    /// thread.
     ///
-    /// Those that could not be started together come back and are to be started by themselves ([`Fs::start_sync_handle`]).
+    /// Those that could not be started together come back and are to be started by themselves
+    /// ([`Fs::start_sync_handle`]).
     pub fn start_syncs(&self, syncs: Vec<SyncStart>) -> Vec<SyncStart> {
         if self.store.failure().is_some() || self.store.is_read_only() {
             return syncs;

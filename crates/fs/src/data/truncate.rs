@@ -1,13 +1,15 @@
 //! Changing a file's size, and removing content.
 //!
-//! A truncation is a metadata operation: it is logged at once, in order with the others (C2), in one batch with an image of
-//! the zeroed last page, so that stored bytes beyond the stored size are always zero and growing the file again shows
-//! no old data. When the extents to free do not fit one batch, the first batch holds the new size and an orphan item, and
-//! `FileData::truncating_from` keeps new data away from the old extents until [`Fs::finish_truncation`] has freed them.
+//! A truncation is a metadata operation: it is logged at once, in order with the others (C2), in one batch with an
+//! image of the zeroed last page, so that stored bytes beyond the stored size are always zero and growing the file
+//! again shows no old data. When the extents to free do not fit one batch, the first batch holds the new size and an
+//! orphan item, and `FileData::truncating_from` keeps new data away from the old extents until
+//! [`Fs::finish_truncation`] has freed them.
 
 use super::extents::{DROP_COST, ExtentMap, put_cost};
 use super::pages::{FileData, PAGE_BYTES, pages_of};
 use super::round::Turn;
+use super::steps::{self, Step};
 use super::sync::image_estimate;
 use crate::inode::{Inode, InodeState};
 use crate::{Error, Fs, Result};
@@ -17,17 +19,19 @@ use syncline_device::{Block, Buffer};
 use syncline_format::Key;
 use syncline_format::batch::{DELETE_BYTES, SPACE_OP_BYTES};
 use syncline_format::item::{EXTENT_PAGES_MAX, FILE_BYTES_MAX, InodeItem, OrphanReason};
-use syncline_store::{Batch, Class, Estimate, Permit};
+use syncline_store::{Batch, Class, Estimate, Permit, Reservation};
 
 /// Extents that one batch frees at most.
 const EXTENTS_PER_BATCH: usize = 200;
 /// Room for what the last batch of a removal deletes besides the content, and for an orphan item.
 const LAST_BYTES: usize = 256;
 
-/// The page that a new size cuts in two, as it is to be.
-struct Tail {
-    page: u64,
-    zeroed: Arc<Buffer>,
+/// What is stored of the page that a new size cuts in two, as far as it was looked up.
+struct StoredTail {
+    /// Of a hole, and of what does not matter, nothing.
+    content: Option<Arc<Buffer>>,
+    /// The page was cut by the size, and not cached, when this was looked up.
+    is_known: bool,
 }
 
 impl Fs {
@@ -44,23 +48,25 @@ impl Fs {
         if size > FILE_BYTES_MAX {
             return Err(Error::FileTooLarge);
         }
+        // Once more if the file changed before its turn was taken.
+        while !self.try_truncate(inode, size, adjust)? {}
+        self.finish_truncation(inode)
+    }
+
+    /// False if what was found out without the turn and the lock does not hold any more; nothing is changed then.
+    pub(super) fn try_truncate(
+        &self,
+        inode: &Arc<Inode>,
+        size: u64,
+        adjust: &mut dyn FnMut(&mut InodeItem),
+    ) -> Result<bool> {
         self.finish_truncation(inode)?;
-        let needs_block = {
-            let state = inode.state.read();
-            let reserved = state.data.get(size / PAGE_BYTES).is_some_and(|slot| slot.reserved);
-            !size.is_multiple_of(PAGE_BYTES) && size < state.item.size && !reserved
-        };
-        // The page that is cut in two takes the place of one that is freed.
-        let mut block = match needs_block.then(|| self.reserve(1)) {
-            Some(Err(Error::NoSpace)) => Some(self.store.reserve_for_freeing(1)?),
-            reserved => reserved.transpose()?,
-        };
+        let mut block = self.reserve_tail(inode, size)?;
         let Removal { permit, limit } = self.admit_removal(inode, pages_of(size)..u64::MAX)?;
+        steps::passed(Step::Admitted);
         let turn = inode.lock_turn();
-        if inode.state.read().data.shifting.is_some() {
-            drop(turn);
-            drop(permit);
-            return self.file_truncate(inode, size, adjust);
+        if inode.state.read().data.is_truncating() {
+            return Ok(false);
         }
         let grows = size > inode.state.read().item.size;
         // Growing keeps what was allocated beyond the end.
@@ -69,22 +75,21 @@ impl Fs {
             true => ExtentMap::load_some(self, inode.number, first..first, 0)?,
             false => ExtentMap::load_some(self, inode.number, first..u64::MAX, limit)?,
         };
-        let tail = self.prepare_tail(inode, size, &turn)?;
+        let stored = self.stored_tail(inode, size, &turn)?;
+        steps::passed(Step::LookedUp);
         let mut state = inode.state.write();
         if state.gone {
             return Err(Error::NotFound);
         }
-        let has_block = |page| state.data.get(page).is_some_and(|slot| slot.reserved);
-        let blockless = tail.as_ref().is_some_and(|tail| block.is_none() && !has_block(tail.page));
+        // Writers do not need the turn: a page that was a hole may be cached by now, and the file may have grown.
+        let Some(tail) = cut_tail(&state, &stored, size) else { return Ok(false) };
+        let page = size / PAGE_BYTES;
+        let has_block = state.data.get(page).is_some_and(|slot| slot.reserved);
+        let blockless = tail.is_some() && block.is_none() && !has_block;
         if blockless || grows != (size > state.item.size) {
-            // The file changed before its turn was taken.
-            drop(state);
-            drop(turn);
-            drop(permit);
-            return self.file_truncate(inode, size, adjust);
+            return Ok(false);
         }
         let now = self.clock.now();
-        let tail = tail.map(|tail| zero_tail(&state, tail, size));
         let mut item = state.item.clone();
         adjust(&mut item);
         (item.modified, item.changed) = (now, now);
@@ -93,8 +98,8 @@ impl Fs {
         item.blocks = item.blocks.saturating_sub(map.cut(first..u64::MAX, true));
         map.emit(&mut batch);
         batch.drop_images(inode.number, first, u64::MAX);
-        if let Some(tail) = &tail {
-            batch.image(inode.number, tail.page, &tail.zeroed);
+        if let Some(zeroed) = &tail {
+            batch.image(inode.number, page, zeroed);
         }
         // One without a name is an orphan already, and loses everything at the next mount.
         if cut_off.is_some() && item.nlink > 0 {
@@ -104,22 +109,11 @@ impl Fs {
         self.store.commit(permit, batch)?;
         let cut = if grows { 0..0 } else { size / PAGE_BYTES..u64::MAX };
         state.data.note_change(cut, size != state.item.size);
-        let data = &mut state.data;
-        data.discard_range(first..u64::MAX);
-        if let Some(tail) = tail {
-            if data.get(tail.page).is_none() {
-                data.insert_clean(&self.writeback.account, tail.page, tail.zeroed.clone());
-            }
-            data.update(tail.page, |slot| {
-                slot.page = tail.zeroed;
-                slot.dirty = false;
-                slot.logged = true;
-                slot.in_flight = None;
-            });
-            if let Some(block) = &mut block {
-                data.give_block(tail.page, block);
-            }
+        state.data.discard_range(first..u64::MAX);
+        if let Some(zeroed) = tail {
+            self.keep_tail(&mut state, page, zeroed, block.as_mut());
         }
+        let data = &mut state.data;
         data.extent_changes += 1;
         data.covered = size;
         data.truncating_from = cut_off.map(|_| first);
@@ -127,33 +121,65 @@ impl Fs {
         // What is dirty below the new size keeps the file in the list; its item is logged.
         state.item_dirty = false;
         self.writeback.relist(inode, &mut state, now);
-        drop(state);
-        drop(turn);
-        if cut_off.is_some() { self.finish_truncation(inode) } else { Ok(()) }
+        Ok(true)
     }
 
-    /// Brings the page into the cache that the size cuts in two, if it has content.
-    fn prepare_tail(&self, inode: &Arc<Inode>, size: u64, turn: &Turn) -> Result<Option<Tail>> {
-        let page = size / PAGE_BYTES;
-        let (cached, old_size) = {
+    /// A block for the page that the size cuts in two, which takes the place of one that is freed; none if it has one.
+    fn reserve_tail(&self, inode: &Inode, size: u64) -> Result<Option<Reservation>> {
+        let needs_block = {
             let state = inode.state.read();
-            (state.data.get(page).map(|slot| slot.page.clone()), state.item.size)
+            let reserved = state.data.get(size / PAGE_BYTES).is_some_and(|slot| slot.reserved);
+            !size.is_multiple_of(PAGE_BYTES) && size < state.item.size && !reserved
         };
-        if size.is_multiple_of(PAGE_BYTES) || size >= old_size {
+        if !needs_block {
             return Ok(None);
         }
-        let content = match cached {
-            Some(content) => Some(content),
-            None => {
-                let fetched = self.fetch(inode, page..page + 1, Some(turn))?.pages.swap_remove(0);
-                fetched.map(Block::into_buffer)
-            }
-        };
-        Ok(content.map(|zeroed| Tail { page, zeroed }))
+        match self.reserve(1) {
+            Err(Error::NoSpace) => Ok(Some(self.store.reserve_for_freeing(1)?)),
+            reserved => reserved.map(Some),
+        }
     }
 
-    /// Frees what a truncation left to be freed, or moves what a shift left to be moved, and deletes the orphan item. The caller
-    /// holds no turn and no inode.
+    /// Looks up the page that the size cuts in two, unless it is cached or the file ends before it. What is stored
+    /// stays so while the caller has the turn; what is cached does not.
+    fn stored_tail(&self, inode: &Arc<Inode>, size: u64, turn: &Turn) -> Result<StoredTail> {
+        let page = size / PAGE_BYTES;
+        let is_cut = {
+            let state = inode.state.read();
+            !size.is_multiple_of(PAGE_BYTES) && size < state.item.size && state.data.get(page).is_none()
+        };
+        if !is_cut {
+            return Ok(StoredTail { content: None, is_known: false });
+        }
+        let fetched = self.fetch(inode, page..page + 1, Some(turn))?.pages.swap_remove(0);
+        Ok(StoredTail { content: fetched.map(Block::into_buffer), is_known: true })
+    }
+
+    /// The batch with an image of the cut page is committed.
+    fn keep_tail(
+        &self,
+        state: &mut InodeState,
+        page: u64,
+        zeroed: Arc<Buffer>,
+        block: Option<&mut Reservation>,
+    ) {
+        let data = &mut state.data;
+        if data.get(page).is_none() {
+            data.insert_clean(&self.writeback.account, page, zeroed.clone());
+        }
+        data.update(page, |slot| {
+            slot.page = zeroed;
+            slot.dirty = false;
+            slot.logged = true;
+            slot.in_flight = None;
+        });
+        if let Some(block) = block {
+            data.give_block(page, block);
+        }
+    }
+
+    /// Frees what a truncation left to be freed, or moves what a shift left to be moved, and deletes the orphan item.
+    /// The caller holds no turn and no inode.
     pub(crate) fn finish_truncation(&self, inode: &Arc<Inode>) -> Result<()> {
         while inode.state.read().data.truncating_from.is_some() {
             let (first, shifting) = {
@@ -198,16 +224,16 @@ impl Fs {
         Ok(())
     }
 
-    /// Takes up a truncation that a crash interrupted (an orphan item of reason `Truncated`): extents beyond the inode's size
-    /// are to be freed by [`Fs::finish_truncation`].
+    /// Takes up a truncation that a crash interrupted (an orphan item of reason `Truncated`): extents beyond the
+    /// inode's size are to be freed by [`Fs::finish_truncation`].
     pub(crate) fn note_truncation(&self, inode: &Arc<Inode>) {
         let mut state = inode.state.write();
         let first = pages_of(state.item.size);
         state.data.truncating_from = Some(first);
     }
 
-    /// Removes the content of an inode that nobody uses any more, in pieces. `last` adds the deletes of everything else to
-    /// the last batch (at most 256 bytes and 3 items); the inode is gone then.
+    /// Removes the content of an inode that nobody uses any more, in pieces. `last` adds the deletes of everything
+    /// else to the last batch (at most 256 bytes and 3 items); the inode is gone then.
     pub(crate) fn remove_file_content(
         &self,
         inode: &Arc<Inode>,
@@ -261,12 +287,22 @@ impl FileData {
     }
 }
 
-/// The content of the cut page, zero beyond the new size.
-fn zero_tail(state: &InodeState, tail: Tail, size: u64) -> Tail {
-    let content = state.data.get(tail.page).map_or(&tail.zeroed, |slot| &slot.page);
-    let mut zeroed = Buffer::clone(content);
-    zeroed[(size % PAGE_BYTES) as usize..].fill(0);
-    Tail { page: tail.page, zeroed: Arc::new(zeroed) }
+/// The page that the size cuts in two, zero behind it: the inner option is `None` if there is nothing to zero. The
+/// outer one is if that is not known: neither is the page cached, nor was it looked up.
+fn cut_tail(state: &InodeState, stored: &StoredTail, size: u64) -> Option<Option<Arc<Buffer>>> {
+    if size.is_multiple_of(PAGE_BYTES) || size >= state.item.size {
+        return Some(None);
+    }
+    let content = match state.data.get(size / PAGE_BYTES) {
+        Some(slot) => Some(&slot.page),
+        None if stored.is_known => stored.content.as_ref(),
+        None => return None,
+    };
+    Some(content.map(|content| {
+        let mut zeroed = Buffer::clone(content);
+        zeroed[(size % PAGE_BYTES) as usize..].fill(0);
+        Arc::new(zeroed)
+    }))
 }
 
 /// A batch that is going to free extents.

@@ -1,8 +1,9 @@
 //! [`Watch`]: what a transaction depends on in one file's content, and whether somebody else has changed it.
 //!
-//! A transaction notes the pages that it is going to read or stage, and whether it depends on the size, *before* it looks at
-//! them; whoever changes the content tells the file's watches under `Inode::state`. So a change that came between the
-//! look and the commit is always seen, and a commit that holds the state and finds its watch quiet has seen the file as it is.
+//! A transaction notes the pages that it is going to read or stage, and whether it depends on the size, *before* it
+//! looks at them; whoever changes the content tells the file's watches under `Inode::state`. So a change that came
+//! between the look and the commit is always seen, and a commit that holds the state and finds its watch quiet has
+//! seen the file as it is.
 //!
 //! Lock: `Watch::watched` is innermost.
 
@@ -12,7 +13,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Separate ranges that one watch keeps; beyond that close ones are taken for one, which may report a conflict that was none.
+/// Separate ranges that one watch keeps; beyond that close ones are taken for one, which may report a conflict that
+/// was none.
 const RANGES_MAX: usize = 4096;
 
 /// What one transaction depends on in one file.

@@ -1,14 +1,15 @@
 //! Writing into the page cache.
 //!
 //! A write is cut into chunks. For each chunk, without any lock: the old content of pages that it covers in part is
-//! brought in, and blocks are reserved for all pages that have none (ENOSPC is decided here, before anything is changed);
-//! then, under the inode's lock, it is checked that both still suffice, and the chunk is copied.
+//! brought in, and blocks are reserved for all pages that have none (ENOSPC is decided here, before anything is
+//! changed); then, under the inode's lock, it is checked that both still suffice, and the chunk is copied.
 
 use super::WriteAt;
 use super::extents::{ExtentMap, is_unwritten};
 use super::pages::{FileData, PAGE_BYTES, pages_of};
 use super::read::Fetched;
 use super::round::{Select, Turn};
+use super::steps::{self, Step};
 use super::stream::Pace;
 use super::sync::{IMAGE_PAGES_MAX, pack};
 use crate::inode::{Inode, InodeState};
@@ -19,7 +20,7 @@ use std::sync::atomic::Ordering;
 use syncline_device::{Block, Buffer};
 use syncline_format::BLOCK_BYTES;
 use syncline_format::item::{FILE_BYTES_MAX, InodeItem};
-use syncline_store::{Class, Reservation};
+use syncline_store::{Class, Reservation, StoreError};
 
 /// Bytes of a write that are done under one hold of the lock, so that an append of this size is one piece.
 const CHUNK_BYTES_MAX: usize = 4 << 20;
@@ -50,6 +51,7 @@ impl Fs {
         adjust: &mut dyn FnMut(&mut InodeItem),
     ) -> Result<(u64, usize)> {
         self.check_writable()?;
+        self.check_not_aside(inode)?;
         let mut at = at;
         let mut start = None;
         let mut done = 0;
@@ -68,7 +70,7 @@ impl Fs {
                 Ok((offset, written)) => {
                     start.get_or_insert(offset);
                     done += written;
-                    if let WriteAt::Offset(offset) | WriteAt::Inside(offset) = &mut at {
+                    if let WriteAt::Offset(offset) = &mut at {
                         *offset += written as u64;
                     }
                     if written == 0 {
@@ -80,7 +82,7 @@ impl Fs {
             }
         }
         let start = start.unwrap_or_else(|| match at {
-            WriteAt::Offset(offset) | WriteAt::Inside(offset) => offset,
+            WriteAt::Offset(offset) => offset,
             WriteAt::End => inode.state.read().item.size,
         });
         Ok((start, done))
@@ -89,7 +91,7 @@ impl Fs {
     /// A length that may fit where `len` did not: what there is space for, at least the first page.
     fn shorter(&self, inode: &Inode, at: WriteAt, len: usize) -> Option<usize> {
         let offset = match at {
-            WriteAt::Offset(offset) | WriteAt::Inside(offset) => offset,
+            WriteAt::Offset(offset) => offset,
             WriteAt::End => inode.state.read().item.size,
         };
         let pages = usize::try_from(self.store.space().available).unwrap_or(usize::MAX).max(1);
@@ -124,14 +126,15 @@ impl Fs {
                 continue;
             }
             let partial = self.fetch_partial(inode, &span, turn.as_ref())?;
+            steps::passed(Step::LookedUp);
             let have = reservation.as_ref().map_or(0, Reservation::blocks);
             if have < need && turn.is_none() {
                 drop(reservation.take());
-                match self.reserve(need) {
+                match self.reserve_to_write(inode, &span, need) {
                     Ok(blocks) => reservation = Some(blocks),
                     Err(Error::NoSpace) if span.pages().end - span.pages().start == 1 => {
-                        // No block is needed for a page that has one already, allocated and never written. Only under the
-                        // turn it is sure to stay so until the page is dirty.
+                        // No block is needed for a page that has one already, allocated and never written. Only under
+                        // the turn it is sure to stay so until the page is dirty.
                         turn = Some(inode.lock_turn());
                         let map = ExtentMap::load(self, inode.number, span.pages())?;
                         if !map.find(span.pages().start).is_some_and(|(_, item)| is_unwritten(item)) {
@@ -148,7 +151,7 @@ impl Fs {
             let ready = now_span == span
                 && (span.need(&state.data) <= have || turn.is_some())
                 && state.data.truncating_from.is_none_or(|from| span.pages().end <= from)
-                && partial.iter().all(|fetched| is_current(&state.data, fetched));
+                && span.partial_pages().all(|page| is_known(&state.data, page, &partial));
             if !ready {
                 continue;
             }
@@ -158,6 +161,27 @@ impl Fs {
             self.writeback.demand_if_many_dirty();
             self.shrink_cache();
             return Ok((span.offset, span.len));
+        }
+    }
+
+    /// Blocks for a piece of a write. One stored page may be written over on a full volume too, since its old block
+    /// is freed for it: otherwise a log that has filled the volume could never be brought home.
+    fn reserve_to_write(&self, inode: &Inode, span: &Span, need: u64) -> Result<Reservation> {
+        let pages = span.pages();
+        if pages.end - pages.start > 1 || self.store.space().available >= need {
+            return self.reserve(need);
+        }
+        let map = ExtentMap::load(self, inode.number, pages.clone())?;
+        if map.find(pages.start).is_none_or(|(_, item)| is_unwritten(item)) {
+            return self.reserve(need);
+        }
+        match self.store.reserve_to_overwrite(need) {
+            // What others have overwritten like this gives blocks back once it is written.
+            Err(StoreError::NoSpace) => match self.reserve(need) {
+                Err(Error::NoSpace) => Ok(self.store.reserve_to_overwrite(need)?),
+                reserved => reserved,
+            },
+            reserved => Ok(reserved?),
         }
     }
 
@@ -226,7 +250,7 @@ impl Fs {
         let mut result = Ok(());
         while rounds < THROTTLE_ROUNDS_MAX && waits < THROTTLE_WAITS_MAX {
             let slow = self.must_slow_down(inode, len);
-            if slow || writeback.account.pinned() > writeback.pinned_max {
+            if slow || writeback.pinned() > writeback.pinned_max {
                 writeback.slowed.store(true, Ordering::Relaxed);
             }
             if !slow {
@@ -234,7 +258,7 @@ impl Fs {
             }
             let seen = writeback.progress();
             let wrote = self.write_some();
-            if wrote.is_err() || writeback.account.pinned() <= writeback.pinned_max {
+            if wrote.is_err() || writeback.pinned() <= writeback.pinned_max {
                 result = wrote.map(drop);
                 break;
             }
@@ -259,8 +283,8 @@ impl Fs {
         self.writeback.must_slow_down(is_light)
     }
 
-    /// One round for the files that wait longest and that nobody else writes, of dirty or of logged pages, whichever there are
-    /// more of. False if there was nothing to do, or enough others are at it.
+    /// One round for the files that wait longest and that nobody else writes, of dirty or of logged pages, whichever
+    /// there are more of. False if there was nothing to do, or enough others are at it.
     fn write_some(&self) -> Result<bool> {
         let writers = &self.writeback.throttled_writers;
         let one_more = |writers: u64| (writers < THROTTLE_WRITERS_MAX).then_some(writers + 1);
@@ -273,7 +297,7 @@ impl Fs {
         files.truncate(pack(files.iter()));
         let wrote = match files.is_empty() {
             true => Ok(false),
-            false => self.write_group(class_of(logged), &files, Pace::ROUND).map(|_| true),
+            false => self.write_group_apart(class_of(logged), &files, Pace::ROUND).map(|_| true),
         };
         writers.fetch_sub(1, Ordering::Relaxed);
         wrote
@@ -286,7 +310,7 @@ impl Fs {
         if files.is_empty() {
             return Ok(false);
         }
-        self.write_group(class_of(logged), &files, pace)?;
+        self.write_group_apart(class_of(logged), &files, pace)?;
         Ok(true)
     }
 
@@ -329,7 +353,7 @@ fn new_page(old: Option<Arc<Buffer>>, skip: usize, new: &[u8], streams: bool) ->
 }
 
 /// Changes a page; one that is being written stays as it is and is replaced.
-fn overwrite(page: &mut Arc<Buffer>, skip: usize, new: &[u8]) {
+pub(super) fn overwrite(page: &mut Arc<Buffer>, skip: usize, new: &[u8]) {
     match Arc::get_mut(page) {
         Some(page) => page[skip..skip + new.len()].copy_from_slice(new),
         None if new.len() == BLOCK_BYTES => *page = Arc::new(Buffer::from_bytes(new)),
@@ -341,9 +365,11 @@ fn class_of(logged: bool) -> Class {
     if logged { Class::Destage } else { Class::Normal }
 }
 
-/// Whether a page that was fetched without the lock may be used: it is cached, or still what is stored.
-fn is_current(data: &FileData, fetched: &Fetched) -> bool {
-    data.get(fetched.first).is_some() || data.extent_changes == fetched.changes
+/// Whether the old content of a page is there: it is cached, or what was fetched without the lock is still what is
+/// stored. One that was cached then may have been dropped since.
+fn is_known(data: &FileData, page: u64, partial: &[Fetched]) -> bool {
+    let current = |fetched: &Fetched| fetched.first == page && fetched.changes == data.extent_changes;
+    data.get(page).is_some() || partial.iter().any(current)
 }
 
 /// Where a chunk goes.
@@ -362,14 +388,11 @@ impl Span {
         }
         let size = state.item.size;
         let offset = match at {
-            WriteAt::Offset(offset) | WriteAt::Inside(offset) => offset,
+            WriteAt::Offset(offset) => offset,
             WriteAt::End => size,
         };
-        let room = match at {
-            WriteAt::Inside(_) => size.saturating_sub(offset),
-            WriteAt::Offset(_) | WriteAt::End => FILE_BYTES_MAX.saturating_sub(offset),
-        };
-        if room == 0 && !matches!(at, WriteAt::Inside(_)) {
+        let room = FILE_BYTES_MAX.saturating_sub(offset);
+        if room == 0 {
             return Err(Error::FileTooLarge);
         }
         Ok(Span { offset, len: len.min(usize::try_from(room).unwrap_or(usize::MAX)), size })
@@ -402,8 +425,8 @@ impl Span {
     }
 }
 
-/// The length at which a piece of a write that begins at `offset` ends with a page, if it reaches the end of one: between two
-/// pieces the first may become durable, and no page is to be found half written.
+/// The length at which a piece of a write that begins at `offset` ends with a page, if it reaches the end of one:
+/// between two pieces the first may become durable, and no page is to be found half written.
 fn up_to_a_page(offset: u64, len: usize) -> usize {
     let beyond = ((offset % PAGE_BYTES) as usize + len) % BLOCK_BYTES;
     if beyond < len { len - beyond } else { len }

@@ -78,7 +78,7 @@ impl File {
 
     /// Reads at an offset; fewer bytes than asked for only at the end of the file.
     pub fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
-        Ok(self.shared.fs.read(self.handle, offset, into)?)
+        Ok(self.shared.fs()?.read(self.handle, offset, into)?)
     }
 
     /// Fills `into` from an offset. Errors: `UnexpectedEof`.
@@ -105,14 +105,14 @@ impl File {
 
     fn put(&self, data: &[u8], offset: u64) -> crate::Result<(u64, usize)> {
         let shared = &self.shared;
-        let (at, count, scope) = shared.fs.write_unsynced(&shared.context, self.handle, offset, data)?;
+        let (at, count, scope) = shared.fs()?.write_unsynced(&shared.context, self.handle, offset, data)?;
         if let Some(scope) = scope {
             self.sync(scope)?;
         } else if let Some(behind) = &self.behind
             && let Some(range) = behind.note(at, count as u64)
         {
             // What it could not start is left to later hints, the background, or the sync.
-            shared.fs.write_back_handle(self.handle, range)?;
+            shared.fs()?.write_back_handle(self.handle, range)?;
         }
         Ok((at, count))
     }
@@ -127,24 +127,28 @@ impl File {
         Ok(self.sync(SyncScope::Data)?)
     }
 
-    /// Starts a sync and returns at once; the ticket tells when everything is durable that the file is at the call, or why
-    /// it cannot be (C5). Dropping the ticket or the file does not cancel it, nor does dropping the volume.
+    /// Starts a sync and returns at once; the ticket tells when everything is durable that the file is at the call,
+    /// or why it cannot be (C5). Dropping the ticket or the file does not cancel it, nor does dropping the volume.
     ///
-    /// A few dirty pages are committed by this call; more are written by the volume's thread, or by whoever waits for the
-    /// ticket. Any number of tickets may be outstanding; they take no threads and share group commits. A volume opened with
-    /// [`VolumeOptions::background`](crate::VolumeOptions::background) off has nobody to go on for it: there this call writes
-    /// what is dirty itself, and the sync ends when its ticket is polled or waited for, or with a later sync.
+    /// A few dirty pages are committed by this call; more are written by the volume's thread, or by whoever waits for
+    /// the ticket. Any number of tickets may be outstanding; they take no threads and share group commits. A volume
+    /// opened with [`VolumeOptions::background`](crate::VolumeOptions::background) off has nobody to go on for it:
+    /// there this call writes what is dirty itself, and the sync ends when its ticket is polled or waited for, or
+    /// with a later sync.
     pub fn sync_async(&self, scope: SyncScope) -> SyncTicket {
-        SyncTicket::start(&self.shared, self.shared.fs.begin_sync(self.handle, scope, Reach::Whole))
+        let begun = self.shared.fs().and_then(|fs| fs.begin_sync(self.handle, scope, Reach::Whole));
+        SyncTicket::start(&self.shared, begun)
     }
 
-    /// Makes a range of the content durable, with what is needed to read it back, and every earlier change of names (C5).
+    /// Makes a range of the content durable, with what is needed to read it back, and every earlier change of names
+    /// (C5).
     ///
-    /// Data is written in pages of 4 KiB: those that the range touches, and no other of the file. If the file grew without
-    /// a sync before, its size after a crash covers the range, and what lies in front of it reads as zeros or as it was.
+    /// Data is written in pages of 4 KiB: those that the range touches, and no other of the file. If the file grew
+    /// without a sync before, its size after a crash covers the range, and what lies in front of it reads as zeros or
+    /// as it was.
     pub fn sync_range(&self, range: impl RangeBounds<u64>, scope: SyncScope) -> io::Result<()> {
-        let start = Instant::now();
-        let result = self.shared.fs.sync_range_handle(self.handle, bytes_of(range), scope);
+        let (fs, start) = (self.shared.fs()?, Instant::now());
+        let result = fs.sync_range_handle(self.handle, bytes_of(range), scope);
         self.shared.sync_latency.record(start.elapsed());
         Ok(result?)
     }
@@ -152,17 +156,18 @@ impl File {
     /// Starts what [`File::sync_range`] does, in the way of [`File::sync_async`].
     pub fn sync_range_async(&self, range: impl RangeBounds<u64>, scope: SyncScope) -> SyncTicket {
         let reach = Reach::Range(bytes_of(range));
-        SyncTicket::start(&self.shared, self.shared.fs.begin_sync(self.handle, scope, reach))
+        let begun = self.shared.fs().and_then(|fs| fs.begin_sync(self.handle, scope, reach));
+        SyncTicket::start(&self.shared, begun)
     }
 
-    /// Starts writing the dirty pages that a range touches, so that a later sync has less to do; tells how much it started
-    /// (C6). It waits for no I/O and makes nothing durable. Others' syncs go before it. If much is on its way already it
-    /// starts less, or nothing.
+    /// Starts writing the dirty pages that a range touches, so that a later sync has less to do; tells how much it
+    /// started (C6). It waits for no I/O and makes nothing durable. Others' syncs go before it. If much is on its way
+    /// already it starts less, or nothing.
     ///
     /// Without a thread ([`VolumeOptions::background`](crate::VolumeOptions::background) off) the next call of
     /// [`Fs::maintain`](crate::Fs::maintain) writes.
     pub fn write_back(&self, range: impl RangeBounds<u64>) -> io::Result<Started> {
-        Ok(self.shared.fs.write_back_handle(self.handle, bytes_of(range))?)
+        Ok(self.shared.fs()?.write_back_handle(self.handle, bytes_of(range))?)
     }
 
     /// The handle, if it belongs to that volume.
@@ -174,8 +179,8 @@ impl File {
     }
 
     fn sync(&self, scope: SyncScope) -> crate::Result<()> {
-        let start = Instant::now();
-        let result = self.shared.fs.sync_handle(self.handle, scope);
+        let (fs, start) = (self.shared.fs()?, Instant::now());
+        let result = fs.sync_handle(self.handle, scope);
         self.shared.sync_latency.record(start.elapsed());
         result
     }
@@ -187,7 +192,7 @@ impl File {
 
     /// Attributes.
     pub fn metadata(&self) -> io::Result<Metadata> {
-        Ok(Metadata::new(self.shared.fs.handle_attr(self.handle)?))
+        Ok(Metadata::new(self.shared.fs()?.handle_attr(self.handle)?))
     }
 
     /// Sets the permission bits.
@@ -203,8 +208,8 @@ impl File {
 
     fn set(&self, set: SetAttr) -> io::Result<()> {
         let shared = &self.shared;
-        let number = shared.fs.handle_inode(self.handle)?;
-        shared.fs.setattr(&shared.context, number, &set, Some(self.handle))?;
+        let number = shared.fs()?.handle_inode(self.handle)?;
+        shared.fs()?.setattr(&shared.context, number, &set, Some(self.handle))?;
         Ok(())
     }
 
@@ -221,7 +226,7 @@ impl File {
     /// Any form of `fallocate`.
     pub fn fallocate(&self, mode: FallocateMode, offset: u64, len: u64) -> io::Result<()> {
         let shared = &self.shared;
-        Ok(shared.fs.fallocate(&shared.context, self.handle, mode, offset, len)?)
+        Ok(shared.fs()?.fallocate(&shared.context, self.handle, mode, offset, len)?)
     }
 
     /// Offset of the next data at or behind `offset`; `None` if only a hole follows.
@@ -235,7 +240,7 @@ impl File {
     }
 
     fn seek_what(&self, offset: u64, what: SeekWhat) -> io::Result<Option<u64>> {
-        match self.shared.fs.seek(self.handle, offset, what) {
+        match self.shared.fs()?.seek(self.handle, offset, what) {
             Ok(offset) => Ok(Some(offset)),
             Err(Error::NoSuchDevice) => Ok(None),
             Err(error) => Err(error.into()),
@@ -260,6 +265,7 @@ fn bytes_of(range: impl RangeBounds<u64>) -> Range<u64> {
 
 impl Read for &File {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.shared.fs()?;
         let mut position = self.position.lock();
         let count = self.read_at(into, *position)?;
         *position += count as u64;
@@ -269,6 +275,7 @@ impl Read for &File {
 
 impl Write for &File {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        self.shared.fs()?;
         let mut position = self.position.lock();
         let (at, count) = self.put(data, *position)?;
         *position = at + count as u64;
@@ -283,6 +290,7 @@ impl Write for &File {
 
 impl Seek for &File {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.shared.fs()?;
         let mut position = self.position.lock();
         let target = match to {
             SeekFrom::Start(offset) => Some(offset),
@@ -319,7 +327,9 @@ impl Seek for File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        match self.shared.fs.release(self.handle) {
+        // A forked child has nothing to release: the file is its parent's.
+        let Ok(fs) = self.shared.fs() else { return };
+        match fs.release(self.handle) {
             // After `Volume::close` there is nothing left to release.
             Ok(()) | Err(Error::BadHandle) => {}
             Err(error) => tracing::warn!(%error, "closing a file failed"),

@@ -66,7 +66,7 @@ impl Metadata {
     }
 }
 
-/// Saturates at what the platform's time can hold.
+/// What the platform's time cannot hold is the epoch.
 fn to_system_time(time: Timestamp) -> SystemTime {
     let seconds = Duration::from_secs(time.seconds.unsigned_abs());
     let base =
@@ -82,7 +82,9 @@ pub(super) fn from_system_time(time: SystemTime) -> Timestamp {
             let before = error.duration();
             let borrow = i64::from(before.subsec_nanos() > 0);
             let nanoseconds = (1_000_000_000 - before.subsec_nanos()) % 1_000_000_000;
-            Timestamp { seconds: -(before.as_secs() as i64) - borrow, nanoseconds }
+            // From zero downwards: the earliest second has no positive counterpart.
+            let seconds = 0i64.checked_sub_unsigned(before.as_secs()).unwrap_or(i64::MIN);
+            Timestamp { seconds: seconds.saturating_sub(borrow), nanoseconds }
         }
     }
 }
@@ -93,7 +95,9 @@ mod tests {
 
     #[test]
     fn times_before_and_after_1970_survive_the_conversion() {
-        for (seconds, nanoseconds) in [(0, 0), (5, 7), (-1, 999_999_999), (-5, 0), (1 << 40, 1)] {
+        for (seconds, nanoseconds) in
+            [(0, 0), (5, 7), (-1, 999_999_999), (-5, 0), (1 << 40, 1), (i64::MIN, 0), (i64::MAX, 5)]
+        {
             let time = Timestamp { seconds, nanoseconds };
             assert_eq!(from_system_time(to_system_time(time)), time);
         }

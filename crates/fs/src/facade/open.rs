@@ -1,6 +1,7 @@
 //! [`OpenOptions`].
 
 use super::file::{File, WriteBehind};
+use super::path::again_if_stale;
 use super::volume::{Shared, Volume};
 use crate::{Error, HandleId, OpenFlags, Result};
 use std::io;
@@ -103,8 +104,8 @@ impl OpenOptions {
         self
     }
 
-    /// After every so many bytes written through this handle, starts writing them ([`File::write_back`]), so that the sync
-    /// at the end of a checkpoint has little left to do. 0, the default, for never.
+    /// After every so many bytes written through this handle, starts writing them ([`File::write_back`]), so that the
+    /// sync at the end of a checkpoint has little left to do. 0, the default, for never.
     pub fn write_back_every(&mut self, bytes: u64) -> &mut OpenOptions {
         self.write_back_every = bytes;
         self
@@ -121,9 +122,8 @@ impl OpenOptions {
         let flags = self.checked_flags()?;
         let shared = volume.shared();
         let handle = loop {
-            match self.open_handle(shared, path.as_ref(), flags) {
-                // Removed or made between lookup and open: look again.
-                Err(Error::Stale) => {}
+            match again_if_stale(|| self.open_handle(shared, path.as_ref(), flags)) {
+                // Made between lookup and open: look again.
                 Err(Error::Exists) if !self.create_new => {}
                 result => break result?,
             }
@@ -155,7 +155,7 @@ impl OpenOptions {
                 return Err(Error::Exists);
             }
             let attr = place.existing()?;
-            return shared.fs.open_handle(&shared.context, attr.inode, flags);
+            return shared.fs()?.open_handle(&shared.context, attr.inode, flags);
         }
         if !self.create && !self.create_new {
             return Err(Error::NotFound);
@@ -164,6 +164,6 @@ impl OpenOptions {
             return Err(Error::IsDirectory);
         }
         let (parent, name) = place.named()?;
-        Ok(shared.fs.create(&shared.context, parent, &name, self.mode, flags)?.1)
+        Ok(shared.fs()?.create(&shared.context, parent, &name, self.mode, flags)?.1)
     }
 }

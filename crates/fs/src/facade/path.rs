@@ -13,6 +13,10 @@ const SYMLINKS_MAX: u32 = 40;
 /// Longest path, as on Linux.
 const PATH_BYTES_MAX: usize = 4096;
 
+/// Times that a path is looked up again. Others would have to replace what it leads to each time; only damage does
+/// that for ever.
+const STALE_MAX: u32 = 1000;
+
 /// Where a path leads.
 pub(super) struct Place {
     /// The directory of the last name.
@@ -53,13 +57,7 @@ impl Shared {
         if bytes.len() > PATH_BYTES_MAX {
             return Err(Error::NameTooLong);
         }
-        // A name that is replaced while its inode is being looked at is looked up again.
-        loop {
-            match self.walk(bytes, follow) {
-                Err(Error::Stale) => {}
-                result => return result,
-            }
-        }
+        again_if_stale(|| self.walk(bytes, follow))
     }
 
     fn walk(&self, path: &[u8], follow: bool) -> Result<Place> {
@@ -71,10 +69,10 @@ impl Shared {
         let mut current = ObjectNo::ROOT_DIR;
         loop {
             let Some(name) = rest.pop() else {
-                let attr = Some(self.fs.getattr(current)?);
+                let attr = Some(self.fs()?.getattr(current)?);
                 return Ok(Place { parent: current, name: Vec::new(), attr, wants_directory });
             };
-            let entry = match self.fs.lookup(current, &name) {
+            let entry = match self.fs()?.lookup(current, &name) {
                 Ok(entry) => entry.attr,
                 Err(Error::NotFound) if rest.is_empty() => {
                     let name = name.into_owned();
@@ -89,7 +87,7 @@ impl Shared {
                 if links > SYMLINKS_MAX {
                     return Err(Error::SymlinkLoop);
                 }
-                let target = self.fs.readlink(entry.inode)?;
+                let target = self.fs()?.readlink(entry.inode)?;
                 if target.starts_with(b"/") {
                     current = ObjectNo::ROOT_DIR;
                 }
@@ -107,6 +105,19 @@ impl Shared {
             current = entry.inode;
         }
     }
+}
+
+/// Does what begins with looking a path up, and does it again if what was found has been replaced or removed before
+/// it was used: its path may lead elsewhere by then. A number is never used twice, so it is another one each time,
+/// unless the volume is damaged.
+pub(super) fn again_if_stale<T>(mut act: impl FnMut() -> Result<T>) -> Result<T> {
+    for _ in 1..STALE_MAX {
+        match act() {
+            Err(Error::Stale) => {}
+            result => return result,
+        }
+    }
+    act()
 }
 
 /// A path's names, the last one first.

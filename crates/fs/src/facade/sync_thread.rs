@@ -1,8 +1,9 @@
 //! The thread that drives started syncs while nobody waits for them: one per volume, however many there are.
 //!
-//! It commits what a large sync has left, a piece at a time, and forces between the pieces, so that small syncs do not wait
-//! for a large one. Small syncs that could not be committed when they were started are committed many to a force. It is not the maintenance thread, which may be in a checkpoint. Whoever waits for a ticket does its
-//! work himself; then there is nothing left here.
+//! It commits what a large sync has left, a piece at a time, and forces between the pieces, so that small syncs do
+//! not wait for a large one. Small syncs that could not be committed when they were started are committed many to a
+//! force. It is not the maintenance thread, which may be in a checkpoint. Whoever waits for a ticket does its work
+//! himself; then there is nothing left here.
 //!
 //! Lock: `queue` is innermost.
 

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
+use syncline_device::ProcessBound;
 use syncline_format::Lsn;
 
 /// How often a thread looks that waits for syncs of a volume without a thread of its own.
@@ -159,8 +160,9 @@ pub(super) enum Work {
 
 /// A sync that was started by [`File::sync_async`](crate::File::sync_async).
 ///
-/// It is a [`Future`] that needs no runtime, and can be waited for and polled without one. It completes when the file is
-/// durable (C5) and keeps its result, which may be asked for any number of times. Dropping it leaves the sync to itself.
+/// It is a [`Future`] that needs no runtime, and can be waited for and polled without one. It completes when the file
+/// is durable (C5) and keeps its result, which may be asked for any number of times. Dropping it leaves the sync to
+/// itself.
 ///
 /// ```
 /// use std::io::Write;
@@ -182,26 +184,25 @@ pub(super) enum Work {
 #[must_use = "whether the sync succeeded is told by its ticket"]
 pub struct SyncTicket {
     shared: Arc<Shared>,
-    progress: Arc<Progress>,
+    progress: ProcessBound<Arc<Progress>>,
 }
 
 impl SyncTicket {
     /// Puts what was begun under way.
     pub(super) fn start(shared: &Arc<Shared>, begun: Result<Begun>) -> SyncTicket {
-        let fs = &shared.fs;
         let started = |stage| Progress::new(shared.sync_latency.clone(), stage);
-        let progress = match begun {
+        let progress = match begun.and_then(|begun| Ok((begun, shared.fs()?))) {
             Err(error) => done(&started(Stage::Committing), Err(error)),
-            Ok(Begun::Committed(lsn)) if lsn <= fs.store.durable_lsn() => {
+            Ok((Begun::Committed(lsn), fs)) if lsn <= fs.store.durable_lsn() => {
                 done(&started(Stage::Committing), Ok(()))
             }
-            Ok(Begun::Committed(lsn)) => {
+            Ok((Begun::Committed(lsn), fs)) => {
                 let progress = started(Stage::Forcing(lsn));
                 progress.start_force(fs, lsn);
                 shared.drive_force(lsn);
                 progress
             }
-            Ok(Begun::Pending(pending)) => {
+            Ok((Begun::Pending(pending), fs)) => {
                 let progress = started(Stage::Pending(pending));
                 if !shared.drive_commit(&progress) {
                     // Nobody else will.
@@ -210,7 +211,19 @@ impl SyncTicket {
                 progress
             }
         };
-        SyncTicket { shared: shared.clone(), progress }
+        SyncTicket { shared: shared.clone(), progress: ProcessBound::new(progress) }
+    }
+
+    /// Errors: this is a forked child, whose parent started the sync.
+    fn progress(&self) -> Result<&Arc<Progress>> {
+        Ok(self.progress.get()?)
+    }
+
+    fn result(&self) -> Option<Result<()>> {
+        match self.progress() {
+            Ok(progress) => progress.result(),
+            Err(forked) => Some(Err(forked)),
+        }
     }
 
     /// Whether the sync has ended, well or not. Waits for nothing.
@@ -220,15 +233,16 @@ impl SyncTicket {
 
     /// Waits until the sync has ended, and does on this thread what is left to do for it.
     pub fn wait(&self) -> io::Result<()> {
-        let fs = &self.shared.fs;
+        let progress = self.progress()?;
         loop {
-            if let Some(result) = self.progress.result() {
+            if let Some(result) = progress.result() {
                 return Ok(result?);
             }
-            while let Work::More = self.progress.commit_piece(fs) {}
-            match self.progress.forcing() {
-                Some(lsn) => self.progress.complete(fs.store.force(lsn).map_err(Into::into)),
-                None if self.progress.unpark_at_end() => std::thread::park(),
+            let fs = self.shared.fs()?;
+            while let Work::More = progress.commit_piece(fs) {}
+            match progress.forcing() {
+                Some(lsn) => progress.complete(fs.store.force(lsn).map_err(Into::into)),
+                None if progress.unpark_at_end() => std::thread::park(),
                 None => {}
             }
         }
@@ -237,7 +251,7 @@ impl SyncTicket {
     /// Waits until the sync has ended, but no longer than `timeout`; `None` if it has not ended then. The sync goes on.
     pub fn wait_timeout(&self, timeout: Duration) -> Option<io::Result<()>> {
         SyncTicket::wait_any(std::slice::from_ref(self), Some(timeout));
-        self.progress.result().map(|result| Ok(result?))
+        self.result().map(|result| Ok(result?))
     }
 
     /// Indices of the tickets whose syncs have ended, ascending. Waits for nothing.
@@ -246,13 +260,15 @@ impl SyncTicket {
         complete.map(|(index, _)| index).collect()
     }
 
-    /// Waits until at least one of the syncs has ended, or `timeout` is over; returns what [`SyncTicket::poll_many`] does
-    /// then. The tickets may belong to several volumes.
+    /// Waits until at least one of the syncs has ended, or `timeout` is over; returns what [`SyncTicket::poll_many`]
+    /// does then. The tickets may belong to several volumes.
     pub fn wait_any(tickets: &[SyncTicket], timeout: Option<Duration>) -> Vec<usize> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let is_pending =
+            |ticket: &SyncTicket| ticket.progress().is_ok_and(|progress| progress.unpark_at_end());
         loop {
             // Registered before looking, so that no end is missed.
-            let all_pending = tickets.iter().all(|ticket| ticket.progress.unpark_at_end());
+            let all_pending = tickets.iter().all(is_pending);
             let complete = SyncTicket::poll_many(tickets);
             let now = Instant::now();
             let over = deadline.is_some_and(|deadline| deadline <= now);
@@ -270,10 +286,13 @@ impl SyncTicket {
 
     /// The result, if there is one. Without a sync thread this is what drives the sync.
     fn look(&self) -> Option<Result<()>> {
-        let result = self.progress.result();
-        if result.is_none() && !self.shared.drives_syncs() {
-            self.shared.fs.store.drive();
-            return self.progress.result();
+        let result = self.result();
+        if result.is_none()
+            && !self.shared.drives_syncs()
+            && let Ok(fs) = self.shared.fs()
+        {
+            fs.store.drive();
+            return self.result();
         }
         result
     }
@@ -292,7 +311,7 @@ impl Future for SyncTicket {
         if let Some(result) = self.look() {
             return Poll::Ready(Ok(result?));
         }
-        let mut inner = self.progress.inner.lock();
+        let mut inner = self.progress()?.inner.lock();
         if let Stage::Done(result) = &inner.stage {
             return Poll::Ready(Ok(result.clone()?));
         }
@@ -307,6 +326,6 @@ impl Future for SyncTicket {
 
 impl std::fmt::Debug for SyncTicket {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SyncTicket").field("result", &self.progress.result()).finish()
+        f.debug_struct("SyncTicket").field("result", &self.result()).finish()
     }
 }

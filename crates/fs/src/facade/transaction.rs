@@ -9,6 +9,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
+use syncline_device::ProcessBound;
 use syncline_format::item::{MODE_DIRECTORY, MODE_TYPE_MASK};
 
 /// Permission bits of new files, before the umask.
@@ -25,17 +26,19 @@ impl TransactionFile {
     }
 }
 
-/// Changes of any number of files that are made together: nobody sees any of them before [`VolumeTransaction::commit`], all
-/// are there afterwards, and after a crash all or none (C4). Dropping it leaves everything as it was.
+/// Changes of any number of files that are made together: nobody sees any of them before
+/// [`VolumeTransaction::commit`], all are there afterwards, and after a crash all or none (C4). Dropping it leaves
+/// everything as it was.
 ///
-/// It works on what is committed, with its own changes over that. If somebody else has changed a page, a size, a name or an attribute in
-/// between that it has read or changed, the commit fails with an error of kind `WouldBlock` (EAGAIN; the error inside is
-/// [`Error::Conflict`]), and nothing of it is applied: begin it again.
+/// It works on what is committed, with its own changes over that. If somebody else has changed a page, a size, a name
+/// or an attribute in between that it has read or changed, the commit fails with an error of kind `WouldBlock`
+/// (EAGAIN; the error inside is [`Error::Conflict`]), and nothing of it is applied: begin it again.
 ///
-/// Data beyond 1 MiB waits in free blocks of the volume, not in memory. How large a transaction can be is said in C4; one that
-/// is too large is refused as a whole. Directories are made, moved and removed outside of transactions.
+/// Data beyond 1 MiB waits in free blocks of the volume, not in memory. How large a transaction can be is said in C4;
+/// one that is too large is refused as a whole. Directories are made, moved and removed outside of transactions.
 ///
-/// Directories on the way to a name are looked up outside of the transaction. A symbolic link as the last name is not followed.
+/// Directories on the way to a name are looked up outside of the transaction. A symbolic link as the last name is not
+/// followed.
 ///
 /// ```
 /// use syncline::Volume;
@@ -68,18 +71,22 @@ impl TransactionFile {
 #[must_use = "a transaction that is dropped changes nothing"]
 pub struct VolumeTransaction {
     shared: Arc<Shared>,
-    inner: Transaction,
+    inner: ProcessBound<Transaction>,
 }
 
 impl Volume {
     /// Begins a transaction. Errors: a read-only or stopped volume.
     pub fn transaction(&self) -> io::Result<VolumeTransaction> {
         let shared = self.shared().clone();
-        Ok(VolumeTransaction { inner: shared.fs.begin()?, shared })
+        Ok(VolumeTransaction { inner: ProcessBound::new(shared.fs()?.begin()?), shared })
     }
 }
 
 impl VolumeTransaction {
+    fn inner(&mut self) -> crate::Result<&mut Transaction> {
+        Ok(self.inner.get_mut()?)
+    }
+
     /// The directory of a path's last name, and that name.
     fn place<'a>(&self, path: &'a Path) -> crate::Result<(ObjectNo, &'a [u8])> {
         let name = path.file_name().ok_or(Error::Invalid("the path ends in no name that can be changed"))?;
@@ -102,7 +109,7 @@ impl VolumeTransaction {
 
     fn find(&mut self, path: &Path) -> crate::Result<Option<ObjectNo>> {
         let (parent, name) = self.place(path)?;
-        self.inner.lookup(parent, name)
+        self.inner()?.lookup(parent, name)
     }
 
     /// Whether a name is taken, as the transaction sees it.
@@ -113,15 +120,15 @@ impl VolumeTransaction {
     /// The file that has a name. Errors: `NotFound`.
     pub fn open(&mut self, path: impl AsRef<Path>) -> io::Result<TransactionFile> {
         let number = self.find(path.as_ref())?.ok_or(Error::NotFound)?;
-        self.inner.size(number)?;
+        self.inner()?.size(number)?;
         Ok(TransactionFile(number))
     }
 
-    /// Makes the transaction work on an open file. Errors: `InvalidInput` if it is one of another volume, `EBADF` if it is not
-    /// open for writing.
+    /// Makes the transaction work on an open file. Errors: `InvalidInput` if it is one of another volume, `EBADF` if
+    /// it is not open for writing.
     pub fn join(&mut self, file: &File) -> io::Result<TransactionFile> {
         let handle = file.handle_in(&self.shared)?;
-        let open = self.shared.fs.open_file(handle)?;
+        let open = self.shared.fs()?.open_file(handle)?;
         if !open.flags.write {
             return Err(Error::BadHandle.into());
         }
@@ -136,27 +143,28 @@ impl VolumeTransaction {
     /// Makes a regular file with these permission bits, before the umask. Errors: `AlreadyExists`.
     pub fn create_with_mode(&mut self, path: impl AsRef<Path>, mode: u32) -> io::Result<TransactionFile> {
         let (parent, name) = self.place(path.as_ref())?;
-        Ok(TransactionFile(self.inner.create(&self.shared.context, parent, name, mode)?))
+        let inner = self.inner.get_mut().map_err(Error::from)?;
+        Ok(TransactionFile(inner.create(&self.shared.context, parent, name, mode)?))
     }
 
     /// Reads at an offset; fewer bytes than asked for only at the end of the file.
     pub fn read_at(&mut self, file: TransactionFile, into: &mut [u8], offset: u64) -> io::Result<usize> {
-        Ok(self.inner.read(file.0, offset, into)?)
+        Ok(self.inner()?.read(file.0, offset, into)?)
     }
 
     /// Writes all of `data` at an offset. Errors: `StorageFull` among others; nothing of it is staged then.
     pub fn write_at(&mut self, file: TransactionFile, data: &[u8], offset: u64) -> io::Result<()> {
-        Ok(self.inner.write(file.0, offset, data)?)
+        Ok(self.inner()?.write(file.0, offset, data)?)
     }
 
     /// Truncates or extends (with a hole).
     pub fn set_len(&mut self, file: TransactionFile, size: u64) -> io::Result<()> {
-        Ok(self.inner.truncate(file.0, size)?)
+        Ok(self.inner()?.truncate(file.0, size)?)
     }
 
     /// The file's size, as the transaction sees it.
     pub fn len(&mut self, file: TransactionFile) -> io::Result<u64> {
-        Ok(self.inner.size(file.0)?)
+        Ok(self.inner()?.size(file.0)?)
     }
 
     /// The whole content of a file.
@@ -184,20 +192,20 @@ impl VolumeTransaction {
     pub fn rename(&mut self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
         let (parent, name) = self.place(from.as_ref())?;
         let (new_parent, new_name) = self.place(to.as_ref())?;
-        Ok(self.inner.rename(parent, name, new_parent, new_name, false)?)
+        Ok(self.inner()?.rename(parent, name, new_parent, new_name, false)?)
     }
 
     /// Gives a file another name.
     pub fn hard_link(&mut self, original: impl AsRef<Path>, link: impl AsRef<Path>) -> io::Result<()> {
         let number = self.find(original.as_ref())?.ok_or(Error::NotFound)?;
         let (parent, name) = self.place(link.as_ref())?;
-        Ok(self.inner.link(number, parent, name)?)
+        Ok(self.inner()?.link(number, parent, name)?)
     }
 
     /// Removes a name of a file; the file goes with its last name and its last open handle.
     pub fn remove_file(&mut self, path: impl AsRef<Path>) -> io::Result<()> {
         let (parent, name) = self.place(path.as_ref())?;
-        Ok(self.inner.unlink(parent, name)?)
+        Ok(self.inner()?.unlink(parent, name)?)
     }
 
     /// Sets an extended attribute of a file or directory.
@@ -208,38 +216,43 @@ impl VolumeTransaction {
         value: &[u8],
     ) -> io::Result<()> {
         let number = self.find(path.as_ref())?.ok_or(Error::NotFound)?;
-        Ok(self.inner.set_xattr(number, name.as_ref().as_bytes(), value)?)
+        Ok(self.inner()?.set_xattr(number, name.as_ref().as_bytes(), value)?)
     }
 
     /// Removes an extended attribute of a file or directory.
     pub fn remove_xattr(&mut self, path: impl AsRef<Path>, name: impl AsRef<OsStr>) -> io::Result<()> {
         let number = self.find(path.as_ref())?.ok_or(Error::NotFound)?;
-        Ok(self.inner.remove_xattr(number, name.as_ref().as_bytes())?)
+        Ok(self.inner()?.remove_xattr(number, name.as_ref().as_bytes())?)
     }
 
     /// Whether committing would change nothing.
     pub fn is_empty(&self) -> bool {
-        self.inner.is_empty()
+        self.inner.get().map_or(true, Transaction::is_empty)
     }
 
-    /// Applies everything and makes it durable, with every earlier change of names on the volume (C1): one journal record, one
-    /// flush.
+    /// Applies everything and makes it durable, with every earlier change of names on the volume (C1): one journal
+    /// record, one flush.
     ///
-    /// Errors: `WouldBlock` for a conflict, `StorageFull`, `ArgumentListTooLong` for a transaction that is too large, `ResourceBusy`
-    /// after 64 attempts that others were faster than; nothing is applied then. An I/O error stops the volume (C8).
+    /// Errors: `WouldBlock` for a conflict, `StorageFull`, `ArgumentListTooLong` for a transaction that is too large,
+    /// `ResourceBusy` after 64 attempts that others were faster than; nothing is applied then. An I/O error stops the
+    /// volume (C8).
     pub fn commit(self) -> io::Result<()> {
-        Ok(self.inner.commit()?)
+        Ok(self.inner.take().map_err(Error::from)?.commit()?)
     }
 
-    /// Applies everything and starts making it durable; the ticket tells when it is, or why the transaction was not committed.
-    /// If it was, others see it when this returns.
+    /// Applies everything and starts making it durable; the ticket tells when it is, or why the transaction was not
+    /// committed. If it was, others see it when this returns.
     pub fn commit_async(self) -> SyncTicket {
-        SyncTicket::start(&self.shared, self.inner.commit_begin())
+        let begun = self.inner.take().map_err(Error::from).and_then(Transaction::commit_begin);
+        SyncTicket::start(&self.shared, begun)
     }
 }
 
 impl std::fmt::Debug for VolumeTransaction {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.inner.fmt(f)
+        match self.inner.get() {
+            Ok(inner) => inner.fmt(f),
+            Err(forked) => f.debug_tuple("VolumeTransaction").field(&forked).finish(),
+        }
     }
 }

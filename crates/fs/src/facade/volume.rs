@@ -4,10 +4,12 @@ use super::file::File;
 use super::maintenance::Maintenance;
 use super::metadata::Metadata;
 use super::open::OpenOptions;
+use super::path::again_if_stale;
 use super::read_dir::ReadDir;
 use super::sync_thread::SyncThread;
 use super::ticket::Progress;
 use super::volume_options::VolumeOptions;
+use crate::attr::not_found_is_stale;
 use crate::{
     Attr, Context, Error, Fs, FsStats, LatencyHistogram, MkfsOptions, ObjectNo, RenameFlags, SetAttr,
     SetXattr, SyncScope, SystemClock, SystemEntropy, VolumeSpace,
@@ -19,7 +21,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
-use syncline_device::{Device, FileDevice, MemoryDevice};
+use syncline_device::{Device, FileDevice, InUse, MemoryDevice, ProcessBound};
 use syncline_format::item::{MODE_DIRECTORY, MODE_TYPE_MASK};
 use syncline_format::{BLOCK_BYTES, Lsn};
 
@@ -28,29 +30,46 @@ const PATH_DEPTH_MAX: usize = 1 << 16;
 
 /// What a volume's handles share.
 pub(super) struct Shared {
-    pub(super) fs: Arc<Fs>,
+    own: ProcessBound<Own>,
     pub(super) context: Context,
     pub(super) sync_latency: Arc<LatencyHistogram>,
+}
+
+/// What is the opening process' alone: a forked child has neither the threads nor, whatever others were doing, the
+/// locks.
+struct Own {
+    fs: Arc<Fs>,
     maintenance: Option<Maintenance>,
     sync_thread: Option<SyncThread>,
+    /// Dropped last.
+    _in_use: InUse,
 }
 
 impl Shared {
+    /// The engine: what every operation begins with, before it takes a lock. Errors: this is a forked child.
+    pub(super) fn fs(&self) -> crate::Result<&Arc<Fs>> {
+        Ok(&self.own.get()?.fs)
+    }
+
+    fn sync_thread(&self) -> Option<&SyncThread> {
+        self.own.get().ok()?.sync_thread.as_ref()
+    }
+
     /// Whether started syncs go on without anybody who waits for them.
     pub(super) fn drives_syncs(&self) -> bool {
-        self.sync_thread.is_some()
+        self.sync_thread().is_some()
     }
 
     /// Has somebody force what started syncs depend on, if there is somebody for that.
     pub(super) fn drive_force(&self, lsn: Lsn) {
-        if let Some(thread) = &self.sync_thread {
+        if let Some(thread) = self.sync_thread() {
             thread.force(lsn);
         }
     }
 
     /// Has somebody commit what a started sync has left; false if there is nobody for that.
     pub(super) fn drive_commit(&self, progress: &Arc<Progress>) -> bool {
-        self.sync_thread.as_ref().is_some_and(|thread| thread.commit(progress))
+        self.sync_thread().is_some_and(|thread| thread.commit(progress))
     }
 }
 
@@ -60,6 +79,10 @@ impl Shared {
 /// volume. A thread writes un-synced data in the background until the last clone and the last [`File`] are dropped.
 ///
 /// Dropping a volume without [`Volume::close`] loses nothing that was synced; closing it writes the rest too.
+///
+/// A volume belongs to the process that opened it (C8b). In a forked child it is refused with [`Error::Forked`], as
+/// are its files, tickets and transactions, and dropping them does nothing. Nor can the child open one, unless it was
+/// forked while none was open.
 ///
 /// ```
 /// use syncline::Volume;
@@ -79,7 +102,7 @@ pub struct Volume {
 }
 
 /// What a volume has done and how full it is.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct VolumeStats {
     /// Latencies of file syncs made through this volume; their number is the histogram's count.
     pub sync_latency: LatencyHistogram,
@@ -139,6 +162,7 @@ impl Volume {
 
     /// Opens the volume on any device.
     pub fn on_device(device: Arc<dyn Device>, options: &VolumeOptions) -> io::Result<Volume> {
+        let in_use = InUse::begin().map_err(Error::from)?;
         let fs = Fs::open(device, options.fs.clone(), options.clock.clone(), &*options.entropy)?;
         let (maintenance, sync_thread) = if options.background && !options.fs.read_only {
             let maintenance = Maintenance::start(fs.clone(), options.clock.clone())?;
@@ -147,11 +171,9 @@ impl Volume {
             (None, None)
         };
         let shared = Shared {
-            fs,
+            own: ProcessBound::new(Own { fs, maintenance, sync_thread, _in_use: in_use }),
             context: options.context.clone(),
             sync_latency: Arc::default(),
-            maintenance,
-            sync_thread,
         };
         Ok(Volume { shared: Arc::new(shared) })
     }
@@ -165,19 +187,22 @@ impl Volume {
     /// Writes everything, removes unlinked files that were still open, and marks the volume clean. Files of the volume
     /// that are still open are closed.
     pub fn close(self) -> io::Result<()> {
-        self.shared.fs.end_trims();
-        if let Some(maintenance) = &self.shared.maintenance {
+        let own = self.shared.own.get().map_err(Error::from)?;
+        own.fs.end_trims();
+        if let Some(maintenance) = &own.maintenance {
             maintenance.stop();
         }
-        if let Some(thread) = &self.shared.sync_thread {
+        if let Some(thread) = &own.sync_thread {
             thread.stop();
         }
-        Ok(self.shared.fs.close()?)
+        Ok(own.fs.close()?)
     }
 
-    /// The engine, for adapters.
+    /// The engine, for adapters. It does not know what a fork is: an adapter refuses a child's calls itself, before
+    /// the engine takes a lock ([`syncline_device::Process`]). What gets through to a device on a file is refused
+    /// there.
     pub fn inner(&self) -> &Arc<Fs> {
-        &self.shared.fs
+        &self.shared.own.constant().fs
     }
 
     pub(super) fn shared(&self) -> &Arc<Shared> {
@@ -232,9 +257,10 @@ impl Volume {
 
     /// Makes a directory.
     pub fn create_dir(&self, path: impl AsRef<Path>) -> io::Result<()> {
-        let (parent, name) = self.vacant(path.as_ref(), true)?;
-        self.shared.fs.mkdir(&self.shared.context, parent, &name, 0o777)?;
-        Ok(())
+        Ok(again_if_stale(|| {
+            let (parent, name) = self.vacant(path.as_ref(), true)?;
+            self.shared.fs()?.mkdir(&self.shared.context, parent, &name, 0o777).map(drop)
+        })?)
     }
 
     /// Makes a directory and those above it that are missing.
@@ -256,24 +282,28 @@ impl Volume {
 
     /// Removes a name of a file; the file goes with its last name and its last open handle.
     pub fn remove_file(&self, path: impl AsRef<Path>) -> io::Result<()> {
-        let place = self.shared.resolve(path.as_ref(), false)?;
-        if place.name.is_empty() {
-            return Err(Error::IsDirectory.into());
-        }
-        if place.wants_directory {
-            place.existing()?;
-            return Err(Error::IsDirectory.into());
-        }
-        Ok(self.shared.fs.unlink(place.parent, &place.name)?)
+        Ok(again_if_stale(|| {
+            let place = self.shared.resolve(path.as_ref(), false)?;
+            if place.name.is_empty() {
+                return Err(Error::IsDirectory);
+            }
+            if place.wants_directory {
+                place.existing()?;
+                return Err(Error::IsDirectory);
+            }
+            self.shared.fs()?.unlink(place.parent, &place.name)
+        })?)
     }
 
     /// Removes an empty directory.
     pub fn remove_dir(&self, path: impl AsRef<Path>) -> io::Result<()> {
-        let place = self.shared.resolve(path.as_ref(), false)?;
-        if place.name.is_empty() {
-            return Err(Error::Busy.into());
-        }
-        Ok(self.shared.fs.rmdir(place.parent, &place.name)?)
+        Ok(again_if_stale(|| {
+            let place = self.shared.resolve(path.as_ref(), false)?;
+            if place.name.is_empty() {
+                return Err(Error::Busy);
+            }
+            self.shared.fs()?.rmdir(place.parent, &place.name)
+        })?)
     }
 
     /// Removes a directory and everything in it. Symbolic links are removed, not followed.
@@ -311,39 +341,48 @@ impl Volume {
         to: impl AsRef<Path>,
         flags: RenameFlags,
     ) -> io::Result<()> {
-        let from = self.shared.resolve(from.as_ref(), false)?;
-        let to = self.shared.resolve(to.as_ref(), false)?;
-        if from.name.is_empty() || to.name.is_empty() {
-            return Err(Error::Busy.into());
-        }
-        let source = from.attr.as_ref().ok_or(Error::NotFound)?;
-        if (from.wants_directory || to.wants_directory) && source.mode & MODE_TYPE_MASK != MODE_DIRECTORY {
-            return Err(Error::NotDirectory.into());
-        }
-        let context = &self.shared.context;
-        Ok(self.shared.fs.rename(context, from.parent, &from.name, to.parent, &to.name, flags)?)
+        Ok(again_if_stale(|| {
+            let from = self.shared.resolve(from.as_ref(), false)?;
+            let to = self.shared.resolve(to.as_ref(), false)?;
+            if from.name.is_empty() || to.name.is_empty() {
+                return Err(Error::Busy);
+            }
+            let source = from.attr.as_ref().ok_or(Error::NotFound)?;
+            if (from.wants_directory || to.wants_directory) && source.mode & MODE_TYPE_MASK != MODE_DIRECTORY
+            {
+                return Err(Error::NotDirectory);
+            }
+            let context = &self.shared.context;
+            self.shared.fs()?.rename(context, from.parent, &from.name, to.parent, &to.name, flags)
+        })?)
     }
 
     /// Gives a file another name.
     pub fn hard_link(&self, original: impl AsRef<Path>, link: impl AsRef<Path>) -> io::Result<()> {
-        let attr = self.existing(original.as_ref(), false)?;
-        let (parent, name) = self.vacant(link.as_ref(), false)?;
-        self.shared.fs.link(attr.inode, parent, &name)?;
-        Ok(())
+        Ok(again_if_stale(|| {
+            let attr = self.existing(original.as_ref(), false)?;
+            let (parent, name) = self.vacant(link.as_ref(), false)?;
+            // One that has lost its last name since.
+            self.shared.fs()?.link(attr.inode, parent, &name).map(drop).map_err(not_found_is_stale)
+        })?)
     }
 
     /// Makes a symbolic link.
     pub fn symlink(&self, target: impl AsRef<Path>, link: impl AsRef<Path>) -> io::Result<()> {
-        let (parent, name) = self.vacant(link.as_ref(), false)?;
         let target = target.as_ref().as_os_str().as_bytes();
-        self.shared.fs.symlink(&self.shared.context, parent, &name, target)?;
-        Ok(())
+        Ok(again_if_stale(|| {
+            let (parent, name) = self.vacant(link.as_ref(), false)?;
+            self.shared.fs()?.symlink(&self.shared.context, parent, &name, target).map(drop)
+        })?)
     }
 
     /// Target of a symbolic link.
     pub fn read_link(&self, path: impl AsRef<Path>) -> io::Result<PathBuf> {
-        let attr = self.existing(path.as_ref(), false)?;
-        Ok(PathBuf::from(OsString::from_vec(self.shared.fs.readlink(attr.inode)?)))
+        let target = again_if_stale(|| {
+            let attr = self.existing(path.as_ref(), false)?;
+            self.shared.fs()?.readlink(attr.inode)
+        })?;
+        Ok(PathBuf::from(OsString::from_vec(target)))
     }
 
     /// Attributes of what a path leads to.
@@ -368,14 +407,17 @@ impl Volume {
     /// Iterates over a directory.
     pub fn read_dir(&self, path: impl AsRef<Path>) -> io::Result<ReadDir> {
         let path = path.as_ref();
-        let attr = self.existing(path, true)?;
-        let handle = self.shared.fs.opendir(attr.inode)?;
+        let handle = again_if_stale(|| self.shared.fs()?.opendir(self.existing(path, true)?.inode))?;
         Ok(ReadDir::new(self.shared.clone(), handle, path.to_owned()))
     }
 
     /// The absolute path without symbolic links, `.` and `..`.
     pub fn canonicalize(&self, path: impl AsRef<Path>) -> io::Result<PathBuf> {
-        let place = self.shared.resolve(path.as_ref(), true)?;
+        Ok(again_if_stale(|| self.canonical(path.as_ref()))?)
+    }
+
+    fn canonical(&self, path: &Path) -> crate::Result<PathBuf> {
+        let place = self.shared.resolve(path, true)?;
         let mut names = Vec::new();
         let mut directory = place.parent;
         if !place.name.is_empty() {
@@ -386,7 +428,7 @@ impl Volume {
             let (parent, name) = self.name_of(directory)?;
             names.push(name);
             if names.len() > PATH_DEPTH_MAX {
-                return Err(Error::NameTooLong.into());
+                return Err(Error::NameTooLong);
             }
             directory = parent;
         }
@@ -397,7 +439,7 @@ impl Volume {
 
     /// A directory's parent, and its name there.
     fn name_of(&self, directory: ObjectNo) -> crate::Result<(ObjectNo, Vec<u8>)> {
-        let fs = &self.shared.fs;
+        let fs = self.shared.fs()?;
         let parent = fs.lookup(directory, b"..")?.attr.inode;
         let handle = fs.opendir(parent)?;
         let mut found = None;
@@ -420,15 +462,19 @@ impl Volume {
 
     /// Changes attributes of what a path leads to.
     pub fn set_attributes(&self, path: impl AsRef<Path>, set: &SetAttr) -> io::Result<()> {
-        let attr = self.existing(path.as_ref(), true)?;
-        self.shared.fs.setattr(&self.shared.context, attr.inode, set, None)?;
-        Ok(())
+        Ok(again_if_stale(|| {
+            let attr = self.existing(path.as_ref(), true)?;
+            self.shared.fs()?.setattr(&self.shared.context, attr.inode, set, None).map(drop)
+        })?)
     }
 
     /// An extended attribute's value; `None` if there is none of that name.
     pub fn xattr(&self, path: impl AsRef<Path>, name: impl AsRef<OsStr>) -> io::Result<Option<Vec<u8>>> {
-        let attr = self.existing(path.as_ref(), true)?;
-        match self.shared.fs.xattr(&self.shared.context, attr.inode, name.as_ref().as_bytes()) {
+        let value = again_if_stale(|| {
+            let attr = self.existing(path.as_ref(), true)?;
+            self.shared.fs()?.xattr(&self.shared.context, attr.inode, name.as_ref().as_bytes())
+        });
+        match value {
             Ok(value) => Ok(Some(value)),
             Err(Error::NoAttribute) => Ok(None),
             Err(error) => Err(error.into()),
@@ -442,59 +488,66 @@ impl Volume {
         name: impl AsRef<OsStr>,
         value: impl AsRef<[u8]>,
     ) -> io::Result<()> {
-        let attr = self.existing(path.as_ref(), true)?;
         let (name, value) = (name.as_ref().as_bytes(), value.as_ref());
-        Ok(self.shared.fs.set_xattr(&self.shared.context, attr.inode, name, value, SetXattr::Any)?)
+        Ok(again_if_stale(|| {
+            let attr = self.existing(path.as_ref(), true)?;
+            self.shared.fs()?.set_xattr(&self.shared.context, attr.inode, name, value, SetXattr::Any)
+        })?)
     }
 
     /// Removes an extended attribute.
     pub fn remove_xattr(&self, path: impl AsRef<Path>, name: impl AsRef<OsStr>) -> io::Result<()> {
-        let attr = self.existing(path.as_ref(), true)?;
-        Ok(self.shared.fs.remove_xattr(&self.shared.context, attr.inode, name.as_ref().as_bytes())?)
+        Ok(again_if_stale(|| {
+            let attr = self.existing(path.as_ref(), true)?;
+            self.shared.fs()?.remove_xattr(&self.shared.context, attr.inode, name.as_ref().as_bytes())
+        })?)
     }
 
     /// Names of all extended attributes.
     pub fn list_xattrs(&self, path: impl AsRef<Path>) -> io::Result<Vec<OsString>> {
-        let attr = self.existing(path.as_ref(), true)?;
-        let names = self.shared.fs.list_xattrs(&self.shared.context, attr.inode)?;
+        let names = again_if_stale(|| {
+            let attr = self.existing(path.as_ref(), true)?;
+            self.shared.fs()?.list_xattrs(&self.shared.context, attr.inode)
+        })?;
         let names = names.split(|&byte| byte == 0).filter(|name| !name.is_empty());
         Ok(names.map(|name| OsString::from_vec(name.to_vec())).collect())
     }
 
-    /// Space and limits.
+    /// Space and limits; nothing but zeros in a forked child.
     pub fn statfs(&self) -> VolumeSpace {
-        self.shared.fs.statfs()
+        self.shared.fs().map(|fs| fs.statfs()).unwrap_or_default()
     }
 
     /// Makes everything on the volume durable, un-synced data of all files included.
     pub fn sync_all(&self) -> io::Result<()> {
-        let start = Instant::now();
-        let result = self.shared.fs.sync_all();
+        let (fs, start) = (self.shared.fs()?, Instant::now());
+        let result = fs.sync_all();
         self.shared.sync_latency.record(start.elapsed());
         Ok(result?)
     }
 
-    /// Makes several files of this volume durable, content and attributes, with one group commit. All are tried; the first
-    /// error is returned. Errors: `InvalidInput` for a file of another volume.
+    /// Makes several files of this volume durable, content and attributes, with one group commit. All are tried; the
+    /// first error is returned. Errors: `InvalidInput` for a file of another volume.
     pub fn sync_many<'a>(&self, files: impl IntoIterator<Item = &'a File>) -> io::Result<()> {
-        let start = Instant::now();
+        let (fs, start) = (self.shared.fs()?, Instant::now());
         let handles: crate::Result<Vec<_>> =
             files.into_iter().map(|file| file.handle_in(&self.shared)).collect();
-        let result = self.shared.fs.sync_handles(&handles?, SyncScope::All);
+        let result = fs.sync_handles(&handles?, SyncScope::All);
         self.shared.sync_latency.record(start.elapsed());
         Ok(result?)
     }
 
     /// Writes a checkpoint, so that the next open has little to recover. Not needed for durability.
     pub fn checkpoint(&self) -> io::Result<()> {
-        Ok(self.shared.fs.checkpoint()?)
+        Ok(self.shared.fs()?.checkpoint()?)
     }
 
-    /// Tells the device which blocks of a range of the volume's bytes are free, in runs of at least `length_min` bytes, and returns how
-    /// many bytes that were: what `fstrim` does on a mount (C7a). An image file gets holes there.
+    /// Tells the device which blocks of a range of the volume's bytes are free, in runs of at least `length_min`
+    /// bytes, and returns how many bytes that were: what `fstrim` does on a mount (C7a). An image file gets holes
+    /// there.
     ///
-    /// Errors: `Unsupported` if the device cannot discard, `ReadOnlyFilesystem`, `InvalidInput` for a range that is outside of the volume
-    /// or shorter than a block, and a `length_min` of more than 128 MiB.
+    /// Errors: `Unsupported` if the device cannot discard, `ReadOnlyFilesystem`, `InvalidInput` for a range that is
+    /// outside of the volume or shorter than a block, and a `length_min` of more than 128 MiB.
     ///
     /// ```
     /// use syncline::Volume;
@@ -507,22 +560,24 @@ impl Volume {
     /// # Ok::<(), std::io::Error>(())
     /// ```
     pub fn trim(&self, range: Range<u64>, length_min: u64) -> io::Result<u64> {
-        Ok(self.shared.fs.trim(range, length_min)?)
+        Ok(self.shared.fs()?.trim(range, length_min)?)
     }
 
-    /// What the volume has done and how full it is.
+    /// What the volume has done and how full it is; nothing but zeros in a forked child.
     pub fn stats(&self) -> VolumeStats {
-        let fs = &self.shared.fs;
-        VolumeStats {
-            sync_latency: LatencyHistogram::clone(&self.shared.sync_latency),
-            engine: fs.stats(),
-            space: fs.statfs(),
+        match self.shared.fs() {
+            Ok(fs) => VolumeStats {
+                sync_latency: LatencyHistogram::clone(&self.shared.sync_latency),
+                engine: fs.stats(),
+                space: fs.statfs(),
+            },
+            Err(_) => VolumeStats::default(),
         }
     }
 }
 
 impl std::fmt::Debug for Volume {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Volume").field("info", &self.shared.fs.volume_info()).finish()
+        f.debug_struct("Volume").field("info", &self.inner().volume_info()).finish()
     }
 }

@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use syncline_device::{Device, FileDevice};
+use syncline_device::{Device, FileDevice, Process};
 
 /// How a [`Volume`] is opened.
 ///
@@ -109,6 +109,7 @@ impl VolumeOptions {
 
     /// Opens the volume in an image file or on a block device.
     pub fn open(&self, path: impl AsRef<Path>) -> io::Result<Volume> {
+        Process::may_open().map_err(crate::Error::from)?;
         let options = syncline_device::OpenOptions {
             read_only: self.fs.read_only,
             wait_for_lock: self.wait_for_lock,

@@ -61,6 +61,7 @@ impl Fs {
     /// Errors: `Exists`, `NotDirectory`, `NotFound` (the directory was removed), name errors, `Invalid` for another
     /// type, `NotPermitted` in an immutable directory, `NoSpace`, `ReadOnly`.
     pub fn mknod(&self, ctx: &Context, parent: ObjectNo, name: &[u8], mode: u32, rdev: u64) -> Result<Entry> {
+        let mode = mode & (MODE_TYPE_MASK | 0o7777);
         let rdev = match mode & MODE_TYPE_MASK {
             MODE_REGULAR | MODE_FIFO | MODE_SOCKET => 0,
             MODE_CHARACTER | MODE_BLOCK => rdev,
@@ -370,7 +371,8 @@ impl Fs {
         Ok(self.entry(&inode))
     }
 
-    /// Called behind each rename and link. That it does nothing is the mechanism: a later sync makes the name durable (C2).
+    /// Called behind each rename and link. That it does nothing is the mechanism: a later sync makes the name durable
+    /// (C2).
     pub(super) fn name_moved(&self) -> Result<()> {
         if self.options.ablation.forced_names {
             self.store.force(self.store.last_lsn())?;

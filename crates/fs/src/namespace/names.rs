@@ -4,9 +4,13 @@
 //! probe range and compares names, so removing an entry never hides another, entries never move, and a slot can serve
 //! as a directory cookie.
 
+use super::change::Locked;
+use crate::inode::Inode;
 use crate::{Error, Fs, Result};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use syncline_format::item::{DirentItem, NAME_BYTES_MAX};
 use syncline_format::{FormatError, Key, NAME_PROBES, ObjectNo, name_hash};
 
@@ -84,7 +88,8 @@ impl Fs {
         Ok(if free < NAME_PROBES { Slot::Free(first + free) } else { Slot::Full })
     }
 
-    /// A slot for a name that the directory does not have, other than those that the same batch fills. Errors: `NoSpace`.
+    /// A slot for a name that the directory does not have, other than those that the same batch fills. Errors:
+    /// `NoSpace`.
     pub(crate) fn free_slot(
         &self,
         directory: ObjectNo,
@@ -101,6 +106,67 @@ impl Fs {
         })?;
         let is_free = |slot: &u64| !taken.contains(slot) && !filled.contains(&(directory, *slot));
         slots.into_iter().find(is_free).ok_or(Error::NoSpace)
+    }
+
+    /// Whether a directory has this name alone, as far as its inode tells: it is that of its parent, and the one by
+    /// which it was found before. Anything else has no parent, and always fits.
+    pub(super) fn is_only_name(&self, parent: ObjectNo, slot: u64, inode: &Inode) -> bool {
+        {
+            let state = inode.state.read();
+            if !state.item.is_directory() {
+                return true;
+            }
+            let is_root = inode.number == ObjectNo::ROOT_DIR;
+            if is_root || inode.number == parent || state.item.parent != parent {
+                return false;
+            }
+        }
+        match inode.found_at.compare_exchange(0, slot, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => true,
+            Err(known) => known == slot,
+        }
+    }
+
+    /// Refuses a second name of a directory: on a damaged volume each of them would double the paths to what is
+    /// below, and a name of an ancestor would make them endless. A name that was moved since it was looked up is
+    /// none.
+    ///
+    /// Errors: `Inconsistent`.
+    pub(super) fn check_only_name(
+        &self,
+        directory: &Arc<Inode>,
+        name: &[u8],
+        slot: u64,
+        inode: &Arc<Inode>,
+    ) -> Result<()> {
+        if self.is_only_name(directory.number, slot, inode) {
+            return Ok(());
+        }
+        let locked = Locked::new(&[directory, inode]);
+        let now = self.find_name(directory.number, name)?.found();
+        if now.is_none_or(|now| (now.slot, now.inode) != (slot, inode.number)) {
+            return Ok(());
+        }
+        let object = inode.number;
+        if locked.state(object).item.parent != directory.number
+            || object == directory.number
+            || object == ObjectNo::ROOT_DIR
+        {
+            let what = "a directory has a name where its parent is not";
+            return Err(Error::Inconsistent { object, what });
+        }
+        let known = inode.found_at.load(Ordering::Relaxed);
+        if known != slot && self.entry_at(directory.number, known)? == Some(object) {
+            return Err(Error::Inconsistent { object, what: "a directory has two names" });
+        }
+        inode.found_at.store(slot, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The inode that the entry in a slot leads to.
+    fn entry_at(&self, directory: ObjectNo, slot: u64) -> Result<Option<ObjectNo>> {
+        let Some(value) = self.store.get(Key::dirent(directory, slot))? else { return Ok(None) };
+        Ok(Some(DirentItem::decode(&value)?.inode))
     }
 
     /// The entry of that name. Errors: `NotFound`.

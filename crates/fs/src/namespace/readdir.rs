@@ -7,7 +7,7 @@ use super::names::FoundEntry;
 use crate::{Attr, Entry, Error, Fs, HandleId, Result};
 use std::ops::ControlFlow;
 use syncline_format::item::{DirentItem, MODE_DIRECTORY};
-use syncline_format::{Key, NAME_HASH_MIN, ObjectNo};
+use syncline_format::{Key, NAME_HASH_MIN, ObjectNo, name_hash};
 
 /// Cookie of `.`.
 const COOKIE_DOT: u64 = 1;
@@ -19,11 +19,13 @@ const _: () = assert!(COOKIE_DOT_DOT < NAME_HASH_MIN);
 /// the entries' own node, and then no more than shows that attributes are not at hand. Whoever removes names from the
 /// same directory waits for the kernel's lock on it while a listing waits for the device.
 const NODE_READS_MAX: u64 = 4;
-/// In a directory whose inodes are all kept in memory once they are read, so many entries with attributes pay for another read:
-/// the inodes of some hundred names lie in few nodes, and all of those are read. In a larger one half of the entries may
-/// be in memory by chance, which would pay for reads without end, and each of them would displace another.
+/// In a directory whose inodes are all kept in memory once they are read, so many entries with attributes pay for
+/// another read: the inodes of some hundred names lie in few nodes, and all of those are read. In a larger one half
+/// of the entries may be in memory by chance, which would pay for reads without end, and each of them would displace
+/// another.
 const ENTRIES_PER_READ: u64 = 2;
-/// Of the bound on memory for each entry of a directory that counts as small: an eighth of it holds its names and inodes.
+/// Of the bound on memory for each entry of a directory that counts as small: an eighth of it holds its names and
+/// inodes.
 const MEMORY_BYTES_PER_ENTRY: u64 = 2048;
 
 /// `d_type` of a directory.
@@ -73,26 +75,53 @@ impl Fs {
             }
         }
         let mut damaged = Ok(());
-        let from = Key::dirent(number, cookie.saturating_add(1).max(NAME_HASH_MIN));
-        self.store.scan(from, Key::xattr(number, 0), &mut |key, value| match DirentItem::decode(value) {
-            Ok(dirent) => visit(DirEntry {
+        // From the very first key on, so that an entry where none may lie is an error and not left out.
+        let from = if cookie <= COOKIE_DOT_DOT { 0 } else { cookie.saturating_add(1) };
+        let (from, end) = (Key::dirent(number, from), Key::xattr(number, 0));
+        self.store.scan(from, end, &mut |key, value| match self.listed_entry(key, value) {
+            Ok(Some(dirent)) => visit(DirEntry {
                 cookie: key.offset,
                 inode: dirent.inode,
                 file_type: dirent.file_type,
                 name: &dirent.name,
             }),
+            Ok(None) => ControlFlow::Continue(()),
             Err(error) => {
                 damaged = Err(error);
                 ControlFlow::Break(())
             }
         })?;
-        Ok(damaged?)
+        damaged
     }
 
-    /// Like [`Fs::readdir`], with the attributes of each entry as long as they cost little: names are kept in the order
-    /// of their hashes and inodes in that of their creation, so in a directory larger than the node cache each would be a
-    /// read of the device. After a few such reads, more in a directory that fits in memory, the rest is visited without.
-    /// What is removed during the call is left out.
+    /// A stored entry, if a lookup of its name leads to it as well; `None` if it was removed meanwhile.
+    ///
+    /// Errors: `Inconsistent` where damage hides a name, or shows one twice: each would double the paths to what is
+    /// below.
+    fn listed_entry(&self, key: Key, value: &[u8]) -> Result<Option<DirentItem>> {
+        key.check()?;
+        let dirent = DirentItem::decode(value)?;
+        // Nearly always: names rarely have equal hashes.
+        if key.offset == name_hash(self.hash_seed, &dirent.name) {
+            return Ok(Some(dirent));
+        }
+        let found = self.find_name(key.object, &dirent.name)?.found();
+        if found.is_some_and(|found| found.slot == key.offset) {
+            return Ok(Some(dirent));
+        }
+        match self.store.get(key)? {
+            Some(now) if now == value => {
+                let what = "a name lies where its hash does not lead, or twice";
+                Err(Error::Inconsistent { object: key.object, what })
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Like [`Fs::readdir`], with the attributes of each entry as long as they cost little: names are kept in the
+    /// order of their hashes and inodes in that of their creation, so in a directory larger than the node cache each
+    /// would be a read of the device. After a few such reads, more in a directory that fits in memory, the rest is
+    /// visited without. What is removed during the call is left out.
     pub fn readdir_plus(
         &self,
         handle: HandleId,
@@ -100,7 +129,8 @@ impl Fs {
         visit: &mut dyn FnMut(DirEntry<'_>, Option<Attr>) -> ControlFlow<()>,
     ) -> Result<()> {
         let mut failed = Ok(());
-        let entries = self.open_file(handle)?.inode.state.read().item.entries;
+        let directory = self.open_file(handle)?.inode.clone();
+        let (number, entries) = (directory.number, directory.state.read().item.entries);
         let is_small = entries <= self.options.memory_bytes_max as u64 / MEMORY_BYTES_PER_ENTRY;
         let mut misses_max = self.store.counters().node_cache_misses + NODE_READS_MAX;
         let mut found = 0_u64;
@@ -108,13 +138,16 @@ impl Fs {
             if self.store.counters().node_cache_misses >= misses_max {
                 return visit(entry, None);
             }
-            match self.getattr(entry.inode) {
-                Ok(attr) => {
+            match self.inode(entry.inode) {
+                Ok(inode) => {
                     found += 1;
                     misses_max += u64::from(is_small && found.is_multiple_of(ENTRIES_PER_READ));
-                    visit(entry, Some(attr))
+                    // With attributes the kernel asks no more: what may be a second name has to be looked up.
+                    let is_dot = entry.cookie <= COOKIE_DOT_DOT;
+                    let known = is_dot || self.is_only_name(number, entry.cookie, &inode);
+                    visit(entry, known.then(|| self.attr(&inode)))
                 }
-                Err(Error::Stale) => ControlFlow::Continue(()),
+                Err(Error::NotFound) => ControlFlow::Continue(()),
                 Err(error) => {
                     failed = Err(error);
                     ControlFlow::Break(())
@@ -129,26 +162,31 @@ impl Fs {
     /// Errors: `NotFound`, `NotDirectory`, `NameTooLong`, corruption.
     pub fn lookup(&self, parent: ObjectNo, name: &[u8]) -> Result<Entry> {
         let directory = self.directory(parent)?;
-        let inode = {
+        let (slot, inode) = {
             // Held until the inode is in hand, so that a name that is replaced meanwhile never seems to be missing.
             let state = directory.state.read();
             match name {
-                b"." => directory.clone(),
-                b".." => self.inode(state.item.parent)?,
+                b"." => (None, directory.clone()),
+                b".." => (None, self.inode(state.item.parent)?),
                 _ if name.len() > syncline_format::item::NAME_BYTES_MAX => return Err(Error::NameTooLong),
                 _ if state.is_dead() => return Err(Error::NotFound),
                 _ => {
-                    let FoundEntry { inode, .. } = self.find_entry(parent, name)?;
-                    self.inode(inode).map_err(|error| match error {
+                    let FoundEntry { inode, slot, .. } = self.find_entry(parent, name)?;
+                    let inode = self.inode(inode).map_err(|error| match error {
                         Error::NotFound => {
                             let what = "a directory entry names an inode that does not exist";
                             Error::Inconsistent { object: parent, what }
                         }
                         other => other,
-                    })?
+                    })?;
+                    (Some(slot), inode)
                 }
             }
         };
+        // Without the lock: of two inodes the one with the lower number is locked first.
+        if let Some(slot) = slot {
+            self.check_only_name(&directory, name, slot, &inode)?;
+        }
         Ok(self.entry(&inode))
     }
 }

@@ -192,46 +192,75 @@ impl Fs {
         let mut orphans = Vec::new();
         let from = Key::orphan(ObjectNo(0));
         let end = Key::new(ObjectNo::VOLUME, Kind::Tree, 0);
-        self.store.scan(from, end, &mut |key, value| {
-            orphans.push((ObjectNo(key.offset), OrphanReason::decode(value)));
+        let scanned = self.store.scan(from, end, &mut |key, value| {
+            let reason = key.check().and_then(|()| OrphanReason::decode(value));
+            orphans.push((ObjectNo(key.offset), reason));
             ControlFlow::Continue(())
-        })?;
+        });
+        self.leave_damaged(ObjectNo::VOLUME, scanned.map_err(Error::from))?;
         for (number, reason) in orphans {
-            match (self.inode(number), reason?) {
-                // Whatever the reason says: a truncated file may have lost its last name afterwards.
-                (Ok(inode), _) if inode.state.read().item.nlink == 0 => self.reap_if_unused(&inode)?,
-                (Ok(inode), OrphanReason::Truncated) => {
-                    self.note_truncation(&inode);
-                    self.finish_truncation(&inode)?;
-                }
-                // It goes on when there is a journal again: this may be more than fits into memory.
-                (Ok(_), OrphanReason::Shifting(_)) => {}
-                (Ok(_), OrphanReason::Unlinked) | (Err(Error::NotFound), _) => self.forget_orphan(number)?,
-                (Err(error), _) => return Err(error),
-            }
+            let finished = reason.map_err(Error::from).and_then(|reason| self.finish_orphan(number, reason));
+            self.leave_damaged(number, finished)?;
         }
         Ok(())
+    }
+
+    fn finish_orphan(&self, number: ObjectNo, reason: OrphanReason) -> Result<()> {
+        match (self.inode(number), reason) {
+            (Ok(inode), reason) if means_nothing(&inode, reason) => self.forget_orphan(number),
+            // Whatever the reason says: a truncated file may have lost its last name afterwards.
+            (Ok(inode), _) if inode.state.read().item.nlink == 0 => self.reap_if_unused(&inode),
+            (Ok(inode), OrphanReason::Truncated) => {
+                self.note_truncation(&inode);
+                self.finish_truncation(&inode)
+            }
+            // It goes on when there is a journal again: this may be more than fits into memory.
+            (Ok(_), OrphanReason::Shifting(_)) => Ok(()),
+            (Ok(_), OrphanReason::Unlinked) | (Err(Error::NotFound), _) => self.forget_orphan(number),
+            (Err(error), reason) => {
+                // Should the inode be read after all, nobody may see what is to be freed or moved.
+                self.keep_unclaimed_reason(number, reason);
+                Err(error)
+            }
+        }
+    }
+
+    /// An orphan that is damaged keeps its item, for a later open or a repair, and nobody from opening the volume.
+    fn leave_damaged(&self, number: ObjectNo, result: Result<()>) -> Result<()> {
+        match result {
+            Err(error) if self.is_damage(&error) => {
+                self.leave_orphan(number, &error);
+                Ok(())
+            }
+            result => result,
+        }
     }
 
     /// Notes for which files a range is still to be taken out or put in. Until then nobody may see what is behind it.
     pub(crate) fn note_shifts(&self) -> Result<Vec<Arc<Inode>>> {
         let mut shifts = Vec::new();
         let (from, end) = (Key::orphan(ObjectNo(0)), Key::new(ObjectNo::VOLUME, Kind::Tree, 0));
-        self.store.scan(from, end, &mut |key, value| {
-            if let Ok(OrphanReason::Shifting(shift)) = OrphanReason::decode(value) {
+        let scanned = self.store.scan(from, end, &mut |key, value| {
+            let reason = key.check().and_then(|()| OrphanReason::decode(value));
+            if let Ok(OrphanReason::Shifting(shift)) = reason {
                 shifts.push((ObjectNo(key.offset), shift));
             }
             ControlFlow::Continue(())
-        })?;
+        });
+        self.leave_damaged(ObjectNo::VOLUME, scanned.map_err(Error::from))?;
         let mut inodes = Vec::with_capacity(shifts.len());
         for (number, shift) in shifts {
             match self.inode(number) {
+                Ok(inode) if means_nothing(&inode, OrphanReason::Shifting(shift)) => {}
                 Ok(inode) if inode.state.read().item.nlink > 0 => {
                     self.note_shift(&inode, shift);
                     inodes.push(inode);
                 }
                 Ok(_) | Err(Error::NotFound) => {}
-                Err(error) => return Err(error),
+                Err(error) => {
+                    self.keep_unclaimed_reason(number, OrphanReason::Shifting(shift));
+                    self.leave_damaged(number, Err(error))?;
+                }
             }
         }
         Ok(inodes)
@@ -242,7 +271,7 @@ impl Fs {
         for inode in inodes {
             match self.finish_truncation(inode) {
                 Ok(()) | Err(Error::NoSpace) => {}
-                Err(error) => return Err(error),
+                Err(error) => self.leave_damaged(inode.number, Err(error))?,
             }
         }
         Ok(())
@@ -261,6 +290,13 @@ impl Fs {
         self.store.commit(permit, batch)?;
         Ok(())
     }
+}
+
+/// Whether an orphan asks for what no volume has: the root stays, and what is no file has no content to be finished.
+fn means_nothing(inode: &Inode, reason: OrphanReason) -> bool {
+    let item = &inode.state.read().item;
+    let of_content = reason != OrphanReason::Unlinked;
+    inode.number == ObjectNo::ROOT_DIR || of_content && item.nlink > 0 && !item.is_regular()
 }
 
 /// Whether the entry may be removed: its type, its emptiness, immutable and append-only flags.

@@ -159,8 +159,8 @@ impl Fs {
         }
     }
 
-    /// A directory may not become its own descendant. What the flags say of the new name comes first, as in Linux. The caller holds
-    /// `Fs::renames`.
+    /// A directory may not become its own descendant. What the flags say of the new name comes first, as in Linux.
+    /// The caller holds `Fs::renames`.
     fn forbid_cycles(&self, parties: &Parties, flags: RenameFlags) -> Result<()> {
         match &parties.target {
             None if flags.exchange => return Err(Error::NotFound),

@@ -61,7 +61,7 @@ impl InodeTable {
 
     /// Enters an inode just read from the store, unless there is one already. `None` if something was removed since
     /// `removals`: then what was read may be stale.
-    fn insert_loaded(&self, inode: Inode, removals: u64) -> Option<Arc<Inode>> {
+    pub(crate) fn insert_loaded(&self, inode: Inode, removals: u64) -> Option<Arc<Inode>> {
         let mut inner = self.inner.lock();
         if let Some(present) = inner.by_number.get(&inode.number) {
             return Some(present.clone());
@@ -134,8 +134,10 @@ impl Inode {
         Inode {
             number,
             handles: Default::default(),
+            writers: Default::default(),
             recently_used: Default::default(),
             truncated_to_zero: Default::default(),
+            found_at: Default::default(),
             state: parking_lot::RwLock::new(InodeState {
                 item,
                 item_dirty: false,
@@ -144,6 +146,7 @@ impl Inode {
                 linkable: false,
                 default_acl: None,
                 has_capabilities: None,
+                xattr_list_bytes: None,
                 data,
             }),
         }
@@ -160,6 +163,9 @@ impl Fs {
             let removals = self.inodes.removals();
             let value = self.store.get(Key::inode(number))?.ok_or(Error::NotFound)?;
             let item = InodeItem::decode(&value)?;
+            if let Some(inode) = self.claim(number, &item, removals) {
+                return Ok(inode);
+            }
             if let Some(inode) = self.inodes.insert_loaded(Inode::new(number, item), removals) {
                 return Ok(inode);
             }

@@ -1,7 +1,7 @@
 //! What a transaction's names, links and extended attributes become in its batch, and the checks before that.
 //!
-//! Checks and batch are made under the locks of all inodes that take part, so that what was checked still holds when the
-//! batch is committed.
+//! Checks and batch are made under the locks of all inodes that take part, so that what was checked still holds when
+//! the batch is committed.
 
 use super::Transaction;
 use super::names::{Holder, Linked, Names, Place, check_linkable};
@@ -9,7 +9,7 @@ use crate::flags::{forbid_change, forbid_removal_in, is_immutable};
 use crate::inode::Inode;
 use crate::namespace::change::{Locked, estimate};
 use crate::namespace::names::{Slot, dirent_value};
-use crate::xattr::{CAPABILITY_XATTR, FilledXattrs, replacement_estimate};
+use crate::xattr::{CAPABILITY_XATTR, FilledXattrs, check_list_bytes, list_bytes, replacement_estimate};
 use crate::{Error, Fs, ObjectNo, Result, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -66,7 +66,7 @@ impl Names {
 
     /// Whether everything is as the transaction has found it, and may be changed.
     ///
-    /// Errors: `Conflict`, `NotPermitted`, `TooManyLinks`.
+    /// Errors: `Conflict`, `NotPermitted`, `TooManyLinks`, `NoSpace` (too many attributes of one inode).
     pub(super) fn check(&self, fs: &Fs, locked: &Locked<'_>) -> Result<Checked<'_>> {
         let mut changed = Vec::new();
         for (place, holder) in &self.places {
@@ -118,10 +118,37 @@ impl Names {
                 forbid_change(&locked.state(*number).item)?;
             }
         }
+        self.check_xattr_lists(fs, locked)?;
         Ok(Checked(changed))
     }
 
-    /// Whether directories hand down what new files have taken over from them: another ACL, or another group, would be disregarded.
+    /// Whether what each inode has of attributes can still be listed. Errors: `NoSpace`.
+    fn check_xattr_lists(&self, fs: &Fs, locked: &Locked<'_>) -> Result<()> {
+        for (number, (more, less)) in self.xattr_list_changes() {
+            if more > less {
+                let before = fs.xattr_list_bytes(number, locked.state(number))?;
+                check_list_bytes((before + more).saturating_sub(less))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes of names that the transaction adds to each inode's list of attributes, and takes away.
+    fn xattr_list_changes(&self) -> BTreeMap<ObjectNo, (usize, usize)> {
+        let mut changes: BTreeMap<ObjectNo, (usize, usize)> = BTreeMap::new();
+        for ((number, name), value) in &self.xattrs {
+            let (more, less) = changes.entry(*number).or_default();
+            match (&value.base, &value.now) {
+                (None, Some(_)) => *more += list_bytes(name),
+                (Some(_), None) => *less += list_bytes(name),
+                _ => {}
+            }
+        }
+        changes
+    }
+
+    /// Whether directories hand down what new files have taken over from them: another ACL, or another group, would
+    /// be disregarded.
     ///
     /// Errors: `Conflict`.
     pub(super) fn check_legacies(&self, fs: &Fs, locked: &mut Locked<'_>) -> Result<()> {
@@ -188,6 +215,11 @@ impl Names {
                 locked.state_mut(*number).has_capabilities = None;
             }
         }
+        for (number, (more, less)) in self.xattr_list_changes() {
+            if let Some(listed) = &mut locked.state_mut(number).xattr_list_bytes {
+                *listed = (*listed + more).saturating_sub(less);
+            }
+        }
         for number in self.inodes.keys() {
             let state = locked.state_mut(*number);
             state.linkable &= state.item.nlink == 0;
@@ -216,8 +248,8 @@ fn item_of<'a>(items: &'a mut Items, locked: &Locked<'_>, number: ObjectNo) -> &
 }
 
 impl Transaction {
-    /// What cannot wait until the locks are held: new files without a name go, replaced names get their data (R20), and files
-    /// whose content changes lose their capabilities.
+    /// What cannot wait until the locks are held: new files without a name go, replaced names get their data (R20),
+    /// and files whose content changes lose their capabilities.
     pub(super) fn prepare_names(&mut self) -> Result<()> {
         let fs = self.fs.clone();
         let nameless = |linked: &Linked| linked.is_new && linked.links <= 0;

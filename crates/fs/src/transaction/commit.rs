@@ -1,13 +1,15 @@
 //! Committing a transaction: one batch of everything, one force.
 //!
-//! What the batch will be is worked out twice: without locks, to be admitted with, and under the turns and the inodes'
-//! locks. If it has become more in between, everything starts over with what it is now. Up to the store's commit nothing has
-//! changed but blocks that nobody else knows; after it nothing can fail but the force.
+//! What the batch will be is worked out twice: without locks, to be admitted with, and under the turns and the
+//! inodes' locks. If it has become more in between, everything starts over with what it is now. Up to the store's
+//! commit nothing has changed but blocks that nobody else knows; after it nothing can fail but the force.
 //!
 //! What is acknowledged, and by what it is true:
-//! - A commit: the record's write and the flush behind it. Images and items are in the record. What is at home was complete before
-//!   the batch was logged, or its writes are conditions of the batch, and the flush begins when they are complete (R7).
-//! - A conflict or any other refusal: nothing was logged. Homes are in no bitmap (R15), numbers of new inodes in no item.
+//! - A commit: the record's write and the flush behind it. Images and items are in the record. What is at home was
+//!   complete before the batch was logged, or its writes are conditions of the batch, and the flush begins when they
+//!   are complete (R7).
+//! - A conflict or any other refusal: nothing was logged. Homes are in no bitmap (R15), numbers of new inodes in no
+//!   item.
 //! - A staged write: the reservation of its blocks (R18).
 
 use super::Transaction;
@@ -59,8 +61,8 @@ impl Transaction {
         Ok(Begun::Committed(self.apply()?))
     }
 
-    /// Commits the batch without forcing it; what has to be forced then. One that changes nothing may have read what is not
-    /// durable yet: it is forced like a file that is clean (R19).
+    /// Commits the batch without forcing it; what has to be forced then. One that changes nothing may have read what
+    /// is not durable yet: it is forced like a file that is clean (R19).
     fn apply(&mut self) -> Result<Lsn> {
         let fs = self.fs.clone();
         self.check_quietness()?;
@@ -125,8 +127,8 @@ impl Transaction {
             }
         }
         match fs.admit(Class::Normal, bound) {
-            // Its data has its blocks reserved, as data that was written and accepted has; but a large one could take all that
-            // is kept for emptying a full volume.
+            // Its data has its blocks reserved, as data that was written and accepted has; but a large one could take
+            // all that is kept for emptying a full volume.
             Err(Error::NoSpace) if bound.items <= NECESSARY_ITEMS_MAX => fs.admit(Class::Reclaim, bound),
             result => result,
         }

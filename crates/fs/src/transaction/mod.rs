@@ -1,31 +1,33 @@
 //! [`Transaction`]: changes of many files that are seen together or not at all (C4).
 //!
-//! A transaction is an overlay: the net effect of its operations over what is committed, and what it depended on. Nobody else
-//! sees it before the commit, which checks that everything it depended on is as it was, and then makes *one batch* of it.
-//! So there is nothing to undo, neither at an abort nor after a crash, and the commit costs one record and one flush.
+//! A transaction is an overlay: the net effect of its operations over what is committed, and what it depended on.
+//! Nobody else sees it before the commit, which checks that everything it depended on is as it was, and then makes
+//! *one batch* of it. So there is nothing to undo, neither at an abort nor after a crash, and the commit costs one
+//! record and one flush.
 //!
-//! - Content is in [`Staging`] (module `data`): whole pages, a bounded number of them in memory, the others in free blocks.
+//! - Content is in [`Staging`] (module `data`): whole pages, a bounded number of them in memory, the others in free
+//!   blocks.
 //! - Names, links and extended attributes are in `Names` (module `names`): who had a name, and who has it now.
 //! - What the transaction looked at in a file's content is *watched*; any change of it by others makes the commit a
 //!   `Conflict`.
 //!
-//! Order at the commit (module `commit`): everything that may wait (data writes, admission), turns, inodes in ascending order,
-//! checks, the batch, memory; then, without any lock, the force.
+//! Order at the commit (module `commit`): everything that may wait (data writes, admission), turns, inodes in
+//! ascending order, checks, the batch, memory; then, without any lock, the force.
 
 mod batch;
 mod commit;
 mod names;
 
 use crate::data::Staging;
-use crate::{Error, Fs, ObjectNo, Result};
+use crate::{Error, Footprint, Fs, ObjectNo, Result};
 use names::Names;
 use std::sync::Arc;
 
-/// Changes that are made together: visible to nobody before [`Transaction::commit`], all of them afterwards, and after a crash
-/// all or none (C4). Dropping it leaves everything as it was.
+/// Changes that are made together: visible to nobody before [`Transaction::commit`], all of them afterwards, and
+/// after a crash all or none (C4). Dropping it leaves everything as it was.
 ///
-/// It reads what it has staged over what is committed. Whoever else changes a page, name or attribute in between that the
-/// transaction has read or staged makes its commit fail with [`Error::Conflict`], and nothing of it is applied.
+/// It reads what it has staged over what is committed. Whoever else changes a page, name or attribute in between that
+/// the transaction has read or staged makes its commit fail with [`Error::Conflict`], and nothing of it is applied.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -62,7 +64,8 @@ impl Fs {
 impl Transaction {
     /// Reads from a file as the transaction sees it; less than asked for only at its end.
     ///
-    /// Errors: `Stale`, `IsDirectory`, `Invalid` (no regular file), `Checksum` (C7), I/O errors.
+    /// Errors: `Stale` (`Conflict` if the transaction has found it by a name), `IsDirectory`, `Invalid` (no regular
+    /// file), `Checksum` (C7), I/O errors.
     pub fn read(&mut self, object: ObjectNo, offset: u64, into: &mut [u8]) -> Result<usize> {
         self.join(object)?;
         self.staging.read(&self.fs, object, offset, into)
@@ -70,8 +73,9 @@ impl Transaction {
 
     /// Stages a write. The file grows with it if need be.
     ///
-    /// Errors: `NoSpace`, `TransactionTooLarge`, `FileTooLarge`, `NotPermitted` (immutable, append-only), `ReadOnly`, and as
-    /// [`Transaction::read`]. Nothing of the write is staged then, and the transaction can go on.
+    /// Errors: `NoSpace`, `TransactionTooLarge`, `TransactionMemory`, `FileTooLarge`, `NotPermitted` (immutable,
+    /// append-only), `ReadOnly`, and as [`Transaction::read`]. Nothing of the write is staged then, and the
+    /// transaction can go on.
     pub fn write(&mut self, object: ObjectNo, offset: u64, data: &[u8]) -> Result<()> {
         self.fs.check_writable()?;
         self.join(object)?;
@@ -96,12 +100,18 @@ impl Transaction {
         self.staging.page_count(object)
     }
 
-    /// Takes over what another transaction of the same volume has staged; both are committed together then. It sees nothing of
-    /// this one, and this one nothing of it, until then.
+    /// What it holds until it is committed or dropped.
+    pub fn footprint(&self) -> Footprint {
+        let content = self.staging.footprint();
+        Footprint { bytes: content.bytes + self.names.memory_bytes(), ..content }
+    }
+
+    /// Takes over what another transaction of the same volume has staged; both are committed together then. It sees
+    /// nothing of this one, and this one nothing of it, until then.
     ///
-    /// Errors: `Conflict` if both have staged the same page, name or extended attribute, be it to what it was before, or one has
-    /// changed the size of a file that the other changes too; the other one is dropped then, and this one is as before.
-    /// `Invalid` if it belongs to another volume.
+    /// Errors: `Conflict` if both have staged the same page, name or extended attribute, be it to what it was before,
+    /// or one has changed the size of a file that the other changes too; the other one is dropped then, and this one
+    /// is as before. `Invalid` if it belongs to another volume.
     pub fn absorb(&mut self, mut other: Transaction) -> Result<()> {
         if !Arc::ptr_eq(&self.fs, &other.fs) {
             return Err(Error::Invalid("the transactions belong to different volumes"));
@@ -115,9 +125,10 @@ impl Transaction {
         twice.iter().try_for_each(|inode| self.fs.let_go(inode))
     }
 
-    /// Bound of the bytes that the staged content takes of the one record that a commit is, and how many a record takes at most: for
-    /// whoever decides whether transactions can be committed together ([`Transaction::absorb`]). With `worked_out` the bound
-    /// is looked up, for which the content goes to the device; otherwise it is a cheap and higher one.
+    /// Bound of the bytes that the staged content takes of the one record that a commit is, and how many a record
+    /// takes at most: for whoever decides whether transactions can be committed together ([`Transaction::absorb`]).
+    /// With `worked_out` the bound is looked up, for which the content goes to the device; otherwise it is a cheap
+    /// and higher one.
     ///
     /// Errors: I/O errors, `Checksum` (C7).
     pub fn record_bytes(&mut self, worked_out: bool) -> Result<(usize, usize)> {
@@ -134,15 +145,15 @@ impl Transaction {
 
     /// Applies everything as one batch and makes it durable: one record, one flush.
     ///
-    /// Errors: `Conflict` if others have changed what the transaction depends on, `TransactionTooLarge`, `NoSpace`, `NotPermitted`
-    /// if a file has become immutable, `ReadOnly`, `Busy` after 64 attempts that others were faster than (try again with a new
-    /// one): nothing is applied then. An I/O error stops the volume (C8).
+    /// Errors: `Conflict` if others have changed what the transaction depends on, `TransactionTooLarge`, `NoSpace`,
+    /// `NotPermitted` if a file has become immutable, `ReadOnly`, `Busy` after 64 attempts that others were faster
+    /// than (try again with a new one): nothing is applied then. An I/O error stops the volume (C8).
     pub fn commit(self) -> Result<()> {
         self.commit_durably()
     }
 
-    /// Like [`Transaction::commit`], but does not wait for the flush: the changes are visible when this returns, and `done` is
-    /// called once they are durable, on the thread that drives the force, maybe before this returns.
+    /// Like [`Transaction::commit`], but does not wait for the flush: the changes are visible when this returns, and
+    /// `done` is called once they are durable, on the thread that drives the force, maybe before this returns.
     ///
     /// Errors: as [`Transaction::commit`]; nothing is applied then, and `done` is never called.
     pub fn commit_start(self, done: Box<dyn FnOnce(Result<()>) + Send>) -> Result<()> {
@@ -156,10 +167,16 @@ impl Transaction {
         }
         let inode = match self.names.new_inode(object) {
             Some(inode) => inode.clone(),
-            None => self.fs.live_inode(object)?,
+            None => {
+                let lost = |error| self.names.lost_is_conflict(object, error);
+                self.fs.live_inode(object).map_err(lost)?
+            }
         };
         self.names.charge(&self.fs, 0)?;
-        self.staging.join(&inode).inspect_err(|_| self.names.discharge())
+        self.staging.join(&inode).map_err(|error| {
+            self.names.discharge();
+            self.names.lost_is_conflict(object, error)
+        })
     }
 }
 

@@ -1,11 +1,12 @@
 //! [`Names`]: what a transaction does to names, and to the inodes that have them.
 //!
-//! For every name that was looked up: who had it then, and who has it now as the transaction sees it. Numbers of inodes are
-//! never used twice, so the commit finds out whether somebody else was there by comparing numbers. Of an inode only the
-//! difference in links is kept. A new inode is private: its number is nowhere before the commit, and if all its names are
-//! taken away again it never was.
+//! For every name that was looked up: who had it then, and who has it now as the transaction sees it. Numbers of
+//! inodes are never used twice, so the commit finds out whether somebody else was there by comparing numbers. Of an
+//! inode only the difference in links is kept. A new inode is private: its number is nowhere before the commit, and
+//! if all its names are taken away again it never was.
 //!
-//! Every inode here is held like an open file, so that what loses its last name outside stays until the transaction ends.
+//! Every inode here is held like an open file, so that what loses its last name outside stays until the transaction
+//! ends.
 
 use super::Transaction;
 use crate::flags::{forbid_change, forbid_removal_in, is_immutable};
@@ -13,17 +14,19 @@ use crate::inode::{Inode, InodeState};
 use crate::namespace::create::Legacy;
 use crate::namespace::names::check_name;
 use crate::xattr::{CAPABILITY_XATTR, is_acl};
-use crate::{Context, Error, Fs, ObjectNo, Result};
+use crate::{Context, Error, Fs, MemoryCharge, ObjectNo, Result};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// What a transaction remembers of names and attributes that it has only looked at, in bytes. What it changes is bounded by a
-/// record, of which a change takes more than it does of memory.
+/// What a transaction remembers of names and attributes that it has only looked at, in bytes. What it changes is
+/// bounded by a record, of which a change takes more than it does of memory.
 const LOOKED_AT_BYTES_MAX: usize = 16 << 20;
 /// Bytes that an entry takes beside its name and value: tables, and an inode that is held.
 const ENTRY_BYTES: usize = 256;
+/// What an inode that is held takes of memory beyond that.
+const INODE_BYTES: usize = 1024;
 
 /// A name in a directory.
 pub(super) type Place = (ObjectNo, Vec<u8>);
@@ -34,8 +37,8 @@ pub(super) struct Overlaid<T> {
     /// When the transaction first looked.
     pub(super) base: Option<T>,
     pub(super) now: Option<T>,
-    /// The transaction has said what it is to be, if only what it was before. The commit has nothing to do for that, but
-    /// together with another transaction that says something else it would be lost.
+    /// The transaction has said what it is to be, if only what it was before. The commit has nothing to do for that,
+    /// but together with another transaction that says something else it would be lost.
     is_staged: bool,
 }
 
@@ -90,10 +93,26 @@ pub(super) struct Names {
     pub(super) legacies: Vec<(ObjectNo, Legacy)>,
     /// Of all entries, at most.
     bytes: usize,
+    /// What all this takes in memory.
+    charge: Option<MemoryCharge>,
 }
 
 impl Names {
-    /// There is one entry more, of so many bytes. Errors: `TransactionNames`; it does not count then.
+    /// What is kept here takes so much memory.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        (self.bytes + self.inodes.len() * INODE_BYTES) as u64
+    }
+
+    /// Tells the volume.
+    fn note_memory(&mut self) {
+        let bytes = self.memory_bytes();
+        if let Some(charge) = &mut self.charge {
+            charge.set(bytes);
+        }
+    }
+
+    /// There is one entry more, of so many bytes. Errors: `TransactionNames`, `TransactionMemory`; it does not count
+    /// then.
     pub(super) fn charge(&mut self, fs: &Fs, bytes: usize) -> Result<()> {
         self.recharge(fs, 0, ENTRY_BYTES + bytes)
     }
@@ -101,6 +120,7 @@ impl Names {
     /// Takes one entry's charge back.
     pub(super) fn discharge(&mut self) {
         self.bytes -= ENTRY_BYTES;
+        self.note_memory();
     }
 
     fn recharge(&mut self, fs: &Fs, less: usize, more: usize) -> Result<()> {
@@ -109,7 +129,12 @@ impl Names {
         if more > less && charged > bytes_max {
             return Err(Error::TransactionNames { bytes_max });
         }
+        if more > less {
+            fs.check_charged()?;
+        }
         self.bytes = charged;
+        self.charge.get_or_insert_with(|| fs.memory_charge());
+        self.note_memory();
         Ok(())
     }
 
@@ -161,12 +186,25 @@ impl Names {
     /// The inode, held; its links as the transaction changes them.
     pub(super) fn linked(&mut self, fs: &Fs, number: ObjectNo) -> Result<&mut Linked> {
         if !self.inodes.contains_key(&number) {
-            let inode = fs.live_inode(number)?;
+            let inode = fs.live_inode(number).map_err(|error| self.lost_is_conflict(number, error))?;
             self.charge(fs, 0)?;
-            hold(&inode).inspect_err(|_| self.discharge())?;
+            if let Err(error) = hold(&inode) {
+                self.discharge();
+                return Err(self.lost_is_conflict(number, error));
+            }
             self.inodes.insert(number, Linked { inode, is_new: false, links: 0 });
         }
         Ok(self.inodes.get_mut(&number).expect("it is there by now"))
+    }
+
+    /// An inode that is gone, or has no name any more, had the name by which the transaction found it taken away
+    /// since: that is a conflict. One that was named by its number stays what it is.
+    pub(super) fn lost_is_conflict(&self, number: ObjectNo, error: Error) -> Error {
+        let was_found = || self.places.values().any(|holder| holder.base == Some(number));
+        match error {
+            Error::Stale | Error::NotFound if was_found() => Error::Conflict,
+            error => error,
+        }
     }
 
     /// The file loses its capabilities, unless the transaction has set them.
@@ -222,6 +260,7 @@ impl Names {
         self.directories.append(&mut other.directories);
         self.legacies.append(&mut other.legacies);
         self.bytes += other.bytes;
+        self.charge = self.charge.take().or(other.charge.take());
         for (number, theirs) in other.inodes {
             match self.inodes.entry(number) {
                 Entry::Vacant(vacant) => drop(vacant.insert(theirs)),
@@ -231,6 +270,7 @@ impl Names {
                 }
             }
         }
+        self.note_memory();
         twice
     }
 }
@@ -284,24 +324,27 @@ impl Transaction {
         Ok(number)
     }
 
-    /// Stages another name of a file. Errors: `Exists`, `NotPermitted` (immutable, append-only), `Invalid` for a directory,
-    /// `NotFound` if it has lost its last name, `Stale`, `ReadOnly`, and as [`Transaction::lookup`].
+    /// Stages another name of a file. Errors: `Exists`, `NotPermitted` (immutable, append-only), `Invalid` for a
+    /// directory, `NotFound` if it has lost its last name, `Stale`, `Conflict` instead of both if the transaction has
+    /// looked that name up, `ReadOnly`, and as [`Transaction::lookup`].
     pub fn link(&mut self, object: ObjectNo, parent: ObjectNo, name: &[u8]) -> Result<()> {
         self.check_vacant(parent, name)?;
         let fs = self.fs.clone();
         let linked = self.names.linked(&fs, object)?;
         {
-            let state = linked.inode.state.read();
-            check_linkable(&state, if linked.is_new { linked.links - 1 } else { linked.links })?;
+            let links = if linked.is_new { linked.links - 1 } else { linked.links };
+            let linkable = check_linkable(&linked.inode.state.read(), links);
+            linkable.map_err(|error| self.names.lost_is_conflict(object, error))?;
         }
-        linked.links += 1;
+        self.names.linked(&fs, object)?.links += 1;
         self.names.set(parent, name, Some(object));
         Ok(())
     }
 
     /// Stages the removal of a name of anything but a directory.
     ///
-    /// Errors: `NotFound`, `IsDirectory`, `NotPermitted` (immutable, append-only), `ReadOnly`, and as [`Transaction::lookup`].
+    /// Errors: `NotFound`, `IsDirectory`, `NotPermitted` (immutable, append-only), `Conflict` if somebody has taken
+    /// the name away since it was looked up, `ReadOnly`, and as [`Transaction::lookup`].
     pub fn unlink(&mut self, parent: ObjectNo, name: &[u8]) -> Result<()> {
         self.fs.check_writable()?;
         let fs = self.fs.clone();
@@ -316,8 +359,9 @@ impl Transaction {
 
     /// Stages a rename of anything but a directory; what has the new name loses it, unless `no_replace`.
     ///
-    /// Errors: `NotFound`, `Exists` (with `no_replace`), `Invalid` if it is a directory, `IsDirectory` if the new name is a
-    /// directory's, `NotPermitted` (immutable, append-only), `ReadOnly`, and as [`Transaction::lookup`].
+    /// Errors: `NotFound`, `Exists` (with `no_replace`), `Invalid` if it is a directory, `IsDirectory` if the new
+    /// name is a directory's, `NotPermitted` (immutable, append-only), `Conflict` if somebody has taken one of the
+    /// names away since it was looked up, `ReadOnly`, and as [`Transaction::lookup`].
     pub fn rename(
         &mut self,
         parent: ObjectNo,
@@ -396,8 +440,9 @@ impl Transaction {
         Ok(self.names.xattrs.get_mut(&key).expect("it is there by now"))
     }
 
-    /// Stages a new value of an extended attribute. Errors: `TooBig`, `TransactionNames`, `Range`, `NotSupported`, `Invalid` for an ACL, `NotPermitted`
-    /// (immutable, append-only, or `user.` on a special file), `Stale`, `ReadOnly`.
+    /// Stages a new value of an extended attribute. Errors: `TooBig`, `TransactionNames`, `Range`, `NotSupported`,
+    /// `Invalid` for an ACL, `NotPermitted` (immutable, append-only, or `user.` on a special file), `Stale`,
+    /// `ReadOnly`.
     pub fn set_xattr(&mut self, object: ObjectNo, name: &[u8], value: &[u8]) -> Result<()> {
         self.fs.check_writable()?;
         if value.len() > syncline_format::item::XATTR_VALUE_BYTES_MAX {

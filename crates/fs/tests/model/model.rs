@@ -261,8 +261,8 @@ impl File {
         self.versions.push(version);
     }
 
-    /// Whether a crash may show `found` when everything up to step `last` is durable and nothing that began after the next
-    /// step; says why not.
+    /// Whether a crash may show `found` when everything up to step `last` is durable and nothing that began after the
+    /// next step; says why not.
     pub fn explain(&self, last: usize, found: &[u8]) -> Result<(), String> {
         let logged = self.versions.iter().rposition(|version| version.step <= last).unwrap_or(0);
         // Of a step in progress, data may be there already.

@@ -1,5 +1,6 @@
-//! Power cuts at every write: the volume is what it was behind one of the transactions, and not before the last one that was
-//! acknowledged. Between them run what must not make a difference: syncs of others, maintenance, checkpoints, conflicts, aborts.
+//! Power cuts at every write: the volume is what it was behind one of the transactions, and not before the last one
+//! that was acknowledged. Between them run what must not make a difference: syncs of others, maintenance,
+//! checkpoints, conflicts, aborts.
 
 use crate::common::{CountingEntropy, TickingClock, root};
 use crate::device::{CrashDevice, Random};
@@ -234,6 +235,7 @@ fn seeds() -> std::ops::Range<u64> {
     from.parse().expect("a number")..end.parse().expect("a number")
 }
 
+// Shows: C4.
 #[test]
 fn any_crash_shows_a_state_between_transactions_and_none_before_the_last_acknowledged() {
     for seed in seeds() {
@@ -253,6 +255,7 @@ fn any_crash_shows_a_state_between_transactions_and_none_before_the_last_acknowl
     }
 }
 
+// Shows: C4.
 #[test]
 fn a_crash_at_each_write_of_a_mixed_transaction_shows_all_or_nothing() {
     for writes in 0..40 {

@@ -51,6 +51,7 @@ fn staged_content_is_seen_by_its_transaction_only() {
     assert_eq!(content(fs, file), b"befstaged");
 }
 
+// Shows: C4.
 #[test]
 fn an_acknowledged_commit_survives_a_crash_whole() {
     // Images, extents, and both sides of the border between them.
@@ -99,6 +100,7 @@ fn a_dropped_transaction_leaves_nothing_and_gives_its_space_back() {
     }
 }
 
+// Shows: C4.
 #[test]
 fn a_small_commit_is_one_write_and_one_flush() {
     let rig = Rig::new();
@@ -144,6 +146,7 @@ fn a_large_commit_is_one_batch_and_one_flush() {
     assert!(found.len() == 64 << 20 && found.chunks(4 << 20).all(|piece| piece == data));
 }
 
+// Shows: C4.
 #[test]
 fn an_ordinary_change_of_what_was_staged_or_read_is_a_conflict() {
     type Change = fn(&Fs, ObjectNo);
@@ -369,6 +372,7 @@ fn absorbed_transactions_are_committed_together() {
     assert!(content(fs, other) == vec![5; 3 << 20]);
 }
 
+// Shows: C4.
 #[test]
 fn a_commit_of_nothing_makes_durable_what_it_may_have_read() {
     let mut rig = Rig::new();

@@ -97,3 +97,38 @@ fn an_open_file_joins_if_it_is_of_this_volume_and_open_for_writing() {
     assert_eq!(reader.read_at(&mut bytes, 0).expect("read"), 4);
     assert_eq!(&bytes[..4], b"1xy4");
 }
+
+#[test]
+fn a_name_that_somebody_has_taken_since_it_was_looked_up_is_a_conflict_and_nothing_else() {
+    type Act = fn(&mut syncline::VolumeTransaction) -> std::io::Result<()>;
+    let acts: [(&str, Act); 6] = [
+        ("rename over it", |transaction| transaction.rename("new", "name")),
+        ("rename it", |transaction| transaction.rename("name", "other")),
+        ("remove it", |transaction| transaction.remove_file("name")),
+        ("link it", |transaction| transaction.hard_link("name", "other")),
+        ("write it", |transaction| transaction.write("name", "mine")),
+        ("mark it", |transaction| transaction.set_xattr("name", "user.a", b"mine")),
+    ];
+    for (what, act) in acts {
+        for replaced in [true, false] {
+            for is_open in [false, true] {
+                let volume = Volume::create_in_memory(32 << 20).expect("volume");
+                for name in ["name", "new", "theirs"] {
+                    volume.write(name, name).expect("write");
+                }
+                let mut transaction = volume.transaction().expect("begin");
+                assert!(transaction.try_exists("name").expect("look up"));
+                let open = is_open.then(|| volume.open_file("name").expect("open"));
+                match replaced {
+                    true => volume.rename("theirs", "name").expect("replaced by others"),
+                    false => volume.remove_file("name").expect("removed by others"),
+                }
+                let result = act(&mut transaction).and_then(|()| transaction.commit());
+                let error = result.expect_err("both cannot be");
+                assert_eq!(error.kind(), ErrorKind::WouldBlock, "{what}, replaced {replaced}: {error}");
+                drop(open);
+                assert_eq!(volume.try_exists("name").expect("look up"), replaced);
+            }
+        }
+    }
+}

@@ -236,3 +236,37 @@ fn what_a_transaction_remembers_of_names_is_bounded_and_it_can_still_be_committe
     transaction.commit().expect("commit");
     assert_eq!(content(&fs, file), b"staged");
 }
+
+#[test]
+fn what_all_transactions_keep_in_memory_is_charged_bounded_together_and_given_back() {
+    let mut rig = Rig::new();
+    rig.options.memory_bytes_max = 16 << 20;
+    rig.reopen();
+    let fs = rig.fs.clone();
+    let bytes_max = fs.options().memory_bytes_max as u64 / 4;
+    // A few pages each: none has enough to be worth writing home.
+    let mut transactions = Vec::new();
+    let refused = loop {
+        let file = touch(&fs, ROOT, &format!("f{}", transactions.len()));
+        let mut transaction = fs.begin().expect("begin");
+        let staged = transaction.write(file, 0, &pattern(1, 31 * 4096));
+        transactions.push(transaction);
+        if let Err(error) = staged {
+            break error;
+        }
+        assert!(fs.charged_bytes() < bytes_max + 40 * 4096, "{} bytes", fs.charged_bytes());
+    };
+    assert!(matches!(refused, Error::TransactionMemory { .. }) && refused.errno() == 122, "{refused}");
+    let footprint: u64 = transactions.iter().map(|transaction| transaction.footprint().bytes).sum();
+    assert!(fs.charged_bytes() >= bytes_max && fs.charged_bytes().abs_diff(footprint) < 65536);
+    assert!(transactions.len() as u64 * 31 * 4096 > bytes_max / 2, "{} transactions", transactions.len());
+    // Everything else goes on, and what one gives back another one has.
+    let other = put(&fs, ROOT, "other", b"written");
+    let mut last = transactions.pop().expect("the refused one");
+    assert!(last.lookup(ROOT, b"nobody").is_err());
+    transactions.pop().expect("another").commit().expect("commit");
+    assert_eq!(last.lookup(ROOT, b"nobody"), Ok(None));
+    drop((transactions, last));
+    assert_eq!(fs.charged_bytes(), 0);
+    assert_eq!(content(&fs, other), b"written");
+}

@@ -1,5 +1,5 @@
-//! Transactions of several threads at once, beside syncs, destaging and checkpoints: as if one had run after the other, and
-//! every acknowledged one there after a power cut.
+//! Transactions of several threads at once, beside syncs, destaging and checkpoints: as if one had run after the
+//! other, and every acknowledged one there after a power cut.
 
 use crate::common::*;
 use crate::data::PAGE;

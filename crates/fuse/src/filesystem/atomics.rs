@@ -3,7 +3,8 @@
 use super::operations::{Operations, Writing};
 use super::{Caller, Filesystem};
 use crate::atomic::{Group, Leftovers, Member, Name};
-use crate::convert::{errno, handle, opened};
+use crate::convert::{errno, handle, has_set_id, object, opened};
+use crate::droppers::NoThread;
 use crate::ioctl;
 use crate::syncs::{By, HeldBack, Owed};
 use fusering::request::Ioctl;
@@ -72,7 +73,12 @@ impl Filesystem {
             _ if !offered => reply.error(Errno::EOPNOTSUPP),
             // Directories are opened without asking, so they have no handle.
             _ if file == HandleId(0) => reply.error(Errno::EISDIR),
-            Atomic::Start => done(reply, atomics.start(file, uid)),
+            Atomic::Start => {
+                let may_wait = atomics.member(file).is_some_and(|member| member.group.may_wait());
+                self.serve(context, may_wait, move |operations, caller| {
+                    done(reply, operations.atomics.start(file, caller.uid));
+                });
+            }
             Atomic::Commit => match atomics.of_single(file) {
                 Ok(Some(group)) => self.commit(context, group, reply),
                 // As on f2fs, a plain sync.
@@ -80,7 +86,7 @@ impl Filesystem {
                 Err(errno) => reply.error(errno),
             },
             Atomic::Abort => match atomics.of_single(file) {
-                Ok(Some(group)) => self.operations.abort(group, reply),
+                Ok(Some(group)) => self.abort(context, group, reply),
                 Ok(None) => reply.output(0, &[]),
                 Err(errno) => reply.error(errno),
             },
@@ -88,16 +94,25 @@ impl Filesystem {
                 Ok(token) => reply.output(0, &token.to_ne_bytes()),
                 Err(errno) => reply.error(errno),
             },
-            Atomic::GroupJoin(token) => done(reply, atomics.join(file, token, uid)),
+            Atomic::GroupJoin(token) => {
+                self.serve(context, atomics.join_may_wait(token), move |operations, caller| {
+                    done(reply, operations.atomics.join(file, token, caller.uid));
+                });
+            }
             Atomic::GroupCommit(token) => match atomics.of_token(file, token) {
                 Ok(group) => self.commit(context, group, reply),
                 Err(errno) => reply.error(errno),
             },
             Atomic::GroupAbort(token) => match atomics.of_token(file, token) {
-                Ok(group) => self.operations.abort(group, reply),
+                Ok(group) => self.abort(context, group, reply),
                 Err(errno) => reply.error(errno),
             },
         }
+    }
+
+    /// What was staged is given back, maybe a file removed that only the group has kept.
+    fn abort(&self, context: &RequestContext<'_>, group: Arc<Group>, reply: ReplyIoctl) {
+        self.serve(context, true, move |operations, _: &Caller| operations.abort(&group, reply));
     }
 
     fn sync_whole(&self, context: &RequestContext<'_>, file: HandleId, reply: ReplyIoctl) {
@@ -117,33 +132,56 @@ impl Filesystem {
 }
 
 impl Operations {
+    /// Whether making a name may have to wait: as any small change, or for a group.
+    pub(super) fn name_may_wait(&self, parent: NodeId, name: &OsStr) -> bool {
+        self.change_may_wait() || self.atomics.name_may_wait(object(parent), name.as_bytes())
+    }
+
+    /// Errors: EBUSY, a group has changed the name. One that it has taken away is there for nobody, and yet not free
+    /// before the group is over; and who may replace what was judged by what the group shows.
+    pub(super) fn check_free(&self, parent: NodeId, name: &OsStr) -> Result<(), Errno> {
+        self.atomics.check_names(None, &[(object(parent), name.as_bytes())])
+    }
+
     fn commit(&self, group: &Arc<Group>, by: By, reply: ReplyIoctl) {
         let began = Instant::now();
-        // It is answered when it is durable, or here if it fails before that. Others may force it at once: a START that follows the
-        // answer is not to find this group.
+        // It is answered when it is durable, or here if it fails before that. Others may force it at once: a START
+        // that follows the answer is not to find this group.
         let held = HeldBack::new(Owed::Controlled(reply));
         let answer = self.syncs.answering_held(began, held.clone());
         match self.atomics.finish(group, |transaction| transaction.commit_start(answer)) {
             // What the kernel has cached is committed now.
-            Some((Ok(()), _)) => {
+            Some((Ok(()), left)) => {
+                self.atomics.settle(&left.group);
                 held.ready();
                 self.syncs.kick(by);
             }
             Some((Err(error), left)) => {
                 let errno = errno(error);
-                self.invalidate(left, move || held.fail(errno));
+                self.give_up(left, Box::new(move || held.fail(errno)));
             }
             // Somebody else has ended it.
             None => held.fail(Errno::EINVAL),
         }
     }
 
-    fn abort(&self, group: Arc<Group>, reply: ReplyIoctl) {
-        let left = self.atomics.finish(&group, drop).map_or_else(Leftovers::default, |((), left)| left);
-        self.invalidate(left, move || reply.output(0, &[]));
+    fn abort(&self, group: &Arc<Group>, reply: ReplyIoctl) {
+        match self.atomics.finish(group, drop) {
+            Some(((), left)) => self.give_up(left, Box::new(move || reply.output(0, &[]))),
+            // Somebody else has ended it.
+            None => reply.output(0, &[]),
+        }
     }
 
-    /// A write of an open file that is part of a transaction; it is durable with the commit, whatever the file was opened with.
+    /// Ends the groups of an open file that is gone.
+    pub(super) fn release_groups(&self, closed: HandleId) {
+        for left in self.atomics.release(closed) {
+            self.give_up(left, Box::new(|| {}));
+        }
+    }
+
+    /// A write of an open file that is part of a transaction; it is durable with the commit, whatever the file was
+    /// opened with.
     pub(super) fn write_staged(
         &self,
         caller: &Caller,
@@ -153,10 +191,11 @@ impl Operations {
     ) -> Option<Result<u32, Errno>> {
         let staged = self.atomics.write(member, writing.offset, data)?;
         let strip = || -> syncline::Result<()> {
-            let set_id = libc::S_ISUID | libc::S_ISGID;
-            if writing.clears_set_id && self.fs.getattr(member.object)?.mode & set_id != 0 {
+            let mode = self.fs.getattr(member.object)?.mode;
+            if writing.clears_set_id && has_set_id(mode) {
                 let set = syncline::SetAttr { strip_set_id: true, ..syncline::SetAttr::default() };
-                self.fs.setattr(&caller.writer(true), member.object, &set, None)?;
+                let context = self.writer(caller, true, || mode);
+                self.fs.setattr(&context, member.object, &set, None)?;
             }
             Ok(())
         };
@@ -164,7 +203,8 @@ impl Operations {
         Some(staged.and_then(|()| strip().map_err(errno)).map(|()| bytes))
     }
 
-    /// Makes a file where a group has taken the name away. Its name is the group's, and so is what is written through it.
+    /// Makes a file where a group has taken the name away. Its name is the group's, and so is what is written through
+    /// it.
     pub(super) fn create_staged(
         &self,
         context: &Context,
@@ -198,34 +238,40 @@ impl Operations {
         }
     }
 
-    /// Has the kernel drop what it cached of a group, and calls `then`. On a thread of its own: the kernel waits for pages that
-    /// are being read and for names that are being changed, which may be up to any other thread of the daemon.
-    pub(super) fn invalidate(&self, left: Leftovers, then: impl FnOnce() + Send + 'static) {
+    /// Has the kernel drop what it cached of a group that was not committed, settles it, and calls `then`.
+    fn give_up(&self, left: Leftovers, then: Box<dyn FnOnce() + Send>) {
+        let atomics = self.atomics.clone();
         let notifier = match self.notifier.get() {
-            Some(notifier) if left != Leftovers::default() => notifier.clone(),
-            _ => return then(),
+            Some(notifier) if !left.is_empty() => notifier.clone(),
+            _ => {
+                atomics.settle(&left.group);
+                return then();
+            }
         };
+        let uid = left.uid();
         let work = move || {
             for file in left.files {
-                note(notifier.invalidate_node(NodeId(file.0), 0, 0));
+                note(notifier.invalidate_node(NodeId(file.0), 0, 0), "what a transaction has left");
             }
             for (parent, name) in left.names {
-                note(notifier.invalidate_entry(NodeId(parent.0), OsStr::from_bytes(&name)));
+                let name = OsStr::from_bytes(&name);
+                note(notifier.invalidate_entry(NodeId(parent.0), name), "what a transaction has left");
             }
+            atomics.settle(&left.group);
             then();
         };
-        if let Err(error) = std::thread::Builder::new().name("syncline-drop".to_owned()).spawn(work) {
-            // The dropped reply says EIO.
-            tracing::error!(%error, "the kernel keeps what a transaction has left in its caches");
+        if let Err(NoThread { error, works }) = self.droppers.run(uid, Box::new(work)) {
+            tracing::warn!(%error, "no thread to be had; what a transaction has left in the kernel's caches is dropped here");
+            works.into_iter().for_each(|work| work());
         }
     }
 }
 
-fn note(result: io::Result<()>) {
+pub(super) fn note(result: io::Result<()>, what: &str) {
     match result {
         // The kernel knew nothing, or is gone.
         Err(error) if !matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::ENOTCONN)) => {
-            tracing::warn!(%error, "the kernel keeps what a transaction has left in its caches");
+            tracing::warn!(%error, "the kernel keeps {what} in its caches");
         }
         _ => {}
     }

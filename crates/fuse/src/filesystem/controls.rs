@@ -1,5 +1,5 @@
-//! The ioctls that are calls of their own: on open files syncs of ranges, started syncs, writeback hints (`include/syncline.h`), and
-//! the trim, on files and directories.
+//! The ioctls that are calls of their own: on open files syncs of ranges, started syncs, writeback hints
+//! (`include/syncline.h`), and the trim, on files and directories.
 
 use super::{Caller, Filesystem};
 use crate::convert::{errno, handle};
@@ -127,7 +127,7 @@ impl Filesystem {
         reply: ReplyIoctl,
     ) {
         let syncs = &self.operations.syncs;
-        let issued = syncs.keep_open(file).and_then(|kept| match syncs.tickets().issue(file) {
+        let issued = syncs.keep_open(file).and_then(|kept| match syncs.tickets().issue(file, context.uid) {
             Ok(ticket) => Ok((kept, ticket)),
             Err(errno) => {
                 syncs.release(kept);

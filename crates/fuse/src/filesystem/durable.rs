@@ -8,9 +8,9 @@ use syncline::HandleId;
 impl Operations {
     /// Whether the kernel sends an fsync behind a durable write, or behind the last message of one that takes several.
     ///
-    /// It does where it copies the data into its page cache. What goes past that (the file was opened so by us, or was made so later, by
-    /// fcntl) names the owner of its locks, and if nobody waits for it there is no fsync. What comes out of the page
-    /// cache later is part of no call.
+    /// It does where it copies the data into its page cache. What goes past that (the file was opened so by us, or
+    /// was made so later, by fcntl) names the owner of its locks, and if nobody waits for it there is no fsync. What
+    /// comes out of the page cache later is part of no call.
     pub(super) fn is_synced_behind(&self, file: HandleId, flags: WriteFlags) -> bool {
         self.writes_are_synced_behind.load(Ordering::Relaxed)
             && !flags.contains(WriteFlags::LOCKOWNER)

@@ -3,6 +3,8 @@
 use super::Caller;
 use super::operations::Operations;
 use crate::convert::{errno, object};
+use crate::privilege::may_administer;
+use crate::statistics::Staged;
 use crate::{ioctl, statistics};
 use fusering::{Errno, NodeId};
 use std::sync::atomic::Ordering;
@@ -23,6 +25,7 @@ impl Operations {
                 let flags = input.first_chunk().ok_or(Errno::EINVAL)?;
                 let flags = u32::from_le_bytes(*flags);
                 self.settle(self.fs.set_inode_flags(&caller.context(), node, flags))?;
+                self.tell_attributes(node);
                 Ok(Vec::new())
             }
             ioctl::GET_EXTENDED_FLAGS => {
@@ -35,7 +38,7 @@ impl Operations {
                 Ok(out)
             }
             ioctl::SET_EXTENDED_FLAGS => self.set_extended_flags(caller, node, input),
-            ioctl::SHUT_DOWN if caller.uid != 0 => Err(Errno::EPERM),
+            ioctl::SHUT_DOWN if !may_administer(caller) => Err(Errno::EPERM),
             ioctl::SHUT_DOWN => {
                 tracing::warn!(pid = caller.pid, "shut down on request: nothing is written any more");
                 self.was_shut_down.store(true, Ordering::Relaxed);
@@ -43,7 +46,13 @@ impl Operations {
                 Ok(Vec::new())
             }
             ioctl::STATISTICS => {
-                let text = statistics::describe(&self.fs, &self.syncs, &self.messages, self.transport.get());
+                let text = statistics::describe(
+                    &self.fs,
+                    &self.syncs,
+                    &self.messages,
+                    &Staged { open: self.atomics.counts(), totals: self.ledger.totals() },
+                    self.transport.get(),
+                );
                 Ok(ioctl::encode_statistics(&text))
             }
             _ => Err(Errno::ENOTTY),
@@ -60,6 +69,8 @@ impl Operations {
             return Err(Errno::EOPNOTSUPP);
         }
         let wanted = ExtendedFlags { xflags, project, ..ExtendedFlags::default() };
-        self.settle(self.fs.set_extended_flags(&caller.context(), node, wanted)).map(|()| Vec::new())
+        self.settle(self.fs.set_extended_flags(&caller.context(), node, wanted))?;
+        self.tell_attributes(node);
+        Ok(Vec::new())
     }
 }

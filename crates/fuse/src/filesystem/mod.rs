@@ -1,8 +1,9 @@
 //! Requests of the kernel to calls of the engine, and results to answers.
 //!
-//! Which thread does what. Over io_uring a method runs on the thread of its CPU's queue and holds up that queue, so whatever
-//! may wait long is handed to a bounded pool together with its reply; the engine says beforehand what that is
-//! (`syncline`'s `*_may_wait`). Everything else is done where it arrives, because a hand-over costs more than the work:
+//! Which thread does what. Over io_uring a method runs on the thread of its CPU's queue and holds up that queue, so
+//! whatever may wait long is handed to a bounded pool together with its reply; the engine says beforehand what that
+//! is (`syncline`'s `*_may_wait`). Everything else is done where it arrives, because a hand-over costs more than the
+//! work:
 //!
 //! | request | here | in the pool |
 //! |---|---|---|
@@ -15,20 +16,21 @@
 //! | ioctls that sync | as fsync | as fsync |
 //! | syncfs, fsync of the root | | always |
 //!
-//! Over /dev/fuse the same question decides whether another reader is let in before the work is done on the spot. Lookups,
-//! attributes and directories are always read where they arrive: a cold tree costs them a few single reads.
+//! Over /dev/fuse the same question decides whether another reader is let in before the work is done on the spot.
+//! Lookups, attributes and directories are always read where they arrive: a cold tree costs them a few single reads.
 //!
-//! - *Appending.* The kernel holds the inode's lock while it writes and knows the size, so its offsets are final. Handles
-//!   are opened without the append flag, because a page written back from a mapping may arrive on any of them; only
-//!   append-only files need it.
+//! - *Appending.* The kernel holds the inode's lock while it writes and knows the size, so its offsets are final.
+//!   Handles are opened without the append flag, because a page written back from a mapping may arrive on any of
+//!   them; only append-only files need it.
 //! - *Directories* have no handles: their positions are stable, and the kernel is told to leave out `opendir`.
 //! - *dirsync* and *sync* mounts make every change of names and attributes durable before it is answered.
 //! - *Interruptions* are declined. Nothing here waits for another program; every request ends when the device has done
 //!   its part, and an fsync that fails with EINTR would say nothing about the data.
-//! - *Forgetting* changes nothing: object numbers name inodes for good, whether the kernel knows them or not. For the same
-//!   reason the volume can be exported by NFS.
+//! - *Forgetting* changes nothing: object numbers name inodes for good, whether the kernel knows them or not. For the
+//!   same reason the volume can be exported by NFS.
 
 mod atomics;
+mod attributes;
 mod controls;
 mod durable;
 mod inode_calls;
@@ -55,13 +57,13 @@ use std::thread::JoinHandle;
 /// Largest message, and read-ahead.
 pub(crate) const MESSAGE_BYTES_MAX: u32 = 1 << 20;
 
-/// Largest WRITE. The kernel lets go of its CPU neither while it fills one from the caller's memory nor while it copies it into the
-/// queue, and small syncs and reads of others need that CPU: threads that serve it, and the device's interrupts. With
-/// half of this sequential writes were a sixth slower.
+/// Largest WRITE. The kernel lets go of its CPU neither while it fills one from the caller's memory nor while it
+/// copies it into the queue, and small syncs and reads of others need that CPU: threads that serve it, and the
+/// device's interrupts. With half of this sequential writes were a sixth slower.
 const WRITE_BYTES_MAX: u32 = 256 << 10;
 
-/// Requests that one CPU's queue may have open. A sync that waits is open until its group is flushed, and a queue whose entries
-/// are all taken by such takes nothing else; address space is all that more of them cost.
+/// Requests that one CPU's queue may have open. A sync that waits is open until its group is flushed, and a queue
+/// whose entries are all taken by such takes nothing else; address space is all that more of them cost.
 const QUEUE_DEPTH: u16 = 256;
 
 /// A mounted volume.
@@ -109,7 +111,8 @@ pub(crate) fn config(options: &MountOptions) -> Config {
         wanted,
         // Without these the mount would be wrong.
         required: InitFlags::DONT_MASK | InitFlags::POSIX_ACL | InitFlags::HANDLE_KILLPRIV_V2,
-        // What the kernel writes back from its own cache nobody waits for, and its size tells what to hand on to the device.
+        // What the kernel writes back from its own cache nobody waits for, and its size tells what to hand on to the
+        // device.
         write_bytes_max: if options.writeback_cache { MESSAGE_BYTES_MAX } else { WRITE_BYTES_MAX },
         read_bytes_max: MESSAGE_BYTES_MAX,
         readahead_bytes_max: MESSAGE_BYTES_MAX,

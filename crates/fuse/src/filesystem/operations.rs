@@ -2,17 +2,14 @@
 
 use crate::MountOptions;
 use crate::atomic::{Atomics, Member};
-use crate::convert::{
-    CACHE_TIME, Caller, attributes, entry, errno, extended, handle, object, opened, set_time, timestamp,
-};
+use crate::convert::{self, CACHE_TIME, Caller, entry, errno, handle, object, opened};
+use crate::droppers::Droppers;
+use crate::ledger::Ledger;
 use crate::messages::MessageCounts;
 use crate::removed::Removed;
 use crate::syncs::{By, Owed, Syncs};
-use fusering::request::{NewMode, SetAttr};
-use fusering::{
-    ActiveTransport, Attributes, DeviceNumber, Entry, Errno, ExtendedAttributes, NodeId, Notifier, Opened,
-    ReplyWrite, Totals,
-};
+use fusering::request::NewMode;
+use fusering::{ActiveTransport, DeviceNumber, Entry, Errno, NodeId, Notifier, Opened, ReplyWrite, Totals};
 use std::ffi::OsStr;
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
@@ -21,8 +18,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use syncline::{Attr, Context, DirEntry, Error, Fs, HandleId, OpenFlags, RenameFlags, SetXattr, SyncScope};
 
-/// What the kernel writes back in pieces of at least this is handed on to the background at once. Smaller pieces may be all that
-/// an fsync has to write, and that is better off in its record.
+/// What the kernel writes back in pieces of at least this is handed on to the background at once. Smaller pieces may
+/// be all that an fsync has to write, and that is better off in its record.
 const HINTED_BYTES_MIN: usize = 64 << 10;
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 
@@ -30,7 +27,9 @@ pub(super) struct Operations {
     // Constant.
     pub(super) fs: Arc<Fs>,
     pub(super) syncs: Syncs,
-    pub(super) atomics: Atomics,
+    pub(super) ledger: Arc<Ledger>,
+    pub(super) atomics: Arc<Atomics>,
+    pub(super) droppers: Droppers,
     pub(super) removed: Removed,
     /// Known since the handshake.
     pub(super) notifier: OnceLock<Notifier>,
@@ -76,9 +75,12 @@ pub(super) struct Writing {
 
 impl Operations {
     pub(super) fn new(fs: Arc<Fs>, options: &MountOptions, messages: Arc<MessageCounts>) -> Operations {
+        let ledger = Arc::new(Ledger::new(fs.clone()));
         Operations {
-            syncs: Syncs::new(fs.clone()),
-            atomics: Atomics::new(fs.clone()),
+            syncs: Syncs::new(fs.clone(), ledger.clone()),
+            atomics: Arc::new(Atomics::new(fs.clone(), ledger.clone())),
+            ledger,
+            droppers: Droppers::default(),
             removed: Removed::default(),
             notifier: OnceLock::new(),
             fs,
@@ -117,14 +119,14 @@ impl Operations {
 
     /// Whether a small change may have to wait: for room, or because it is to be durable.
     pub(super) fn change_may_wait(&self) -> bool {
-        self.sync_names || self.fs.change_may_wait() || self.atomics.names_may_wait()
+        self.sync_names || self.fs.change_may_wait()
     }
 
     /// The same where content may go with it.
     pub(super) fn removal_may_wait(&self, parent: NodeId, name: &OsStr) -> bool {
         self.sync_names
             || self.fs.removal_may_wait(object(parent), name.as_bytes())
-            || self.atomics.names_may_wait()
+            || self.atomics.name_may_wait(object(parent), name.as_bytes())
     }
 
     /// The same for a truncation.
@@ -141,16 +143,6 @@ impl Operations {
         Ok(value)
     }
 
-    /// As [`Operations::settle`], of a new name. One that a group has taken away is there for nobody, and yet not free before the
-    /// group is over: to say that it exists would contradict every lookup.
-    fn settle_new<T>(&self, parent: NodeId, name: &OsStr, made: syncline::Result<T>) -> Result<T, Errno> {
-        let is_taken_away = || self.atomics.staged_name(object(parent), name.as_bytes()) == Some(None);
-        match made {
-            Err(Error::Exists) if is_taken_away() => Err(Errno::EBUSY),
-            made => self.settle(made),
-        }
-    }
-
     /// An entry of a file that may be part of a transaction.
     pub(super) fn entry(&self, mut attr: Attr) -> Entry {
         let is_staged = self.atomics.amend(&mut attr);
@@ -159,11 +151,6 @@ impl Operations {
             true => Entry { attributes_valid: Duration::ZERO, ..entry },
             false => entry,
         }
-    }
-
-    /// Puts in what a transaction sees; for how long the kernel may keep the attributes.
-    fn amend(&self, attr: &mut Attr) -> Duration {
-        if self.atomics.amend(attr) { Duration::ZERO } else { CACHE_TIME }
     }
 
     pub(super) fn lookup(&self, parent: NodeId, name: &OsStr) -> Result<Looked, Errno> {
@@ -187,13 +174,6 @@ impl Operations {
         }
     }
 
-    fn attr(&self, node: NodeId) -> Result<Attr, Errno> {
-        match self.fs.getattr(object(node)) {
-            Err(Error::Stale) => self.removed.get(object(node)).ok_or(Errno::ESTALE),
-            found => found.map_err(errno),
-        }
-    }
-
     /// Takes a name away; what it was the last name of is remembered until the kernel forgets it.
     fn taking(
         &self,
@@ -210,52 +190,6 @@ impl Operations {
         Ok(())
     }
 
-    /// With how long they are valid.
-    pub(super) fn getattr(&self, node: NodeId) -> Result<(Attributes, Duration), Errno> {
-        let mut attr = self.attr(node)?;
-        let valid = self.amend(&mut attr);
-        Ok((attributes(&attr), valid))
-    }
-
-    pub(super) fn statx(&self, node: NodeId) -> Result<(ExtendedAttributes, Duration), Errno> {
-        let mut attr = self.attr(node)?;
-        let valid = self.amend(&mut attr);
-        Ok((extended(&attr), valid))
-    }
-
-    pub(super) fn setattr(
-        &self,
-        caller: &Caller,
-        request: &SetAttr,
-        member: Option<&Member>,
-    ) -> Result<(Attributes, Duration), Errno> {
-        if let (Some(member), Some(size)) = (member, request.size) {
-            self.atomics.truncate(member, size).unwrap_or(Err(Errno::EBUSY))?;
-            return self.getattr(request.node);
-        }
-        let set = syncline::SetAttr {
-            mode: request.mode,
-            uid: request.uid,
-            gid: request.gid,
-            size: request.size,
-            accessed: request.accessed.map(set_time),
-            modified: request.modified.map(set_time),
-            changed: request.changed.map(timestamp),
-            // A truncation does it on behalf of its writer.
-            strip_set_id: request.kill_set_id && request.size.is_none(),
-        };
-        let keeps_setgid = request.mode.is_some_and(|mode| mode & libc::S_ISGID != 0) && caller.uid != 0;
-        let context = match (keeps_setgid, request.size, request.mode) {
-            (true, ..) => caller.context_with_groups(),
-            (false, Some(_), None) => caller.writer(request.kill_set_id),
-            _ => caller.context(),
-        };
-        let changed = self.fs.setattr(&context, object(request.node), &set, None);
-        let mut attr = self.settle(changed)?;
-        let valid = self.amend(&mut attr);
-        Ok((attributes(&attr), valid))
-    }
-
     pub(super) fn mknod(
         &self,
         caller: &Caller,
@@ -264,10 +198,11 @@ impl Operations {
         mode: NewMode,
         device: DeviceNumber,
     ) -> Result<Entry, Errno> {
+        self.check_free(parent, name)?;
         let context = with_umask(caller, mode);
         let rdev = u64::from(device.major) << 32 | u64::from(device.minor);
         let made = self.fs.mknod(&context, object(parent), name.as_bytes(), mode.bits, rdev);
-        self.settle_new(parent, name, made).map(|made| entry(&made.attr))
+        self.settle(made).map(|made| entry(&made.attr))
     }
 
     pub(super) fn mkdir(
@@ -277,8 +212,9 @@ impl Operations {
         name: &OsStr,
         mode: NewMode,
     ) -> Result<Entry, Errno> {
+        self.check_free(parent, name)?;
         let made = self.fs.mkdir(&with_umask(caller, mode), object(parent), name.as_bytes(), mode.bits);
-        self.settle_new(parent, name, made).map(|made| entry(&made.attr))
+        self.settle(made).map(|made| entry(&made.attr))
     }
 
     pub(super) fn symlink(
@@ -288,8 +224,9 @@ impl Operations {
         name: &OsStr,
         target: &[u8],
     ) -> Result<Entry, Errno> {
+        self.check_free(parent, name)?;
         let made = self.fs.symlink(&caller.context(), object(parent), name.as_bytes(), target);
-        self.settle_new(parent, name, made).map(|made| entry(&made.attr))
+        self.settle(made).map(|made| entry(&made.attr))
     }
 
     pub(super) fn link(
@@ -305,8 +242,9 @@ impl Operations {
             let attr = self.fs.getattr(node).map_err(errno)?;
             return Ok(Entry { entry_valid: Duration::ZERO, ..self.entry(attr) });
         }
+        self.atomics.check_names(None, &[(parent, name.as_bytes())])?;
         let linked = self.fs.link(node, parent, name.as_bytes());
-        self.settle_new(NodeId(parent.0), name, linked).map(|linked| self.entry(linked.attr))
+        self.settle(linked).map(|linked| self.entry(linked.attr))
     }
 
     pub(super) fn unlink(&self, caller: &Caller, parent: NodeId, name: &OsStr) -> Result<(), Errno> {
@@ -314,10 +252,12 @@ impl Operations {
         if let Some(staged) = self.atomics.unlink(caller.uid, &staged_name) {
             return staged;
         }
+        self.check_free(parent, name)?;
         self.taking(parent, name, || self.fs.unlink(object(parent), name.as_bytes()))
     }
 
     pub(super) fn rmdir(&self, parent: NodeId, name: &OsStr) -> Result<(), Errno> {
+        self.check_free(parent, name)?;
         self.taking(parent, name, || self.fs.rmdir(object(parent), name.as_bytes()))
     }
 
@@ -347,6 +287,7 @@ impl Operations {
                 return staged;
             }
         }
+        self.atomics.check_names(None, &[(from, from_name), (to, to_name)])?;
         let rename = || self.fs.rename(&caller.context(), from, from_name, to, to_name, how);
         match how.exchange {
             true => self.settle(rename()),
@@ -374,8 +315,10 @@ impl Operations {
         flags: i32,
         clears_set_id: bool,
     ) -> Result<Opened, Errno> {
-        let wanted = self.open_flags(flags);
-        let context = caller.writer(clears_set_id);
+        let mut wanted = self.open_flags(flags);
+        let context = self.writer(caller, clears_set_id, || self.mode(node));
+        // Only before a write through its own code does the kernel take the bits off what it knows of the file.
+        wanted.direct &= !(wanted.write && convert::has_set_id(self.mode(node)));
         let result = match self.fs.open_handle(&context, object(node), wanted) {
             Err(Error::NotPermitted) if flags & libc::O_APPEND != 0 => {
                 self.fs.open_handle(&context, object(node), OpenFlags { append: true, ..wanted })
@@ -403,8 +346,9 @@ impl Operations {
         if let Some(group) = self.atomics.vacated(caller.uid, &staged_name) {
             return self.create_staged(&context, &group, &staged_name, mode.bits, wanted);
         }
+        self.check_free(parent, name)?;
         let made = self.fs.create(&context, object(parent), name.as_bytes(), mode.bits, wanted);
-        let (made, handle) = self.settle_new(parent, name, made)?;
+        let (made, handle) = self.settle(made)?;
         Ok((entry(&made.attr), opened(handle, wanted.direct)))
     }
 
@@ -441,7 +385,8 @@ impl Operations {
             }
         }
         let began = Instant::now();
-        let writer = caller.writer(writing.clears_set_id);
+        let mode = || self.fs.handle_mode(writing.handle).unwrap_or(0);
+        let writer = self.writer(caller, writing.clears_set_id, mode);
         let written = writing.offset..writing.offset + data.len() as u64;
         let bytes = match self.fs.write_unsynced(&writer, writing.handle, writing.offset, data) {
             Ok((_, bytes, _)) => u32::try_from(bytes).expect("a message is far smaller"),
@@ -477,9 +422,7 @@ impl Operations {
 
     pub(super) fn release(&self, closed: fusering::Handle) {
         self.syncs.tickets().forget(handle(closed));
-        if let Some(left) = self.atomics.release(handle(closed)) {
-            self.invalidate(left, || {});
-        }
+        self.release_groups(handle(closed));
         if let Err(error) = self.fs.release(handle(closed)) {
             tracing::warn!(%error, "closing a file failed");
         }
@@ -520,8 +463,10 @@ impl Operations {
             blocks: space.blocks,
             blocks_free: space.blocks_free,
             blocks_available: space.blocks_available,
-            files: space.blocks,
-            files_free: space.inodes_free,
+            // Nothing but space bounds the number of inodes, and nobody counts them: df(1) shows a dash for this, as
+            // for btrfs.
+            files: 0,
+            files_free: 0,
             name_bytes_max: space.name_bytes_max,
         }
     }
@@ -546,7 +491,7 @@ impl Operations {
         let context = match is_acl {
             true if self.kernel_judges_groups.load(Ordering::Relaxed) => {
                 // Neither the caller's group nor any other counts.
-                Context { gid: u32::MAX, ..caller.writer(clears_setgid) }
+                Context { gid: u32::MAX, uid: u32::from(clears_setgid), ..caller.context() }
             }
             true if caller.uid != 0 => caller.context_with_groups(),
             _ => caller.context(),
@@ -576,7 +521,8 @@ impl Operations {
         if self.atomics.member(file).is_some() {
             return Err(Errno::EBUSY);
         }
-        self.settle(self.fs.fallocate(&caller.context(), file, mode, request.offset, request.length))
+        let context = self.changer(caller, || self.fs.handle_mode(file).unwrap_or(0));
+        self.settle(self.fs.fallocate(&context, file, mode, request.offset, request.length))
     }
 }
 

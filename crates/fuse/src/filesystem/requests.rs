@@ -1,4 +1,5 @@
-//! The kernel's requests, one method each: what is asked for, on which thread it is done (see the module above), the answer.
+//! The kernel's requests, one method each: what is asked for, on which thread it is done (see the module above), the
+//! answer.
 
 use super::atomics::Atomic;
 use super::controls::Control;
@@ -29,7 +30,8 @@ const COPY_BYTES_MAX: u64 = 1 << 30;
 /// page cache meanwhile. Before, a reader could be left with old content.
 const COHERENT_DIRECT_MINOR: u32 = 45;
 
-/// Of this minor version (Linux 6.18) it is known that an fsync ends each durable write through the page cache; so it is of later ones.
+/// Of this minor version (Linux 6.18) it is known that an fsync ends each durable write through the page cache; so it
+/// is of later ones.
 const SYNCED_BEHIND_MINOR: u32 = 45;
 
 fn reply_empty(reply: ReplyEmpty, result: Result<(), Errno>) {
@@ -86,8 +88,8 @@ fn durability(flags: i32) -> Option<SyncScope> {
 }
 
 impl Filesystem {
-    /// Who forces what the caller of a sync waits for. A queue's thread never does, but for its deputy: whoever makes a request on
-    /// its CPU would wait for the device with it. It has the driver beside it do it.
+    /// Who forces what the caller of a sync waits for. A queue's thread never does, but for its deputy: whoever makes
+    /// a request on its CPU would wait for the device with it. It has the driver beside it do it.
     ///
     /// `may_wait`: data is written out before, in the pool.
     pub(super) fn forced_by(&self, context: &RequestContext<'_>, may_wait: bool) -> By {
@@ -219,8 +221,10 @@ impl fusering::Filesystem for Filesystem {
     fn rename(&self, context: &RequestContext<'_>, request: &Rename<'_>, reply: ReplyEmpty) {
         self.count(context, Message::Rename);
         // A source with much dirty data is written back before it replaces anything, a target may be removed (C3).
-        let may_wait = self.operations.removal_may_wait(request.parent, request.name)
-            || self.operations.removal_may_wait(request.new_parent, request.new_name);
+        let operations = &self.operations;
+        let may_wait = operations.removal_may_wait(request.parent, request.name)
+            || operations.removal_may_wait(request.new_parent, request.new_name)
+            || operations.atomics.rename_may_wait(ObjectNo(request.parent.0), request.name.as_bytes());
         let (parent, name) = (request.parent, request.name.to_owned());
         let (new_parent, new_name, flags) = (request.new_parent, request.new_name.to_owned(), request.flags);
         self.serve(context, may_wait, move |operations, caller| {
@@ -232,7 +236,9 @@ impl fusering::Filesystem for Filesystem {
     fn link(&self, context: &RequestContext<'_>, request: &Link<'_>, reply: ReplyEntry) {
         self.count(context, Message::Link);
         let (node, parent, name) = (request.node, request.new_parent, request.new_name.to_owned());
-        self.serve(context, self.operations.change_may_wait(), move |operations, caller| {
+        let may_wait = self.operations.name_may_wait(parent, &name)
+            || self.operations.atomics.object_may_wait(ObjectNo(node.0));
+        self.serve(context, may_wait, move |operations, caller| {
             reply_entry(reply, operations.link(caller, node, parent, &name));
         });
     }
@@ -254,7 +260,7 @@ impl fusering::Filesystem for Filesystem {
         self.count(context, Message::Create);
         let (parent, name) = (request.parent, request.name.to_owned());
         let (mode, flags) = (request.mode, request.flags);
-        self.serve(context, self.operations.change_may_wait(), move |operations, caller| {
+        self.serve(context, self.operations.name_may_wait(parent, &name), move |operations, caller| {
             reply_create(reply, operations.create(caller, parent, &name, mode, flags));
         });
     }
@@ -336,7 +342,8 @@ impl fusering::Filesystem for Filesystem {
     fn release(&self, context: &RequestContext<'_>, request: &Release, reply: ReplyEmpty) {
         self.count(context, Message::Release);
         let closed = request.handle;
-        let may_wait = self.operations.fs.release_may_wait(convert::handle(closed));
+        let may_wait = self.operations.fs.release_may_wait(convert::handle(closed))
+            || self.operations.atomics.owns_groups(convert::handle(closed));
         self.serve(context, may_wait, move |operations, _| {
             operations.release(closed);
             reply.ok();
@@ -486,7 +493,8 @@ impl fusering::Filesystem for Filesystem {
             return reply.error(Errno::EBUSY);
         }
         self.serve(context, true, move |operations, caller| {
-            match operations.fs.copy_file_range(&caller.context(), from, to, length) {
+            let context = operations.changer(caller, || operations.fs.handle_mode(to.0).unwrap_or(0));
+            match operations.fs.copy_file_range(&context, from, to, length) {
                 Ok(copied) => reply.copied(copied),
                 Err(error) => reply.error(errno(error)),
             }

@@ -16,22 +16,22 @@ const START: libc::c_ulong = 0xf501;
 const COMMIT: libc::c_ulong = 0xf502;
 const ABORT: libc::c_ulong = 0xf505;
 const FEATURES: libc::c_ulong = 0x8004_f50c;
-const BEGIN: libc::c_ulong = 0x8008_e707;
-const JOIN: libc::c_ulong = 0x4008_e708;
-const GROUP_COMMIT: libc::c_ulong = 0x4008_e709;
-const GROUP_ABORT: libc::c_ulong = 0x4008_e70a;
+pub(crate) const BEGIN: libc::c_ulong = 0x8008_e707;
+pub(crate) const JOIN: libc::c_ulong = 0x4008_e708;
+pub(crate) const GROUP_COMMIT: libc::c_ulong = 0x4008_e709;
+pub(crate) const GROUP_ABORT: libc::c_ulong = 0x4008_e70a;
 
 fn plain(file: &File, command: libc::c_ulong) -> io::Result<()> {
     // SAFETY: the descriptor is open; the call takes no argument.
     check(i64::from(unsafe { libc::ioctl(file.as_raw_fd(), command, 0) })).map(drop)
 }
 
-fn with_number(file: &File, command: libc::c_ulong, number: &mut u64) -> io::Result<()> {
+pub(crate) fn with_number(file: &File, command: libc::c_ulong, number: &mut u64) -> io::Result<()> {
     // SAFETY: the descriptor is open; the calls take eight bytes at most.
     check(i64::from(unsafe { libc::ioctl(file.as_raw_fd(), command, &raw mut *number) })).map(drop)
 }
 
-fn begin(file: &File) -> u64 {
+pub(crate) fn begin(file: &File) -> u64 {
     let mut token = 0;
     with_number(file, BEGIN, &mut token).unwrap();
     token
@@ -43,7 +43,7 @@ fn make_fifo(path: &Path) -> io::Result<()> {
     check(i64::from(unsafe { libc::mkfifo(path.as_ptr(), 0o600) })).map(drop)
 }
 
-fn group(file: &File, command: libc::c_ulong, mut token: u64) -> io::Result<()> {
+pub(crate) fn group(file: &File, command: libc::c_ulong, mut token: u64) -> io::Result<()> {
     with_number(file, command, &mut token)
 }
 
@@ -51,7 +51,7 @@ fn device(root: &Path, counter: &str) -> u64 {
     statistics(root)["device"][counter].as_u64().unwrap()
 }
 
-fn open(path: PathBuf) -> File {
+pub(crate) fn open(path: PathBuf) -> File {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap()
 }
 
@@ -238,6 +238,7 @@ fn a_group_of_files_and_their_names_is_committed_at_once_or_not_at_all() {
     replace_ten(&volume, begin(&owner), 3);
     drop(owner);
     wait_until("the old content", || all_are(&volume, 1));
+    wait_until("the end of the group", || statistics(&volume.root())["staged"]["groups"] == 0);
     for number in 0..10 {
         assert_eq!(
             fs::metadata(volume.path(&format!("f{number}.new"))).unwrap().len(),
@@ -287,15 +288,16 @@ fn who_may_only_read_a_file_cannot_make_it_part_of_a_transaction() {
     let writer = open(volume.path("f"));
     let reader = File::open(volume.path("f")).unwrap();
     assert_eq!(errno(plain(&reader, START)), libc::EBADF);
-    let token = begin(&reader);
-    assert_eq!(errno(group(&reader, JOIN, token)), libc::EBADF);
+    let mut token = 0;
+    assert_eq!(errno(with_number(&reader, BEGIN, &mut token)), libc::EBADF);
+    let owner = open(volume.path("owner"));
+    assert_eq!(errno(group(&reader, JOIN, begin(&owner))), libc::EBADF);
     plain(&writer, START).expect("nobody has got hold of it");
     plain(&writer, COMMIT).unwrap();
     for _ in 1..64 {
-        begin(&reader);
+        begin(&owner);
     }
-    let mut token = 0;
-    assert_eq!(errno(with_number(&reader, BEGIN, &mut token)), libc::EAGAIN);
+    assert_eq!(errno(with_number(&owner, BEGIN, &mut token)), libc::EAGAIN);
     begin(&writer);
 }
 
@@ -445,7 +447,7 @@ fn who_has_joined_a_group_that_is_given_up_is_told() {
 }
 
 /// A file made under a name, written as part of a group, and renamed.
-fn put(volume: &Volume, token: u64, temporary: &str, name: &str, content: &[u8]) {
+pub(crate) fn put(volume: &Volume, token: u64, temporary: &str, name: &str, content: &[u8]) {
     let file = OpenOptions::new().write(true).create_new(true).open(volume.path(temporary)).unwrap();
     group(&file, JOIN, token).unwrap();
     file.write_all_at(content, 0).unwrap();

@@ -3,6 +3,7 @@
 use crate::harness::{Volume, sync_directory};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{OpenOptionsExt, symlink};
 
 fn write_synced(path: &std::path::Path, content: &[u8]) {
@@ -11,6 +12,7 @@ fn write_synced(path: &std::path::Path, content: &[u8]) {
     file.sync_all().unwrap();
 }
 
+// Shows: C1, C2.
 #[test]
 fn a_synced_file_survives_and_so_does_every_name_made_before() {
     let Some(mut volume) = Volume::mounted("volatile") else { return };
@@ -35,6 +37,94 @@ fn replacing_by_rename_shows_the_old_content_or_the_new() {
         volume.crash();
         let content = fs::read(volume.path("config")).unwrap();
         assert!(content == [b'o'; 20_000] || content == [b'n'; 30_000], "{} bytes", content.len());
+    }
+}
+
+/// Puts content into a new file of that length, in a way that leaves it in the kernel until `hand_over` is done.
+struct Mapped {
+    file: File,
+    map: *mut libc::c_void,
+}
+
+const MAPPED_BYTES: usize = 3 * 4096;
+
+/// Its name, and how it hands content over.
+type Way<T> = (&'static str, fn(T));
+
+impl Mapped {
+    fn new(path: &std::path::Path, byte: u8) -> Mapped {
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(path).unwrap();
+        file.set_len(MAPPED_BYTES as u64).unwrap();
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a fresh shared mapping of a file of that length.
+        let map = unsafe {
+            libc::mmap(std::ptr::null_mut(), MAPPED_BYTES, protection, libc::MAP_SHARED, file.as_raw_fd(), 0)
+        };
+        assert_ne!(map, libc::MAP_FAILED);
+        // SAFETY: the mapping is that long and nobody else's.
+        unsafe { std::ptr::write_bytes(map.cast::<u8>(), byte, MAPPED_BYTES) };
+        Mapped { file, map }
+    }
+}
+
+#[test]
+fn what_a_mapping_has_handed_over_before_a_rename_survives_it() {
+    let ways: [Way<Mapped>; 4] = [
+        // SAFETY: the mapping exists, and is not used any more.
+        ("munmap", |mapped| unsafe {
+            assert_eq!(libc::munmap(mapped.map, MAPPED_BYTES), 0);
+            std::mem::forget(mapped.file);
+        }),
+        // SAFETY: the mapping exists.
+        ("msync", |mapped| unsafe {
+            assert_eq!(libc::msync(mapped.map, MAPPED_BYTES, libc::MS_SYNC), 0);
+            std::mem::forget(mapped.file);
+        }),
+        ("close", |mapped| drop(mapped.file)),
+        ("fsync", |mapped| {
+            mapped.file.sync_all().unwrap();
+            std::mem::forget(mapped.file);
+        }),
+    ];
+    let Some(mut volume) = Volume::mounted("volatile,commit=1000") else { return };
+    for (name, _) in ways {
+        write_synced(&volume.path(name), &[b'o'; 20_000]);
+    }
+    for (name, hand_over) in ways {
+        hand_over(Mapped::new(&volume.path("new"), b'n'));
+        fs::rename(volume.path("new"), volume.path(name)).unwrap();
+    }
+    write_synced(&volume.path("other"), b"makes the renames durable");
+    volume.crash();
+    for (name, _) in ways {
+        assert!(fs::read(volume.path(name)).unwrap() == [b'n'; MAPPED_BYTES], "{name}");
+    }
+}
+
+#[test]
+fn what_was_closed_or_synced_before_a_rename_survives_it_with_the_writeback_cache() {
+    let Some(mut volume) = Volume::mounted("volatile,commit=1000,writeback_cache") else { return };
+    let ways: [Way<File>; 3] = [
+        ("close", drop),
+        ("close of one of two", |file| std::mem::forget(file.try_clone().map(drop).map(|()| file))),
+        ("fdatasync", |file| {
+            file.sync_data().unwrap();
+            std::mem::forget(file);
+        }),
+    ];
+    for (name, _) in ways {
+        write_synced(&volume.path(name), &[b'o'; 20_000]);
+    }
+    for (name, hand_over) in ways {
+        let mut file = File::create_new(volume.path("new")).unwrap();
+        file.write_all(&[b'n'; 30_000]).unwrap();
+        hand_over(file);
+        fs::rename(volume.path("new"), volume.path(name)).unwrap();
+    }
+    write_synced(&volume.path("other"), b"makes the renames durable");
+    volume.crash();
+    for (name, _) in ways {
+        assert!(fs::read(volume.path(name)).unwrap() == [b'n'; 30_000], "{name}");
     }
 }
 
@@ -99,6 +189,7 @@ fn a_sync_mount_forgets_no_write() {
     assert!(fs::read(volume.path("f")).unwrap() == [1; 5000]);
 }
 
+// Shows: C9.
 #[test]
 fn unsynced_data_is_committed_within_the_interval() {
     // More patience for a busy machine; without a commit no patience is enough.

@@ -51,8 +51,8 @@ fn write(file: &File, data: &[u8], by: By) {
     }
 }
 
-/// What takes several messages is synced once where the kernel says when it ends, by an fsync, and message by message where
-/// it does not. Durable it is in any case.
+/// What takes several messages is synced once where the kernel says when it ends, by an fsync, and message by message
+/// where it does not. Durable it is in any case.
 #[test]
 fn a_large_durable_write_flushes_once_where_the_kernel_says_when_it_ends() {
     let Some(mut volume) = Volume::mounted("volatile,commit=1000") else { return };

@@ -1,5 +1,5 @@
-//! A device that can be held back: the volume's image lies on a small ext4 of its own, which is frozen for as long as nothing
-//! is to be written.
+//! A device that can be held back: the volume's image lies on a small ext4 of its own, which is frozen for as long as
+//! nothing is to be written.
 
 use crate::harness::{Volume, can_mount, check, detach, skipped};
 use std::fs::{self, File};

@@ -286,8 +286,8 @@ pub fn errno<T: std::fmt::Debug>(result: io::Result<T>) -> i32 {
     result.expect_err("expected an error").raw_os_error().expect("an errno")
 }
 
-/// The errno of a call on a mount whose daemon has died, once the kernel has noticed: over io_uring the connection ends a
-/// moment after the process, and what is asked until then is aborted.
+/// The errno of a call on a mount whose daemon has died, once the kernel has noticed: over io_uring the connection
+/// ends a moment after the process, and what is asked until then is aborted.
 pub fn errno_when_dead<T: std::fmt::Debug>(mut call: impl FnMut() -> io::Result<T>) -> i32 {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
@@ -363,6 +363,11 @@ pub fn sync_directory(path: &Path) -> io::Result<()> {
 
 /// Runs `action` in a child process with another user and group, and returns the errno it ended with (0: success).
 pub fn as_user(uid: u32, gid: u32, action: impl FnOnce() -> io::Result<()>) -> i32 {
+    as_member(uid, gid, &[], action)
+}
+
+/// The same with supplementary groups.
+pub fn as_member(uid: u32, gid: u32, groups: &[u32], action: impl FnOnce() -> io::Result<()>) -> i32 {
     // SAFETY: the child only makes system calls and allocates, then ends by _exit; no lock of this process is held
     // by the calling thread.
     let child = unsafe { libc::fork() };
@@ -370,7 +375,7 @@ pub fn as_user(uid: u32, gid: u32, action: impl FnOnce() -> io::Result<()>) -> i
     if child == 0 {
         // SAFETY: plain system calls in the child.
         let dropped = unsafe {
-            libc::setgroups(0, std::ptr::null()) == 0
+            libc::setgroups(groups.len(), groups.as_ptr()) == 0
                 && libc::setresgid(gid, gid, gid) == 0
                 && libc::setresuid(uid, uid, uid) == 0
         };

@@ -235,8 +235,8 @@ fn a_user_without_rights_mounts_through_fusermount3() {
     for path in [dir.path(), &at] {
         std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
     }
-    // The program is copied, because nobody else can reach it where it is built; by another process, because children that
-    // other tests start meanwhile would hold what this one has open for writing ("text file busy").
+    // The program is copied, because nobody else can reach it where it is built; by another process, because children
+    // that other tests start meanwhile would hold what this one has open for writing ("text file busy").
     let program = dir.path().join("serve");
     assert!(Command::new("cp").arg(server()).arg(&program).status().unwrap().success());
     let as_nobody = |program: &std::path::Path| {

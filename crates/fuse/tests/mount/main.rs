@@ -1,8 +1,8 @@
-//! POSIX behaviour and life of a real mount over /dev/fuse. Needs root and /dev/fuse; without them every test says that it
-//! is skipped.
+//! POSIX behaviour and life of a real mount over /dev/fuse. Needs root and /dev/fuse; without them every test says
+//! that it is skipped.
 //!
-//! Each test mounts a volume of its own in a directory of its own, by the example program `serve`. `uring.rs` is the same over
-//! io_uring.
+//! Each test mounts a volume of its own in a directory of its own, by the example program `serve`. `uring.rs` is the
+//! same over io_uring.
 
 mod acl;
 mod atomic;
@@ -16,6 +16,7 @@ mod errors;
 mod files;
 mod gate;
 mod harness;
+mod hostile;
 mod life;
 mod load;
 mod mapping;
@@ -25,6 +26,7 @@ mod sqlite;
 mod syncs;
 mod together;
 mod trim;
+mod users;
 
 /// What the daemon is told to use, and what its statistics must say.
 const TRANSPORT: (&str, &str) = ("dev", "/dev/fuse");

@@ -1,5 +1,6 @@
-//! SQLite built with SQLITE_ENABLE_BATCH_ATOMIC_WRITE, which uses the f2fs ioctls by itself. Its source is that of the crate
-//! libsqlite3-sys in cargo's cache, or what SYNCLINE_SQLITE_SOURCE names (a directory with sqlite3.c and sqlite3.h).
+//! SQLite built with SQLITE_ENABLE_BATCH_ATOMIC_WRITE, which uses the f2fs ioctls by itself. Its source is that of
+//! the crate libsqlite3-sys in cargo's cache, or what SYNCLINE_SQLITE_SOURCE names (a directory with sqlite3.c and
+//! sqlite3.h).
 
 use crate::harness::{VOLUME_BYTES, Volume, messages, skipped, statistics};
 use std::fs;
@@ -152,8 +153,8 @@ fn cut_transfers(test: &str, transfer: &str, check: &str) {
             numbers.for_each(|number| last_told.store(number, SeqCst));
         });
         std::thread::sleep(Duration::from_millis(20 + cut * 37 % 200));
-        // What is said after the cut does not count: SQLite takes a directory that it cannot open any more, behind the removal of
-        // a journal, for one that needs no sync.
+        // What is said after the cut does not count: SQLite takes a directory that it cannot open any more, behind
+        // the removal of a journal, for one that needs no sync.
         let acknowledged = acknowledged.load(SeqCst);
         // The daemon dies, and with it what was not flushed; the driver fails with its next call.
         volume.crash();

@@ -1,5 +1,5 @@
-//! The tests of `main.rs` over io_uring: turned on for each mount and put back after it. Where the kernel has none every test
-//! says that it is skipped.
+//! The tests of `main.rs` over io_uring: turned on for each mount and put back after it. Where the kernel has none
+//! every test says that it is skipped.
 
 mod acl;
 mod atomic;
@@ -13,6 +13,7 @@ mod errors;
 mod files;
 mod gate;
 mod harness;
+mod hostile;
 mod life;
 mod load;
 mod mapping;
@@ -22,6 +23,7 @@ mod sqlite;
 mod syncs;
 mod together;
 mod trim;
+mod users;
 
 /// What the daemon is told to use, and what its statistics must say.
 const TRANSPORT: (&str, &str) = ("uring", "io_uring");

@@ -1,5 +1,5 @@
-//! The filesystem of `examples/roundtrip`, served by the crate fuser: `fuser-nothing DIRECTORY [THREADS]`, as root. Prints a
-//! line when it is mounted and serves until it is unmounted; two threads unless told otherwise.
+//! The filesystem of `examples/roundtrip`, served by the crate fuser: `fuser-nothing DIRECTORY [THREADS]`, as root.
+//! Prints a line when it is mounted and serves until it is unmounted; two threads unless told otherwise.
 
 use fuser::{
     Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,

@@ -1,11 +1,13 @@
 //! What no filesystem over FUSE can be faster than on this machine: `bound DEVICE DIRECTORY dev|uring`, as root.
 //!
-//! Mounts a filesystem that keeps nothing but the page written last and answers each request at once, on the thread that
-//! reads it. An `fsync` writes that page to DEVICE, whose content it destroys, and flushes. It tells the kernel to ask no more than a filesystem with
-//! attributes and permissions must let it ask. Names are kept by the kernel alone. Serves until it is unmounted.
+//! Mounts a filesystem that keeps nothing but the page written last and answers each request at once, on the thread
+//! that reads it. An `fsync` writes that page to DEVICE, whose content it destroys, and flushes. It tells the kernel
+//! to ask no more than a filesystem with attributes and permissions must let it ask. Names are kept by the kernel
+//! alone. Serves until it is unmounted.
 //!
-//! Beside a filesystem that does something, in slices of the same run, with everything on one CPU:
-//! `taskset -c 0 bound /dev/loop7 /mnt/bound uring &`, then `syncline bench --cpu 0 --systems syncline,dir:/mnt/bound --workloads append,create`.
+//! Beside a filesystem that does something, in slices of the same run, with everything on one CPU: `taskset -c 0
+//! bound /dev/loop7 /mnt/bound uring &`, then `syncline bench --cpu 0 --systems syncline,dir:/mnt/bound --workloads
+//! append,create`.
 
 #[path = "../../tests/support/kernel.rs"]
 mod kernel;

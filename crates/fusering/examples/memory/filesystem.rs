@@ -1,7 +1,8 @@
 //! Requests to operations on the tree, and results to answers.
 //!
 //! One lock guards all nodes. A sync has nothing to do in memory; it stands for what a filesystem with a disk does:
-//! replies are kept, a thread of its own completes all that have come together as one group, and one batch answers them.
+//! replies are kept, a thread of its own completes all that have come together as one group, and one batch answers
+//! them.
 
 use crate::tree::{DOT, DOT_DOT, Kind, New, Node, Tree};
 use fusering::abi::{InitFlags, OpenFlags, OpenInFlags, ReleaseFlags, WriteFlags};

@@ -1,9 +1,9 @@
 //! What a round trip costs over each transport: `roundtrip [SECONDS]`, as root, on a machine with nothing else to do.
 //!
 //! A filesystem that answers at once, in a process of its own, is asked by 1 and by 8 threads: `fsync` of a file with
-//! nothing new, the same answered in batches by another thread, 4 KiB written and synced, a file made, written, synced and
-//! closed, `stat`, and a directory of 10,000 names. Each measurement takes SECONDS (2); one line each: calls per second, and
-//! half and 99 of 100 calls took no longer than what is shown.
+//! nothing new, the same answered in batches by another thread, 4 KiB written and synced, a file made, written,
+//! synced and closed, `stat`, and a directory of 10,000 names. Each measurement takes SECONDS (2); one line each:
+//! calls per second, and half and 99 of 100 calls took no longer than what is shown.
 //!
 //! `roundtrip SECONDS PROGRAM` also measures the same filesystem served by another program, which is called with the
 //! directory, prints a line when it is mounted and serves until it is unmounted: `compare/` beside this is one.

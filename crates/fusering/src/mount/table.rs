@@ -14,6 +14,8 @@ pub struct MountEntry {
     /// As `fuse.subtype`.
     pub kind: String,
     pub source: PathBuf,
+    /// The user who mounted it, where it is a FUSE mount.
+    pub owner: Option<u32>,
 }
 
 /// The mount whose root `path` is; the topmost one if there are several.
@@ -44,12 +46,20 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
     fields.find(|field| *field == b"-")?;
     let kind = fields.next()?;
     let source = fields.next()?;
+    let options = fields.next().unwrap_or_default();
     Some(MountEntry {
         device: String::from_utf8_lossy(device).into_owned(),
         path: unescaped(path),
         kind: String::from_utf8_lossy(kind).into_owned(),
         source: unescaped(source),
+        owner: owner(options),
     })
+}
+
+/// The number behind `user_id=` among a filesystem's own options.
+fn owner(options: &[u8]) -> Option<u32> {
+    let number = options.split(|byte| *byte == b',').find_map(|option| option.strip_prefix(b"user_id="))?;
+    std::str::from_utf8(number).ok()?.parse().ok()
 }
 
 /// Undoes the kernel's `\040` for blanks, tabs, newlines and backslashes.
@@ -80,12 +90,13 @@ mod tests {
     #[test]
     fn lines_are_read_with_their_escapes() {
         let table = b"36 35 98:0 / /mnt/with\\040blank rw,noatime master:1 - ext3 /dev/root rw\n\
-                      41 35 0:52 / /mnt/a rw - fuse.x /var/img\\134x rw,user_id=0\n";
+                      41 35 0:52 / /mnt/a rw - fuse.x /var/img\\134x rw,user_id=1000,group_id=0\n";
         let entries = parse(table);
         assert_eq!(entries.len(), 2);
         assert_eq!(entries[0].path, Path::new("/mnt/with blank"));
         assert_eq!(entries[1].source, Path::new("/var/img\\x"));
         assert_eq!((entries[1].device.as_str(), entries[1].kind.as_str()), ("0:52", "fuse.x"));
+        assert_eq!((entries[0].owner, entries[1].owner), (None, Some(1000)));
     }
 
     #[test]

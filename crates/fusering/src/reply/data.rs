@@ -106,8 +106,8 @@ impl std::ops::DerefMut for ReplyBuffer {
     }
 }
 
-/// The value of an extended attribute, or the list of their names (each followed by a NUL). Callers may ask for the size
-/// only; this reply answers that from the same value.
+/// The value of an extended attribute, or the list of their names (each followed by a NUL). Callers may ask for the
+/// size only; this reply answers that from the same value.
 #[must_use = "dropped, it answers EIO"]
 pub struct ReplyXattr {
     slot: ReplySlot,

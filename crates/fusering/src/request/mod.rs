@@ -49,9 +49,9 @@ impl<'a> RequestContext<'a> {
         Waiting { source: self.source.begin_wait().then_some(self.source) }
     }
 
-    /// Whether the calling thread may wait for I/O and keep no other request waiting by it: over /dev/fuse, where others read in
-    /// its place (call [`RequestContext::about_to_wait`] all the same), and on the deputy of a queue of io_uring
-    /// ([`UringSettings::deputy`](crate::UringSettings::deputy)).
+    /// Whether the calling thread may wait for I/O and keep no other request waiting by it: over /dev/fuse, where
+    /// others read in its place (call [`RequestContext::about_to_wait`] all the same), and on the deputy of a queue
+    /// of io_uring ([`UringSettings::deputy`](crate::UringSettings::deputy)).
     pub fn may_wait(&self) -> bool {
         self.source.may_wait()
     }

@@ -11,8 +11,8 @@ pub struct Config {
     pub wanted: InitFlags,
     /// Without these there is no session.
     pub required: InitFlags,
-    /// Most data in one WRITE, in bytes; rounded up to whole pages. The kernel does not let go of its CPU while it fills and
-    /// copies one, so whoever waits for that CPU waits for all of it.
+    /// Most data in one WRITE, in bytes; rounded up to whole pages. The kernel does not let go of its CPU while it
+    /// fills and copies one, so whoever waits for that CPU waits for all of it.
     pub write_bytes_max: u32,
     /// Most data in one READ, in bytes; rounded up to whole pages, and no less than a WRITE has.
     pub read_bytes_max: u32,
@@ -79,8 +79,8 @@ pub struct DevSettings {
     pub spread: bool,
     /// Each thread gets a descriptor of its own with its own list of open requests.
     pub clone_descriptors: bool,
-    /// A thread that has read nothing but one caller's requests for a while is tied to that caller's CPU until others ask
-    /// (`spread` false): to wake it there costs a tenth of what it costs elsewhere.
+    /// A thread that has read nothing but one caller's requests for a while is tied to that caller's CPU until others
+    /// ask (`spread` false): to wake it there costs a tenth of what it costs elsewhere.
     pub follow_lone_caller: bool,
 }
 
@@ -98,10 +98,12 @@ pub struct UringSettings {
     /// Whether each queue's thread runs on its own CPU only.
     pub pin: bool,
     /// Whether each queue has a second thread, which serves a caller that is alone and may wait
-    /// ([`RequestContext::may_wait`](crate::RequestContext::may_wait)): what has to be waited for needs no hand-over then. It serves large
-    /// reads as well, on any CPU, so that they take none of the reader's. Where it cannot be made, a queue goes without.
+    /// ([`RequestContext::may_wait`](crate::RequestContext::may_wait)): what has to be waited for needs no hand-over
+    /// then. It serves large reads as well, on any CPU, so that they take none of the reader's. Where it cannot be
+    /// made, a queue goes without.
     pub deputy: bool,
-    /// Above this many bytes of payloads in use, a queue gives back what no open request uses when it has nothing to do.
+    /// Above this many bytes of payloads in use, a queue gives back what no open request uses when it has nothing to
+    /// do.
     pub resident_bytes_max: usize,
 }
 

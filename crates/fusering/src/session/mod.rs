@@ -1,9 +1,9 @@
 //! A mounted filesystem: handshake, transports, end.
 //!
 //! Order of things: the kernel's INIT is read, what can fail of io_uring is prepared, the filesystem hears what was
-//! agreed on, INIT is answered, and requests flow. At the end the kernel sends DESTROY (to `fuseblk` mounts) or just ends
-//! the connection; either way the filesystem's `destroy` has returned when [`Session::run`] returns, and it is the last
-//! of its methods that is called.
+//! agreed on, INIT is answered, and requests flow. At the end the kernel sends DESTROY (to `fuseblk` mounts) or just
+//! ends the connection; either way the filesystem's `destroy` has returned when [`Session::run`] returns, and it is
+//! the last of its methods that is called.
 
 pub(crate) mod config;
 pub(crate) mod dispatch;
@@ -20,7 +20,7 @@ use crate::mount::{Mount, MountOptions, Unmounter};
 use crate::notifier::Notifier;
 use crate::request::Agreed;
 use crate::transport::connection::Connection;
-use crate::transport::{Handler, Transport, TransportKind, UringUnavailable, dev, uring};
+use crate::transport::{Handler, Transport, TransportKind, UringParameter, UringUnavailable, dev, uring};
 use dispatch::Dispatcher;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -128,7 +128,7 @@ impl<F: Filesystem> Session<F> {
         let offered = agreement.negotiated.offered.contains(InitFlags::OVER_IO_URING);
         let prepared = match (asked, offered) {
             (false, _) => Err(UringUnavailable::NotAsked),
-            (true, false) => Err(UringUnavailable::NotOffered),
+            (true, false) => Err(UringUnavailable::NotOffered(UringParameter::read())),
             (true, true) => uring::prepare(&config.uring, message_bytes(&agreement.negotiated)),
         };
         let (prepared, unavailable) = match prepared {

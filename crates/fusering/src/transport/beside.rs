@@ -1,14 +1,16 @@
 //! A thread that reads /dev/fuse, beside a caller that is alone.
 //!
-//! What a message costs is decided by where the reading thread wakes up: on the caller's CPU, which has nothing to do while
-//! the caller waits, a few microseconds; on another one, which has to be woken, ten times as much. The scheduler wakes a thread where it
-//! slept, so whichever of the two it is stays. Therefore a thread that has read nothing but the requests of one caller
-//! for a while is tied to that caller's CPU, and is untied by the first request of somebody else.
+//! What a message costs is decided by where the reading thread wakes up: on the caller's CPU, which has nothing to do
+//! while the caller waits, a few microseconds; on another one, which has to be woken, ten times as much. The
+//! scheduler wakes a thread where it slept, so whichever of the two it is stays. Therefore a thread that has read
+//! nothing but the requests of one caller for a while is tied to that caller's CPU, and is untied by the first
+//! request of somebody else.
 //!
-//! The scheduler may move the caller, because the reading thread still runs when it wakes it: to another CPU that is awake and idle, as it is
-//! for a moment behind a flush, or whenever something else has just run there. From then on each message wakes two CPUs. So it is looked where the
-//! caller is every few requests, which costs a fraction of one, and the thread goes where the caller went. If that is of no use,
-//! because the caller is elsewhere each time, it is looked less and less often.
+//! The scheduler may move the caller, because the reading thread still runs when it wakes it: to another CPU that is
+//! awake and idle, as it is for a moment behind a flush, or whenever something else has just run there. From then on
+//! each message wakes two CPUs. So it is looked where the caller is every few requests, which costs a fraction of
+//! one, and the thread goes where the caller went. If that is of no use, because the caller is elsewhere each time,
+//! it is looked less and less often.
 //!
 //! Large reads untie as well: the kernel reads ahead while its caller goes on, which is best done on another CPU.
 //!
@@ -49,8 +51,8 @@ impl Beside {
         Beside { follows, caller: 0, until_look: ALONE_AFTER, look_every: LOOK_EVERY_MIN, tied: None }
     }
 
-    /// The calling thread has read a request of thread `caller` (0: the kernel of its own accord). Returns where it runs from now
-    /// on, if that has changed.
+    /// The calling thread has read a request of thread `caller` (0: the kernel of its own accord). Returns where it
+    /// runs from now on, if that has changed.
     pub(super) fn note(&mut self, caller: u32, streams: bool) -> Option<libc::cpu_set_t> {
         if !self.follows || caller == 0 {
             return None;

@@ -1,8 +1,10 @@
-//! Which CPUs the kernel may ever have, which of them this process may use, where a thread runs, and tying one to a CPU.
+//! Which CPUs the kernel may ever have, which of them this process may use, where a thread runs, and tying one to a
+//! CPU.
 //!
-//! Over io_uring the kernel makes a queue of its own for every *possible* CPU and puts a request on the queue of the CPU that its caller runs on; it
-//! switches to the queues only when each of them has an entry. So all of them are served, those of CPUs that are offline or outside
-//! this process's affinity mask by threads that the scheduler may put anywhere.
+//! Over io_uring the kernel makes a queue of its own for every *possible* CPU and puts a request on the queue of the
+//! CPU that its caller runs on; it switches to the queues only when each of them has an entry. So all of them are
+//! served, those of CPUs that are offline or outside this process's affinity mask by threads that the scheduler may
+//! put anywhere.
 
 /// The kernel's list of possible CPUs.
 const POSSIBLE: &str = "/sys/devices/system/cpu/possible";

@@ -1,7 +1,7 @@
 //! The transport over /dev/fuse: threads that read a request, hand it on, and read the next one.
 //!
-//! Each read goes to such a place in a page-aligned buffer that the data of a WRITE begins on a page boundary and can go
-//! to O_DIRECT from where it lies. Answers are written with `writev` from where their parts lie.
+//! Each read goes to such a place in a page-aligned buffer that the data of a WRITE begins on a page boundary and can
+//! go to O_DIRECT from where it lies. Answers are written with `writev` from where their parts lie.
 //!
 //! Invariant: an answer goes to the descriptor its request was read from (with `clone_descriptors` they differ, and the
 //! kernel keeps a list of open requests for each).

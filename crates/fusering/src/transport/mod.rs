@@ -12,9 +12,12 @@ mod beside;
 pub(crate) mod connection;
 pub(crate) mod cpus;
 pub(crate) mod dev;
+mod parameter;
 mod readers;
 mod streams;
 pub(crate) mod uring;
+
+pub use parameter::UringParameter;
 
 use crate::abi::{InHeader, Opcode};
 use crate::reply::slot::ReplySlot;
@@ -102,21 +105,26 @@ impl fmt::Display for TransportKind {
 pub enum UringUnavailable {
     /// The caller asked for /dev/fuse.
     NotAsked,
-    /// The kernel did not offer it: older than 6.14, or /sys/module/fuse/parameters/enable_uring is N.
-    NotOffered,
+    /// The kernel did not offer it; what its switch said then.
+    NotOffered(UringParameter),
     /// A ring could not be made.
     Ring { step: &'static str, errno: crate::Errno },
     /// The kernel refused to register a queue's entries.
     Register { queue: u16, errno: crate::Errno },
 }
 
+impl UringUnavailable {
+    /// Whether root could allow it with the kernel's switch.
+    pub fn is_switched_off(&self) -> bool {
+        matches!(self, UringUnavailable::NotOffered(UringParameter::Off))
+    }
+}
+
 impl fmt::Display for UringUnavailable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             UringUnavailable::NotAsked => f.write_str("/dev/fuse was asked for"),
-            UringUnavailable::NotOffered => f.write_str(
-                "the kernel does not offer it: it is older than 6.14, or /sys/module/fuse/parameters/enable_uring is N",
-            ),
+            UringUnavailable::NotOffered(switch) => write!(f, "the kernel does not offer it: {switch}"),
             UringUnavailable::Ring { step, errno } => write!(f, "{step} failed: {errno}"),
             UringUnavailable::Register { queue, errno } => {
                 write!(f, "the kernel refused to register queue {queue}: {errno}")

@@ -1,18 +1,20 @@
 //! Who reads /dev/fuse: one thread at a time, replaced when it gets stuck.
 //!
-//! Several threads that all wait on /dev/fuse are woken in turn, mostly on another CPU than the caller's, which makes an
-//! empty round trip several times as long. So only one of the threads is *free* (reading, or working on a request that
-//! needs no waiting); the others are parked. A parked thread is let out
+//! Several threads that all wait on /dev/fuse are woken in turn, mostly on another CPU than the caller's, which makes
+//! an empty round trip several times as long. So only one of the threads is *free* (reading, or working on a request
+//! that needs no waiting); the others are parked. A parked thread is let out
 //! - by a thread that is about to wait while further requests are queued ([`Readers::begin_wait`]);
 //! - by the watch, which sees that requests are queued and none was begun or ended since its last look: whatever the
 //!   reader is stuck in, others go on.
 //!
-//! The watch looks every few milliseconds. Where the reader is tied to the CPU of its caller ([`super::beside`]), the watch runs there too: on another
-//! CPU it would wake that one each time, and the scheduler moves a caller to a CPU that is awake.
+//! The watch looks every few milliseconds. Where the reader is tied to the CPU of its caller ([`super::beside`]), the
+//! watch runs there too: on another CPU it would wake that one each time, and the scheduler moves a caller to a CPU
+//! that is awake.
 //!
-//! When requests come over io_uring, only what nobody waits for arrives here: nodes that are to be forgotten. To wake a thread for each would
-//! cost the caller that let go of it more than the message does. So the reader reads them together, every 10 ms, and the watch looks seldom.
-//! (What was queued before the rings were ready comes this way too, and an interruption, which is late by as much.)
+//! When requests come over io_uring, only what nobody waits for arrives here: nodes that are to be forgotten. To wake
+//! a thread for each would cost the caller that let go of it more than the message does. So the reader reads them
+//! together, every 10 ms, and the watch looks seldom. (What was queued before the rings were ready comes this way
+//! too, and an interruption, which is late by as much.)
 //!
 //! A thread that is done with its request while another one is free parks itself. With `spread` nobody parks.
 //!

@@ -1,6 +1,7 @@
 //! Which requests are part of a stream: the large reads that the kernel reads ahead with, while its caller goes on.
 //!
-//! Both transports serve them on another CPU than their caller's if they can: what is copied there is not copied in the caller's time.
+//! Both transports serve them on another CPU than their caller's if they can: what is copied there is not copied in
+//! the caller's time.
 
 use crate::abi::{InHeader, Opcode, ReadIn};
 use zerocopy::FromBytes;

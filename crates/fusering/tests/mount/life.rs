@@ -6,7 +6,8 @@ use crate::kernel::{UringSwitch, skipped};
 use crate::scripted::Scripted;
 use fusering::abi::InitFlags;
 use fusering::{
-    Config, Error, MountOptions, Session, TransportChoice, TransportKind, UringUnavailable, mounted_at,
+    Config, Error, MountOptions, Session, TransportChoice, TransportKind, UringParameter, UringUnavailable,
+    mounted_at,
 };
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -244,8 +245,8 @@ fn without_leave_for_io_uring_dev_fuse_serves_and_says_why() {
     let refused = mount(TransportChoice::Uring);
     drop(leave);
     assert_eq!(transport.kind, TransportKind::Dev);
-    assert_eq!(transport.uring_unavailable, Some(UringUnavailable::NotOffered));
-    assert!(transport.to_string().contains("enable_uring"), "{transport}");
-    assert!(matches!(refused, Err(Error::NoUring(UringUnavailable::NotOffered))));
+    assert_eq!(transport.uring_unavailable, Some(UringUnavailable::NotOffered(UringParameter::Off)));
+    assert!(transport.to_string().contains("enable_uring is N"), "{transport}");
+    assert!(matches!(refused, Err(Error::NoUring(UringUnavailable::NotOffered(UringParameter::Off)))));
     assert_eq!(mounted_at(dir.path()).expect("table"), None);
 }

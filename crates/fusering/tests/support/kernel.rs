@@ -1,7 +1,8 @@
 //! What tests need of the machine: root, /dev/fuse, and the kernel's leave to use FUSE over io_uring.
 //!
-//! Leave is a parameter of the whole machine. It is looked at only when a filesystem is mounted, so a test holds it just
-//! for that: a lock keeps tests of other processes from turning it while one mounts, and it is put back afterwards.
+//! Leave is a parameter of the whole machine. It is looked at only when a filesystem is mounted, so a test holds it
+//! just for that: a lock keeps tests of other processes from turning it while one mounts, and it is put back
+//! afterwards.
 
 use std::fs::File;
 use std::io::Write;

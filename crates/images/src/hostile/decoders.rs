@@ -1,5 +1,5 @@
-//! Targets of single structures. Each input is the structure's bytes; it is tried as it is and once more sealed, so that
-//! what lies behind the checksum is reached.
+//! Targets of single structures. Each input is the structure's bytes; it is tried as it is and once more sealed, so
+//! that what lies behind the checksum is reached.
 
 use super::input::Input;
 use super::seal::volume_of;

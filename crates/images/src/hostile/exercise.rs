@@ -55,14 +55,18 @@ struct Walker<'a> {
     fs: &'a Fs,
     context: Context,
     used: Used,
+    /// Things are being removed, and numbers of what is gone are stale as they should be.
+    removing: bool,
 }
 
 /// Walks the volume and, if it is writable, changes and closes it.
 pub fn exercise(fs: &Fs, read_only: bool) -> Used {
-    let mut walker = Walker { fs, context: Context::root(), used: Used::Well };
+    let mut walker = Walker { fs, context: Context::root(), used: Used::Well, removing: false };
     let found = walker.walk();
     if !read_only {
+        walker.removing = true;
         walker.change(&found);
+        walker.removing = false;
         walker.walk();
         walker.maintain();
         walker.note(fs.sync_all());
@@ -76,12 +80,18 @@ pub fn exercise(fs: &Fs, read_only: bool) -> Used {
 
 impl Walker<'_> {
     /// Keeps the first error that tells of damage.
+    #[track_caller]
     fn note<T>(&mut self, result: Result<T, Error>) -> Option<T> {
         match result {
             Ok(value) => Some(value),
             Err(error) => {
-                if self.used == Used::Well {
-                    self.used = judge(&error);
+                if self.used == Used::Well && !(self.removing && matches!(error, Error::Stale)) {
+                    self.used = match judge(&error) {
+                        Used::Well => Used::Well,
+                        Used::Damaged(what) => {
+                            Used::Damaged(format!("{what} (line {})", std::panic::Location::caller().line()))
+                        }
+                    };
                 }
                 None
             }
@@ -97,8 +107,14 @@ impl Walker<'_> {
             for (name, inode) in self.list(directory) {
                 let Some(entry) = self.note(self.fs.lookup(directory, &name)) else { continue };
                 let (mode, size) = (entry.attr.mode, entry.attr.size);
+                let is_new = seen.insert(inode);
+                // Inodes that were looked at longer ago may have left the memory, and with them by which name they
+                // were found.
+                if mode & MODE_TYPE_MASK == MODE_DIRECTORY && seen.len() < INODES_MAX {
+                    assert!(is_new, "a walk comes to directory {inode} by two ways");
+                }
                 found.push(Found { parent: directory, name, inode, mode, size });
-                if !seen.insert(inode) || seen.len() > INODES_MAX {
+                if !is_new || seen.len() > INODES_MAX {
                     continue;
                 }
                 self.attributes(inode);
@@ -123,7 +139,14 @@ impl Walker<'_> {
             if entries.len() == ENTRIES_MAX { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         self.note(read);
-        self.note(self.fs.readdir_plus(handle, 1, &mut |_, _| ControlFlow::Continue(())));
+        let (mut count, mut last) = (0, 1);
+        let read = self.fs.readdir_plus(handle, 1, &mut |entry, _| {
+            count += 1;
+            assert!(entry.cookie > last && entry.cookie < i64::MAX as u64, "cookie {}", entry.cookie);
+            last = entry.cookie;
+            if count < ENTRIES_MAX { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        self.note(read);
         self.note(self.fs.release(handle));
         entries
     }

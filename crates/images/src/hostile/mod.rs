@@ -1,5 +1,5 @@
-//! Inputs that mean harm: structures and whole volumes that are damaged on purpose and sealed again, so that no checksum
-//! stops them at the door.
+//! Inputs that mean harm: structures and whole volumes that are damaged on purpose and sealed again, so that no
+//! checksum stops them at the door.
 //!
 //! Every target is a function of bytes that returns for whatever it is given; a panic, a hang or memory beyond
 //! [`MEMORY_BYTES_MAX`] is a bug of the product. The fuzzers in `fuzz/` call these functions, and so do the tests of
@@ -12,6 +12,9 @@ mod input;
 mod journal;
 mod patch;
 pub mod seal;
+pub mod seeded;
+pub mod semantics;
+mod steps;
 
 use crate::allocation;
 
@@ -34,6 +37,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "record", run: decoders::record },
     Target { name: "journal", run: journal::journal },
     Target { name: "image", run: image::image },
+    Target { name: "semantics", run: semantics::semantics },
 ];
 
 impl Target {

@@ -1,5 +1,5 @@
-//! Changes of a golden image, read from an input: raw bytes anywhere, fields of items and keys, superblock fields, bits,
-//! and batches appended to the log (by which any item at all can be put in place).
+//! Changes of a golden image, read from an input: raw bytes anywhere, fields of items and keys, superblock fields,
+//! bits, and batches appended to the log (by which any item at all can be put in place).
 
 use super::input::Input;
 use super::seal;
@@ -20,9 +20,9 @@ use syncline_format::{
 const CHANGES_MAX: usize = 48;
 const OPS_MAX: u8 = 16;
 
-/// The golden images that inputs start from; inputs name them by their place here, so the order stays. The one of many nodes
-/// is left out: it is slow, and shows nothing more.
-const BASES: [&str; 16] = [
+/// The golden images that inputs start from; inputs name them by their place here, so the order stays. The one of
+/// many nodes is left out: it is slow, and shows nothing more.
+pub const BASES: [&str; 16] = [
     "v1-empty",
     "v1-clean",
     "v1-smallest",

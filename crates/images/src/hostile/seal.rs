@@ -1,5 +1,5 @@
-//! Makes a damaged image pass for a sound one: every checksum, and every pointer's copy of it, is computed anew from what
-//! is there now.
+//! Makes a damaged image pass for a sound one: every checksum, and every pointer's copy of it, is computed anew from
+//! what is there now.
 //!
 //! Nothing is believed: fields are read wherever they lie, numbers are clamped, cycles end.
 

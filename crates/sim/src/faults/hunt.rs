@@ -9,8 +9,8 @@ use crate::lab::{Depth, Start, Tally, examine, guarded};
 use crate::operation::{Op, from_text};
 use crate::random::{Random, derive};
 use crate::{
-    ace, actors, between, frozen, killed, leaks, mkfs, pieces, polled, pressure, reuse, shapes, trims,
-    volatile, watchdog, workload,
+    ace, actors, between, damage, frozen, killed, leaks, mkfs, pieces, polled, pressure, reuse, shapes,
+    storm, trims, volatile, watchdog, workload,
 };
 use std::time::{Duration, Instant};
 
@@ -31,6 +31,8 @@ pub struct Catch {
     pub what: String,
 }
 
+/// Storms: what they find shows when two threads meet, so many are tried.
+const STORMS: u64 = 1500;
 /// Workloads of each part.
 const RANDOM_SEEDS: u64 = 120;
 const ACTORS_RUNS: u64 = 100;
@@ -49,6 +51,7 @@ const PIECES_EVERY: u64 = 41;
 const REUSE_RUNS: u64 = 160;
 const REUSE_EVERY: u64 = 77;
 const TRIMS_RUNS: u64 = 120;
+const MET_ROT_EVERY: u64 = 5;
 
 /// A part: its name, and its workloads until one finds something or there are no more.
 struct Part {
@@ -93,6 +96,10 @@ fn parts(seed: u64) -> Vec<Part> {
                 from_text(controls::WORKLOADS.get(number as usize)?).expect("the list holds operations");
             Some(controls::rot(&for_rot, &ops, derive(seed, number)).0)
         }),
+        part("met rot", move |number| {
+            let run = || damage::run(number * MET_ROT_EVERY, derive(seed, 18 << 32 | number));
+            (number < damage::count() / MET_ROT_EVERY).then(run)
+        }),
         part("killed", move |number| {
             (number < KILLED_RUNS).then(|| killed::run(derive(seed, 5 << 32 | number)))
         }),
@@ -134,6 +141,7 @@ fn parts(seed: u64) -> Vec<Part> {
             let run = || examine(pieces::start(work.pattern), &work.ops, seed, work.depth);
             (number < PIECES_RUNS).then(run)
         }),
+        part("storm", move |number| (number < STORMS).then(|| storm::run(derive(seed, 18 << 32 | number)))),
         part("actors", move |number| {
             (number < ACTORS_RUNS).then(|| actors::run(derive(seed, 14 << 32 | number)))
         }),
@@ -200,8 +208,8 @@ fn on_full(
     }
 }
 
-/// Time that this thread has had of a processor, so that a loaded machine does not end a hunt early; where the system does not
-/// tell, the time that has passed.
+/// Time that this thread has had of a processor, so that a loaded machine does not end a hunt early; where the system
+/// does not tell, the time that has passed.
 fn spent(began: Instant) -> Duration {
     let told = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
     let nanoseconds = told.and_then(|told| told.split(' ').next()?.parse().ok());

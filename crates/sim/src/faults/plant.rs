@@ -145,8 +145,8 @@ fn places_of(find: &str, text: &str) -> Vec<Range<usize>> {
         .collect()
 }
 
-/// Copies the workspace to `copy` with the faults in it. Files that are as they should be are left alone, so that a second
-/// build is short.
+/// Copies the workspace to `copy` with the faults in it. Files that are as they should be are left alone, so that a
+/// second build is short.
 pub fn plant(root: &Path, copy: &Path, faults: &[Fault]) -> Result<(), PlantError> {
     let changed = planted(root, faults)?;
     let mut wanted = BTreeSet::new();

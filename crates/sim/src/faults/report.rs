@@ -12,8 +12,8 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// A hunt ends itself after its share of processor time, and the watchdog ends it when it hangs. One that does neither is
-/// stopped after so many times that share.
+/// A hunt ends itself after its share of processor time, and the watchdog ends it when it hangs. One that does
+/// neither is stopped after so many times that share.
 const SHARES_MAX: u32 = 20;
 /// Address space of a hunt, in KiB: a fault may make the engine ask for more and more.
 const MEMORY_KIB_MAX: u64 = 6 << 20;

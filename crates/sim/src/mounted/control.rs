@@ -1,8 +1,8 @@
-//! What a mount offers beyond plain calls: transactions, ranged syncs and hints as ioctls (`include/syncline.h`), and writes
-//! through a mapping.
+//! What a mount offers beyond plain calls: transactions, ranged syncs and hints as ioctls (`include/syncline.h`), and
+//! writes through a mapping.
 //!
-//! A mapping of a file whose daemon has died answers with a signal. So the writing is done by a process of its own, this
-//! program with another command ([`write_mapped`]), whose death is that of the daemon.
+//! A mapping of a file whose daemon has died answers with a signal. So the writing is done by a process of its own,
+//! this program with another command ([`write_mapped`]), whose death is that of the daemon.
 #![allow(unsafe_code)]
 
 use super::calls::{self, Effect};
@@ -70,7 +70,8 @@ pub fn write_back(file: &OwnedFd, offset: u64, length: u64) -> Result<(), i32> {
     unsafe { ioctl(file.as_fd(), Updater::<WRITE_BACK, Range>::new(&mut range)) }.map_err(raw)
 }
 
-/// Whether a transaction can be carried out on a mount: only files that are open take part, and nobody else is told to act.
+/// Whether a transaction can be carried out on a mount: only files that are open take part, and nobody else is told
+/// to act.
 pub fn is_possible(op: &Op) -> bool {
     let Op::Transaction { ops, between, .. } = op else { return true };
     let possible =
@@ -172,7 +173,8 @@ pub fn write_mapped(path: &Path, offset: u64, len: u64, fill: u8) -> Result<(), 
     let from = offset / PAGE * PAGE;
     let count = (offset + len - from) as usize;
     let bytes = pattern(fill, offset, len);
-    // SAFETY: the mapping is new, `count` bytes long and not known to anybody else; the range that is written lies in it.
+    // SAFETY: the mapping is new, `count` bytes long and not known to anybody else; the range that is written lies in
+    // it.
     unsafe {
         let flags = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         let start = mmap(std::ptr::null_mut(), count, flags.0, flags.1, &file, from).map_err(raw)?;

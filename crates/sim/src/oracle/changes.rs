@@ -16,6 +16,25 @@ const ACL_NAME: &str = "system.posix_acl_access";
 const DEFAULT_ACL_NAME: &str = "system.posix_acl_default";
 
 impl Model {
+    /// Content of a file of the running volume.
+    ///
+    /// # Panics
+    ///
+    /// If there was never such a file.
+    pub fn content_of(&self, ino: u64) -> &Content {
+        self.files[&ino].current()
+    }
+
+    /// Size of a file of the running volume; 0 if there is none.
+    pub fn size_of(&self, ino: u64) -> u64 {
+        self.files.get(&ino).map_or(0, |history| history.current().size())
+    }
+
+    /// Data that no operation tells: what an append has written.
+    pub fn write_raw(&mut self, ino: u64, offset: u64, bytes: &[u8]) {
+        self.record(ino, FileEvent::Write(offset, bytes.to_vec()));
+    }
+
     pub(super) fn change_content(&mut self, op: &Op, written: u64) -> Result<(), i32> {
         match op {
             Op::Falloc { path, kind, offset, len } => {
@@ -192,8 +211,8 @@ impl Model {
         live.names == view.names && live.contents == view.contents
     }
 
-    /// What root makes in a directory: with a set-group-id bit it gives away its group, and directories take the bit over; its
-    /// default ACL says what of the mode is left, and is taken over too.
+    /// What root makes in a directory: with a set-group-id bit it gives away its group, and directories take the bit
+    /// over; its default ACL says what of the mode is left, and is taken over too.
     pub(super) fn new_node(&self, directory: u64, kind: Kind, mode: u32) -> Node {
         let parent = self.node(directory);
         let set_group = parent.mode & 0o2000;

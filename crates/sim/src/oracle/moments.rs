@@ -1,5 +1,5 @@
-//! What has to be durable because it is old (C9): the model remembers what there was at a moment, and comes back to it once that was
-//! long enough ago for the background to have made it durable.
+//! What has to be durable because it is old (C9): the model remembers what there was at a moment, and comes back to
+//! it once that was long enough ago for the background to have made it durable.
 
 use super::Model;
 use crate::history::FileEvent;

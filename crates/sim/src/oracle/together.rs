@@ -7,6 +7,7 @@ use crate::oracle::View;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A transaction under way.
+#[derive(Clone)]
 pub(super) struct Together {
     names: Names,
     made: Vec<u64>,
@@ -57,8 +58,8 @@ impl Model {
         self.unsettled = Some((ops, made));
     }
 
-    /// A commit that failed has made everything visible or nothing (C4), which may or may not survive; what is shown tells. False:
-    /// it is something else.
+    /// A commit that failed has made everything visible or nothing (C4), which may or may not survive; what is shown
+    /// tells. False: it is something else.
     pub fn settle_commit(&mut self, shown: &View) -> bool {
         let Some((ops, made)) = self.unsettled.take() else { return true };
         self.shows(shown) || self.apply_together(&ops, &made).is_ok() && self.shows(shown)

@@ -38,8 +38,8 @@ impl Maker {
         Op::Transaction { ops, between, end }
     }
 
-    /// Adds what another transaction has staged. It must not depend on the names that the first one changes, of which it sees
-    /// nothing; that both change the same page is part of it.
+    /// Adds what another transaction has staged. It must not depend on the names that the first one changes, of which
+    /// it sees nothing; that both change the same page is part of it.
     fn absorbed(&mut self, ops: &mut Vec<Op>, random: &mut Random) {
         let mut second = Vec::new();
         for _ in 0..1 + random.below(5) {

@@ -25,9 +25,15 @@ fn a_database_is_there_when_it_is_opened_again() {
     let volume = Volume::open(&image).expect("open");
     assert!(volume.metadata("/db").expect("there").len() > 0);
     assert!(!volume.try_exists("/db-journal").expect("look"));
-    let refused = open(&uri).expect_err("the volume is in use");
-    assert_eq!(refused.sqlite_error_code(), Some(ErrorCode::CannotOpen));
+    let waiting = open(&uri).expect("open");
+    waiting.busy_timeout(Duration::ZERO).expect("timeout");
+    let refused = waiting.query_row("SELECT a FROM t", [], |_| Ok(())).expect_err("the volume is in use");
+    assert_eq!(refused.sqlite_error_code(), Some(ErrorCode::DatabaseBusy));
+    let without_locks = open(&format!("{uri}&nolock=1")).expect_err("the volume is in use");
+    assert_eq!(without_locks.sqlite_error_code(), Some(ErrorCode::CannotOpen));
     volume.close().expect("close");
+    assert_eq!(value::<i64>(&waiting, "SELECT a FROM t"), 7);
+    drop(waiting);
     assert_eq!(value::<i64>(&open(&uri).expect("open"), "SELECT a FROM t"), 7);
 }
 

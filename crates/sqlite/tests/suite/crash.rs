@@ -1,8 +1,9 @@
-//! Power cuts under a bank: after each, the sums are right, every acknowledged transfer is there, SQLite finds the databases
-//! whole, and the volume's check finds the volume sound.
+//! Power cuts under a bank: after each, the sums are right, every acknowledged transfer is there, SQLite finds the
+//! databases whole, and the volume's check finds the volume sound.
 //!
-//! A workload runs once without a cut to count the device's operations, then again with a cut at many of them. After a cut
-//! the device holds what was flushed, and of the rest nothing or sectors by chance. `SYNCLINE_TEST_FULL` cuts at every operation.
+//! A workload runs once without a cut to count the device's operations, then again with a cut at many of them. After
+//! a cut the device holds what was flushed, and of the rest nothing or sectors by chance. `SYNCLINE_TEST_FULL` cuts
+//! at every operation.
 
 use crate::common::{Place, run, set_modes, value};
 use crate::power::{Keep, PowerDevice};
@@ -143,8 +144,8 @@ fn transfer(connection: &Connection, scenario: Scenario, number: i64) -> rusqlit
     Ok(())
 }
 
-/// One acknowledged transfer with what the scenario does around it. In its middle everything on the volume is synced, as the
-/// background might do at any time: what SQLite has written by then must not count.
+/// One acknowledged transfer with what the scenario does around it. In its middle everything on the volume is synced,
+/// as the background might do at any time: what SQLite has written by then must not count.
 fn step(connection: &Connection, place: &Place, scenario: Scenario, number: i64) -> rusqlite::Result<()> {
     let execute = |sql: &str| connection.execute_batch(sql);
     match scenario.kind {

@@ -4,7 +4,8 @@ use crate::common::{Place, open, run, set_modes, value};
 use rusqlite::{Connection, ErrorCode};
 use std::path::Path;
 
-/// A database of SQLite's own VFS, and what it looks like in the middle of a transaction whose pages have been written to it.
+/// A database of SQLite's own VFS, and what it looks like in the middle of a transaction whose pages have been
+/// written to it.
 struct Interrupted {
     database: Vec<u8>,
     journal: Vec<u8>,

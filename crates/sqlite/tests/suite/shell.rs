@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use syncline::{MkfsOptions, Volume};
 
 /// The library, where the build has put it beside this test.
-fn library() -> PathBuf {
+pub fn library() -> PathBuf {
     let test = std::env::current_exe().expect("this program has a path");
     let beside = test.parent().expect("in a directory").join("libsyncline_sqlite.so");
     if beside.exists() {
@@ -18,7 +18,7 @@ fn library() -> PathBuf {
     above
 }
 
-fn image(directory: &Path) -> PathBuf {
+pub fn image(directory: &Path) -> PathBuf {
     let image = directory.join("v.img");
     let options = MkfsOptions { size_bytes: Some(64 << 20), ..MkfsOptions::default() };
     Volume::create(&image, &options).expect("mkfs").close().expect("close");
@@ -99,21 +99,31 @@ fn a_second_process_is_told_to_use_the_mount() {
     assert!(told.contains("use the mount") && told.contains(&image.display().to_string()), "{told}");
 }
 
-#[test]
-fn python_uses_it_for_what_touches_files() {
+/// Runs a script of this crate's tests on an image, with the library, the image and a directory as its arguments.
+fn python(test: &str, script: &str) {
     let directory = tempfile::tempdir().expect("a directory");
     let image = image(directory.path());
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/files.py");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(script);
     // Not every Python may load extensions; the distribution's may.
     let run = |python: &str| {
-        Command::new(python).arg(script).arg(library()).arg(&image).arg(directory.path()).output().ok()
+        Command::new(python).arg(&script).arg(library()).arg(&image).arg(directory.path()).output().ok()
     };
     let able = |output: &Output| output.status.code() != Some(77);
     let output = ["python3", "/usr/bin/python3"].into_iter().filter_map(run).find(able);
     let Some(output) = output else {
-        return skip("python_uses_it_for_what_touches_files", "no Python here loads extensions into SQLite");
+        return skip(test, "no Python here loads extensions into SQLite");
     };
     assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+}
+
+#[test]
+fn python_uses_it_for_what_touches_files() {
+    python("python_uses_it_for_what_touches_files", "files.py");
+}
+
+#[test]
+fn a_pool_of_python_processes_loses_no_commit() {
+    python("a_pool_of_python_processes_loses_no_commit", "pool.py");
 }
 
 #[test]

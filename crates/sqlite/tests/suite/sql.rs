@@ -1,5 +1,5 @@
-//! A broad run of SQL: every file of `tests/sql` gives the same results on the VFS as on SQLite's own, and the ones written
-//! down, in every journal mode with every setting of synchronous.
+//! A broad run of SQL: every file of `tests/sql` gives the same results on the VFS as on SQLite's own, and the ones
+//! written down, in every journal mode with every setting of synchronous.
 //!
 //! The files are in the manner of sqllogictest: records with an empty line between them, each of them
 //! - `statement ok` or `statement error`, and SQL below it;

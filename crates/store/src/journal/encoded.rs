@@ -1,7 +1,7 @@
 //! [`Encoded`]: a batch's bytes on their way to a record.
 //!
-//! Who seals keeps everybody who syncs waiting, and megabytes take long to copy. So a batch that is large enough to have a
-//! record to itself is laid out as that record before anybody is kept waiting, by the one who commits it.
+//! Who seals keeps everybody who syncs waiting, and megabytes take long to copy. So a batch that is large enough to
+//! have a record to itself is laid out as that record before anybody is kept waiting, by the one who commits it.
 
 use syncline_device::Buffer;
 use syncline_format::record::{RECORD_HEADER_BYTES, record_blocks};

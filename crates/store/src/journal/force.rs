@@ -65,7 +65,8 @@ impl Journal {
         }
     }
 
-    /// The caller does not drive any more: takes out who is to be told that it is over, and who drives next, if anybody waits.
+    /// The caller does not drive any more: takes out who is to be told that it is over, and who drives next, if
+    /// anybody waits.
     fn pass_on(&self, state: &mut State) -> Told {
         let mut told = state.waiters.take_answered(state.durable, state.failed.as_ref());
         told.driver = state.waiters.take_driver();
@@ -74,7 +75,8 @@ impl Journal {
         told
     }
 
-    /// What a sync does without group commit, even if another one has made its batches durable. The caller has set `driven`.
+    /// What a sync does without group commit, even if another one has made its batches durable. The caller has set
+    /// `driven`.
     fn flush_again(&self, state: &mut MutexGuard<'_, State>) {
         match MutexGuard::unlocked(state, || self.device.flush()) {
             Ok(()) => state.groups += 1,

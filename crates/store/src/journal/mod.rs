@@ -5,18 +5,19 @@
 //! the whole group durable (R7). One group is on its way at a time; whoever arrives meanwhile is in the next one.
 //!
 //! The group is a state machine ([`Phase`]): a lone blocking caller drives it on its own thread without a hand-over;
-//! a caller that must not block starts it and polls. Exactly one thread drives at a time (`driven`). A driver that blocks
-//! writes the group's last record itself, by one system call, while everything else of the group is in flight.
+//! a caller that must not block starts it and polls. Exactly one thread drives at a time (`driven`). A driver that
+//! blocks writes the group's last record itself, by one system call, while everything else of the group is in flight.
 //!
-//! Positions in the ring are *virtual*: they grow for ever, the place is the remainder by the ring's length. A record is
-//! contiguous; if the rest of the lap is too short for it, the record starts the next lap and the rest counts as used
-//! until the tail has passed it.
+//! Positions in the ring are *virtual*: they grow for ever, the place is the remainder by the ring's length. A record
+//! is contiguous; if the rest of the lap is too short for it, the record starts the next lap and the rest counts as
+//! used until the tail has passed it.
 //!
-//! Under the lock a record is only *cut*: its batches leave `pending`, it has its place in the ring, and is in flight as far as
-//! others can see. It is copied together, summed and written without it, by one thread at a time (`sealing`), because each
-//! record bears the sum of the one before. Nobody who commits waits for that.
+//! Under the lock a record is only *cut*: its batches leave `pending`, it has its place in the ring, and is in flight
+//! as far as others can see. It is copied together, summed and written without it, by one thread at a time
+//! (`sealing`), because each record bears the sum of the one before. Nobody who commits waits for that.
 //!
-//! Locks: the journal's mutex is the innermost of the store (after the trees' and the space's), but for that of each waiter.
+//! Locks: the journal's mutex is the innermost of the store (after the trees' and the space's), but for that of each
+//! waiter.
 
 mod encoded;
 mod force;
@@ -30,8 +31,9 @@ pub(crate) use ring::{RecordMeta, Ring};
 use waiters::Waiters;
 
 use crate::batch::DataSlot;
+use crate::carry::Carried;
 use crate::sync::{AtomicBool, AtomicU64, Condvar, Mutex, Ordering};
-use crate::{Ablation, Pressure, StoreError};
+use crate::{Ablation, Class, Pressure, StoreError};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use syncline_device::{Buffer, Device, DeviceError, Ticket};
@@ -43,14 +45,29 @@ use syncline_format::{BLOCK_BYTES, BlockNo, Generation, Lsn, Sequence, VolumeId}
 const GROUP_BYTES_TARGET: usize = 1 << 20;
 /// A batch is at most this share of the ring (R17).
 const RECORD_RING_SHARE: u64 = 8;
-/// Ring blocks kept for destage batches that are larger than the one block reserved per image.
+/// Ring blocks kept for destage batches that are larger than the one block reserved per image, and one more for so
+/// many images: all of them may have to be logged once more, each with its header.
 const DESTAGE_SLACK_BLOCKS: u64 = 4;
+const IMAGES_PER_SLACK_BLOCK: u64 = 64;
+/// Sixteenths of the ring's blocks that may be live images, and a few more for what gives space back. None of them
+/// may ever get home, if what has to be read for it is damaged: with as much kept for logging them anew, the rest of
+/// the ring is for others (R17).
+const IMAGE_SIXTEENTHS: u64 = 5;
+const RECLAIM_IMAGE_SIXTEENTHS: u64 = 6;
 
 /// Sealing rounds each record up to blocks and adds its header: a block for each of at least so many records.
 const SEAL_SLACK_BLOCKS: u64 = 2;
 
 /// Called when a started force has ended.
 pub(crate) type Done = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
+
+/// Room in the ring for a batch to come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Promise {
+    pub(crate) blocks: u64,
+    /// Images that the batch adds.
+    pub(crate) images: u64,
+}
 
 /// A batch that is applied but in no record yet.
 struct Pending {
@@ -94,8 +111,8 @@ pub(crate) struct State {
     apart: bool,
     /// Batches behind this are not sealed; always the largest, but for a force without group commit.
     seal_upto: Lsn,
-    /// Ring blocks promised to permits.
-    permit_blocks: u64,
+    /// What is promised to permits.
+    promised: Promise,
     /// Live images, each with one block reserved for the batch that destages it.
     images: u64,
     /// LSN of the first pending batch.
@@ -118,6 +135,11 @@ pub(crate) struct State {
 }
 
 impl State {
+    fn take_back(&mut self, promise: Promise) {
+        self.promised.blocks -= promise.blocks;
+        self.promised.images -= promise.images;
+    }
+
     /// Ring blocks that the pending batches take, but for what sealing adds.
     fn pending_blocks(&self) -> u64 {
         if self.apart {
@@ -152,9 +174,15 @@ pub(crate) struct JournalStart {
     pub(crate) volume: VolumeId,
     pub(crate) start: BlockNo,
     pub(crate) ring_blocks: u64,
+    /// Of them the beginning that was written once; the rest is a hole of the device.
+    pub(crate) written_blocks: u64,
     pub(crate) epoch: u64,
     /// LSN that the last checkpoint holds.
     pub(crate) lsn: Lsn,
+    pub(crate) tail: JournalTail,
+    /// Records that are in the ring already, from the tail on, and live images.
+    pub(crate) carried: Vec<Carried>,
+    pub(crate) images: u64,
     pub(crate) generation: Generation,
     pub(crate) stream_bytes: usize,
     pub(crate) ablation: Ablation,
@@ -173,7 +201,8 @@ pub(crate) fn record_blocks_max(ring_blocks: u64) -> u64 {
 impl Journal {
     /// The journal of a new epoch; its superblock is (or is about to be) durable.
     pub(crate) fn new(device: Arc<dyn Device>, start: JournalStart) -> Journal {
-        let tail = first_tail(start.epoch);
+        let mut ring = Ring::new(start.ring_blocks, start.written_blocks, start.tail);
+        start.carried.iter().for_each(|record| ring.resume(record));
         Journal {
             device,
             volume: start.volume,
@@ -185,16 +214,16 @@ impl Journal {
                 .min(record_blocks_max(start.ring_blocks) as usize * BLOCK_BYTES / 2),
             ablation: start.ablation,
             state: Mutex::new(State {
-                ring: Ring::new(start.ring_blocks, tail),
+                ring,
                 pending: VecDeque::new(),
                 pending_bytes: 0,
                 apart: start.ablation.ordered_records || start.ablation.no_group_commit,
                 seal_upto: Lsn(u64::MAX),
-                permit_blocks: 0,
-                images: 0,
+                promised: Promise::default(),
+                images: start.images,
                 next_lsn: start.lsn.next(),
                 in_flight: VecDeque::new(),
-                known_flushed: Sequence(0),
+                known_flushed: Sequence(start.tail.sequence.0 - 1 + start.carried.len() as u64),
                 durable: start.lsn,
                 phase: Phase::Idle,
                 driven: false,
@@ -219,39 +248,49 @@ impl Journal {
         record_blocks_max(self.ring_blocks) as usize * BLOCK_BYTES - RECORD_HEADER_BYTES
     }
 
-    /// Ring blocks to promise for a batch: its own record in the worst case, and one block per image for the batch
-    /// that destages it.
-    pub(crate) fn cost_blocks(&self, bytes: usize, images: usize) -> u64 {
-        record_blocks(bytes) + images as u64
+    /// What to promise for a batch: its own record in the worst case, and one block per image for the batch that
+    /// destages it.
+    pub(crate) fn promise(&self, bytes: usize, images: usize) -> Promise {
+        Promise { blocks: record_blocks(bytes) + images as u64, images: images as u64 }
     }
 
     /// Promises room for a batch (R17). Destaging may use what is reserved for it.
-    pub(crate) fn admit(&self, cost_blocks: u64, destage: bool) -> Result<(), StoreError> {
+    pub(crate) fn admit(&self, promise: Promise, class: Class) -> Result<(), StoreError> {
         let mut state = self.state.lock();
         if let Some(failed) = &state.failed {
             return Err(failed.clone());
         }
-        let reserve = if destage { 0 } else { state.images + DESTAGE_SLACK_BLOCKS };
-        let wrap = record_blocks_max(self.ring_blocks);
-        let taken = state.ring.used() + state.pending_blocks() + state.permit_blocks;
-        let slack = self.seal_slack(state.pending_blocks() + state.permit_blocks + cost_blocks + reserve);
-        if taken + cost_blocks + reserve + wrap + slack > self.ring_blocks {
+        let share = if class == Class::Normal { IMAGE_SIXTEENTHS } else { RECLAIM_IMAGE_SIXTEENTHS };
+        let images = state.images + state.promised.images + promise.images;
+        if promise.images > 0 && images > self.ring_blocks * share / 16 {
             return Err(StoreError::Pressure(Pressure::Journal));
         }
-        state.permit_blocks += cost_blocks;
+        let reserve = match class {
+            Class::Destage => 0,
+            _ => state.images + images / IMAGES_PER_SLACK_BLOCK + DESTAGE_SLACK_BLOCKS,
+        };
+        let wrap = record_blocks_max(self.ring_blocks);
+        let promised = state.promised.blocks;
+        let taken = state.ring.used() + state.pending_blocks() + promised;
+        let slack = self.seal_slack(state.pending_blocks() + promised + promise.blocks + reserve);
+        if taken + promise.blocks + reserve + wrap + slack > self.ring_blocks {
+            return Err(StoreError::Pressure(Pressure::Journal));
+        }
+        state.promised.blocks += promise.blocks;
+        state.promised.images += promise.images;
         Ok(())
     }
 
-    /// What sealing so many blocks adds at most: two records that follow one another hold more than the most that one may
-    /// hold, so this many blocks make no more than twice as many records, and one.
+    /// What sealing so many blocks adds at most: two records that follow one another hold more than the most that one
+    /// may hold, so this many blocks make no more than twice as many records, and one.
     fn seal_slack(&self, blocks: u64) -> u64 {
         let records = 2 * blocks * BLOCK_BYTES as u64 / self.record_bytes_target() as u64 + 1;
         records.max(SEAL_SLACK_BLOCKS)
     }
 
     /// Takes back what `admit` promised.
-    pub(crate) fn release(&self, cost_blocks: u64) {
-        self.state.lock().permit_blocks -= cost_blocks;
+    pub(crate) fn release(&self, promise: Promise) {
+        self.state.lock().take_back(promise);
     }
 
     /// Lays a batch out as a record, if it is one by itself. To be called without locks.
@@ -260,19 +299,19 @@ impl Journal {
     }
 
     /// Appends an applied batch. Called under the trees' lock, so batches arrive in the order in which they were
-    /// applied. The second result says that the buffer has become long: then [`Journal::stream`] is to be called, without locks.
-    /// `promised` is the batch's part of what `admit` promised: it turns into the batch's own blocks in one step, or
-    /// somebody else would be admitted to the same room in between.
+    /// applied. The second result says that the buffer has become long: then [`Journal::stream`] is to be called,
+    /// without locks. `promised` is the batch's part of what `admit` promised: it turns into the batch's own blocks
+    /// in one step, or somebody else would be admitted to the same room in between.
     pub(crate) fn append(
         &self,
         bytes: Encoded,
         data: Vec<Ticket>,
         slots: Vec<DataSlot>,
         images: u64,
-        promised: u64,
+        promised: Promise,
     ) -> (Lsn, bool) {
         let mut state = self.state.lock();
-        state.permit_blocks -= promised;
+        state.take_back(promised);
         state.images = images;
         state.pending_bytes += bytes.len();
         state.pending.push_back(Pending { bytes, data, slots });
@@ -289,8 +328,8 @@ impl Journal {
         }
     }
 
-    /// Waits for the end of the group that somebody drives right now, if any: what is submitted next to the device would be in its
-    /// way. Not for the one after it, so that everybody gets on.
+    /// Waits for the end of the group that somebody drives right now, if any: what is submitted next to the device
+    /// would be in its way. Not for the one after it, so that everybody gets on.
     pub(crate) fn give_way(&self) {
         let mut state = self.state.lock();
         let groups = state.groups;

@@ -1,6 +1,8 @@
 //! Positions in the ring and the records between tail and head.
 
+use crate::carry::Carried;
 use std::collections::VecDeque;
+use std::ops::Range;
 use syncline_format::superblock::JournalTail;
 use syncline_format::{Lsn, Sequence};
 
@@ -21,10 +23,17 @@ pub(crate) struct Place {
     pub(crate) block: u64,
     pub(crate) sequence: Sequence,
     pub(crate) predecessor: u64,
+    /// Blocks behind the record that nobody has written yet, and that are to be written now. Mostly none.
+    pub(crate) fresh: Range<u64>,
 }
+
+/// So many blocks are written at once where the ring was never written (1 MiB).
+const FRESH_BLOCKS: u64 = 256;
 
 pub(crate) struct Ring {
     blocks: u64,
+    /// Blocks of the ring's beginning that were written once. No record has ever been behind them.
+    written: u64,
     tail: u64,
     head: u64,
     next_sequence: Sequence,
@@ -35,9 +44,10 @@ pub(crate) struct Ring {
 
 impl Ring {
     /// An empty ring whose next record is the one that `tail` describes.
-    pub(crate) fn new(blocks: u64, tail: JournalTail) -> Ring {
+    pub(crate) fn new(blocks: u64, written: u64, tail: JournalTail) -> Ring {
         Ring {
             blocks,
+            written,
             tail: tail.block,
             head: tail.block,
             next_sequence: tail.sequence,
@@ -69,11 +79,21 @@ impl Ring {
             position + blocks - self.tail <= self.blocks,
             "admission keeps the ring from overrunning its tail"
         );
+        let block = position % self.blocks;
         Place {
             position,
-            block: position % self.blocks,
+            block,
             sequence: self.next_sequence,
             predecessor: self.predecessor(),
+            fresh: self.fresh(block + blocks),
+        }
+    }
+
+    /// What is to be written as well, because a record that ends at `end` is the first to get so far.
+    fn fresh(&self, end: u64) -> Range<u64> {
+        match end > self.written {
+            true => end..end.next_multiple_of(FRESH_BLOCKS).min(self.blocks),
+            false => end..end,
         }
     }
 
@@ -91,8 +111,22 @@ impl Ring {
             last_lsn,
         });
         self.head = place.position + blocks;
+        self.written = self.written.max(place.fresh.end);
         self.next_sequence = place.sequence.next();
         self.last_checksum = None;
+    }
+
+    /// Enters a record that is in the ring already, behind those before it or at the start of the next lap.
+    pub(crate) fn resume(&mut self, record: &Carried) {
+        let lap = self.head - self.head % self.blocks;
+        let position = if lap + record.block < self.head { lap + self.blocks } else { lap } + record.block;
+        let (sequence, predecessor) = (self.next_sequence, self.predecessor());
+        // What lies before it may be holes still. But zeros that are written behind a record must never get to it.
+        let end = record.block + record.blocks;
+        let place = Place { position, block: record.block, sequence, predecessor, fresh: end..end };
+        self.push(&place, record.blocks, record.last_lsn);
+        self.sealed(record.checksum);
+        assert!(self.used() <= self.blocks, "records in the ring do not overlap");
     }
 
     /// The checksum of the record that was entered last.
@@ -133,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_record_that_does_not_fit_the_lap_starts_the_next_one() {
-        let mut ring = Ring::new(10, JournalTail { block: 0, sequence: Sequence(1), predecessor: 7 });
+        let mut ring = Ring::new(10, 10, JournalTail { block: 0, sequence: Sequence(1), predecessor: 7 });
         let place = ring.place(8);
         assert_eq!((place.block, place.sequence, place.predecessor), (0, Sequence(1), 7));
         ring.push(&place, 8, Lsn(3));
@@ -148,5 +182,39 @@ mod tests {
         assert_eq!((ring.used_from(Lsn(5)), ring.used_from(Lsn(6))), (4, 0));
         let (tail, _) = ring.tail_for(Lsn(4));
         assert_eq!((tail.block, tail.sequence, tail.predecessor), (0, Sequence(2), 11));
+    }
+
+    #[test]
+    fn what_was_never_written_is_written_ahead_of_the_records_once() {
+        let mut ring = Ring::new(600, 100, JournalTail { block: 0, sequence: Sequence(1), predecessor: 7 });
+        let mut lsn = Lsn(1);
+        let mut next = |ring: &mut Ring, blocks| {
+            let place = ring.place(blocks);
+            ring.push(&place, blocks, lsn);
+            ring.sealed(lsn.0);
+            lsn = lsn.next();
+            let (_, tail) = ring.tail_for(lsn);
+            ring.release_to(&tail);
+            (place.block, place.fresh)
+        };
+        assert_eq!(next(&mut ring, 100), (0, 100..100));
+        assert_eq!(next(&mut ring, 1), (100, 101..256), "up to the next MiB");
+        assert_eq!(next(&mut ring, 155), (101, 256..256));
+        assert_eq!(next(&mut ring, 300), (256, 556..600), "never beyond the ring");
+        assert_eq!(next(&mut ring, 100), (0, 100..100), "the end of the lap is left out");
+        assert_eq!(next(&mut ring, 500), (100, 600..600));
+    }
+
+    #[test]
+    fn no_zeros_are_written_over_records_that_lie_behind_a_hole() {
+        let mut ring = Ring::new(64, 4, JournalTail { block: 40, sequence: Sequence(1), predecessor: 7 });
+        ring.resume(&Carried { block: 40, blocks: 10, last_lsn: Lsn(1), checksum: 8 });
+        let place = ring.place(20);
+        assert_eq!((place.block, place.fresh.clone()), (0, 20..20), "the next lap, up to what is carried");
+        ring.push(&place, 20, Lsn(2));
+        ring.sealed(9);
+        ring.release_to(&ring.tail_for(Lsn(2)).1);
+        let place = ring.place(31);
+        assert_eq!((place.block, place.fresh), (20, 51..64), "behind it nothing was ever written");
     }
 }

@@ -1,11 +1,13 @@
 //! Sealing: pending batches become records.
 //!
-//! Whoever seals has set `State::sealing` until the record is submitted, or its writer is known: a group that is begun
-//! meanwhile waits for that, since it depends on the write. No other lock than the journal's is needed for it, so waiting is short.
+//! Whoever seals has set `State::sealing` until the record is submitted, or its writer is known: a group that is
+//! begun meanwhile waits for that, since it depends on the write. No other lock than the journal's is needed for it,
+//! so waiting is short.
 
 use super::encoded::Encoded;
 use super::{GROUP_BYTES_TARGET, InFlight, Journal, Pending, State};
 use crate::sync::MutexGuard;
+use std::ops::Range;
 use std::sync::Arc;
 use syncline_device::{Buffer, Ticket};
 use syncline_format::record::{self, RECORD_HEADER_BYTES, RecordInfo, record_blocks};
@@ -16,6 +18,8 @@ struct Cut {
     info: RecordInfo,
     at: BlockNo,
     blocks: u64,
+    /// Blocks of the ring behind it that are to be written first.
+    fresh: Range<u64>,
     batches: Vec<Encoded>,
     /// Memory of a record before it, if it has the right length.
     spare: Option<Buffer>,
@@ -49,7 +53,8 @@ impl Journal {
         self.sealed.notify_all();
     }
 
-    /// Seals everything that is pending into records and submits them, without a flush. What is appended meanwhile is left.
+    /// Seals everything that is pending into records and submits them, without a flush. What is appended meanwhile is
+    /// left.
     pub(super) fn seal_pending(&self, state: &mut MutexGuard<'_, State>) {
         self.wait_for_sealing(state);
         let upto = state.last_pending();
@@ -92,8 +97,8 @@ impl Journal {
         }
     }
 
-    /// Makes a record of the oldest pending batches up to an LSN; it is in flight from then on, but nobody writes it yet.
-    /// The caller has set `sealing`.
+    /// Makes a record of the oldest pending batches up to an LSN; it is in flight from then on, but nobody writes it
+    /// yet. The caller has set `sealing`.
     fn seal_record(&self, state: &mut MutexGuard<'_, State>, upto: Lsn) -> Option<Sealed> {
         let cut = self.cut_record(state, upto)?;
         let (record, checksum) = MutexGuard::unlocked(state, || self.put_together(cut));
@@ -149,11 +154,24 @@ impl Journal {
             _slots: slots,
         });
         let spare = state.spare.take().filter(|spare| spare.blocks() == blocks);
-        Some(Cut { info, at: self.start.plus(place.block), blocks, batches, spare, write })
+        let at = self.start.plus(place.block);
+        Some(Cut { info, at, blocks, fresh: place.fresh, batches, spare, write })
+    }
+
+    /// Writes zeros behind a record, where the ring was never written. On a host file each flush behind a first write
+    /// makes the host commit what it has allocated; so one record in a MiB costs that, and not each. It is waited for
+    /// because the next record goes there; all records so far lie before it.
+    fn write_fresh(&self, fresh: &Range<u64>) {
+        if !fresh.is_empty() {
+            let zeros = Arc::new(Buffer::zeroed((fresh.end - fresh.start) as usize));
+            // The record does not depend on it; if the device fails, the record's own write says so.
+            let _ = self.device.write(self.start.plus(fresh.start), vec![zeros]);
+        }
     }
 
     /// The record's bytes, and its checksum. Called without the lock.
     fn put_together(&self, cut: Cut) -> (Sealed, u64) {
+        self.write_fresh(&cut.fresh);
         // The header is written by sealing.
         let mut batches = cut.batches;
         let mut buffer = match batches.pop_if(|batch| matches!(batch, Encoded::Laid(_))) {

@@ -1,8 +1,8 @@
 //! Who waits for a group: threads that block, and started forces.
 //!
-//! Each waiter is told once, by itself: that its force has ended, or that it is its turn to drive the next group. Nobody
-//! is woken only to find that he has to go on waiting, and whoever is told that it is over needs no lock of the journal's any
-//! more. A thread that is told to drive has `State::driven` already.
+//! Each waiter is told once, by itself: that its force has ended, or that it is its turn to drive the next group.
+//! Nobody is woken only to find that he has to go on waiting, and whoever is told that it is over needs no lock of
+//! the journal's any more. A thread that is told to drive has `State::driven` already.
 //!
 //! Nobody is told while the journal's lock is held.
 

@@ -1,9 +1,10 @@
 //! Free blocks held while they are discarded.
 //!
-//! A hold is an allocation that is given back as it was taken: it takes nothing that data could not have, so reservations, claims
-//! and the chunks kept for nodes stay good for what they promise (R18), and nothing that a checkpoint has yet to release (R11). In
-//! the bitmaps that are stored it never shows. Nor does it take what the last checkpoint has released: the other slot of the superblock
-//! refers to that, and is all there is if the newest one is lost.
+//! A hold is an allocation that is given back as it was taken: it takes nothing that data could not have, so
+//! reservations, claims and the chunks kept for nodes stay good for what they promise (R18), and nothing that a
+//! checkpoint has yet to release (R11). In the bitmaps that are stored it never shows. Nor does it take what the last
+//! checkpoint has released: the other slot of the superblock refers to that, and is all there is if the newest one is
+//! lost.
 
 use super::SpaceMap;
 use super::bits::{free_end, next_free, run_length};
@@ -45,7 +46,8 @@ impl SpaceMap {
         })
     }
 
-    /// Holds the next run, or a part of it: at most half of what data could have, so that who wants some mostly finds it.
+    /// Holds the next run, or a part of it: at most half of what data could have, so that who wants some mostly finds
+    /// it.
     pub(crate) fn hold(&mut self, cursor: &mut Cursor) -> Option<Run> {
         let most = (self.available() / 2).min(HOLD_BLOCKS_MAX) as u32;
         if most == 0 {

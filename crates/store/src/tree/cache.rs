@@ -3,8 +3,9 @@
 //! Entries are found by address and count only if their pointer matches in full: a block that was freed and reused
 //! never yields the old node. Replacement is second chance.
 //!
-//! Clean and dirty nodes share one bound: the cache takes what the dirty ones leave of it, at least its own part. However
-//! large the bound is, no more than [`DIRTY_BYTES_MAX`] are dirty: recovery of the journal has to hold as many.
+//! Clean and dirty nodes share one bound: the cache takes what the dirty ones leave of it, at least its own part.
+//! However large the bound is, no more than [`DIRTY_BYTES_MAX`] are dirty: recovery of the journal has to hold as
+//! many.
 
 use super::page::Page;
 use super::{Missing, Node, Resident};
@@ -45,8 +46,9 @@ struct Entry {
 
 /// Fewest nodes that a cache keeps, whatever its bound: a few paths.
 const NODES_MIN: usize = 64;
-/// Most bytes of nodes that may be dirty. Replay brings back the dirty nodes of the session before, whose memory bound says
-/// nothing about the one that recovers: this keeps recovery within the default bound (256 MiB) and to about a second.
+/// Most bytes of nodes that may be dirty. Replay brings back the dirty nodes of the session before, whose memory
+/// bound says nothing about the one that recovers: this keeps recovery within the default bound (256 MiB) and to
+/// about a second.
 const DIRTY_BYTES_MAX: usize = 128 << 20;
 
 fn nodes_of(bytes: usize) -> u64 {
@@ -99,7 +101,8 @@ impl NodeCache {
         (self.clean_max.load(Ordering::Relaxed) + left) as usize
     }
 
-    /// Enters a node that is on the device like this, but for the parts of its header that only writing and reading it need.
+    /// Enters a node that is on the device like this, but for the parts of its header that only writing and reading
+    /// it need.
     pub(crate) fn insert(&self, node: Arc<Node>) {
         let home = node.home.get().expect("cached nodes have a home").block;
         let mut entries = self.entries.lock();
@@ -206,8 +209,8 @@ impl<'a> Pinned<'a> {
         Ok(())
     }
 
-    /// Loads what was missing and keeps it. `stale` is the operation's memory of a node that it could not verify: the first
-    /// time the caller only looks again.
+    /// Loads what was missing and keeps it. `stale` is the operation's memory of a node that it could not verify: the
+    /// first time the caller only looks again.
     pub(crate) fn load(
         &self,
         device: &dyn Device,
@@ -220,8 +223,8 @@ impl<'a> Pinned<'a> {
                 self.nodes.borrow_mut().insert(missing.0.block, node);
                 Ok(())
             }
-            // Nothing is locked while a node is read: it may have been superseded, freed and overwritten meanwhile. It is
-            // damaged only if the tree still names it afterwards.
+            // Nothing is locked while a node is read: it may have been superseded, freed and overwritten meanwhile.
+            // It is damaged only if the tree still names it afterwards.
             Err(StoreError::Corrupt { .. }) if *stale != Some(missing.0) => {
                 *stale = Some(missing.0);
                 Ok(())

@@ -29,8 +29,8 @@ struct Split {
 }
 
 impl Tree {
-    /// Reports the first node on the way to `key` that is not in memory. Returns the key before which all others from `key` on
-    /// have the same way, `None` if there is no end.
+    /// Reports the first node on the way to `key` that is not in memory. Returns the key before which all others from
+    /// `key` on have the same way, `None` if there is no end.
     pub(crate) fn check_resident(&self, key: Key, resident: &dyn Resident) -> Result<Option<Key>, Missing> {
         let mut held = match &self.root {
             Root::Held(node) => node,
@@ -58,9 +58,9 @@ impl Tree {
         Ok(end)
     }
 
-    /// Reports the first missing node of the two leaves beside `key`'s, if a batch of `deletes` deletes and `bytes` bytes could
-    /// empty that leaf: it leaves the tree then, and one of the two inherits its keys, which the rest of the batch may
-    /// name. The path to `key` itself must be resident.
+    /// Reports the first missing node of the two leaves beside `key`'s, if a batch of `deletes` deletes and `bytes`
+    /// bytes could empty that leaf: it leaves the tree then, and one of the two inherits its keys, which the rest of
+    /// the batch may name. The path to `key` itself must be resident.
     pub(crate) fn check_heirs(
         &self,
         key: Key,
@@ -115,8 +115,8 @@ impl Tree {
         }
     }
 
-    /// Sets the first of the ascending items, up to the first deletion (`None`), that belong to one leaf and fit into it;
-    /// returns how many. The path to the first one must be resident.
+    /// Sets the first of the ascending items, up to the first deletion (`None`), that belong to one leaf and fit into
+    /// it; returns how many. The path to the first one must be resident.
     pub(crate) fn put_into_leaf<V: AsRef<[u8]>>(
         &mut self,
         items: &[(Key, Option<V>)],
@@ -349,8 +349,8 @@ impl Editor<'_> {
     }
 }
 
-/// Appends the children of `right`. Its first slot stands for everything from the parent's separator on, whatever its own
-/// key says, so it takes the separator's place.
+/// Appends the children of `right`. Its first slot stands for everything from the parent's separator on, whatever its
+/// own key says, so it takes the separator's place.
 fn append_interior(left: &mut Node, right: &Node, separator: Key) {
     if left.children.is_empty() {
         left.children = vec![None; left.page.count()];

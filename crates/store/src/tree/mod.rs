@@ -119,10 +119,31 @@ impl Node {
     }
 }
 
-/// A leaf found by a lookup, and the key from which on the next leaf begins.
+/// A leaf found by a lookup, and its place: the key from which on it holds all, and the one from which on the next
+/// does.
 pub(crate) struct Found {
     pub(crate) leaf: Arc<Node>,
+    low: Option<Key>,
     pub(crate) next: Option<Key>,
+}
+
+impl Found {
+    /// Whether the leaf holds only keys of its place. On a damaged volume it may be another one's, and what it lacks
+    /// may exist.
+    pub(crate) fn is_in_place(&self) -> bool {
+        let page = &self.leaf.page;
+        let Some(last) = page.count().checked_sub(1) else { return true };
+        self.low.is_none_or(|low| page.key(0) >= low) && self.next.is_none_or(|next| page.key(last) < next)
+    }
+
+    /// The child at `index` in its place, which is also within that of the node. The first slot stands for everything
+    /// from the node's place on, whatever its key.
+    fn child(&self, index: usize, resident: &dyn Resident) -> Result<Found, Missing> {
+        let node = &self.leaf;
+        let low = self.low.max((index > 0).then(|| node.page.key(index)));
+        let next = self.next.into_iter().chain(node.end_of(index)).min();
+        Ok(Found { leaf: node.child(index, resident)?, low, next })
+    }
 }
 
 impl Tree {
@@ -135,24 +156,22 @@ impl Tree {
 
     /// The leaf that covers `key`.
     pub(crate) fn find(&self, key: Key, resident: &dyn Resident) -> Result<Found, Missing> {
-        let mut node = self.root(resident)?;
-        let mut next = None;
-        while !node.is_leaf() {
-            let index = node.page.child_index(key);
-            next = node.end_of(index).or(next);
-            node = node.child(index, resident)?;
+        let mut found = Found { leaf: self.root(resident)?, low: None, next: None };
+        while !found.leaf.is_leaf() {
+            found = found.child(found.leaf.page.child_index(key), resident)?;
         }
-        Ok(Found { leaf: node, next })
+        Ok(found)
     }
 
-    /// The last item at or before `key`.
+    /// The leaf with the last item at or before `key`, and where it is there. A leaf that is not in its place comes
+    /// back as it is.
     pub(crate) fn last_at_or_before(
         &self,
         key: Key,
         resident: &dyn Resident,
-    ) -> Result<Option<(Key, Vec<u8>)>, Missing> {
-        let root = self.root(resident)?;
-        last_at_or_before(&root, key, resident)
+    ) -> Result<Option<(Found, usize)>, Missing> {
+        let root = Found { leaf: self.root(resident)?, low: None, next: None };
+        last_at_or_before(root, key, resident)
     }
 
     /// Level of the root: 0 for a lone leaf.
@@ -167,21 +186,20 @@ impl Tree {
 /// Looks in the covering child first; a leaf may hold only greater keys, then the sibling before it has the item (no
 /// leaf but a lone root is empty; two children a node also bound the search in a hostile tree).
 fn last_at_or_before(
-    node: &Arc<Node>,
+    found: Found,
     key: Key,
     resident: &dyn Resident,
-) -> Result<Option<(Key, Vec<u8>)>, Missing> {
-    if node.is_leaf() {
-        let index = match node.page.search(key) {
-            Ok(index) => index,
-            Err(0) => return Ok(None),
-            Err(index) => index - 1,
-        };
-        return Ok(Some((node.page.key(index), node.page.value(index).to_vec())));
+) -> Result<Option<(Found, usize)>, Missing> {
+    let page = &found.leaf.page;
+    if found.leaf.is_leaf() {
+        return Ok(match page.search(key) {
+            Ok(index) => Some((found, index)),
+            Err(0) if found.is_in_place() => None,
+            Err(index) => Some((found, index.saturating_sub(1))),
+        });
     }
-    for index in (0..=node.page.child_index(key)).rev().take(2) {
-        let child = node.child(index, resident)?;
-        if let Some(found) = last_at_or_before(&child, key, resident)? {
+    for index in (0..=page.child_index(key)).rev().take(2) {
+        if let Some(found) = last_at_or_before(found.child(index, resident)?, key, resident)? {
             return Ok(Some(found));
         }
     }

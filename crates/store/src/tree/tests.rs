@@ -40,6 +40,7 @@ fn contents(tree: &Tree, resident: &dyn Resident) -> BTreeMap<Key, Vec<u8>> {
     let mut from = Key::MIN;
     loop {
         let found = tree.find(from, resident).expect("all resident");
+        assert!(found.is_in_place(), "no edit leaves keys where others belong");
         for i in 0..found.leaf.page.count() {
             out.insert(found.leaf.page.key(i), found.leaf.page.value(i).to_vec());
         }
@@ -96,7 +97,12 @@ fn the_tree_is_a_sorted_map_and_frozen_trees_do_not_change() {
         if step % 97 == 0 {
             let probe = Key::extent(ObjectNo(1 + (seed >> 60)), (seed >> 13) % 4000);
             let want = model.range(..=probe).next_back().map(|(k, v)| (*k, v.clone()));
-            assert_eq!(tree.last_at_or_before(probe, &shelf).expect("resident"), want);
+            let found = tree.last_at_or_before(probe, &shelf).expect("resident");
+            assert!(found.as_ref().is_none_or(|(found, _)| found.is_in_place()));
+            let item = |(found, index): (super::Found, usize)| {
+                (found.leaf.page.key(index), found.leaf.page.value(index).to_vec())
+            };
+            assert_eq!(found.map(item), want);
         }
     }
     for key in model.keys() {

@@ -1,8 +1,8 @@
 //! Group commit in every order of its threads' steps, with a bounded number of preemptions.
 //!
-//! Small on purpose: two or three threads, one or two syncs each. What is acknowledged is recovered, at once and by the store
-//! as it ships, from what the device then holds durably. A lost wakeup is a deadlock, which loom reports. Longer histories,
-//! crash states and slow devices are shuttle's part (`crates/threads`).
+//! Small on purpose: two or three threads, one or two syncs each. What is acknowledged is recovered, at once and by
+//! the store as it ships, from what the device then holds durably. A lost wakeup is a deadlock, which loom reports.
+//! Longer histories, crash states and slow devices are shuttle's part (`crates/threads`).
 
 #[path = "../../tests/interleavings/image.rs"]
 mod image;

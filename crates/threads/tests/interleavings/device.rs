@@ -2,8 +2,8 @@
 //!
 //! A write is in flight until the device's own thread completes it; a flush, once it completes, makes exactly those
 //! writes durable that had completed when it was issued. So [`SlowDevice::crash`] knows at every moment what a power
-//! cut would leave. A failed write is lost. A failed flush loses the writes that it covered, and every flush in flight or
-//! issued later fails with it, as the file device has it.
+//! cut would leave. A failed write is lost. A failed flush loses the writes that it covered, and every flush in
+//! flight or issued later fails with it, as the file device has it.
 //!
 //! Writes that overlap are never in flight together: that is the engine's duty (R8) and asserted here.
 

@@ -1,9 +1,9 @@
 //! What was committed and acknowledged, and whether what a crash left agrees with it.
 //!
-//! Each file is one object with one page. Its inode item holds a version, its page is made from the version, so a recovered
-//! file proves which commit it is of. A recovered volume is right if all files together are as after some prefix of the
-//! commits, in the order of their LSNs (C2), and that prefix reaches what was acknowledged before the crash (C1).
-//! Recovery runs by the store as it ships.
+//! Each file is one object with one page. Its inode item holds a version, its page is made from the version, so a
+//! recovered file proves which commit it is of. A recovered volume is right if all files together are as after some
+//! prefix of the commits, in the order of their LSNs (C2), and that prefix reaches what was acknowledged before the
+//! crash (C1). Recovery runs by the store as it ships.
 
 use crate::image::{Image, ImageDevice};
 use std::collections::{BTreeMap, HashMap};

@@ -1,9 +1,10 @@
 //! The store's threads in every order that a scheduler can think of: group commit, checkpoints, destaging, a ring that
 //! wraps, devices that fail.
 //!
-//! Each schedule follows from a scenario, a scheduler and a seed. A deadlock, which is how a lost wakeup shows, is found
-//! by shuttle itself; what a crash would leave is judged in `judge.rs`. A schedule that fails is printed as one command
-//! that runs it again. `SCHEDULES` says how many are tried of each scenario and scheduler, `SEED` where they start.
+//! Each schedule follows from a scenario, a scheduler and a seed. A deadlock, which is how a lost wakeup shows, is
+//! found by shuttle itself; what a crash would leave is judged in `judge.rs`. A schedule that fails is printed as one
+//! command that runs it again. `SCHEDULES` says how many are tried of each scenario and scheduler, `SEED` where they
+//! start.
 
 mod device;
 mod image;

@@ -270,7 +270,8 @@ impl World {
         self.store.start_force(lsn, Box::new(done));
     }
 
-    /// A version of the last file, which the others leave alone; called by whoever leads a group, so it waits for nothing.
+    /// A version of the last file, which the others leave alone; called by whoever leads a group, so it waits for
+    /// nothing.
     pub fn write_piggyback(&self) {
         let file = self.files.len() - 1;
         let Ok(permit) = self.store.admit(Class::Normal, Estimate { bytes: 300, items: 3, images: 0 }) else {

@@ -1,6 +1,6 @@
-//! dbench's load file played in this process, for the engine: each client does what the file says, in a directory of its own, over
-//! and over until the time is up. Names are taken in lower case, as the load means them. Locks of ranges are skipped:
-//! nobody else has the client's files.
+//! dbench's load file played in this process, for the engine: each client does what the file says, in a directory of
+//! its own, over and over until the time is up. Names are taken in lower case, as the load means them. Locks of
+//! ranges are skipped: nobody else has the client's files.
 
 use crate::backend::{Backend, BackendFile, Open};
 use crate::measure::Outcome;

@@ -1,5 +1,5 @@
-//! A SQLite that uses batch atomic writes, which no distribution ships: compiled from the source that cargo has of the crate
-//! libsqlite3-sys, with a shell of a few lines.
+//! A SQLite that uses batch atomic writes, which no distribution ships: compiled from the source that cargo has of
+//! the crate libsqlite3-sys, with a shell of a few lines.
 
 use std::fs;
 use std::io;
@@ -17,7 +17,7 @@ pub(super) fn program(work: &Path) -> io::Result<Option<PathBuf>> {
     let Some(source) = source() else { return Ok(None) };
     let shell = work.join("sqlite3-shell.c");
     fs::write(&shell, SHELL)?;
-    eprintln!("compiling SQLite with batch atomic writes (once)");
+    crate::output::tell("compiling SQLite with batch atomic writes (once)");
     let partial = program.with_extension("partial");
     let compiled = Command::new("cc")
         .args(["-O2", "-DSQLITE_ENABLE_BATCH_ATOMIC_WRITE", "-DSQLITE_OMIT_LOAD_EXTENSION", "-I"])

@@ -1,6 +1,7 @@
 //! SQLite on the engine in this process: the VFS on the volume that the engine has open, whatever it does without.
 //!
-//! As many threads as the workload is wide have a database each, and go through inserting, updating and deleting together.
+//! As many threads as the workload is wide have a database each, and go through inserting, updating and deleting
+//! together.
 
 use super::library::{self, Library};
 use super::{ROWS_MAX, deleting, inserting, updating};
@@ -10,7 +11,8 @@ use std::io;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-/// How often one thread goes through all; several share that. A pass takes a fifth of a second, too little to tell a few percent.
+/// How often one thread goes through all; several share that. A pass takes a fifth of a second, too little to tell a
+/// few percent.
 const PASSES: usize = 4;
 
 pub(crate) fn delete(context: &Context<'_>, width: usize) -> io::Result<Outcome> {
@@ -62,7 +64,8 @@ struct Databases<'a> {
 }
 
 impl Databases<'_> {
-    /// Each thread carries out so many statements, each a transaction; the time from the first one's beginning to the last one's end.
+    /// Each thread carries out so many statements, each a transaction; the time from the first one's beginning to the
+    /// last one's end.
     fn each(&self, count: u64, statement: &(dyn Fn(u64) -> String + Sync)) -> io::Result<Duration> {
         self.together(|database| (0..count).try_for_each(|index| database.run(&statement(index)).map(drop)))
     }

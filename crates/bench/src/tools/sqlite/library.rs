@@ -1,7 +1,7 @@
 //! SQLite in this process: the library as the distribution ships it, opened when it is needed, with the VFS registered.
 //!
-//! Only so does SQLite reach a volume that this process has opened itself: as the engine does without a mechanism, which is nothing
-//! that another program could ask the VFS for.
+//! Only so does SQLite reach a volume that this process has opened itself: as the engine does without a mechanism,
+//! which is nothing that another program could ask the VFS for.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::io;

@@ -4,6 +4,10 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use syncline_format::{BLOCK_BYTES, BlockNo};
 
+fn private(file: File) -> Private<File> {
+    Private::open(|| file.try_clone()).unwrap()
+}
+
 /// A ring on a file that is written already and bypasses the page cache, so that requests really are in
 /// flight; and another handle of the file to look at it.
 fn ring(submission_entries: u32, in_flight_max: u32) -> (Ring, File) {
@@ -12,6 +16,7 @@ fn ring(submission_entries: u32, in_flight_max: u32) -> (Ring, File) {
     path.as_file().sync_all().unwrap();
     let direct = File::options().read(true).write(true).custom_flags(libc::O_DIRECT).open(path.path());
     let file = direct.or_else(|_| File::options().read(true).write(true).open(path.path())).unwrap();
+    let file = private(file);
     (Ring::with_limits(Arc::new(file), submission_entries, in_flight_max).unwrap(), path.into_file())
 }
 
@@ -149,7 +154,7 @@ fn memory_is_released_before_the_ticket_completes() {
 fn failure_is_told_to_every_waiter_of_that_request_only() {
     let path = tempfile::NamedTempFile::new().unwrap();
     path.as_file().write_all_at(&[0; BLOCK_BYTES], 0).unwrap();
-    let ring = Ring::new(Arc::new(File::open(path.path()).unwrap())).unwrap();
+    let ring = Ring::new(Arc::new(private(File::open(path.path()).unwrap()))).unwrap();
     let failing = ring.submit(write(9, 1, 1));
     let mut block = Buffer::from_bytes(&[1; BLOCK_BYTES]);
     // SAFETY: `block` outlives the wait.

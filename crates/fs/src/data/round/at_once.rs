@@ -1,8 +1,8 @@
 //! A sync's data written out by a caller who must not wait: it is logged while its write is in flight.
 //!
-//! A database has often a few pages more of its log to sync than go into the record. Handed to another thread, such a sync costs two
-//! switches more than one that is logged where it arrives, and the device has the same to do. Nothing is waited for: no turn, no
-//! room, and the data only by whoever forces (R7).
+//! A database has often a few pages more of its log to sync than go into the record. Handed to another thread, such a
+//! sync costs two switches more than one that is logged where it arrives, and the device has the same to do. Nothing
+//! is waited for: no turn, no room, and the data only by whoever forces (R7).
 
 use super::{Part, Round, Select, Start, Started, gauge};
 use crate::data::extents::Cost;
@@ -14,7 +14,8 @@ use syncline_format::Lsn;
 use syncline_format::batch::BATCH_HEADER_BYTES;
 use syncline_store::{Batch, Class, DataSlot};
 
-/// Pages that are written out like this: 128 KiB, for which a caller on the same CPU is held up no longer than for a large write.
+/// Pages that are written out like this: 128 KiB, for which a caller on the same CPU is held up no longer than for a
+/// large write.
 const PAGES_MAX: u64 = 32;
 /// Each of these is an extent and may be a write of its own.
 const PIECES_MAX: u64 = 4;
@@ -24,10 +25,11 @@ const PIECES_MAX: u64 = 4;
 pub struct WrittenOut(Lsn);
 
 impl Fs {
-    /// Logs what a sync of an open file has to write out, and writes it without waiting; then [`Fs::start_force`] ends the sync.
+    /// Logs what a sync of an open file has to write out, and writes it without waiting; then [`Fs::start_force`]
+    /// ends the sync.
     ///
-    /// `None`: nothing was done, and the sync is to be started otherwise. It might have to wait; or others are syncing, and it
-    /// should go together with some of them ([`Fs::start_syncs`]).
+    /// `None`: nothing was done, and the sync is to be started otherwise. It might have to wait; or others are
+    /// syncing, and it should go together with some of them ([`Fs::start_syncs`]).
     pub fn write_out_at_once(&self, handle: HandleId) -> Option<WrittenOut> {
         if self.store.failure().is_some() || self.store.is_read_only() || !self.is_forced() {
             return None;

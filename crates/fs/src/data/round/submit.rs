@@ -15,8 +15,8 @@ pub(super) enum Way {
     /// Bulk data: when the lane has room.
     Lane,
     Submitted,
-    /// The caller waits for them all, so the last one is written on this thread: nobody has to be woken for it then, and
-    /// threads that do so do not queue up to submit.
+    /// The caller waits for them all, so the last one is written on this thread: nobody has to be woken for it then,
+    /// and threads that do so do not queue up to submit.
     Here,
 }
 

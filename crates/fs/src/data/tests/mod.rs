@@ -3,11 +3,13 @@
 mod ablation;
 mod at_once;
 mod crash;
+mod damage;
 mod destage;
 mod failure;
 mod model;
 mod pacing;
 mod pressure;
+mod races;
 mod scale;
 mod stream;
 mod sync;
@@ -21,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use syncline_check::{CheckOptions, check};
 use syncline_device::{Buffer, Device, MemoryDevice, Volatile};
-use syncline_format::{BLOCK_BYTES, BlockNo, ObjectNo};
+use syncline_format::{BLOCK_BYTES, BlockNo, Key, ObjectNo};
 
 pub(super) const MIB: u64 = 1 << 20;
 
@@ -93,10 +95,20 @@ impl TestVolume {
 
     /// Loses everything that was not flushed, and opens the volume again.
     pub(super) fn crash(&mut self) {
+        self.cut();
+        self.check();
+        self.recover();
+    }
+
+    /// Loses everything that was not flushed.
+    pub(super) fn cut(&mut self) {
         self.fs.shut_down();
         // A copy, so that nothing the old session still does can reach it.
         self.memory = Arc::new(MemoryDevice::from_bytes(self.memory.to_bytes()));
-        self.check();
+    }
+
+    /// Opens the volume again.
+    pub(super) fn recover(&mut self) {
         self.device = Arc::new(Volatile::new(self.memory.clone()));
         self.fs = open(&self.device, &self.options, &self.clock);
     }
@@ -119,6 +131,31 @@ impl TestVolume {
             }
         }
         panic!("no block has this content");
+    }
+
+    /// Changes a bit of every leaf on the device all of whose items are wanted; the same again undoes it.
+    pub(super) fn rot_leaves(&self, wanted: impl Fn(Key) -> bool) -> usize {
+        let mut rotten = 0;
+        let mut block = Buffer::zeroed(4);
+        for at in (0..self.memory.blocks() - 4).map(BlockNo) {
+            self.memory.read(at, &mut block).unwrap();
+            let number = |from: usize| u64::from_le_bytes(block[from..from + 8].try_into().unwrap());
+            let small = |from: usize| usize::from(u16::from_le_bytes([block[from], block[from + 1]]));
+            if block[..4] != *b"SLND" || number(16) != at.0 || small(40) != 0 || block[48] != 1 {
+                continue;
+            }
+            let keys = (0..small(42)).map(|slot| {
+                let from = 64 + 24 * slot;
+                let kind = syncline_format::Kind::try_from(block[from + 20]).unwrap();
+                Key::new(ObjectNo(number(from)), kind, number(from + 8))
+            });
+            if keys.clone().count() > 0 && keys.clone().all(&wanted) {
+                block[16_383] ^= 4;
+                self.memory.write(at, vec![Arc::new(block.clone())]).unwrap();
+                rotten += 1;
+            }
+        }
+        rotten
     }
 
     /// Ends the session properly, and opens the volume again.

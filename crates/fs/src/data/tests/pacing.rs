@@ -1,5 +1,5 @@
-//! How much of a large sync is in flight in the device, alone and beside small syncs and reads: counted on a device that completes a
-//! write only when somebody waits for it.
+//! How much of a large sync is in flight in the device, alone and beside small syncs and reads: counted on a device
+//! that completes a write only when somebody waits for it.
 
 use super::{MIB, TestClock, pattern};
 use crate::data::{SyncScope, WriteAt};

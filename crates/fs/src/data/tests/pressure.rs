@@ -1,5 +1,5 @@
 use super::{MIB, Random, TestVolume, pattern};
-use crate::data::{FallocateMode, WriteAt};
+use crate::data::FallocateMode;
 use crate::{Context, Error, FsOptions, SetXattr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use syncline_format::ObjectNo;
@@ -128,6 +128,7 @@ fn syncs_writes_and_maintenance_run_together() {
     }
 }
 
+// Shows: C7.
 #[test]
 fn damaged_data_is_an_error_and_never_wrong_bytes() {
     use std::sync::Arc;
@@ -216,11 +217,14 @@ fn zeros_of_a_punched_edge_never_extend_a_file() {
     let volume = TestVolume::new(24 * MIB, MIB);
     let inode = volume.create("a");
     volume.write(&inode, 0, &pattern(1, 5000));
-    let zero = |offset, len: usize| {
-        volume.fs.file_write(&inode, WriteAt::Inside(offset), &vec![0; len], &mut |_| {}).unwrap().1
+    let punch = |offset, len| {
+        let hole = FallocateMode::PunchHole;
+        volume.fs.file_allocate(&inode, hole, offset, len, &mut |_| {}).unwrap();
+        volume.content(&inode)
     };
-    assert_eq!((zero(5000, 100), zero(9000, 100), zero(4900, 200)), (0, 0, 100));
-    let content = volume.content(&inode);
+    assert_eq!(punch(5000, 100), pattern(1, 5000));
+    assert_eq!(punch(9000, 100), pattern(1, 5000));
+    let content = punch(4900, 200);
     assert_eq!(content.len(), 5000);
     assert!(content[4900..].iter().all(|&byte| byte == 0) && content[..4900] == pattern(1, 5000)[..4900]);
 }

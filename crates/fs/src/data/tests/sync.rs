@@ -11,6 +11,7 @@ use syncline_format::ObjectNo;
 use syncline_format::batch::BATCH_HEADER_BYTES;
 use syncline_store::Class;
 
+// Shows: C1.
 #[test]
 fn append_and_sync_is_one_write_and_one_flush() {
     let volume = TestVolume::new(64 * MIB, 4 * MIB);
@@ -28,6 +29,7 @@ fn append_and_sync_is_one_write_and_one_flush() {
     }
 }
 
+// Shows: C1.
 #[test]
 fn create_write_and_sync_is_one_write_and_one_flush() {
     let volume = TestVolume::new(64 * MIB, 4 * MIB);
@@ -54,6 +56,7 @@ fn large_sync_writes_data_once_and_flushes_once() {
     assert!(after.written_bytes - before.written_bytes < (512 << 10) + (16 << 10), "data is not logged");
 }
 
+// Shows: C8a.
 #[test]
 fn sync_of_a_clean_file_does_no_io_once_everything_is_durable() {
     let volume = TestVolume::new(64 * MIB, 4 * MIB);
@@ -90,6 +93,7 @@ fn a_sync_forces_nothing_that_was_committed_behind_it() {
     }
 }
 
+// Shows: C1.
 #[test]
 fn sync_writes_no_data_of_other_files_but_small_ones() {
     let volume = TestVolume::new(256 * MIB, 16 * MIB);
@@ -189,6 +193,7 @@ fn logged_pages_are_destaged_and_read_back_from_the_device() {
     assert_eq!(volume.content(&volume.find("a")), data);
 }
 
+// Shows: C9.
 #[test]
 fn unsynced_data_is_durable_after_the_commit_interval() {
     let mut volume = TestVolume::new(64 * MIB, 4 * MIB);
@@ -221,8 +226,9 @@ fn unsynced_data_that_a_hint_has_written_out_is_durable_after_the_commit_interva
     assert_eq!(volume.content(&volume.find("a")), data);
 }
 
-/// Written out by a hint or a rename long before it is due, and durable no later for that: the record is the first in the log since, and
-/// its own age would be a whole interval more.
+/// Written out by a hint or a rename long before it is due, and durable no later for that: the record is the first in
+/// the log since, and its own age would be a whole interval more.
+// Shows: C9.
 #[test]
 fn what_was_written_out_early_is_as_old_as_it_was_in_memory() {
     let early: [fn(&TestVolume, &Arc<Inode>); 2] = [

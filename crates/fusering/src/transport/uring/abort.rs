@@ -1,7 +1,7 @@
 //! Ending a connection by force, for when a queue can no longer be served.
 //!
-//! The kernel does not notice that a queue's thread is gone while the process lives: requests of that CPU would wait for
-//! ever. After an abort they fail with ECONNABORTED, later ones with ENOTCONN.
+//! The kernel does not notice that a queue's thread is gone while the process lives: requests of that CPU would wait
+//! for ever. After an abort they fail with ECONNABORTED, later ones with ENOTCONN.
 
 use crate::transport::connection::Connection;
 use std::ffi::{CStr, CString};

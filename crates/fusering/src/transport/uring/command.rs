@@ -70,7 +70,8 @@ fn arguments(queue: QueueId, commit_id: u64) -> [u8; 80] {
 fn set_length(entry: &mut squeue::Entry128, length: u32) {
     const OFFSET_OF_LEN: usize = 24;
     const _: () = assert!(size_of::<squeue::Entry128>() == 128);
-    // SAFETY: an `Entry128` is `repr(C)` over the kernel's `struct io_uring_sqe` of 128 bytes; its `len` is the u32 at 24.
+    // SAFETY: an `Entry128` is `repr(C)` over the kernel's `struct io_uring_sqe` of 128 bytes; its `len` is the u32
+    // at 24.
     unsafe {
         std::ptr::from_mut(entry).cast::<u8>().add(OFFSET_OF_LEN).cast::<u32>().write_unaligned(length);
     }

@@ -1,8 +1,8 @@
 //! How many descriptors this process may have.
 //!
-//! A queue takes two (its ring and its bell), and its deputy two more; the kernel wants a queue for each CPU that this machine could ever
-//! have. The usual limit of 1,024 is a soft one, kept low for programs that call `select`; where the queues need more, it is raised.
-//! Deputies are a luxury: they leave some for everything else.
+//! A queue takes two (its ring and its bell), and its deputy two more; the kernel wants a queue for each CPU that
+//! this machine could ever have. The usual limit of 1,024 is a soft one, kept low for programs that call `select`;
+//! where the queues need more, it is raised. Deputies are a luxury: they leave some for everything else.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -28,7 +28,8 @@ pub(super) fn make_room(queues: usize, with_deputies: bool) {
     }
 }
 
-/// EMFILE if these, which were opened last, have left fewer than [`OTHERS`]. The kernel gives the lowest number that is free.
+/// EMFILE if these, which were opened last, have left fewer than [`OTHERS`]. The kernel gives the lowest number that
+/// is free.
 pub(super) fn leave_some(opened: &[BorrowedFd<'_>]) -> io::Result<()> {
     let next = opened.iter().map(|fd| fd.as_raw_fd() as usize + 1).max().unwrap_or(0);
     match limit() {

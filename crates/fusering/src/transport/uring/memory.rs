@@ -55,9 +55,9 @@ impl Memory {
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // Huge pages would make one small request use two megabytes. Refused (EINVAL) where there are none: nothing to do.
-        // A child of fork(2) that shared these pages would make the kernel copy requests into pages that are not ours.
-        // SAFETY: advice about the mapping just made, which changes no contents.
+        // Huge pages would make one small request use two megabytes. Refused (EINVAL) where there are none: nothing
+        // to do. A child of fork(2) that shared these pages would make the kernel copy requests into pages that are
+        // not ours. SAFETY: advice about the mapping just made, which changes no contents.
         unsafe {
             libc::madvise(base, bytes, libc::MADV_NOHUGEPAGE);
             libc::madvise(base, bytes, libc::MADV_DONTFORK);

@@ -1,8 +1,8 @@
 //! FUSE over io_uring: a pinned thread and a queue for each possible CPU.
 //!
-//! The kernel puts a request on the queue of the CPU that its caller runs on. With the queue's thread on the same CPU a
-//! round trip is two switches on one core, whatever the scheduler thinks of it. Each queue has many *entries*: memory for
-//! one request and its answer, lent to the kernel and taken back by the commands of [`command`].
+//! The kernel puts a request on the queue of the CPU that its caller runs on. With the queue's thread on the same CPU
+//! a round trip is two switches on one core, whatever the scheduler thinks of it. Each queue has many *entries*:
+//! memory for one request and its answer, lent to the kernel and taken back by the commands of [`command`].
 //!
 //! Two steps, because the kernel holds all requests back from the moment INIT's answer agrees on io_uring until every
 //! queue has an entry: what can fail is done in [`prepare`], before INIT is answered. Should registration fail after
@@ -11,11 +11,13 @@
 //! FORGET, INTERRUPT and what the kernel sent before the queues were ready come by /dev/fuse in any case, notifications
 //! leave by it.
 //!
-//! With [`UringSettings::deputy`] each queue has a second thread that serves a caller that is alone, and may wait (module [`thread`]).
+//! With [`UringSettings::deputy`] each queue has a second thread that serves a caller that is alone, and may wait
+//! (module [`thread`]).
 //!
-//! Code map: [`command`] submissions; [`memory`] entries' memory; [`inbox`] answers of other threads; [`queue`] what all
-//! threads see of a queue; [`ring`] what only its own thread sees; [`thread`] that thread's loop; [`place`] where a deputy runs; [`descriptors`]
-//! how many there may be; [`abort`] the way out when a queue cannot be served any more.
+//! Code map: [`command`] submissions; [`memory`] entries' memory; [`inbox`] answers of other threads; [`queue`] what
+//! all threads see of a queue; [`ring`] what only its own thread sees; [`thread`] that thread's loop; [`place`] where
+//! a deputy runs; [`descriptors`] how many there may be; [`abort`] the way out when a queue cannot be served any
+//! more.
 //!
 //! Memory: address space for `depth` payloads per queue, pages as they are used. The kernel reuses the entry that came
 //! back last, so what is used follows the requests that were open at once; above
@@ -116,8 +118,8 @@ pub(crate) fn prepare(settings: &UringSettings, payload_bytes: usize) -> Result<
     Ok(Prepared { workers })
 }
 
-/// Gives the queues their deputies, once all of them have what they cannot do without. One that cannot be made is gone without, and so
-/// are those behind it: what is missing is most likely missing for them as well.
+/// Gives the queues their deputies, once all of them have what they cannot do without. One that cannot be made is
+/// gone without, and so are those behind it: what is missing is most likely missing for them as well.
 fn add_deputies(workers: &mut [Worker], settings: UringSettings) {
     let queues = workers.len();
     for (made, worker) in workers.iter_mut().enumerate() {

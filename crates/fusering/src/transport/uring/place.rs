@@ -1,8 +1,8 @@
 //! Where a deputy runs: on its queue's CPU, or anywhere.
 //!
-//! Beside a lone caller that waits for each answer nothing is as near as the caller's own CPU. Beside one whose large reads the kernel
-//! makes ahead of it, that CPU is the busy one: what the deputy does there, and what the kernel copies into the page cache when it submits the answer,
-//! takes the caller's time.
+//! Beside a lone caller that waits for each answer nothing is as near as the caller's own CPU. Beside one whose large
+//! reads the kernel makes ahead of it, that CPU is the busy one: what the deputy does there, and what the kernel
+//! copies into the page cache when it submits the answer, takes the caller's time.
 
 use super::super::cpus;
 use std::cell::Cell;
@@ -15,7 +15,8 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Ties the calling thread to `cpu` if it is allowed to run there. `pin`: false to stay wherever the scheduler wants.
+    /// Ties the calling thread to `cpu` if it is allowed to run there. `pin`: false to stay wherever the scheduler
+    /// wants.
     pub fn beside(cpu: u16, pin: bool) -> Place {
         let all = cpus::allowed().filter(|all| pin && cpus::count(all) > 1);
         let own = pin && cpus::pin_to(cpu);

@@ -6,9 +6,9 @@
 //! the handler has returned. An answer given on that thread itself, while it runs a handler, goes to a list of the
 //! thread's own instead of the inbox and so takes neither lock nor bell.
 //!
-//! A queue may have a second thread, its *deputy* (module `thread`), with an inbox and a ring of its own: whoever of the two
-//! answers a request has its entry from then on. So an answer goes to the thread whose handler still runs, and may go to
-//! either once it has returned.
+//! A queue may have a second thread, its *deputy* (module `thread`), with an inbox and a ring of its own: whoever of
+//! the two answers a request has its entry from then on. So an answer goes to the thread whose handler still runs,
+//! and may go to either once it has returned.
 
 use super::command::QueueId;
 use super::inbox::{Content, Ending, Inbox, Outgoing};
@@ -60,17 +60,19 @@ pub(super) struct Queue {
 /// What a ticket's holder may do with its entry's payload.
 #[derive(Default)]
 struct EntryState {
-    /// The request had no payload and nobody uses the memory: the answer may be put there. Set by the queue's thread before
-    /// it hands the request over, then the ticket's holder's; what orders the two is the handing over.
+    /// The request had no payload and nobody uses the memory: the answer may be put there. Set by the queue's thread
+    /// before it hands the request over, then the ticket's holder's; what orders the two is the handing over.
     payload_is_free: AtomicBool,
     /// Bytes of the payload that were given to the filesystem to write in.
     lent_bytes: AtomicUsize,
-    /// Bytes of the payload whose pages may be in use. Belongs to the thread that has the entry, through whichever ring it goes.
+    /// Bytes of the payload whose pages may be in use. Belongs to the thread that has the entry, through whichever
+    /// ring it goes.
     touched_bytes: AtomicUsize,
     /// Names the request in the command that answers it. Set and handed on as `payload_is_free`.
     commit_id: AtomicU64,
-    /// The thread whose handler runs with the request, as a [`Role`]; 0 if none does. Only a thread that finds 0 there, or
-    /// itself, may write the entry's areas: Release when the handler has returned, Acquire where it is looked at.
+    /// The thread whose handler runs with the request, as a [`Role`]; 0 if none does. Only a thread that finds 0
+    /// there, or itself, may write the entry's areas: Release when the handler has returned, Acquire where it is
+    /// looked at.
     handled_by: AtomicU8,
 }
 
@@ -198,8 +200,8 @@ impl Queue {
         self.inbox_of(handler.unwrap_or(Role::Main)).leave([outgoing]);
     }
 
-    /// Leaves an answer whose caller is likely to go on by itself: one that comes alone was waited for, a long one is part of a stream. The
-    /// deputy takes it over if it is free.
+    /// Leaves an answer whose caller is likely to go on by itself: one that comes alone was waited for, a long one is
+    /// part of a stream. The deputy takes it over if it is free.
     pub fn leave_for_deputy(&self, outgoing: Outgoing) {
         let left = match (self.handler_of(outgoing.entry), self.deputy.get()) {
             (None, Some(deputy)) => deputy.leave_if_free(outgoing),

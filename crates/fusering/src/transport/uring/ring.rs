@@ -1,12 +1,12 @@
-//! The io_uring of a queue's thread and the entries that go through it; used by that thread only. An entry comes back through
-//! the ring that its last answer went through.
+//! The io_uring of a queue's thread and the entries that go through it; used by that thread only. An entry comes back
+//! through the ring that its last answer went through.
 //!
 //! Each entry is *lent* to the kernel, which completes its command when it has put a request there; *owed*, from then
 //! until the answer is submitted; or *retired*, once the kernel has ended a command with an error and will use it no
 //! more. The counts of the first and the last decide when the thread may end.
 //!
-//! Invariant: there is at most one submission per entry that the thread may have and one for the bell, so the submission queue cannot be full;
-//! there are at most as many completions, so the completion queue cannot overflow.
+//! Invariant: there is at most one submission per entry that the thread may have and one for the bell, so the
+//! submission queue cannot be full; there are at most as many completions, so the completion queue cannot overflow.
 
 use super::command::{self, FILE_BELL, FILE_DEVICE};
 use super::inbox::{Content, Outgoing};
@@ -88,8 +88,8 @@ impl Ring {
 
     /// Lends all entries to the kernel, and tells how many it took.
     ///
-    /// Requests may arrive at once: they are in `arrivals`. The error is the kernel's word on the first entry that it refused
-    /// if it took none.
+    /// Requests may arrive at once: they are in `arrivals`. The error is the kernel's word on the first entry that it
+    /// refused if it took none.
     pub fn register(&mut self, device: BorrowedFd<'_>, arrivals: &mut Vec<Arrival>) -> Result<usize, Errno> {
         self.attach(device)?;
         let depth = self.queue.memory.depth();
@@ -138,8 +138,8 @@ impl Ring {
         self.lent
     }
 
-    /// Writes the answers that this thread gave itself into their entries and queues the submissions; those that are not to
-    /// go through this ring, or not yet, are left to the queue's main thread.
+    /// Writes the answers that this thread gave itself into their entries and queues the submissions; those that are
+    /// not to go through this ring, or not yet, are left to the queue's main thread.
     pub fn commit_own(&mut self, goes_here: impl Fn(EntryIndex) -> bool) {
         let mut own = std::mem::take(&mut self.own);
         Queue::take_own_answers(&mut own);
@@ -157,8 +157,9 @@ impl Ring {
 
     /// The same for answers that others gave.
     ///
-    /// One for a deputy whose handler was found running may come when that has returned, and when another answer has brought the
-    /// deputy an entry already. With two it would wait for the device in the one while the other one's caller waits for it.
+    /// One for a deputy whose handler was found running may come when that has returned, and when another answer has
+    /// brought the deputy an entry already. With two it would wait for the device in the one while the other one's
+    /// caller waits for it.
     pub fn commit_incoming(&mut self, incoming: &mut Vec<Outgoing>) {
         for outgoing in incoming.drain(..) {
             if self.role == Role::Deputy && self.lent > 0 {
@@ -196,7 +197,8 @@ impl Ring {
             data.len() <= self.queue.memory.payload_bytes(),
             "answers were measured when they were given"
         );
-        // SAFETY: the payload has room; its entry was answered and its handler has returned, so it is this thread's now.
+        // SAFETY: the payload has room; its entry was answered and its handler has returned, so it is this thread's
+        // now.
         unsafe { payload.copy_from_nonoverlapping(NonNull::from(data).cast(), data.len()) };
         data.len()
     }
@@ -213,9 +215,9 @@ impl Ring {
 
     /// Submits what is queued and takes completions once there are any.
     ///
-    /// If more pages than the bound are in use and nothing comes for [`IDLE`], those of lent entries are given back first:
-    /// under load they would be needed again at once. Who brings the queue above the bound sees that here before it sleeps, so a
-    /// queue that has nothing to do stays above it only for requests that are owed an answer.
+    /// If more pages than the bound are in use and nothing comes for [`IDLE`], those of lent entries are given back
+    /// first: under load they would be needed again at once. Who brings the queue above the bound sees that here
+    /// before it sleeps, so a queue that has nothing to do stays above it only for requests that are owed an answer.
     pub fn wait(&mut self, arrivals: &mut Vec<Arrival>) -> io::Result<()> {
         if self.queue.resident_bytes() > self.resident_bytes_max {
             self.enter(1, Some(&IDLE))?;
@@ -230,8 +232,8 @@ impl Ring {
         Ok(())
     }
 
-    /// Gives pages of lent entries back. Only when the kernel has taken all submissions and no completion is there: then an
-    /// entry that is lent holds neither an answer nor a request.
+    /// Gives pages of lent entries back. Only when the kernel has taken all submissions and no completion is there:
+    /// then an entry that is lent holds neither an answer nor a request.
     fn trim(&mut self) {
         if !self.uring.submission().is_empty() || !self.uring.completion().is_empty() {
             return;
@@ -268,7 +270,8 @@ impl Ring {
         }
     }
 
-    /// Takes the completions that are there, and tells how many they were, the bell's among them; `arrivals` is added to.
+    /// Takes the completions that are there, and tells how many they were, the bell's among them; `arrivals` is added
+    /// to.
     pub fn collect(&mut self, arrivals: &mut Vec<Arrival>) -> usize {
         let mut taken = 0;
         for completion in self.uring.completion() {
@@ -305,8 +308,8 @@ impl Ring {
     }
 
     fn push(&mut self, entry: squeue::Entry128) {
-        // SAFETY: commands name memory of `queue.memory`, which outlives the ring; registrations also name `areas`, which
-        // lives until they are submitted.
+        // SAFETY: commands name memory of `queue.memory`, which outlives the ring; registrations also name `areas`,
+        // which lives until they are submitted.
         let pushed = unsafe { self.uring.submission().push(&entry) };
         pushed.expect("there is room for one submission of every entry and the bell");
     }

@@ -195,8 +195,8 @@ impl Handler for Keeper {
     }
 }
 
-/// Notes by which threads requests come. What comes by one that may wait waits until it is let go; the others are answered as by a
-/// thread that collects answers.
+/// Notes by which threads requests come. What comes by one that may wait waits until it is let go; the others are
+/// answered as by a thread that collects answers.
 #[derive(Default)]
 struct Noting {
     by_waiters: Mutex<Vec<bool>>,

@@ -1,19 +1,23 @@
-//! The thread of a queue: takes what the kernel put into entries, hands it to the filesystem, submits what was answered.
+//! The thread of a queue: takes what the kernel put into entries, hands it to the filesystem, submits what was
+//! answered.
 //!
 //! One system call per round submits all answers of the round before and waits for more. While a handler runs the queue
 //! stands still, so handlers must not wait for long; one that announces that it will ([`Source::begin_wait`]) at least
 //! does not hold back the answers that other requests of its round already got.
 //!
-//! **The deputy.** The kernel gives a request to the entry that came back last, and takes commands for an entry from any
-//! ring. So a second thread with a ring of its own, which is brought one entry, gets all requests of a caller that is alone, while those
-//! that come beside them go to the main thread. It has no other entry, so it may wait for the device within a request
-//! ([`Source::may_wait`]) and holds up nobody: a sync needs no hand-over to another thread and back. It is brought an answer
-//! that came alone from another thread, and gives its entry back to the main thread when another caller comes by it, or when a
-//! reply is kept. If entries come back in an order that leaves its one below others, it gets nothing until requests overlap again.
+//! **The deputy.** The kernel gives a request to the entry that came back last, and takes commands for an entry from
+//! any ring. So a second thread with a ring of its own, which is brought one entry, gets all requests of a caller
+//! that is alone, while those that come beside them go to the main thread. It has no other entry, so it may wait for
+//! the device within a request ([`Source::may_wait`]) and holds up nobody: a sync needs no hand-over to another
+//! thread and back. It is brought an answer that came alone from another thread, and gives its entry back to the main
+//! thread when another caller comes by it, or when a reply is kept. If entries come back in an order that leaves its
+//! one below others, it gets nothing until requests overlap again.
 //!
-//! **Streams.** The kernel reads ahead while its caller goes on, and copies an answer into the page cache on the CPU of the thread that submits
-//! it. The main thread's is the caller's own, where such a copy takes half as long as all that the caller does. So an answer of a large read is brought to the
-//! deputy as well, whoever gave it, and the next such read comes by the deputy, which may wait for the device. For these it runs on any CPU (module [`place`](super::place)).
+//! **Streams.** The kernel reads ahead while its caller goes on, and copies an answer into the page cache on the CPU
+//! of the thread that submits it. The main thread's is the caller's own, where such a copy takes half as long as all
+//! that the caller does. So an answer of a large read is brought to the deputy as well, whoever gave it, and the next
+//! such read comes by the deputy, which may wait for the device. For these it runs on any CPU (module
+//! [`place`](super::place)).
 
 use super::inbox::{Ending, Look, Outgoing};
 use super::memory::EntryIndex;
@@ -124,8 +128,8 @@ impl Runner {
     /// Hands the request in `entry` to the filesystem; returns the entry, unless a deputy is to give it back.
     fn deliver(&self, entry: EntryIndex, behind: usize) -> Option<EntryIndex> {
         let area = self.queue.memory.header(entry).as_ptr();
-        // SAFETY: the kernel completed the entry, so its memory is this thread's until the request is answered; the header
-        // area is a valid `UringReqHeader` for any bytes, and begins with an `InHeader`.
+        // SAFETY: the kernel completed the entry, so its memory is this thread's until the request is answered; the
+        // header area is a valid `UringReqHeader` for any bytes, and begins with an `InHeader`.
         let (header, state) = unsafe { (area.cast::<InHeader>().read_unaligned(), (*area).ring_ent_in_out) };
         let payload_bytes = state.payload_sz as usize;
         assert!(
@@ -136,8 +140,8 @@ impl Runner {
         self.queue.hand_over(entry, state.commit_id, payload_bytes == 0, self.role);
 
         let payload = self.queue.memory.payload(entry).as_ptr();
-        // SAFETY: as above; neither the area nor a payload that is not empty is written before this handler has returned
-        // (`Queue::hand_over`, `Ring::commit_own`).
+        // SAFETY: as above; neither the area nor a payload that is not empty is written before this handler has
+        // returned (`Queue::hand_over`, `Ring::commit_own`).
         let (op, payload): (&[u8], &[u8]) = unsafe {
             let op = &raw const (*area).op_in;
             (&*op, std::slice::from_raw_parts(payload, payload_bytes))
@@ -164,7 +168,8 @@ impl Runner {
         self.is_callers(header.pid, streams).then_some(entry)
     }
 
-    /// Whether nobody but this caller comes by this thread, or a stream does, be it whose it may. The kernel's own requests (0) are nobody's.
+    /// Whether nobody but this caller comes by this thread, or a stream does, be it whose it may. The kernel's own
+    /// requests (0) are nobody's.
     fn is_callers(&self, pid: u32, streams: bool) -> bool {
         let before = self.caller.get();
         if before == 0 || streams {
@@ -175,8 +180,8 @@ impl Runner {
     }
 }
 
-/// Whether the kernel (6.14 to 6.18 at least) leaves the area for an operation's header empty, and puts the header before the
-/// data.
+/// Whether the kernel (6.14 to 6.18 at least) leaves the area for an operation's header empty, and puts the header
+/// before the data.
 fn has_header_in_payload(opcode: Opcode) -> bool {
     matches!(opcode, Opcode::NOTIFY_REPLY | Opcode::REMOVEMAPPING)
 }

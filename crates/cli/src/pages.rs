@@ -1,0 +1,267 @@
+//! What a manual page says beyond the options: exit codes, examples, and where else to look. The short help tells the
+//! same exit codes.
+
+/// Codes and what they mean.
+type Codes = &'static [(u8, &'static str)];
+
+/// What is said of a command beyond its options.
+pub struct Page {
+    /// `syncline-mkfs`, `mkfs.syncline` ...
+    pub name: &'static str,
+    pub exit_codes: Codes,
+    /// What it does, and the command line.
+    pub examples: &'static [(&'static str, &'static str)],
+    /// Other programs' pages, with their sections.
+    pub see_also: &'static [&'static str],
+}
+
+const PLAIN: Codes = &[(0, "done"), (1, "failed"), (2, "wrong usage")];
+const INSPECTED: Codes = &[(0, "done"), (1, "failed, or damage was met"), (2, "wrong usage")];
+const EXPORTED: Codes = &[(0, "done"), (1, "failed, or not everything could be read"), (2, "wrong usage")];
+const MADE: Codes = &[(0, "done"), (1, "failed or wrong usage")];
+const MOUNTED: Codes = &[(0, "mounted"), (1, "wrong usage"), (32, "failed")];
+const CHECKED: Codes = &[
+    (0, "no errors"),
+    (1, "errors repaired"),
+    (4, "errors left"),
+    (8, "could not check"),
+    (16, "wrong usage"),
+];
+
+/// All of them, in the order of the help.
+pub const PAGES: &[Page] = &[
+    Page {
+        name: "syncline",
+        exit_codes: PLAIN,
+        examples: &[
+            ("Make a volume of 10 GiB in an image file, and mount it:", "syncline mkfs --size 10G disk.img"),
+            ("", "syncline mount disk.img /mnt"),
+            ("What a sync costs there, and the end of it:", "syncline stats /mnt"),
+            ("", "syncline umount /mnt"),
+        ],
+        see_also: &["fuse(4)", "fusermount3(1)", "fstrim(8)"],
+    },
+    Page {
+        name: "syncline-mkfs",
+        exit_codes: PLAIN,
+        examples: &[
+            ("A new image file:", "syncline mkfs --size 10G disk.img"),
+            (
+                "A whole partition, with a name and a journal of 256 MiB:",
+                "syncline mkfs -L data --journal-size 256M /dev/sdx1",
+            ),
+            ("Over a volume that is there already:", "syncline mkfs -f disk.img"),
+        ],
+        see_also: &["mkfs(8)"],
+    },
+    Page {
+        name: "syncline-mount",
+        exit_codes: MOUNTED,
+        examples: &[
+            ("With the usual options:", "syncline mount disk.img /mnt"),
+            (
+                "Without changes of access times, and with un-synced changes durable after 5 seconds:",
+                "syncline mount -o noatime,commit=5 disk.img /mnt",
+            ),
+            (
+                "Make it read-only, with everything durable, and writable again:",
+                "syncline mount -o remount,ro disk.img /mnt",
+            ),
+            ("", "syncline mount -o remount,rw disk.img /mnt"),
+        ],
+        see_also: &["mount(8)", "fstab(5)", "fuse(4)", "fusermount3(1)"],
+    },
+    Page {
+        name: "syncline-umount",
+        exit_codes: PLAIN,
+        examples: &[
+            ("Unmount; the image may be copied when it returns:", "syncline umount /mnt"),
+            ("Take a volume that is in use out of the tree:", "syncline umount --lazy /mnt"),
+        ],
+        see_also: &["umount(8)", "fuser(1)"],
+    },
+    Page {
+        name: "syncline-check",
+        exit_codes: CHECKED,
+        examples: &[
+            ("Look at everything and change nothing:", "syncline check disk.img"),
+            ("The structure only, for a program:", "syncline check --skip-data --json disk.img"),
+            ("Repair what can be repaired without guessing:", "syncline check --repair disk.img"),
+        ],
+        see_also: &["fsck(8)"],
+    },
+    Page {
+        name: "syncline-inspect",
+        exit_codes: INSPECTED,
+        examples: &[
+            ("The superblocks:", "syncline inspect super disk.img"),
+            ("One file, by its path or by its number:", "syncline inspect inode disk.img /project/notes"),
+            ("", "syncline inspect inode -i 17 disk.img"),
+            ("Where its data lies:", "syncline inspect extents disk.img /project/notes"),
+            ("Every operation in the journal:", "syncline inspect journal --items disk.img"),
+        ],
+        see_also: &[],
+    },
+    Page {
+        name: "syncline-import",
+        exit_codes: PLAIN,
+        examples: &[
+            ("A directory into the volume's root:", "syncline import disk.img ~/project /"),
+            (
+                "What is in it, over what is there already:",
+                "syncline import -f disk.img ~/project/. /project",
+            ),
+        ],
+        see_also: &["cp(1)"],
+    },
+    Page {
+        name: "syncline-export",
+        exit_codes: EXPORTED,
+        examples: &[
+            ("A directory of the volume:", "syncline export disk.img /project ./back"),
+            ("Everything that is readable:", "syncline export disk.img / ./rescued"),
+        ],
+        see_also: &["cp(1)"],
+    },
+    Page {
+        name: "syncline-ls",
+        exit_codes: PLAIN,
+        examples: &[
+            ("Everything, with the numbers of the inodes:", "syncline ls -liR disk.img"),
+            ("One directory, for a program:", "syncline ls --json disk.img /project"),
+        ],
+        see_also: &["ls(1)"],
+    },
+    Page {
+        name: "syncline-cat",
+        exit_codes: PLAIN,
+        examples: &[("Two files:", "syncline cat disk.img /project/notes /project/todo")],
+        see_also: &["cat(1)"],
+    },
+    Page {
+        name: "syncline-sync",
+        exit_codes: PLAIN,
+        examples: &[
+            ("Many files, which share writes and flushes:", "syncline sync --async /mnt/a /mnt/b /mnt/c"),
+            ("The second MiB of one:", "syncline sync --range 1M:1M /mnt/a"),
+        ],
+        see_also: &["sync(1)", "fsync(2)"],
+    },
+    Page {
+        name: "syncline-stats",
+        exit_codes: PLAIN,
+        examples: &[
+            ("For people:", "syncline stats /mnt"),
+            ("For programs, in bytes and microseconds:", "syncline stats --json /mnt"),
+        ],
+        see_also: &[],
+    },
+    Page {
+        name: "syncline-demo",
+        exit_codes: PLAIN,
+        examples: &[("Five power cuts, without a mount:", "syncline demo --embedded --cuts 5")],
+        see_also: &[],
+    },
+    Page {
+        name: "syncline-bench",
+        exit_codes: PLAIN,
+        examples: &[
+            ("What a sync costs here, in ten minutes:", "syncline bench --short"),
+            (
+                "Two workloads in this process, kept in a file:",
+                "syncline bench --systems engine --workloads append,create --json results.json",
+            ),
+            (
+                "Go on with them, and make a page:",
+                "syncline bench --systems engine --workloads append,create --json results.json --resume --html results.html",
+            ),
+        ],
+        see_also: &["fio(1)"],
+    },
+    Page {
+        name: "mkfs.syncline",
+        exit_codes: MADE,
+        examples: &[
+            ("By its own name, and by that of mkfs(8):", "mkfs.syncline --size 10G disk.img"),
+            ("", "mkfs -t syncline /dev/sdx1"),
+        ],
+        see_also: &["mkfs(8)"],
+    },
+    Page {
+        name: "fsck.syncline",
+        exit_codes: CHECKED,
+        examples: &[
+            ("As at boot: nothing to do if it was closed properly:", "fsck.syncline -a /dev/sdx1"),
+            ("Look, and change nothing:", "fsck.syncline -n -f /dev/sdx1"),
+        ],
+        see_also: &["fsck(8)"],
+    },
+    Page {
+        name: "mount.syncline",
+        exit_codes: MOUNTED,
+        examples: &[
+            (
+                "By the name of mount(8), which finds this one:",
+                "mount -t syncline -o noatime /dev/sdx1 /data",
+            ),
+            ("An image file:", "mount -t syncline disk.img /mnt"),
+            ("A line of /etc/fstab:", "/dev/sdx1  /data  syncline  noatime,commit=5  0  2"),
+        ],
+        see_also: &["mount(8)", "fstab(5)", "fuse(4)"],
+    },
+];
+
+/// What is said of the command of a page.
+///
+/// Panics if there is none: each command has one, as a test says.
+pub fn page(name: &str) -> &'static Page {
+    PAGES.iter().find(|page| page.name == name).unwrap_or_else(|| panic!("{name} has no page"))
+}
+
+/// The exit codes of a page in one line, for the help.
+pub(crate) fn exit_codes(name: &str) -> String {
+    let codes: Vec<_> =
+        page(name).exit_codes.iter().map(|(code, meaning)| format!("{code} {meaning}")).collect();
+    format!("Exit codes: {}.", codes.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::OsString;
+
+    #[test]
+    fn each_command_has_a_page_and_each_page_a_command() {
+        let main = crate::command();
+        let mut names: Vec<String> =
+            main.get_subcommands().map(|command| format!("syncline-{}", command.get_name())).collect();
+        names.push("syncline".to_owned());
+        names.extend(crate::named_commands().iter().map(|(name, _)| (*name).to_owned()));
+        names.sort();
+        let mut pages: Vec<_> = PAGES.iter().map(|page| page.name.to_owned()).collect();
+        pages.sort();
+        assert_eq!(names, pages);
+    }
+
+    #[test]
+    fn examples_are_command_lines_that_are_understood() {
+        for page in PAGES {
+            assert!(!page.examples.is_empty(), "{}", page.name);
+            for (_, line) in page.examples {
+                let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
+                let is_ours = ["syncline", "mkfs.syncline", "fsck.syncline", "mount.syncline"]
+                    .iter()
+                    .any(|name| words[0] == *name);
+                assert!(is_ours || line.contains("syncline"), "{line}");
+                if is_ours {
+                    assert!(crate::names::parse(words).is_ok(), "{line}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn exit_codes_are_told_in_one_line() {
+        assert_eq!(exit_codes("syncline-mount"), "Exit codes: 0 mounted, 1 wrong usage, 32 failed.");
+    }
+}

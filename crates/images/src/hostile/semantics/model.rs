@@ -1,0 +1,271 @@
+//! [`Model`]: a volume taken apart into items, a log, and a superblock, and put together again with every checksum
+//! right.
+
+use super::log::{LogRecord, parse_log};
+use super::tree::TreeChange;
+use crate::hostile::seal;
+use crate::packed::SparseImage;
+use std::collections::{BTreeMap, BTreeSet};
+use syncline_format::batch::Op;
+use syncline_format::bitmap::{self, BITMAP_WORDS, Bits};
+use syncline_format::item::{DirentItem, ExtentItem};
+use syncline_format::layout::GROUP_HEAD_BLOCKS;
+use syncline_format::node::{self, NodePointer};
+use syncline_format::superblock::{SUPERBLOCK_SLOTS, Superblock};
+use syncline_format::{
+    BLOCK_BYTES, BlockNo, GroupNo, Key, Kind, NODE_BLOCKS, NODE_BYTES, ObjectNo, TreeId, header, name_hash,
+};
+
+/// Nodes that are read of a base.
+const NODES_MAX: usize = 4096;
+
+/// A field of the superblock or of a bitmap to be overwritten behind all else.
+#[derive(Debug, Clone, Copy)]
+pub struct Patch {
+    /// Which slot: 0, 1, or both.
+    pub slot: u8,
+    pub at: usize,
+    pub bytes: usize,
+    pub value: u64,
+}
+
+/// Bits of group 0 to be set or cleared.
+#[derive(Debug, Clone, Copy)]
+pub struct BitRun {
+    pub first: u32,
+    pub len: u32,
+    pub used: bool,
+}
+
+/// A volume in pieces. Whatever is changed, [`Model::seal`] makes an image of it that no checksum gives away.
+#[derive(Clone)]
+pub struct Model {
+    /// File data, and what else the pieces do not tell.
+    pub image: SparseImage,
+    pub superblock: Superblock,
+    slot: usize,
+    /// The other slot holds the same superblock without the mark of a cut.
+    is_cut: bool,
+    /// The main tree as of the checkpoint.
+    pub items: BTreeMap<Key, Vec<u8>>,
+    pub log: Vec<LogRecord>,
+    /// Changes of items go into a batch behind the log instead of into the tree.
+    pub into_log: bool,
+    /// Most bytes of a leaf's items.
+    pub leaf_bytes: usize,
+    pub tree_changes: Vec<TreeChange>,
+    pub superblock_patches: Vec<Patch>,
+    pub bitmap_patches: Vec<Patch>,
+    pub bit_runs: Vec<BitRun>,
+}
+
+impl Model {
+    /// Takes a sound volume apart.
+    pub fn of(image: &SparseImage) -> Model {
+        let superblock = seal::superblock(image).expect("a base has a superblock");
+        let is_winner = |at: BlockNo| {
+            let bytes = image.bytes(at.byte_offset(), BLOCK_BYTES);
+            Superblock::decode(&bytes, at, image.blocks).as_ref() == Ok(&superblock)
+        };
+        let slot = usize::from(!is_winner(SUPERBLOCK_SLOTS[0]));
+        let mut model = Model {
+            image: image.clone(),
+            slot,
+            is_cut: superblock.cut.is_some(),
+            items: BTreeMap::new(),
+            log: parse_log(image, &superblock),
+            into_log: false,
+            leaf_bytes: node::NODE_SPACE_BYTES * 7 / 8,
+            tree_changes: Vec::new(),
+            superblock_patches: Vec::new(),
+            bitmap_patches: Vec::new(),
+            bit_runs: Vec::new(),
+            superblock,
+        };
+        model.read_items();
+        model
+    }
+
+    fn read_items(&mut self) {
+        let (image, volume) = (&self.image, self.superblock.volume_id());
+        let mut pending = vec![(self.superblock.root, TreeId::ROOT)];
+        let mut nodes = Vec::new();
+        while let Some((pointer, tree)) = pending.pop() {
+            let bytes = image.bytes(pointer.block.byte_offset(), NODE_BYTES);
+            node::verify(&bytes, &pointer, tree, volume).expect("a base is sound");
+            nodes.push(pointer.block);
+            assert!(nodes.len() <= NODES_MAX, "a base is small");
+            for index in 0..usize::from(node::head(&bytes).count.get()) {
+                let (key, value) = (node::slot_key(&bytes, index), node::slot_value(&bytes, index));
+                match (tree, pointer.level) {
+                    (TreeId::MAIN, 0) => drop(self.items.insert(key, value.to_vec())),
+                    (_, 0) => {
+                        pending.push((NodePointer::decode(value).expect("a base is sound"), TreeId::MAIN))
+                    }
+                    _ => pending.push((NodePointer::decode(value).expect("a base is sound"), tree)),
+                }
+            }
+        }
+        // Their places are free for the new nodes.
+        for block in nodes.into_iter().flat_map(|block| block.0..block.0 + u64::from(NODE_BLOCKS)) {
+            self.image.content.remove(&block);
+        }
+    }
+
+    /// Sets or deletes an item, in the tree or by the log.
+    pub fn edit(&mut self, key: Key, value: Option<Vec<u8>>) {
+        if self.into_log {
+            return LogRecord::append_edit(&mut self.log, key, value);
+        }
+        match value {
+            Some(value) => drop(self.items.insert(key, value)),
+            None => drop(self.items.remove(&key)),
+        }
+    }
+
+    /// Puts a name where its hash belongs, in the first free slot.
+    pub fn name(&mut self, directory: ObjectNo, name: &[u8], inode: ObjectNo, file_type: u8) {
+        let hash = name_hash(self.superblock.hash_seed, name);
+        let free = |probe: &u64| !self.items.contains_key(&Key::dirent(directory, hash + probe));
+        let probe = (0..8).find(free).unwrap_or(0);
+        let dirent = DirentItem { inode, file_type, name: name.to_vec() };
+        self.edit(Key::dirent(directory, hash + probe), Some(dirent.encode()));
+    }
+
+    /// Objects with an inode, ascending.
+    pub fn objects(&self) -> Vec<ObjectNo> {
+        self.items.keys().filter(|key| key.kind == Kind::Inode).map(|key| key.object).collect()
+    }
+
+    /// Blocks that hold something else than nodes: extents, also those of the log.
+    fn data_blocks(&self, with_log: bool) -> BTreeSet<u64> {
+        let mut blocks = BTreeSet::new();
+        let layout = self.superblock.layout;
+        let mut add = |start: BlockNo, len: u32| {
+            if layout.holds_run(start, len) {
+                blocks.extend(start.0..start.0 + u64::from(len));
+            }
+        };
+        for (key, value) in &self.items {
+            if key.kind == Kind::Extent
+                && let Ok(extent) = ExtentItem::decode(value)
+            {
+                add(extent.start, extent.pages());
+            }
+        }
+        for op in self.log.iter().filter(|_| with_log).flat_map(LogRecord::ops) {
+            match op {
+                Op::Allocate { start, len } => add(start, len),
+                Op::Put { key, value, .. } if key.kind == Kind::Extent => {
+                    if let Ok(extent) = ExtentItem::decode(value) {
+                        add(extent.start, extent.pages());
+                    }
+                }
+                _ => {}
+            }
+        }
+        blocks
+    }
+
+    /// The image of the whole.
+    pub fn seal(mut self) -> SparseImage {
+        let mut places = Places { taken: self.data_blocks(true), used: Vec::new(), next: 0 };
+        let root = super::tree::write(&mut self, &mut places);
+        self.superblock.root = root;
+        self.write_bitmaps(&places.used);
+        self.write_superblock();
+        super::log::write(&mut self.image, &self.superblock, &self.log);
+        self.image
+    }
+
+    fn write_bitmaps(&mut self, nodes: &[BlockNo]) {
+        let layout = self.superblock.layout;
+        let data = self.data_blocks(false);
+        let nodes = nodes.iter().flat_map(|node| node.0..node.0 + u64::from(NODE_BLOCKS));
+        let used: BTreeSet<u64> = nodes.chain(data).collect();
+        let mut free = layout.data_blocks();
+        for group in (0..layout.group_count()).map(GroupNo) {
+            let (start, len) = (layout.group_start(group).0, u64::from(layout.group_len(group)));
+            let mut bits: Box<Bits> = Box::new([u64::MAX; BITMAP_WORDS]);
+            for index in GROUP_HEAD_BLOCKS..len {
+                if !used.contains(&(start + index)) {
+                    bits[index as usize / 64] &= !(1 << (index % 64));
+                }
+            }
+            free -= used.range(start..start + len).count() as u64;
+            for run in self.bit_runs.iter().filter(|_| group.0 == 0) {
+                for index in (run.first..run.first.saturating_add(run.len)).take(BITMAP_WORDS * 64) {
+                    let (word, mask) = (index as usize / 64 % BITMAP_WORDS, 1 << (index % 64));
+                    if run.used { bits[word] |= mask } else { bits[word] &= !mask }
+                }
+            }
+            for slot in 0..2u8 {
+                let block = layout.bitmap_slot(group, slot);
+                let generation = self.superblock.generation;
+                let mut bytes = bitmap::encode(&bits, group, block, generation, self.superblock.volume_id());
+                let patches: Vec<_> = self.bitmap_patches.iter().filter(|patch| patch.slot == slot).collect();
+                let is_wanted = slot == 0 || !patches.is_empty();
+                for patch in patches {
+                    overwrite(&mut bytes, patch);
+                }
+                header::seal(&mut bytes);
+                let bytes = if is_wanted { bytes } else { vec![0; BLOCK_BYTES] };
+                self.image.patch(block.byte_offset(), &bytes);
+            }
+        }
+        self.superblock.free_blocks = free;
+    }
+
+    fn write_superblock(&mut self) {
+        for (slot, at) in SUPERBLOCK_SLOTS.into_iter().enumerate() {
+            let patches = self.superblock_patches.iter().filter(|patch| usize::from(patch.slot) != 1 - slot);
+            let patches: Vec<_> = patches.copied().collect();
+            if slot != self.slot && patches.is_empty() && !self.is_cut {
+                continue;
+            }
+            let mut bytes = match slot == self.slot || !patches.is_empty() {
+                true => self.superblock.encode(at),
+                // The mark of a cut has the generation of the superblock that it is a copy of (R12).
+                false => Superblock { cut: None, ..self.superblock.clone() }.encode(at),
+            };
+            for patch in &patches {
+                overwrite(&mut bytes, patch);
+            }
+            header::seal(&mut bytes);
+            self.image.patch(at.byte_offset(), &bytes);
+        }
+    }
+}
+
+fn overwrite(bytes: &mut [u8], patch: &Patch) {
+    let len = patch.bytes.min(8);
+    bytes[patch.at..patch.at + len].copy_from_slice(&patch.value.to_le_bytes()[..len]);
+}
+
+/// Hands out chunks for nodes.
+pub struct Places {
+    taken: BTreeSet<u64>,
+    pub used: Vec<BlockNo>,
+    next: u64,
+}
+
+impl Places {
+    /// The next chunk that nothing else lies in; on a full volume one that something lies in.
+    pub fn chunk(&mut self, superblock: &Superblock) -> BlockNo {
+        let layout = superblock.layout;
+        let first = layout.group_start(GroupNo(0)).0 + u64::from(NODE_BLOCKS);
+        loop {
+            let block = BlockNo(first + self.next * u64::from(NODE_BLOCKS));
+            if block.0 >= layout.backup_start().0 {
+                self.next = 0;
+                return BlockNo(first);
+            }
+            self.next += 1;
+            let end = block.0 + u64::from(NODE_BLOCKS);
+            if layout.holds_node(block) && self.taken.range(block.0..end).next().is_none() {
+                self.used.push(block);
+                return block;
+            }
+        }
+    }
+}
