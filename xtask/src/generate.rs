@@ -1,24 +1,18 @@
 //! Manual pages and shell completions, generated from the same definitions that parse the command line.
 
-use clap::Command;
-use clap::builder::Resettable;
+use clap::{Arg, Command};
 use clap_complete::Shell;
+use clap_mangen::Man;
 use std::fs;
 use std::io;
 use std::path::Path;
 
-/// One page per command and subcommand: `syncline.8`, `syncline-mkfs.8`, ... and `mkfs.syncline.8`, ...; a name that means the
-/// same as another one leads to its page.
+/// One page per command and subcommand: `syncline.8`, `syncline-mkfs.8`, ... and `mkfs.syncline.8`, ...; a name that
+/// means the same as another one leads to its page.
 pub fn man(directory: &Path) -> io::Result<()> {
     fs::create_dir_all(directory)?;
-    let mut main = syncline_cli::command();
-    main.build();
-    page(directory, main.clone(), "syncline")?;
-    for subcommand in main.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help") {
-        page(directory, subcommand.clone(), &format!("syncline-{}", subcommand.get_name()))?;
-    }
-    for (name, command) in syncline_cli::named_commands() {
-        page(directory, command, name)?;
+    for (name, text) in pages()? {
+        fs::write(directory.join(format!("{name}.8")), text)?;
     }
     for name in ["mount.fuse.syncline", "mount.fuseblk.syncline"] {
         fs::write(directory.join(format!("{name}.8")), ".so man8/mount.syncline.8\n")?;
@@ -26,46 +20,154 @@ pub fn man(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn page(directory: &Path, command: Command, name: &str) -> io::Result<()> {
-    // The page's title and its synopsis carry the name; clap wants it to live as long as the program.
+/// Names and texts of all pages.
+fn pages() -> io::Result<Vec<(String, String)>> {
+    let mut main = syncline_cli::command();
+    main.build();
+    let mut commands = vec![("syncline".to_owned(), main.clone())];
+    for subcommand in main.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help") {
+        commands.push((format!("syncline-{}", subcommand.get_name()), subcommand.clone()));
+    }
+    for (name, mut command) in syncline_cli::named_commands() {
+        command.build();
+        commands.push((name.to_owned(), command));
+    }
+    let names: Vec<String> = commands.iter().map(|(name, _)| name.clone()).collect();
+    commands.into_iter().map(|(name, command)| Ok((name.clone(), page(command, &name, &names)?))).collect()
+}
+
+fn page(command: Command, name: &str, all: &[String]) -> io::Result<String> {
+    // The page's title carries the name; clap wants it to live as long as the program.
     let leaked: &'static str = Box::leak(name.to_owned().into_boxed_str());
+    let command = command.name(leaked).display_name(leaked).bin_name(leaked);
+    let synopsis = synopsis(&command, name);
+    let is_main = command.has_subcommands();
+    let man = Man::new(command).section("8").manual("System Administration").source("Syncline");
     let mut text = Vec::new();
-    // What the long help says more than the short one is a section of its own here.
-    let command =
-        command.name(leaked).display_name(leaked).bin_name(leaked).after_long_help(Resettable::Reset);
-    clap_mangen::Man::new(command).section("8").render(&mut text)?;
+    man.render_title(&mut text)?;
+    man.render_name_section(&mut text)?;
+    text.extend(synopsis.bytes());
+    man.render_description_section(&mut text)?;
+    man.render_options_section(&mut text)?;
+    if is_main {
+        man.render_subcommands_section(&mut text)?;
+    }
+    let mut text = String::from_utf8(text).map_err(io::Error::other)?;
     match name {
-        "syncline-mount" | "mount.syncline" => text.extend(mount_options().bytes()),
-        "syncline-check" | "fsck.syncline" => text.extend(findings().bytes()),
+        "syncline-mount" | "mount.syncline" => text += &mount_options(),
+        "syncline-check" | "fsck.syncline" => text += &findings(),
         _ => {}
     }
-    fs::write(directory.join(format!("{name}.8")), text)
+    let page = syncline_cli::page(name);
+    text += &terms(
+        "EXIT STATUS",
+        None,
+        page.exit_codes.iter().map(|(code, meaning)| (code.to_string(), (*meaning).to_owned())),
+    );
+    text += &examples(page);
+    text += &see_also(page, all);
+    Ok(text)
+}
+
+/// Options with what they take, then what they are about.
+fn synopsis(command: &Command, name: &str) -> String {
+    let is_shown = |arg: &&Arg| !arg.is_hide_set() && !["help", "version"].contains(&arg.get_id().as_str());
+    let mut text = format!(".SH SYNOPSIS\n.B {}\n", escaped(name));
+    let options = command.get_arguments().filter(|arg| !arg.is_positional());
+    for option in options.filter(is_shown) {
+        let flag = match (option.get_long(), option.get_short()) {
+            (Some(long), _) => format!("--{long}"),
+            (None, Some(short)) => format!("-{short}"),
+            (None, None) => continue,
+        };
+        let value = match option.get_action().takes_values() {
+            true => format!(" \\fI{}\\fR", escaped(&value_name(option))),
+            false => String::new(),
+        };
+        text += &format!("[\\fB{}\\fR{value}]\n", escaped(&flag));
+    }
+    for positional in command.get_positionals().filter(is_shown) {
+        let name = format!("\\fI{}\\fR", escaped(&value_name(positional)));
+        let many = match positional.get_num_args().is_some_and(|range| range.max_values() > 1) {
+            true => "...",
+            false => "",
+        };
+        text += &match positional.is_required_set() {
+            true => format!("{name}{many}\n"),
+            false => format!("[{name}{many}]\n"),
+        };
+    }
+    if command.has_subcommands() {
+        text += "\\fICOMMAND\\fR\n[\\fIARGUMENTS\\fR...]\n";
+    }
+    text
+}
+
+fn value_name(arg: &Arg) -> String {
+    match arg.get_value_names() {
+        Some(names) => names.join(" "),
+        None => arg.get_id().as_str().to_uppercase(),
+    }
 }
 
 /// The section about what stands behind `-o`, as a list of terms.
 fn mount_options() -> String {
     let introduction = "Behind \\fB\\-o\\fR, separated by commas; later ones win.";
-    let options =
-        syncline_cli::MOUNT_OPTIONS.iter().map(|(option, meaning)| (*option, (*meaning).to_owned()));
-    terms("MOUNT OPTIONS", introduction, options)
+    let options = syncline_cli::MOUNT_OPTIONS
+        .iter()
+        .map(|(option, meaning)| ((*option).to_owned(), (*meaning).to_owned()));
+    terms("MOUNT OPTIONS", Some(introduction), options)
 }
 
 /// The section about the codes of what a check finds.
 fn findings() -> String {
     let introduction = "Codes never change their meaning. \\fIwarning\\fR: redundancy is lost; \\fIerror\\fR: the volume contradicts \
         itself; \\fIfatal\\fR: so much that nothing may be repaired.";
-    let codes =
-        syncline_cli::findings().map(|(code, severity, title)| (code, format!("{severity}: {title}")));
-    terms("FINDINGS", introduction, codes)
+    let codes = syncline_cli::findings()
+        .map(|(code, severity, title)| (code.to_owned(), format!("{severity}: {title}")));
+    terms("FINDINGS", Some(introduction), codes)
 }
 
-fn terms<'a>(title: &str, introduction: &str, terms: impl Iterator<Item = (&'a str, String)>) -> String {
-    let escaped = |text: &str| text.replace('\\', "\\e").replace('-', "\\-");
-    let mut section = format!(".SH \"{title}\"\n{introduction}\n");
+fn terms(title: &str, introduction: Option<&str>, terms: impl Iterator<Item = (String, String)>) -> String {
+    let mut section = format!(".SH \"{title}\"\n");
+    if let Some(introduction) = introduction {
+        section += &format!("{introduction}\n");
+    }
     for (term, meaning) in terms {
-        section += &format!(".TP\n\\fB{}\\fR\n{}\n", escaped(term), escaped(&meaning));
+        section += &format!(".TP\n\\fB{}\\fR\n{}\n", escaped(&term), escaped(&meaning));
     }
     section
+}
+
+fn examples(page: &syncline_cli::Page) -> String {
+    let mut section = ".SH EXAMPLES\n".to_owned();
+    for (index, (what, line)) in page.examples.iter().enumerate() {
+        if !what.is_empty() {
+            section += if index == 0 { "" } else { ".PP\n" };
+            section += &format!("{}\n", escaped(what));
+        }
+        section += &format!(".PP\n.nf\n.RS 4\n{}\n.RE\n.fi\n", escaped(line));
+    }
+    section
+}
+
+/// The other pages of the project, then those of others.
+fn see_also(page: &syncline_cli::Page, all: &[String]) -> String {
+    let own = all.iter().filter(|name| *name != page.name).map(|name| format!("{name}(8)"));
+    let mut names: Vec<String> = own.chain(page.see_also.iter().map(|&name| name.to_owned())).collect();
+    names.sort();
+    let shown: Vec<String> = names
+        .iter()
+        .filter_map(|name| name.split_once('('))
+        .map(|(name, section)| format!(".BR {} ({section}", escaped(name)))
+        .collect();
+    format!(".SH \"SEE ALSO\"\n{}\n", shown.join(",\n"))
+}
+
+/// As roff wants it; a dot or quote at the beginning of a line would be a request.
+fn escaped(text: &str) -> String {
+    let text = text.replace('\\', "\\e").replace('-', "\\-").replace('~', "\\(ti");
+    if text.starts_with(['.', '\'']) { format!("\\&{text}") } else { text }
 }
 
 /// Completions of `syncline` for the three common shells.
@@ -75,4 +177,38 @@ pub fn completions(directory: &Path) -> io::Result<()> {
         clap_complete::generate_to(shell, &mut syncline_cli::command(), "syncline", directory)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_page_has_its_sections_and_every_option_its_value() {
+        let pages = pages().expect("made");
+        assert_eq!(pages.len(), 17);
+        for (name, text) in pages {
+            let sections: Vec<&str> = text
+                .lines()
+                .filter_map(|line| line.strip_prefix(".SH "))
+                .map(|title| title.trim_matches('"'))
+                .collect();
+            assert_eq!(sections[..3], ["NAME", "SYNOPSIS", "DESCRIPTION"], "{name}");
+            assert_eq!(sections[sections.len() - 3..], ["EXIT STATUS", "EXAMPLES", "SEE ALSO"], "{name}");
+            assert!(!sections.contains(&"EXTRA"), "{name}");
+            assert!(text.contains(".TP\n\\fB0\\fR\n"), "{name}: success has a code");
+        }
+    }
+
+    #[test]
+    fn options_are_shown_with_what_they_take() {
+        let of = |wanted: &str| {
+            let pages = pages().expect("made");
+            pages.into_iter().find(|(name, _)| name == wanted).expect("there").1
+        };
+        assert!(of("mount.syncline").contains("[\\fB\\-o\\fR \\fIOPTIONS\\fR]"));
+        assert!(of("syncline-mkfs").contains("[\\fB\\-\\-size\\fR \\fISIZE\\fR]\n"));
+        assert!(of("syncline-cat").contains("\n\\fIFILES\\fR...\n"));
+        assert!(of("syncline-ls").contains("\n[\\fIDIRECTORY\\fR]\n"));
+    }
 }

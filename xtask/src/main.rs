@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod generate;
+mod promises;
 mod tidy;
 
 use clap::{Parser, Subcommand};
@@ -18,10 +19,12 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Check file lengths, forbidden words, crate arrows and headers.
+    /// Check file lengths, forbidden words, crate arrows, headers and the table of tests.
     Tidy,
     /// Write the manual pages into a directory.
     Man { directory: PathBuf },
+    /// Write the table of which test shows which promise into docs/testing.md.
+    Tests,
     /// Write completions for bash, zsh and fish into a directory.
     Completions { directory: PathBuf },
 }
@@ -30,6 +33,7 @@ fn main() -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace");
     let result = match Arguments::parse().chore {
         Chore::Tidy => tidy::run(root),
+        Chore::Tests => promises::write(root),
         Chore::Man { directory } => generate::man(&directory).map_err(|error| error.to_string()),
         Chore::Completions { directory } => {
             generate::completions(&directory).map_err(|error| error.to_string())

@@ -1,13 +1,18 @@
-//! What the compiler and clippy do not check: file lengths, words that must not stay in the tree, which crate may
-//! depend on which, and that every crate says in its header what it is.
+//! What the compiler and clippy do not check: lengths of files and comments, words that must not stay in the tree,
+//! which crate may depend on which, that every crate says in its header what it is, and that every promise has its
+//! test.
 //!
 //! A finding is one line `path:line: sentence`; the run fails if there is any.
 
+use crate::promises;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Longest file without its tests, in lines. A file split late has grown two purposes.
 const FILE_LINES_MAX: usize = 600;
+
+/// Longest line of a comment.
+const COMMENT_COLUMNS_MAX: usize = 120;
 
 /// Files that may be longer. Each must say why, in a header line that contains [`LONG_FILE_REASON`].
 const LONG_FILES: &[&str] = &[];
@@ -64,11 +69,13 @@ const ARROWS: &[(&str, &[&str])] = &[
 pub fn run(root: &Path) -> Result<(), String> {
     let mut findings = Vec::new();
     check_arrows(root, &mut findings)?;
+    promises::check(root, &mut findings)?;
     for path in sources(root)? {
         let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         let name = path.strip_prefix(root).unwrap_or(&path).display().to_string();
         check_length(&name, &text, &mut findings);
         check_words(&name, &text, &mut findings);
+        check_comments(&name, &text, &mut findings);
         check_header(&name, &text, &mut findings);
     }
     for finding in &findings {
@@ -132,6 +139,20 @@ fn check_words(name: &str, text: &str, findings: &mut Vec<String>) {
             if line.contains(&word) {
                 findings.push(format!("{name}:{}: \"{word}\" must not stay in the tree", number + 1));
             }
+        }
+    }
+}
+
+/// Rustfmt leaves comments alone. A row of a table stays one line.
+fn check_comments(name: &str, text: &str, findings: &mut Vec<String>) {
+    for (number, line) in text.lines().enumerate() {
+        let comment = line.trim_start();
+        let is_row = comment.trim_start_matches(['/', '!']).trim_start().starts_with('|');
+        if comment.starts_with("//") && !is_row && line.chars().count() > COMMENT_COLUMNS_MAX {
+            findings.push(format!(
+                "{name}:{}: a comment of more than {COMMENT_COLUMNS_MAX} columns; wrap it",
+                number + 1
+            ));
         }
     }
 }
@@ -219,6 +240,19 @@ mod tests {
     fn unfinished_work_is_found_with_its_line() {
         let mut findings = Vec::new();
         check_words("a.rs", &format!("fn f() {{\n{}{}\n}}", FORBIDDEN[0][0], FORBIDDEN[0][1]), &mut findings);
+        assert!(findings[0].starts_with("a.rs:2: "), "{findings:?}");
+    }
+
+    #[test]
+    fn a_long_comment_is_found_and_a_row_of_a_table_is_not() {
+        let mut findings = Vec::new();
+        let words = "word ".repeat(COMMENT_COLUMNS_MAX / 5 + 1);
+        check_comments(
+            "a.rs",
+            &format!("let a = 1;\n    /// {words}\n//! | {words} |\n// word\n"),
+            &mut findings,
+        );
+        assert_eq!(findings.len(), 1);
         assert!(findings[0].starts_with("a.rs:2: "), "{findings:?}");
     }
 
