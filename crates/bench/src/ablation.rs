@@ -13,7 +13,7 @@ use crate::row::Row;
 use crate::system::System;
 use crate::workload::{Headline, Workload};
 use serde_json::{Value, json};
-use syncline::Ablation;
+use syncline_fs::Ablation;
 
 /// A mechanism that can be done without.
 #[derive(Debug, PartialEq)]

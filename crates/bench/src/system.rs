@@ -13,8 +13,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use syncline::{Fs, MkfsOptions, SystemClock, SystemEntropy, Volume, VolumeOptions};
+use syncline::{MkfsOptions, SystemClock, SystemEntropy, Volume, VolumeOptions};
 use syncline_device::FileDevice;
+use syncline_fs::Fs;
 use syncline_sqlite::Lent;
 
 /// What can be measured.

@@ -14,9 +14,10 @@ use std::io::Read;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::ExitCode;
-use syncline::{Fs, MkfsOptions, SystemClock, SystemEntropy};
+use syncline::{MkfsOptions, SystemClock, SystemEntropy};
 use syncline_device::{FileDevice, OpenError, OpenOptions, OpenStep, probe};
 use syncline_format::layout::{Layout, VOLUME_BLOCKS_MAX, VOLUME_BLOCKS_MIN};
+use syncline_fs::Fs;
 
 /// Longest label, in bytes.
 const LABEL_BYTES_MAX: usize = 64;

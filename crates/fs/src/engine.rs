@@ -1,4 +1,5 @@
-//! [`Fs`]: one opened volume, addressed by inode numbers. Adapters (the mount) and the path-based facade stand on it.
+//! [`Fs`]: one opened volume, addressed by inode numbers. Adapters stand on it: the mount, and the library with its
+//! paths.
 
 use crate::clock::{Clock, since};
 use crate::data::Writeback;

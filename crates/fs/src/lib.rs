@@ -1,8 +1,8 @@
-//! Syncline: a copy-on-write, checksummed filesystem whose `fsync` is one write and one flush.
+//! The engine of Syncline: POSIX semantics over the items of a volume.
 //!
-//! The crate has two faces. [`Volume`], [`File`] and [`OpenOptions`] are shaped like `std::fs` and are what a program
-//! embeds. [`Fs`] underneath is addressed by inode numbers and handles; adapters such as the mount stand on it. `Fs`
-//! starts no threads and reads no clock of its own: [`Volume`] owns the thread that maintains it.
+//! [`Fs`] is addressed by inode numbers and handles. Adapters stand on it: the mount, and the `syncline` library that
+//! programs embed. `Fs` starts no thread and reads no clock of its own: an adapter calls [`Fs::maintain`] and tells
+//! the time.
 //!
 //! What a sync, a rename and a crash guarantee is written down in `docs/contract.md` (C1-C9); the comments of this
 //! crate cite it by number.
@@ -17,8 +17,8 @@ mod context;
 mod data;
 mod engine;
 mod error;
-mod facade;
 mod flags;
+mod force;
 mod handle;
 mod histogram;
 mod inode;
@@ -32,23 +32,19 @@ pub use attr::{Attr, Entry, SetAttr, SetTime};
 pub use clock::{Clock, Entropy, SystemClock, SystemEntropy};
 pub use context::Context;
 pub use data::{
-    FallocateMode, Footprint, MemoryCharge, PageStats, SeekWhat, SetAside, Started, SyncScope, SyncStart,
-    TOGETHER_PAGES_MAX, WrittenOut,
+    Begun, FallocateMode, Footprint, MemoryCharge, PageStats, PendingSync, Reach, SeekWhat, SetAside,
+    Started, SyncScope, SyncStart, TOGETHER_PAGES_MAX, WrittenOut,
 };
 pub use engine::{AccessTimes, Fs, FsOptions, FsStats, VolumeSpace};
 pub use error::{Error, Result};
-pub use facade::{
-    DirectoryEntry, File, Metadata, OpenOptions, ReadDir, SyncTicket, TransactionFile, Volume, VolumeOptions,
-    VolumeStats, VolumeTransaction,
-};
 pub use flags::{ExtendedFlags, FLAG_APPEND, FLAG_IMMUTABLE, FLAG_NO_ATIME, FLAG_NO_DUMP};
 pub use handle::{HandleId, OpenFlags};
 pub use histogram::LatencyHistogram;
 pub use namespace::{DirEntry, RenameFlags};
 pub use session::MkfsOptions;
 pub use syncline_device::DeviceCounters;
-pub use syncline_format::ObjectNo;
 pub use syncline_format::item::Timestamp;
+pub use syncline_format::{Lsn, ObjectNo};
 #[doc(hidden)]
 pub use syncline_store::Ablation;
 pub use syncline_store::{Counters, Load, RecoverySummary, VolumeInfo};

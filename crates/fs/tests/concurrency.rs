@@ -4,7 +4,7 @@ mod common;
 use common::*;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
-use syncline::{Clock, Error, Fs, OpenFlags, RenameFlags, Result, SetAttr, SyncScope};
+use syncline_fs::{Clock, Error, Fs, OpenFlags, RenameFlags, Result, SetAttr, SyncScope};
 
 /// Errors that come of others doing the same.
 fn tolerate(result: Result<()>) {

@@ -2,7 +2,7 @@
 
 mod common;
 use common::*;
-use syncline::{Error, OpenFlags, RenameFlags, SetAttr, SyncScope};
+use syncline_fs::{Error, OpenFlags, RenameFlags, SetAttr, SyncScope};
 
 // Shows: C1, C2.
 #[test]

@@ -2,7 +2,7 @@
 
 mod common;
 use common::*;
-use syncline::{Error, FallocateMode, OpenFlags, RenameFlags, SetAttr, SyncScope};
+use syncline_fs::{Error, FallocateMode, OpenFlags, RenameFlags, SetAttr, SyncScope};
 
 fn size(size: u64) -> SetAttr {
     SetAttr { size: Some(size), ..SetAttr::default() }

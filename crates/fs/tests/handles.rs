@@ -2,7 +2,7 @@
 
 mod common;
 use common::*;
-use syncline::{Context, Error, FallocateMode, OpenFlags, SeekWhat, SyncScope};
+use syncline_fs::{Context, Error, FallocateMode, OpenFlags, SeekWhat, SyncScope};
 
 #[test]
 fn access_modes_are_kept() {

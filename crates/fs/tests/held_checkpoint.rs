@@ -7,10 +7,10 @@ use common::{CountingEntropy, ROOT, TickingClock, root};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
-use syncline::{Fs, FsOptions, MkfsOptions, OpenFlags, SyncScope};
 use syncline_device::{Buffer, Device, Layer, MemoryDevice, Ticket};
 use syncline_format::BlockNo;
 use syncline_format::superblock::SUPERBLOCK_SLOTS;
+use syncline_fs::{Fs, FsOptions, MkfsOptions, OpenFlags, SyncScope};
 
 const BLOCKS: u64 = 64 << 8;
 const JOURNAL_BYTES: u64 = 8 << 20;

@@ -3,18 +3,18 @@
 
 mod common;
 use common::*;
-use syncline::{OpenFlags, SetAttr, SyncScope};
 use syncline_check::{CheckOptions, Severity, check};
+use syncline_fs::{OpenFlags, SetAttr, SyncScope};
 
 /// A file of as many extents as a truncation needs several batches for.
-fn scatter(rig: &Rig, handle: syncline::HandleId) {
+fn scatter(rig: &Rig, handle: syncline_fs::HandleId) {
     for page in 0..700 {
         write(&rig.fs, handle, page * 8192, &[page as u8 | 1; 4096]);
     }
     rig.fs.sync_handle(handle, SyncScope::All).expect("sync");
 }
 
-fn truncate(rig: &Rig, handle: syncline::HandleId, size: u64) {
+fn truncate(rig: &Rig, handle: syncline_fs::HandleId, size: u64) {
     let number = rig.fs.handle_inode(handle).expect("inode");
     let set = SetAttr { size: Some(size), ..SetAttr::default() };
     rig.fs.setattr(&root(), number, &set, Some(handle)).expect("truncate");

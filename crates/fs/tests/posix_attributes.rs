@@ -2,7 +2,7 @@
 
 mod common;
 use common::*;
-use syncline::{
+use syncline_fs::{
     AccessTimes, Context, Error, ExtendedFlags, FLAG_APPEND, FLAG_IMMUTABLE, FLAG_NO_ATIME, FLAG_NO_DUMP, Fs,
     ObjectNo, OpenFlags, SetAttr, SetTime, SetXattr, Timestamp,
 };
@@ -10,7 +10,7 @@ use syncline::{
 const ACCESS: &[u8] = b"system.posix_acl_access";
 const DEFAULT: &[u8] = b"system.posix_acl_default";
 
-fn set(fs: &Fs, ctx: &Context, number: ObjectNo, set: SetAttr) -> syncline::Result<syncline::Attr> {
+fn set(fs: &Fs, ctx: &Context, number: ObjectNo, set: SetAttr) -> syncline_fs::Result<syncline_fs::Attr> {
     fs.setattr(ctx, number, &set, None)
 }
 
@@ -375,7 +375,7 @@ fn written_data_counts_as_blocks_before_it_is_synced() {
     let fs = &rig.fs;
     let file = put(fs, ROOT, "file", &[1; 10_000]);
     assert_eq!(fs.getattr(file).expect("attr").blocks, 24);
-    fs.sync_inode(file, syncline::SyncScope::All).expect("sync");
+    fs.sync_inode(file, syncline_fs::SyncScope::All).expect("sync");
     assert_eq!(fs.getattr(file).expect("attr").blocks, 24);
     let handle = fs.open_handle(&root(), file, OpenFlags::READ_WRITE).expect("open");
     write(fs, handle, 0, &[2; 10_000]);

@@ -3,7 +3,7 @@
 mod common;
 use common::*;
 use std::ops::ControlFlow;
-use syncline::{Error, ObjectNo, OpenFlags, SetAttr};
+use syncline_fs::{Error, ObjectNo, OpenFlags, SetAttr};
 
 #[test]
 fn what_is_created_is_found_with_its_attributes() {

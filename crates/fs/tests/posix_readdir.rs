@@ -4,7 +4,7 @@ mod common;
 use common::*;
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
-use syncline::{Error, Fs, HandleId};
+use syncline_fs::{Error, Fs, HandleId};
 
 /// Reads up to `count` entries behind `cookie`; returns names and the last cookie.
 fn chunk(fs: &Fs, handle: HandleId, cookie: &mut u64, count: usize) -> Vec<String> {

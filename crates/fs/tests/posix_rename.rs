@@ -2,7 +2,7 @@
 
 mod common;
 use common::*;
-use syncline::{Error, Fs, ObjectNo, RenameFlags, Result};
+use syncline_fs::{Error, Fs, ObjectNo, RenameFlags, Result};
 
 const PLAIN: RenameFlags = RenameFlags { no_replace: false, exchange: false, whiteout: false };
 const NO_REPLACE: RenameFlags = RenameFlags { no_replace: true, ..PLAIN };
@@ -171,7 +171,7 @@ fn a_replaced_file_that_is_open_stays_readable() {
     let rig = Rig::new();
     let fs = &rig.fs;
     let old = put(fs, ROOT, "target", b"old content");
-    let handle = fs.open_handle(&root(), old, syncline::OpenFlags::READ).expect("open");
+    let handle = fs.open_handle(&root(), old, syncline_fs::OpenFlags::READ).expect("open");
     put(fs, ROOT, "source", b"new");
     rename(fs, (ROOT, "source"), (ROOT, "target"), PLAIN).expect("rename");
     let mut bytes = [0; 20];

@@ -5,8 +5,8 @@
 
 use std::error::Error;
 use std::process::ExitCode;
-use syncline::{Fs, MkfsOptions, SystemClock, SystemEntropy};
 use syncline_device::FileDevice;
+use syncline_fs::{Fs, MkfsOptions, SystemClock, SystemEntropy};
 use syncline_fuse::{Mount, MountOptions};
 
 fn main() -> ExitCode {

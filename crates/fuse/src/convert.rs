@@ -5,7 +5,7 @@ use fusering::{
     Attributes, DeviceNumber, Entry, Errno, ExtendedAttributes, Handle, NodeId, Opened, RequestContext,
 };
 use std::time::Duration;
-use syncline::{Attr, Context, Error, FallocateMode, HandleId, ObjectNo, SetTime, Timestamp};
+use syncline_fs::{Attr, Context, Error, FallocateMode, HandleId, ObjectNo, SetTime, Timestamp};
 
 /// How long the kernel may keep what it was told; nobody else changes the volume.
 pub(crate) const CACHE_TIME: Duration = Duration::from_secs(24 * 3600);

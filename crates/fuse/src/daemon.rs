@@ -25,7 +25,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
-use syncline::Fs;
+use syncline_fs::Fs;
 
 /// Said by the child when the mount is live; anything else is the reason why not.
 const LIVE: &[u8] = b"\0live";

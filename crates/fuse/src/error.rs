@@ -43,9 +43,9 @@ pub enum MountError {
     #[error("{source_path} is in use by another process, which is no mount: wait for its end, or end it")]
     InUse { source_path: PathBuf },
     #[error("{source_path} cannot be opened as a volume: {source}")]
-    Volume { source_path: PathBuf, source: syncline::Error },
+    Volume { source_path: PathBuf, source: syncline_fs::Error },
     #[error("closing the volume failed: {0}; the next mount will recover what was synced")]
-    Close(syncline::Error),
+    Close(syncline_fs::Error),
     #[error("{path}, the log file of option log=, cannot be opened: {source}")]
     Log { path: PathBuf, source: io::Error },
     #[error("{path} cannot be opened: {source}")]

@@ -14,7 +14,7 @@ use fusering::Errno;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
-use syncline::{Footprint, Fs, MemoryCharge};
+use syncline_fs::{Footprint, Fs, MemoryCharge};
 
 /// Groups that one user may have open, all open files together. Each is a transaction of the engine.
 pub(crate) const GROUPS_MAX: usize = 1024;

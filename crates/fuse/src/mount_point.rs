@@ -36,9 +36,9 @@ pub(crate) fn options_for(source: &Path, options: &MountOptions) -> fusering::Mo
         sync: options.sync,
         dirsync: options.dirsync,
         access_times: match options.access_times {
-            syncline::AccessTimes::Never => AccessTimes::Never,
-            syncline::AccessTimes::Relative => AccessTimes::Relative,
-            syncline::AccessTimes::Always => AccessTimes::Always,
+            syncline_fs::AccessTimes::Never => AccessTimes::Never,
+            syncline_fs::AccessTimes::Relative => AccessTimes::Relative,
+            syncline_fs::AccessTimes::Always => AccessTimes::Always,
         },
         // Whoever mounts without root needs leave in /etc/fuse.conf for more than their own use.
         allow_other: options.allow_other,

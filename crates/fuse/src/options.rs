@@ -4,7 +4,7 @@ use crate::MountError;
 use fusering::TransportChoice;
 use std::path::PathBuf;
 use std::time::Duration;
-use syncline::{AccessTimes, FsOptions};
+use syncline_fs::{AccessTimes, FsOptions};
 
 /// Threads that may serve requests at once: one reads, the others stand in for it when it has to wait.
 const THREADS_DEFAULT: usize = 8;

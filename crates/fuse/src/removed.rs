@@ -9,7 +9,7 @@
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use syncline::{Attr, ObjectNo};
+use syncline_fs::{Attr, ObjectNo};
 
 /// More are not kept: the kernel may be slow to forget, or hold them in its cache of inodes.
 const KEPT_MAX: usize = 16384;

@@ -8,7 +8,7 @@ use crate::syncs::Syncs;
 use fusering::ActiveTransport;
 use serde_json::{Map, Value, json};
 use std::time::Duration;
-use syncline::{Fs, FsStats, LatencyHistogram};
+use syncline_fs::{Fs, FsStats, LatencyHistogram};
 
 /// Longest description of a failure, and of why a transport is not in use, in characters.
 const FAILURE_CHARACTERS_MAX: usize = 256;
@@ -148,15 +148,15 @@ mod tests {
     use crate::messages::Message;
     use fusering::{Errno, TransportKind, UringUnavailable};
     use std::sync::Arc;
-    use syncline::{Counters, Footprint, MkfsOptions, SystemClock, SystemEntropy};
     use syncline_device::MemoryDevice;
+    use syncline_fs::{Counters, Footprint, MkfsOptions, SystemClock, SystemEntropy};
 
     fn opened(label: &str) -> Arc<Fs> {
         let device = Arc::new(MemoryDevice::new(4096));
         let entropy = SystemEntropy::default();
         let options = MkfsOptions { label: label.to_owned(), ..MkfsOptions::default() };
         Fs::format(&*device, &options, &SystemClock, &entropy, &mut |_, _| {}).unwrap();
-        Fs::open(device, syncline::FsOptions::default(), Arc::new(SystemClock), &entropy).unwrap()
+        Fs::open(device, syncline_fs::FsOptions::default(), Arc::new(SystemClock), &entropy).unwrap()
     }
 
     /// Puts something in every bucket of the text.

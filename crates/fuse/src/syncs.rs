@@ -19,7 +19,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
-use syncline::{Context, Fs, HandleId, LatencyHistogram, OpenFlags, SyncScope, SyncStart, WrittenOut};
+use syncline_fs::{Context, Fs, HandleId, LatencyHistogram, OpenFlags, SyncScope, SyncStart, WrittenOut};
 
 thread_local! {
     /// Answers that are collected while this thread drives.
@@ -243,7 +243,7 @@ impl Syncs {
         scope: SyncScope,
     ) {
         let (tickets, latency, began) = (self.tickets.clone(), self.latency.clone(), Instant::now());
-        let done = Box::new(move |result: syncline::Result<()>| {
+        let done = Box::new(move |result: syncline_fs::Result<()>| {
             latency.record(began.elapsed());
             tickets.complete(handle, ticket, result.map_err(errno));
         });
@@ -259,7 +259,7 @@ impl Syncs {
         &self,
         began: Instant,
         held: Arc<HeldBack>,
-    ) -> Box<dyn FnOnce(syncline::Result<()>) + Send> {
+    ) -> Box<dyn FnOnce(syncline_fs::Result<()>) + Send> {
         let latency = self.latency.clone();
         Box::new(move |result| {
             latency.record(began.elapsed());
@@ -268,7 +268,7 @@ impl Syncs {
     }
 
     /// Records the time and answers.
-    fn answering(&self, began: Instant, owed: Owed) -> Box<dyn FnOnce(syncline::Result<()>) + Send> {
+    fn answering(&self, began: Instant, owed: Owed) -> Box<dyn FnOnce(syncline_fs::Result<()>) + Send> {
         let latency = self.latency.clone();
         Box::new(move |result| {
             latency.record(began.elapsed());
@@ -276,7 +276,7 @@ impl Syncs {
         })
     }
 
-    fn started(&self, started: syncline::Result<()>, by: By) {
+    fn started(&self, started: syncline_fs::Result<()>, by: By) {
         if let Err(error) = started {
             // The handle was released in between, which the kernel does not do; the dropped reply says EIO.
             tracing::error!(%error, "a sync was not started");

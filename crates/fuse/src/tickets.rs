@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use syncline::HandleId;
+use syncline_fs::HandleId;
 
 /// Tickets that one open file may have at once.
 const TICKETS_MAX: usize = 65536;

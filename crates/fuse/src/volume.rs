@@ -8,8 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use syncline::{Clock, Fs, SystemClock, SystemEntropy};
 use syncline_device::{Device, FileDevice, OpenError, OpenOptions, Volatile};
+use syncline_fs::{Clock, Fs, SystemClock, SystemEntropy};
 
 /// How long to wait for a daemon that is writing its last checkpoint.
 const LEAVING_DAEMON_PATIENCE: Duration = Duration::from_secs(60);

@@ -14,7 +14,7 @@ use crate::syncs::Owed;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::time::Instant;
-use syncline::{HandleId, SyncScope, TOGETHER_PAGES_MAX};
+use syncline_fs::{HandleId, SyncScope, TOGETHER_PAGES_MAX};
 
 /// While some wait for the device, because more is being written than may be in flight when it is logged, others go on.
 const WRITERS_MAX: usize = 4;

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use syncline::{
-    AccessTimes, Clock, Entropy, Error, Fs, FsOptions, MkfsOptions, Timestamp, Volume, VolumeOptions,
-};
+use syncline::{AccessTimes, Clock, Entropy, Error, MkfsOptions, Timestamp, Volume, VolumeOptions};
 use syncline_device::Device;
+use syncline_fs::{Fs, FsOptions};
 
 const MICROSECONDS: i64 = 1_000_000;
 /// Memory of an engine under test: little, so that evictions happen.

@@ -2,11 +2,12 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use syncline::{Context, Error, Fs, ObjectNo, OpenFlags, OpenOptions, SyncScope};
+use syncline::{Context, Error, OpenOptions, SyncScope};
 use syncline_check::{Code, Report};
 use syncline_format::item::{DirentItem, InodeItem, MODE_DIRECTORY};
 use syncline_format::range::{Field, INODE_BLOCKS, INODE_MODIFIED, INODE_NLINK, NAME_SLOT_MAX};
 use syncline_format::{Key, Kind};
+use syncline_fs::{Fs, ObjectNo, OpenFlags};
 use syncline_images::golden::{RECIPES, look};
 use syncline_images::hostile::semantics::TreeChange;
 use syncline_images::hostile::semantics::model::Model;

@@ -21,8 +21,8 @@ use crate::{view, watchdog, workload};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use syncline::{Context, Fs, ObjectNo, OpenFlags, SyncScope};
 use syncline_device::Device;
+use syncline_fs::{Context, Fs, ObjectNo, OpenFlags, SyncScope};
 
 const DEPTH: Depth =
     Depth { effort: Effort { subsets: 2, torn: 2 }, states_max: 80, check_every: 8, recovery_every: 60 };
@@ -90,13 +90,13 @@ struct Actor {
     staged: Option<Box<Staged>>,
 }
 
-type Done = Box<dyn FnOnce(Result<(), syncline::Error>) + Send>;
+type Done = Box<dyn FnOnce(Result<(), syncline_fs::Error>) + Send>;
 
 /// Where a started sync leaves its answer.
 fn answer_into() -> (Arc<AtomicU8>, Done) {
     let state = Arc::new(AtomicU8::new(PENDING));
     let tell = Arc::clone(&state);
-    let done = move |result: Result<(), syncline::Error>| {
+    let done = move |result: Result<(), syncline_fs::Error>| {
         let before = tell.swap(if result.is_ok() { DURABLE } else { FAILED }, Ordering::SeqCst);
         assert!(before == PENDING, "a sync is answered once");
     };

@@ -18,8 +18,8 @@ use crate::random::{Random, derive};
 use crate::shapes;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use syncline::Fs;
 use syncline_device::{Device, Operation};
+use syncline_fs::Fs;
 
 const BLOCKS: [u64; 2] = [1024, 3000];
 const JOURNAL_BLOCKS: u64 = 64;

@@ -24,8 +24,8 @@ use crate::view;
 use crate::watchdog;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
-use syncline::{Clock, Context, Error, Fs, FsOptions, ObjectNo, OpenFlags, SyncScope};
 use syncline_device::Device;
+use syncline_fs::{Clock, Context, Error, Fs, FsOptions, ObjectNo, OpenFlags, SyncScope};
 
 const BLOCKS: u64 = 6144;
 const JOURNAL_BLOCKS: u64 = 64;

@@ -10,11 +10,11 @@ use crate::transact::transact;
 use crate::watchdog;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use syncline::{
+use syncline_device::Device;
+use syncline_fs::{
     Clock, Context, Entropy, Error, FallocateMode, Fs, FsOptions, MkfsOptions, ObjectNo, OpenFlags,
     RenameFlags, SetAttr, SetTime, SetXattr, SyncScope, Timestamp,
 };
-use syncline_device::Device;
 
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
@@ -370,7 +370,13 @@ fn write(fs: &Fs, path: &str, kind: WriteKind, offset: u64, len: u64, fill: u8) 
 }
 
 /// What the kernel sends for pages that were changed through a mapping: whole pages, up to the end of the file.
-fn write_mapped(fs: &Fs, handle: syncline::HandleId, offset: u64, len: u64, fill: u8) -> Result<u64, Error> {
+fn write_mapped(
+    fs: &Fs,
+    handle: syncline_fs::HandleId,
+    offset: u64,
+    len: u64,
+    fill: u8,
+) -> Result<u64, Error> {
     let size = fs.handle_attr(handle)?.size;
     let end = (offset + len).min(size);
     if offset >= end {

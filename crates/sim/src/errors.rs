@@ -15,8 +15,8 @@ use crate::oracle::Model;
 use crate::random::{Random, derive};
 use crate::view;
 use std::sync::Arc;
-use syncline::{Context, Error, Fs, ObjectNo, Transaction};
 use syncline_device::{Device, Operation};
+use syncline_fs::{Context, Error, Fs, ObjectNo, Transaction};
 
 /// Crash states looked at after each injected error.
 const STATES_MAX: usize = 12;

@@ -16,8 +16,8 @@ use crate::random::derive;
 use crate::shapes;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use syncline::Fs;
 use syncline_device::{Device, Operation};
+use syncline_fs::Fs;
 
 /// Before the checkpoint: a file with extents of its own, and changes for the checkpoint to write.
 const BEFORE: &str = "creat:large;write:large:0:60000:1;fsync:large;checkpoint;creat:d/x;setxattr:b:user.x:100:2;chmod:large:384";

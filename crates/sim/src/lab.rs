@@ -11,9 +11,9 @@ use crate::watchdog::Watch;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use syncline::{Context, Error, ObjectNo, SetAttr};
 use syncline_check::{CheckOptions, check};
 use syncline_device::Device;
+use syncline_fs::{Context, Error, ObjectNo, SetAttr};
 
 /// How thoroughly a workload is examined.
 #[derive(Debug, Clone, Copy)]

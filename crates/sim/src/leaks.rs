@@ -54,7 +54,7 @@ fn compare(start: &Start, ops: &[Op], seed: u64, tally: &mut Tally) -> Result<()
     drop(fs);
     let again = open(3)?.statfs();
     tally.states += 1;
-    let space = |space: &syncline::VolumeSpace| (space.blocks_free, space.blocks_available);
+    let space = |space: &syncline_fs::VolumeSpace| (space.blocks_free, space.blocks_available);
     match space(&running) == space(&again) {
         true => Ok(()),
         false => Err(format!(

@@ -12,7 +12,7 @@ use crate::oracle::{Model, difference};
 use crate::view;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use syncline::{Context, Error, Fs, ObjectNo, Transaction};
+use syncline_fs::{Context, Error, Fs, ObjectNo, Transaction};
 
 const EINVAL: i32 = 22;
 const ENOSPC: i32 = 28;

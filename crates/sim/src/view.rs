@@ -7,7 +7,7 @@ use crate::times::Stamp;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use syncline::{Attr, Context, Error, Fs, ObjectNo, OpenFlags, Timestamp};
+use syncline_fs::{Attr, Context, Error, Fs, ObjectNo, OpenFlags, Timestamp};
 
 /// Files are read in parts of so much.
 const PART_BYTES: usize = 256 << 10;

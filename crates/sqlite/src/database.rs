@@ -37,7 +37,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use syncline::{Error, File, ObjectNo, OpenOptions, SyncScope};
+use syncline::{Error, File, OpenOptions, SyncScope};
+use syncline_fs::ObjectNo;
 
 /// Permissions of a new database, before the umask.
 const NEW_MODE: u32 = 0o644;

@@ -8,7 +8,8 @@
 use crate::error::{Result, VfsError};
 use crate::volumes::OpenVolume;
 use std::sync::{Arc, Weak};
-use syncline::{Context, Error, HandleId, ObjectNo, OpenFlags, SetAttr};
+use syncline::{Context, Error, SetAttr};
+use syncline_fs::{HandleId, ObjectNo, OpenFlags};
 
 /// Bytes held in memory.
 const MEMORY_BYTES_MAX: u64 = 1 << 20;

@@ -3,7 +3,8 @@
 use crate::error::{Result, VfsError};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use syncline::{File, Fs, ObjectNo, Transaction};
+use syncline::File;
+use syncline_fs::{Fs, ObjectNo, Transaction};
 
 /// The unit in which the volume compares and stores.
 const PAGE_BYTES: u64 = 4096;

@@ -28,8 +28,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use syncline::{Fs, ObjectNo, Volume, VolumeOptions};
+use syncline::{Volume, VolumeOptions};
 use syncline_device::{InUse, PerProcess, ProcessBound};
+use syncline_fs::{Fs, ObjectNo};
 
 /// What lies between the image and the path in the full name of a file.
 const SEPARATOR: &[u8] = b":/";

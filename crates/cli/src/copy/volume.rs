@@ -8,9 +8,8 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use syncline::{
-    Attr, Context, Error, File, ObjectNo, OpenOptions, RenameFlags, SetAttr, SetTime, SetXattr, Volume,
-};
+use syncline::{Attr, Context, Error, File, OpenOptions, RenameFlags, SetAttr, SetTime, Volume};
+use syncline_fs::{ObjectNo, SetXattr};
 
 /// A volume's side of a copy. It belongs to whoever may open the image, so owners are given as they come. Nobody else
 /// has it open, so a directory needs no more than its path to be held.

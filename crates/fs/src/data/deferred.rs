@@ -24,7 +24,8 @@ use syncline_store::{Class, StoreError};
 
 /// What of a file a sync is to make durable.
 #[derive(Debug, Clone)]
-pub(crate) enum Reach {
+pub enum Reach {
+    /// All of it.
     Whole,
     /// Of bytes.
     Range(Range<u64>),
@@ -66,7 +67,7 @@ impl Reach {
 }
 
 /// What a started sync still has to commit.
-pub(crate) struct PendingSync {
+pub struct PendingSync {
     inode: Arc<Inode>,
     reach: Reach,
     /// Pages that were not looked at yet.
@@ -74,7 +75,7 @@ pub(crate) struct PendingSync {
 }
 
 /// How far a sync got without waiting.
-pub(crate) enum Begun {
+pub enum Begun {
     /// Durable once everything up to here is.
     Committed(Lsn),
     /// [`Fs::continue_sync`] commits the rest.
@@ -85,7 +86,7 @@ impl Fs {
     /// Starts a sync of an open file; waits for nothing.
     ///
     /// Errors: `BadHandle`, and once the volume failed always its cause (C8).
-    pub(crate) fn begin_sync(&self, handle: HandleId, scope: SyncScope, reach: Reach) -> Result<Begun> {
+    pub fn begin_sync(&self, handle: HandleId, scope: SyncScope, reach: Reach) -> Result<Begun> {
         let inode = self.open_file(handle)?.inode.clone();
         self.check_failure()?;
         if self.store.is_read_only() {
@@ -101,7 +102,7 @@ impl Fs {
     }
 
     /// Commits a piece of at most 16 MiB of a started sync; what has to be forced once all is committed.
-    pub(crate) fn continue_sync(&self, pending: &mut PendingSync) -> Result<Option<Lsn>> {
+    pub fn continue_sync(&self, pending: &mut PendingSync) -> Result<Option<Lsn>> {
         self.check_failure()?;
         let select = Select { pages: pending.rest.clone(), whole: None, logged: false };
         let large = gauge(&pending.inode.state.read().data, &select).pages >= STREAM_PAGES_MIN;

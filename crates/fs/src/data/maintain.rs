@@ -1,6 +1,6 @@
 //! Background work: writeback by age and amount, destaging, and checkpoints.
 //!
-//! The facade's thread calls [`Fs::maintain`] about every 100 ms; a program without threads calls it when it likes. It
+//! The library's thread calls [`Fs::maintain`] about every 100 ms; a program without threads calls it when it likes. It
 //! keeps C9: what is older than the commit interval is written and forced.
 
 use super::stream::Pace;

@@ -78,7 +78,7 @@ pub use account::PageStats;
 pub(crate) use account::Writeback;
 pub use aside::SetAside;
 pub use charge::MemoryCharge;
-pub(crate) use deferred::{Begun, PendingSync, Reach};
+pub use deferred::{Begun, PendingSync, Reach};
 pub use hint::Started;
 pub(crate) use pages::FileData;
 pub use round::at_once::WrittenOut;

@@ -57,7 +57,7 @@ impl Transaction {
     }
 
     /// Commits the batch; what is left is a force.
-    pub(crate) fn commit_begin(mut self) -> Result<Begun> {
+    pub fn commit_begin(mut self) -> Result<Begun> {
         Ok(Begun::Committed(self.apply()?))
     }
 

@@ -31,20 +31,27 @@ use std::sync::Arc;
 ///
 /// ```
 /// use std::sync::Arc;
-/// use syncline::{Context, Fs, ObjectNo, Volume};
+/// use syncline_device::MemoryDevice;
+/// use syncline_fs::{
+///     Context, Fs, FsOptions, MkfsOptions, ObjectNo, OpenFlags, SystemClock, SystemEntropy,
+/// };
 ///
-/// let volume = Volume::create_in_memory(64 << 20)?;
-/// volume.write("accounts", [0; 8192])?;
-/// let fs: &Arc<Fs> = volume.inner();
-/// let file = fs.lookup(ObjectNo::ROOT_DIR, b"accounts")?.attr.inode;
+/// let (device, entropy) = (Arc::new(MemoryDevice::new(16384)), SystemEntropy::default());
+/// Fs::format(&*device, &MkfsOptions::default(), &SystemClock, &entropy, &mut |_, _| {})?;
+/// let fs = Fs::open(device, FsOptions::default(), Arc::new(SystemClock), &entropy)?;
+/// let root = Context::root();
+/// let (accounts, file) = fs.create(&root, ObjectNo::ROOT_DIR, b"accounts", 0o600, OpenFlags::READ_WRITE)?;
+/// let number = accounts.attr.inode;
 ///
 /// let mut transfer = fs.begin()?;
-/// transfer.write(file, 0, b"-100")?;
-/// transfer.write(file, 4096, b"+100")?;
-/// assert_eq!(volume.read("accounts")?[..4], [0; 4]);
+/// transfer.write(number, 0, b"-100")?;
+/// transfer.write(number, 4096, b"+100")?;
+/// assert_eq!(fs.handle_attr(file)?.size, 0);
 /// transfer.commit()?;
-/// assert_eq!(volume.read("accounts")?[4096..4100], *b"+100");
-/// # Ok::<(), std::io::Error>(())
+/// let mut sum = [0; 4];
+/// fs.read(file, 4096, &mut sum)?;
+/// assert_eq!(sum, *b"+100");
+/// # Ok::<(), syncline_fs::Error>(())
 /// ```
 #[must_use = "a transaction that is dropped changes nothing"]
 pub struct Transaction {

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use syncline::{
+use syncline_device::{Device, MemoryDevice, Volatile};
+use syncline_fs::{
     Clock, Context, Entropy, Error, Fs, FsOptions, HandleId, MkfsOptions, ObjectNo, OpenFlags, Result,
     Timestamp,
 };
-use syncline_device::{Device, MemoryDevice, Volatile};
 
 pub const ROOT: ObjectNo = ObjectNo::ROOT_DIR;
 pub const MIB: u64 = 1 << 20;

@@ -4,9 +4,9 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
-use syncline::{Fs, MkfsOptions, SystemClock, SystemEntropy};
 use syncline_device::{Buffer, Device, DeviceError, Layer, MemoryDevice, Operation, Ticket, Volatile};
 use syncline_format::BlockNo;
+use syncline_fs::{Fs, MkfsOptions, SystemClock, SystemEntropy};
 
 enum Request {
     Write(BlockNo, Vec<Arc<Buffer>>),

@@ -4,7 +4,7 @@ use crate::Run;
 use crate::device::Random;
 use crate::model::{Cause, Number, PAGE};
 use crate::operations::{NO_SPACE, errno};
-use syncline::{Clock, Context, FallocateMode, HandleId, ObjectNo, OpenFlags, SetAttr, SyncScope};
+use syncline_fs::{Clock, Context, FallocateMode, HandleId, ObjectNo, OpenFlags, SetAttr, SyncScope};
 
 impl Run {
     /// A handle for one operation, and the file: one that is kept open, or a new one.

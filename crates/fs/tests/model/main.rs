@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use syncline::{
+use syncline_fs::{
     Clock, Context, Entropy, Fs, FsOptions, HandleId, MkfsOptions, ObjectNo, SyncScope, Timestamp,
 };
 

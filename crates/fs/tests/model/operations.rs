@@ -3,7 +3,7 @@
 use crate::Run;
 use crate::model::{Cause, File, Kind, Node, Number};
 use std::collections::BTreeMap;
-use syncline::{Context, Error, ObjectNo, OpenFlags, RenameFlags, SetAttr, SetXattr};
+use syncline_fs::{Context, Error, ObjectNo, OpenFlags, RenameFlags, SetAttr, SetXattr};
 
 const NAMES: [&str; 8] =
     ["a", "b", "c", "d", "e", "f", "g", "a-name-that-is-a-little-longer-than-the-others"];

@@ -6,7 +6,7 @@ use crate::device::Random;
 use crate::model::Kind;
 use crate::verify::{read_content, read_names};
 use std::ops::ControlFlow;
-use syncline::{
+use syncline_fs::{
     Clock, Context, Error, FallocateMode, Fs, ObjectNo, OpenFlags, RenameFlags, Result, SeekWhat, SetAttr,
     SetXattr, SyncScope,
 };
@@ -81,7 +81,7 @@ impl Racer<'_> {
         result
     }
 
-    fn change(&mut self, handle: syncline::HandleId) -> Result<()> {
+    fn change(&mut self, handle: syncline_fs::HandleId) -> Result<()> {
         let (fs, context) = (self.fs, self.context.clone());
         let (offset, len) = (self.below(150_000), 1 + self.below(40_000));
         let whole = |at: u64| at / 4096 * 4096;

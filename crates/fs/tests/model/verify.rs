@@ -4,8 +4,8 @@ use crate::model::{Cause, File, Kind, Names, Node, Number, PAGE, Version};
 use crate::{Run, options};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use syncline::{Context, Fs, ObjectNo, OpenFlags};
 use syncline_check::{CheckOptions, Severity, check};
+use syncline_fs::{Context, Fs, ObjectNo, OpenFlags};
 
 /// Everything below a directory as the volume has it.
 pub fn read_names(fs: &Fs, root: Number) -> Names {
@@ -160,7 +160,7 @@ impl Run {
         let from = self.log.len().saturating_sub(400);
         eprintln!("{}", self.log[from..].join("\n"));
         let end = seed + 1;
-        eprintln!("to repeat: SYNCLINE_MODEL_SEEDS={seed}..{end} cargo test -p syncline --test model");
+        eprintln!("to repeat: SYNCLINE_MODEL_SEEDS={seed}..{end} cargo test -p syncline-fs --test model");
     }
 
     fn open(&mut self) {

@@ -6,10 +6,10 @@ use crate::common::{CountingEntropy, TickingClock, root};
 use crate::device::{CrashDevice, Random};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use syncline::{
+use syncline_check::{CheckOptions, Severity, check};
+use syncline_fs::{
     Clock, Error, Fs, FsOptions, HandleId, MkfsOptions, ObjectNo, OpenFlags, SyncScope, Transaction,
 };
-use syncline_check::{CheckOptions, Severity, check};
 
 const MIB: u64 = 1 << 20;
 

@@ -1,8 +1,8 @@
 //! Content: what a transaction reads and writes, what others see of it, what a commit costs.
 
 use crate::common::*;
-use syncline::{Error, FallocateMode, Fs, ObjectNo, OpenFlags, SetAttr, SyncScope};
 use syncline_device::Device;
+use syncline_fs::{Error, FallocateMode, Fs, ObjectNo, OpenFlags, SetAttr, SyncScope};
 
 pub const PAGE: u64 = 4096;
 

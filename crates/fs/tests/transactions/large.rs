@@ -4,11 +4,11 @@ use crate::common::*;
 use crate::data::{PAGE, pattern};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use syncline::{
-    Error, Fs, FsOptions, MkfsOptions, ObjectNo, OpenFlags, SyncScope, SystemClock, SystemEntropy,
-};
 use syncline_device::{Buffer, Device, DeviceCounters, DeviceError, MemoryDevice, Ticket};
 use syncline_format::{BLOCK_BYTES, BlockNo};
+use syncline_fs::{
+    Error, Fs, FsOptions, MkfsOptions, ObjectNo, OpenFlags, SyncScope, SystemClock, SystemEntropy,
+};
 
 /// A write that was submitted.
 type Submitted = (Ticket, BlockNo, Vec<Arc<Buffer>>);

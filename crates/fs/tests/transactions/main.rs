@@ -12,7 +12,6 @@ mod gate;
 
 mod crash;
 mod data;
-mod facade;
 mod large;
 mod names;
 mod others;

@@ -2,8 +2,8 @@
 
 use crate::common::*;
 use crate::data::pattern;
-use syncline::{Error, Fs, RenameFlags, SetAttr, SetXattr, Transaction};
 use syncline_device::Device;
+use syncline_fs::{Error, Fs, RenameFlags, SetAttr, SetXattr, Transaction};
 
 fn rename(fs: &Fs, old: &[u8], new: &[u8]) {
     fs.rename(&root(), ROOT, old, ROOT, new, RenameFlags::default()).expect("rename");
@@ -213,7 +213,7 @@ fn a_removed_directory_and_an_immutable_file_refuse_the_commit() {
     let file = put(fs, ROOT, "file", b"before");
     let mut transaction = fs.begin().expect("begin");
     transaction.write(file, 0, b"x").expect("write");
-    fs.set_inode_flags(&root(), file, syncline::FLAG_IMMUTABLE).expect("chattr");
+    fs.set_inode_flags(&root(), file, syncline_fs::FLAG_IMMUTABLE).expect("chattr");
     assert_eq!(transaction.commit(), Err(Error::NotPermitted));
     assert_eq!(content(fs, file), b"before");
 }
@@ -293,7 +293,7 @@ fn an_open_file_outlives_its_last_name_in_a_transaction() {
     let fs = rig.fs.clone();
     let file = put(&fs, ROOT, "file", &pattern(1, 50_000));
     fs.sync_all().expect("sync");
-    let handle = fs.open_handle(&root(), file, syncline::OpenFlags::READ).expect("open");
+    let handle = fs.open_handle(&root(), file, syncline_fs::OpenFlags::READ).expect("open");
     let mut transaction = fs.begin().expect("begin");
     transaction.unlink(ROOT, b"file").expect("unlink");
     transaction.commit().expect("commit");
@@ -310,10 +310,10 @@ fn an_open_file_outlives_its_last_name_in_a_transaction() {
 fn a_file_without_a_name_gets_one() {
     let mut rig = Rig::new();
     let fs = rig.fs.clone();
-    let flags = syncline::OpenFlags::READ_WRITE;
+    let flags = syncline_fs::OpenFlags::READ_WRITE;
     let (entry, handle) = fs.tmpfile(&root(), ROOT, 0o644, flags, false).expect("tmpfile");
     write(&fs, handle, 0, b"content");
-    fs.sync_handle(handle, syncline::SyncScope::All).expect("sync");
+    fs.sync_handle(handle, syncline_fs::SyncScope::All).expect("sync");
     let mut transaction = fs.begin().expect("begin");
     transaction.link(entry.attr.inode, ROOT, b"name").expect("link");
     transaction.commit().expect("commit");
@@ -416,7 +416,7 @@ fn a_file_that_becomes_immutable_keeps_its_names() {
     let file = touch(fs, ROOT, "file");
     let mut transaction = fs.begin().expect("begin");
     transaction.rename(ROOT, b"file", ROOT, b"moved", false).expect("rename");
-    fs.set_inode_flags(&root(), file, syncline::FLAG_IMMUTABLE).expect("chattr");
+    fs.set_inode_flags(&root(), file, syncline_fs::FLAG_IMMUTABLE).expect("chattr");
     assert_eq!(transaction.commit(), Err(Error::NotPermitted));
     assert_eq!(names(fs, ROOT), ["file"]);
 }

@@ -3,8 +3,8 @@
 use crate::common::*;
 use crate::data::pattern;
 use std::collections::BTreeMap;
-use syncline::{Error, Fs, ObjectNo, OpenFlags, SetXattr};
 use syncline_device::Device;
+use syncline_fs::{Error, Fs, ObjectNo, OpenFlags, SetXattr};
 
 const CAPABILITY: &[u8] = b"security.capability";
 

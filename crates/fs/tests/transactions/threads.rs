@@ -7,7 +7,7 @@ use crate::gate::Gate;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
-use syncline::{
+use syncline_fs::{
     Clock, Error, Fs, FsOptions, ObjectNo, OpenFlags, SyncScope, SystemClock, SystemEntropy, Timestamp,
 };
 

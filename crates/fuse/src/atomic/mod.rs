@@ -30,7 +30,7 @@ use parking_lot::Mutex;
 use state::State;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use syncline::{Attr, Entropy, Error, Footprint, Fs, HandleId, ObjectNo, SystemEntropy, Transaction};
+use syncline_fs::{Attr, Entropy, Error, Footprint, Fs, HandleId, ObjectNo, SystemEntropy, Transaction};
 
 /// Beyond so many pages staged, staging more may have to wait for the device, and so may the commit.
 const LIGHT_PAGES_MAX: usize = 64;
@@ -73,7 +73,7 @@ pub(crate) struct Group {
 
 impl Group {
     /// Errors: E2BIG, no record holds as many names.
-    fn check_names(&self) -> syncline::Result<()> {
+    fn check_names(&self) -> syncline_fs::Result<()> {
         match self.names.load(Ordering::Relaxed) {
             names if names >= NAMES_MAX => Err(Error::TooBig),
             _ => Ok(()),
@@ -286,7 +286,7 @@ impl Atomics {
     fn stage<T>(
         &self,
         group: &Group,
-        work: impl FnOnce(&mut Transaction) -> syncline::Result<T>,
+        work: impl FnOnce(&mut Transaction) -> syncline_fs::Result<T>,
         note: impl FnOnce(&mut State, &T),
     ) -> Option<Result<T, Errno>> {
         let mut transaction = group.transaction.lock();
@@ -303,7 +303,7 @@ impl Atomics {
         &self,
         member: &Member,
         blocks: u64,
-        work: impl FnOnce(&mut Transaction) -> syncline::Result<()>,
+        work: impl FnOnce(&mut Transaction) -> syncline_fs::Result<()>,
     ) -> Option<Result<(), Errno>> {
         let Member { object, group } = member;
         if let Err(errno) = self.ledger.check(group.uid, blocks) {
@@ -365,7 +365,7 @@ impl Atomics {
         &self,
         group: &Arc<Group>,
         names: &[&Name],
-        work: impl FnOnce(&mut Transaction) -> syncline::Result<T>,
+        work: impl FnOnce(&mut Transaction) -> syncline_fs::Result<T>,
         note: impl FnOnce(&mut State, &T),
     ) -> Result<T, Errno> {
         let names: Vec<_> = names.iter().map(|(parent, name)| (*parent, &name[..])).collect();

@@ -11,7 +11,7 @@ use super::Group;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use syncline::{Attr, HandleId, ObjectNo};
+use syncline_fs::{Attr, HandleId, ObjectNo};
 
 /// A name of a directory.
 pub(crate) type Name = (ObjectNo, Vec<u8>);

@@ -1,6 +1,7 @@
 use super::*;
 use std::sync::Barrier;
-use syncline::{Context, OpenFlags, Volume};
+use syncline::Volume;
+use syncline_fs::{Context, OpenFlags};
 
 /// A file `f` of a new volume, open for reading and writing.
 fn opened() -> (Volume, Arc<Fs>, HandleId) {

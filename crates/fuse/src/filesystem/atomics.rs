@@ -14,7 +14,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use syncline::{Context, HandleId, ObjectNo, OpenFlags, SyncScope};
+use syncline_fs::{Context, HandleId, ObjectNo, OpenFlags, SyncScope};
 
 /// What GET_FEATURES tells: atomic writes.
 const FEATURE_ATOMIC_WRITE: u32 = 4;
@@ -190,10 +190,10 @@ impl Operations {
         data: &[u8],
     ) -> Option<Result<u32, Errno>> {
         let staged = self.atomics.write(member, writing.offset, data)?;
-        let strip = || -> syncline::Result<()> {
+        let strip = || -> syncline_fs::Result<()> {
             let mode = self.fs.getattr(member.object)?.mode;
             if writing.clears_set_id && has_set_id(mode) {
-                let set = syncline::SetAttr { strip_set_id: true, ..syncline::SetAttr::default() };
+                let set = syncline_fs::SetAttr { strip_set_id: true, ..syncline_fs::SetAttr::default() };
                 let context = self.writer(caller, true, || mode);
                 self.fs.setattr(&context, member.object, &set, None)?;
             }

@@ -28,7 +28,7 @@ use crate::filesystem::atomics::note;
 use fusering::request::SetAttr;
 use fusering::{Attributes, Errno, ExtendedAttributes, NodeId};
 use std::time::Duration;
-use syncline::{Attr, Context, Error, ObjectNo};
+use syncline_fs::{Attr, Context, Error, ObjectNo};
 
 /// As an offset of an invalidation.
 const ATTRIBUTES_ONLY: i64 = -1;
@@ -87,7 +87,7 @@ impl Operations {
         }
         // A truncation takes the bits off on behalf of its writer.
         let strips = request.size.is_none() && (request.kill_set_id || says_nothing);
-        let set = syncline::SetAttr {
+        let set = syncline_fs::SetAttr {
             mode: request.mode,
             uid: request.uid,
             gid: request.gid,

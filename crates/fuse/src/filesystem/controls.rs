@@ -9,7 +9,7 @@ use crate::syncs::Owed;
 use fusering::request::Ioctl;
 use fusering::{Errno, Handle, ReplyIoctl, RequestContext};
 use std::time::Instant;
-use syncline::{HandleId, SyncScope};
+use syncline_fs::{HandleId, SyncScope};
 
 /// One of these calls.
 pub(super) enum Control {

@@ -3,7 +3,7 @@
 use super::operations::Operations;
 use fusering::abi::WriteFlags;
 use std::sync::atomic::Ordering;
-use syncline::HandleId;
+use syncline_fs::HandleId;
 
 impl Operations {
     /// Whether the kernel sends an fsync behind a durable write, or behind the last message of one that takes several.

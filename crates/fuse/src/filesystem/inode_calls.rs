@@ -8,7 +8,7 @@ use crate::statistics::Staged;
 use crate::{ioctl, statistics};
 use fusering::{Errno, NodeId};
 use std::sync::atomic::Ordering;
-use syncline::{ExtendedFlags, ObjectNo};
+use syncline_fs::{ExtendedFlags, ObjectNo};
 
 impl Operations {
     pub(super) fn ioctl(

@@ -16,7 +16,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
-use syncline::{Attr, Context, DirEntry, Error, Fs, HandleId, OpenFlags, RenameFlags, SetXattr, SyncScope};
+use syncline_fs::{
+    Attr, Context, DirEntry, Error, Fs, HandleId, OpenFlags, RenameFlags, SetXattr, SyncScope,
+};
 
 /// What the kernel writes back in pieces of at least this is handed on to the background at once. Smaller pieces may
 /// be all that an fsync has to write, and that is better off in its record.
@@ -135,7 +137,7 @@ impl Operations {
     }
 
     /// Makes an answered change of names durable if the mount demands it.
-    pub(super) fn settle<T>(&self, result: syncline::Result<T>) -> Result<T, Errno> {
+    pub(super) fn settle<T>(&self, result: syncline_fs::Result<T>) -> Result<T, Errno> {
         let value = result.map_err(errno)?;
         if self.sync_names {
             self.fs.sync_metadata().map_err(errno)?;
@@ -179,7 +181,7 @@ impl Operations {
         &self,
         parent: NodeId,
         name: &OsStr,
-        take: impl FnOnce() -> syncline::Result<()>,
+        take: impl FnOnce() -> syncline_fs::Result<()>,
     ) -> Result<(), Errno> {
         let found = self.fs.lookup(object(parent), name.as_bytes()).ok().map(|found| found.attr);
         let last = found.filter(|attr| attr.nlink == 1 || attr.mode & libc::S_IFMT == libc::S_IFDIR);

@@ -21,7 +21,7 @@ use fusering::{
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
-use syncline::{DirEntry, ObjectNo, SeekWhat, SyncScope};
+use syncline_fs::{DirEntry, ObjectNo, SeekWhat, SyncScope};
 
 /// Most bytes that one copy request copies: a caller goes on where it ended, and the pool's thread is free in between.
 const COPY_BYTES_MAX: u64 = 1 << 30;

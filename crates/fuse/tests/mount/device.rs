@@ -11,8 +11,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use syncline::{Fs, FsOptions, SystemClock, SystemEntropy};
 use syncline_device::{FileDevice, OpenOptions};
+use syncline_fs::{Fs, FsOptions, SystemClock, SystemEntropy};
 
 /// Held by tests that call sync(2), which reaches all devices, and by those whose device it must not reach.
 static SYNC: Mutex<()> = Mutex::new(());

@@ -10,8 +10,8 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use syncline::{Fs, MkfsOptions, SystemClock, SystemEntropy};
 use syncline_device::FileDevice;
+use syncline_fs::{Fs, MkfsOptions, SystemClock, SystemEntropy};
 
 const DRIVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/sqlite/driver.c");
 const SUM: &str = "1000000";

@@ -5,7 +5,7 @@ use crate::packed::SparseImage;
 use crate::session;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
-use syncline::{Context, FallocateMode, OpenOptions, SetAttr, SetTime, SetXattr, Timestamp, Volume};
+use syncline::{Context, FallocateMode, OpenOptions, SetAttr, SetTime, Timestamp, Volume};
 use syncline_check::Code;
 use syncline_device::{Buffer, Device, DeviceCounters, DeviceError, MemoryDevice, Ticket};
 use syncline_format::item::{MODE_BLOCK, MODE_CHARACTER, MODE_FIFO, MODE_SOCKET};
@@ -13,6 +13,7 @@ use syncline_format::layout::{JOURNAL_BLOCKS_MIN, VOLUME_BLOCKS_MIN};
 use syncline_format::record::{self, RECORD_HEADER_BYTES};
 use syncline_format::superblock::{SUPERBLOCK_SLOTS, Superblock};
 use syncline_format::{BLOCK_BYTES, BlockNo, ObjectNo};
+use syncline_fs::SetXattr;
 
 const REPLAY: &[Code] = &[Code::JournalReplay];
 const CUT: &[Code] = &[Code::JournalReplay];

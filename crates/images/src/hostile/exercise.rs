@@ -2,11 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
-use syncline::{
-    Context, Error, FallocateMode, Fs, ObjectNo, OpenFlags, RenameFlags, SeekWhat, SetAttr, SetXattr,
-    SyncScope, Timestamp,
-};
+use syncline::{Context, Error, FallocateMode, RenameFlags, SetAttr, SyncScope, Timestamp};
 use syncline_format::item::{MODE_DIRECTORY, MODE_REGULAR, MODE_SYMLINK, MODE_TYPE_MASK};
+use syncline_fs::{Fs, ObjectNo, OpenFlags, SeekWhat, SetXattr};
 use syncline_store::StoreError;
 
 /// What a walk looks at, at most.

@@ -11,7 +11,7 @@ use crate::random::Random;
 use crate::transact;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use syncline::{Context, Error, FallocateMode, Fs, HandleId, OpenFlags, SetAttr, SyncScope};
+use syncline_fs::{Context, Error, FallocateMode, Fs, HandleId, OpenFlags, SetAttr, SyncScope};
 
 const ESTALE: i32 = 116;
 /// Times that an act by path is done again because the path led to what was replaced meanwhile.

@@ -27,8 +27,8 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use syncline::{Context, Fs, HandleId, ObjectNo, OpenFlags};
 use syncline_device::Device;
+use syncline_fs::{Context, Fs, HandleId, ObjectNo, OpenFlags};
 
 pub mod acts;
 pub mod order;

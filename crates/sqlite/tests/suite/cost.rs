@@ -24,7 +24,8 @@ fn quiet_place() -> Place {
     let device = std::sync::Arc::new(syncline_device::MemoryDevice::new((64 << 20) / 4096));
     let entropy = syncline::SystemEntropy::default();
     let options = syncline::MkfsOptions::default();
-    syncline::Fs::format(&*device, &options, &syncline::SystemClock, &entropy, &mut |_, _| {}).expect("mkfs");
+    syncline_fs::Fs::format(&*device, &options, &syncline::SystemClock, &entropy, &mut |_, _| {})
+        .expect("mkfs");
     // Without the thread, so that only commits are counted.
     Place::of(syncline::VolumeOptions::new().background(false).open_device(device).expect("open"))
 }

@@ -10,7 +10,8 @@ use crate::power::{Keep, PowerDevice};
 use rusqlite::Connection;
 use std::collections::HashMap;
 use std::sync::Arc;
-use syncline::{Ablation, Fs, MkfsOptions, SystemClock, SystemEntropy, VolumeOptions};
+use syncline::{MkfsOptions, SystemClock, SystemEntropy, VolumeOptions};
+use syncline_fs::{Ablation, Fs};
 
 const BLOCKS: u64 = (32 << 20) / 4096;
 const ACCOUNTS: i64 = 40;

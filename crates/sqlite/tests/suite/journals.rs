@@ -196,7 +196,8 @@ fn small_journal() -> Place {
     let entropy = syncline::SystemEntropy::default();
     let options =
         syncline::MkfsOptions { journal_bytes: Some(256 << 10), ..syncline::MkfsOptions::default() };
-    syncline::Fs::format(&*device, &options, &syncline::SystemClock, &entropy, &mut |_, _| {}).expect("mkfs");
+    syncline_fs::Fs::format(&*device, &options, &syncline::SystemClock, &entropy, &mut |_, _| {})
+        .expect("mkfs");
     Place::of(syncline::VolumeOptions::new().open_device(device).expect("open"))
 }
 

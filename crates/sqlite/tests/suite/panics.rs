@@ -4,9 +4,10 @@ use crate::common::{Place, run, value};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::ThreadId;
-use syncline::{Fs, MkfsOptions, SystemClock, SystemEntropy, VolumeOptions};
+use syncline::{MkfsOptions, SystemClock, SystemEntropy, VolumeOptions};
 use syncline_device::{Buffer, Device, DeviceError, Layer, MemoryDevice, Ticket};
 use syncline_format::BlockNo;
+use syncline_fs::Fs;
 
 /// Panics in the writes of the thread that made it.
 struct Panicking {

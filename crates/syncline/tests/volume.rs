@@ -1,4 +1,4 @@
-//! The facade: paths, files, directories, errors as `std::io` has them.
+//! Volumes: paths, files, directories, errors as `std::io` has them.
 
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::Path;
@@ -192,7 +192,8 @@ fn unsynced_data_is_durable_after_the_commit_interval() {
     let memory = Arc::new(MemoryDevice::new(8192));
     let clock = syncline::SystemClock;
     let entropy = syncline::SystemEntropy::default();
-    syncline::Fs::format(&*memory, &MkfsOptions::default(), &clock, &entropy, &mut |_, _| {}).expect("mkfs");
+    syncline_fs::Fs::format(&*memory, &MkfsOptions::default(), &clock, &entropy, &mut |_, _| {})
+        .expect("mkfs");
     let options = VolumeOptions::new().commit_interval(Duration::from_millis(50));
     let volume = Volume::on_device(Arc::new(Volatile::new(memory.clone())), &options).expect("open");
     volume.write("file", "not synced").expect("write");

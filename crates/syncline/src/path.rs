@@ -1,6 +1,6 @@
 //! From paths to inodes.
 
-use super::volume::Shared;
+use crate::volume::Shared;
 use crate::{Attr, Error, Result};
 use std::borrow::Cow;
 use std::os::unix::ffi::OsStrExt;
@@ -18,20 +18,20 @@ const PATH_BYTES_MAX: usize = 4096;
 const STALE_MAX: u32 = 1000;
 
 /// Where a path leads.
-pub(super) struct Place {
+pub(crate) struct Place {
     /// The directory of the last name.
-    pub(super) parent: ObjectNo,
+    pub(crate) parent: ObjectNo,
     /// The last name; empty when the path ends in the root, `.` or `..`.
-    pub(super) name: Vec<u8>,
+    pub(crate) name: Vec<u8>,
     /// What is there, if anything.
-    pub(super) attr: Option<Attr>,
+    pub(crate) attr: Option<Attr>,
     /// The path ends in a slash: only a directory will do.
-    pub(super) wants_directory: bool,
+    pub(crate) wants_directory: bool,
 }
 
 impl Place {
     /// What is there. Errors: `NotFound`, `NotDirectory`.
-    pub(super) fn existing(self) -> Result<Attr> {
+    pub(crate) fn existing(self) -> Result<Attr> {
         let attr = self.attr.ok_or(Error::NotFound)?;
         if self.wants_directory && attr.mode & MODE_TYPE_MASK != MODE_DIRECTORY {
             return Err(Error::NotDirectory);
@@ -40,7 +40,7 @@ impl Place {
     }
 
     /// The last name, for an operation that makes or removes it. Errors: `Exists` for the root and `..`.
-    pub(super) fn named(self) -> Result<(ObjectNo, Vec<u8>)> {
+    pub(crate) fn named(self) -> Result<(ObjectNo, Vec<u8>)> {
         if self.name.is_empty() { Err(Error::Exists) } else { Ok((self.parent, self.name)) }
     }
 }
@@ -49,7 +49,7 @@ impl Shared {
     /// Follows a path; a symbolic link in the last place only if `follow`.
     ///
     /// Errors: `NotFound` (also for an empty path), `NotDirectory`, `SymlinkLoop`, `NameTooLong`, `Invalid`.
-    pub(super) fn resolve(&self, path: &Path, follow: bool) -> Result<Place> {
+    pub(crate) fn resolve(&self, path: &Path, follow: bool) -> Result<Place> {
         let bytes = path.as_os_str().as_bytes();
         if bytes.is_empty() {
             return Err(Error::NotFound);
@@ -110,7 +110,7 @@ impl Shared {
 /// Does what begins with looking a path up, and does it again if what was found has been replaced or removed before
 /// it was used: its path may lead elsewhere by then. A number is never used twice, so it is another one each time,
 /// unless the volume is damaged.
-pub(super) fn again_if_stale<T>(mut act: impl FnMut() -> Result<T>) -> Result<T> {
+pub(crate) fn again_if_stale<T>(mut act: impl FnMut() -> Result<T>) -> Result<T> {
     for _ in 1..STALE_MAX {
         match act() {
             Err(Error::Stale) => {}
@@ -118,6 +118,14 @@ pub(super) fn again_if_stale<T>(mut act: impl FnMut() -> Result<T>) -> Result<T>
         }
     }
     act()
+}
+
+/// A file that was found by its path and is gone when it is used is stale: another one may have the path by now.
+pub(crate) fn not_found_is_stale(error: Error) -> Error {
+    match error {
+        Error::NotFound => Error::Stale,
+        other => other,
+    }
 }
 
 /// A path's names, the last one first.

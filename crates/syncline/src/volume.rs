@@ -1,18 +1,17 @@
 //! [`Volume`].
 
-use super::file::File;
-use super::maintenance::Maintenance;
-use super::metadata::Metadata;
-use super::open::OpenOptions;
-use super::path::again_if_stale;
-use super::read_dir::ReadDir;
-use super::sync_thread::SyncThread;
-use super::ticket::Progress;
-use super::volume_options::VolumeOptions;
-use crate::attr::not_found_is_stale;
+use crate::file::File;
+use crate::maintenance::Maintenance;
+use crate::metadata::Metadata;
+use crate::open::OpenOptions;
+use crate::path::{again_if_stale, not_found_is_stale};
+use crate::read_dir::ReadDir;
+use crate::sync_thread::SyncThread;
+use crate::ticket::Progress;
+use crate::volume_options::VolumeOptions;
 use crate::{
-    Attr, Context, Error, Fs, FsStats, LatencyHistogram, MkfsOptions, ObjectNo, RenameFlags, SetAttr,
-    SetXattr, SyncScope, SystemClock, SystemEntropy, VolumeSpace,
+    Attr, Context, Error, FsStats, LatencyHistogram, MkfsOptions, RenameFlags, SetAttr, SyncScope,
+    SystemClock, SystemEntropy, VolumeSpace,
 };
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -24,15 +23,16 @@ use std::time::Instant;
 use syncline_device::{Device, FileDevice, InUse, MemoryDevice, ProcessBound};
 use syncline_format::item::{MODE_DIRECTORY, MODE_TYPE_MASK};
 use syncline_format::{BLOCK_BYTES, Lsn};
+use syncline_fs::{Fs, ObjectNo, SetXattr};
 
 /// Names in the longest canonical path; damage can make the parents of a directory a cycle.
 const PATH_DEPTH_MAX: usize = 1 << 16;
 
 /// What a volume's handles share.
-pub(super) struct Shared {
+pub(crate) struct Shared {
     own: ProcessBound<Own>,
-    pub(super) context: Context,
-    pub(super) sync_latency: Arc<LatencyHistogram>,
+    pub(crate) context: Context,
+    pub(crate) sync_latency: Arc<LatencyHistogram>,
 }
 
 /// What is the opening process' alone: a forked child has neither the threads nor, whatever others were doing, the
@@ -47,7 +47,7 @@ struct Own {
 
 impl Shared {
     /// The engine: what every operation begins with, before it takes a lock. Errors: this is a forked child.
-    pub(super) fn fs(&self) -> crate::Result<&Arc<Fs>> {
+    pub(crate) fn fs(&self) -> crate::Result<&Arc<Fs>> {
         Ok(&self.own.get()?.fs)
     }
 
@@ -56,19 +56,19 @@ impl Shared {
     }
 
     /// Whether started syncs go on without anybody who waits for them.
-    pub(super) fn drives_syncs(&self) -> bool {
+    pub(crate) fn drives_syncs(&self) -> bool {
         self.sync_thread().is_some()
     }
 
     /// Has somebody force what started syncs depend on, if there is somebody for that.
-    pub(super) fn drive_force(&self, lsn: Lsn) {
+    pub(crate) fn drive_force(&self, lsn: Lsn) {
         if let Some(thread) = self.sync_thread() {
             thread.force(lsn);
         }
     }
 
     /// Has somebody commit what a started sync has left; false if there is nobody for that.
-    pub(super) fn drive_commit(&self, progress: &Arc<Progress>) -> bool {
+    pub(crate) fn drive_commit(&self, progress: &Arc<Progress>) -> bool {
         self.sync_thread().is_some_and(|thread| thread.commit(progress))
     }
 }
@@ -205,7 +205,7 @@ impl Volume {
         &self.shared.own.constant().fs
     }
 
-    pub(super) fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 

@@ -1,5 +1,6 @@
 //! Syncs of ranges: what is written for them, and what is there after a power cut (C5).
 
+#[path = "../../fs/tests/gate/mod.rs"]
 mod gate;
 
 use gate::Gate;

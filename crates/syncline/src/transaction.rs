@@ -1,9 +1,9 @@
 //! [`VolumeTransaction`]: transactions over paths and files.
 
-use super::file::File;
-use super::ticket::SyncTicket;
-use super::volume::{Shared, Volume};
-use crate::{Error, ObjectNo, Transaction};
+use crate::Error;
+use crate::file::File;
+use crate::ticket::SyncTicket;
+use crate::volume::{Shared, Volume};
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -11,6 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 use syncline_device::ProcessBound;
 use syncline_format::item::{MODE_DIRECTORY, MODE_TYPE_MASK};
+use syncline_fs::{ObjectNo, Transaction};
 
 /// Permission bits of new files, before the umask.
 const FILE_MODE: u32 = 0o666;
@@ -128,11 +129,11 @@ impl VolumeTransaction {
     /// it is not open for writing.
     pub fn join(&mut self, file: &File) -> io::Result<TransactionFile> {
         let handle = file.handle_in(&self.shared)?;
-        let open = self.shared.fs()?.open_file(handle)?;
-        if !open.flags.write {
+        let fs = self.shared.fs()?;
+        if !fs.handle_is_writable(handle)? {
             return Err(Error::BadHandle.into());
         }
-        Ok(TransactionFile(open.inode.number))
+        Ok(TransactionFile(fs.handle_inode(handle)?))
     }
 
     /// Makes a regular file. Errors: `AlreadyExists`.

@@ -1,12 +1,13 @@
 //! [`OpenOptions`].
 
-use super::file::{File, WriteBehind};
-use super::path::again_if_stale;
-use super::volume::{Shared, Volume};
-use crate::{Error, HandleId, OpenFlags, Result};
+use crate::file::{File, WriteBehind};
+use crate::path::again_if_stale;
+use crate::volume::{Shared, Volume};
+use crate::{Error, Result};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use syncline_fs::{HandleId, OpenFlags};
 
 /// How to open a [`File`]; the methods mean what those of [`std::fs::OpenOptions`] mean.
 ///

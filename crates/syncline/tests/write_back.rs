@@ -1,5 +1,6 @@
 //! Writeback hints: what they start, and that they wait for nothing (C6).
 
+#[path = "../../fs/tests/gate/mod.rs"]
 mod gate;
 
 use gate::Gate;

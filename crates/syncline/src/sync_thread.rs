@@ -7,13 +7,13 @@
 //!
 //! Lock: `queue` is innermost.
 
-use super::ticket::{Progress, Work};
-use crate::Fs;
+use crate::ticket::{Progress, Work};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use syncline_format::Lsn;
+use syncline_fs::Fs;
 
 #[derive(Default)]
 struct Queue {
@@ -34,14 +34,14 @@ struct Control {
 const COMMITS_PER_FORCE: usize = 256;
 
 /// Drives started syncs until dropped, and those that are started by then to their end.
-pub(super) struct SyncThread {
+pub(crate) struct SyncThread {
     control: Arc<Control>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl SyncThread {
     /// Starts the thread. Errors: the system's, when it gives no thread.
-    pub(super) fn start(fs: Arc<Fs>) -> std::io::Result<SyncThread> {
+    pub(crate) fn start(fs: Arc<Fs>) -> std::io::Result<SyncThread> {
         let control = Arc::new(Control::default());
         let of_thread = control.clone();
         let thread = std::thread::Builder::new()
@@ -51,14 +51,14 @@ impl SyncThread {
     }
 
     /// Somebody waits for everything up to here.
-    pub(super) fn force(&self, lsn: Lsn) {
+    pub(crate) fn force(&self, lsn: Lsn) {
         let mut queue = self.control.queue.lock();
         queue.force = queue.force.max(Some(lsn));
         self.control.changed.notify_one();
     }
 
     /// Takes over what is left to commit; false if the thread has been stopped.
-    pub(super) fn commit(&self, progress: &Arc<Progress>) -> bool {
+    pub(crate) fn commit(&self, progress: &Arc<Progress>) -> bool {
         let mut queue = self.control.queue.lock();
         if queue.stop {
             return false;
@@ -69,7 +69,7 @@ impl SyncThread {
     }
 
     /// Lets the thread end what was started, and waits for that.
-    pub(super) fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.control.queue.lock().stop = true;
         self.control.changed.notify_one();
         let Some(thread) = self.thread.lock().take() else { return };
@@ -115,7 +115,7 @@ fn run(fs: &Fs, control: &Control) {
             control.queue.lock().commits.push_front(left);
         }
         if let Some(lsn) = force
-            && let Err(error) = fs.store.force(lsn)
+            && let Err(error) = fs.force_up_to(lsn)
         {
             tracing::debug!(%error, "a group commit failed; its tickets tell");
         }

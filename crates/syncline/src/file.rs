@@ -1,15 +1,15 @@
 //! [`File`].
 
-use super::metadata::{Metadata, from_system_time};
-use super::ticket::SyncTicket;
-use super::volume::Shared;
-use crate::data::Reach;
-use crate::{Error, FallocateMode, HandleId, OpenFlags, SeekWhat, SetAttr, SetTime, Started, SyncScope};
+use crate::metadata::{Metadata, from_system_time};
+use crate::ticket::SyncTicket;
+use crate::volume::Shared;
+use crate::{Error, FallocateMode, SetAttr, SetTime, Started, SyncScope};
 use parking_lot::Mutex;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::{Bound, Range, RangeBounds};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
+use syncline_fs::{HandleId, OpenFlags, Reach, SeekWhat};
 
 /// An open file of a [`Volume`](crate::Volume).
 ///
@@ -41,13 +41,13 @@ pub struct File {
 }
 
 /// What was written since the last writeback hint that the handle gave by itself.
-pub(super) struct WriteBehind {
+pub(crate) struct WriteBehind {
     every: u64,
     written: Mutex<(u64, Range<u64>)>,
 }
 
 impl WriteBehind {
-    pub(super) fn new(every: u64) -> WriteBehind {
+    pub(crate) fn new(every: u64) -> WriteBehind {
         WriteBehind { every, written: Mutex::new((0, 0..0)) }
     }
 
@@ -62,7 +62,7 @@ impl WriteBehind {
 }
 
 impl File {
-    pub(super) fn new(
+    pub(crate) fn new(
         shared: Arc<Shared>,
         handle: HandleId,
         flags: OpenFlags,
@@ -165,13 +165,13 @@ impl File {
     /// already it starts less, or nothing.
     ///
     /// Without a thread ([`VolumeOptions::background`](crate::VolumeOptions::background) off) the next call of
-    /// [`Fs::maintain`](crate::Fs::maintain) writes.
+    /// [`Fs::maintain`](syncline_fs::Fs::maintain) writes.
     pub fn write_back(&self, range: impl RangeBounds<u64>) -> io::Result<Started> {
         Ok(self.shared.fs()?.write_back_handle(self.handle, bytes_of(range))?)
     }
 
     /// The handle, if it belongs to that volume.
-    pub(super) fn handle_in(&self, shared: &Arc<Shared>) -> crate::Result<HandleId> {
+    pub(crate) fn handle_in(&self, shared: &Arc<Shared>) -> crate::Result<HandleId> {
         match Arc::ptr_eq(&self.shared, shared) {
             true => Ok(self.handle),
             false => Err(Error::Invalid("a file of another volume")),

@@ -8,9 +8,8 @@
 //!
 //! Lock: `Progress::inner` is innermost; no waker is called under it.
 
-use super::volume::Shared;
-use crate::data::{Begun, PendingSync};
-use crate::{Fs, LatencyHistogram, Result};
+use crate::volume::Shared;
+use crate::{LatencyHistogram, Result};
 use parking_lot::Mutex;
 use std::future::Future;
 use std::io;
@@ -21,6 +20,7 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 use syncline_device::ProcessBound;
 use syncline_format::Lsn;
+use syncline_fs::{Begun, Fs, PendingSync};
 
 /// How often a thread looks that waits for syncs of a volume without a thread of its own.
 const LOOK: Duration = Duration::from_micros(50);
@@ -57,7 +57,7 @@ struct Inner {
 }
 
 /// How far a started sync is.
-pub(super) struct Progress {
+pub(crate) struct Progress {
     // Constant.
     began: Instant,
     latency: Arc<LatencyHistogram>,
@@ -124,7 +124,7 @@ impl Progress {
     }
 
     /// Commits the next piece; true if there is more to commit. What somebody else has taken is left to him.
-    pub(super) fn commit_piece(self: &Arc<Progress>, fs: &Fs) -> Work {
+    pub(crate) fn commit_piece(self: &Arc<Progress>, fs: &Fs) -> Work {
         let Some(mut pending) = self.take_pending() else { return Work::Nothing };
         match fs.continue_sync(&mut pending) {
             Ok(None) => {
@@ -145,12 +145,12 @@ impl Progress {
     fn start_force(self: &Arc<Progress>, fs: &Fs, lsn: Lsn) {
         self.inner.lock().stage = Stage::Forcing(lsn);
         let progress = self.clone();
-        fs.store.start_force(lsn, Box::new(move |result| progress.complete(result.map_err(Into::into))));
+        fs.start_force_up_to(lsn, Box::new(move |result| progress.complete(result)));
     }
 }
 
 /// What is to be done for a started sync after a piece of it.
-pub(super) enum Work {
+pub(crate) enum Work {
     /// Another piece.
     More,
     /// The force that it depends on.
@@ -189,11 +189,11 @@ pub struct SyncTicket {
 
 impl SyncTicket {
     /// Puts what was begun under way.
-    pub(super) fn start(shared: &Arc<Shared>, begun: Result<Begun>) -> SyncTicket {
+    pub(crate) fn start(shared: &Arc<Shared>, begun: Result<Begun>) -> SyncTicket {
         let started = |stage| Progress::new(shared.sync_latency.clone(), stage);
         let progress = match begun.and_then(|begun| Ok((begun, shared.fs()?))) {
             Err(error) => done(&started(Stage::Committing), Err(error)),
-            Ok((Begun::Committed(lsn), fs)) if lsn <= fs.store.durable_lsn() => {
+            Ok((Begun::Committed(lsn), fs)) if lsn <= fs.durable_lsn() => {
                 done(&started(Stage::Committing), Ok(()))
             }
             Ok((Begun::Committed(lsn), fs)) => {
@@ -241,7 +241,7 @@ impl SyncTicket {
             let fs = self.shared.fs()?;
             while let Work::More = progress.commit_piece(fs) {}
             match progress.forcing() {
-                Some(lsn) => progress.complete(fs.store.force(lsn).map_err(Into::into)),
+                Some(lsn) => progress.complete(fs.force_up_to(lsn)),
                 None if progress.unpark_at_end() => std::thread::park(),
                 None => {}
             }
@@ -291,7 +291,7 @@ impl SyncTicket {
             && !self.shared.drives_syncs()
             && let Ok(fs) = self.shared.fs()
         {
-            fs.store.drive();
+            fs.drive_forces();
             return self.result();
         }
         result

@@ -1,12 +1,13 @@
 //! [`VolumeOptions`].
 
-use super::volume::Volume;
-use crate::{Ablation, AccessTimes, Clock, Context, Entropy, FsOptions, SystemClock, SystemEntropy};
+use crate::volume::Volume;
+use crate::{AccessTimes, Clock, Context, Entropy, SystemClock, SystemEntropy};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use syncline_device::{Device, FileDevice, Process};
+use syncline_fs::{Ablation, FsOptions};
 
 /// How a [`Volume`] is opened.
 ///
@@ -19,11 +20,11 @@ use syncline_device::{Device, FileDevice, Process};
 /// ```
 #[derive(Clone)]
 pub struct VolumeOptions {
-    pub(super) fs: FsOptions,
-    pub(super) context: Context,
-    pub(super) clock: Arc<dyn Clock>,
-    pub(super) entropy: Arc<dyn Entropy>,
-    pub(super) background: bool,
+    pub(crate) fs: FsOptions,
+    pub(crate) context: Context,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) entropy: Arc<dyn Entropy>,
+    pub(crate) background: bool,
     wait_for_lock: Option<Duration>,
 }
 
@@ -95,7 +96,7 @@ impl VolumeOptions {
         self
     }
 
-    /// Whether a thread maintains the volume. Without one, call [`crate::Fs::maintain`].
+    /// Whether a thread maintains the volume. Without one, call [`syncline_fs::Fs::maintain`].
     pub fn background(mut self, background: bool) -> VolumeOptions {
         self.background = background;
         self

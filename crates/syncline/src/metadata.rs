@@ -11,7 +11,7 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    pub(super) fn new(attr: Attr) -> Metadata {
+    pub(crate) fn new(attr: Attr) -> Metadata {
         Metadata { attr }
     }
 
@@ -75,7 +75,7 @@ fn to_system_time(time: Timestamp) -> SystemTime {
         .unwrap_or(UNIX_EPOCH)
 }
 
-pub(super) fn from_system_time(time: SystemTime) -> Timestamp {
+pub(crate) fn from_system_time(time: SystemTime) -> Timestamp {
     match time.duration_since(UNIX_EPOCH) {
         Ok(since) => Timestamp { seconds: since.as_secs() as i64, nanoseconds: since.subsec_nanos() },
         Err(error) => {

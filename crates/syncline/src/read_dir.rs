@@ -1,8 +1,7 @@
 //! Iterating over a directory.
 
-use super::metadata::Metadata;
-use super::volume::Shared;
-use crate::HandleId;
+use crate::metadata::Metadata;
+use crate::volume::Shared;
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -12,6 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use syncline_format::ObjectNo;
 use syncline_format::item::{MODE_DIRECTORY, MODE_REGULAR, MODE_SYMLINK};
+use syncline_fs::HandleId;
 
 /// Entries read ahead.
 const CHUNK: usize = 256;
@@ -39,7 +39,7 @@ pub struct DirectoryEntry {
 }
 
 impl ReadDir {
-    pub(super) fn new(shared: Arc<Shared>, handle: HandleId, path: PathBuf) -> ReadDir {
+    pub(crate) fn new(shared: Arc<Shared>, handle: HandleId, path: PathBuf) -> ReadDir {
         ReadDir { shared, handle, path, cookie: 0, ready: VecDeque::new(), ended: false }
     }
 

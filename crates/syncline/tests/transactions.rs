@@ -1,6 +1,9 @@
 //! Transactions over paths and files: `Volume::transaction` and its tickets.
 
-use crate::gate::Gate;
+#[path = "../../fs/tests/gate/mod.rs"]
+mod gate;
+
+use gate::Gate;
 use std::io::ErrorKind;
 use std::time::Duration;
 use syncline::{OpenOptions, Volume, VolumeOptions};

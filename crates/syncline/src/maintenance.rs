@@ -1,10 +1,11 @@
 //! The thread that keeps a volume in shape: writeback by age, destaging, checkpoints.
 
-use crate::{Clock, Fs};
+use crate::Clock;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use syncline_fs::Fs;
 
 /// How often maintenance looks for something to do.
 const PERIOD: Duration = Duration::from_millis(100);
@@ -34,14 +35,14 @@ impl Control {
 }
 
 /// Runs [`Fs::maintain`] until dropped.
-pub(super) struct Maintenance {
+pub(crate) struct Maintenance {
     control: Arc<Control>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Maintenance {
     /// Starts the thread. Errors: the system's, when it gives no thread.
-    pub(super) fn start(fs: Arc<Fs>, clock: Arc<dyn Clock>) -> std::io::Result<Maintenance> {
+    pub(crate) fn start(fs: Arc<Fs>, clock: Arc<dyn Clock>) -> std::io::Result<Maintenance> {
         let control = Arc::new(Control::default());
         let of_thread = control.clone();
         let of_writers = control.clone();
@@ -53,7 +54,7 @@ impl Maintenance {
     }
 
     /// Stops the thread and waits until it has ended.
-    pub(super) fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.control.signal.lock().stop = true;
         self.control.changed.notify_one();
         if let Some(thread) = self.thread.lock().take()

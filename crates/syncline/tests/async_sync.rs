@@ -2,6 +2,7 @@
 //!
 //! The tests count threads and flushes, so they run one at a time.
 
+#[path = "../../fs/tests/gate/mod.rs"]
 mod gate;
 
 use gate::{Closed, Gate};

@@ -1,5 +1,6 @@
 //! What a forked child has of a volume that its parent has opened: nothing, and it does no harm (C8b).
 
+#[path = "../../fs/tests/gate/mod.rs"]
 mod gate;
 
 use gate::Gate;

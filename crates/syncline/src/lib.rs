@@ -1,0 +1,36 @@
+//! Syncline: a copy-on-write, checksummed filesystem whose `fsync` is one write and one flush.
+//!
+//! [`Volume`], [`File`] and [`OpenOptions`] are shaped like `std::fs`. Threads and clocks are here: a volume owns the
+//! threads that maintain it and drive its started syncs. The engine underneath is `syncline-fs`, which has neither.
+//!
+//! Paths are relative to the volume's root, with or without a leading slash. Symbolic links are followed within the
+//! volume, at most 40 of them; `..` leads to a directory's parent.
+
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+mod file;
+mod maintenance;
+mod metadata;
+mod open;
+mod path;
+mod read_dir;
+mod sync_thread;
+mod ticket;
+mod transaction;
+mod volume;
+mod volume_options;
+
+pub use file::File;
+pub use metadata::Metadata;
+pub use open::OpenOptions;
+pub use read_dir::{DirectoryEntry, ReadDir};
+pub use syncline_fs::{
+    AccessTimes, Attr, Clock, Context, Entropy, Error, FallocateMode, FsStats, LatencyHistogram, MkfsOptions,
+    RenameFlags, Result, SetAttr, SetTime, Started, SyncScope, SystemClock, SystemEntropy, Timestamp,
+    VolumeSpace,
+};
+pub use ticket::SyncTicket;
+pub use transaction::{TransactionFile, VolumeTransaction};
+pub use volume::{Volume, VolumeStats};
+pub use volume_options::VolumeOptions;
