@@ -73,7 +73,7 @@ impl NodeCache {
             dirty_max: AtomicU64::new(dirty),
             dirty: AtomicU64::new(0),
             entries: Mutex::new(Entries::default()),
-            given_up: Mutex::default(),
+            given_up: Mutex::new(BTreeSet::new()),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
         }
