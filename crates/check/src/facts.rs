@@ -59,11 +59,9 @@ impl Facts {
         self.inodes.entry(object.0).or_default()
     }
 
-    /// Whether the inode is to be removed. The root never is, whatever its orphan says, nor is what counts links; what
-    /// counts none has no content to be finished.
+    /// Whether the inode is to be removed. The root never is, whatever its orphan says.
     pub(crate) fn is_removed(&self, object: u64) -> bool {
-        let links = self.inodes.get(&object).map_or(0, |inode| inode.nlink);
-        links == 0 && object != ObjectNo::ROOT_DIR.0 && self.orphans.contains_key(&ObjectNo(object))
+        object != ObjectNo::ROOT_DIR.0 && self.orphans.get(&ObjectNo(object)) == Some(&OrphanReason::Unlinked)
     }
 
     /// Subdirectories of each directory that has any.

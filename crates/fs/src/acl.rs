@@ -3,13 +3,8 @@
 //! The engine enforces no permissions; it keeps ACL and mode consistent: setting one changes the other, new inodes
 //! inherit, and an ACL that says no more than the mode is not stored.
 
-use crate::inode::InodeState;
-use crate::namespace::change::{Change, Locked, estimate};
-use crate::namespace::{MODE_SETGID, MODE_SETUID};
-use crate::{Context, Error, Fs, Result};
+use crate::{Context, Error, Result};
 use syncline_format::item::{InodeItem, XATTR_INLINE_BYTES_MAX};
-use syncline_format::{Key, ObjectNo};
-use syncline_store::Class;
 
 /// The attribute that holds an access ACL.
 pub(crate) const ACCESS_XATTR: &[u8] = b"system.posix_acl_access";
@@ -17,6 +12,13 @@ pub(crate) const ACCESS_XATTR: &[u8] = b"system.posix_acl_access";
 pub(crate) const DEFAULT_XATTR: &[u8] = b"system.posix_acl_default";
 /// Largest ACL in bytes: 383 entries.
 pub(crate) const ACL_BYTES_MAX: usize = XATTR_INLINE_BYTES_MAX;
+
+/// Set-group-id bit of a mode.
+pub(crate) const MODE_SETGID: u32 = 0o2000;
+/// Set-user-id bit of a mode.
+pub(crate) const MODE_SETUID: u32 = 0o4000;
+/// Group-execute bit of a mode.
+pub(crate) const MODE_GROUP_EXECUTE: u32 = 0o010;
 
 const XATTR_VERSION: u32 = 2;
 const HEADER_BYTES: usize = 4;
@@ -152,81 +154,6 @@ impl Acl {
     }
 }
 
-impl Fs {
-    /// An inode's stored ACL.
-    pub(crate) fn stored_acl(&self, number: ObjectNo, name: &[u8]) -> Result<Option<Acl>> {
-        match self.stored_xattr(number, name)? {
-            Some(value) => {
-                let what = "a stored access control list is not valid";
-                Acl::parse(&value).map_err(|_| Error::Inconsistent { object: number, what })
-            }
-            None => Ok(None),
-        }
-    }
-
-    /// A directory's default ACL, kept in memory once read.
-    pub(crate) fn default_acl(&self, number: ObjectNo, state: &mut InodeState) -> Result<Option<Acl>> {
-        if state.default_acl.is_none() {
-            state.default_acl = Some(self.stored_acl(number, DEFAULT_XATTR)?);
-        }
-        Ok(state.default_acl.clone().flatten())
-    }
-
-    /// Sets or (`None`) removes an ACL; an access ACL sets the mode's permission bits too.
-    pub(crate) fn set_acl(
-        &self,
-        ctx: &Context,
-        number: ObjectNo,
-        name: &[u8],
-        acl: Option<Acl>,
-    ) -> Result<()> {
-        let inode = self.live_inode(number)?;
-        let value = acl.as_ref().map(Acl::encode);
-        if value.as_ref().is_some_and(|value| value.len() > ACL_BYTES_MAX) {
-            return Err(Error::NoSpace);
-        }
-        let permit = self.admit(Class::Normal, estimate(1, 2, 1, 300 + ACL_BYTES_MAX))?;
-        let mut change = Change::new(Locked::new(&[&inode]));
-        let is_default = name == DEFAULT_XATTR;
-        let now = self.clock.now();
-        let item = change.item(number);
-        if item.is_symlink() {
-            return Err(Error::NotSupported);
-        }
-        crate::flags::forbid_change(item)?;
-        if is_default && !item.is_directory() {
-            return if acl.is_some() { Err(Error::AccessDenied) } else { Ok(()) };
-        }
-        item.changed = now;
-        let stored = match &acl {
-            Some(acl) if !is_default => {
-                item.mode = item.mode & !0o777 | acl.mode_bits();
-                strip_setgid(ctx, item);
-                !acl.is_minimal()
-            }
-            Some(_) => true,
-            None => false,
-        };
-        self.replace_xattr(&mut change, number, name, value.filter(|_| stored).as_deref())?;
-        let mut locked = change.commit(self, permit)?;
-        if is_default {
-            locked.state_mut(number).default_acl = Some(acl);
-        }
-        Ok(())
-    }
-
-    /// Makes a stored access ACL agree with the mode that `change` leaves (after a `chmod`).
-    pub(crate) fn follow_mode(&self, change: &mut Change<'_>, number: ObjectNo) -> Result<()> {
-        let mode = change.item(number).mode;
-        if let Some(acl) = self.stored_acl(number, ACCESS_XATTR)? {
-            let slot = self.xattr_slot(number, ACCESS_XATTR)?;
-            let value = crate::xattr::small_xattr_value(ACCESS_XATTR, acl.with_mode(mode).encode());
-            change.batch.put(Key::xattr(number, slot), &value);
-        }
-        Ok(())
-    }
-}
-
 /// An unprivileged caller outside the file's group cannot leave the set-group-id bit on.
 pub(crate) fn strip_setgid(ctx: &Context, item: &mut InodeItem) {
     if !ctx.is_privileged() && !ctx.in_group(item.gid) {
@@ -242,7 +169,7 @@ pub(crate) fn strip_set_id(ctx: &Context, item: &mut InodeItem) {
     }
     item.mode &= !MODE_SETUID;
     // Without group-execute the bit once meant mandatory locking: it runs nothing, and members of the group leave it.
-    let runs = item.mode & crate::namespace::MODE_GROUP_EXECUTE != 0;
+    let runs = item.mode & MODE_GROUP_EXECUTE != 0;
     if runs || !(ctx.is_privileged() || ctx.in_group(item.gid)) {
         item.mode &= !MODE_SETGID;
     }

@@ -1,84 +1,36 @@
 //! [`Fs`]: one opened volume, addressed by inode numbers. Adapters stand on it: the mount, and the library with its
 //! paths.
 
-use crate::clock::{Clock, since};
-use crate::data::Writeback;
-use crate::handle::HandleTable;
-use crate::inode::Inode;
-use crate::namespace::InodeTable;
-use crate::{Error, LatencyHistogram, PageStats, Result, SetAside};
-use parking_lot::Mutex;
+use crate::content::Content;
+use crate::core::Core;
+use crate::read::Reader;
+use crate::removal::Removal;
+use crate::shape::Shape;
+use crate::write::Writer;
+use crate::writeback::{Writeback, pinned_max_of};
+use crate::{
+    Attributes, Clock, Error, Files, FsOptions, LatencyHistogram, MemoryCharge, Names, PageStats, Result,
+    SetAside, Syncs, Timestamp, VolumeInfo,
+};
 use std::sync::Arc;
-use std::time::Duration;
 use syncline_device::DeviceCounters;
-use syncline_format::ObjectNo;
 use syncline_format::item::NAME_BYTES_MAX;
-use syncline_store::{Ablation, Counters, Load, Store, StoreError, VolumeInfo};
-
-/// How a volume behaves once it is open.
-#[derive(Debug, Clone)]
-pub struct FsOptions {
-    /// Writes nothing, not even recovery.
-    pub read_only: bool,
-    /// Un-synced data is written and committed after at most this long (contract C9).
-    pub commit_interval: Duration,
-    /// Bound on all memory for cached pages and tree nodes, in bytes.
-    pub memory_bytes_max: usize,
-    /// Update access times: always, relative to modification (the default), or never.
-    pub access_times: AccessTimes,
-    /// Whoever reads keeps what was read, as the kernel does above a mount: files that are read in order and in large
-    /// pieces are not cached a second time.
-    pub readers_keep: bool,
-    /// Mechanisms to do without, for a benchmark.
-    #[doc(hidden)]
-    pub ablation: Ablation,
-}
-
-/// When reading updates a file's access time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum AccessTimes {
-    /// Not at all.
-    Never,
-    /// When the old one is not newer than modification or change, or older than a day.
-    #[default]
-    Relative,
-    /// With every read.
-    Always,
-}
-
-impl Default for FsOptions {
-    fn default() -> FsOptions {
-        FsOptions {
-            read_only: false,
-            commit_interval: Duration::from_secs(1),
-            memory_bytes_max: 256 << 20,
-            access_times: AccessTimes::default(),
-            readers_keep: false,
-            ablation: Ablation::default(),
-        }
-    }
-}
+use syncline_store::{Counters, Load, Store};
 
 /// An opened volume.
 ///
 /// Every method may be called from any thread. Nothing here checks permissions: a mount leaves that to the kernel.
 pub struct Fs {
-    // Constant after open.
-    pub(crate) store: Arc<Store>,
-    pub(crate) options: FsOptions,
-    pub(crate) clock: Arc<dyn Clock>,
-    /// Seed of the hashes that names are found by.
-    pub(crate) hash_seed: u64,
-    /// Inodes in memory.
-    pub(crate) inodes: InodeTable,
-    /// Open file descriptions.
-    pub(crate) handles: HandleTable,
-    /// Renames of directories, one at a time: outermost lock.
-    pub(crate) renames: Mutex<()>,
-    /// Dirty and logged pages of all files, and the page cache's account.
-    pub(crate) writeback: Writeback,
-    /// What checkpoints took.
-    pub(crate) checkpoint_latency: LatencyHistogram,
+    pub(crate) core: Arc<Core>,
+    pub(crate) content: Arc<Content>,
+    pub(crate) reader: Arc<Reader>,
+    pub(crate) writeback: Arc<Writeback>,
+    pub(crate) shape: Arc<Shape>,
+    pub(crate) removal: Arc<Removal>,
+    pub(crate) syncs: Arc<Syncs>,
+    pub(crate) attributes: Arc<Attributes>,
+    pub(crate) names: Arc<Names>,
+    pub(crate) files: Files,
 }
 
 /// Space and limits of a volume, as `statfs` reports them.
@@ -120,25 +72,139 @@ pub struct FsStats {
 }
 
 impl Fs {
+    /// The rooms over a store, each on those below it.
+    pub(crate) fn over(store: Arc<Store>, options: FsOptions, clock: Arc<dyn Clock>) -> Arc<Fs> {
+        let (_, light_max) = pinned_max_of(options.memory_bytes_max);
+        let core = Arc::new(Core::new(store, options, clock, light_max));
+        let content = Arc::new(Content::new(&core));
+        let reader = Arc::new(Reader::new(&content));
+        let writeback = Arc::new(Writeback::new(&content));
+        let shape = Arc::new(Shape::new(&reader, &writeback));
+        let removal = Arc::new(Removal::new(&shape));
+        let syncs = Arc::new(Syncs::new(&writeback));
+        let writer = Arc::new(Writer::new(&shape));
+        let attributes = Arc::new(Attributes::new(&removal));
+        let names = Arc::new(Names::new(&attributes, &syncs));
+        let files = Files::new(&names, &writer);
+        Arc::new(Fs { core, content, reader, writeback, shape, removal, syncs, attributes, names, files })
+    }
+
+    /// Names: lookup, creation, removal, renaming, listing.
+    pub fn names(&self) -> &Names {
+        &self.names
+    }
+
+    /// Attributes of inodes.
+    pub fn attributes(&self) -> &Attributes {
+        &self.attributes
+    }
+
+    /// Syncs of open files.
+    pub fn syncs(&self) -> &Syncs {
+        &self.syncs
+    }
+
+    /// Operations on open files.
+    pub fn files(&self) -> &Files {
+        &self.files
+    }
+
+    /// Facts of the superblock.
+    pub fn volume_info(&self) -> VolumeInfo {
+        self.core.volume_info()
+    }
+
+    /// The options it was opened with.
+    pub fn options(&self) -> &FsOptions {
+        self.core.options()
+    }
+
+    /// Whether changes are refused: opened read-only, or stopped after an error (C8).
+    pub fn is_read_only(&self) -> bool {
+        self.core.is_read_only()
+    }
+
+    /// The error after which the volume stopped, if it did (C8).
+    pub fn failure(&self) -> Option<Error> {
+        self.core.failure()
+    }
+
+    /// Stops at once, as a power cut would: nothing is written any more, every sync fails.
+    pub fn shut_down(&self) {
+        self.core.shut_down();
+    }
+
+    /// Writes a checkpoint: metadata moves from the journal to its place. Files' data need not be part of it.
+    pub fn checkpoint(&self) -> Result<()> {
+        self.core.checkpoint()
+    }
+
+    /// Makes every metadata operation up to now durable: what `fsync` of a directory promises (C1).
+    pub fn sync_metadata(&self) -> Result<()> {
+        self.core.sync_metadata()
+    }
+
+    /// Makes everything durable (`sync(2)`): what is dirty at the call, and every metadata operation up to now.
+    pub fn sync_all(&self) -> Result<()> {
+        self.syncs.sync_all()
+    }
+
+    /// For memory that an adapter keeps beside the engine's: nothing yet.
+    pub fn memory_charge(&self) -> MemoryCharge {
+        self.core.memory_charge()
+    }
+
+    /// Memory that is charged, in bytes.
+    pub fn charged_bytes(&self) -> u64 {
+        self.core.charged_bytes()
+    }
+
+    /// Whether background work should be done in small pieces with pauses between them: somebody synced a short while
+    /// before the last call of [`Fs::maintain`], and no writer waited for memory then.
+    pub fn gives_way(&self) -> bool {
+        self.writeback.gives_way()
+    }
+
+    /// `wake` is called, on the thread of a writer, when so much is dirty that [`Fs::maintain`] should be called
+    /// without further delay. Only the first one given counts.
+    pub fn on_demand(&self, wake: Box<dyn Fn() + Send + Sync>) {
+        self.writeback.on_demand(wake);
+    }
+
+    /// Whether everything that was committed is durable: then no started sync is left for anybody to drive.
+    pub fn is_forced(&self) -> bool {
+        self.core.is_forced()
+    }
+
+    /// Does background work that is due at `now`, at most `budget` rounds of writeback of up to 4 MiB each; true if
+    /// there is more to do.
+    ///
+    /// A file that is damaged is set aside, and all others are written. Errors: as for a sync; the volume has latched
+    /// then (C8).
+    pub fn maintain(&self, now: Timestamp, budget: usize) -> Result<bool> {
+        self.reader.give_up_ahead(now);
+        self.writeback.maintain(now, budget)
+    }
+
     /// Counters since the volume was opened.
     pub fn stats(&self) -> FsStats {
         FsStats {
-            device: self.store.device().counters(),
-            store: self.store.counters(),
-            load: self.store.load(),
-            pages: self.writeback.page_stats(),
-            checkpoint_latency: self.checkpoint_latency.clone(),
-            set_aside: self.set_aside_stats(),
-            inodes_cached: self.inodes.len() as u64,
-            memory_bytes_max: self.options.memory_bytes_max as u64,
+            device: self.core.store.device().counters(),
+            store: self.core.store.counters(),
+            load: self.core.store.load(),
+            pages: self.content.page_stats(),
+            checkpoint_latency: self.core.checkpoint_latency.clone(),
+            set_aside: self.content.set_aside_stats(),
+            inodes_cached: self.content.inodes.len() as u64,
+            memory_bytes_max: self.core.options.memory_bytes_max as u64,
         }
     }
 
     /// Space and limits.
     pub fn statfs(&self) -> VolumeSpace {
-        let space = self.store.space();
+        let space = self.core.store.space();
         let mut id = [0; 8];
-        id.copy_from_slice(&self.store.info().uuid[..8]);
+        id.copy_from_slice(&self.core.store.info().uuid[..8]);
         VolumeSpace {
             block_bytes: syncline_format::BLOCK_BYTES as u32,
             blocks: space.total,
@@ -147,82 +213,5 @@ impl Fs {
             name_bytes_max: NAME_BYTES_MAX as u32,
             id: u64::from_le_bytes(id),
         }
-    }
-
-    /// Facts of the superblock.
-    pub fn volume_info(&self) -> VolumeInfo {
-        self.store.info()
-    }
-
-    /// The options it was opened with.
-    pub fn options(&self) -> &FsOptions {
-        &self.options
-    }
-
-    /// Whether changes are refused: opened read-only, or stopped after an error (C8).
-    pub fn is_read_only(&self) -> bool {
-        self.options.read_only || self.store.is_read_only() || self.store.failure().is_some()
-    }
-
-    /// The error after which the volume stopped, if it did (C8).
-    pub fn failure(&self) -> Option<Error> {
-        self.store.failure().map(Error::from)
-    }
-
-    /// Stops at once, as a power cut would: nothing is written any more, every sync fails.
-    pub fn shut_down(&self) {
-        self.store.shut_down();
-    }
-
-    /// Writes a checkpoint: metadata moves from the journal to its place. Files' data need not be part of it.
-    pub fn checkpoint(&self) -> Result<()> {
-        if self.options.read_only {
-            return Ok(());
-        }
-        self.timed_checkpoint(Store::checkpoint)
-    }
-
-    /// Has the store write a checkpoint and notes how long that took, if there was anything to write.
-    pub(crate) fn timed_checkpoint(
-        &self,
-        write: fn(&Store) -> std::result::Result<(), StoreError>,
-    ) -> Result<()> {
-        let began = self.clock.now();
-        let before = self.store.counters().checkpoints;
-        write(&self.store)?;
-        if self.store.counters().checkpoints > before {
-            self.checkpoint_latency.record(since(self.clock.now(), began));
-        }
-        Ok(())
-    }
-
-    /// Makes every metadata operation up to now durable: what `fsync` of a directory promises (C1).
-    pub fn sync_metadata(&self) -> Result<()> {
-        if self.options.read_only {
-            return Ok(());
-        }
-        // Also when nothing is left to force: a failure stays (C8).
-        self.check_failure()?;
-        Ok(self.store.force(self.store.last_lsn())?)
-    }
-
-    /// Errors: `ReadOnly`, or the latched failure.
-    pub(crate) fn check_writable(&self) -> Result<()> {
-        if self.options.read_only || self.store.is_read_only() {
-            return Err(Error::ReadOnly);
-        }
-        match self.store.failure() {
-            Some(_) => Err(Error::ReadOnly),
-            None => Ok(()),
-        }
-    }
-
-    /// A directory that is in use. Errors: `NotDirectory`, `NotFound`.
-    pub(crate) fn directory(&self, number: ObjectNo) -> Result<Arc<Inode>> {
-        let inode = self.inode(number)?;
-        if !inode.state.read().item.is_directory() {
-            return Err(Error::NotDirectory);
-        }
-        Ok(inode)
     }
 }

@@ -237,3 +237,11 @@ impl From<Error> for std::io::Error {
 
 /// Result of filesystem operations.
 pub type Result<T> = std::result::Result<T, Error>;
+
+/// An inode number that is no longer in use is a stale reference, not a missing name.
+pub(crate) fn not_found_is_stale(error: Error) -> Error {
+    match error {
+        Error::NotFound => Error::Stale,
+        other => other,
+    }
+}

@@ -2,7 +2,8 @@
 //!
 //! Relaxed atomics: they are statistics and order nothing.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 /// Buckets per power of two, as bits.

@@ -8,47 +8,54 @@
 //! crate cite it by number.
 
 #![forbid(unsafe_code)]
-// No thread, no clock (clippy.toml).
-#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(missing_docs)]
 
 mod acl;
-mod attr;
+mod attributes;
 mod clock;
+mod content;
 mod context;
-mod data;
+mod core;
 mod engine;
 mod error;
-mod flags;
-mod force;
-mod handle;
+mod files;
 mod histogram;
-mod inode;
-mod namespace;
+mod names;
+mod read;
+mod removal;
 mod session;
+mod shape;
+mod sync;
 mod transaction;
 mod trim;
-mod xattr;
+mod write;
+mod writeback;
 
-pub use attr::{Attr, Entry, SetAttr, SetTime};
-pub use clock::{Clock, Entropy, SystemClock, SystemEntropy};
-pub use context::Context;
-pub use data::{
-    Begun, FallocateMode, Footprint, MemoryCharge, PageStats, PendingSync, Reach, SeekWhat, SetAside,
-    Started, SyncScope, SyncStart, TOGETHER_PAGES_MAX, WrittenOut,
+#[cfg(test)]
+mod tests;
+
+pub use crate::core::{AccessTimes, FsOptions, MemoryCharge, PageStats};
+pub use attributes::{
+    Attr, Attributes, Entry, ExtendedFlags, FLAG_APPEND, FLAG_IMMUTABLE, FLAG_NO_ATIME, FLAG_NO_DUMP,
+    SetAttr, SetTime, SetXattr,
 };
-pub use engine::{AccessTimes, Fs, FsOptions, FsStats, VolumeSpace};
+pub use clock::{Clock, Entropy, SystemClock, SystemEntropy};
+pub use content::{HandleId, OpenFlags, SetAside};
+pub use context::Context;
+pub use engine::{Fs, FsStats, VolumeSpace};
 pub use error::{Error, Result};
-pub use flags::{ExtendedFlags, FLAG_APPEND, FLAG_IMMUTABLE, FLAG_NO_ATIME, FLAG_NO_DUMP};
-pub use handle::{HandleId, OpenFlags};
+pub use files::Files;
 pub use histogram::LatencyHistogram;
-pub use namespace::{DirEntry, RenameFlags};
+pub use names::{DirEntry, Names, RenameFlags};
 pub use session::MkfsOptions;
+pub use shape::{FallocateMode, SeekWhat};
+pub use sync::{Reach, SyncPlan, SyncScope, SyncStart, Syncs, TOGETHER_PAGES_MAX};
 pub use syncline_device::DeviceCounters;
+pub use syncline_format::Lsn;
+pub use syncline_format::ObjectNo;
 pub use syncline_format::item::Timestamp;
-pub use syncline_format::{Lsn, ObjectNo};
 #[doc(hidden)]
 pub use syncline_store::Ablation;
 pub use syncline_store::{Counters, Load, RecoverySummary, VolumeInfo};
-pub use transaction::Transaction;
-pub use xattr::SetXattr;
+pub use transaction::{Footprint, Transaction};
+pub use writeback::Started;

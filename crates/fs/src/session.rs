@@ -1,10 +1,6 @@
 //! From device to open volume and back: `mkfs`, recovery, the last checkpoint.
 
-use crate::data::Writeback;
-use crate::handle::HandleTable;
-use crate::namespace::InodeTable;
-use crate::{Clock, Entropy, Error, Fs, FsOptions, LatencyHistogram, Result, Timestamp};
-use parking_lot::Mutex;
+use crate::{Clock, Entropy, Error, Fs, FsOptions, Result, Timestamp};
 use std::sync::Arc;
 use syncline_device::Device;
 use syncline_format::item::{InodeItem, MODE_DIRECTORY};
@@ -107,18 +103,8 @@ impl Fs {
         let mut recovery = Store::open(device, store_options)?;
         let summary = recovery.summary();
         let store = recovery.store().clone();
-        let fs = Arc::new(Fs {
-            hash_seed: store.info().hash_seed,
-            inodes: InodeTable::new(options.memory_bytes_max),
-            handles: HandleTable::default(),
-            renames: Mutex::new(()),
-            writeback: Writeback::new(&options, clock.now()),
-            checkpoint_latency: LatencyHistogram::default(),
-            store,
-            options,
-            clock,
-        });
-        let root = fs.inode(ObjectNo::ROOT_DIR).map_err(|error| match error {
+        let fs = Fs::over(store, options, clock);
+        let root = fs.content.inode(ObjectNo::ROOT_DIR).map_err(|error| match error {
             Error::NotFound => {
                 let what = "the volume has no root directory";
                 Error::Inconsistent { object: ObjectNo::ROOT_DIR, what }
@@ -129,19 +115,21 @@ impl Fs {
             let what = "the root is not a directory";
             return Err(Error::Inconsistent { object: ObjectNo::ROOT_DIR, what });
         }
-        fs.recover_images(&mut recovery)?;
-        let shifts = fs.note_shifts()?;
-        if fs.options.read_only {
+        fs.writeback.recover_images(&mut recovery)?;
+        let shifts = fs.removal.note_shifts()?;
+        if fs.core.options.read_only {
             // In memory only, like all that recovery does here.
-            fs.finish_shifts(&shifts)?;
+            fs.removal.finish_shifts(&shifts)?;
             recovery.finish()?;
         } else {
-            fs.finish_orphans()?;
+            fs.removal.finish_orphans()?;
             recovery.finish()?;
-            fs.finish_shifts(&shifts)?;
+            fs.removal.finish_shifts(&shifts)?;
         }
-        fs.balance_memory();
-        fs.store.set_piggyback(Arc::downgrade(&fs) as std::sync::Weak<dyn syncline_store::Piggyback>);
+        fs.content.balance_memory();
+        fs.core
+            .store
+            .set_piggyback(Arc::downgrade(&fs.syncs) as std::sync::Weak<dyn syncline_store::Piggyback>);
         Ok((fs, summary))
     }
 
@@ -150,17 +138,17 @@ impl Fs {
     ///
     /// Errors: `SetAside` if damaged files could not be committed; the session has ended, and all others were.
     pub fn close(&self) -> Result<()> {
-        if self.options.read_only {
+        if self.core.options.read_only {
             return Ok(());
         }
-        self.release_all();
-        let committed = match self.sync_all() {
+        self.files.release_all();
+        let committed = match self.syncs.sync_all() {
             Err(error @ Error::SetAside { .. }) => Err(error),
             synced => Ok(synced?),
         };
         // So that the last checkpoint leaves nothing in the journal, but for what is damaged.
-        self.destage_everything()?;
-        self.timed_checkpoint(Store::close)?;
+        self.writeback.destage_everything()?;
+        self.core.timed_checkpoint(Store::close)?;
         committed
     }
 }

@@ -15,26 +15,28 @@ impl Fs {
     /// Errors: `ReadOnly`; `NotSupported` if the device cannot; `Invalid` for a range that begins behind the volume's
     /// end or is shorter than a block, and a least length that no run can have; I/O errors.
     pub fn trim(&self, range: Range<u64>, length_min: u64) -> Result<u64> {
-        self.check_writable()?;
-        if self.store.device().discard_blocks_min().is_none() {
+        self.core.check_writable()?;
+        if self.core.store.device().discard_blocks_min().is_none() {
             return Err(Error::NotSupported);
         }
-        if range.start >= self.store.info().blocks * BYTES || range.end.saturating_sub(range.start) < BYTES {
+        if range.start >= self.core.store.info().blocks * BYTES
+            || range.end.saturating_sub(range.start) < BYTES
+        {
             return Err(Error::Invalid("a trim begins inside of the volume and covers a block at least"));
         }
         if length_min > GROUP_BLOCKS_MAX * BYTES {
             return Err(Error::Invalid("no run of free blocks is longer than 128 MiB"));
         }
         // Freed blocks are pinned until a checkpoint that holds their free is durable (R11).
-        self.checkpoint()?;
+        self.core.checkpoint()?;
         // Only blocks that lie in the range as a whole.
         let blocks = BlockNo(range.start.div_ceil(BYTES))..BlockNo(range.end / BYTES);
-        Ok(self.store.trim(blocks, length_min.div_ceil(BYTES))? * BYTES)
+        Ok(self.core.store.trim(blocks, length_min.div_ceil(BYTES))? * BYTES)
     }
 
     /// Ends trims that are under way, which return what they have discarded by then, and those that come later at
     /// once: for whoever is about to end the session and does not want to wait for them.
     pub fn end_trims(&self) {
-        self.store.end_trims();
+        self.core.store.end_trims();
     }
 }

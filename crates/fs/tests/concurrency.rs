@@ -31,36 +31,41 @@ fn step(fs: &Fs, random: u64) -> Result<()> {
     let (old, new) = (name(random >> 16), name(random >> 24));
     match random % 9 {
         0 => {
-            let (_, handle) = fs.create(&root(), from, &old, 0o644, OpenFlags::READ_WRITE)?;
-            fs.write(&root(), handle, random % 50_000, &old)?;
-            fs.unlink(from, &old)?;
-            fs.write(&root(), handle, 0, &old)?;
-            fs.release(handle)
+            let (_, handle) = fs.names().create(&root(), from, &old, 0o644, OpenFlags::READ_WRITE)?;
+            fs.files().write(&root(), handle, random % 50_000, &old)?;
+            fs.names().unlink(from, &old)?;
+            fs.files().write(&root(), handle, 0, &old)?;
+            fs.files().release(handle)
         }
         1 | 2 => {
-            let number = fs.lookup(from, &old)?.attr.inode;
-            let handle = fs.open_handle(&root(), number, OpenFlags::READ_WRITE)?;
-            fs.write(&root(), handle, random % 200_000, &vec![random as u8; (random % 9_000) as usize])?;
+            let number = fs.names().lookup(from, &old)?.attr.inode;
+            let handle = fs.files().open_handle(&root(), number, OpenFlags::READ_WRITE)?;
+            fs.files().write(
+                &root(),
+                handle,
+                random % 200_000,
+                &vec![random as u8; (random % 9_000) as usize],
+            )?;
             if random & 1 << 40 != 0 {
-                fs.sync_handle(handle, SyncScope::All)?;
+                fs.files().sync_handle(handle, SyncScope::All)?;
             }
-            fs.release(handle)
+            fs.files().release(handle)
         }
-        3 => fs.mknod(&root(), from, &old, 0o100644, 0).map(drop),
-        4 => fs.unlink(from, &old),
+        3 => fs.names().mknod(&root(), from, &old, 0o100644, 0).map(drop),
+        4 => fs.names().unlink(from, &old),
         5 => {
             let flags = RenameFlags { exchange: random & 1 << 41 != 0, ..RenameFlags::default() };
-            fs.rename(&root(), from, &old, to, &new, flags)
+            fs.names().rename(&root(), from, &old, to, &new, flags)
         }
-        6 => fs.link(fs.lookup(from, &old)?.attr.inode, to, &new).map(drop),
+        6 => fs.names().link(fs.names().lookup(from, &old)?.attr.inode, to, &new).map(drop),
         7 => {
             let size = SetAttr { size: Some(random % 100_000), ..SetAttr::default() };
-            fs.setattr(&root(), fs.lookup(from, &old)?.attr.inode, &size, None).map(drop)
+            fs.attributes().setattr(&root(), fs.names().lookup(from, &old)?.attr.inode, &size, None).map(drop)
         }
         _ => {
-            let handle = fs.opendir(from)?;
-            let read = fs.readdir_plus(handle, 0, &mut |_, _| ControlFlow::Continue(()));
-            fs.release(handle)?;
+            let handle = fs.files().opendir(from)?;
+            let read = fs.names().readdir_plus(handle, 0, &mut |_, _| ControlFlow::Continue(()));
+            fs.files().release(handle)?;
             read
         }
     }
@@ -123,23 +128,24 @@ fn memory_for_inodes_is_bounded() {
         touch(fs, dir, &format!("file-{number}"));
     }
     assert!(fs.stats().inodes_cached <= 1024, "{} inodes in memory", fs.stats().inodes_cached);
-    let handle = fs.opendir(dir).expect("opendir");
+    let handle = fs.files().opendir(dir).expect("opendir");
     let before = fs.stats().store.node_cache_misses;
     let (mut entries, mut shown) = (0, 0);
-    fs.readdir_plus(handle, 2, &mut |_, attr| {
-        if let Some(attr) = attr {
-            assert_eq!(attr.nlink, 1);
-            shown += 1;
-        }
-        entries += 1;
-        ControlFlow::Continue(())
-    })
-    .expect("readdirplus");
+    fs.names()
+        .readdir_plus(handle, 2, &mut |_, attr| {
+            if let Some(attr) = attr {
+                assert_eq!(attr.nlink, 1);
+                shown += 1;
+            }
+            entries += 1;
+            ControlFlow::Continue(())
+        })
+        .expect("readdirplus");
     assert!(entries == 20_000 && shown > 0, "{entries} entries, {shown} with attributes");
     let reads = fs.stats().store.node_cache_misses - before;
     assert!(reads < 1000, "{reads} nodes read: not one for each entry");
     assert!(fs.stats().inodes_cached <= 1024, "{} inodes in memory", fs.stats().inodes_cached);
-    fs.release(handle).expect("release");
+    fs.files().release(handle).expect("release");
 }
 
 #[test]
@@ -152,38 +158,39 @@ fn a_listing_of_a_directory_that_is_cached_in_part_reads_few_nodes_at_a_time() {
     for number in 0..20_000 {
         touch(fs, dir, &format!("file-{number}"));
     }
-    let handle = fs.opendir(dir).expect("opendir");
+    let handle = fs.files().opendir(dir).expect("opendir");
     let (mut cookie, mut most) = (2, 0);
     loop {
         let before = fs.stats().store.node_cache_misses;
         let mut visited = 0;
-        fs.readdir_plus(handle, cookie, &mut |entry, _| {
-            cookie = entry.cookie;
-            visited += 1;
-            if visited < 200 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        })
-        .expect("readdirplus");
+        fs.names()
+            .readdir_plus(handle, cookie, &mut |entry, _| {
+                cookie = entry.cookie;
+                visited += 1;
+                if visited < 200 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            })
+            .expect("readdirplus");
         if visited == 0 {
             break;
         }
         most = most.max(fs.stats().store.node_cache_misses - before);
     }
     assert!((1..=10).contains(&most), "{most} nodes read for 200 entries");
-    fs.release(handle).expect("release");
+    fs.files().release(handle).expect("release");
 }
 
 #[test]
 fn a_file_truncated_and_rewritten_is_written_back_at_close() {
     let mut rig = Rig::new();
     let file = put(&rig.fs, ROOT, "file", b"old");
-    rig.fs.sync_inode(file, SyncScope::All).expect("sync");
+    rig.fs.files().sync_inode(file, SyncScope::All).expect("sync");
     let flags = OpenFlags { truncate: true, ..OpenFlags::READ_WRITE };
-    let handle = rig.fs.open_handle(&root(), file, flags).expect("open");
+    let handle = rig.fs.files().open_handle(&root(), file, flags).expect("open");
     write(&rig.fs, handle, 0, b"new content");
-    rig.fs.release(handle).expect("close");
+    rig.fs.files().release(handle).expect("close");
     // Something else makes the log durable; the content was logged at close and comes with it.
     let other = touch(&rig.fs, ROOT, "other");
-    rig.fs.sync_inode(other, SyncScope::All).expect("sync");
+    rig.fs.files().sync_inode(other, SyncScope::All).expect("sync");
     rig.crash();
     assert_eq!(content(&rig.fs, file), b"new content");
 }

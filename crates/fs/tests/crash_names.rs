@@ -12,11 +12,11 @@ fn fsync_makes_every_earlier_change_of_names_durable() {
     let a = mkdir(&fs, ROOT, "a");
     let b = mkdir(&fs, a, "b");
     touch(&fs, a, "renamed");
-    fs.rename(&root(), a, b"renamed", b, b"here", RenameFlags::default()).expect("rename");
-    fs.symlink(&root(), b, b"link", b"target").expect("symlink");
+    fs.names().rename(&root(), a, b"renamed", b, b"here", RenameFlags::default()).expect("rename");
+    fs.names().symlink(&root(), b, b"link", b"target").expect("symlink");
     let other = touch(&fs, ROOT, "unrelated");
-    let handle = fs.open_handle(&root(), other, OpenFlags::READ_WRITE).expect("open");
-    fs.sync_handle(handle, SyncScope::All).expect("fsync");
+    let handle = fs.files().open_handle(&root(), other, OpenFlags::READ_WRITE).expect("open");
+    fs.files().sync_handle(handle, SyncScope::All).expect("fsync");
     mkdir(&fs, ROOT, "not synced");
     drop(fs);
     rig.crash();
@@ -30,7 +30,7 @@ fn fsync_makes_every_earlier_change_of_names_durable() {
 fn dropping_a_volume_without_close_keeps_what_was_synced() {
     let mut rig = Rig::new();
     let file = put(&rig.fs, ROOT, "file", b"kept");
-    rig.fs.sync_inode(file, SyncScope::Data).expect("sync");
+    rig.fs.files().sync_inode(file, SyncScope::Data).expect("sync");
     rig.crash();
     assert_eq!(content(&rig.fs, file), b"kept");
 }
@@ -51,14 +51,16 @@ fn after_a_crash_the_namespace_is_a_prefix_of_the_operations() {
                 1 => {
                     let (old, new) = (format!("made-{}", step - 1), format!("moved-{step}"));
                     let flags = RenameFlags::default();
-                    fs.rename(&root(), dir, old.as_bytes(), dir, new.as_bytes(), flags).expect("rename");
+                    fs.names()
+                        .rename(&root(), dir, old.as_bytes(), dir, new.as_bytes(), flags)
+                        .expect("rename");
                 }
                 2 => drop(mkdir(fs, dir, &format!("dir-{step}"))),
-                _ => fs.rmdir(dir, format!("dir-{}", step - 1).as_bytes()).expect("rmdir"),
+                _ => fs.names().rmdir(dir, format!("dir-{}", step - 1).as_bytes()).expect("rmdir"),
             }
             states.push(names(fs, dir));
             if step % 7 == 6 {
-                fs.sync_inode(dir, SyncScope::All).expect("fsync");
+                fs.files().sync_inode(dir, SyncScope::All).expect("fsync");
                 synced = step + 1;
             }
         }
@@ -81,15 +83,15 @@ fn replacing_by_rename_shows_the_old_file_or_the_new_one() {
     for synced in [false, true] {
         let mut rig = Rig::new();
         let old = put(&rig.fs, ROOT, "file", b"old content");
-        rig.fs.sync_inode(old, SyncScope::All).expect("sync");
+        rig.fs.files().sync_inode(old, SyncScope::All).expect("sync");
         for size in [10, 5_000, 300_000] {
             let new = vec![size as u8; size];
             put(&rig.fs, ROOT, "new", &new);
             let flags = RenameFlags::default();
-            rig.fs.rename(&root(), ROOT, b"new", ROOT, b"file", flags).expect("rename");
+            rig.fs.names().rename(&root(), ROOT, b"new", ROOT, b"file", flags).expect("rename");
             if synced {
                 // A sync of anything makes the rename durable, and with it the content.
-                rig.fs.sync_inode(ROOT, SyncScope::All).expect("sync");
+                rig.fs.files().sync_inode(ROOT, SyncScope::All).expect("sync");
             }
             let before = content(&rig.fs, lookup(&rig.fs, ROOT, "file").expect("file"));
             assert_eq!(before, new);
@@ -111,20 +113,20 @@ fn unlinked_but_open_files_are_removed_at_the_next_open() {
     fs.checkpoint().expect("checkpoint");
     let before = fs.statfs().blocks_free;
     let file = put(&fs, ROOT, "file", &vec![1; 3_000_000]);
-    fs.sync_inode(file, SyncScope::All).expect("sync");
-    let handle = fs.open_handle(&root(), file, OpenFlags::READ_WRITE).expect("open");
-    fs.unlink(ROOT, b"file").expect("unlink");
+    fs.files().sync_inode(file, SyncScope::All).expect("sync");
+    let handle = fs.files().open_handle(&root(), file, OpenFlags::READ_WRITE).expect("open");
+    fs.names().unlink(ROOT, b"file").expect("unlink");
     let mut bytes = [0; 8];
-    assert_eq!(fs.read(handle, 2_999_996, &mut bytes), Ok(4), "still readable");
-    fs.sync_handle(handle, SyncScope::All).expect("sync");
+    assert_eq!(fs.files().read(handle, 2_999_996, &mut bytes), Ok(4), "still readable");
+    fs.files().sync_handle(handle, SyncScope::All).expect("sync");
     let dir = mkdir(&fs, ROOT, "dir");
-    let held = fs.opendir(dir).expect("opendir");
-    fs.rmdir(ROOT, b"dir").expect("rmdir");
-    fs.sync_handle(held, SyncScope::All).expect("sync");
+    let held = fs.files().opendir(dir).expect("opendir");
+    fs.names().rmdir(ROOT, b"dir").expect("rmdir");
+    fs.files().sync_handle(held, SyncScope::All).expect("sync");
     drop(fs);
     rig.crash();
-    assert_eq!(error(rig.fs.getattr(file)), Error::Stale);
-    assert_eq!(error(rig.fs.getattr(dir)), Error::Stale);
+    assert_eq!(error(rig.fs.attributes().getattr(file)), Error::Stale);
+    assert_eq!(error(rig.fs.attributes().getattr(dir)), Error::Stale);
     rig.fs.checkpoint().expect("checkpoint");
     let after = rig.fs.statfs().blocks_free;
     assert!(after + 16 >= before, "{before} blocks free before, {after} after");
@@ -137,14 +139,14 @@ fn the_last_close_gives_the_space_back() {
     fs.checkpoint().expect("checkpoint");
     let before = fs.statfs().blocks_free;
     let file = put(fs, ROOT, "file", &vec![1; 4_000_000]);
-    fs.sync_inode(file, SyncScope::All).expect("sync");
-    let first = fs.open_handle(&root(), file, OpenFlags::READ).expect("open");
-    let second = fs.open_handle(&root(), file, OpenFlags::READ).expect("open");
-    fs.unlink(ROOT, b"file").expect("unlink");
-    fs.release(first).expect("release");
-    assert_eq!(fs.handle_attr(second).expect("attr").size, 4_000_000);
-    fs.release(second).expect("release");
-    assert_eq!(error(fs.release(second)), Error::BadHandle);
+    fs.files().sync_inode(file, SyncScope::All).expect("sync");
+    let first = fs.files().open_handle(&root(), file, OpenFlags::READ).expect("open");
+    let second = fs.files().open_handle(&root(), file, OpenFlags::READ).expect("open");
+    fs.names().unlink(ROOT, b"file").expect("unlink");
+    fs.files().release(first).expect("release");
+    assert_eq!(fs.files().handle_attr(second).expect("attr").size, 4_000_000);
+    fs.files().release(second).expect("release");
+    assert_eq!(error(fs.files().release(second)), Error::BadHandle);
     fs.checkpoint().expect("checkpoint");
     let after = fs.statfs().blocks_free;
     assert!(after + 16 >= before, "{before} blocks free before, {after} after");
@@ -154,14 +156,14 @@ fn the_last_close_gives_the_space_back() {
 fn truncations_keep_their_place_among_the_operations() {
     let mut rig = Rig::new();
     let file = put(&rig.fs, ROOT, "file", &vec![7; 100_000]);
-    rig.fs.sync_inode(file, SyncScope::All).expect("sync");
+    rig.fs.files().sync_inode(file, SyncScope::All).expect("sync");
     let size = |size| SetAttr { size: Some(size), ..SetAttr::default() };
-    rig.fs.setattr(&root(), file, &size(5_000), None).expect("truncate");
+    rig.fs.attributes().setattr(&root(), file, &size(5_000), None).expect("truncate");
     let dir = mkdir(&rig.fs, ROOT, "dir");
-    rig.fs.sync_inode(dir, SyncScope::All).expect("sync of something else");
+    rig.fs.files().sync_inode(dir, SyncScope::All).expect("sync of something else");
     rig.crash();
     assert_eq!(content(&rig.fs, file), vec![7; 5_000]);
-    rig.fs.setattr(&root(), file, &size(9_000), None).expect("extend");
+    rig.fs.attributes().setattr(&root(), file, &size(9_000), None).expect("extend");
     assert_eq!(&content(&rig.fs, file)[5_000..], &[0; 4_000]);
 }
 
@@ -169,10 +171,10 @@ fn truncations_keep_their_place_among_the_operations() {
 fn a_sync_with_nothing_new_does_no_io() {
     let rig = Rig::new();
     let file = put(&rig.fs, ROOT, "file", b"x");
-    rig.fs.sync_inode(file, SyncScope::All).expect("sync");
+    rig.fs.files().sync_inode(file, SyncScope::All).expect("sync");
     let before = syncline_device::Device::counters(&*rig.volatile);
     for _ in 0..10 {
-        rig.fs.sync_inode(file, SyncScope::All).expect("sync");
+        rig.fs.files().sync_inode(file, SyncScope::All).expect("sync");
     }
     assert_eq!(syncline_device::Device::counters(&*rig.volatile), before);
 }
@@ -181,20 +183,20 @@ fn a_sync_with_nothing_new_does_no_io() {
 fn a_read_only_volume_is_recovered_in_memory_and_not_written() {
     let mut rig = Rig::new();
     let file = put(&rig.fs, ROOT, "file", b"synced");
-    rig.fs.sync_inode(file, SyncScope::All).expect("sync");
+    rig.fs.files().sync_inode(file, SyncScope::All).expect("sync");
     rig.options.read_only = true;
     let image = rig.memory.to_bytes();
     rig.crash();
     let fs = &rig.fs;
     assert_eq!(content(fs, file), b"synced");
-    assert_eq!(error(fs.mkdir(&root(), ROOT, b"x", 0o755)), Error::ReadOnly);
-    assert_eq!(error(fs.unlink(ROOT, b"file")), Error::ReadOnly);
-    assert_eq!(error(fs.open_handle(&root(), file, OpenFlags::READ_WRITE)), Error::ReadOnly);
+    assert_eq!(error(fs.names().mkdir(&root(), ROOT, b"x", 0o755)), Error::ReadOnly);
+    assert_eq!(error(fs.names().unlink(ROOT, b"file")), Error::ReadOnly);
+    assert_eq!(error(fs.files().open_handle(&root(), file, OpenFlags::READ_WRITE)), Error::ReadOnly);
     assert_eq!(
-        error(fs.setattr(&root(), file, &SetAttr { mode: Some(0), ..SetAttr::default() }, None)),
+        error(fs.attributes().setattr(&root(), file, &SetAttr { mode: Some(0), ..SetAttr::default() }, None)),
         Error::ReadOnly
     );
-    fs.sync_inode(file, SyncScope::All).expect("nothing to sync");
+    fs.files().sync_inode(file, SyncScope::All).expect("nothing to sync");
     fs.close().expect("close");
     assert!(rig.memory.to_bytes() == image, "the device is as it was");
 }
@@ -203,11 +205,11 @@ fn a_read_only_volume_is_recovered_in_memory_and_not_written() {
 fn a_shut_down_volume_refuses_changes_and_syncs_but_reads() {
     let rig = Rig::new();
     let file = put(&rig.fs, ROOT, "file", b"x");
-    rig.fs.sync_inode(file, SyncScope::All).expect("sync");
+    rig.fs.files().sync_inode(file, SyncScope::All).expect("sync");
     rig.fs.shut_down();
-    assert_eq!(error(rig.fs.mkdir(&root(), ROOT, b"x", 0o755)).errno(), 30);
+    assert_eq!(error(rig.fs.names().mkdir(&root(), ROOT, b"x", 0o755)).errno(), 30);
     for _ in 0..2 {
-        assert_eq!(error(rig.fs.sync_inode(file, SyncScope::All)).errno(), 5);
+        assert_eq!(error(rig.fs.files().sync_inode(file, SyncScope::All)).errno(), 5);
     }
-    assert_eq!(rig.fs.lookup(ROOT, b"file").expect("lookup").attr.inode, file);
+    assert_eq!(rig.fs.names().lookup(ROOT, b"file").expect("lookup").attr.inode, file);
 }

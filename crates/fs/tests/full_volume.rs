@@ -15,15 +15,15 @@ fn fill(rig: &Rig, bytes: usize) -> Vec<String> {
     let mut made = Vec::new();
     for number in 0.. {
         let name = format!("file-{number}");
-        let created = fs.create(&root(), ROOT, name.as_bytes(), 0o644, OpenFlags::READ_WRITE);
+        let created = fs.names().create(&root(), ROOT, name.as_bytes(), 0o644, OpenFlags::READ_WRITE);
         let handle = match created {
             Ok((_, handle)) => handle,
             Err(Error::NoSpace) => break,
             Err(error) => panic!("create: {error}"),
         };
         made.push(name);
-        let written = if bytes == 0 { Ok((0, 0)) } else { fs.write(&root(), handle, 0, &content) };
-        fs.release(handle).expect("release");
+        let written = if bytes == 0 { Ok((0, 0)) } else { fs.files().write(&root(), handle, 0, &content) };
+        fs.files().release(handle).expect("release");
         match written {
             Ok((_, count)) if count == bytes => {}
             Ok(_) | Err(Error::NoSpace) => break,
@@ -47,6 +47,7 @@ fn everything_can_be_deleted_from_a_full_volume() {
         }
         for name in &made {
             rig.fs
+                .names()
                 .unlink(ROOT, name.as_bytes())
                 .unwrap_or_else(|error| panic!("{bytes} {synced} {name}: {error}"));
         }
@@ -68,21 +69,29 @@ fn files_of_a_full_volume_can_be_cut_punched_and_removed() {
         for (index, name) in made.iter().enumerate() {
             let file = lookup(fs, ROOT, name).expect("lookup");
             match index % 4 {
-                0 => drop(fs.setattr(&root(), file, &size(4096), None).expect("truncate to a whole page")),
+                0 => drop(
+                    fs.attributes()
+                        .setattr(&root(), file, &size(4096), None)
+                        .expect("truncate to a whole page"),
+                ),
                 // The cut page is written anew, which takes a block for a while.
-                1 => match fs.setattr(&root(), file, &size(1000), None) {
+                1 => match fs.attributes().setattr(&root(), file, &size(1000), None) {
                     Ok(attr) => assert_eq!(attr.size, 1000),
                     Err(error) => {
                         assert_eq!(error, Error::NoSpace);
-                        assert_eq!(fs.getattr(file).expect("attributes").size, bytes as u64, "half done");
+                        assert_eq!(
+                            fs.attributes().getattr(file).expect("attributes").size,
+                            bytes as u64,
+                            "half done"
+                        );
                     }
                 },
                 2 => {
-                    let handle = fs.open_handle(&root(), file, OpenFlags::READ_WRITE).expect("open");
-                    fs.fallocate(&root(), handle, FallocateMode::PunchHole, 0, 4096).expect("punch");
-                    fs.release(handle).expect("release");
+                    let handle = fs.files().open_handle(&root(), file, OpenFlags::READ_WRITE).expect("open");
+                    fs.files().fallocate(&root(), handle, FallocateMode::PunchHole, 0, 4096).expect("punch");
+                    fs.files().release(handle).expect("release");
                 }
-                _ => fs.unlink(ROOT, name.as_bytes()).expect("unlink"),
+                _ => fs.names().unlink(ROOT, name.as_bytes()).expect("unlink"),
             }
         }
         fs.sync_all().expect("sync");
@@ -96,7 +105,7 @@ fn what_was_written_into_a_full_volume_can_be_synced() {
     let made = fill(&rig, 5000);
     for name in &made {
         let file = lookup(&rig.fs, ROOT, name).expect("lookup");
-        rig.fs.sync_inode(file, SyncScope::All).unwrap_or_else(|error| panic!("{name}: {error}"));
+        rig.fs.files().sync_inode(file, SyncScope::All).unwrap_or_else(|error| panic!("{name}: {error}"));
     }
     rig.crash();
     for name in &made[..made.len() - 1] {
@@ -114,13 +123,19 @@ fn a_failed_write_leaks_nothing() {
     fs.checkpoint().expect("checkpoint");
     let before = fs.statfs();
     let file = lookup(fs, ROOT, "file-0").expect("lookup");
-    let handle = fs.open_handle(&root(), file, OpenFlags::READ_WRITE).expect("open");
+    let handle = fs.files().open_handle(&root(), file, OpenFlags::READ_WRITE).expect("open");
     for _ in 0..50 {
-        let _ = fs.write(&root(), handle, 1 << 30, &vec![1; 3_000_000]);
-        fs.setattr(&root(), file, &size(400_000), None).expect("truncate");
-        let _ = fs.fallocate(&root(), handle, FallocateMode::Allocate { keep_size: true }, 1 << 20, 9 << 20);
+        let _ = fs.files().write(&root(), handle, 1 << 30, &vec![1; 3_000_000]);
+        fs.attributes().setattr(&root(), file, &size(400_000), None).expect("truncate");
+        let _ = fs.files().fallocate(
+            &root(),
+            handle,
+            FallocateMode::Allocate { keep_size: true },
+            1 << 20,
+            9 << 20,
+        );
     }
-    fs.release(handle).expect("release");
+    fs.files().release(handle).expect("release");
     fs.sync_all().expect("sync");
     fs.checkpoint().expect("checkpoint");
     let after = fs.statfs();
@@ -136,7 +151,7 @@ fn names_of_a_full_volume_can_be_replaced() {
     // Replacing frees more than it takes.
     for pair in made.chunks_exact(2) {
         let (old, new) = (pair[0].as_bytes(), pair[1].as_bytes());
-        match fs.rename(&root(), ROOT, old, ROOT, new, RenameFlags::default()) {
+        match fs.names().rename(&root(), ROOT, old, ROOT, new, RenameFlags::default()) {
             Ok(()) | Err(Error::NoSpace) => {}
             Err(error) => panic!("{error}"),
         }
@@ -154,17 +169,17 @@ fn stored_pages_of_a_full_volume_can_be_overwritten_as_often_as_one_likes() {
     let database = {
         let fs = &rig.fs;
         let flags = OpenFlags::READ_WRITE;
-        let (entry, handle) = fs.create(&root(), ROOT, b"database", 0o644, flags).expect("create");
+        let (entry, handle) = fs.names().create(&root(), ROOT, b"database", 0o644, flags).expect("create");
         (0..PAGES).for_each(|at| write(fs, handle, at * 4096, &page(0, at)));
-        fs.sync_handle(handle, SyncScope::All).expect("sync");
-        let (_, log) = fs.create(&root(), ROOT, b"log", 0o644, flags).expect("create");
+        fs.files().sync_handle(handle, SyncScope::All).expect("sync");
+        let (_, log) = fs.names().create(&root(), ROOT, b"log", 0o644, flags).expect("create");
         fill(&rig, 100_000);
-        let filled = (0..).find(|at| fs.write(&root(), log, at * 4096, &[3; 4096]).is_err());
+        let filled = (0..).find(|at| fs.files().write(&root(), log, at * 4096, &[3; 4096]).is_err());
         assert!(filled.is_some_and(|filled| filled < 1000), "the log fills what is left");
-        fs.release(log).expect("release");
+        fs.files().release(log).expect("release");
         fs.sync_all().expect("sync");
         assert!(
-            matches!(fs.write(&root(), handle, PAGES * 4096, &[1; 4096]), Err(Error::NoSpace)),
+            matches!(fs.files().write(&root(), handle, PAGES * 4096, &[1; 4096]), Err(Error::NoSpace)),
             "is full"
         );
         let mut random = 12345u64;
@@ -174,17 +189,20 @@ fn stored_pages_of_a_full_volume_can_be_overwritten_as_often_as_one_likes() {
                 // In the order of the file, and strewn over it.
                 let at = if round % 2 == 0 { step } else { (random >> 33) % PAGES };
                 let (_, count) = fs
+                    .files()
                     .write(&root(), handle, at * 4096, &page(round, at))
                     .unwrap_or_else(|error| panic!("round {round}, page {step}: {error}"));
                 assert_eq!(count, 4096);
                 pages[at as usize] = round;
             }
-            fs.sync_handle(handle, SyncScope::Data).expect("sync");
+            fs.files().sync_handle(handle, SyncScope::Data).expect("sync");
         }
         // What makes the log empty, and what removes files, gets through too.
-        fs.setattr(&root(), lookup(fs, ROOT, "file-0").expect("lookup"), &size(10), None).expect("truncate");
-        fs.unlink(ROOT, b"file-1").expect("unlink");
-        fs.release(handle).expect("release");
+        fs.attributes()
+            .setattr(&root(), lookup(fs, ROOT, "file-0").expect("lookup"), &size(10), None)
+            .expect("truncate");
+        fs.names().unlink(ROOT, b"file-1").expect("unlink");
+        fs.files().release(handle).expect("release");
         entry.attr.inode
     };
     rig.crash();

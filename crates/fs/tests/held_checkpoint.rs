@@ -64,15 +64,15 @@ fn volume() -> (Arc<Held>, Arc<Fs>) {
 /// Appends to a file of its own and syncs, until told to stop; counts the syncs.
 fn append_and_sync(fs: &Fs, name: &str, done: &AtomicU64, stops: &dyn Fn(u64) -> bool) {
     let flags = OpenFlags::READ_WRITE;
-    let (_, handle) = fs.create(&root(), ROOT, name.as_bytes(), 0o644, flags).expect("create");
+    let (_, handle) = fs.names().create(&root(), ROOT, name.as_bytes(), 0o644, flags).expect("create");
     let mut syncs = 0;
     while !stops(syncs) {
         common::write(fs, handle, syncs * 10, b"ten bytes.");
-        fs.sync_handle(handle, SyncScope::All).expect("fsync");
+        fs.files().sync_handle(handle, SyncScope::All).expect("fsync");
         syncs += 1;
         done.fetch_add(1, Ordering::SeqCst);
     }
-    fs.release(handle).expect("release");
+    fs.files().release(handle).expect("release");
 }
 
 #[test]

@@ -11,13 +11,13 @@ fn scatter(rig: &Rig, handle: syncline_fs::HandleId) {
     for page in 0..700 {
         write(&rig.fs, handle, page * 8192, &[page as u8 | 1; 4096]);
     }
-    rig.fs.sync_handle(handle, SyncScope::All).expect("sync");
+    rig.fs.files().sync_handle(handle, SyncScope::All).expect("sync");
 }
 
 fn truncate(rig: &Rig, handle: syncline_fs::HandleId, size: u64) {
-    let number = rig.fs.handle_inode(handle).expect("inode");
+    let number = rig.fs.files().handle_inode(handle).expect("inode");
     let set = SetAttr { size: Some(size), ..SetAttr::default() };
-    rig.fs.setattr(&root(), number, &set, Some(handle)).expect("truncate");
+    rig.fs.attributes().setattr(&root(), number, &set, Some(handle)).expect("truncate");
 }
 
 fn is_sound(rig: &Rig) {
@@ -29,9 +29,10 @@ fn is_sound(rig: &Rig) {
 #[test]
 fn a_file_truncated_after_its_last_name_went_stays_an_orphan() {
     let mut rig = Rig::new();
-    let (_, handle) = rig.fs.create(&root(), ROOT, b"file", 0o644, OpenFlags::READ_WRITE).expect("create");
+    let (_, handle) =
+        rig.fs.names().create(&root(), ROOT, b"file", 0o644, OpenFlags::READ_WRITE).expect("create");
     scatter(&rig, handle);
-    rig.fs.unlink(ROOT, b"file").expect("unlink");
+    rig.fs.names().unlink(ROOT, b"file").expect("unlink");
     truncate(&rig, handle, 10);
     rig.fs.sync_metadata().expect("sync");
     is_sound(&rig);
@@ -46,11 +47,11 @@ fn a_file_truncated_after_its_last_name_went_stays_an_orphan() {
 fn a_nameless_file_that_was_truncated_can_get_a_name() {
     let mut rig = Rig::new();
     let (entry, handle) =
-        rig.fs.tmpfile(&root(), ROOT, 0o644, OpenFlags::READ_WRITE, false).expect("tmpfile");
+        rig.fs.names().tmpfile(&root(), ROOT, 0o644, OpenFlags::READ_WRITE, false).expect("tmpfile");
     scatter(&rig, handle);
     truncate(&rig, handle, 10);
-    rig.fs.link(entry.attr.inode, ROOT, b"file").expect("link");
-    rig.fs.sync_handle(handle, SyncScope::All).expect("sync");
+    rig.fs.names().link(entry.attr.inode, ROOT, b"file").expect("link");
+    rig.fs.files().sync_handle(handle, SyncScope::All).expect("sync");
     is_sound(&rig);
     rig.crash();
     assert_eq!(content(&rig.fs, lookup(&rig.fs, ROOT, "file").expect("lookup")).len(), 10);

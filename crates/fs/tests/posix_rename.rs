@@ -10,15 +10,15 @@ const EXCHANGE: RenameFlags = RenameFlags { exchange: true, ..PLAIN };
 const WHITEOUT: RenameFlags = RenameFlags { whiteout: true, ..PLAIN };
 
 fn rename(fs: &Fs, from: (ObjectNo, &str), to: (ObjectNo, &str), flags: RenameFlags) -> Result<()> {
-    fs.rename(&root(), from.0, from.1.as_bytes(), to.0, to.1.as_bytes(), flags)
+    fs.names().rename(&root(), from.0, from.1.as_bytes(), to.0, to.1.as_bytes(), flags)
 }
 
 /// Makes a source or target of the given kind.
 fn make(fs: &Fs, parent: ObjectNo, name: &str, kind: &str) {
     match kind {
         "file" => drop(put(fs, parent, name, name.as_bytes())),
-        "symlink" => drop(fs.symlink(&root(), parent, name.as_bytes(), b"x").expect("symlink")),
-        "fifo" => drop(fs.mknod(&root(), parent, name.as_bytes(), 0o010600, 0).expect("fifo")),
+        "symlink" => drop(fs.names().symlink(&root(), parent, name.as_bytes(), b"x").expect("symlink")),
+        "fifo" => drop(fs.names().mknod(&root(), parent, name.as_bytes(), 0o010600, 0).expect("fifo")),
         "empty" => drop(mkdir(fs, parent, name)),
         "full" => drop(touch(fs, mkdir(fs, parent, name), "inside")),
         "none" => {}
@@ -106,7 +106,7 @@ fn whiteout_leaves_a_device_behind() {
     let dir = mkdir(fs, ROOT, "dir");
     let file = touch(fs, ROOT, "file");
     rename(fs, (ROOT, "file"), (dir, "moved"), WHITEOUT).expect("rename");
-    let left = fs.lookup(ROOT, b"file").expect("whiteout").attr;
+    let left = fs.names().lookup(ROOT, b"file").expect("whiteout").attr;
     assert_eq!((left.mode & 0o170000, left.rdev), (0o020000, 0));
     assert_eq!(lookup(fs, dir, "moved"), Ok(file));
     check_tree(fs);
@@ -159,7 +159,7 @@ fn two_names_of_one_inode_are_not_changed() {
     let rig = Rig::new();
     let fs = &rig.fs;
     let file = touch(fs, ROOT, "a");
-    fs.link(file, ROOT, b"b").expect("link");
+    fs.names().link(file, ROOT, b"b").expect("link");
     rename(fs, (ROOT, "a"), (ROOT, "b"), PLAIN).expect("no-op");
     rename(fs, (ROOT, "a"), (ROOT, "a"), PLAIN).expect("no-op");
     assert_eq!(names(fs, ROOT), ["a", "b"]);
@@ -171,14 +171,14 @@ fn a_replaced_file_that_is_open_stays_readable() {
     let rig = Rig::new();
     let fs = &rig.fs;
     let old = put(fs, ROOT, "target", b"old content");
-    let handle = fs.open_handle(&root(), old, syncline_fs::OpenFlags::READ).expect("open");
+    let handle = fs.files().open_handle(&root(), old, syncline_fs::OpenFlags::READ).expect("open");
     put(fs, ROOT, "source", b"new");
     rename(fs, (ROOT, "source"), (ROOT, "target"), PLAIN).expect("rename");
     let mut bytes = [0; 20];
-    assert_eq!(fs.read(handle, 0, &mut bytes), Ok(11));
+    assert_eq!(fs.files().read(handle, 0, &mut bytes), Ok(11));
     assert_eq!(&bytes[..11], b"old content");
-    fs.release(handle).expect("release");
-    assert_eq!(error(fs.getattr(old)), Error::Stale);
+    fs.files().release(handle).expect("release");
+    assert_eq!(error(fs.attributes().getattr(old)), Error::Stale);
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn a_name_that_is_replaced_over_and_over_is_never_missing() {
             }
         });
         while !writer.is_finished() {
-            fs.lookup(ROOT, b"name").expect("there is always one");
+            fs.names().lookup(ROOT, b"name").expect("there is always one");
         }
     });
 }

@@ -15,11 +15,10 @@ use crate::writers::Joining;
 use fusering::{Errno, Reply, ReplyBatch, ReplyEmpty, ReplyIoctl, ReplyWrite};
 use parking_lot::{Mutex, MutexGuard};
 use std::cell::RefCell;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
-use syncline_fs::{Context, Fs, HandleId, LatencyHistogram, OpenFlags, SyncScope, SyncStart, WrittenOut};
+use syncline_fs::{Fs, HandleId, LatencyHistogram, Lsn, Reach, SyncPlan, SyncScope, SyncStart};
 
 thread_local! {
     /// Answers that are collected while this thread drives.
@@ -163,95 +162,68 @@ impl Syncs {
 
     /// Makes an open file durable and answers then.
     pub(crate) fn sync(&self, handle: HandleId, scope: SyncScope, by: By, began: Instant, owed: Owed) {
+        match self.fs.syncs().plan(handle, scope, Reach::Whole) {
+            Ok(plan) => self.commit(plan, by, began, owed),
+            Err(error) => owed.answer(Err(errno(error))),
+        }
+    }
+
+    /// Commits on this thread what a sync has to commit, has it forced, and answers then.
+    pub(crate) fn commit(&self, mut plan: SyncPlan, by: By, began: Instant, owed: Owed) {
+        match self.fs.syncs().commit(&mut plan) {
+            Ok(lsn) => self.force(lsn, by, began, owed),
+            Err(error) => self.answering(began, owed)(Err(error)),
+        }
+    }
+
+    /// Ends a sync that is committed, and answers then.
+    pub(crate) fn force(&self, lsn: Lsn, by: By, began: Instant, owed: Owed) {
         if by == By::Here {
-            let result = self.fs.sync_handle(handle, scope);
-            self.latency.record(began.elapsed());
-            return owed.answer(result.map_err(errno));
+            let result = self.fs.syncs().force(lsn);
+            return self.answering(began, owed)(result);
         }
-        if let Err(error) = self.fs.handle_inode(handle) {
-            return owed.error(errno(error));
-        }
-        let done = self.answering(began, owed);
-        self.started(self.fs.start_sync_handle(handle, scope, done), by);
+        self.fs.syncs().start_force(lsn, self.answering(began, owed));
+        self.kick_if_needed(by);
     }
 
-    /// The same for a range of the file. What there is to write out is written by this thread.
-    pub(crate) fn sync_range(
-        &self,
-        handle: HandleId,
-        range: Range<u64>,
-        scope: SyncScope,
-        by: By,
-        began: Instant,
-        owed: Owed,
-    ) {
-        if by == By::Here {
-            let result = self.fs.sync_range_handle(handle, range, scope);
-            self.latency.record(began.elapsed());
-            return owed.answer(result.map_err(errno));
-        }
-        if let Err(error) = self.fs.handle_inode(handle) {
-            return owed.error(errno(error));
-        }
-        let done = self.answering(began, owed);
-        self.started(self.fs.start_sync_range_handle(handle, range, scope, done), by);
-    }
-
-    /// Ends a sync whose data is written out, and answers then.
-    pub(crate) fn force(&self, written: WrittenOut, by: By, began: Instant, owed: Owed) {
-        self.fs.start_force(written, self.answering(began, owed));
-        self.kick(by);
-    }
-
-    /// Starts syncs with data to write out; returns those that have to be started alone.
+    /// Starts syncs with data to write out; returns those that have to be committed alone.
     pub(crate) fn start_together(&self, syncs: Vec<Joining>) -> Vec<SyncStart> {
-        let start = |sync: Joining| SyncStart {
-            handle: sync.handle,
-            scope: sync.scope,
-            done: self.answering(sync.began, sync.owed),
-        };
-        let alone = self.fs.start_syncs(syncs.into_iter().map(start).collect());
+        let start =
+            |sync: Joining| SyncStart { plan: sync.plan, done: self.answering(sync.began, sync.owed) };
+        let alone = self.fs.syncs().start_together(syncs.into_iter().map(start).collect());
         self.kick(By::Driver);
         alone
     }
 
-    /// Starts one of them.
+    /// Commits one of them, and has it forced.
     pub(crate) fn start_alone(&self, sync: SyncStart) {
-        self.started(self.fs.start_sync_handle(sync.handle, sync.scope, sync.done), By::Driver);
+        self.start(sync, Ok(None));
     }
 
-    /// A handle of the same file that no close takes away.
-    pub(crate) fn keep_open(&self, handle: HandleId) -> Result<HandleId, Errno> {
-        let object = self.fs.handle_inode(handle).map_err(errno)?;
-        self.fs.open_handle(&Context::root(), object, OpenFlags::READ).map_err(errno)
-    }
-
-    /// Lets go of what [`Syncs::keep_open`] has kept.
-    pub(crate) fn release(&self, kept: HandleId) {
-        if let Err(error) = self.fs.release(kept) {
-            tracing::warn!(%error, "closing a file behind a started sync failed");
+    fn start(&self, sync: SyncStart, committed: syncline_fs::Result<Option<Lsn>>) {
+        let SyncStart { mut plan, done } = sync;
+        let syncs = self.fs.syncs();
+        match committed.and_then(|lsn| lsn.map_or_else(|| syncs.commit(&mut plan), Ok)) {
+            Ok(lsn) => syncs.start_force(lsn, done),
+            Err(error) => return done(Err(error)),
         }
+        self.kick_if_needed(By::Driver);
     }
 
-    /// Starts what a ticket of `handle` was issued for; `kept` is of the same file.
+    /// Starts what a ticket of `handle` was issued for; `committed`: what has to be forced, if that is known already.
     pub(crate) fn start_ticket(
         &self,
         handle: HandleId,
-        kept: HandleId,
+        plan: SyncPlan,
+        committed: syncline_fs::Result<Option<Lsn>>,
         ticket: u64,
-        range: Range<u64>,
-        scope: SyncScope,
     ) {
         let (tickets, latency, began) = (self.tickets.clone(), self.latency.clone(), Instant::now());
         let done = Box::new(move |result: syncline_fs::Result<()>| {
             latency.record(began.elapsed());
             tickets.complete(handle, ticket, result.map_err(errno));
         });
-        let started = match range {
-            Range { start: 0, end: u64::MAX } => self.fs.start_sync_handle(kept, scope, done),
-            range => self.fs.start_sync_range_handle(kept, range, scope, done),
-        };
-        self.started(started, By::Driver);
+        self.start(SyncStart { plan, done }, committed);
     }
 
     /// The same for an answer that is held back.
@@ -276,12 +248,8 @@ impl Syncs {
         })
     }
 
-    fn started(&self, started: syncline_fs::Result<()>, by: By) {
-        if let Err(error) = started {
-            // The handle was released in between, which the kernel does not do; the dropped reply says EIO.
-            tracing::error!(%error, "a sync was not started");
-        }
-        // One with nothing to do has been answered.
+    /// One with nothing to do has been answered.
+    fn kick_if_needed(&self, by: By) {
         if !self.fs.is_forced() {
             self.kick(by);
         }

@@ -14,15 +14,14 @@ use crate::syncs::Owed;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::time::Instant;
-use syncline_fs::{HandleId, SyncScope, TOGETHER_PAGES_MAX};
+use syncline_fs::{SyncPlan, TOGETHER_PAGES_MAX};
 
 /// While some wait for the device, because more is being written than may be in flight when it is logged, others go on.
 const WRITERS_MAX: usize = 4;
 
 /// A sync that waits to be written out.
 pub(crate) struct Joining {
-    pub(crate) handle: HandleId,
-    pub(crate) scope: SyncScope,
+    pub(crate) plan: SyncPlan,
     pub(crate) began: Instant,
     pub(crate) owed: Owed,
 }

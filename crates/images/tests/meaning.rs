@@ -61,13 +61,13 @@ fn a_count_of_blocks_that_no_volume_has_is_damage_and_the_highest_possible_one_c
     let image = model.seal();
     assert!(report(&image).has(Code::ItemUndecodable));
     let fs = open(&image);
-    assert_damaged(fs.getattr(forged));
+    assert_damaged(fs.attributes().getattr(forged));
     let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
-    let handle = fs.open_handle(&Context::root(), most, flags).expect("opens");
-    fs.write(&Context::root(), handle, 100_000, &[7; 300_000]).expect("writes");
-    fs.sync_handle(handle, SyncScope::All).expect("syncs");
-    assert!(matches!(fs.link(most, ObjectNo::ROOT_DIR, b"more"), Err(Error::TooManyLinks)));
-    fs.release(handle).expect("closes");
+    let handle = fs.files().open_handle(&Context::root(), most, flags).expect("opens");
+    fs.files().write(&Context::root(), handle, 100_000, &[7; 300_000]).expect("writes");
+    fs.files().sync_handle(handle, SyncScope::All).expect("syncs");
+    assert!(matches!(fs.names().link(most, ObjectNo::ROOT_DIR, b"more"), Err(Error::TooManyLinks)));
+    fs.files().release(handle).expect("closes");
     fs.close().expect("closes");
 }
 
@@ -81,11 +81,11 @@ fn an_entry_where_none_may_lie_ends_a_listing_with_an_error() {
         let image = model.seal();
         assert!(report(&image).has(Code::DirentHash));
         let fs = open(&image);
-        let directory = fs.opendir(ObjectNo::ROOT_DIR).expect("opens");
+        let directory = fs.files().opendir(ObjectNo::ROOT_DIR).expect("opens");
         let mut cookie = 0;
         let listed = loop {
             let mut seen = 0;
-            let read = fs.readdir(directory, cookie, &mut |entry| {
+            let read = fs.names().readdir(directory, cookie, &mut |entry| {
                 assert!(entry.cookie > cookie && entry.cookie <= i64::MAX as u64);
                 (cookie, seen) = (entry.cookie, seen + 1);
                 ControlFlow::Break(())
@@ -158,34 +158,41 @@ fn names_of_directories_that_have_another_parent_are_damage() {
     for (directory, name) in
         [(b, &b"up"[..]), (b, b"top"), (b, b"self"), (b, b"aside"), (ObjectNo::ROOT_DIR, b"root")]
     {
-        assert_damaged(fs.lookup(directory, name));
-        assert_damaged(fs.lookup(directory, name));
+        assert_damaged(fs.names().lookup(directory, name));
+        assert_damaged(fs.names().lookup(directory, name));
     }
-    assert!(fs.lookup(ObjectNo::ROOT_DIR, b"a").is_ok() && fs.lookup(a, b"b").is_ok());
-    let handle = fs.opendir(b).expect("opens");
-    fs.readdir_plus(handle, 2, &mut |entry, attr| {
-        let is_forged = entry.file_type == 4 && entry.name != b"c";
-        assert_eq!(attr.is_none(), is_forged, "{:?}", String::from_utf8_lossy(entry.name));
-        ControlFlow::Continue(())
-    })
-    .expect("reads");
+    assert!(fs.names().lookup(ObjectNo::ROOT_DIR, b"a").is_ok() && fs.names().lookup(a, b"b").is_ok());
+    let handle = fs.files().opendir(b).expect("opens");
+    fs.names()
+        .readdir_plus(handle, 2, &mut |entry, attr| {
+            let is_forged = entry.file_type == 4 && entry.name != b"c";
+            assert_eq!(attr.is_none(), is_forged, "{:?}", String::from_utf8_lossy(entry.name));
+            ControlFlow::Continue(())
+        })
+        .expect("reads");
 }
 
 #[test]
 fn a_directory_that_moves_keeps_being_found_by_its_name() {
     let fs = open(&model().seal());
     let root = ObjectNo::ROOT_DIR;
-    let directory = fs.lookup(root, b"a").expect("there").attr.inode;
-    let other = fs.lookup(root, b"empty").expect("there").attr.inode;
+    let directory = fs.names().lookup(root, b"a").expect("there").attr.inode;
+    let other = fs.names().lookup(root, b"empty").expect("there").attr.inode;
     let (mut parent, mut name) = (root, b"a".to_vec());
     for round in 0..20 {
         let new = if round % 3 == 0 { other } else { root };
         let new_name = format!("a-{}", round % 4).into_bytes();
-        fs.rename(&Context::root(), parent, &name, new, &new_name, Default::default()).expect("renames");
-        assert!(matches!(fs.lookup(parent, &name), Err(Error::NotFound)));
+        fs.names()
+            .rename(&Context::root(), parent, &name, new, &new_name, Default::default())
+            .expect("renames");
+        assert!(matches!(fs.names().lookup(parent, &name), Err(Error::NotFound)));
         (parent, name) = (new, new_name);
         for _ in 0..2 {
-            assert_eq!(fs.lookup(parent, &name).expect("there").attr.inode, directory, "round {round}");
+            assert_eq!(
+                fs.names().lookup(parent, &name).expect("there").attr.inode,
+                directory,
+                "round {round}"
+            );
         }
     }
 }
@@ -200,9 +207,9 @@ fn a_name_that_is_listed_twice_is_damage() {
     let image = model.seal();
     assert!(report(&image).has(Code::DirentDuplicate));
     let fs = open(&image);
-    let handle = fs.opendir(a).expect("opens");
-    assert_damaged(fs.readdir(handle, 0, &mut |_| ControlFlow::Continue(())));
-    assert!(fs.lookup(a, b"b").is_ok());
+    let handle = fs.files().opendir(a).expect("opens");
+    assert_damaged(fs.names().readdir(handle, 0, &mut |_| ControlFlow::Continue(())));
+    assert!(fs.names().lookup(a, b"b").is_ok());
 }
 
 #[test]
@@ -236,7 +243,7 @@ fn leaves_in_each_others_places_are_damage_and_not_a_lack_of_what_they_hold() {
         assert!(report(&image).has(Code::NodeBounds));
         let Ok(fs) = session::open(image.device(), true, 5) else { continue };
         for object in base.objects() {
-            match fs.getattr(object) {
+            match fs.attributes().getattr(object) {
                 Ok(_) => {}
                 Err(Error::Store(StoreError::Inconsistent { .. })) => damaged += 1,
                 Err(error) => panic!("object {object}: not told as damage: {error:?}"),

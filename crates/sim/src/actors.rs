@@ -22,7 +22,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use syncline_device::Device;
-use syncline_fs::{Context, Fs, ObjectNo, OpenFlags, SyncScope};
+use syncline_fs::{Context, Fs, ObjectNo, OpenFlags, Reach, SyncScope};
 
 const DEPTH: Depth =
     Depth { effort: Effort { subsets: 2, torn: 2 }, states_max: 80, check_every: 8, recovery_every: 60 };
@@ -237,17 +237,14 @@ impl Stage {
         };
         self.model.begin(op);
         let Ok(ino) = self.model.resolve(path) else { return Ok(None) };
-        let Ok(handle) = self.fs.open_handle(&Context::root(), ObjectNo(ino), OpenFlags::READ) else {
+        let Ok(handle) = self.fs.files().open_handle(&Context::root(), ObjectNo(ino), OpenFlags::READ) else {
             return Ok(None);
         };
         let (state, done) = answer_into();
         let failed = |error| format!("{op} cannot be started: {error}");
-        let started = match range {
-            None => self.fs.start_sync_handle(handle, scope, done),
-            Some((offset, len)) => self.fs.start_sync_range_handle(handle, offset..offset + len, scope, done),
-        };
-        started.map_err(failed)?;
-        self.fs.release(handle).map_err(failed)?;
+        let reach = range.map_or(Reach::Whole, |(offset, len)| Reach::Range(offset..offset + len));
+        self.fs.syncs().start(handle, scope, reach, done).map_err(failed)?;
+        self.fs.files().release(handle).map_err(failed)?;
         let number = match range {
             None => self.model.sync(Some(ino)),
             Some((offset, len)) => self.model.sync_range(ino, offset, len),

@@ -84,7 +84,7 @@ fn prepare() -> Result<Prepared, Error> {
     driver::format(&*device, JOURNAL_BLOCKS, 31)?;
     let fs = open(&device, &SimClock::new(), 32)?;
     let mut files = BTreeMap::new();
-    let directory = fs.mkdir(&Context::root(), ObjectNo::ROOT_DIR, b"d", 0o755)?.attr.inode;
+    let directory = fs.names().mkdir(&Context::root(), ObjectNo::ROOT_DIR, b"d", 0o755)?.attr.inode;
     for number in 0..SPREAD_FILES {
         for small in 0..SMALL_FILES {
             let content = pattern((number * SMALL_FILES + small) as u8, 0, 3 * PAGE);
@@ -131,13 +131,14 @@ fn durable(device: &SimDevice) -> Disk {
 /// Makes a file; of its content every `step` bytes a page is written, the last of them.
 fn make(fs: &Fs, directory: ObjectNo, name: &str, content: &[u8], step: u64) -> Result<u64, Error> {
     let root = Context::root();
-    let (entry, handle) = fs.create(&root, directory, name.as_bytes(), 0o644, OpenFlags::READ_WRITE)?;
+    let (entry, handle) =
+        fs.names().create(&root, directory, name.as_bytes(), 0o644, OpenFlags::READ_WRITE)?;
     for (index, bytes) in content.chunks(step as usize).enumerate() {
         let from = bytes.len() - PAGE as usize;
-        fs.write(&root, handle, index as u64 * step + from as u64, &bytes[from..])?;
+        fs.files().write(&root, handle, index as u64 * step + from as u64, &bytes[from..])?;
     }
-    fs.sync_handle(handle, SyncScope::All)?;
-    fs.release(handle)?;
+    fs.files().sync_handle(handle, SyncScope::All)?;
+    fs.files().release(handle)?;
     Ok(entry.attr.inode.0)
 }
 
@@ -240,18 +241,20 @@ fn look(disk: &Disk, block: u64, kind: Rot) -> Option<(Vec<u64>, bool)> {
     let clock = SimClock::new();
     let fs = Fs::open(device, options, clock as Arc<dyn Clock>, &driver::SimEntropy::new(1)).ok()?;
     let lists = |number: u64| {
-        let handle = fs.opendir(ObjectNo(number)).ok()?;
+        let handle = fs.files().opendir(ObjectNo(number)).ok()?;
         let mut names = Vec::new();
-        fs.readdir(handle, 2, &mut |entry| {
-            names.push(entry.name.to_vec());
-            std::ops::ControlFlow::Continue(())
-        })
-        .ok()?;
-        names.iter().try_for_each(|name| fs.lookup(ObjectNo(number), name).map(drop)).ok()
+        fs.names()
+            .readdir(handle, 2, &mut |entry| {
+                names.push(entry.name.to_vec());
+                std::ops::ControlFlow::Continue(())
+            })
+            .ok()?;
+        names.iter().try_for_each(|name| fs.names().lookup(ObjectNo(number), name).map(drop)).ok()
     };
     lists(ObjectNo::ROOT_DIR.0)?;
     let reads = |number: u64, size: u64| {
-        fs.list_xattrs(&Context::root(), ObjectNo(number))
+        fs.attributes()
+            .list_xattrs(&Context::root(), ObjectNo(number))
             .and_then(|_| view::content(&fs, ObjectNo(number), size))
     };
     let is_damaged =
@@ -367,19 +370,19 @@ impl Run<'_> {
         let page = self.random.below(self.subjects[&ino].now.len() as u64 / PAGE);
         let bytes = pattern(self.random.below(255) as u8 + 1, self.random.below(1000), PAGE);
         let root = Context::root();
-        let result = fs.open_handle(&root, ObjectNo(ino), OpenFlags::READ_WRITE).and_then(|handle| {
-            let written = fs.write(&root, handle, page * PAGE, &bytes).map(drop);
+        let result = fs.files().open_handle(&root, ObjectNo(ino), OpenFlags::READ_WRITE).and_then(|handle| {
+            let written = fs.files().write(&root, handle, page * PAGE, &bytes).map(drop);
             if written.is_ok() {
                 self.subjects.get_mut(&ino).expect("a subject").wrote(page, &bytes);
             }
             let synced = match sync {
-                true => written.and_then(|()| fs.sync_handle(handle, SyncScope::All)),
+                true => written.and_then(|()| fs.files().sync_handle(handle, SyncScope::All)),
                 false => written,
             };
             if sync && synced.is_ok() {
                 self.subjects.get_mut(&ino).expect("a subject").synced();
             }
-            synced.and(fs.release(handle))
+            synced.and(fs.files().release(handle))
         });
         self.tally.operations += 1;
         match result {
@@ -398,7 +401,7 @@ impl Run<'_> {
         let content = pattern(7, self.made, 2 * PAGE);
         let made = make(fs, directory, &name(self.made), &content, PAGE);
         let removed = match self.made.checked_sub(1).filter(|_| made.is_ok()) {
-            Some(before) => fs.unlink(directory, name(before).as_bytes()),
+            Some(before) => fs.names().unlink(directory, name(before).as_bytes()),
             None => Ok(()),
         };
         match made.and(removed) {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use syncline_device::Device;
 use syncline_fs::{
-    Clock, Context, Entropy, Error, FallocateMode, Fs, FsOptions, MkfsOptions, ObjectNo, OpenFlags,
+    Clock, Context, Entropy, Error, FallocateMode, Fs, FsOptions, MkfsOptions, ObjectNo, OpenFlags, Reach,
     RenameFlags, SetAttr, SetTime, SetXattr, SyncScope, Timestamp,
 };
 
@@ -191,13 +191,15 @@ fn errno(error: Error) -> i32 {
 
 fn resolve(fs: &Fs, path: &str) -> Result<ObjectNo, Error> {
     let parts = path.split('/').filter(|part| !part.is_empty());
-    parts.into_iter().try_fold(ObjectNo::ROOT_DIR, |at, part| Ok(fs.lookup(at, part.as_bytes())?.attr.inode))
+    parts
+        .into_iter()
+        .try_fold(ObjectNo::ROOT_DIR, |at, part| Ok(fs.names().lookup(at, part.as_bytes())?.attr.inode))
 }
 
 fn place<'a>(fs: &Fs, path: &'a str) -> Result<(ObjectNo, &'a [u8]), Error> {
     let (directory, name) = path.rsplit_once('/').unwrap_or(("", path));
     let directory = resolve(fs, directory)?;
-    if fs.getattr(directory)?.mode & 0o170000 != 0o040000 {
+    if fs.attributes().getattr(directory)?.mode & 0o170000 != 0o040000 {
         return Err(Error::NotDirectory);
     }
     Ok((directory, name.as_bytes()))
@@ -230,20 +232,20 @@ fn change(fs: &Fs, op: &Op) -> Result<u64, Error> {
     match op {
         Op::Creat(path) => {
             let (directory, name) = place(fs, path)?;
-            let (entry, handle) = fs.create(&root, directory, name, 0o644, OpenFlags::READ_WRITE)?;
-            fs.release(handle)?;
+            let (entry, handle) = fs.names().create(&root, directory, name, 0o644, OpenFlags::READ_WRITE)?;
+            fs.files().release(handle)?;
             return Ok(entry.attr.inode.0);
         }
         Op::Mkdir(path) => {
             let (directory, name) = place(fs, path)?;
-            return Ok(fs.mkdir(&root, directory, name, 0o755)?.attr.inode.0);
+            return Ok(fs.names().mkdir(&root, directory, name, 0o755)?.attr.inode.0);
         }
         Op::Symlink(target, path) => {
             let (directory, name) = place(fs, path)?;
-            return Ok(fs.symlink(&root, directory, name, target.as_bytes())?.attr.inode.0);
+            return Ok(fs.names().symlink(&root, directory, name, target.as_bytes())?.attr.inode.0);
         }
         Op::Falloc { path, kind, offset, len } => {
-            let handle = fs.open_handle(&root, resolve(fs, path)?, OpenFlags::READ_WRITE)?;
+            let handle = fs.files().open_handle(&root, resolve(fs, path)?, OpenFlags::READ_WRITE)?;
             let mode = match kind {
                 AllocateKind::Grow => FallocateMode::Allocate { keep_size: false },
                 AllocateKind::KeepSize => FallocateMode::Allocate { keep_size: true },
@@ -252,27 +254,27 @@ fn change(fs: &Fs, op: &Op) -> Result<u64, Error> {
                 AllocateKind::Collapse => FallocateMode::CollapseRange,
                 AllocateKind::Insert => FallocateMode::InsertRange,
             };
-            let result = fs.fallocate(&root, handle, mode, *offset, *len);
-            fs.release(handle)?;
+            let result = fs.files().fallocate(&root, handle, mode, *offset, *len);
+            fs.files().release(handle)?;
             result?;
         }
         Op::Link(old, new) => {
             let inode = resolve(fs, old)?;
             let (directory, name) = place(fs, new)?;
-            fs.link(inode, directory, name)?;
+            fs.names().link(inode, directory, name)?;
         }
         Op::Unlink(path) => {
             let (directory, name) = place(fs, path)?;
-            fs.unlink(directory, name)?;
+            fs.names().unlink(directory, name)?;
         }
         Op::Rmdir(path) => {
             let (directory, name) = place(fs, path)?;
-            fs.rmdir(directory, name)?;
+            fs.names().rmdir(directory, name)?;
         }
         Op::Remove(path) => {
             let (directory, name) = place(fs, path)?;
-            match fs.unlink(directory, name) {
-                Err(Error::IsDirectory) => fs.rmdir(directory, name)?,
+            match fs.names().unlink(directory, name) {
+                Err(Error::IsDirectory) => fs.names().rmdir(directory, name)?,
                 other => other?,
             }
         }
@@ -282,54 +284,68 @@ fn change(fs: &Fs, op: &Op) -> Result<u64, Error> {
             let whiteout = matches!(op, Op::Whiteout(..));
             let exchange = matches!(op, Op::Exchange(..));
             let flags = RenameFlags { exchange, whiteout, ..RenameFlags::default() };
-            fs.rename(&root, from, name, to, new_name, flags)?;
+            fs.names().rename(&root, from, name, to, new_name, flags)?;
             if whiteout {
-                return Ok(fs.lookup(from, name)?.attr.inode.0);
+                return Ok(fs.names().lookup(from, name)?.attr.inode.0);
             }
         }
         Op::SetXattr { path, name, len, fill } => {
             let value = pattern(*fill, 0, *len);
-            fs.set_xattr(&root, resolve(fs, path)?, name.as_bytes(), &value, SetXattr::Any)?;
+            fs.attributes().set_xattr(&root, resolve(fs, path)?, name.as_bytes(), &value, SetXattr::Any)?;
         }
-        Op::RemoveXattr { path, name } => fs.remove_xattr(&root, resolve(fs, path)?, name.as_bytes())?,
+        Op::RemoveXattr { path, name } => {
+            fs.attributes().remove_xattr(&root, resolve(fs, path)?, name.as_bytes())?
+        }
         Op::Truncate { path, size } => {
             let set = SetAttr { size: Some(*size), ..SetAttr::default() };
-            fs.setattr(&root, resolve(fs, path)?, &set, None)?;
+            fs.attributes().setattr(&root, resolve(fs, path)?, &set, None)?;
         }
         Op::Chmod { path, mode } => {
             let set = SetAttr { mode: Some(*mode), ..SetAttr::default() };
-            fs.setattr(&root, resolve(fs, path)?, &set, None)?;
+            fs.attributes().setattr(&root, resolve(fs, path)?, &set, None)?;
         }
         Op::Chown { path, uid, gid } => {
             let set = SetAttr { uid: Some(*uid), gid: Some(*gid), ..SetAttr::default() };
-            fs.setattr(&root, resolve(fs, path)?, &set, None)?;
+            fs.attributes().setattr(&root, resolve(fs, path)?, &set, None)?;
         }
         Op::Utimes { path, seconds } => {
             let at = SetTime::At(Timestamp { seconds: i64::from(*seconds), nanoseconds: 5 });
             let set = SetAttr { accessed: Some(at), modified: Some(at), ..SetAttr::default() };
-            fs.setattr(&root, resolve(fs, path)?, &set, None)?;
+            fs.attributes().setattr(&root, resolve(fs, path)?, &set, None)?;
         }
         Op::SetAcl { path, bits } => {
             let inode = resolve(fs, path)?;
-            fs.set_xattr(&root, inode, b"system.posix_acl_access", &acl(*bits), SetXattr::Any)?;
+            fs.attributes().set_xattr(
+                &root,
+                inode,
+                b"system.posix_acl_access",
+                &acl(*bits),
+                SetXattr::Any,
+            )?;
         }
         Op::SetDefaultAcl { path, bits } => {
             let inode = resolve(fs, path)?;
-            fs.set_xattr(&root, inode, b"system.posix_acl_default", &acl(*bits), SetXattr::Any)?;
+            fs.attributes().set_xattr(
+                &root,
+                inode,
+                b"system.posix_acl_default",
+                &acl(*bits),
+                SetXattr::Any,
+            )?;
         }
-        Op::SetFlags { path, flags } => fs.set_inode_flags(&root, resolve(fs, path)?, *flags)?,
-        Op::Fsync(path) => fs.sync_inode(resolve(fs, path)?, SyncScope::All)?,
-        Op::Fdatasync(path) => fs.sync_inode(resolve(fs, path)?, SyncScope::Data)?,
+        Op::SetFlags { path, flags } => fs.attributes().set_inode_flags(&root, resolve(fs, path)?, *flags)?,
+        Op::Fsync(path) => fs.files().sync_inode(resolve(fs, path)?, SyncScope::All)?,
+        Op::Fdatasync(path) => fs.files().sync_inode(resolve(fs, path)?, SyncScope::Data)?,
         Op::SyncRange { path, offset, len } => {
-            let handle = fs.open_handle(&root, resolve(fs, path)?, OpenFlags::READ_WRITE)?;
-            let result = fs.sync_range_handle(handle, *offset..offset + len, SyncScope::All);
-            fs.release(handle)?;
+            let handle = fs.files().open_handle(&root, resolve(fs, path)?, OpenFlags::READ_WRITE)?;
+            let result = fs.syncs().sync(handle, SyncScope::All, Reach::Range(*offset..offset + len));
+            fs.files().release(handle)?;
             result?;
         }
         Op::WriteBack { path, offset, len } => {
-            let handle = fs.open_handle(&root, resolve(fs, path)?, OpenFlags::READ_WRITE)?;
-            let result = fs.write_back_handle(handle, *offset..offset + len);
-            fs.release(handle)?;
+            let handle = fs.files().open_handle(&root, resolve(fs, path)?, OpenFlags::READ_WRITE)?;
+            let result = fs.files().write_back_handle(handle, *offset..offset + len);
+            fs.files().release(handle)?;
             result?;
         }
         Op::Sync => fs.sync_all()?,
@@ -354,17 +370,17 @@ fn write(fs: &Fs, path: &str, kind: WriteKind, offset: u64, len: u64, fill: u8) 
         ..OpenFlags::READ_WRITE
     };
     let inode = resolve(fs, path).map_err(errno)?;
-    let handle = fs.open_handle(&root, inode, flags).map_err(errno)?;
+    let handle = fs.files().open_handle(&root, inode, flags).map_err(errno)?;
     let (result, scope) = match kind {
         WriteKind::Mapped => (write_mapped(fs, handle, offset, len, fill), None),
-        _ => match fs.write_unsynced(&root, handle, offset, &pattern(fill, offset, len)) {
+        _ => match fs.files().write_unsynced(&root, handle, offset, &pattern(fill, offset, len)) {
             Ok((_, count, scope)) => (Ok(count as u64), scope),
             Err(error) => (Err(error), None),
         },
     };
     // What is written stays written when the sync behind it fails.
-    let synced = scope.map_or(Ok(()), |scope| fs.sync_handle(handle, scope));
-    let closed = fs.release(handle);
+    let synced = scope.map_or(Ok(()), |scope| fs.files().sync_handle(handle, scope));
+    let closed = fs.files().release(handle);
     let written = result.map_err(errno)?;
     Ok(Effect { written, failed: synced.and(closed).err().map(errno), ..Effect::default() })
 }
@@ -377,7 +393,7 @@ fn write_mapped(
     len: u64,
     fill: u8,
 ) -> Result<u64, Error> {
-    let size = fs.handle_attr(handle)?.size;
+    let size = fs.files().handle_attr(handle)?.size;
     let end = (offset + len).min(size);
     if offset >= end {
         return Ok(0);
@@ -387,14 +403,14 @@ fn write_mapped(
     let mut pages = vec![0; (until - from) as usize];
     let mut done = 0;
     while done < pages.len() {
-        done += fs.read(handle, from + done as u64, &mut pages[done..])?;
+        done += fs.files().read(handle, from + done as u64, &mut pages[done..])?;
     }
     pages[(offset - from) as usize..(end - from) as usize].copy_from_slice(&pattern(
         fill,
         offset,
         end - offset,
     ));
-    let (_, count) = fs.write(&Context::root(), handle, from, &pages)?;
+    let (_, count) = fs.files().write(&Context::root(), handle, from, &pages)?;
     Ok((from + count as u64).min(end).saturating_sub(offset))
 }
 
@@ -402,9 +418,9 @@ fn rewrite(fs: &Fs, path: &str, len: u64, fill: u8) -> Result<Effect, i32> {
     let root = Context::root();
     let flags = OpenFlags { truncate: true, ..OpenFlags::READ_WRITE };
     let inode = resolve(fs, path).map_err(errno)?;
-    let handle = fs.open_handle(&root, inode, flags).map_err(errno)?;
-    let result = fs.write(&root, handle, 0, &pattern(fill, 0, len));
-    let closed = fs.release(handle);
+    let handle = fs.files().open_handle(&root, inode, flags).map_err(errno)?;
+    let result = fs.files().write(&root, handle, 0, &pattern(fill, 0, len));
+    let closed = fs.files().release(handle);
     let (written, failed) = match (result, closed) {
         (Ok((_, count)), Ok(())) => (count as u64, None),
         (Ok((_, count)), Err(error)) => (count as u64, Some(errno(error))),
@@ -416,16 +432,16 @@ fn rewrite(fs: &Fs, path: &str, len: u64, fill: u8) -> Result<Effect, i32> {
 fn link_nameless(fs: &Fs, path: &str, len: u64, fill: u8, sync: bool) -> Result<Effect, Error> {
     let root = Context::root();
     let (directory, name) = place(fs, path)?;
-    let (entry, handle) = fs.tmpfile(&root, directory, 0o600, OpenFlags::READ_WRITE, false)?;
+    let (entry, handle) = fs.names().tmpfile(&root, directory, 0o600, OpenFlags::READ_WRITE, false)?;
     let made = entry.attr.inode;
-    let linked = fs.write(&root, handle, 0, &pattern(fill, 0, len)).and_then(|(_, written)| {
+    let linked = fs.files().write(&root, handle, 0, &pattern(fill, 0, len)).and_then(|(_, written)| {
         if sync {
-            fs.sync_handle(handle, SyncScope::All)?;
+            fs.files().sync_handle(handle, SyncScope::All)?;
         }
-        fs.link(made, directory, name)?;
+        fs.names().link(made, directory, name)?;
         Ok(written as u64)
     });
-    let closed = fs.release(handle);
+    let closed = fs.files().release(handle);
     let written = linked?;
     Ok(Effect { made: made.0, written, failed: closed.err().map(errno) })
 }
@@ -433,37 +449,37 @@ fn link_nameless(fs: &Fs, path: &str, len: u64, fill: u8, sync: bool) -> Result<
 fn unlink_open(fs: &Fs, path: &str, len: u64, fill: u8) -> Result<Effect, Error> {
     let root = Context::root();
     let inode = resolve(fs, path)?;
-    let handle = fs.open_handle(&root, inode, OpenFlags::READ_WRITE)?;
+    let handle = fs.files().open_handle(&root, inode, OpenFlags::READ_WRITE)?;
     let (directory, name) = place(fs, path)?;
-    if let Err(error) = fs.unlink(directory, name) {
-        fs.release(handle)?;
+    if let Err(error) = fs.names().unlink(directory, name) {
+        fs.files().release(handle)?;
         return Err(error);
     }
     let mut effect = Effect { made: inode.0, ..Effect::default() };
     let mut work = || {
-        effect.written = fs.write(&root, handle, 0, &pattern(fill, 0, len))?.1 as u64;
-        fs.sync_handle(handle, SyncScope::All)?;
+        effect.written = fs.files().write(&root, handle, 0, &pattern(fill, 0, len))?.1 as u64;
+        fs.files().sync_handle(handle, SyncScope::All)?;
         fs.checkpoint()?;
         let mut bytes = vec![0; effect.written as usize];
-        let read = fs.read(handle, 0, &mut bytes)?;
+        let read = fs.files().read(handle, 0, &mut bytes)?;
         assert!(read == bytes.len(), "an open file without a name reads short");
         assert!(bytes == pattern(fill, 0, read as u64), "an open file without a name reads other bytes");
         Ok(())
     };
     let done: Result<(), Error> = work();
-    effect.failed = done.and(fs.release(handle)).err().map(errno);
+    effect.failed = done.and(fs.files().release(handle)).err().map(errno);
     Ok(effect)
 }
 
 fn copy_range(fs: &Fs, from: (&str, u64), to: (&str, u64), len: u64) -> Result<Effect, Error> {
     let root = Context::root();
-    let source = fs.open_handle(&root, resolve(fs, from.0)?, OpenFlags::READ)?;
+    let source = fs.files().open_handle(&root, resolve(fs, from.0)?, OpenFlags::READ)?;
     let copied = resolve(fs, to.0).and_then(|target| {
-        let target = fs.open_handle(&root, target, OpenFlags::READ_WRITE)?;
-        let copied = fs.copy_file_range(&root, (source, from.1), (target, to.1), len);
-        fs.release(target)?;
+        let target = fs.files().open_handle(&root, target, OpenFlags::READ_WRITE)?;
+        let copied = fs.files().copy_file_range(&root, (source, from.1), (target, to.1), len);
+        fs.files().release(target)?;
         copied
     });
-    fs.release(source)?;
+    fs.files().release(source)?;
     Ok(Effect { written: copied?, ..Effect::default() })
 }

@@ -317,7 +317,7 @@ fn grown(device: &Arc<SimDevice>, view: &View, seed: u64) -> Result<(), String> 
         let mut want = content.clone();
         want.resize(content.size().next_multiple_of(PAGE) + PAGE);
         let size = SetAttr { size: Some(want.size()), ..SetAttr::default() };
-        match fs.setattr(&Context::root(), ObjectNo(*file), &size, None) {
+        match fs.attributes().setattr(&Context::root(), ObjectNo(*file), &size, None) {
             Ok(_) => {}
             Err(Error::NoSpace) => continue,
             Err(error) => return Err(format!("file {file} cannot grow: {error}")),

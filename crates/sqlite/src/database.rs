@@ -123,7 +123,7 @@ impl Database {
     /// Makes what was written directly durable.
     pub(crate) fn sync(&self, volume: &VolumeRef) -> Result<()> {
         self.state.lock().written = false;
-        volume.fs().sync_inode(self.object, SyncScope::Data).map_err(VfsError::engine(self.name()))
+        volume.fs().files().sync_inode(self.object, SyncScope::Data).map_err(VfsError::engine(self.name()))
     }
 
     /// The kept journal is gone: writes are staged again.

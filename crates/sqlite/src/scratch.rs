@@ -29,7 +29,7 @@ impl Nameless {
         let open = volume.upgrade().ok_or(syncline::Error::BadHandle)?;
         let root = ObjectNo::ROOT_DIR;
         let (entry, handle) =
-            open.fs().tmpfile(&Context::root(), root, 0o600, OpenFlags::READ_WRITE, true)?;
+            open.fs().names().tmpfile(&Context::root(), root, 0o600, OpenFlags::READ_WRITE, true)?;
         Ok(Nameless { volume: volume.clone(), handle, object: entry.attr.inode })
     }
 
@@ -38,13 +38,13 @@ impl Nameless {
     }
 
     fn read(&self, offset: u64, into: &mut [u8]) -> syncline::Result<usize> {
-        self.open_volume()?.fs().read(self.handle, offset, into)
+        self.open_volume()?.fs().files().read(self.handle, offset, into)
     }
 
     fn write(&self, mut offset: u64, mut data: &[u8]) -> syncline::Result<()> {
         let volume = self.open_volume()?;
         while !data.is_empty() {
-            let (_, count) = volume.fs().write(&Context::root(), self.handle, offset, data)?;
+            let (_, count) = volume.fs().files().write(&Context::root(), self.handle, offset, data)?;
             offset += count as u64;
             data = &data[count..];
         }
@@ -53,7 +53,12 @@ impl Nameless {
 
     fn truncate(&self, size: u64) -> syncline::Result<()> {
         let set = SetAttr { size: Some(size), ..SetAttr::default() };
-        self.open_volume()?.fs().setattr(&Context::root(), self.object, &set, Some(self.handle))?;
+        self.open_volume()?.fs().attributes().setattr(
+            &Context::root(),
+            self.object,
+            &set,
+            Some(self.handle),
+        )?;
         Ok(())
     }
 }
@@ -61,7 +66,7 @@ impl Nameless {
 impl Drop for Nameless {
     fn drop(&mut self) {
         if let Some(volume) = self.volume.upgrade()
-            && let Err(error) = volume.fs().release(self.handle)
+            && let Err(error) = volume.fs().files().release(self.handle)
             // That the volume has stopped is told by whoever needs it.
             && !matches!(error, Error::ReadOnly | Error::Store(_))
         {

@@ -251,6 +251,16 @@ impl Store {
     /// Asks for room for a batch. Under pressure it says which ([`StoreError::Pressure`]), and waits for nothing but
     /// the discard of the last free blocks.
     pub fn admit(&self, class: Class, estimate: Estimate) -> Result<Permit, StoreError> {
+        self.admit_with(class, estimate, true)
+    }
+
+    /// As [`Store::admit`], and waits for nothing at all: for who holds an inode's lock, and for the threads of a
+    /// transport.
+    pub fn try_admit(&self, class: Class, estimate: Estimate) -> Result<Permit, StoreError> {
+        self.admit_with(class, estimate, false)
+    }
+
+    fn admit_with(&self, class: Class, estimate: Estimate, waits: bool) -> Result<Permit, StoreError> {
         let shared = &self.shared;
         if shared.options.read_only && shared.open_for_use() {
             return Err(StoreError::ReadOnly);
@@ -262,7 +272,7 @@ impl Store {
         if estimate.bytes > bytes_max {
             return Err(StoreError::BatchTooLarge { bytes: estimate.bytes, bytes_max });
         }
-        let nodes = self.admit_nodes(class, estimate)?;
+        let nodes = self.admit_nodes(class, estimate, waits)?;
         let mut permit = Permit { shared: Arc::clone(shared), estimate, ring: Promise::default(), nodes };
         // What destaging logs takes the place of images that there are.
         let images = if class == Class::Destage { 0 } else { estimate.images };
@@ -276,7 +286,7 @@ impl Store {
     ///
     /// Besides, recovery may have to copy a leaf for each image it destages, with nothing but free chunks to put it:
     /// without that many to spare, pages have to go to extents (R18).
-    fn admit_nodes(&self, class: Class, estimate: Estimate) -> Result<u64, StoreError> {
+    fn admit_nodes(&self, class: Class, estimate: Estimate, waits: bool) -> Result<u64, StoreError> {
         let shared = &self.shared;
         let (bound, unlink, current, live) = {
             let trees = shared.trees.read();
@@ -302,7 +312,9 @@ impl Store {
         }
         if space.held_blocks() > 0 {
             drop(space);
-            shared.wait_for_discard();
+            if waits {
+                shared.wait_for_discard();
+            }
             return Err(StoreError::Pressure(Pressure::Nodes));
         }
         Err(StoreError::NoSpace)

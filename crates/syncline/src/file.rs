@@ -78,7 +78,7 @@ impl File {
 
     /// Reads at an offset; fewer bytes than asked for only at the end of the file.
     pub fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
-        Ok(self.shared.fs()?.read(self.handle, offset, into)?)
+        Ok(self.shared.fs()?.files().read(self.handle, offset, into)?)
     }
 
     /// Fills `into` from an offset. Errors: `UnexpectedEof`.
@@ -105,14 +105,15 @@ impl File {
 
     fn put(&self, data: &[u8], offset: u64) -> crate::Result<(u64, usize)> {
         let shared = &self.shared;
-        let (at, count, scope) = shared.fs()?.write_unsynced(&shared.context, self.handle, offset, data)?;
+        let (at, count, scope) =
+            shared.fs()?.files().write_unsynced(&shared.context, self.handle, offset, data)?;
         if let Some(scope) = scope {
             self.sync(scope)?;
         } else if let Some(behind) = &self.behind
             && let Some(range) = behind.note(at, count as u64)
         {
             // What it could not start is left to later hints, the background, or the sync.
-            shared.fs()?.write_back_handle(self.handle, range)?;
+            shared.fs()?.files().write_back_handle(self.handle, range)?;
         }
         Ok((at, count))
     }
@@ -136,8 +137,10 @@ impl File {
     /// there this call writes what is dirty itself, and the sync ends when its ticket is polled or waited for, or
     /// with a later sync.
     pub fn sync_async(&self, scope: SyncScope) -> SyncTicket {
-        let begun = self.shared.fs().and_then(|fs| fs.begin_sync(self.handle, scope, Reach::Whole));
-        SyncTicket::start(&self.shared, begun)
+        SyncTicket::start(
+            &self.shared,
+            self.shared.fs().and_then(|fs| fs.syncs().plan(self.handle, scope, Reach::Whole)),
+        )
     }
 
     /// Makes a range of the content durable, with what is needed to read it back, and every earlier change of names
@@ -148,7 +151,7 @@ impl File {
     /// as it was.
     pub fn sync_range(&self, range: impl RangeBounds<u64>, scope: SyncScope) -> io::Result<()> {
         let (fs, start) = (self.shared.fs()?, Instant::now());
-        let result = fs.sync_range_handle(self.handle, bytes_of(range), scope);
+        let result = fs.syncs().sync(self.handle, scope, Reach::Range(bytes_of(range)));
         self.shared.sync_latency.record(start.elapsed());
         Ok(result?)
     }
@@ -156,8 +159,10 @@ impl File {
     /// Starts what [`File::sync_range`] does, in the way of [`File::sync_async`].
     pub fn sync_range_async(&self, range: impl RangeBounds<u64>, scope: SyncScope) -> SyncTicket {
         let reach = Reach::Range(bytes_of(range));
-        let begun = self.shared.fs().and_then(|fs| fs.begin_sync(self.handle, scope, reach));
-        SyncTicket::start(&self.shared, begun)
+        SyncTicket::start(
+            &self.shared,
+            self.shared.fs().and_then(|fs| fs.syncs().plan(self.handle, scope, reach)),
+        )
     }
 
     /// Starts writing the dirty pages that a range touches, so that a later sync has less to do; tells how much it
@@ -167,7 +172,7 @@ impl File {
     /// Without a thread ([`VolumeOptions::background`](crate::VolumeOptions::background) off) the next call of
     /// [`Fs::maintain`](syncline_fs::Fs::maintain) writes.
     pub fn write_back(&self, range: impl RangeBounds<u64>) -> io::Result<Started> {
-        Ok(self.shared.fs()?.write_back_handle(self.handle, bytes_of(range))?)
+        Ok(self.shared.fs()?.files().write_back_handle(self.handle, bytes_of(range))?)
     }
 
     /// The handle, if it belongs to that volume.
@@ -180,7 +185,7 @@ impl File {
 
     fn sync(&self, scope: SyncScope) -> crate::Result<()> {
         let (fs, start) = (self.shared.fs()?, Instant::now());
-        let result = fs.sync_handle(self.handle, scope);
+        let result = fs.files().sync_handle(self.handle, scope);
         self.shared.sync_latency.record(start.elapsed());
         result
     }
@@ -192,7 +197,7 @@ impl File {
 
     /// Attributes.
     pub fn metadata(&self) -> io::Result<Metadata> {
-        Ok(Metadata::new(self.shared.fs()?.handle_attr(self.handle)?))
+        Ok(Metadata::new(self.shared.fs()?.files().handle_attr(self.handle)?))
     }
 
     /// Sets the permission bits.
@@ -208,8 +213,8 @@ impl File {
 
     fn set(&self, set: SetAttr) -> io::Result<()> {
         let shared = &self.shared;
-        let number = shared.fs()?.handle_inode(self.handle)?;
-        shared.fs()?.setattr(&shared.context, number, &set, Some(self.handle))?;
+        let number = shared.fs()?.files().handle_inode(self.handle)?;
+        shared.fs()?.attributes().setattr(&shared.context, number, &set, Some(self.handle))?;
         Ok(())
     }
 
@@ -226,7 +231,7 @@ impl File {
     /// Any form of `fallocate`.
     pub fn fallocate(&self, mode: FallocateMode, offset: u64, len: u64) -> io::Result<()> {
         let shared = &self.shared;
-        Ok(shared.fs()?.fallocate(&shared.context, self.handle, mode, offset, len)?)
+        Ok(shared.fs()?.files().fallocate(&shared.context, self.handle, mode, offset, len)?)
     }
 
     /// Offset of the next data at or behind `offset`; `None` if only a hole follows.
@@ -240,7 +245,7 @@ impl File {
     }
 
     fn seek_what(&self, offset: u64, what: SeekWhat) -> io::Result<Option<u64>> {
-        match self.shared.fs()?.seek(self.handle, offset, what) {
+        match self.shared.fs()?.files().seek(self.handle, offset, what) {
             Ok(offset) => Ok(Some(offset)),
             Err(Error::NoSuchDevice) => Ok(None),
             Err(error) => Err(error.into()),
@@ -329,7 +334,7 @@ impl Drop for File {
     fn drop(&mut self) {
         // A forked child has nothing to release: the file is its parent's.
         let Ok(fs) = self.shared.fs() else { return };
-        match fs.release(self.handle) {
+        match fs.files().release(self.handle) {
             // After `Volume::close` there is nothing left to release.
             Ok(()) | Err(Error::BadHandle) => {}
             Err(error) => tracing::warn!(%error, "closing a file failed"),

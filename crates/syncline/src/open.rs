@@ -156,7 +156,7 @@ impl OpenOptions {
                 return Err(Error::Exists);
             }
             let attr = place.existing()?;
-            return shared.fs()?.open_handle(&shared.context, attr.inode, flags);
+            return shared.fs()?.files().open_handle(&shared.context, attr.inode, flags);
         }
         if !self.create && !self.create_new {
             return Err(Error::NotFound);
@@ -165,6 +165,6 @@ impl OpenOptions {
             return Err(Error::IsDirectory);
         }
         let (parent, name) = place.named()?;
-        Ok(shared.fs()?.create(&shared.context, parent, &name, self.mode, flags)?.1)
+        Ok(shared.fs()?.names().create(&shared.context, parent, &name, self.mode, flags)?.1)
     }
 }

@@ -69,10 +69,10 @@ impl Shared {
         let mut current = ObjectNo::ROOT_DIR;
         loop {
             let Some(name) = rest.pop() else {
-                let attr = Some(self.fs()?.getattr(current)?);
+                let attr = Some(self.fs()?.attributes().getattr(current)?);
                 return Ok(Place { parent: current, name: Vec::new(), attr, wants_directory });
             };
-            let entry = match self.fs()?.lookup(current, &name) {
+            let entry = match self.fs()?.names().lookup(current, &name) {
                 Ok(entry) => entry.attr,
                 Err(Error::NotFound) if rest.is_empty() => {
                     let name = name.into_owned();
@@ -87,7 +87,7 @@ impl Shared {
                 if links > SYMLINKS_MAX {
                     return Err(Error::SymlinkLoop);
                 }
-                let target = self.fs()?.readlink(entry.inode)?;
+                let target = self.fs()?.attributes().readlink(entry.inode)?;
                 if target.starts_with(b"/") {
                     current = ObjectNo::ROOT_DIR;
                 }

@@ -46,7 +46,7 @@ impl ReadDir {
     fn fill(&mut self) -> crate::Result<()> {
         let ReadDir { shared, path, cookie, ready, .. } = self;
         let mut more = false;
-        shared.fs()?.readdir(self.handle, *cookie, &mut |entry| {
+        shared.fs()?.names().readdir(self.handle, *cookie, &mut |entry| {
             if ready.len() == CHUNK {
                 more = true;
                 return ControlFlow::Break(());
@@ -83,7 +83,7 @@ impl Iterator for ReadDir {
 impl Drop for ReadDir {
     fn drop(&mut self) {
         let Ok(fs) = self.shared.fs() else { return };
-        if let Err(error) = fs.release(self.handle) {
+        if let Err(error) = fs.files().release(self.handle) {
             tracing::debug!(%error, "closing a directory failed");
         }
     }
@@ -126,6 +126,6 @@ impl DirectoryEntry {
 
     /// Its attributes; those of a symbolic link itself.
     pub fn metadata(&self) -> io::Result<Metadata> {
-        Ok(Metadata::new(self.shared.fs()?.getattr(self.inode)?))
+        Ok(Metadata::new(self.shared.fs()?.attributes().getattr(self.inode)?))
     }
 }

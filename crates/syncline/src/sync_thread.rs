@@ -115,7 +115,7 @@ fn run(fs: &Fs, control: &Control) {
             control.queue.lock().commits.push_front(left);
         }
         if let Some(lsn) = force
-            && let Err(error) = fs.force_up_to(lsn)
+            && let Err(error) = fs.syncs().force(lsn)
         {
             tracing::debug!(%error, "a group commit failed; its tickets tell");
         }

@@ -20,7 +20,7 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 use syncline_device::ProcessBound;
 use syncline_format::Lsn;
-use syncline_fs::{Begun, Fs, PendingSync};
+use syncline_fs::{Fs, SyncPlan};
 
 /// How often a thread looks that waits for syncs of a volume without a thread of its own.
 const LOOK: Duration = Duration::from_micros(50);
@@ -40,7 +40,7 @@ impl Wake for Unpark {
 
 enum Stage {
     /// Somebody has to commit what is left.
-    Pending(PendingSync),
+    Pending(SyncPlan),
     /// Somebody does.
     Committing,
     /// Durable once everything up to here is.
@@ -105,7 +105,7 @@ impl Progress {
         true
     }
 
-    fn take_pending(&self) -> Option<PendingSync> {
+    fn take_pending(&self) -> Option<SyncPlan> {
         let mut inner = self.inner.lock();
         match std::mem::replace(&mut inner.stage, Stage::Committing) {
             Stage::Pending(pending) => Some(pending),
@@ -126,7 +126,7 @@ impl Progress {
     /// Commits the next piece; true if there is more to commit. What somebody else has taken is left to him.
     pub(crate) fn commit_piece(self: &Arc<Progress>, fs: &Fs) -> Work {
         let Some(mut pending) = self.take_pending() else { return Work::Nothing };
-        match fs.continue_sync(&mut pending) {
+        match fs.syncs().commit_piece(&mut pending) {
             Ok(None) => {
                 self.inner.lock().stage = Stage::Pending(pending);
                 Work::More
@@ -145,7 +145,7 @@ impl Progress {
     fn start_force(self: &Arc<Progress>, fs: &Fs, lsn: Lsn) {
         self.inner.lock().stage = Stage::Forcing(lsn);
         let progress = self.clone();
-        fs.start_force_up_to(lsn, Box::new(move |result| progress.complete(result)));
+        fs.syncs().start_force(lsn, Box::new(move |result| progress.complete(result)));
     }
 }
 
@@ -188,22 +188,27 @@ pub struct SyncTicket {
 }
 
 impl SyncTicket {
-    /// Puts what was begun under way.
-    pub(crate) fn start(shared: &Arc<Shared>, begun: Result<Begun>) -> SyncTicket {
+    /// Puts what was planned under way; what needs no wait is committed at once.
+    pub(crate) fn start(shared: &Arc<Shared>, plan: Result<SyncPlan>) -> SyncTicket {
         let started = |stage| Progress::new(shared.sync_latency.clone(), stage);
-        let progress = match begun.and_then(|begun| Ok((begun, shared.fs()?))) {
+        let begun = plan.and_then(|plan| {
+            let fs = shared.fs()?;
+            let committed = fs.syncs().try_commit(&plan)?;
+            Ok((plan, committed, fs))
+        });
+        let progress = match begun {
             Err(error) => done(&started(Stage::Committing), Err(error)),
-            Ok((Begun::Committed(lsn), fs)) if lsn <= fs.durable_lsn() => {
+            Ok((_, Some(lsn), fs)) if lsn <= fs.syncs().durable_lsn() => {
                 done(&started(Stage::Committing), Ok(()))
             }
-            Ok((Begun::Committed(lsn), fs)) => {
+            Ok((_, Some(lsn), fs)) => {
                 let progress = started(Stage::Forcing(lsn));
                 progress.start_force(fs, lsn);
                 shared.drive_force(lsn);
                 progress
             }
-            Ok((Begun::Pending(pending), fs)) => {
-                let progress = started(Stage::Pending(pending));
+            Ok((plan, None, fs)) => {
+                let progress = started(Stage::Pending(plan));
                 if !shared.drive_commit(&progress) {
                     // Nobody else will.
                     while let Work::More = progress.commit_piece(fs) {}
@@ -241,7 +246,7 @@ impl SyncTicket {
             let fs = self.shared.fs()?;
             while let Work::More = progress.commit_piece(fs) {}
             match progress.forcing() {
-                Some(lsn) => progress.complete(fs.force_up_to(lsn)),
+                Some(lsn) => progress.complete(fs.syncs().force(lsn)),
                 None if progress.unpark_at_end() => std::thread::park(),
                 None => {}
             }
@@ -291,7 +296,7 @@ impl SyncTicket {
             && !self.shared.drives_syncs()
             && let Ok(fs) = self.shared.fs()
         {
-            fs.drive_forces();
+            fs.syncs().drive();
             return self.result();
         }
         result

@@ -130,10 +130,10 @@ impl VolumeTransaction {
     pub fn join(&mut self, file: &File) -> io::Result<TransactionFile> {
         let handle = file.handle_in(&self.shared)?;
         let fs = self.shared.fs()?;
-        if !fs.handle_is_writable(handle)? {
+        if !fs.files().handle_is_writable(handle)? {
             return Err(Error::BadHandle.into());
         }
-        Ok(TransactionFile(fs.handle_inode(handle)?))
+        Ok(TransactionFile(fs.files().handle_inode(handle)?))
     }
 
     /// Makes a regular file. Errors: `AlreadyExists`.

@@ -259,7 +259,7 @@ impl Volume {
     pub fn create_dir(&self, path: impl AsRef<Path>) -> io::Result<()> {
         Ok(again_if_stale(|| {
             let (parent, name) = self.vacant(path.as_ref(), true)?;
-            self.shared.fs()?.mkdir(&self.shared.context, parent, &name, 0o777).map(drop)
+            self.shared.fs()?.names().mkdir(&self.shared.context, parent, &name, 0o777).map(drop)
         })?)
     }
 
@@ -291,7 +291,7 @@ impl Volume {
                 place.existing()?;
                 return Err(Error::IsDirectory);
             }
-            self.shared.fs()?.unlink(place.parent, &place.name)
+            self.shared.fs()?.names().unlink(place.parent, &place.name)
         })?)
     }
 
@@ -302,7 +302,7 @@ impl Volume {
             if place.name.is_empty() {
                 return Err(Error::Busy);
             }
-            self.shared.fs()?.rmdir(place.parent, &place.name)
+            self.shared.fs()?.names().rmdir(place.parent, &place.name)
         })?)
     }
 
@@ -353,7 +353,7 @@ impl Volume {
                 return Err(Error::NotDirectory);
             }
             let context = &self.shared.context;
-            self.shared.fs()?.rename(context, from.parent, &from.name, to.parent, &to.name, flags)
+            self.shared.fs()?.names().rename(context, from.parent, &from.name, to.parent, &to.name, flags)
         })?)
     }
 
@@ -363,7 +363,7 @@ impl Volume {
             let attr = self.existing(original.as_ref(), false)?;
             let (parent, name) = self.vacant(link.as_ref(), false)?;
             // One that has lost its last name since.
-            self.shared.fs()?.link(attr.inode, parent, &name).map(drop).map_err(not_found_is_stale)
+            self.shared.fs()?.names().link(attr.inode, parent, &name).map(drop).map_err(not_found_is_stale)
         })?)
     }
 
@@ -372,7 +372,7 @@ impl Volume {
         let target = target.as_ref().as_os_str().as_bytes();
         Ok(again_if_stale(|| {
             let (parent, name) = self.vacant(link.as_ref(), false)?;
-            self.shared.fs()?.symlink(&self.shared.context, parent, &name, target).map(drop)
+            self.shared.fs()?.names().symlink(&self.shared.context, parent, &name, target).map(drop)
         })?)
     }
 
@@ -380,7 +380,7 @@ impl Volume {
     pub fn read_link(&self, path: impl AsRef<Path>) -> io::Result<PathBuf> {
         let target = again_if_stale(|| {
             let attr = self.existing(path.as_ref(), false)?;
-            self.shared.fs()?.readlink(attr.inode)
+            self.shared.fs()?.attributes().readlink(attr.inode)
         })?;
         Ok(PathBuf::from(OsString::from_vec(target)))
     }
@@ -407,7 +407,7 @@ impl Volume {
     /// Iterates over a directory.
     pub fn read_dir(&self, path: impl AsRef<Path>) -> io::Result<ReadDir> {
         let path = path.as_ref();
-        let handle = again_if_stale(|| self.shared.fs()?.opendir(self.existing(path, true)?.inode))?;
+        let handle = again_if_stale(|| self.shared.fs()?.files().opendir(self.existing(path, true)?.inode))?;
         Ok(ReadDir::new(self.shared.clone(), handle, path.to_owned()))
     }
 
@@ -440,17 +440,17 @@ impl Volume {
     /// A directory's parent, and its name there.
     fn name_of(&self, directory: ObjectNo) -> crate::Result<(ObjectNo, Vec<u8>)> {
         let fs = self.shared.fs()?;
-        let parent = fs.lookup(directory, b"..")?.attr.inode;
-        let handle = fs.opendir(parent)?;
+        let parent = fs.names().lookup(directory, b"..")?.attr.inode;
+        let handle = fs.files().opendir(parent)?;
         let mut found = None;
-        let read = fs.readdir(handle, 2, &mut |entry| {
+        let read = fs.names().readdir(handle, 2, &mut |entry| {
             if entry.inode == directory {
                 found = Some(entry.name.to_vec());
                 return std::ops::ControlFlow::Break(());
             }
             std::ops::ControlFlow::Continue(())
         });
-        fs.release(handle)?;
+        fs.files().release(handle)?;
         read?;
         Ok((parent, found.ok_or(Error::NotFound)?))
     }
@@ -464,7 +464,7 @@ impl Volume {
     pub fn set_attributes(&self, path: impl AsRef<Path>, set: &SetAttr) -> io::Result<()> {
         Ok(again_if_stale(|| {
             let attr = self.existing(path.as_ref(), true)?;
-            self.shared.fs()?.setattr(&self.shared.context, attr.inode, set, None).map(drop)
+            self.shared.fs()?.attributes().setattr(&self.shared.context, attr.inode, set, None).map(drop)
         })?)
     }
 
@@ -472,7 +472,7 @@ impl Volume {
     pub fn xattr(&self, path: impl AsRef<Path>, name: impl AsRef<OsStr>) -> io::Result<Option<Vec<u8>>> {
         let value = again_if_stale(|| {
             let attr = self.existing(path.as_ref(), true)?;
-            self.shared.fs()?.xattr(&self.shared.context, attr.inode, name.as_ref().as_bytes())
+            self.shared.fs()?.attributes().xattr(&self.shared.context, attr.inode, name.as_ref().as_bytes())
         });
         match value {
             Ok(value) => Ok(Some(value)),
@@ -491,7 +491,13 @@ impl Volume {
         let (name, value) = (name.as_ref().as_bytes(), value.as_ref());
         Ok(again_if_stale(|| {
             let attr = self.existing(path.as_ref(), true)?;
-            self.shared.fs()?.set_xattr(&self.shared.context, attr.inode, name, value, SetXattr::Any)
+            self.shared.fs()?.attributes().set_xattr(
+                &self.shared.context,
+                attr.inode,
+                name,
+                value,
+                SetXattr::Any,
+            )
         })?)
     }
 
@@ -499,7 +505,11 @@ impl Volume {
     pub fn remove_xattr(&self, path: impl AsRef<Path>, name: impl AsRef<OsStr>) -> io::Result<()> {
         Ok(again_if_stale(|| {
             let attr = self.existing(path.as_ref(), true)?;
-            self.shared.fs()?.remove_xattr(&self.shared.context, attr.inode, name.as_ref().as_bytes())
+            self.shared.fs()?.attributes().remove_xattr(
+                &self.shared.context,
+                attr.inode,
+                name.as_ref().as_bytes(),
+            )
         })?)
     }
 
@@ -507,7 +517,7 @@ impl Volume {
     pub fn list_xattrs(&self, path: impl AsRef<Path>) -> io::Result<Vec<OsString>> {
         let names = again_if_stale(|| {
             let attr = self.existing(path.as_ref(), true)?;
-            self.shared.fs()?.list_xattrs(&self.shared.context, attr.inode)
+            self.shared.fs()?.attributes().list_xattrs(&self.shared.context, attr.inode)
         })?;
         let names = names.split(|&byte| byte == 0).filter(|name| !name.is_empty());
         Ok(names.map(|name| OsString::from_vec(name.to_vec())).collect())
@@ -532,7 +542,7 @@ impl Volume {
         let (fs, start) = (self.shared.fs()?, Instant::now());
         let handles: crate::Result<Vec<_>> =
             files.into_iter().map(|file| file.handle_in(&self.shared)).collect();
-        let result = fs.sync_handles(&handles?, SyncScope::All);
+        let result = fs.syncs().sync_handles(&handles?, SyncScope::All);
         self.shared.sync_latency.record(start.elapsed());
         Ok(result?)
     }

@@ -11,7 +11,6 @@ mod allocator;
 mod builder;
 mod destage;
 mod edits;
-pub(crate) mod salvage;
 
 use crate::analysis::{Analysis, Subject};
 use crate::progress::{Phase, Reporter};
@@ -37,8 +36,6 @@ const IN_SUPERBLOCKS: &[Code] =
 
 /// What a new checkpoint corrects.
 const IN_CHECKPOINT: &[Code] = &[
-    Code::LeafUnreadable,
-    Code::ItemLost,
     Code::NextObject,
     Code::JournalImage,
     Code::JournalDoubleSpace,
@@ -152,7 +149,7 @@ impl Repair<'_> {
         allocator: &mut Allocator<'_>,
     ) -> Result<NodePointer, CheckError> {
         let superblock = &self.chosen.superblock;
-        let trees = Trees::new(self.device, superblock, &replay.given_up);
+        let trees = Trees::new(self.device, superblock);
         let mut builder = TreeBuilder::new(self.device, superblock, TreeId::MAIN, generation, allocator);
         trees.walk(TreeId::MAIN, main, &replay.overlay, &mut builder as &mut dyn Visitor);
         let main = builder.finish()?;

@@ -46,9 +46,9 @@ impl Directory {
             self.place = Some(place);
             let (fs, root) = (self.volume.inner(), Context::root());
             let private = SetAttr { mode: Some(0o700), ..SetAttr::default() };
-            fs.setattr(&root, number, &private, None)?;
+            fs.attributes().setattr(&root, number, &private, None)?;
             // What is made here must not take over what the outer directory hands down.
-            match fs.remove_xattr(&root, number, b"system.posix_acl_default") {
+            match fs.attributes().remove_xattr(&root, number, b"system.posix_acl_default") {
                 Ok(()) | Err(Error::NoAttribute) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -117,10 +117,10 @@ impl Inside {
     fn dress_at(&self, path: &Path, node: &Node, xattrs: &Xattrs) -> io::Result<Vec<OsString>> {
         let (fs, number) = (self.volume.inner(), self.inode(path)?);
         let owner = SetAttr { uid: Some(node.uid), gid: Some(node.gid), ..SetAttr::default() };
-        fs.setattr(&self.context, number, &owner, None)?;
+        fs.attributes().setattr(&self.context, number, &owner, None)?;
         let mut refused = Vec::new();
         for (name, value) in xattrs {
-            match fs.set_xattr(&self.context, number, name.as_bytes(), value, SetXattr::Any) {
+            match fs.attributes().set_xattr(&self.context, number, name.as_bytes(), value, SetXattr::Any) {
                 Ok(()) => {}
                 Err(Error::NotSupported | Error::TooBig | Error::NotPermitted) => refused.push(name.clone()),
                 Err(error) => return Err(error.into()),
@@ -132,16 +132,18 @@ impl Inside {
             modified: Some(SetTime::At(node.modified)),
             ..SetAttr::default()
         };
-        fs.setattr(&self.context, number, &rest, None)?;
+        fs.attributes().setattr(&self.context, number, &rest, None)?;
         Ok(refused)
     }
 }
 
 fn xattrs_of(volume: &Volume, number: ObjectNo) -> io::Result<Xattrs> {
     let (fs, context) = (volume.inner(), Context::root());
-    let names = fs.list_xattrs(&context, number)?;
+    let names = fs.attributes().list_xattrs(&context, number)?;
     let names = names.split(|&byte| byte == 0).filter(|name| !name.is_empty());
-    names.map(|name| Ok((OsString::from_vec(name.to_vec()), fs.xattr(&context, number, name)?))).collect()
+    names
+        .map(|name| Ok((OsString::from_vec(name.to_vec()), fs.attributes().xattr(&context, number, name)?)))
+        .collect()
 }
 
 impl From<&Attr> for Node {
@@ -274,7 +276,7 @@ impl Side for Inside {
         let new = at.stage()?;
         self.volume.create_dir(&new)?;
         let private = SetAttr { mode: Some(0o700), ..SetAttr::default() };
-        self.volume.inner().setattr(&self.context, self.inode(&new)?, &private, None)?;
+        self.volume.inner().attributes().setattr(&self.context, self.inode(&new)?, &private, None)?;
         match self.place(at, name, false) {
             Ok(_) => Ok(Directory::new(&self.volume, at.path.join(name))),
             Err(error) => {
@@ -304,7 +306,7 @@ impl Side for Inside {
         let place = at.place.as_deref().unwrap_or(&at.path);
         let parent = self.inode(place)?;
         let fs = self.volume.inner();
-        fs.mknod(&self.context, parent, Place::NEW.as_bytes(), node.mode, node.rdev)?;
+        fs.names().mknod(&self.context, parent, Place::NEW.as_bytes(), node.mode, node.rdev)?;
         Ok(())
     }
 

@@ -5,6 +5,5 @@ mod bad_input;
 mod commands;
 mod common;
 mod copying;
-mod damaged;
 mod mkfs;
 mod mounted;

@@ -3,14 +3,15 @@
 //! Checks and batch are made under the locks of all inodes that take part, so that what was checked still holds when
 //! the batch is committed.
 
-use super::Transaction;
-use super::names::{Holder, Linked, Names, Place, check_linkable};
-use crate::flags::{forbid_change, forbid_removal_in, is_immutable};
-use crate::inode::Inode;
-use crate::namespace::change::{Locked, estimate};
-use crate::namespace::names::{Slot, dirent_value};
-use crate::xattr::{CAPABILITY_XATTR, FilledXattrs, check_list_bytes, list_bytes, replacement_estimate};
-use crate::{Error, Fs, ObjectNo, Result, Timestamp};
+use crate::attributes::flags::{forbid_change, forbid_removal_in, is_immutable};
+use crate::attributes::xattr::{
+    CAPABILITY_XATTR, FilledXattrs, check_list_bytes, list_bytes, replacement_estimate,
+};
+use crate::content::change::{Locked, estimate};
+use crate::content::inode::Inode;
+use crate::names::find::{Slot, dirent_value};
+use crate::transaction::names::{Holder, Linked, Place, StagedNames, check_linkable};
+use crate::{Error, Fs, ObjectNo, Result, Timestamp, Transaction};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use syncline_format::Key;
@@ -18,7 +19,7 @@ use syncline_format::item::{InodeItem, OrphanReason};
 use syncline_store::{Batch, Estimate};
 
 /// The attributes of the inodes that take part, as the transaction leaves them.
-pub(super) type Items = BTreeMap<ObjectNo, InodeItem>;
+pub(crate) type Items = BTreeMap<ObjectNo, InodeItem>;
 
 /// A changed name, and the slot of whoever has it.
 struct ChangedPlace<'a> {
@@ -28,36 +29,36 @@ struct ChangedPlace<'a> {
 }
 
 /// The names that the batch changes, checked.
-pub(super) struct Checked<'a>(Vec<ChangedPlace<'a>>);
+pub(crate) struct Checked<'a>(Vec<ChangedPlace<'a>>);
 
 /// The sum of two bounds.
-pub(super) fn plus(a: Estimate, b: Estimate) -> Estimate {
+pub(crate) fn plus(a: Estimate, b: Estimate) -> Estimate {
     Estimate { bytes: a.bytes + b.bytes, items: a.items + b.items, images: a.images + b.images }
 }
 
-impl Names {
+impl StagedNames {
     /// Bound of what names, links and attributes add to the batch, all inodes included.
-    pub(super) fn bound(&self, fs: &Fs) -> Result<Estimate> {
+    pub(crate) fn bound(&self, fs: &Fs) -> Result<Estimate> {
         let inodes = self.inodes.len();
         let names = estimate(inodes + self.directories.len(), self.changes().count() + inodes, 0, 0);
         self.xattrs.iter().filter(|(_, value)| value.is_changed()).try_fold(names, |sum, (key, value)| {
             let (number, name) = key;
             let bytes = value.now.as_ref().map_or(0, Vec::len);
-            Ok(plus(sum, replacement_estimate(fs.xattr_pieces(*number, name)?, bytes)))
+            Ok(plus(sum, replacement_estimate(fs.attributes.xattr_pieces(*number, name)?, bytes)))
         })
     }
 
     /// Whether names and attributes are as the transaction has found them. For one that changes nothing.
-    pub(super) fn check_unlocked(&self, fs: &Fs) -> Result<()> {
+    pub(crate) fn check_unlocked(&self, fs: &Fs) -> Result<()> {
         for ((parent, name), holder) in &self.places {
             if self.directories[parent].state.read().is_dead()
-                || fs.find_name(*parent, name)?.found().map(|found| found.inode) != holder.base
+                || fs.names.find_name(*parent, name)?.found().map(|found| found.inode) != holder.base
             {
                 return Err(Error::Conflict);
             }
         }
         for ((number, name), value) in &self.xattrs {
-            if fs.stored_xattr(*number, name)? != value.base {
+            if fs.attributes.stored_xattr(*number, name)? != value.base {
                 return Err(Error::Conflict);
             }
         }
@@ -67,7 +68,7 @@ impl Names {
     /// Whether everything is as the transaction has found it, and may be changed.
     ///
     /// Errors: `Conflict`, `NotPermitted`, `TooManyLinks`, `NoSpace` (too many attributes of one inode).
-    pub(super) fn check(&self, fs: &Fs, locked: &Locked<'_>) -> Result<Checked<'_>> {
+    pub(crate) fn check(&self, fs: &Fs, locked: &Locked<'_>) -> Result<Checked<'_>> {
         let mut changed = Vec::new();
         for (place, holder) in &self.places {
             let (parent, name) = place;
@@ -75,7 +76,7 @@ impl Names {
             if directory.is_dead() {
                 return Err(Error::Conflict);
             }
-            let found = match fs.find_name(*parent, name)? {
+            let found = match fs.names.find_name(*parent, name)? {
                 Slot::Taken(found) => Some(found),
                 Slot::Free(_) | Slot::Full => None,
             };
@@ -111,7 +112,7 @@ impl Names {
             forbid_change(&locked.state(number).item)?;
         }
         for ((number, name), value) in &self.xattrs {
-            if fs.stored_xattr(*number, name)? != value.base {
+            if fs.attributes.stored_xattr(*number, name)? != value.base {
                 return Err(Error::Conflict);
             }
             if value.is_changed() {
@@ -126,7 +127,7 @@ impl Names {
     fn check_xattr_lists(&self, fs: &Fs, locked: &Locked<'_>) -> Result<()> {
         for (number, (more, less)) in self.xattr_list_changes() {
             if more > less {
-                let before = fs.xattr_list_bytes(number, locked.state(number))?;
+                let before = fs.attributes.xattr_list_bytes(number, locked.state(number))?;
                 check_list_bytes((before + more).saturating_sub(less))?;
             }
         }
@@ -151,9 +152,9 @@ impl Names {
     /// be disregarded.
     ///
     /// Errors: `Conflict`.
-    pub(super) fn check_legacies(&self, fs: &Fs, locked: &mut Locked<'_>) -> Result<()> {
+    pub(crate) fn check_legacies(&self, fs: &Fs, locked: &mut Locked<'_>) -> Result<()> {
         for (directory, legacy) in &self.legacies {
-            if fs.legacy(*directory, locked.state_mut(*directory))? != *legacy {
+            if fs.names.legacy(*directory, locked.state_mut(*directory))? != *legacy {
                 return Err(Error::Conflict);
             }
         }
@@ -161,7 +162,7 @@ impl Names {
     }
 
     /// Writes names, links and attributes into the batch, and what that means for the inodes into their items.
-    pub(super) fn fill(
+    pub(crate) fn fill(
         &self,
         fs: &Fs,
         checked: Checked<'_>,
@@ -181,7 +182,7 @@ impl Names {
             touched.extend([holder.base, holder.now].into_iter().flatten());
             let slot = match slot {
                 Some(slot) => slot,
-                None => fs.free_slot(*parent, name, &filled)?,
+                None => fs.names.free_slot(*parent, name, &filled)?,
             };
             filled.insert((*parent, slot));
             let key = Key::dirent(*parent, slot);
@@ -196,7 +197,7 @@ impl Names {
         let changed = self.xattrs.iter().filter(|(_, value)| value.is_changed());
         let mut filled = FilledXattrs::default();
         for ((number, name), value) in changed {
-            fs.log_xattr(batch, *number, name, value.now.as_deref(), &mut filled)?;
+            fs.attributes.log_xattr(batch, *number, name, value.now.as_deref(), &mut filled)?;
             touched.insert(*number);
         }
         for number in touched {
@@ -209,7 +210,7 @@ impl Names {
     }
 
     /// The batch is committed: what memory knows about the inodes follows.
-    pub(super) fn apply(&self, locked: &mut Locked<'_>) {
+    pub(crate) fn apply(&self, locked: &mut Locked<'_>) {
         for (number, name) in self.xattrs.keys() {
             if name == CAPABILITY_XATTR {
                 locked.state_mut(*number).has_capabilities = None;
@@ -250,7 +251,7 @@ fn item_of<'a>(items: &'a mut Items, locked: &Locked<'_>, number: ObjectNo) -> &
 impl Transaction {
     /// What cannot wait until the locks are held: new files without a name go, replaced names get their data (R20),
     /// and files whose content changes lose their capabilities.
-    pub(super) fn prepare_names(&mut self) -> Result<()> {
+    pub(crate) fn prepare_names(&mut self) -> Result<()> {
         let fs = self.fs.clone();
         let nameless = |linked: &Linked| linked.is_new && linked.links <= 0;
         let doomed: Vec<ObjectNo> = self
@@ -265,14 +266,14 @@ impl Transaction {
             let file = self.staging.forget(&fs, number)?;
             let linked = self.names.inodes.remove(&number).map(|linked| linked.inode);
             for inode in file.into_iter().chain(linked) {
-                fs.let_go(&inode)?;
+                fs.removal.let_go(&inode)?;
             }
         }
         for (_, holder) in self.names.changes() {
             let (Some(_), Some(now)) = (holder.base, holder.now) else { continue };
             let linked = &self.names.inodes[&now];
             if !linked.is_new && linked.inode.state.read().item.is_regular() {
-                fs.write_back_file(&linked.inode)?;
+                fs.syncs.write_back_file(&linked.inode)?;
             }
         }
         for file in self.staging.files().filter(|file| file.is_changed()) {
@@ -287,7 +288,7 @@ impl Transaction {
     }
 
     /// All inodes that take part, ascending.
-    pub(super) fn inodes(&self) -> Vec<Arc<Inode>> {
+    pub(crate) fn inodes(&self) -> Vec<Arc<Inode>> {
         let mut inodes: BTreeMap<ObjectNo, Arc<Inode>> = self.names.directories.clone();
         inodes.extend(self.names.inodes.iter().map(|(number, linked)| (*number, linked.inode.clone())));
         inodes.extend(self.staging.files().map(|file| (file.inode().number, file.inode().clone())));

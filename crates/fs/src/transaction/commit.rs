@@ -12,12 +12,11 @@
 //!   item.
 //! - A staged write: the reservation of its blocks (R18).
 
-use super::Transaction;
-use super::batch::{Checked, Items, plus};
-use crate::data::{Begun, FilePlan};
-use crate::inode::Inode;
-use crate::namespace::change::{Locked, estimate};
-use crate::{Error, ObjectNo, Result};
+use crate::content::change::{Locked, estimate};
+use crate::content::inode::Inode;
+use crate::transaction::batch::{Checked, Items, plus};
+use crate::transaction::staged_commit::FilePlan;
+use crate::{Error, ObjectNo, Result, SyncPlan, Transaction};
 use std::sync::Arc;
 use syncline_format::item::InodeItem;
 use syncline_format::{Key, Lsn};
@@ -45,20 +44,20 @@ enum Attempt {
 }
 
 impl Transaction {
-    pub(super) fn commit_durably(mut self) -> Result<()> {
+    pub(crate) fn commit_durably(mut self) -> Result<()> {
         let lsn = self.apply()?;
-        Ok(self.fs.store.force(lsn)?)
+        Ok(self.fs.core.store.force(lsn)?)
     }
 
-    pub(super) fn start_durably(mut self, done: Box<dyn FnOnce(Result<()>) + Send>) -> Result<()> {
+    pub(crate) fn start_durably(mut self, done: Box<dyn FnOnce(Result<()>) + Send>) -> Result<()> {
         let lsn = self.apply()?;
-        self.fs.store.start_force(lsn, Box::new(|result| done(result.map_err(Into::into))));
+        self.fs.core.store.start_force(lsn, Box::new(|result| done(result.map_err(Into::into))));
         Ok(())
     }
 
     /// Commits the batch; what is left is a force.
-    pub fn commit_begin(mut self) -> Result<Begun> {
-        Ok(Begun::Committed(self.apply()?))
+    pub fn commit_begin(mut self) -> Result<SyncPlan> {
+        Ok(SyncPlan::committed(self.apply()?))
     }
 
     /// Commits the batch without forcing it; what has to be forced then. One that changes nothing may have read what
@@ -68,10 +67,10 @@ impl Transaction {
         self.check_quietness()?;
         if self.is_empty() {
             self.names.check_unlocked(&fs)?;
-            return Ok(fs.store.last_lsn());
+            return Ok(fs.core.store.last_lsn());
         }
-        fs.check_writable()?;
-        fs.check_failure()?;
+        fs.core.check_writable()?;
+        fs.core.check_failure()?;
         fs.writeback.note_sync();
         self.prepare_names()?;
         let mut images = true;
@@ -113,12 +112,12 @@ impl Transaction {
     /// Room for the batch. Images are not worth relieving a full journal for: that is for the caller to decide.
     fn admit(&self, bound: Estimate) -> Result<Permit> {
         let fs = &self.fs;
-        let bytes_max = fs.store.batch_bytes_max();
+        let bytes_max = fs.core.store.batch_bytes_max();
         if bound.bytes > bytes_max {
             return Err(Error::TransactionTooLarge { bytes: bound.bytes, bytes_max });
         }
         if bound.images > 0 {
-            match fs.store.admit(Class::Normal, bound) {
+            match fs.core.store.admit(Class::Normal, bound) {
                 Ok(permit) => return Ok(permit),
                 Err(StoreError::Pressure(Pressure::Journal)) => {
                     return Err(Error::Store(StoreError::Pressure(Pressure::Journal)));
@@ -126,10 +125,12 @@ impl Transaction {
                 Err(_) => {}
             }
         }
-        match fs.admit(Class::Normal, bound) {
+        match fs.writeback.admit(Class::Normal, bound) {
             // Its data has its blocks reserved, as data that was written and accepted has; but a large one could take
             // all that is kept for emptying a full volume.
-            Err(Error::NoSpace) if bound.items <= NECESSARY_ITEMS_MAX => fs.admit(Class::Reclaim, bound),
+            Err(Error::NoSpace) if bound.items <= NECESSARY_ITEMS_MAX => {
+                fs.writeback.admit(Class::Reclaim, bound)
+            }
             result => result,
         }
     }
@@ -158,13 +159,13 @@ impl Transaction {
         // In the table before anybody can learn their numbers, so that there is never a second copy of one.
         let news: Vec<_> =
             inodes.iter().filter(|inode| self.names.new_inode(inode.number).is_some()).collect();
-        news.iter().for_each(|inode| fs.inodes.insert_own(inode));
-        let lsn = match fs.store.commit(permit, batch) {
+        news.iter().for_each(|inode| fs.content.inodes.insert_own(inode));
+        let lsn = match fs.core.store.commit(permit, batch) {
             Ok(lsn) => lsn,
             Err(error) => {
                 for inode in news {
                     locked.state_mut(inode.number).gone = true;
-                    fs.inodes.remove(inode.number);
+                    fs.content.inodes.remove(inode.number);
                 }
                 return Err(error.into());
             }
@@ -181,7 +182,7 @@ impl Transaction {
             // The transaction is committed; the orphan item says what is left, whoever comes there next ends it.
             tracing::warn!(%error, "freeing what a transaction has cut off is left for later");
         }
-        fs.shrink_cache();
+        fs.content.shrink_cache();
         Ok(Attempt::Done(lsn))
     }
 
@@ -193,7 +194,7 @@ impl Transaction {
         locked: &Locked<'_>,
         batch: &mut Batch,
     ) -> Result<Vec<NewItem>> {
-        let now = self.fs.clock.now();
+        let now = self.fs.core.clock.now();
         let mut items = Items::new();
         self.names.fill(&self.fs, checked, locked, now, &mut items, batch)?;
         for plan in plans {
@@ -221,7 +222,7 @@ impl Transaction {
             let state = locked.state_mut(inode.number);
             state.item_dirty = item != logged;
             state.item = item;
-            self.fs.note_dirty(inode, state);
+            self.fs.content.note_dirty(inode, state);
         }
     }
 }

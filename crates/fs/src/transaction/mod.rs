@@ -7,21 +7,27 @@
 //!
 //! - Content is in [`Staging`] (module `data`): whole pages, a bounded number of them in memory, the others in free
 //!   blocks.
-//! - Names, links and extended attributes are in `Names` (module `names`): who had a name, and who has it now.
+//! - StagedNames, links and extended attributes are in `StagedNames` (module `names`): who had a name, and who has it now.
 //! - What the transaction looked at in a file's content is *watched*; any change of it by others makes the commit a
 //!   `Conflict`.
 //!
 //! Order at the commit (module `commit`): everything that may wait (data writes, admission), turns, inodes in
 //! ascending order, checks, the batch, memory; then, without any lock, the force.
 
-mod batch;
-mod commit;
-mod names;
-
-use crate::data::Staging;
-use crate::{Error, Footprint, Fs, ObjectNo, Result};
-use names::Names;
+use crate::transaction::staged::Staging;
+use crate::{Error, Fs, ObjectNo, Result};
+use names::StagedNames;
 use std::sync::Arc;
+
+pub(crate) mod batch;
+pub(crate) mod commit;
+pub(crate) mod names;
+pub(crate) mod spill;
+pub(crate) mod staged;
+pub(crate) mod staged_commit;
+pub(crate) mod staged_size;
+
+pub use staged_size::Footprint;
 
 /// Changes that are made together: visible to nobody before [`Transaction::commit`], all of them afterwards, and
 /// after a crash all or none (C4). Dropping it leaves everything as it was.
@@ -40,16 +46,16 @@ use std::sync::Arc;
 /// Fs::format(&*device, &MkfsOptions::default(), &SystemClock, &entropy, &mut |_, _| {})?;
 /// let fs = Fs::open(device, FsOptions::default(), Arc::new(SystemClock), &entropy)?;
 /// let root = Context::root();
-/// let (accounts, file) = fs.create(&root, ObjectNo::ROOT_DIR, b"accounts", 0o600, OpenFlags::READ_WRITE)?;
+/// let (accounts, file) = fs.names().create(&root, ObjectNo::ROOT_DIR, b"accounts", 0o600, OpenFlags::READ_WRITE)?;
 /// let number = accounts.attr.inode;
 ///
 /// let mut transfer = fs.begin()?;
 /// transfer.write(number, 0, b"-100")?;
 /// transfer.write(number, 4096, b"+100")?;
-/// assert_eq!(fs.handle_attr(file)?.size, 0);
+/// assert_eq!(fs.files().handle_attr(file)?.size, 0);
 /// transfer.commit()?;
 /// let mut sum = [0; 4];
-/// fs.read(file, 4096, &mut sum)?;
+/// fs.files().read(file, 4096, &mut sum)?;
 /// assert_eq!(sum, *b"+100");
 /// # Ok::<(), syncline_fs::Error>(())
 /// ```
@@ -57,14 +63,14 @@ use std::sync::Arc;
 pub struct Transaction {
     fs: Arc<Fs>,
     staging: Staging,
-    names: Names,
+    names: StagedNames,
 }
 
 impl Fs {
     /// Begins a transaction. Errors: `ReadOnly`.
     pub fn begin(self: &Arc<Fs>) -> Result<Transaction> {
-        self.check_writable()?;
-        Ok(Transaction { staging: Staging::new(self), names: Names::default(), fs: self.clone() })
+        self.core.check_writable()?;
+        Ok(Transaction { staging: Staging::new(self), names: StagedNames::default(), fs: self.clone() })
     }
 }
 
@@ -84,14 +90,14 @@ impl Transaction {
     /// append-only), `ReadOnly`, and as [`Transaction::read`]. Nothing of the write is staged then, and the
     /// transaction can go on.
     pub fn write(&mut self, object: ObjectNo, offset: u64, data: &[u8]) -> Result<()> {
-        self.fs.check_writable()?;
+        self.fs.core.check_writable()?;
         self.join(object)?;
         self.staging.write(&self.fs, object, offset, data)
     }
 
     /// Stages a new size; what a larger one adds reads as zeros. Errors: as [`Transaction::write`].
     pub fn truncate(&mut self, object: ObjectNo, size: u64) -> Result<()> {
-        self.fs.check_writable()?;
+        self.fs.core.check_writable()?;
         self.join(object)?;
         self.staging.truncate(&self.fs, object, size)
     }
@@ -129,7 +135,7 @@ impl Transaction {
         self.names.check_absorb(&other.names)?;
         let twice = self.names.absorb(std::mem::take(&mut other.names));
         self.staging.absorb(&self.fs, &mut other.staging)?;
-        twice.iter().try_for_each(|inode| self.fs.let_go(inode))
+        twice.iter().try_for_each(|inode| self.fs.removal.let_go(inode))
     }
 
     /// Bound of the bytes that the staged content takes of the one record that a commit is, and how many a record
@@ -142,7 +148,7 @@ impl Transaction {
         if worked_out {
             self.staging.work_out_size(&self.fs)?;
         }
-        Ok((self.staging.bytes_bound(), self.fs.store.batch_bytes_max()))
+        Ok((self.staging.bytes_bound(), self.fs.core.store.batch_bytes_max()))
     }
 
     /// Whether committing would change nothing.
@@ -176,7 +182,7 @@ impl Transaction {
             Some(inode) => inode.clone(),
             None => {
                 let lost = |error| self.names.lost_is_conflict(object, error);
-                self.fs.live_inode(object).map_err(lost)?
+                self.fs.content.live_inode(object).map_err(lost)?
             }
         };
         self.names.charge(&self.fs, 0)?;
@@ -191,7 +197,7 @@ impl Drop for Transaction {
     fn drop(&mut self) {
         let linked = std::mem::take(&mut self.names.inodes).into_values().map(|linked| linked.inode);
         for inode in self.staging.release(&self.fs).into_iter().chain(linked) {
-            if let Err(error) = self.fs.let_go(&inode) {
+            if let Err(error) = self.fs.removal.let_go(&inode) {
                 // The orphan item stays, so the next mount removes the inode.
                 tracing::warn!(inode = %inode.number, %error, "removing an unlinked inode failed");
             }

@@ -1,4 +1,4 @@
-//! [`Names`]: what a transaction does to names, and to the inodes that have them.
+//! [`StagedNames`]: what a transaction does to names, and to the inodes that have them.
 //!
 //! For every name that was looked up: who had it then, and who has it now as the transaction sees it. Numbers of
 //! inodes are never used twice, so the commit finds out whether somebody else was there by comparing numbers. Of an
@@ -8,13 +8,12 @@
 //! Every inode here is held like an open file, so that what loses its last name outside stays until the transaction
 //! ends.
 
-use super::Transaction;
-use crate::flags::{forbid_change, forbid_removal_in, is_immutable};
-use crate::inode::{Inode, InodeState};
-use crate::namespace::create::Legacy;
-use crate::namespace::names::check_name;
-use crate::xattr::{CAPABILITY_XATTR, is_acl};
-use crate::{Context, Error, Fs, MemoryCharge, ObjectNo, Result};
+use crate::attributes::flags::{forbid_change, forbid_removal_in, is_immutable};
+use crate::attributes::xattr::{CAPABILITY_XATTR, is_acl};
+use crate::content::inode::{Inode, InodeState};
+use crate::names::create::Legacy;
+use crate::names::find::check_name;
+use crate::{Context, Error, Fs, MemoryCharge, ObjectNo, Result, Transaction};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
@@ -29,24 +28,24 @@ const ENTRY_BYTES: usize = 256;
 const INODE_BYTES: usize = 1024;
 
 /// A name in a directory.
-pub(super) type Place = (ObjectNo, Vec<u8>);
+pub(crate) type Place = (ObjectNo, Vec<u8>);
 
 /// What a name or an attribute is, as the transaction has it; `None`: it is not there.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Overlaid<T> {
+pub(crate) struct Overlaid<T> {
     /// When the transaction first looked.
-    pub(super) base: Option<T>,
-    pub(super) now: Option<T>,
+    pub(crate) base: Option<T>,
+    pub(crate) now: Option<T>,
     /// The transaction has said what it is to be, if only what it was before. The commit has nothing to do for that,
     /// but together with another transaction that says something else it would be lost.
     is_staged: bool,
 }
 
 /// Who has a name.
-pub(super) type Holder = Overlaid<ObjectNo>;
+pub(crate) type Holder = Overlaid<ObjectNo>;
 
 /// The value of an extended attribute.
-pub(super) type Value = Overlaid<Vec<u8>>;
+pub(crate) type Value = Overlaid<Vec<u8>>;
 
 impl<T: PartialEq> Overlaid<T> {
     fn stage(&mut self, now: Option<T>) {
@@ -55,7 +54,7 @@ impl<T: PartialEq> Overlaid<T> {
     }
 
     /// Whether the commit changes it.
-    pub(super) fn is_changed(&self) -> bool {
+    pub(crate) fn is_changed(&self) -> bool {
         self.base != self.now
     }
 
@@ -74,32 +73,32 @@ impl<T: PartialEq> Overlaid<T> {
 }
 
 /// An inode whose names the transaction changes.
-pub(super) struct Linked {
-    pub(super) inode: Arc<Inode>,
-    pub(super) is_new: bool,
-    /// Names more (or less) than it has.
-    pub(super) links: i64,
+pub(crate) struct Linked {
+    pub(crate) inode: Arc<Inode>,
+    pub(crate) is_new: bool,
+    /// StagedNames more (or less) than it has.
+    pub(crate) links: i64,
 }
 
-/// Names, links and extended attributes as the transaction has them.
+/// StagedNames, links and extended attributes as the transaction has them.
 #[derive(Default)]
-pub(super) struct Names {
-    pub(super) places: BTreeMap<Place, Holder>,
-    pub(super) directories: BTreeMap<ObjectNo, Arc<Inode>>,
-    pub(super) inodes: BTreeMap<ObjectNo, Linked>,
+pub(crate) struct StagedNames {
+    pub(crate) places: BTreeMap<Place, Holder>,
+    pub(crate) directories: BTreeMap<ObjectNo, Arc<Inode>>,
+    pub(crate) inodes: BTreeMap<ObjectNo, Linked>,
     /// By inode and name.
-    pub(super) xattrs: BTreeMap<(ObjectNo, Vec<u8>), Value>,
+    pub(crate) xattrs: BTreeMap<(ObjectNo, Vec<u8>), Value>,
     /// What new files have taken over from their directories, one entry for several files that found it the same.
-    pub(super) legacies: Vec<(ObjectNo, Legacy)>,
+    pub(crate) legacies: Vec<(ObjectNo, Legacy)>,
     /// Of all entries, at most.
     bytes: usize,
     /// What all this takes in memory.
     charge: Option<MemoryCharge>,
 }
 
-impl Names {
+impl StagedNames {
     /// What is kept here takes so much memory.
-    pub(super) fn memory_bytes(&self) -> u64 {
+    pub(crate) fn memory_bytes(&self) -> u64 {
         (self.bytes + self.inodes.len() * INODE_BYTES) as u64
     }
 
@@ -113,55 +112,55 @@ impl Names {
 
     /// There is one entry more, of so many bytes. Errors: `TransactionNames`, `TransactionMemory`; it does not count
     /// then.
-    pub(super) fn charge(&mut self, fs: &Fs, bytes: usize) -> Result<()> {
+    pub(crate) fn charge(&mut self, fs: &Fs, bytes: usize) -> Result<()> {
         self.recharge(fs, 0, ENTRY_BYTES + bytes)
     }
 
     /// Takes one entry's charge back.
-    pub(super) fn discharge(&mut self) {
+    pub(crate) fn discharge(&mut self) {
         self.bytes -= ENTRY_BYTES;
         self.note_memory();
     }
 
     fn recharge(&mut self, fs: &Fs, less: usize, more: usize) -> Result<()> {
-        let bytes_max = LOOKED_AT_BYTES_MAX + fs.store.batch_bytes_max();
+        let bytes_max = LOOKED_AT_BYTES_MAX + fs.core.store.batch_bytes_max();
         let charged = (self.bytes + more).saturating_sub(less);
         if more > less && charged > bytes_max {
             return Err(Error::TransactionNames { bytes_max });
         }
         if more > less {
-            fs.check_charged()?;
+            fs.core.check_charged()?;
         }
         self.bytes = charged;
-        self.charge.get_or_insert_with(|| fs.memory_charge());
+        self.charge.get_or_insert_with(|| fs.core.memory_charge());
         self.note_memory();
         Ok(())
     }
 
-    pub(super) fn is_changed(&self) -> bool {
+    pub(crate) fn is_changed(&self) -> bool {
         self.places.values().any(|holder| holder.is_changed()) || self.xattrs.values().any(Value::is_changed)
     }
 
     /// Changed names.
-    pub(super) fn changes(&self) -> impl Iterator<Item = (&Place, Holder)> {
+    pub(crate) fn changes(&self) -> impl Iterator<Item = (&Place, Holder)> {
         self.places.iter().map(|(place, holder)| (place, *holder)).filter(|(_, holder)| holder.is_changed())
     }
 
     /// A new inode of this transaction.
-    pub(super) fn new_inode(&self, number: ObjectNo) -> Option<&Arc<Inode>> {
+    pub(crate) fn new_inode(&self, number: ObjectNo) -> Option<&Arc<Inode>> {
         self.inodes.get(&number).filter(|linked| linked.is_new).map(|linked| &linked.inode)
     }
 
     /// The directory, which has to be one now.
     fn directory(&mut self, fs: &Fs, number: ObjectNo) -> Result<Arc<Inode>> {
         if let Entry::Vacant(vacant) = self.directories.entry(number) {
-            vacant.insert(fs.directory(number)?);
+            vacant.insert(fs.content.directory(number)?);
         }
         Ok(self.directories[&number].clone())
     }
 
     /// Who has a name, as the transaction sees it.
-    pub(super) fn lookup(&mut self, fs: &Fs, parent: ObjectNo, name: &[u8]) -> Result<Option<ObjectNo>> {
+    pub(crate) fn lookup(&mut self, fs: &Fs, parent: ObjectNo, name: &[u8]) -> Result<Option<ObjectNo>> {
         check_name(name)?;
         let directory = self.directory(fs, parent)?;
         let place = (parent, name.to_vec());
@@ -172,7 +171,7 @@ impl Names {
         if state.is_dead() {
             return Err(Error::NotFound);
         }
-        let base = fs.find_name(parent, name)?.found().map(|found| found.inode);
+        let base = fs.names.find_name(parent, name)?.found().map(|found| found.inode);
         self.charge(fs, name.len())?;
         self.places.insert(place, Holder { base, now: base, is_staged: false });
         Ok(base)
@@ -184,9 +183,10 @@ impl Names {
     }
 
     /// The inode, held; its links as the transaction changes them.
-    pub(super) fn linked(&mut self, fs: &Fs, number: ObjectNo) -> Result<&mut Linked> {
+    pub(crate) fn linked(&mut self, fs: &Fs, number: ObjectNo) -> Result<&mut Linked> {
         if !self.inodes.contains_key(&number) {
-            let inode = fs.live_inode(number).map_err(|error| self.lost_is_conflict(number, error))?;
+            let inode =
+                fs.content.live_inode(number).map_err(|error| self.lost_is_conflict(number, error))?;
             self.charge(fs, 0)?;
             if let Err(error) = hold(&inode) {
                 self.discharge();
@@ -199,7 +199,7 @@ impl Names {
 
     /// An inode that is gone, or has no name any more, had the name by which the transaction found it taken away
     /// since: that is a conflict. One that was named by its number stays what it is.
-    pub(super) fn lost_is_conflict(&self, number: ObjectNo, error: Error) -> Error {
+    pub(crate) fn lost_is_conflict(&self, number: ObjectNo, error: Error) -> Error {
         let was_found = || self.places.values().any(|holder| holder.base == Some(number));
         match error {
             Error::Stale | Error::NotFound if was_found() => Error::Conflict,
@@ -208,14 +208,14 @@ impl Names {
     }
 
     /// The file loses its capabilities, unless the transaction has set them.
-    pub(super) fn drop_capabilities(&mut self, fs: &Fs, inode: &Inode) -> Result<()> {
+    pub(crate) fn drop_capabilities(&mut self, fs: &Fs, inode: &Inode) -> Result<()> {
         let key = (inode.number, CAPABILITY_XATTR.to_vec());
         if self.xattrs.contains_key(&key) {
             return Ok(());
         }
         let base = {
             let mut state = inode.state.write();
-            let base = fs.stored_xattr(inode.number, CAPABILITY_XATTR)?;
+            let base = fs.attributes.stored_xattr(inode.number, CAPABILITY_XATTR)?;
             state.has_capabilities = Some(base.is_some());
             base
         };
@@ -227,7 +227,7 @@ impl Names {
     }
 
     /// Takes over another transaction's names. Errors: `Conflict` if both have staged one; nothing is taken over then.
-    pub(super) fn check_absorb(&self, other: &Names) -> Result<()> {
+    pub(crate) fn check_absorb(&self, other: &StagedNames) -> Result<()> {
         for (place, theirs) in &other.places {
             if let Some(ours) = self.places.get(place)
                 && ours.collides(theirs)
@@ -245,8 +245,8 @@ impl Names {
         Ok(())
     }
 
-    /// After [`Names::check_absorb`]; returns the inodes that are held twice now.
-    pub(super) fn absorb(&mut self, mut other: Names) -> Vec<Arc<Inode>> {
+    /// After [`StagedNames::check_absorb`]; returns the inodes that are held twice now.
+    pub(crate) fn absorb(&mut self, mut other: StagedNames) -> Vec<Arc<Inode>> {
         let mut twice = Vec::new();
         for (place, theirs) in other.places {
             self.places.entry(place).or_insert(theirs).absorb(theirs);
@@ -307,8 +307,8 @@ impl Transaction {
         self.check_vacant(parent, name)?;
         // Also if the name is taken away again: it stays until the commit.
         self.names.charge(&fs, 0)?;
-        let (inherited, legacy) = fs.inherit_file(ctx, &self.names.directories[&parent], mode)?;
-        let number = fs.store.new_object();
+        let (inherited, legacy) = fs.names.inherit_file(ctx, &self.names.directories[&parent], mode)?;
+        let number = fs.core.store.new_object();
         let inode = Arc::new(Inode::new(number, inherited.item.clone()));
         hold(&inode)?;
         if let Some(acl) = inherited.access_xattr() {
@@ -346,7 +346,7 @@ impl Transaction {
     /// Errors: `NotFound`, `IsDirectory`, `NotPermitted` (immutable, append-only), `Conflict` if somebody has taken
     /// the name away since it was looked up, `ReadOnly`, and as [`Transaction::lookup`].
     pub fn unlink(&mut self, parent: ObjectNo, name: &[u8]) -> Result<()> {
-        self.fs.check_writable()?;
+        self.fs.core.check_writable()?;
         let fs = self.fs.clone();
         let number = self.names.lookup(&fs, parent, name)?.ok_or(Error::NotFound)?;
         forbid_removal_in(&self.names.directories[&parent].state.read().item)?;
@@ -370,7 +370,7 @@ impl Transaction {
         new_name: &[u8],
         no_replace: bool,
     ) -> Result<()> {
-        self.fs.check_writable()?;
+        self.fs.core.check_writable()?;
         let fs = self.fs.clone();
         let source = self.names.lookup(&fs, parent, name)?.ok_or(Error::NotFound)?;
         let target = self.names.lookup(&fs, new_parent, new_name)?;
@@ -407,7 +407,7 @@ impl Transaction {
 
     /// Nobody has the name, and somebody may.
     fn check_vacant(&mut self, parent: ObjectNo, name: &[u8]) -> Result<()> {
-        self.fs.check_writable()?;
+        self.fs.core.check_writable()?;
         let fs = self.fs.clone();
         if self.names.lookup(&fs, parent, name)?.is_some() {
             return Err(Error::Exists);
@@ -421,7 +421,7 @@ impl Transaction {
     /// Value of an extended attribute as the transaction sees it.
     fn value(&mut self, object: ObjectNo, name: &[u8]) -> Result<&mut Value> {
         let fs = self.fs.clone();
-        crate::xattr::check_xattr_name(name)?;
+        crate::attributes::xattr::check_xattr_name(name)?;
         if is_acl(name) {
             return Err(Error::Invalid(
                 "an ACL cannot be changed inside a transaction: use the operation of its own",
@@ -430,10 +430,10 @@ impl Transaction {
         let inode = self.names.linked(&fs, object)?.inode.clone();
         let state = inode.state.read();
         forbid_change(&state.item)?;
-        crate::xattr::check_user_namespace(name, &state.item)?;
+        crate::attributes::xattr::check_user_namespace(name, &state.item)?;
         let key = (object, name.to_vec());
         if !self.names.xattrs.contains_key(&key) {
-            let base = fs.stored_xattr(object, name)?;
+            let base = fs.attributes.stored_xattr(object, name)?;
             self.names.charge(&fs, name.len() + 2 * base.as_ref().map_or(0, Vec::len))?;
             self.names.xattrs.insert(key.clone(), Value { now: base.clone(), base, is_staged: false });
         }
@@ -444,7 +444,7 @@ impl Transaction {
     /// `Invalid` for an ACL, `NotPermitted` (immutable, append-only, or `user.` on a special file), `Stale`,
     /// `ReadOnly`.
     pub fn set_xattr(&mut self, object: ObjectNo, name: &[u8], value: &[u8]) -> Result<()> {
-        self.fs.check_writable()?;
+        self.fs.core.check_writable()?;
         if value.len() > syncline_format::item::XATTR_VALUE_BYTES_MAX {
             return Err(Error::TooBig);
         }
@@ -457,7 +457,7 @@ impl Transaction {
 
     /// Stages the removal of an extended attribute. Errors: `NoAttribute`, and as [`Transaction::set_xattr`].
     pub fn remove_xattr(&mut self, object: ObjectNo, name: &[u8]) -> Result<()> {
-        self.fs.check_writable()?;
+        self.fs.core.check_writable()?;
         let value = self.value(object, name)?;
         if value.now.is_none() {
             return Err(Error::NoAttribute);
@@ -468,7 +468,7 @@ impl Transaction {
 }
 
 /// Whether a file with so many links more may have another one.
-pub(super) fn check_linkable(state: &InodeState, links: i64) -> Result<()> {
+pub(crate) fn check_linkable(state: &InodeState, links: i64) -> Result<()> {
     if state.item.is_directory() {
         return Err(Error::Invalid(DIRECTORIES));
     }

@@ -101,57 +101,58 @@ pub fn user(uid: u32, gid: u32) -> Context {
 }
 
 pub fn lookup(fs: &Fs, parent: ObjectNo, name: &str) -> Result<ObjectNo> {
-    Ok(fs.lookup(parent, name.as_bytes())?.attr.inode)
+    Ok(fs.names().lookup(parent, name.as_bytes())?.attr.inode)
 }
 
 pub fn mkdir(fs: &Fs, parent: ObjectNo, name: &str) -> ObjectNo {
-    fs.mkdir(&root(), parent, name.as_bytes(), 0o755).expect("mkdir").attr.inode
+    fs.names().mkdir(&root(), parent, name.as_bytes(), 0o755).expect("mkdir").attr.inode
 }
 
 /// Makes an empty file.
 pub fn touch(fs: &Fs, parent: ObjectNo, name: &str) -> ObjectNo {
-    fs.mknod(&root(), parent, name.as_bytes(), 0o100644, 0).expect("mknod").attr.inode
+    fs.names().mknod(&root(), parent, name.as_bytes(), 0o100644, 0).expect("mknod").attr.inode
 }
 
 /// Makes a file with content.
 pub fn put(fs: &Fs, parent: ObjectNo, name: &str, content: &[u8]) -> ObjectNo {
     let (entry, handle) =
-        fs.create(&root(), parent, name.as_bytes(), 0o644, OpenFlags::READ_WRITE).expect("create");
+        fs.names().create(&root(), parent, name.as_bytes(), 0o644, OpenFlags::READ_WRITE).expect("create");
     write(fs, handle, 0, content);
-    fs.release(handle).expect("release");
+    fs.files().release(handle).expect("release");
     entry.attr.inode
 }
 
 pub fn write(fs: &Fs, handle: HandleId, offset: u64, content: &[u8]) {
-    let (at, count) = fs.write(&root(), handle, offset, content).expect("write");
+    let (at, count) = fs.files().write(&root(), handle, offset, content).expect("write");
     assert_eq!((at, count), (offset, content.len()));
 }
 
 pub fn content(fs: &Fs, number: ObjectNo) -> Vec<u8> {
-    let handle = fs.open_handle(&root(), number, OpenFlags::READ).expect("open");
-    let size = fs.handle_attr(handle).expect("attr").size;
+    let handle = fs.files().open_handle(&root(), number, OpenFlags::READ).expect("open");
+    let size = fs.files().handle_attr(handle).expect("attr").size;
     let mut bytes = vec![0; size as usize];
     let mut done = 0;
     while done < bytes.len() {
-        let count = fs.read(handle, done as u64, &mut bytes[done..]).expect("read");
+        let count = fs.files().read(handle, done as u64, &mut bytes[done..]).expect("read");
         assert!(count > 0, "the file ends before its size");
         done += count;
     }
-    fs.release(handle).expect("release");
+    fs.files().release(handle).expect("release");
     bytes
 }
 
 /// Names in a directory, without `.` and `..`, with their inodes; fails on a doubled one.
 pub fn list(fs: &Fs, directory: ObjectNo) -> BTreeMap<String, ObjectNo> {
-    let handle = fs.opendir(directory).expect("opendir");
+    let handle = fs.files().opendir(directory).expect("opendir");
     let mut names = BTreeMap::new();
-    fs.readdir(handle, 2, &mut |entry| {
-        let name = String::from_utf8(entry.name.to_vec()).expect("UTF-8");
-        assert_eq!(names.insert(name, entry.inode), None, "an entry came twice");
-        ControlFlow::Continue(())
-    })
-    .expect("readdir");
-    fs.release(handle).expect("releasedir");
+    fs.names()
+        .readdir(handle, 2, &mut |entry| {
+            let name = String::from_utf8(entry.name.to_vec()).expect("UTF-8");
+            assert_eq!(names.insert(name, entry.inode), None, "an entry came twice");
+            ControlFlow::Continue(())
+        })
+        .expect("readdir");
+    fs.files().release(handle).expect("releasedir");
     names
 }
 
@@ -168,13 +169,13 @@ pub fn check_tree(fs: &Fs) {
     let mut links: BTreeMap<ObjectNo, u32> = BTreeMap::new();
     let mut stack = vec![(ROOT, ROOT)];
     while let Some((directory, parent)) = stack.pop() {
-        let attr = fs.getattr(directory).expect("attributes of a directory");
+        let attr = fs.attributes().getattr(directory).expect("attributes of a directory");
         assert_eq!(lookup(fs, directory, "..").expect("parent"), parent, "parent of {directory}");
         let entries = list(fs, directory);
         assert_eq!(attr.size, 32 * entries.len() as u64, "entries of {directory}");
         let mut subdirectories = 0;
         for (name, inode) in entries {
-            let attr = fs.getattr(inode).unwrap_or_else(|error| panic!("{name}: {error}"));
+            let attr = fs.attributes().getattr(inode).unwrap_or_else(|error| panic!("{name}: {error}"));
             if attr.mode & 0o170000 == 0o040000 {
                 subdirectories += 1;
                 stack.push((inode, directory));
@@ -185,6 +186,6 @@ pub fn check_tree(fs: &Fs) {
         assert_eq!(attr.nlink, 2 + subdirectories, "links of directory {directory}");
     }
     for (inode, links) in links {
-        assert_eq!(fs.getattr(inode).expect("attributes").nlink, links, "links of {inode}");
+        assert_eq!(fs.attributes().getattr(inode).expect("attributes").nlink, links, "links of {inode}");
     }
 }

@@ -15,13 +15,13 @@ impl Run {
         }
         let number = self.file()?;
         let flags = OpenFlags { dsync: self.random.one_in(8), ..OpenFlags::READ_WRITE };
-        let handle = self.fs.open_handle(&Context::root(), ObjectNo(number), flags).expect("open");
+        let handle = self.fs.files().open_handle(&Context::root(), ObjectNo(number), flags).expect("open");
         Some((handle, number, true))
     }
 
     pub fn done_with(&mut self, handle: HandleId, own: bool) {
         if own {
-            self.fs.release(handle).expect("release");
+            self.fs.files().release(handle).expect("release");
         }
     }
 
@@ -61,7 +61,7 @@ impl Run {
             None => self.offset(number),
         };
         self.say(format!("write {number} at {offset} len {}", bytes.len()));
-        match errno(self.fs.write(&Context::root(), handle, offset, &bytes)) {
+        match errno(self.fs.files().write(&Context::root(), handle, offset, &bytes)) {
             Ok((at, count)) => {
                 assert_eq!(at, offset);
                 if count < bytes.len() {
@@ -88,18 +88,18 @@ impl Run {
     pub fn append(&mut self) {
         let Some(number) = self.file() else { return };
         let flags = OpenFlags { append: true, dsync: self.random.one_in(2), ..OpenFlags::READ_WRITE };
-        let handle = self.fs.open_handle(&Context::root(), ObjectNo(number), flags).expect("open");
+        let handle = self.fs.files().open_handle(&Context::root(), ObjectNo(number), flags).expect("open");
         let size = self.files[&number].now().size;
         if self.write_at(handle, number, Some(size)) && flags.dsync {
             self.synced(number);
         }
-        self.fs.release(handle).expect("release");
+        self.fs.files().release(handle).expect("release");
     }
 
     pub fn set_size(&mut self, handle: HandleId, number: Number, size: u64) {
         self.say(format!("truncate {number} to {size}"));
         let set = SetAttr { size: Some(size), ..SetAttr::default() };
-        match errno(self.fs.setattr(&Context::root(), ObjectNo(number), &set, Some(handle))) {
+        match errno(self.fs.attributes().setattr(&Context::root(), ObjectNo(number), &set, Some(handle))) {
             Ok(_) => {
                 let step = self.step;
                 let file = self.files.get_mut(&number).expect("a file");
@@ -123,11 +123,11 @@ impl Run {
 
     /// Grows a file: what was beyond its end must not show.
     pub fn extend(&mut self, number: Number) {
-        let handle = self.fs.open_handle(&Context::root(), ObjectNo(number), OpenFlags::READ_WRITE);
+        let handle = self.fs.files().open_handle(&Context::root(), ObjectNo(number), OpenFlags::READ_WRITE);
         let handle = handle.expect("open");
         let size = self.files[&number].now().size + 1 + self.random.below(40_000);
         self.set_size(handle, number, size);
-        self.fs.release(handle).expect("release");
+        self.fs.files().release(handle).expect("release");
     }
 
     pub fn allocate(&mut self) {
@@ -151,14 +151,14 @@ impl Run {
         };
         let end = offset + len;
         self.say(format!("fallocate {number} {mode:?} {offset}..{end}, size {size}"));
-        let result = errno(self.fs.fallocate(&Context::root(), handle, mode, offset, len));
+        let result = errno(self.fs.files().fallocate(&Context::root(), handle, mode, offset, len));
         let step = self.step;
         let file = self.files.get_mut(&number).expect("a file");
         match result {
             Err(NO_SPACE) => {
                 // Some of it may be done.
                 let mut found = vec![0; size as usize];
-                assert_eq!(self.fs.read(handle, 0, &mut found), Ok(found.len()));
+                assert_eq!(self.fs.files().read(handle, 0, &mut found), Ok(found.len()));
                 file.change(step, Cause::Data, |version| version.write(0, &found));
             }
             Err(error) => assert!(!valid && error == 22, "{error}"),
@@ -221,7 +221,7 @@ impl Run {
         if self.random.one_in(5) {
             let directory = self.directory();
             self.say(format!("fsync directory {directory}"));
-            self.fs.sync_inode(ObjectNo(directory), SyncScope::All).expect("fsync");
+            self.fs.files().sync_inode(ObjectNo(directory), SyncScope::All).expect("fsync");
             if !self.device.is_off() {
                 self.durable = self.step;
             }
@@ -230,7 +230,7 @@ impl Run {
         let Some((handle, number, own)) = self.opened() else { return };
         let scope = if self.random.one_in(2) { SyncScope::All } else { SyncScope::Data };
         self.say(format!("fsync {number} {scope:?}"));
-        self.fs.sync_handle(handle, scope).expect("fsync");
+        self.fs.files().sync_handle(handle, scope).expect("fsync");
         self.synced(number);
         self.done_with(handle, own);
     }
@@ -264,10 +264,11 @@ impl Run {
             let position = self.random.below(self.handles.len() as u64) as usize;
             let (handle, number) = self.handles.swap_remove(position);
             self.say(format!("close {number}"));
-            self.fs.release(handle).expect("release");
+            self.fs.files().release(handle).expect("release");
         } else if let Some(number) = self.file() {
             self.say(format!("open {number}"));
-            let opened = self.fs.open_handle(&Context::root(), ObjectNo(number), OpenFlags::READ_WRITE);
+            let opened =
+                self.fs.files().open_handle(&Context::root(), ObjectNo(number), OpenFlags::READ_WRITE);
             self.handles.push((opened.expect("open"), number));
         }
     }
@@ -281,7 +282,7 @@ impl Run {
         let source = self.files[&number].now().clone();
         let overlaps = number == to && from_at < to_at + len && to_at < from_at + len;
         let result =
-            errno(self.fs.copy_file_range(&Context::root(), (handle, from_at), (target, to_at), len));
+            errno(self.fs.files().copy_file_range(&Context::root(), (handle, from_at), (target, to_at), len));
         match result {
             Ok(count) => {
                 assert!(!overlaps);

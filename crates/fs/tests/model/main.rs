@@ -104,7 +104,8 @@ impl Run {
 
     /// A run of one of several threads, in a directory of its own.
     fn below(&mut self, name: &str) -> Run {
-        let made = self.fs.mkdir(&Context::root(), ObjectNo(ROOT), name.as_bytes(), 0o755).expect("mkdir");
+        let made =
+            self.fs.names().mkdir(&Context::root(), ObjectNo(ROOT), name.as_bytes(), 0o755).expect("mkdir");
         let root = made.attr.inode.0;
         let kind = Kind::Directory { parent: root, entries: BTreeMap::new() };
         let node = Node { mode: 0o040755, nlink: 2, xattrs: BTreeMap::new(), kind };
@@ -173,7 +174,7 @@ impl Run {
                 for _ in 0..2 {
                     self.fs.sync_all().expect_err("a sync after a failure");
                     let number = ObjectNo(self.live_files().first().copied().unwrap_or(ROOT));
-                    self.fs.sync_inode(number, SyncScope::All).expect_err("a sync after a failure");
+                    self.fs.files().sync_inode(number, SyncScope::All).expect_err("a sync after a failure");
                 }
                 break;
             }

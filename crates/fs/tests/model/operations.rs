@@ -59,7 +59,13 @@ impl Run {
     /// A change of names that says how far the log got.
     pub fn mark(&mut self) {
         let value = self.step.to_string().into_bytes();
-        match self.fs.set_xattr(&Context::root(), ObjectNo(self.root), b"user.step", &value, SetXattr::Any) {
+        match self.fs.attributes().set_xattr(
+            &Context::root(),
+            ObjectNo(self.root),
+            b"user.step",
+            &value,
+            SetXattr::Any,
+        ) {
             Ok(()) => {
                 let node = self.names.nodes.get_mut(&self.root).expect("root");
                 node.xattrs.insert("user.step".into(), value);
@@ -97,8 +103,13 @@ impl Run {
     fn create(&mut self) {
         let (parent, name) = (self.directory(), self.name());
         self.say(format!("create {parent}/{name}"));
-        let result =
-            self.fs.create(&Context::root(), ObjectNo(parent), name.as_bytes(), 0o644, OpenFlags::READ_WRITE);
+        let result = self.fs.names().create(
+            &Context::root(),
+            ObjectNo(parent),
+            name.as_bytes(),
+            0o644,
+            OpenFlags::READ_WRITE,
+        );
         if self.names.entries(parent).contains_key(name) {
             assert!(matches!(errno(result), Err(17 | NO_SPACE)));
             return;
@@ -111,7 +122,7 @@ impl Run {
                 if self.random.one_in(2) {
                     self.write_at(handle, number, None);
                 }
-                self.fs.release(handle).expect("release");
+                self.fs.files().release(handle).expect("release");
             }
             Err(error) => assert_eq!(error, NO_SPACE),
         }
@@ -126,15 +137,15 @@ impl Run {
         let (result, mode, nlink, kind) = match which {
             0 => {
                 let target = vec![b'x'; 1 + self.random.below(3000) as usize];
-                let result = self.fs.symlink(&root, directory, name.as_bytes(), &target);
+                let result = self.fs.names().symlink(&root, directory, name.as_bytes(), &target);
                 (result, 0o120777, 1, Kind::Symlink(target))
             }
             1 => {
-                let result = self.fs.mknod(&root, directory, name.as_bytes(), 0o010600, 0);
+                let result = self.fs.names().mknod(&root, directory, name.as_bytes(), 0o010600, 0);
                 (result, 0o010600, 1, Kind::Other)
             }
             _ => {
-                let result = self.fs.mkdir(&root, directory, name.as_bytes(), 0o755);
+                let result = self.fs.names().mkdir(&root, directory, name.as_bytes(), 0o755);
                 (result, 0o040755, 2, Kind::Directory { parent, entries: BTreeMap::new() })
             }
         };
@@ -154,7 +165,7 @@ impl Run {
     fn unlink(&mut self) {
         let Some((parent, name, number)) = self.entry() else { return };
         self.say(format!("unlink {parent}/{name} ({number})"));
-        let result = errno(self.fs.unlink(ObjectNo(parent), name.as_bytes()));
+        let result = errno(self.fs.names().unlink(ObjectNo(parent), name.as_bytes()));
         if self.names.is_directory(number) {
             assert_eq!(result, Err(21));
             return;
@@ -168,7 +179,7 @@ impl Run {
     fn rmdir(&mut self) {
         let Some((parent, name, number)) = self.entry() else { return };
         self.say(format!("rmdir {parent}/{name} ({number})"));
-        let result = errno(self.fs.rmdir(ObjectNo(parent), name.as_bytes()));
+        let result = errno(self.fs.names().rmdir(ObjectNo(parent), name.as_bytes()));
         if !self.names.is_directory(number) {
             assert_eq!(result, Err(20));
         } else if !self.names.entries(number).is_empty() {
@@ -184,7 +195,7 @@ impl Run {
         let Some((_, _, number)) = self.entry() else { return };
         let (parent, name) = (self.directory(), self.name());
         self.say(format!("link {number} {parent}/{name}"));
-        let result = errno(self.fs.link(ObjectNo(number), ObjectNo(parent), name.as_bytes()));
+        let result = errno(self.fs.names().link(ObjectNo(number), ObjectNo(parent), name.as_bytes()));
         if self.names.entries(parent).contains_key(name) {
             assert!(matches!(result, Err(17 | 1 | NO_SPACE)), "{result:?}");
         } else if self.names.is_directory(number) {
@@ -210,7 +221,7 @@ impl Run {
         let mut names = self.names.clone();
         let target = names.entries(new_parent).get(&new_name).copied();
         let want = names.rename((parent, &name), (new_parent, &new_name), flags.no_replace, flags.exchange);
-        let result = errno(self.fs.rename(
+        let result = errno(self.fs.names().rename(
             &Context::root(),
             ObjectNo(parent),
             name.as_bytes(),
@@ -226,7 +237,7 @@ impl Run {
             return;
         }
         if flags.whiteout {
-            let entry = self.fs.lookup(ObjectNo(parent), name.as_bytes()).expect("a whiteout");
+            let entry = self.fs.names().lookup(ObjectNo(parent), name.as_bytes()).expect("a whiteout");
             let node = Node { mode: 0o020000, nlink: 1, xattrs: BTreeMap::new(), kind: Kind::Other };
             names.add(parent, &name, entry.attr.inode.0, node);
         }
@@ -247,7 +258,7 @@ impl Run {
         let mode = self.random.below(0o1000) as u32;
         self.say(format!("chmod {number} {mode:o}"));
         let set = SetAttr { mode: Some(mode), uid: Some(7), ..SetAttr::default() };
-        let result = errno(self.fs.setattr(&Context::root(), ObjectNo(number), &set, None));
+        let result = errno(self.fs.attributes().setattr(&Context::root(), ObjectNo(number), &set, None));
         let node = self.names.nodes.get_mut(&number).expect("a node");
         match (&node.kind, result) {
             (Kind::Symlink(_), result) => assert!(matches!(result, Err(95 | NO_SPACE))),
@@ -266,8 +277,10 @@ impl Run {
         self.say(format!("xattr {number} {} {remove}", value.len()));
         let root = Context::root();
         let result = match remove {
-            true => self.fs.remove_xattr(&root, ObjectNo(number), b"user.x"),
-            false => self.fs.set_xattr(&root, ObjectNo(number), b"user.x", &value, SetXattr::Any),
+            true => self.fs.attributes().remove_xattr(&root, ObjectNo(number), b"user.x"),
+            false => {
+                self.fs.attributes().set_xattr(&root, ObjectNo(number), b"user.x", &value, SetXattr::Any)
+            }
         };
         let xattrs = &mut self.names.nodes.get_mut(&number).expect("a node").xattrs;
         match (errno(result), remove) {
@@ -282,7 +295,7 @@ impl Run {
         let (parent, name) = (self.directory(), self.name());
         self.say(format!("tmpfile {parent}/{name}"));
         let directory = ObjectNo(parent);
-        let made = self.fs.tmpfile(&Context::root(), directory, 0o600, OpenFlags::READ_WRITE, false);
+        let made = self.fs.names().tmpfile(&Context::root(), directory, 0o600, OpenFlags::READ_WRITE, false);
         let Ok((entry, handle)) = made else {
             return assert_eq!(errno(made).map(drop), Err(NO_SPACE));
         };
@@ -297,7 +310,7 @@ impl Run {
             // Linking is a change of its own.
             self.history.insert(self.step, self.names.clone());
             self.step += 1;
-            match errno(self.fs.link(ObjectNo(number), directory, name.as_bytes())) {
+            match errno(self.fs.names().link(ObjectNo(number), directory, name.as_bytes())) {
                 Ok(_) => self.names.add(parent, name, number, file_node(0o100600)),
                 Err(error) => assert_eq!(error, NO_SPACE),
             }
@@ -305,7 +318,7 @@ impl Run {
         if self.random.one_in(2) {
             self.handles.push((handle, number));
         } else {
-            self.fs.release(handle).expect("release");
+            self.fs.files().release(handle).expect("release");
         }
     }
 }

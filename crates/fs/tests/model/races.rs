@@ -34,7 +34,7 @@ impl Racer<'_> {
         if self.random.one_in(2) {
             return root;
         }
-        let found = self.fs.lookup(root, self.name());
+        let found = self.fs.names().lookup(root, self.name());
         found
             .ok()
             .filter(|entry| entry.attr.mode & 0o170000 == 0o040000)
@@ -46,20 +46,20 @@ impl Racer<'_> {
         let (other, new_name) = (self.directory(), self.name());
         let (fs, context) = (self.fs, self.context.clone());
         match self.below(9) {
-            0 => fs.mkdir(&context, directory, name, 0o755).map(drop),
-            1 => fs.rmdir(directory, name),
-            2 | 3 => fs.unlink(directory, name),
-            4 => fs.link(fs.lookup(directory, name)?.attr.inode, other, new_name).map(drop),
+            0 => fs.names().mkdir(&context, directory, name, 0o755).map(drop),
+            1 => fs.names().rmdir(directory, name),
+            2 | 3 => fs.names().unlink(directory, name),
+            4 => fs.names().link(fs.names().lookup(directory, name)?.attr.inode, other, new_name).map(drop),
             5 => {
-                let handle = fs.opendir(directory)?;
-                let listed = fs.readdir_plus(handle, 0, &mut |_, _| ControlFlow::Continue(()));
-                fs.release(handle)?;
+                let handle = fs.files().opendir(directory)?;
+                let listed = fs.names().readdir_plus(handle, 0, &mut |_, _| ControlFlow::Continue(()));
+                fs.files().release(handle)?;
                 listed
             }
-            6 => fs.symlink(&context, directory, name, b"target").map(drop),
+            6 => fs.names().symlink(&context, directory, name, b"target").map(drop),
             which => {
                 let flags = RenameFlags { exchange: which == 7, ..RenameFlags::default() };
-                fs.rename(&context, directory, name, other, new_name, flags)
+                fs.names().rename(&context, directory, name, other, new_name, flags)
             }
         }
     }
@@ -68,16 +68,18 @@ impl Racer<'_> {
         let (directory, name) = (self.directory(), self.name());
         let (fs, context) = (self.fs, self.context.clone());
         let flags = OpenFlags { append: self.random.one_in(5), ..OpenFlags::READ_WRITE };
-        let made = fs.create(&context, directory, name, 0o644, flags).map(|(_, handle)| handle);
+        let made = fs.names().create(&context, directory, name, 0o644, flags).map(|(_, handle)| handle);
         let handle = match made {
-            Err(Error::Exists) => fs.open_handle(&context, fs.lookup(directory, name)?.attr.inode, flags)?,
+            Err(Error::Exists) => {
+                fs.files().open_handle(&context, fs.names().lookup(directory, name)?.attr.inode, flags)?
+            }
             made => made?,
         };
         let mut result = Ok(());
         for _ in 0..1 + self.below(6) {
             result = result.and(self.change(handle));
         }
-        fs.release(handle)?;
+        fs.files().release(handle)?;
         result
     }
 
@@ -85,32 +87,53 @@ impl Racer<'_> {
         let (fs, context) = (self.fs, self.context.clone());
         let (offset, len) = (self.below(150_000), 1 + self.below(40_000));
         let whole = |at: u64| at / 4096 * 4096;
-        let inode = fs.handle_inode(handle)?;
+        let inode = fs.files().handle_inode(handle)?;
         match self.below(14) {
-            0..4 => fs.write(&context, handle, offset, &vec![b'x'; len as usize]).map(drop),
+            0..4 => fs.files().write(&context, handle, offset, &vec![b'x'; len as usize]).map(drop),
             4 | 5 => {
                 let mut bytes = vec![1; len as usize];
-                let count = fs.read(handle, offset, &mut bytes)?;
+                let count = fs.files().read(handle, offset, &mut bytes)?;
                 assert!(bytes[..count].iter().all(|&byte| byte == 0 || byte == b'x'), "bytes nobody wrote");
                 Ok(())
             }
             6 => {
                 let set = SetAttr { size: Some(offset), ..SetAttr::default() };
-                fs.setattr(&context, inode, &set, None).map(drop)
+                fs.attributes().setattr(&context, inode, &set, None).map(drop)
             }
-            7 => fs.sync_handle(handle, SyncScope::All),
-            8 => fs.fallocate(&context, handle, FallocateMode::PunchHole, offset, len),
-            9 => fs.fallocate(&context, handle, FallocateMode::ZeroRange { keep_size: true }, offset, len),
-            10 => {
-                fs.fallocate(&context, handle, FallocateMode::CollapseRange, whole(offset), whole(len) + 4096)
-            }
-            11 => {
-                fs.fallocate(&context, handle, FallocateMode::InsertRange, whole(offset), whole(len) + 4096)
-            }
-            12 => {
-                fs.seek(handle, offset, if len % 2 == 0 { SeekWhat::Data } else { SeekWhat::Hole }).map(drop)
-            }
-            _ => fs.set_xattr(&context, inode, b"user.x", &vec![7; offset as usize / 20], SetXattr::Any),
+            7 => fs.files().sync_handle(handle, SyncScope::All),
+            8 => fs.files().fallocate(&context, handle, FallocateMode::PunchHole, offset, len),
+            9 => fs.files().fallocate(
+                &context,
+                handle,
+                FallocateMode::ZeroRange { keep_size: true },
+                offset,
+                len,
+            ),
+            10 => fs.files().fallocate(
+                &context,
+                handle,
+                FallocateMode::CollapseRange,
+                whole(offset),
+                whole(len) + 4096,
+            ),
+            11 => fs.files().fallocate(
+                &context,
+                handle,
+                FallocateMode::InsertRange,
+                whole(offset),
+                whole(len) + 4096,
+            ),
+            12 => fs
+                .files()
+                .seek(handle, offset, if len % 2 == 0 { SeekWhat::Data } else { SeekWhat::Hole })
+                .map(drop),
+            _ => fs.attributes().set_xattr(
+                &context,
+                inode,
+                b"user.x",
+                &vec![7; offset as usize / 20],
+                SetXattr::Any,
+            ),
         }
     }
 }
@@ -163,7 +186,7 @@ pub fn grow(seed: u64) {
     let context = Context::root();
     let flags = OpenFlags::READ_WRITE;
     let root = ObjectNo::ROOT_DIR;
-    let (_, handle) = base.fs.create(&context, root, b"file", 0o644, flags).expect("create");
+    let (_, handle) = base.fs.names().create(&context, root, b"file", 0o644, flags).expect("create");
     let fs = base.fs.clone();
     base.device.power_off_after(base.random.below(60));
     let ended = std::sync::atomic::AtomicBool::new(false);
@@ -171,20 +194,23 @@ pub fn grow(seed: u64) {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for _ in 0..2 {
-                let size = fs.handle_attr(handle).expect("attributes").size;
-                fs.write(&context, handle, size, &vec![b'x'; 9_000_000]).expect("write");
-                fs.sync_handle(handle, SyncScope::Data).expect("sync");
+                let size = fs.files().handle_attr(handle).expect("attributes").size;
+                fs.files().write(&context, handle, size, &vec![b'x'; 9_000_000]).expect("write");
+                fs.files().sync_handle(handle, SyncScope::Data).expect("sync");
                 let set = SetAttr { size: Some(0), ..SetAttr::default() };
-                fs.setattr(&context, fs.handle_inode(handle).expect("inode"), &set, None).expect("truncate");
+                fs.attributes()
+                    .setattr(&context, fs.files().handle_inode(handle).expect("inode"), &set, None)
+                    .expect("truncate");
             }
             ended.store(true, std::sync::atomic::Ordering::Relaxed);
         });
         scope.spawn(|| {
             while !ended.load(std::sync::atomic::Ordering::Relaxed) {
-                let size = fs.handle_attr(handle).expect("attributes").size;
+                let size = fs.files().handle_attr(handle).expect("attributes").size;
                 if size > 0 {
                     // Often the same page, so that it is on its way when it is written to.
-                    fs.write(&context, handle, size - 1 - random.below(size.min(9_000_000)), b"x")
+                    fs.files()
+                        .write(&context, handle, size - 1 - random.below(size.min(9_000_000)), b"x")
                         .expect("write");
                 }
             }
@@ -192,7 +218,7 @@ pub fn grow(seed: u64) {
     });
     drop(fs);
     base.recover();
-    if let Ok(entry) = base.fs.lookup(root, b"file") {
+    if let Ok(entry) = base.fs.names().lookup(root, b"file") {
         nothing_lies_beyond_the_end(&base.fs, entry.attr.inode.0);
     }
     base.fs.close().expect("close");
@@ -201,9 +227,9 @@ pub fn grow(seed: u64) {
 
 /// What a crash cut off of a file does not show when the file grows.
 fn nothing_lies_beyond_the_end(fs: &Fs, number: u64) {
-    let size = fs.getattr(ObjectNo(number)).expect("attributes").size;
+    let size = fs.attributes().getattr(ObjectNo(number)).expect("attributes").size;
     let set = SetAttr { size: Some(size + 400_000), ..SetAttr::default() };
-    fs.setattr(&Context::root(), ObjectNo(number), &set, None).expect("extend");
+    fs.attributes().setattr(&Context::root(), ObjectNo(number), &set, None).expect("extend");
     let content = read_content(fs, number);
     let found = content[size as usize..].iter().position(|&byte| byte != 0);
     assert_eq!(found, None, "file {number} of {size} bytes has content beyond its end");

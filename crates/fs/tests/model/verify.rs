@@ -13,16 +13,19 @@ pub fn read_names(fs: &Fs, root: Number) -> Names {
     let mut stack = vec![root];
     let mut parents = BTreeMap::from([(root, root)]);
     while let Some(number) = stack.pop() {
-        let attr = fs.getattr(ObjectNo(number)).unwrap_or_else(|error| panic!("inode {number}: {error}"));
+        let attr = fs
+            .attributes()
+            .getattr(ObjectNo(number))
+            .unwrap_or_else(|error| panic!("inode {number}: {error}"));
         let kind = match attr.mode & 0o170000 {
             0o040000 => {
                 let entries = read_directory(fs, number);
                 assert_eq!(attr.size, 32 * entries.len() as u64, "entries of directory {number}");
-                let up = fs.lookup(ObjectNo(number), b"..").expect("..").attr.inode.0;
+                let up = fs.names().lookup(ObjectNo(number), b"..").expect("..").attr.inode.0;
                 let parent = parents[&number];
                 assert!(up == parent || number == root, "parent of directory {number} is {up}");
                 for (name, &entry) in &entries {
-                    let found = fs.lookup(ObjectNo(number), name.as_bytes()).expect("a listed name");
+                    let found = fs.names().lookup(ObjectNo(number), name.as_bytes()).expect("a listed name");
                     assert_eq!(found.attr.inode.0, entry);
                     if found.attr.mode & 0o170000 == 0o040000 {
                         assert_eq!(parents.insert(entry, number), None, "a directory has two names");
@@ -34,7 +37,7 @@ pub fn read_names(fs: &Fs, root: Number) -> Names {
                 Kind::Directory { parent, entries }
             }
             0o100000 => Kind::File,
-            0o120000 => Kind::Symlink(fs.readlink(ObjectNo(number)).expect("a link's target")),
+            0o120000 => Kind::Symlink(fs.attributes().readlink(ObjectNo(number)).expect("a link's target")),
             _ => Kind::Other,
         };
         let xattrs = read_xattrs(fs, number);
@@ -44,32 +47,34 @@ pub fn read_names(fs: &Fs, root: Number) -> Names {
 }
 
 fn read_directory(fs: &Fs, number: Number) -> BTreeMap<String, Number> {
-    let handle = fs.opendir(ObjectNo(number)).expect("opendir");
+    let handle = fs.files().opendir(ObjectNo(number)).expect("opendir");
     let mut entries = BTreeMap::new();
-    fs.readdir(handle, 2, &mut |entry| {
-        let name = String::from_utf8(entry.name.to_vec()).expect("UTF-8");
-        assert_eq!(entries.insert(name, entry.inode.0), None, "a name is listed twice");
-        ControlFlow::Continue(())
-    })
-    .expect("readdir");
-    fs.release(handle).expect("release");
+    fs.names()
+        .readdir(handle, 2, &mut |entry| {
+            let name = String::from_utf8(entry.name.to_vec()).expect("UTF-8");
+            assert_eq!(entries.insert(name, entry.inode.0), None, "a name is listed twice");
+            ControlFlow::Continue(())
+        })
+        .expect("readdir");
+    fs.files().release(handle).expect("release");
     entries
 }
 
 fn read_xattrs(fs: &Fs, number: Number) -> BTreeMap<String, Vec<u8>> {
     let root = Context::root();
-    let list = fs.list_xattrs(&root, ObjectNo(number)).expect("a list of attributes");
+    let list = fs.attributes().list_xattrs(&root, ObjectNo(number)).expect("a list of attributes");
     let names = list.split(|&byte| byte == 0).filter(|name| !name.is_empty());
-    let value = |name: &[u8]| fs.xattr(&root, ObjectNo(number), name).expect("a listed attribute");
+    let value =
+        |name: &[u8]| fs.attributes().xattr(&root, ObjectNo(number), name).expect("a listed attribute");
     names.map(|name| (String::from_utf8_lossy(name).into_owned(), value(name))).collect()
 }
 
 pub fn read_content(fs: &Fs, number: Number) -> Vec<u8> {
-    let handle = fs.open_handle(&Context::root(), ObjectNo(number), OpenFlags::READ).expect("open");
-    let size = fs.handle_attr(handle).expect("attributes").size;
+    let handle = fs.files().open_handle(&Context::root(), ObjectNo(number), OpenFlags::READ).expect("open");
+    let size = fs.files().handle_attr(handle).expect("attributes").size;
     let mut bytes = vec![0xEE; size as usize];
-    assert_eq!(fs.read(handle, 0, &mut bytes).expect("read"), bytes.len(), "inode {number}");
-    fs.release(handle).expect("release");
+    assert_eq!(fs.files().read(handle, 0, &mut bytes).expect("read"), bytes.len(), "inode {number}");
+    fs.files().release(handle).expect("release");
     bytes
 }
 
@@ -242,11 +247,11 @@ impl Run {
 
 fn remove_all(fs: &Fs, directory: Number) {
     for (name, number) in read_directory(fs, directory) {
-        if fs.getattr(ObjectNo(number)).expect("attributes").mode & 0o170000 == 0o040000 {
+        if fs.attributes().getattr(ObjectNo(number)).expect("attributes").mode & 0o170000 == 0o040000 {
             remove_all(fs, number);
-            fs.rmdir(ObjectNo(directory), name.as_bytes()).expect("rmdir");
+            fs.names().rmdir(ObjectNo(directory), name.as_bytes()).expect("rmdir");
         } else {
-            fs.unlink(ObjectNo(directory), name.as_bytes()).expect("unlink");
+            fs.names().unlink(ObjectNo(directory), name.as_bytes()).expect("unlink");
         }
     }
 }

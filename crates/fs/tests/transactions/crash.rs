@@ -46,16 +46,17 @@ impl Run {
         let mkfs = MkfsOptions { journal_bytes: Some(2 * MIB), ..MkfsOptions::default() };
         Fs::format(&*device, &mkfs, &*clock, &entropy, &mut |_, _| {}).expect("mkfs");
         let fs = open(&device, &clock, &entropy);
-        let dir = fs.mkdir(&root(), ObjectNo::ROOT_DIR, b"dir", 0o755).expect("mkdir").attr.inode;
+        let dir = fs.names().mkdir(&root(), ObjectNo::ROOT_DIR, b"dir", 0o755).expect("mkdir").attr.inode;
         let flags = OpenFlags::READ_WRITE;
-        let (_, other) = fs.create(&root(), ObjectNo::ROOT_DIR, b"other", 0o644, flags).expect("create");
+        let (_, other) =
+            fs.names().create(&root(), ObjectNo::ROOT_DIR, b"other", 0o644, flags).expect("create");
         let mut files = Files::new();
         for n in 0..3 {
             let content = vec![n; random.below(200_000) as usize];
             let name = format!("file-{n}");
-            let (_, handle) = fs.create(&root(), dir, name.as_bytes(), 0o644, flags).expect("create");
-            fs.write(&root(), handle, 0, &content).expect("write");
-            fs.release(handle).expect("release");
+            let (_, handle) = fs.names().create(&root(), dir, name.as_bytes(), 0o644, flags).expect("create");
+            fs.files().write(&root(), handle, 0, &content).expect("write");
+            fs.files().release(handle).expect("release");
             files.insert(name, content);
         }
         fs.sync_all().expect("sync");
@@ -183,10 +184,10 @@ impl Run {
         match self.random.below(12) {
             0 => {
                 let data = vec![5; 1 + self.random.below(60_000) as usize];
-                fs.write(&root(), self.other, self.random.below(500_000), &data).expect("write");
+                fs.files().write(&root(), self.other, self.random.below(500_000), &data).expect("write");
             }
             1 => {
-                fs.sync_handle(self.other, SyncScope::All).expect("sync");
+                fs.files().sync_handle(self.other, SyncScope::All).expect("sync");
                 self.acknowledged();
             }
             2 => drop(fs.maintain(self.clock.now(), 4).expect("maintain")),
@@ -225,7 +226,7 @@ impl Run {
         self.states = vec![found];
         self.durable = 0;
         let number = crate::common::lookup(&self.fs, ObjectNo::ROOT_DIR, "other").expect("other");
-        self.other = self.fs.open_handle(&root(), number, OpenFlags::READ_WRITE).expect("open");
+        self.other = self.fs.files().open_handle(&root(), number, OpenFlags::READ_WRITE).expect("open");
     }
 }
 
@@ -328,8 +329,8 @@ fn a_crash_while_staging_leaves_no_block_behind() {
     let file = transaction.create(&root(), run.dir, b"new", 0o644).expect("create");
     transaction.write(file, 0, &vec![1; 4 << 20]).expect("write");
     // A checkpoint in between writes bitmaps; what is staged is not in them (R15).
-    fs.write(&root(), run.other, 0, b"x").expect("write");
-    fs.sync_handle(run.other, SyncScope::All).expect("sync");
+    fs.files().write(&root(), run.other, 0, b"x").expect("write");
+    fs.files().sync_handle(run.other, SyncScope::All).expect("sync");
     fs.checkpoint().expect("checkpoint");
     run.crash();
     std::mem::forget(transaction);

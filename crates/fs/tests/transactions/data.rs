@@ -19,13 +19,15 @@ pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
 }
 
 fn overwrite(fs: &Fs, file: ObjectNo, offset: u64, data: &[u8]) {
-    let handle = fs.open_handle(&root(), file, OpenFlags::READ_WRITE).expect("open");
+    let handle = fs.files().open_handle(&root(), file, OpenFlags::READ_WRITE).expect("open");
     write(fs, handle, offset, data);
-    fs.release(handle).expect("release");
+    fs.files().release(handle).expect("release");
 }
 
 fn set_size(fs: &Fs, file: ObjectNo, size: u64) {
-    fs.setattr(&root(), file, &SetAttr { size: Some(size), ..SetAttr::default() }, None).expect("truncate");
+    fs.attributes()
+        .setattr(&root(), file, &SetAttr { size: Some(size), ..SetAttr::default() }, None)
+        .expect("truncate");
 }
 
 fn free_blocks(fs: &Fs) -> u64 {
@@ -197,9 +199,9 @@ fn fs_arc(_: &Fs) -> std::sync::Arc<Fs> {
 }
 
 fn allocate(fs: &Fs, file: ObjectNo, mode: FallocateMode, offset: u64, len: u64) {
-    let handle = fs.open_handle(&root(), file, OpenFlags::READ_WRITE).expect("open");
-    fs.fallocate(&root(), handle, mode, offset, len).expect("fallocate");
-    fs.release(handle).expect("release");
+    let handle = fs.files().open_handle(&root(), file, OpenFlags::READ_WRITE).expect("open");
+    fs.files().fallocate(&root(), handle, mode, offset, len).expect("fallocate");
+    fs.files().release(handle).expect("release");
 }
 
 #[test]
@@ -211,7 +213,9 @@ fn changes_elsewhere_are_no_conflict() {
     transaction.write(file, 2 * PAGE, b"staged").expect("write");
     overwrite(fs, file, 3 * PAGE, b"other page");
     overwrite(fs, file, 100_000, b"growth");
-    fs.setattr(&root(), file, &SetAttr { mode: Some(0o600), ..SetAttr::default() }, None).expect("chmod");
+    fs.attributes()
+        .setattr(&root(), file, &SetAttr { mode: Some(0o600), ..SetAttr::default() }, None)
+        .expect("chmod");
     let mut second = fs.begin().expect("begin");
     second.write(file, 5 * PAGE, b"another").expect("write");
     second.commit().expect("commit");
@@ -224,7 +228,7 @@ fn changes_elsewhere_are_no_conflict() {
         want[at as usize..at as usize + bytes.len()].copy_from_slice(bytes);
     }
     assert!(content(fs, file) == want);
-    assert_eq!(fs.getattr(file).expect("attributes").mode & 0o777, 0o600);
+    assert_eq!(fs.attributes().getattr(file).expect("attributes").mode & 0o777, 0o600);
 }
 
 #[test]
@@ -264,7 +268,7 @@ fn truncations_and_writes_have_their_net_effect() {
     set_size(&fs, file, 95_000);
     want.resize(95_000, 0);
     assert!(content(&fs, file) == want, "growing shows zeros");
-    fs.sync_inode(file, SyncScope::All).expect("sync");
+    fs.files().sync_inode(file, SyncScope::All).expect("sync");
     drop(fs);
     rig.crash();
     assert!(content(&rig.fs, file) == want);
@@ -317,12 +321,12 @@ fn an_unlinked_file_stays_as_long_as_a_transaction_has_it() {
     let file = put(&fs, ROOT, "file", &pattern(1, 100_000));
     let mut transaction = fs.begin().expect("begin");
     transaction.write(file, 0, b"staged").expect("write");
-    fs.unlink(ROOT, b"file").expect("unlink");
+    fs.names().unlink(ROOT, b"file").expect("unlink");
     let mut bytes = [0; 10];
     transaction.read(file, 0, &mut bytes).expect("read");
     assert_eq!(&bytes[..6], b"staged");
     transaction.commit().expect("commit");
-    assert_eq!(error(fs.getattr(file)), Error::Stale);
+    assert_eq!(error(fs.attributes().getattr(file)), Error::Stale);
     assert!(free_blocks(&fs) + 4 >= before);
     drop(fs);
     rig.crash();

@@ -93,7 +93,7 @@ fn sixty_four_mebibytes_take_little_memory_and_no_sync_waits_for_them() {
     let file = put(&fs, ROOT, "file", &pattern(1, 100_000));
     let other = put(&fs, ROOT, "other", b"other");
     fs.sync_all().expect("sync");
-    let handle = fs.open_handle(&root(), other, OpenFlags::READ_WRITE).expect("open");
+    let handle = fs.files().open_handle(&root(), other, OpenFlags::READ_WRITE).expect("open");
     device.most.store(0, Ordering::Relaxed);
     let data = pattern(2, MIB as usize);
     let mut transaction = fs.begin().expect("begin");
@@ -102,7 +102,7 @@ fn sixty_four_mebibytes_take_little_memory_and_no_sync_waits_for_them() {
         let pending = device.pending_bytes();
         let before = device.counters();
         write(&fs, handle, piece, b"x");
-        fs.sync_handle(handle, SyncScope::Data).expect("sync");
+        fs.files().sync_handle(handle, SyncScope::Data).expect("sync");
         let after = device.counters();
         assert_eq!((after.writes - before.writes, after.flushes - before.flushes), (1, 1), "piece {piece}");
         assert_eq!(device.pending_bytes(), pending, "the sync has waited for what is staged");
@@ -121,9 +121,9 @@ fn sixty_four_mebibytes_take_little_memory_and_no_sync_waits_for_them() {
     assert_eq!(device.counters().flushes - flushes, 1);
     for piece in 0..64 {
         let mut found = vec![0; MIB as usize];
-        let handle = fs.open_handle(&root(), file, OpenFlags::READ).expect("open");
-        assert_eq!(fs.read(handle, piece * MIB, &mut found), Ok(MIB as usize));
-        fs.release(handle).expect("release");
+        let handle = fs.files().open_handle(&root(), file, OpenFlags::READ).expect("open");
+        assert_eq!(fs.files().read(handle, piece * MIB, &mut found), Ok(MIB as usize));
+        fs.files().release(handle).expect("release");
         assert!(found == data, "piece {piece}");
     }
 }
@@ -179,8 +179,8 @@ fn a_record_holds_as_much_as_the_contract_says() {
     }
     transaction.commit().expect("commit");
     let mut bytes = [0; 2];
-    let handle = fs.open_handle(&root(), file, OpenFlags::READ).expect("open");
-    fs.read(handle, 60 * PAGE - 1, &mut bytes).expect("read");
+    let handle = fs.files().open_handle(&root(), file, OpenFlags::READ).expect("open");
+    fs.files().read(handle, 60 * PAGE - 1, &mut bytes).expect("read");
     assert_eq!(bytes, [1, 2]);
 }
 
@@ -229,17 +229,18 @@ fn too_many_names_for_a_record_leave_nothing() {
 }
 
 fn fill(fs: &Fs) -> ObjectNo {
-    let (entry, handle) = fs.create(&root(), ROOT, b"ballast", 0o644, OpenFlags::READ_WRITE).expect("create");
+    let (entry, handle) =
+        fs.names().create(&root(), ROOT, b"ballast", 0o644, OpenFlags::READ_WRITE).expect("create");
     let mut at = 0;
     let data = vec![3; 1 << 20];
     loop {
-        match fs.write(&root(), handle, at, &data) {
+        match fs.files().write(&root(), handle, at, &data) {
             Ok((_, count)) => at += count as u64,
             Err(Error::NoSpace) => break,
             Err(error) => panic!("{error}"),
         }
     }
-    fs.release(handle).expect("release");
+    fs.files().release(handle).expect("release");
     entry.attr.inode
 }
 
@@ -272,18 +273,18 @@ fn a_truncation_of_many_extents_is_one_commit_and_frees_them_all() {
     let mut rig = Rig::with_size(128 * MIB);
     let fs = rig.fs.clone();
     let file = touch(&fs, ROOT, "file");
-    let handle = fs.open_handle(&root(), file, OpenFlags::READ_WRITE).expect("open");
+    let handle = fs.files().open_handle(&root(), file, OpenFlags::READ_WRITE).expect("open");
     for page in 0..4000u64 {
         write(&fs, handle, page * 8192, &[page as u8; 4096]);
     }
-    fs.release(handle).expect("release");
+    fs.files().release(handle).expect("release");
     fs.sync_all().expect("sync");
-    let blocks = fs.getattr(file).expect("attributes").blocks;
+    let blocks = fs.attributes().getattr(file).expect("attributes").blocks;
     let mut transaction = fs.begin().expect("begin");
     transaction.truncate(file, 100).expect("truncate");
     transaction.write(file, 50, b"rest").expect("write");
     transaction.commit().expect("commit");
-    assert!(fs.getattr(file).expect("attributes").blocks <= 16, "of {blocks}");
+    assert!(fs.attributes().getattr(file).expect("attributes").blocks <= 16, "of {blocks}");
     let mut want = vec![0; 100];
     want[50..54].copy_from_slice(b"rest");
     drop(fs);

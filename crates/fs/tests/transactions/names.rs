@@ -6,7 +6,7 @@ use syncline_device::Device;
 use syncline_fs::{Error, Fs, RenameFlags, SetAttr, SetXattr, Transaction};
 
 fn rename(fs: &Fs, old: &[u8], new: &[u8]) {
-    fs.rename(&root(), ROOT, old, ROOT, new, RenameFlags::default()).expect("rename");
+    fs.names().rename(&root(), ROOT, old, ROOT, new, RenameFlags::default()).expect("rename");
 }
 
 #[test]
@@ -25,7 +25,7 @@ fn new_files_appear_together_with_their_content() {
     assert_eq!(transaction.lookup(ROOT, b"large"), Ok(Some(large)));
     assert_eq!(names(&fs, ROOT), ["dir"]);
     assert!(names(&fs, dir).is_empty());
-    assert_eq!(error(fs.getattr(small)), Error::Stale);
+    assert_eq!(error(fs.attributes().getattr(small)), Error::Stale);
     let before = rig.volatile.counters().flushes;
     transaction.commit().expect("commit");
     assert_eq!(rig.volatile.counters().flushes - before, 1);
@@ -38,9 +38,9 @@ fn new_files_appear_together_with_their_content() {
         assert_eq!(lookup(fs, dir, "small"), Ok(small));
         assert_eq!(content(fs, small), b"\0\0\0\0\0\0\0\0\0\0content");
         assert!(content(fs, large) == pattern(1, 3 << 20));
-        assert_eq!(fs.getattr(small).expect("attributes").mode, 0o100640);
-        assert_eq!(fs.xattr(&root(), large, b"user.kind"), Ok(vec![7; 20_000]));
-        assert_eq!(fs.xattr(&root(), large, b"user.other"), Ok(vec![8; 10_000]));
+        assert_eq!(fs.attributes().getattr(small).expect("attributes").mode, 0o100640);
+        assert_eq!(fs.attributes().xattr(&root(), large, b"user.kind"), Ok(vec![7; 20_000]));
+        assert_eq!(fs.attributes().xattr(&root(), large, b"user.other"), Ok(vec![8; 10_000]));
         check_tree(fs);
     }
 }
@@ -105,7 +105,10 @@ fn names_have_their_net_effect() {
         assert_eq!(names(fs, ROOT), ["a", "b", "c"]);
         assert_eq!((lookup(fs, ROOT, "a"), lookup(fs, ROOT, "b")), (Ok(b), Ok(a)));
         assert_eq!(content(fs, lookup(fs, ROOT, "c").expect("c")), b"new");
-        assert_eq!((error(fs.getattr(c)), error(fs.getattr(dropped))), (Error::Stale, Error::Stale));
+        assert_eq!(
+            (error(fs.attributes().getattr(c)), error(fs.attributes().getattr(dropped))),
+            (Error::Stale, Error::Stale)
+        );
         check_tree(fs);
     }
 }
@@ -117,7 +120,7 @@ fn a_dropped_transaction_leaves_no_name_and_no_space_taken() {
     let file = put(fs, ROOT, "file", &pattern(1, 100_000));
     fs.sync_all().expect("sync");
     fs.checkpoint().expect("checkpoint");
-    let before = (fs.statfs().blocks_available, fs.getattr(file));
+    let before = (fs.statfs().blocks_available, fs.attributes().getattr(file));
     let mut transaction = fs.begin().expect("begin");
     let new = transaction.create(&root(), ROOT, b"new", 0o644).expect("create");
     transaction.write(new, 0, &vec![1; 5 << 20]).expect("write");
@@ -125,7 +128,7 @@ fn a_dropped_transaction_leaves_no_name_and_no_space_taken() {
     transaction.set_xattr(file, b"user.x", b"y").expect("setxattr");
     drop(transaction);
     assert_eq!(names(fs, ROOT), ["file"]);
-    assert_eq!((fs.statfs().blocks_available, fs.getattr(file)), before);
+    assert_eq!((fs.statfs().blocks_available, fs.attributes().getattr(file)), before);
 }
 
 #[test]
@@ -135,11 +138,11 @@ fn a_change_of_a_name_by_others_is_a_conflict() {
         ("taken", |fs| {
             touch(fs, ROOT, "free");
         }),
-        ("removed", |fs| fs.unlink(ROOT, b"file").expect("unlink")),
+        ("removed", |fs| fs.names().unlink(ROOT, b"file").expect("unlink")),
         ("moved away", |fs| rename(fs, b"file", b"away")),
         ("replaced", |fs| rename(fs, b"other", b"file")),
         ("removed and made again", |fs| {
-            fs.unlink(ROOT, b"file").expect("unlink");
+            fs.names().unlink(ROOT, b"file").expect("unlink");
             touch(fs, ROOT, "file");
         }),
     ];
@@ -174,15 +177,15 @@ fn a_name_or_attribute_that_was_only_read_counts_too() {
 
     let mut transaction = fs.begin().expect("begin");
     transaction.set_xattr(file, b"user.version", b"2").expect("setxattr");
-    fs.set_xattr(&root(), file, b"user.version", b"1", SetXattr::Any).expect("setxattr");
+    fs.attributes().set_xattr(&root(), file, b"user.version", b"1", SetXattr::Any).expect("setxattr");
     assert_eq!(transaction.commit(), Err(Error::Conflict));
-    assert_eq!(fs.xattr(&root(), file, b"user.version"), Ok(b"1".to_vec()));
+    assert_eq!(fs.attributes().xattr(&root(), file, b"user.version"), Ok(b"1".to_vec()));
 
     let mut transaction = fs.begin().expect("begin");
     transaction.remove_xattr(file, b"user.version").expect("removexattr");
     assert_eq!(error(transaction.remove_xattr(file, b"user.version")), Error::NoAttribute);
     transaction.commit().expect("commit");
-    assert_eq!(error(fs.xattr(&root(), file, b"user.version")), Error::NoAttribute);
+    assert_eq!(error(fs.attributes().xattr(&root(), file, b"user.version")), Error::NoAttribute);
 }
 
 #[test]
@@ -207,13 +210,13 @@ fn a_removed_directory_and_an_immutable_file_refuse_the_commit() {
     let dir = mkdir(fs, ROOT, "dir");
     let mut transaction = fs.begin().expect("begin");
     transaction.create(&root(), dir, b"file", 0o644).expect("create");
-    fs.rmdir(ROOT, b"dir").expect("rmdir");
+    fs.names().rmdir(ROOT, b"dir").expect("rmdir");
     assert_eq!(transaction.commit(), Err(Error::Conflict));
 
     let file = put(fs, ROOT, "file", b"before");
     let mut transaction = fs.begin().expect("begin");
     transaction.write(file, 0, b"x").expect("write");
-    fs.set_inode_flags(&root(), file, syncline_fs::FLAG_IMMUTABLE).expect("chattr");
+    fs.attributes().set_inode_flags(&root(), file, syncline_fs::FLAG_IMMUTABLE).expect("chattr");
     assert_eq!(transaction.commit(), Err(Error::NotPermitted));
     assert_eq!(content(fs, file), b"before");
 }
@@ -224,7 +227,7 @@ fn a_new_file_has_what_its_directory_hands_down_at_the_commit() {
     let fs = &rig.fs;
     let dir = mkdir(fs, ROOT, "dir");
     let set = |set: SetAttr| {
-        fs.setattr(&root(), dir, &set, None).expect("setattr");
+        fs.attributes().setattr(&root(), dir, &set, None).expect("setattr");
     };
     let chgrp = |gid| set(SetAttr { gid: Some(gid), ..SetAttr::default() });
     let chmod = |mode| set(SetAttr { mode: Some(mode), ..SetAttr::default() });
@@ -234,7 +237,9 @@ fn a_new_file_has_what_its_directory_hands_down_at_the_commit() {
         for (tag, permissions) in [(0x01, 6), (0x04, 4), (0x20, others)] {
             acl.extend([tag, 0, permissions, 0, 255, 255, 255, 255]);
         }
-        fs.set_xattr(&root(), dir, b"system.posix_acl_default", &acl, SetXattr::Any).expect("default ACL");
+        fs.attributes()
+            .set_xattr(&root(), dir, b"system.posix_acl_default", &acl, SetXattr::Any)
+            .expect("default ACL");
     };
     let staged = |name: &[u8]| {
         let mut transaction = fs.begin().expect("begin");
@@ -257,9 +262,9 @@ fn a_new_file_has_what_its_directory_hands_down_at_the_commit() {
         let result = transaction.commit();
         assert_eq!(result, if conflicts { Err(Error::Conflict) } else { Ok(()) }, "{what}");
         if !conflicts {
-            let attr = fs.lookup(dir, b"file").expect("lookup").attr;
+            let attr = fs.names().lookup(dir, b"file").expect("lookup").attr;
             assert_eq!((attr.mode & 0o7777, attr.gid), (0o640, 8), "{what}");
-            fs.unlink(dir, b"file").expect("unlink");
+            fs.names().unlink(dir, b"file").expect("unlink");
         }
     }
     // Two that found it otherwise cannot be one.
@@ -293,16 +298,16 @@ fn an_open_file_outlives_its_last_name_in_a_transaction() {
     let fs = rig.fs.clone();
     let file = put(&fs, ROOT, "file", &pattern(1, 50_000));
     fs.sync_all().expect("sync");
-    let handle = fs.open_handle(&root(), file, syncline_fs::OpenFlags::READ).expect("open");
+    let handle = fs.files().open_handle(&root(), file, syncline_fs::OpenFlags::READ).expect("open");
     let mut transaction = fs.begin().expect("begin");
     transaction.unlink(ROOT, b"file").expect("unlink");
     transaction.commit().expect("commit");
     let mut bytes = vec![0; 50_000];
-    assert_eq!(fs.read(handle, 0, &mut bytes), Ok(50_000));
+    assert_eq!(fs.files().read(handle, 0, &mut bytes), Ok(50_000));
     assert!(bytes == pattern(1, 50_000));
     drop(fs);
     rig.crash();
-    assert_eq!(error(rig.fs.getattr(file)), Error::Stale);
+    assert_eq!(error(rig.fs.attributes().getattr(file)), Error::Stale);
     check_tree(&rig.fs);
 }
 
@@ -311,13 +316,13 @@ fn a_file_without_a_name_gets_one() {
     let mut rig = Rig::new();
     let fs = rig.fs.clone();
     let flags = syncline_fs::OpenFlags::READ_WRITE;
-    let (entry, handle) = fs.tmpfile(&root(), ROOT, 0o644, flags, false).expect("tmpfile");
+    let (entry, handle) = fs.names().tmpfile(&root(), ROOT, 0o644, flags, false).expect("tmpfile");
     write(&fs, handle, 0, b"content");
-    fs.sync_handle(handle, syncline_fs::SyncScope::All).expect("sync");
+    fs.files().sync_handle(handle, syncline_fs::SyncScope::All).expect("sync");
     let mut transaction = fs.begin().expect("begin");
     transaction.link(entry.attr.inode, ROOT, b"name").expect("link");
     transaction.commit().expect("commit");
-    fs.release(handle).expect("release");
+    fs.files().release(handle).expect("release");
     drop(fs);
     rig.crash();
     assert_eq!(content(&rig.fs, lookup(&rig.fs, ROOT, "name").expect("name")), b"content");
@@ -348,7 +353,7 @@ fn what_was_staged_as_it_was_before_is_not_lost_to_whoever_absorbs_it() {
     let rig = Rig::new();
     let fs = &rig.fs;
     let file = put(fs, ROOT, "file", b"content");
-    fs.set_xattr(&root(), file, b"user.a", b"old", SetXattr::Any).expect("attribute");
+    fs.attributes().set_xattr(&root(), file, b"user.a", b"old", SetXattr::Any).expect("attribute");
     let staged = |stage: &dyn Fn(&mut Transaction)| {
         let mut transaction = fs.begin().expect("begin");
         stage(&mut transaction);
@@ -388,8 +393,8 @@ fn what_was_staged_as_it_was_before_is_not_lost_to_whoever_absorbs_it() {
     first.absorb(looked).expect("absorb");
     first.commit().expect("commit");
     assert_eq!(names(fs, ROOT), ["other"]);
-    assert_eq!(fs.xattr(&root(), file, b"user.a"), Ok(b"old".to_vec()));
-    assert_eq!(fs.xattr(&root(), file, b"user.b"), Ok(b"b".to_vec()));
+    assert_eq!(fs.attributes().xattr(&root(), file, b"user.a"), Ok(b"old".to_vec()));
+    assert_eq!(fs.attributes().xattr(&root(), file, b"user.b"), Ok(b"b".to_vec()));
     check_tree(fs);
 }
 
@@ -400,12 +405,12 @@ fn a_transaction_may_outlive_the_session() {
     let file = put(&fs, ROOT, "file", &pattern(1, 50_000));
     let mut transaction = fs.begin().expect("begin");
     transaction.write(file, 0, &pattern(2, 300_000)).expect("write");
-    fs.unlink(ROOT, b"file").expect("unlink");
+    fs.names().unlink(ROOT, b"file").expect("unlink");
     fs.close().expect("close");
     drop(transaction);
     drop(fs);
     rig.crash();
-    assert_eq!(error(rig.fs.getattr(file)), Error::Stale);
+    assert_eq!(error(rig.fs.attributes().getattr(file)), Error::Stale);
     check_tree(&rig.fs);
 }
 
@@ -416,7 +421,7 @@ fn a_file_that_becomes_immutable_keeps_its_names() {
     let file = touch(fs, ROOT, "file");
     let mut transaction = fs.begin().expect("begin");
     transaction.rename(ROOT, b"file", ROOT, b"moved", false).expect("rename");
-    fs.set_inode_flags(&root(), file, syncline_fs::FLAG_IMMUTABLE).expect("chattr");
+    fs.attributes().set_inode_flags(&root(), file, syncline_fs::FLAG_IMMUTABLE).expect("chattr");
     assert_eq!(transaction.commit(), Err(Error::NotPermitted));
     assert_eq!(names(fs, ROOT), ["file"]);
 }
@@ -448,7 +453,7 @@ fn a_name_is_made_again_as_often_as_it_is_given_up() {
     let again = transaction.create(&root(), ROOT, b"taken", 0o600).expect("create");
     transaction.write(again, 0, b"again").expect("write");
     transaction.commit().expect("commit");
-    assert_eq!(error(fs.getattr(taken)), Error::Stale);
+    assert_eq!(error(fs.attributes().getattr(taken)), Error::Stale);
     for crash in [false, true] {
         if crash {
             rig.crash();
@@ -463,7 +468,7 @@ fn a_name_is_made_again_as_often_as_it_is_given_up() {
         ] {
             assert_eq!(lookup(fs, ROOT, name), Ok(number));
             assert!(content(fs, number) == expected, "{name}");
-            assert_eq!(fs.getattr(number).expect("attributes").nlink, 1);
+            assert_eq!(fs.attributes().getattr(number).expect("attributes").nlink, 1);
         }
         check_tree(fs);
     }

@@ -24,7 +24,7 @@ fn a_file_that_was_made_and_removed_again_never_was() {
     drop(fs);
     rig.crash();
     assert_eq!(names(&rig.fs, ROOT), ["kept"]);
-    assert_eq!(error(rig.fs.getattr(new)), Error::Stale);
+    assert_eq!(error(rig.fs.attributes().getattr(new)), Error::Stale);
     put(&rig.fs, ROOT, "later", b"more");
     rig.reopen();
     assert_eq!(content(&rig.fs, kept), b"content");
@@ -40,10 +40,10 @@ fn a_file_that_others_have_removed_does_not_come_back_by_two_links() {
     for name in [b"one", b"two"] {
         transaction.link(file, ROOT, name).expect("link");
     }
-    fs.unlink(ROOT, b"file").expect("unlink");
+    fs.names().unlink(ROOT, b"file").expect("unlink");
     assert_eq!(transaction.commit(), Err(Error::Conflict));
     assert!(names(&fs, ROOT).is_empty());
-    assert_eq!(error(fs.getattr(file)), Error::Stale);
+    assert_eq!(error(fs.attributes().getattr(file)), Error::Stale);
     drop(fs);
     rig.reopen();
     assert!(names(&rig.fs, ROOT).is_empty());
@@ -54,23 +54,23 @@ fn a_refused_commit_leaves_the_capabilities_and_an_accepted_one_takes_them() {
     let mut rig = Rig::new();
     let fs = rig.fs.clone();
     let file = put(&fs, ROOT, "file", b"program");
-    fs.set_xattr(&root(), file, CAPABILITY, b"all", SetXattr::Any).expect("set");
+    fs.attributes().set_xattr(&root(), file, CAPABILITY, b"all", SetXattr::Any).expect("set");
     fs.sync_all().expect("sync");
     let mut transaction = fs.begin().expect("begin");
     transaction.write(file, 0, b"other").expect("write");
     assert_eq!(transaction.lookup(ROOT, b"name"), Ok(None));
     touch(&fs, ROOT, "name");
     assert_eq!(transaction.commit(), Err(Error::Conflict));
-    assert_eq!(fs.xattr(&root(), file, CAPABILITY).as_deref(), Ok(&b"all"[..]));
+    assert_eq!(fs.attributes().xattr(&root(), file, CAPABILITY).as_deref(), Ok(&b"all"[..]));
     let mut transaction = fs.begin().expect("begin");
     transaction.write(file, 0, b"other").expect("write");
-    assert_eq!(fs.xattr(&root(), file, CAPABILITY).as_deref(), Ok(&b"all"[..]));
+    assert_eq!(fs.attributes().xattr(&root(), file, CAPABILITY).as_deref(), Ok(&b"all"[..]));
     transaction.commit().expect("commit");
-    assert_eq!(error(fs.xattr(&root(), file, CAPABILITY)), Error::NoAttribute);
+    assert_eq!(error(fs.attributes().xattr(&root(), file, CAPABILITY)), Error::NoAttribute);
     drop(fs);
     rig.crash();
     assert_eq!(content(&rig.fs, file), b"otheram");
-    assert_eq!(error(rig.fs.xattr(&root(), file, CAPABILITY)), Error::NoAttribute);
+    assert_eq!(error(rig.fs.attributes().xattr(&root(), file, CAPABILITY)), Error::NoAttribute);
 }
 
 /// A transaction of random operations on few names, and what is to be there after it.
@@ -133,13 +133,13 @@ fn any_mixture_of_names_has_its_net_effect_and_the_right_counts() {
         let open = model
             .values()
             .next()
-            .map(|number| fs.open_handle(&root(), *number, OpenFlags::READ).expect("open"));
+            .map(|number| fs.files().open_handle(&root(), *number, OpenFlags::READ).expect("open"));
         random_names(&fs, seed, &mut model);
         assert_eq!(list(&fs, ROOT), model, "seed {seed}");
         check_tree(&fs);
         if let Some(handle) = open {
-            fs.handle_attr(handle).expect("still there");
-            fs.release(handle).expect("release");
+            fs.files().handle_attr(handle).expect("still there");
+            fs.files().release(handle).expect("release");
         }
         drop(fs);
         if seed % 5 == 0 {
@@ -170,7 +170,7 @@ fn a_thousand_files_are_one_transaction() {
         assert_eq!(content(&rig.fs, file), format!("content {number}").as_bytes());
     }
     check_tree(&rig.fs);
-    assert_eq!(rig.fs.getattr(ROOT).expect("attributes").size, 32 * 1000);
+    assert_eq!(rig.fs.attributes().getattr(ROOT).expect("attributes").size, 32 * 1000);
 }
 
 #[test]
@@ -205,7 +205,7 @@ fn many_transactions_share_the_memory_for_what_is_staged() {
     for file in &files[50..] {
         assert!(content(&rig.fs, *file) == data);
     }
-    assert_eq!(rig.fs.getattr(files[0]).expect("attributes").size, 0);
+    assert_eq!(rig.fs.attributes().getattr(files[0]).expect("attributes").size, 0);
 }
 
 #[test]

@@ -70,8 +70,9 @@ fn transfers_of_many_threads_neither_make_nor_lose_money() {
     let mut initial = vec![0; (ACCOUNTS / FILES * PAGE) as usize];
     initial.chunks_mut(PAGE as usize).for_each(|page| page[..8].copy_from_slice(&START.to_le_bytes()));
     let files: Vec<ObjectNo> = (0..FILES).map(|n| put(&fs, ROOT, &format!("{n}"), &initial)).collect();
-    let (_, other) = fs.create(&root(), ROOT, b"other", 0o644, OpenFlags::READ_WRITE).expect("create");
-    let last = fs.open_handle(&root(), files[0], OpenFlags::READ_WRITE).expect("open");
+    let (_, other) =
+        fs.names().create(&root(), ROOT, b"other", 0o644, OpenFlags::READ_WRITE).expect("create");
+    let last = fs.files().open_handle(&root(), files[0], OpenFlags::READ_WRITE).expect("open");
     write(&fs, last, 200 * PAGE, b"so that the pages of the counters exist");
     fs.sync_all().expect("sync");
     let over = AtomicBool::new(false);
@@ -96,9 +97,11 @@ fn transfers_of_many_threads_neither_make_nor_lose_money() {
             let mut round = 0;
             while !over.load(Ordering::Relaxed) {
                 write(&fs, other, round % 100 * 777, &[round as u8; 5000]);
-                fs.sync_handle(other, SyncScope::All).expect("sync");
+                fs.files().sync_handle(other, SyncScope::All).expect("sync");
                 write(&fs, last, 200 * PAGE, &round.to_le_bytes());
-                fs.sync_handle(last, SyncScope::Data).expect("sync of a file that transactions change");
+                fs.files()
+                    .sync_handle(last, SyncScope::Data)
+                    .expect("sync of a file that transactions change");
                 round += 1;
             }
         });
@@ -157,10 +160,10 @@ fn a_small_commit_does_not_wait_for_the_destaging_of_other_pages() {
     let fs = open(&gate);
     let file = put(&fs, ROOT, "file", &vec![1; 100 * PAGE as usize]);
     fs.sync_all().expect("sync");
-    let handle = fs.open_handle(&root(), file, OpenFlags::READ_WRITE).expect("open");
+    let handle = fs.files().open_handle(&root(), file, OpenFlags::READ_WRITE).expect("open");
     for page in 0..10 {
         write(&fs, handle, page * PAGE, &[2; 100]);
-        fs.sync_handle(handle, SyncScope::Data).expect("an image");
+        fs.files().sync_handle(handle, SyncScope::Data).expect("an image");
     }
     let closed = gate.close();
     let later = Timestamp { seconds: SystemClock.now().seconds + 60, nanoseconds: 0 };
@@ -246,10 +249,10 @@ fn a_failure_stays_for_who_forces_when_nothing_is_left_to_force() {
     let fs = Fs::open(gate.clone(), options, Arc::new(SystemClock), &entropy).expect("open");
     let file = put(&fs, ROOT, "file", &vec![1; 100 * PAGE as usize]);
     fs.sync_all().expect("sync");
-    let handle = fs.open_handle(&root(), file, OpenFlags::READ_WRITE).expect("open");
+    let handle = fs.files().open_handle(&root(), file, OpenFlags::READ_WRITE).expect("open");
     write(&fs, handle, 0, &vec![2; 100 * PAGE as usize]);
     gate.fail_writes();
-    assert!(fs.sync_handle(handle, SyncScope::Data).is_err());
+    assert!(fs.files().sync_handle(handle, SyncScope::Data).is_err());
     assert!(
         fs.sync_metadata().is_err(),
         "all that was committed is durable, but the sync before has failed (C8)"

@@ -232,7 +232,7 @@ impl Atomics {
 
     /// Errors: EBADF. Who may only read a file is not to get hold of it, or of what a group takes.
     fn check_writable(&self, handle: HandleId) -> Result<(), Errno> {
-        match self.fs.handle_is_writable(handle).map_err(errno)? {
+        match self.fs.files().handle_is_writable(handle).map_err(errno)? {
             true => Ok(()),
             false => Err(Errno::EBADF),
         }
@@ -240,7 +240,7 @@ impl Atomics {
 
     fn add(&self, handle: HandleId, group: &Arc<Group>) -> Result<(), Errno> {
         self.check_writable(handle)?;
-        let object = self.fs.handle_inode(handle).map_err(errno)?;
+        let object = self.fs.files().handle_inode(handle).map_err(errno)?;
         self.ledger.check(group.uid, 0)?;
         let mut transaction = group.transaction.lock();
         let transaction = transaction.as_mut().ok_or(Errno::EINVAL)?;
@@ -430,7 +430,7 @@ impl Atomics {
         object: ObjectNo,
         name: &Name,
     ) -> Result<(), Errno> {
-        let is_writable = self.fs.handle_is_writable(handle).map_err(errno)?;
+        let is_writable = self.fs.files().handle_is_writable(handle).map_err(errno)?;
         let link = |transaction: &mut Transaction| {
             transaction.link(object, name.0, &name.1)?;
             transaction.size(object)
@@ -460,7 +460,7 @@ impl Atomics {
         if let Some((now, group)) = self.state.lock().staged_name(name.0, &name.1) {
             return now.map(|object| (object, group.clone()));
         }
-        let object = self.fs.lookup(name.0, &name.1).ok()?.attr.inode;
+        let object = self.fs.names().lookup(name.0, &name.1).ok()?.attr.inode;
         let group = self.group_of(object).filter(|group| group.token.is_some())?;
         Some((object, group))
     }

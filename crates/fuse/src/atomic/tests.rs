@@ -8,7 +8,7 @@ fn opened() -> (Volume, Arc<Fs>, HandleId) {
     let volume = Volume::create_in_memory(16 << 20).expect("a volume");
     let fs = volume.inner().clone();
     let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
-    let made = fs.create(&Context::root(), ObjectNo::ROOT_DIR, b"f", 0o600, flags);
+    let made = fs.names().create(&Context::root(), ObjectNo::ROOT_DIR, b"f", 0o600, flags);
     let handle = made.expect("a file").1;
     (volume, fs, handle)
 }
@@ -33,7 +33,7 @@ fn a_page_that_is_staged_again_and_again_makes_a_group_no_heavier() {
     atomics.truncate(&member, 4096).expect("a group").expect("is staged");
     assert!(!member.group.may_wait(), "what was cut off is staged no more");
     atomics.finish(&atomics.of_single(handle).expect("is its own").expect("a group"), drop);
-    fs.release(handle).expect("is closed");
+    fs.files().release(handle).expect("is closed");
 }
 
 #[test]
@@ -73,12 +73,18 @@ fn what_came_before_the_end_of_a_group_waits_for_it_and_is_not_done_outside_of_i
         assert!(atomics.member(handle).is_none());
         assert!(atomics.is_idle());
     }
-    fs.release(handle).expect("is closed");
+    fs.files().release(handle).expect("is closed");
 }
 
 /// Another open file, of its own name, and an account that is nobody else's.
 fn another(fs: &Arc<Fs>, name: &str) -> HandleId {
-    let made = fs.create(&Context::root(), ObjectNo::ROOT_DIR, name.as_bytes(), 0o600, OpenFlags::READ_WRITE);
+    let made = fs.names().create(
+        &Context::root(),
+        ObjectNo::ROOT_DIR,
+        name.as_bytes(),
+        0o600,
+        OpenFlags::READ_WRITE,
+    );
     made.expect("a file").1
 }
 
@@ -151,7 +157,7 @@ fn a_name_of_a_group_is_nobodys_until_the_kernel_knows_that_the_group_is_over() 
         let own = name(if is_given_up { "s" } else { "t" });
         for taken in ["f", "g"] {
             assert_eq!(atomics.rename(2, &own, &name(taken), false), Some(Err(Errno::EBUSY)), "{taken}");
-            let object = fs.handle_inode(second).expect("is open");
+            let object = fs.files().handle_inode(second).expect("is open");
             assert_eq!(atomics.link(2, object, &name(taken)), Some(Err(Errno::EBUSY)), "{taken}");
         }
         let group = atomics.of_token(handle, token).expect("a group");

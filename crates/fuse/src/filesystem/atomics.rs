@@ -14,7 +14,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use syncline_fs::{Context, HandleId, ObjectNo, OpenFlags, SyncScope};
+use syncline_fs::{Context, HandleId, ObjectNo, OpenFlags, Reach, SyncScope};
 
 /// What GET_FEATURES tells: atomic writes.
 const FEATURE_ATOMIC_WRITE: u32 = 4;
@@ -117,15 +117,14 @@ impl Filesystem {
 
     fn sync_whole(&self, context: &RequestContext<'_>, file: HandleId, reply: ReplyIoctl) {
         let began = Instant::now();
-        let may_wait = self.operations.fs.sync_may_wait(file);
-        let by = self.forced_by(context, may_wait);
-        self.serve(context, may_wait, move |operations, _: &Caller| {
-            operations.syncs.sync(file, SyncScope::All, by, began, Owed::Controlled(reply));
-        });
+        match self.operations.fs.syncs().plan(file, SyncScope::All, Reach::Whole) {
+            Ok(plan) => self.sync(context, plan, began, Owed::Controlled(reply)),
+            Err(error) => reply.error(errno(error)),
+        }
     }
 
     fn commit(&self, context: &RequestContext<'_>, group: Arc<Group>, reply: ReplyIoctl) {
-        let may_wait = group.may_wait() || self.operations.fs.change_may_wait();
+        let may_wait = group.may_wait() || self.operations.fs.files().change_may_wait();
         let by = self.forced_by(context, may_wait);
         self.serve(context, may_wait, move |operations, _: &Caller| operations.commit(&group, by, reply));
     }
@@ -191,11 +190,11 @@ impl Operations {
     ) -> Option<Result<u32, Errno>> {
         let staged = self.atomics.write(member, writing.offset, data)?;
         let strip = || -> syncline_fs::Result<()> {
-            let mode = self.fs.getattr(member.object)?.mode;
+            let mode = self.fs.attributes().getattr(member.object)?.mode;
             if writing.clears_set_id && has_set_id(mode) {
                 let set = syncline_fs::SetAttr { strip_set_id: true, ..syncline_fs::SetAttr::default() };
                 let context = self.writer(caller, true, || mode);
-                self.fs.setattr(&context, member.object, &set, None)?;
+                self.fs.attributes().setattr(&context, member.object, &set, None)?;
             }
             Ok(())
         };
@@ -213,9 +212,9 @@ impl Operations {
         mode: u32,
         flags: OpenFlags,
     ) -> Result<(Entry, Opened), Errno> {
-        let (made, file) = self.settle(self.fs.tmpfile(context, name.0, mode, flags, false))?;
+        let (made, file) = self.settle(self.fs.names().tmpfile(context, name.0, mode, flags, false))?;
         if let Err(errno) = self.atomics.adopt(group, file, made.attr.inode, name) {
-            if let Err(error) = self.fs.release(file) {
+            if let Err(error) = self.fs.files().release(file) {
                 tracing::warn!(%error, "closing a file failed");
             }
             return Err(errno);
@@ -234,7 +233,7 @@ impl Operations {
     ) -> Result<usize, Errno> {
         match staged.and_then(|object| self.atomics.read(object, offset, into)) {
             Some(read) => read,
-            None => self.fs.read(file, offset, into).map_err(errno),
+            None => self.fs.files().read(file, offset, into).map_err(errno),
         }
     }
 

@@ -42,7 +42,7 @@ fn says_nothing(request: &SetAttr) -> bool {
 
 impl Operations {
     fn attr(&self, node: NodeId) -> Result<Attr, Errno> {
-        match self.fs.getattr(object(node)) {
+        match self.fs.attributes().getattr(object(node)) {
             Err(Error::Stale) => self.removed.get(object(node)).ok_or(Errno::ESTALE),
             found => found.map_err(errno),
         }
@@ -50,7 +50,7 @@ impl Operations {
 
     /// Type and permission bits; none if the inode is gone, which whatever comes next finds out.
     pub(super) fn mode(&self, node: NodeId) -> u32 {
-        self.fs.getattr(object(node)).map_or(0, |attr| attr.mode)
+        self.fs.attributes().getattr(object(node)).map_or(0, |attr| attr.mode)
     }
 
     /// Puts in what a transaction sees; for how long the kernel may keep the attributes.
@@ -105,7 +105,7 @@ impl Operations {
             _ if strips => self.changer(caller, mode),
             _ => caller.context(),
         };
-        let changed = self.fs.setattr(&context, object(request.node), &set, None);
+        let changed = self.fs.attributes().setattr(&context, object(request.node), &set, None);
         let mut attr = self.settle(changed)?;
         let valid = self.amend(&mut attr);
         Ok((attributes(&attr), valid))
@@ -122,7 +122,7 @@ impl Operations {
         if attr.mode & libc::S_ISUID == 0 && !loses_group {
             return Ok(());
         }
-        match self.fs.is_open_for_writing(attr.inode).map_err(errno)? {
+        match self.fs.files().is_open_for_writing(attr.inode).map_err(errno)? {
             true => Ok(()),
             false => Err(Errno::EPERM),
         }

@@ -8,8 +8,9 @@ use crate::privilege::may_administer;
 use crate::syncs::Owed;
 use fusering::request::Ioctl;
 use fusering::{Errno, Handle, ReplyIoctl, RequestContext};
+use std::ops::Range;
 use std::time::Instant;
-use syncline_fs::{HandleId, SyncScope};
+use syncline_fs::{HandleId, Reach, SyncScope};
 
 /// One of these calls.
 pub(super) enum Control {
@@ -82,7 +83,7 @@ impl Filesystem {
             }
             Ok(Control::Trim(argument)) => self.trim(context, argument, reply),
             Ok(Control::WriteBack(argument)) => {
-                match self.operations.fs.write_back_handle(file, argument.range.clone()) {
+                match self.operations.fs.files().write_back_handle(file, argument.range.clone()) {
                     Ok(started) => reply.output(0, &argument.encode(started.bytes)),
                     Err(error) => reply.error(errno(error)),
                 }
@@ -109,13 +110,11 @@ impl Filesystem {
         argument: RangeArgument,
         reply: ReplyIoctl,
     ) {
-        let began = Instant::now();
-        let may_wait = self.operations.fs.sync_may_wait(file);
-        let by = self.forced_by(context, may_wait);
-        self.serve(context, may_wait, move |operations, _: &Caller| {
-            let (scope, owed) = (scope(&argument), Owed::Controlled(reply));
-            operations.syncs.sync_range(file, argument.range, scope, by, began, owed);
-        });
+        let (began, reach) = (Instant::now(), Reach::Range(argument.range.clone()));
+        match self.operations.fs.syncs().plan(file, scope(&argument), reach) {
+            Ok(plan) => self.sync(context, plan, began, Owed::Controlled(reply)),
+            Err(error) => reply.error(errno(error)),
+        }
     }
 
     /// Answers with the ticket before anything is written.
@@ -127,24 +126,21 @@ impl Filesystem {
         reply: ReplyIoctl,
     ) {
         let syncs = &self.operations.syncs;
-        let issued = syncs.keep_open(file).and_then(|kept| match syncs.tickets().issue(file, context.uid) {
-            Ok(ticket) => Ok((kept, ticket)),
-            Err(errno) => {
-                syncs.release(kept);
-                Err(errno)
-            }
-        });
-        let (kept, ticket) = match issued {
+        let reach = match argument.range {
+            Range { start: 0, end: u64::MAX } => Reach::Whole,
+            ref range => Reach::Range(range.clone()),
+        };
+        let planned = self.operations.fs.syncs().plan(file, scope(&argument), reach).map_err(errno);
+        let issued = planned.and_then(|plan| Ok((plan, syncs.tickets().issue(file, context.uid)?)));
+        let (plan, ticket) = match issued {
             Ok(issued) => issued,
             Err(errno) => return reply.error(errno),
         };
-        let may_wait = self.operations.fs.sync_may_wait(file);
-        let output = argument.encode(ticket);
-        self.serve(context, may_wait, move |operations, _: &Caller| {
-            // From here on the caller may close the file.
-            reply.output(0, &output);
-            operations.syncs.start_ticket(file, kept, ticket, argument.range.clone(), scope(&argument));
-            operations.syncs.release(kept);
+        // From here on the caller may close the file: the plan keeps the inode.
+        reply.output(0, &argument.encode(ticket));
+        let committed = self.operations.fs.syncs().try_commit(&plan);
+        self.serve(context, matches!(committed, Ok(None)), move |operations, _: &Caller| {
+            operations.syncs.start_ticket(file, plan, committed, ticket);
         });
     }
 }

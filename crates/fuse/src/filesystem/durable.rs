@@ -15,6 +15,6 @@ impl Operations {
         self.writes_are_synced_behind.load(Ordering::Relaxed)
             && !flags.contains(WriteFlags::LOCKOWNER)
             && !flags.contains(WriteFlags::CACHE)
-            && self.fs.handle_is_direct(file).is_ok_and(|direct| !direct)
+            && self.fs.files().handle_is_direct(file).is_ok_and(|direct| !direct)
     }
 }

@@ -20,16 +20,18 @@ impl Operations {
     ) -> Result<Vec<u8>, Errno> {
         let node = object(node);
         match command {
-            ioctl::GET_FLAGS => Ok(self.fs.inode_flags(node).map_err(errno)?.to_le_bytes().to_vec()),
+            ioctl::GET_FLAGS => {
+                Ok(self.fs.attributes().inode_flags(node).map_err(errno)?.to_le_bytes().to_vec())
+            }
             ioctl::SET_FLAGS => {
                 let flags = input.first_chunk().ok_or(Errno::EINVAL)?;
                 let flags = u32::from_le_bytes(*flags);
-                self.settle(self.fs.set_inode_flags(&caller.context(), node, flags))?;
+                self.settle(self.fs.attributes().set_inode_flags(&caller.context(), node, flags))?;
                 self.tell_attributes(node);
                 Ok(Vec::new())
             }
             ioctl::GET_EXTENDED_FLAGS => {
-                let flags = self.fs.extended_flags(node).map_err(errno)?;
+                let flags = self.fs.attributes().extended_flags(node).map_err(errno)?;
                 let mut out = Vec::with_capacity(ioctl::FSXATTR_BYTES);
                 for field in [flags.xflags, 0, flags.extents, flags.project, 0] {
                     out.extend_from_slice(&field.to_le_bytes());
@@ -69,7 +71,7 @@ impl Operations {
             return Err(Errno::EOPNOTSUPP);
         }
         let wanted = ExtendedFlags { xflags, project, ..ExtendedFlags::default() };
-        self.settle(self.fs.set_extended_flags(&caller.context(), node, wanted))?;
+        self.settle(self.fs.attributes().set_extended_flags(&caller.context(), node, wanted))?;
         self.tell_attributes(node);
         Ok(Vec::new())
     }

@@ -121,19 +121,19 @@ impl Operations {
 
     /// Whether a small change may have to wait: for room, or because it is to be durable.
     pub(super) fn change_may_wait(&self) -> bool {
-        self.sync_names || self.fs.change_may_wait()
+        self.sync_names || self.fs.files().change_may_wait()
     }
 
     /// The same where content may go with it.
     pub(super) fn removal_may_wait(&self, parent: NodeId, name: &OsStr) -> bool {
         self.sync_names
-            || self.fs.removal_may_wait(object(parent), name.as_bytes())
+            || self.fs.files().removal_may_wait(object(parent), name.as_bytes())
             || self.atomics.name_may_wait(object(parent), name.as_bytes())
     }
 
     /// The same for a truncation.
     pub(super) fn content_may_wait(&self, node: NodeId) -> bool {
-        self.sync_names || self.fs.content_may_wait(object(node))
+        self.sync_names || self.fs.files().content_may_wait(object(node))
     }
 
     /// Makes an answered change of names durable if the mount demands it.
@@ -160,16 +160,17 @@ impl Operations {
             // An NFS server asks so for any inode that it has a file handle of.
             return self
                 .fs
+                .attributes()
                 .getattr(object(parent))
                 .map(|attr| Looked::Found(self.entry(attr)))
                 .map_err(errno);
         }
         if let Some(staged) = self.atomics.staged_name(object(parent), name.as_bytes()) {
             let Some(found) = staged else { return Ok(Looked::Nobody(Duration::ZERO)) };
-            let attr = self.fs.getattr(found).map_err(errno)?;
+            let attr = self.fs.attributes().getattr(found).map_err(errno)?;
             return Ok(Looked::Found(Entry { entry_valid: Duration::ZERO, ..self.entry(attr) }));
         }
-        match self.fs.lookup(object(parent), name.as_bytes()) {
+        match self.fs.names().lookup(object(parent), name.as_bytes()) {
             Ok(found) => Ok(Looked::Found(self.entry(found.attr))),
             Err(Error::NotFound) => Ok(Looked::Nobody(CACHE_TIME)),
             Err(error) => Err(errno(error)),
@@ -183,7 +184,7 @@ impl Operations {
         name: &OsStr,
         take: impl FnOnce() -> syncline_fs::Result<()>,
     ) -> Result<(), Errno> {
-        let found = self.fs.lookup(object(parent), name.as_bytes()).ok().map(|found| found.attr);
+        let found = self.fs.names().lookup(object(parent), name.as_bytes()).ok().map(|found| found.attr);
         let last = found.filter(|attr| attr.nlink == 1 || attr.mode & libc::S_IFMT == libc::S_IFDIR);
         self.settle(take())?;
         if let Some(attr) = last {
@@ -203,7 +204,7 @@ impl Operations {
         self.check_free(parent, name)?;
         let context = with_umask(caller, mode);
         let rdev = u64::from(device.major) << 32 | u64::from(device.minor);
-        let made = self.fs.mknod(&context, object(parent), name.as_bytes(), mode.bits, rdev);
+        let made = self.fs.names().mknod(&context, object(parent), name.as_bytes(), mode.bits, rdev);
         self.settle(made).map(|made| entry(&made.attr))
     }
 
@@ -215,7 +216,8 @@ impl Operations {
         mode: NewMode,
     ) -> Result<Entry, Errno> {
         self.check_free(parent, name)?;
-        let made = self.fs.mkdir(&with_umask(caller, mode), object(parent), name.as_bytes(), mode.bits);
+        let made =
+            self.fs.names().mkdir(&with_umask(caller, mode), object(parent), name.as_bytes(), mode.bits);
         self.settle(made).map(|made| entry(&made.attr))
     }
 
@@ -227,7 +229,7 @@ impl Operations {
         target: &[u8],
     ) -> Result<Entry, Errno> {
         self.check_free(parent, name)?;
-        let made = self.fs.symlink(&caller.context(), object(parent), name.as_bytes(), target);
+        let made = self.fs.names().symlink(&caller.context(), object(parent), name.as_bytes(), target);
         self.settle(made).map(|made| entry(&made.attr))
     }
 
@@ -241,11 +243,11 @@ impl Operations {
         let (node, parent) = (object(node), object(parent));
         if let Some(staged) = self.atomics.link(caller.uid, node, &(parent, name.as_bytes().to_vec())) {
             staged?;
-            let attr = self.fs.getattr(node).map_err(errno)?;
+            let attr = self.fs.attributes().getattr(node).map_err(errno)?;
             return Ok(Entry { entry_valid: Duration::ZERO, ..self.entry(attr) });
         }
         self.atomics.check_names(None, &[(parent, name.as_bytes())])?;
-        let linked = self.fs.link(node, parent, name.as_bytes());
+        let linked = self.fs.names().link(node, parent, name.as_bytes());
         self.settle(linked).map(|linked| self.entry(linked.attr))
     }
 
@@ -255,12 +257,12 @@ impl Operations {
             return staged;
         }
         self.check_free(parent, name)?;
-        self.taking(parent, name, || self.fs.unlink(object(parent), name.as_bytes()))
+        self.taking(parent, name, || self.fs.names().unlink(object(parent), name.as_bytes()))
     }
 
     pub(super) fn rmdir(&self, parent: NodeId, name: &OsStr) -> Result<(), Errno> {
         self.check_free(parent, name)?;
-        self.taking(parent, name, || self.fs.rmdir(object(parent), name.as_bytes()))
+        self.taking(parent, name, || self.fs.names().rmdir(object(parent), name.as_bytes()))
     }
 
     /// `flags` are those of `renameat2`.
@@ -290,7 +292,7 @@ impl Operations {
             }
         }
         self.atomics.check_names(None, &[(from, from_name), (to, to_name)])?;
-        let rename = || self.fs.rename(&caller.context(), from, from_name, to, to_name, how);
+        let rename = || self.fs.names().rename(&caller.context(), from, from_name, to, to_name, how);
         match how.exchange {
             true => self.settle(rename()),
             false => self.taking(replaced, replaced_name, rename),
@@ -321,9 +323,9 @@ impl Operations {
         let context = self.writer(caller, clears_set_id, || self.mode(node));
         // Only before a write through its own code does the kernel take the bits off what it knows of the file.
         wanted.direct &= !(wanted.write && convert::has_set_id(self.mode(node)));
-        let result = match self.fs.open_handle(&context, object(node), wanted) {
+        let result = match self.fs.files().open_handle(&context, object(node), wanted) {
             Err(Error::NotPermitted) if flags & libc::O_APPEND != 0 => {
-                self.fs.open_handle(&context, object(node), OpenFlags { append: true, ..wanted })
+                self.fs.files().open_handle(&context, object(node), OpenFlags { append: true, ..wanted })
             }
             result => result,
         };
@@ -349,7 +351,7 @@ impl Operations {
             return self.create_staged(&context, &group, &staged_name, mode.bits, wanted);
         }
         self.check_free(parent, name)?;
-        let made = self.fs.create(&context, object(parent), name.as_bytes(), mode.bits, wanted);
+        let made = self.fs.names().create(&context, object(parent), name.as_bytes(), mode.bits, wanted);
         let (made, handle) = self.settle(made)?;
         Ok((entry(&made.attr), opened(handle, wanted.direct)))
     }
@@ -363,7 +365,8 @@ impl Operations {
         flags: i32,
     ) -> Result<(Entry, Opened), Errno> {
         let wanted = self.open_flags(flags);
-        let made = self.fs.tmpfile(&with_umask(caller, mode), object(parent), mode.bits, wanted, false);
+        let made =
+            self.fs.names().tmpfile(&with_umask(caller, mode), object(parent), mode.bits, wanted, false);
         let (made, handle) = self.settle(made)?;
         Ok((entry(&made.attr), opened(handle, wanted.direct)))
     }
@@ -387,16 +390,16 @@ impl Operations {
             }
         }
         let began = Instant::now();
-        let mode = || self.fs.handle_mode(writing.handle).unwrap_or(0);
+        let mode = || self.fs.files().handle_mode(writing.handle).unwrap_or(0);
         let writer = self.writer(caller, writing.clears_set_id, mode);
         let written = writing.offset..writing.offset + data.len() as u64;
-        let bytes = match self.fs.write_unsynced(&writer, writing.handle, writing.offset, data) {
+        let bytes = match self.fs.files().write_unsynced(&writer, writing.handle, writing.offset, data) {
             Ok((_, bytes, _)) => u32::try_from(bytes).expect("a message is far smaller"),
             Err(error) => return reply.error(errno(error)),
         };
         if writing.is_write_back && data.len() >= HINTED_BYTES_MIN {
             // Somebody called sync_file_range, or the kernel has had it for long: the device may have it, too.
-            let _ = self.fs.write_back_handle(writing.handle, written);
+            let _ = self.fs.files().write_back_handle(writing.handle, written);
         }
         match writing.durable {
             None => reply.written(bytes),
@@ -411,10 +414,10 @@ impl Operations {
     }
 
     pub(super) fn sync_directory(&self, node: NodeId, by: By, began: Instant, owed: Owed) {
-        match self.fs.opendir(object(node)) {
+        match self.fs.files().opendir(object(node)) {
             Ok(directory) => {
                 self.syncs.sync(directory, SyncScope::All, by, began, owed);
-                if let Err(error) = self.fs.release(directory) {
+                if let Err(error) = self.fs.files().release(directory) {
                     tracing::warn!(%error, "closing a directory failed");
                 }
             }
@@ -425,7 +428,7 @@ impl Operations {
     pub(super) fn release(&self, closed: fusering::Handle) {
         self.syncs.tickets().forget(handle(closed));
         self.release_groups(handle(closed));
-        if let Err(error) = self.fs.release(handle(closed)) {
+        if let Err(error) = self.fs.files().release(handle(closed)) {
             tracing::warn!(%error, "closing a file failed");
         }
     }
@@ -437,9 +440,9 @@ impl Operations {
         from: u64,
         put: &mut dyn FnMut(&DirEntry<'_>) -> bool,
     ) -> Result<(), Errno> {
-        let directory = self.fs.opendir(object(node)).map_err(errno)?;
-        let result = self.fs.readdir(directory, from, &mut |found| go_on(put(&found)));
-        self.fs.release(directory).map_err(errno)?;
+        let directory = self.fs.files().opendir(object(node)).map_err(errno)?;
+        let result = self.fs.names().readdir(directory, from, &mut |found| go_on(put(&found)));
+        self.fs.files().release(directory).map_err(errno)?;
         result.map_err(errno)
     }
 
@@ -450,10 +453,12 @@ impl Operations {
         from: u64,
         put: &mut dyn FnMut(&DirEntry<'_>, Option<&Attr>) -> bool,
     ) -> Result<(), Errno> {
-        let directory = self.fs.opendir(object(node)).map_err(errno)?;
-        let result =
-            self.fs.readdir_plus(directory, from, &mut |found, attr| go_on(put(&found, attr.as_ref())));
-        self.fs.release(directory).map_err(errno)?;
+        let directory = self.fs.files().opendir(object(node)).map_err(errno)?;
+        let result = self
+            .fs
+            .names()
+            .readdir_plus(directory, from, &mut |found, attr| go_on(put(&found, attr.as_ref())));
+        self.fs.files().release(directory).map_err(errno)?;
         result.map_err(errno)
     }
 
@@ -498,19 +503,19 @@ impl Operations {
             true if caller.uid != 0 => caller.context_with_groups(),
             _ => caller.context(),
         };
-        self.settle(self.fs.set_xattr(&context, object(node), name.as_bytes(), value, how))
+        self.settle(self.fs.attributes().set_xattr(&context, object(node), name.as_bytes(), value, how))
     }
 
     pub(super) fn getxattr(&self, caller: &Caller, node: NodeId, name: &OsStr) -> Result<Vec<u8>, Errno> {
-        self.fs.xattr(&caller.context(), object(node), name.as_bytes()).map_err(errno)
+        self.fs.attributes().xattr(&caller.context(), object(node), name.as_bytes()).map_err(errno)
     }
 
     pub(super) fn listxattr(&self, caller: &Caller, node: NodeId) -> Result<Vec<u8>, Errno> {
-        self.fs.list_xattrs(&caller.context(), object(node)).map_err(errno)
+        self.fs.attributes().list_xattrs(&caller.context(), object(node)).map_err(errno)
     }
 
     pub(super) fn removexattr(&self, caller: &Caller, node: NodeId, name: &OsStr) -> Result<(), Errno> {
-        self.settle(self.fs.remove_xattr(&caller.context(), object(node), name.as_bytes()))
+        self.settle(self.fs.attributes().remove_xattr(&caller.context(), object(node), name.as_bytes()))
     }
 
     pub(super) fn fallocate(
@@ -523,8 +528,8 @@ impl Operations {
         if self.atomics.member(file).is_some() {
             return Err(Errno::EBUSY);
         }
-        let context = self.changer(caller, || self.fs.handle_mode(file).unwrap_or(0));
-        self.settle(self.fs.fallocate(&context, file, mode, request.offset, request.length))
+        let context = self.changer(caller, || self.fs.files().handle_mode(file).unwrap_or(0));
+        self.settle(self.fs.files().fallocate(&context, file, mode, request.offset, request.length))
     }
 }
 

@@ -21,7 +21,7 @@ use fusering::{
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
-use syncline_fs::{DirEntry, ObjectNo, SeekWhat, SyncScope};
+use syncline_fs::{DirEntry, ObjectNo, Reach, SeekWhat, SyncPlan, SyncScope};
 
 /// Most bytes that one copy request copies: a caller goes on where it ended, and the pool's thread is free in between.
 const COPY_BYTES_MAX: u64 = 1 << 30;
@@ -103,6 +103,32 @@ impl Filesystem {
     }
 }
 
+impl Filesystem {
+    /// Does what a plan says: here as far as nothing has to be waited for, together with other syncs, or in the pool.
+    pub(super) fn sync(&self, context: &RequestContext<'_>, plan: SyncPlan, began: Instant, owed: Owed) {
+        let syncs = self.operations.fs.syncs();
+        let committed = match syncs.try_commit(&plan) {
+            Ok(Some(lsn)) => Some(lsn),
+            Ok(None) if context.transport() == TransportKind::Uring && !context.others_wait() => {
+                syncs.write_at_once(&plan)
+            }
+            Ok(None) => None,
+            Err(error) => return owed.error(errno(error)),
+        };
+        if let Some(lsn) = committed {
+            let by = self.forced_by(context, false);
+            return self.operations.syncs.force(lsn, by, began, owed);
+        }
+        let by = self.forced_by(context, true);
+        if by != By::Here
+            && let Some(pages) = plan.joins_others()
+        {
+            return self.join_writers(pages, Joining { plan, began, owed });
+        }
+        self.serve(context, true, move |operations, _| operations.syncs.commit(plan, by, began, owed));
+    }
+}
+
 impl fusering::Filesystem for Filesystem {
     fn init(&self, negotiated: &Negotiated, notifier: &Notifier) -> Result<(), Errno> {
         let first = self.operations.notifier.set(notifier.clone()).is_ok();
@@ -169,7 +195,7 @@ impl fusering::Filesystem for Filesystem {
 
     fn readlink(&self, context: &RequestContext<'_>, request: &ReadLink, reply: ReplyData) {
         self.count(context, Message::Readlink);
-        match self.operations.fs.readlink(ObjectNo(request.node.0)) {
+        match self.operations.fs.attributes().readlink(ObjectNo(request.node.0)) {
             Ok(target) => reply.data(&target),
             Err(error) => reply.error(errno(error)),
         }
@@ -286,7 +312,7 @@ impl fusering::Filesystem for Filesystem {
         let staged = is_staged.then_some(object);
         let cached = match staged {
             Some(_) => Ok(None),
-            None => self.operations.fs.read_cached(file, offset, &mut buffer),
+            None => self.operations.fs.files().read_cached(file, offset, &mut buffer),
         };
         match cached {
             Ok(Some(bytes)) => buffer.send(bytes),
@@ -311,7 +337,7 @@ impl fusering::Filesystem for Filesystem {
         let file = convert::handle(request.handle);
         let member = self.operations.atomics.member(file);
         let may_wait = member.as_ref().is_some_and(|member| member.group.may_wait())
-            || self.operations.fs.write_may_wait(file, request.offset, request.data.len());
+            || self.operations.fs.files().write_may_wait(file, request.offset, request.data.len());
         let durable = durability(request.flags)
             .filter(|_| !self.operations.is_synced_behind(file, request.write_flags));
         let writing = Writing {
@@ -342,7 +368,7 @@ impl fusering::Filesystem for Filesystem {
     fn release(&self, context: &RequestContext<'_>, request: &Release, reply: ReplyEmpty) {
         self.count(context, Message::Release);
         let closed = request.handle;
-        let may_wait = self.operations.fs.release_may_wait(convert::handle(closed))
+        let may_wait = self.operations.fs.files().release_may_wait(convert::handle(closed))
             || self.operations.atomics.owns_groups(convert::handle(closed));
         self.serve(context, may_wait, move |operations, _| {
             operations.release(closed);
@@ -357,27 +383,10 @@ impl fusering::Filesystem for Filesystem {
             true => SyncScope::Data,
             false => SyncScope::All,
         };
-        let file = convert::handle(request.handle);
-        let may_wait = self.operations.fs.sync_may_wait(file);
-        let owed = Owed::Done(reply);
-        if may_wait
-            && context.transport() == TransportKind::Uring
-            && !context.others_wait()
-            && let Some(written) = self.operations.fs.write_out_at_once(file)
-        {
-            let by = self.forced_by(context, false);
-            return self.operations.syncs.force(written, by, began, owed);
+        match self.operations.fs.syncs().plan(convert::handle(request.handle), scope, Reach::Whole) {
+            Ok(plan) => self.sync(context, plan, began, Owed::Done(reply)),
+            Err(error) => reply.error(errno(error)),
         }
-        let by = self.forced_by(context, may_wait);
-        if may_wait
-            && by != By::Here
-            && let Some(pages) = self.operations.fs.sync_joins_others(file)
-        {
-            return self.join_writers(pages, Joining { handle: file, scope, began, owed });
-        }
-        self.serve(context, may_wait, move |operations, _| {
-            operations.syncs.sync(file, scope, by, began, owed);
-        });
     }
 
     fn opendir(&self, context: &RequestContext<'_>, _: &Open, reply: ReplyOpen) {
@@ -478,7 +487,7 @@ impl fusering::Filesystem for Filesystem {
             libc::SEEK_HOLE => SeekWhat::Hole,
             _ => return reply.error(Errno::EINVAL),
         };
-        match self.operations.fs.seek(convert::handle(request.handle), offset, what) {
+        match self.operations.fs.files().seek(convert::handle(request.handle), offset, what) {
             Ok(found) => reply.offset(found),
             Err(error) => reply.error(errno(error)),
         }
@@ -493,8 +502,8 @@ impl fusering::Filesystem for Filesystem {
             return reply.error(Errno::EBUSY);
         }
         self.serve(context, true, move |operations, caller| {
-            let context = operations.changer(caller, || operations.fs.handle_mode(to.0).unwrap_or(0));
-            match operations.fs.copy_file_range(&context, from, to, length) {
+            let context = operations.changer(caller, || operations.fs.files().handle_mode(to.0).unwrap_or(0));
+            match operations.fs.files().copy_file_range(&context, from, to, length) {
                 Ok(copied) => reply.copied(copied),
                 Err(error) => reply.error(errno(error)),
             }

@@ -131,7 +131,7 @@ fn attributes() -> io::Result<SparseImage> {
         ("block", MODE_BLOCK | 0o660, (259 << 32) | 70_000),
     ];
     for (name, mode, rdev) in nodes {
-        fs.mknod(&root, ObjectNo::ROOT_DIR, name.as_bytes(), mode, rdev)?;
+        fs.names().mknod(&root, ObjectNo::ROOT_DIR, name.as_bytes(), mode, rdev)?;
     }
     volume.write("file", "content")?;
     volume.write("old", "from before 1970")?;
@@ -162,8 +162,8 @@ fn attributes() -> io::Result<SparseImage> {
     ]);
     let directory = volume.metadata("sticky")?.attr().inode;
     let file = volume.metadata("old")?.attr().inode;
-    fs.set_xattr(&root, directory, b"system.posix_acl_default", &list, SetXattr::Any)?;
-    fs.set_xattr(&root, file, b"system.posix_acl_access", &list, SetXattr::Any)?;
+    fs.attributes().set_xattr(&root, directory, b"system.posix_acl_default", &list, SetXattr::Any)?;
+    fs.attributes().set_xattr(&root, file, b"system.posix_acl_access", &list, SetXattr::Any)?;
     volume.write("sticky/heir", "inherits the list")?;
     volume.symlink("s".repeat(4095), "longest-target")?;
     closed(&device, volume)

@@ -100,10 +100,10 @@ impl Walker<'_> {
         let mut found = Vec::new();
         let mut seen = BTreeSet::from([ObjectNo::ROOT_DIR]);
         let mut pending = vec![ObjectNo::ROOT_DIR];
-        self.note(self.fs.getattr(ObjectNo::ROOT_DIR));
+        self.note(self.fs.attributes().getattr(ObjectNo::ROOT_DIR));
         while let Some(directory) = pending.pop() {
             for (name, inode) in self.list(directory) {
-                let Some(entry) = self.note(self.fs.lookup(directory, &name)) else { continue };
+                let Some(entry) = self.note(self.fs.names().lookup(directory, &name)) else { continue };
                 let (mode, size) = (entry.attr.mode, entry.attr.size);
                 let is_new = seen.insert(inode);
                 // Inodes that were looked at longer ago may have left the memory, and with them by which name they
@@ -119,7 +119,7 @@ impl Walker<'_> {
                 match mode & MODE_TYPE_MASK {
                     MODE_DIRECTORY => pending.push(inode),
                     MODE_REGULAR => self.read(inode, size),
-                    MODE_SYMLINK => drop(self.note(self.fs.readlink(inode))),
+                    MODE_SYMLINK => drop(self.note(self.fs.attributes().readlink(inode))),
                     _ => {}
                 }
             }
@@ -129,8 +129,8 @@ impl Walker<'_> {
 
     fn list(&mut self, directory: ObjectNo) -> Vec<(Vec<u8>, ObjectNo)> {
         let mut entries = Vec::new();
-        let Some(handle) = self.note(self.fs.opendir(directory)) else { return entries };
-        let read = self.fs.readdir(handle, 0, &mut |entry| {
+        let Some(handle) = self.note(self.fs.files().opendir(directory)) else { return entries };
+        let read = self.fs.names().readdir(handle, 0, &mut |entry| {
             if entry.name != b"." && entry.name != b".." {
                 entries.push((entry.name.to_vec(), entry.inode));
             }
@@ -138,45 +138,47 @@ impl Walker<'_> {
         });
         self.note(read);
         let (mut count, mut last) = (0, 1);
-        let read = self.fs.readdir_plus(handle, 1, &mut |entry, _| {
+        let read = self.fs.names().readdir_plus(handle, 1, &mut |entry, _| {
             count += 1;
             assert!(entry.cookie > last && entry.cookie < i64::MAX as u64, "cookie {}", entry.cookie);
             last = entry.cookie;
             if count < ENTRIES_MAX { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
         self.note(read);
-        self.note(self.fs.release(handle));
+        self.note(self.fs.files().release(handle));
         entries
     }
 
     fn attributes(&mut self, inode: ObjectNo) {
-        self.note(self.fs.getattr(inode));
-        self.note(self.fs.inode_flags(inode));
-        let Some(names) = self.note(self.fs.list_xattrs(&self.context, inode)) else { return };
+        self.note(self.fs.attributes().getattr(inode));
+        self.note(self.fs.attributes().inode_flags(inode));
+        let Some(names) = self.note(self.fs.attributes().list_xattrs(&self.context, inode)) else { return };
         for name in names.split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
-            self.note(self.fs.xattr(&self.context, inode, name));
+            self.note(self.fs.attributes().xattr(&self.context, inode, name));
         }
-        self.note(self.fs.xattr(&self.context, inode, b"system.posix_acl_access"));
+        self.note(self.fs.attributes().xattr(&self.context, inode, b"system.posix_acl_access"));
     }
 
     fn read(&mut self, inode: ObjectNo, size: u64) {
         let flags = OpenFlags { read: true, ..OpenFlags::default() };
-        let Some(handle) = self.note(self.fs.open_handle(&self.context, inode, flags)) else { return };
+        let Some(handle) = self.note(self.fs.files().open_handle(&self.context, inode, flags)) else {
+            return;
+        };
         let mut buffer = vec![0; READ_BYTES];
         let mut at = 0;
         for _ in 0..READS_PER_FILE_MAX {
-            let Some(data) = self.note(self.fs.seek(handle, at, SeekWhat::Data)) else { break };
-            let Some(hole) = self.note(self.fs.seek(handle, data, SeekWhat::Hole)) else { break };
+            let Some(data) = self.note(self.fs.files().seek(handle, at, SeekWhat::Data)) else { break };
+            let Some(hole) = self.note(self.fs.files().seek(handle, data, SeekWhat::Hole)) else { break };
             assert!(data >= at && hole > data && hole <= size, "data {data} to {hole} behind {at} of {size}");
-            let Some(count) = self.note(self.fs.read(handle, data, &mut buffer)) else { break };
+            let Some(count) = self.note(self.fs.files().read(handle, data, &mut buffer)) else { break };
             assert!(count > 0, "there is data at {data}");
             at = data + count as u64;
         }
         for offset in [0, size / 2, size.saturating_sub(1), size, u64::MAX / 2, u64::MAX] {
-            let count = self.note(self.fs.read(handle, offset, &mut buffer[..5000]));
+            let count = self.note(self.fs.files().read(handle, offset, &mut buffer[..5000]));
             assert!(count.is_none_or(|count| count as u64 <= size.saturating_sub(offset)), "beyond the end");
         }
-        self.note(self.fs.release(handle));
+        self.note(self.fs.files().release(handle));
     }
 
     fn change(&mut self, found: &[Found]) {
@@ -198,8 +200,8 @@ impl Walker<'_> {
         }
         self.note(self.fs.checkpoint());
         for victim in &victims {
-            self.note(self.fs.unlink(victim.parent, &victim.name));
-            self.note(self.fs.rmdir(victim.parent, &victim.name));
+            self.note(self.fs.names().unlink(victim.parent, &victim.name));
+            self.note(self.fs.names().rmdir(victim.parent, &victim.name));
         }
     }
 
@@ -215,39 +217,45 @@ impl Walker<'_> {
     /// A directory, a file with content and a link to it.
     fn make(&mut self, parent: ObjectNo, name: &[u8]) {
         let (fs, context) = (self.fs, self.context.clone());
-        self.note(fs.mkdir(&context, parent, &[name, b"-d"].concat(), 0o755));
-        self.note(fs.symlink(&context, parent, &[name, b"-l"].concat(), b"target"));
+        self.note(fs.names().mkdir(&context, parent, &[name, b"-d"].concat(), 0o755));
+        self.note(fs.names().symlink(&context, parent, &[name, b"-l"].concat(), b"target"));
         let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
-        let Some((entry, handle)) = self.note(fs.create(&context, parent, name, 0o644, flags)) else {
+        let Some((entry, handle)) = self.note(fs.names().create(&context, parent, name, 0o644, flags)) else {
             return;
         };
-        self.note(fs.write(&context, handle, 0, &[b'z'; 10_000]));
-        self.note(fs.sync_handle(handle, SyncScope::All));
-        self.note(fs.write(&context, handle, 300_000, &[b'y'; 50_000]));
-        self.note(fs.release(handle));
-        self.note(fs.link(entry.attr.inode, parent, &[name, b"-2"].concat()));
+        self.note(fs.files().write(&context, handle, 0, &[b'z'; 10_000]));
+        self.note(fs.files().sync_handle(handle, SyncScope::All));
+        self.note(fs.files().write(&context, handle, 300_000, &[b'y'; 50_000]));
+        self.note(fs.files().release(handle));
+        self.note(fs.names().link(entry.attr.inode, parent, &[name, b"-2"].concat()));
     }
 
     fn alter_inode(&mut self, victim: &Found, number: usize) {
         let (fs, context) = (self.fs, self.context.clone());
         let size = number.is_multiple_of(3).then_some(victim.size / 2);
         let set = SetAttr { mode: Some(0o600), uid: Some(7), size, ..SetAttr::default() };
-        self.note(fs.setattr(&context, victim.inode, &set, None));
-        self.note(fs.set_xattr(&context, victim.inode, b"user.new", &[b'v'; 5000], SetXattr::Any));
-        self.note(fs.set_xattr(&context, victim.inode, b"user.small", b"v", SetXattr::Any));
-        self.note(fs.remove_xattr(&context, victim.inode, b"user.new"));
-        self.note(fs.set_inode_flags(&context, victim.inode, 0));
-        self.note(fs.sync_inode(victim.inode, SyncScope::Data));
+        self.note(fs.attributes().setattr(&context, victim.inode, &set, None));
+        self.note(fs.attributes().set_xattr(
+            &context,
+            victim.inode,
+            b"user.new",
+            &[b'v'; 5000],
+            SetXattr::Any,
+        ));
+        self.note(fs.attributes().set_xattr(&context, victim.inode, b"user.small", b"v", SetXattr::Any));
+        self.note(fs.attributes().remove_xattr(&context, victim.inode, b"user.new"));
+        self.note(fs.attributes().set_inode_flags(&context, victim.inode, 0));
+        self.note(fs.files().sync_inode(victim.inode, SyncScope::Data));
     }
 
     fn alter_content(&mut self, victim: &Found, number: usize) {
         let (fs, context) = (self.fs, self.context.clone());
         let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
-        let Some(handle) = self.note(fs.open_handle(&context, victim.inode, flags)) else { return };
+        let Some(handle) = self.note(fs.files().open_handle(&context, victim.inode, flags)) else { return };
         for at in [0, victim.size / 2, victim.size, victim.size.saturating_add(100_000)] {
-            self.note(fs.write(&context, handle, at, &[b'w'; 9000]));
+            self.note(fs.files().write(&context, handle, at, &[b'w'; 9000]));
         }
-        self.note(fs.sync_handle(handle, SyncScope::All));
+        self.note(fs.files().sync_handle(handle, SyncScope::All));
         let modes = [
             FallocateMode::Allocate { keep_size: true },
             FallocateMode::PunchHole,
@@ -256,23 +264,30 @@ impl Walker<'_> {
             FallocateMode::InsertRange,
         ];
         for offset in [0, victim.size / 4096 / 2 * 4096] {
-            self.note(fs.fallocate(&context, handle, modes[number % modes.len()], offset, 8192));
+            self.note(fs.files().fallocate(&context, handle, modes[number % modes.len()], offset, 8192));
         }
-        self.note(fs.copy_file_range(&context, (handle, 0), (handle, 1 << 20), 20_000));
-        self.note(fs.sync_handle(handle, SyncScope::Data));
-        self.note(fs.write(&context, handle, victim.size / 3, b"left dirty"));
-        self.note(fs.release(handle));
+        self.note(fs.files().copy_file_range(&context, (handle, 0), (handle, 1 << 20), 20_000));
+        self.note(fs.files().sync_handle(handle, SyncScope::Data));
+        self.note(fs.files().write(&context, handle, victim.size / 3, b"left dirty"));
+        self.note(fs.files().release(handle));
     }
 
     fn alter_names(&mut self, victim: &Found, number: usize) {
         let (fs, context) = (self.fs, self.context.clone());
         let other = format!("zz-{number}");
-        self.note(fs.link(victim.inode, ObjectNo::ROOT_DIR, other.as_bytes()));
+        self.note(fs.names().link(victim.inode, ObjectNo::ROOT_DIR, other.as_bytes()));
         let flags =
             RenameFlags { exchange: number % 4 == 1, whiteout: number % 4 == 2, no_replace: number % 4 == 3 };
         let renamed = format!("zz-new{}", ["", "-l", "-d", "-9"][number % 4]);
         let target = renamed.as_bytes();
-        self.note(fs.rename(&context, victim.parent, &victim.name, ObjectNo::ROOT_DIR, target, flags));
-        self.note(fs.unlink(ObjectNo::ROOT_DIR, other.as_bytes()));
+        self.note(fs.names().rename(
+            &context,
+            victim.parent,
+            &victim.name,
+            ObjectNo::ROOT_DIR,
+            target,
+            flags,
+        ));
+        self.note(fs.names().unlink(ObjectNo::ROOT_DIR, other.as_bytes()));
     }
 }

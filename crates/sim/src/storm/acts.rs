@@ -11,7 +11,7 @@ use crate::random::Random;
 use crate::transact;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use syncline_fs::{Context, Error, FallocateMode, Fs, HandleId, OpenFlags, SetAttr, SyncScope};
+use syncline_fs::{Context, Error, FallocateMode, Fs, HandleId, OpenFlags, Reach, SetAttr, SyncScope};
 
 const ESTALE: i32 = 116;
 /// Times that an act by path is done again because the path led to what was replaced meanwhile.
@@ -124,12 +124,14 @@ impl Stage<'_> {
             Act::Append { file, len, fill } => self.append(*file, *len, *fill),
             Act::Look { file, offset, len } => {
                 let mut bytes = vec![0xEE; *len as usize];
-                self.fs.read(self.handles[*file], *offset, &mut bytes).map(|count| {
+                self.fs.files().read(self.handles[*file], *offset, &mut bytes).map(|count| {
                     bytes.truncate(count);
                     Outcome::Saw(bytes)
                 })
             }
-            Act::Size(file) => self.fs.handle_attr(self.handles[*file]).map(|attr| Outcome::Size(attr.size)),
+            Act::Size(file) => {
+                self.fs.files().handle_attr(self.handles[*file]).map(|attr| Outcome::Size(attr.size))
+            }
         };
         result.unwrap_or_else(|error| Outcome::Failed(error.errno()))
     }
@@ -138,9 +140,9 @@ impl Stage<'_> {
     fn append(&self, file: usize, len: u64, fill: u8) -> Result<Outcome, Error> {
         let (root, fs) = (Context::root(), self.fs);
         let flags = OpenFlags { append: true, ..OpenFlags::READ_WRITE };
-        let handle = fs.open_handle(&root, self.cast.inode(file), flags)?;
-        let result = fs.write(&root, handle, 0, &appended(fill, len));
-        fs.release(handle)?;
+        let handle = fs.files().open_handle(&root, self.cast.inode(file), flags)?;
+        let result = fs.files().write(&root, handle, 0, &appended(fill, len));
+        fs.files().release(handle)?;
         let (at, count) = result?;
         assert_eq!(count as u64, len, "an append on a roomy volume is whole");
         Ok(Outcome::Appended { at })
@@ -150,11 +152,11 @@ impl Stage<'_> {
         let (root, fs) = (Context::root(), self.fs);
         match op {
             Op::Write { offset, len, fill, .. } => {
-                return Ok(fs.write(&root, handle, *offset, &pattern(*fill, *offset, *len))?.1 as u64);
+                return Ok(fs.files().write(&root, handle, *offset, &pattern(*fill, *offset, *len))?.1 as u64);
             }
             Op::Truncate { size, .. } => {
                 let set = SetAttr { size: Some(*size), ..SetAttr::default() };
-                fs.setattr(&root, fs.handle_inode(handle)?, &set, Some(handle))?;
+                fs.attributes().setattr(&root, fs.files().handle_inode(handle)?, &set, Some(handle))?;
             }
             Op::Falloc { kind, offset, len, .. } => {
                 let mode = match kind {
@@ -165,14 +167,16 @@ impl Stage<'_> {
                     AllocateKind::Collapse => FallocateMode::CollapseRange,
                     AllocateKind::Insert => FallocateMode::InsertRange,
                 };
-                fs.fallocate(&root, handle, mode, *offset, *len)?;
+                fs.files().fallocate(&root, handle, mode, *offset, *len)?;
             }
-            Op::Fsync(_) => fs.sync_handle(handle, SyncScope::All)?,
-            Op::Fdatasync(_) => fs.sync_handle(handle, SyncScope::Data)?,
+            Op::Fsync(_) => fs.files().sync_handle(handle, SyncScope::All)?,
+            Op::Fdatasync(_) => fs.files().sync_handle(handle, SyncScope::Data)?,
             Op::SyncRange { offset, len, .. } => {
-                fs.sync_range_handle(handle, *offset..offset + len, SyncScope::All)?;
+                fs.syncs().sync(handle, SyncScope::All, Reach::Range(*offset..offset + len))?;
             }
-            Op::WriteBack { offset, len, .. } => drop(fs.write_back_handle(handle, *offset..offset + len)?),
+            Op::WriteBack { offset, len, .. } => {
+                fs.files().write_back_handle(handle, *offset..offset + len)?;
+            }
             _ => unreachable!("no operation on an open file"),
         }
         Ok(0)

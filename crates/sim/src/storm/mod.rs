@@ -203,7 +203,7 @@ impl Storm {
     /// Has all threads do their acts, beginning together.
     fn play(&self, cast: &Cast, acts: &[Vec<Act>]) -> Result<Vec<Vec<Seen>>, String> {
         let root = Context::root();
-        let open = |file| self.fs.open_handle(&root, cast.inode(file), OpenFlags::READ_WRITE);
+        let open = |file| self.fs.files().open_handle(&root, cast.inode(file), OpenFlags::READ_WRITE);
         let handles: Result<Vec<HandleId>, _> = (0..cast.len()).map(open).collect();
         let handles = handles.map_err(|error| format!("a file does not open: {error}"))?;
         let (steps, ready) = (AtomicU64::new(0), AtomicUsize::new(0));
@@ -238,7 +238,7 @@ impl Storm {
         }
         handles
             .into_iter()
-            .try_for_each(|handle| self.fs.release(handle))
+            .try_for_each(|handle| self.fs.files().release(handle))
             .map_err(|error| format!("a file does not close: {error} behind {}", told(&all)))?;
         Ok(all)
     }

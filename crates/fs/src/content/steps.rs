@@ -1,0 +1,47 @@
+//! Points between two steps of an operation at which it holds no inode's lock, so that others may act. Tests have
+//! them act there; otherwise a point is nothing.
+
+/// What has been done so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// The batch is admitted, the turn is not taken yet.
+    Admitted,
+    /// What is stored of pages that are to be changed in part was looked up.
+    LookedUp,
+    /// Pages were read for somebody.
+    Fetched,
+}
+
+/// The operation has come so far.
+#[cfg(not(test))]
+pub(crate) fn passed(_: Step) {}
+
+#[cfg(test)]
+pub(crate) use tests::{meanwhile, passed};
+
+#[cfg(test)]
+mod tests {
+    use super::Step;
+    use std::cell::RefCell;
+
+    type Act = Box<dyn FnOnce()>;
+
+    thread_local! {
+        static WAITING: RefCell<Vec<(Step, Act)>> = const { RefCell::new(Vec::new()) };
+    }
+
+    /// Has others act when an operation of this thread comes so far for the first time.
+    pub(crate) fn meanwhile(step: Step, act: impl FnOnce() + 'static) {
+        WAITING.with_borrow_mut(|waiting| waiting.push((step, Box::new(act))));
+    }
+
+    pub(crate) fn passed(step: Step) {
+        let act = WAITING.with_borrow_mut(|waiting| {
+            let at = waiting.iter().position(|(at, _)| *at == step)?;
+            Some(waiting.remove(at).1)
+        });
+        if let Some(act) = act {
+            act();
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! [`InodeTable`]: the inodes in memory, at most one [`Inode`] per number.
+//!
+//! Invariants: an inode that differs from what the store holds is never evicted, because whoever made it differ keeps
+//! an `Arc` (open handles, the writeback's lists), and only entries that nobody else holds are evicted. The table's
+//! lock is innermost: nothing else is taken while it is held, and no I/O is done under it.
+
+use crate::content::Content;
+use crate::content::inode::{Inode, InodeState};
+use crate::content::pages::FileData;
+use crate::{Error, Result};
+use parking_lot::Mutex;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use syncline_format::item::InodeItem;
+use syncline_format::{Key, ObjectNo};
+
+/// Entries looked at for eviction per insertion; more than one, so that a full table shrinks again.
+const EVICTION_STEPS: usize = 4;
+/// Rough memory of a clean inode without pages, in bytes.
+const INODE_MEMORY_BYTES: usize = 1024;
+/// Fraction of the memory bound that clean inodes may take.
+const MEMORY_SHARE: usize = 16;
+
+/// The inodes in memory.
+pub(crate) struct InodeTable {
+    capacity: usize,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    by_number: HashMap<ObjectNo, Arc<Inode>>,
+    /// Every number in `by_number` once (and some that were removed since), in the order of a clock's hand.
+    order: VecDeque<ObjectNo>,
+    /// Counts removals: what was read from the store before a removal may be older than what it removed.
+    removals: u64,
+}
+
+impl InodeTable {
+    pub(crate) fn new(memory_bytes_max: usize) -> InodeTable {
+        let capacity = (memory_bytes_max / MEMORY_SHARE / INODE_MEMORY_BYTES).max(64);
+        InodeTable { capacity, inner: Mutex::default() }
+    }
+
+    /// The inode if it is in memory.
+    pub(crate) fn get(&self, number: ObjectNo) -> Option<Arc<Inode>> {
+        let inner = self.inner.lock();
+        let inode = inner.by_number.get(&number)?;
+        inode.recently_used.store(true, Ordering::Relaxed);
+        Some(inode.clone())
+    }
+
+    /// How many are in memory.
+    pub(crate) fn len(&self) -> usize {
+        self.inner.lock().by_number.len()
+    }
+
+    fn removals(&self) -> u64 {
+        self.inner.lock().removals
+    }
+
+    /// Enters an inode just read from the store, unless there is one already. `None` if something was removed since
+    /// `removals`: then what was read may be stale.
+    pub(crate) fn insert_loaded(&self, inode: Inode, removals: u64) -> Option<Arc<Inode>> {
+        let mut inner = self.inner.lock();
+        if let Some(present) = inner.by_number.get(&inode.number) {
+            return Some(present.clone());
+        }
+        if inner.removals != removals {
+            return None;
+        }
+        let inode = Arc::new(inode);
+        inner.insert(inode.clone(), self.capacity);
+        Some(inode)
+    }
+
+    /// Enters an inode with a number that was never used before.
+    pub(crate) fn insert_new(&self, inode: Inode) -> Arc<Inode> {
+        let inode = Arc::new(inode);
+        self.insert_own(&inode);
+        inode
+    }
+
+    /// As [`InodeTable::insert_new`], for an inode that a transaction has kept to itself.
+    pub(crate) fn insert_own(&self, inode: &Arc<Inode>) {
+        self.inner.lock().insert(inode.clone(), self.capacity);
+    }
+
+    /// Forgets an inode that is gone.
+    pub(crate) fn remove(&self, number: ObjectNo) {
+        let mut inner = self.inner.lock();
+        if inner.by_number.remove(&number).is_some() {
+            inner.removals += 1;
+        }
+    }
+}
+
+impl Inner {
+    fn insert(&mut self, inode: Arc<Inode>, capacity: usize) {
+        self.evict(capacity);
+        if self.order.len() > 2 * capacity {
+            // Numbers of removed inodes have piled up.
+            let by_number = &self.by_number;
+            self.order.retain(|number| by_number.contains_key(number));
+        }
+        let number = inode.number;
+        if self.by_number.insert(number, inode).is_none() {
+            self.order.push_back(number);
+        }
+    }
+
+    fn evict(&mut self, capacity: usize) {
+        if self.by_number.len() < capacity {
+            return;
+        }
+        for _ in 0..EVICTION_STEPS {
+            let Some(number) = self.order.pop_front() else { return };
+            let Some(inode) = self.by_number.get(&number) else { continue };
+            let used = inode.recently_used.swap(false, Ordering::Relaxed);
+            // Nobody can take a new reference while the table is locked.
+            if used || Arc::strong_count(inode) > 1 || inode.state.read().is_unfinished() {
+                self.order.push_back(number);
+            } else {
+                self.by_number.remove(&number);
+                self.removals += 1;
+            }
+        }
+    }
+}
+
+impl Inode {
+    pub(crate) fn new(number: ObjectNo, item: InodeItem) -> Inode {
+        let data = FileData::new(&item);
+        Inode {
+            number,
+            handles: Default::default(),
+            writers: Default::default(),
+            recently_used: Default::default(),
+            truncated_to_zero: Default::default(),
+            found_at: Default::default(),
+            state: parking_lot::RwLock::new(InodeState {
+                item,
+                item_dirty: false,
+                gone: false,
+                dying: false,
+                linkable: false,
+                default_acl: None,
+                has_capabilities: None,
+                xattr_list_bytes: None,
+                data,
+            }),
+        }
+    }
+}
+
+impl Content {
+    /// The inode with this number, read from the store if need be. Errors: `NotFound`.
+    pub(crate) fn inode(&self, number: ObjectNo) -> Result<Arc<Inode>> {
+        loop {
+            if let Some(inode) = self.inodes.get(number) {
+                return Ok(inode);
+            }
+            let removals = self.inodes.removals();
+            let value = self.core.store.get(Key::inode(number))?.ok_or(Error::NotFound)?;
+            let item = InodeItem::decode(&value)?;
+            if let Some(inode) = self.claim(number, &item, removals) {
+                return Ok(inode);
+            }
+            if let Some(inode) = self.inodes.insert_loaded(Inode::new(number, item), removals) {
+                return Ok(inode);
+            }
+        }
+    }
+}
+
+impl Content {
+    /// A directory that is in use. Errors: `NotDirectory`, `NotFound`.
+    pub(crate) fn directory(&self, number: ObjectNo) -> Result<Arc<Inode>> {
+        let inode = self.inode(number)?;
+        if !inode.state.read().item.is_directory() {
+            return Err(Error::NotDirectory);
+        }
+        Ok(inode)
+    }
+}

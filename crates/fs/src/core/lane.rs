@@ -1,0 +1,108 @@
+//! [`Lane`]: the one place that decides how much bulk data is at the device.
+//!
+//! Bulk data is what no small sync waits for: rounds of large files and of the background, and what transactions
+//! spill. A device serves a small write, a flush or a read behind what it was given before. So while small syncs and
+//! reads come in, the lane is *narrow*: at most [`NARROW_BYTES`] of all bulk data together are in flight, and no more
+//! than that is submitted before a group commit under way has ended, so that a sync finds little before it. Alone the
+//! lane is wide, and only those who write say how far they go. It is wide as well while even light writers have to
+//! wait for memory: nothing helps them but speed.
+//!
+//! Whoever waits here may hold turns and permits, which no group commit needs, but no inode's lock. Lock: `state` is
+//! held while something is submitted, and nothing is taken inside it but the device's.
+
+use crate::core::account::PageAccount;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use syncline_device::{Buffer, Ticket};
+use syncline_format::{BLOCK_BYTES, BlockNo};
+use syncline_store::Store;
+
+/// Bulk data in flight while the lane is narrow: 256 KiB, which a fast disk takes in less time than a flush.
+const NARROW_BYTES: u64 = (NARROW_PAGES * BLOCK_BYTES) as u64;
+/// Pages of one write meanwhile.
+const NARROW_PAGES: usize = 64;
+/// A shorter write counts like one of 32 KiB, because it costs the device about as much.
+const LEAST_BYTES: u64 = 32 << 10;
+/// Bulk data that is written narrowly after each small request: about 50 ms of a fast disk.
+const HEEDED_BYTES: u64 = 32 << 20;
+/// Pages of one write else.
+pub(crate) const WRITE_PAGES_MAX: usize = 256;
+
+#[derive(Default)]
+struct State {
+    /// Writes that are not known to be complete, and what they count.
+    in_flight: VecDeque<(Ticket, u64)>,
+    /// Submitted narrowly since a group commit was last given way to.
+    ahead: u64,
+}
+
+pub(crate) struct Lane {
+    // Constant.
+    account: Arc<PageAccount>,
+    /// Pages that cannot be dropped, with which light writers wait.
+    pinned_max: u64,
+    /// How much of [`HEEDED_BYTES`] is left; zero: nobody is heeded.
+    heeded: AtomicU64,
+    state: Mutex<State>,
+}
+
+impl Lane {
+    pub(crate) fn new(account: &Arc<PageAccount>, pinned_max: u64) -> Lane {
+        Lane { account: account.clone(), pinned_max, heeded: AtomicU64::new(0), state: Mutex::default() }
+    }
+
+    /// Somebody syncs little, or reads little from the device.
+    pub(crate) fn note_small_request(&self) {
+        self.heeded.store(HEEDED_BYTES, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_narrow(&self) -> bool {
+        self.heeded.load(Ordering::Relaxed) > 0 && self.account.pinned() <= self.pinned_max
+    }
+
+    /// Pages that the next bulk write may have.
+    pub(crate) fn write_pages_max(&self) -> usize {
+        if self.is_narrow() { NARROW_PAGES } else { WRITE_PAGES_MAX }
+    }
+
+    /// Pages that a round of files others may sync should have: when the lane is narrow no more than go at once.
+    pub(crate) fn round_pages_max(&self) -> u64 {
+        if self.is_narrow() { NARROW_PAGES as u64 } else { u64::MAX }
+    }
+
+    /// Starts a bulk write, as soon as there is room for it.
+    pub(crate) fn submit(&self, store: &Store, at: BlockNo, buffers: Vec<Arc<Buffer>>) -> Ticket {
+        let device = store.device();
+        let bytes = buffers.iter().map(|buffer| buffer.blocks()).sum::<u64>() * BLOCK_BYTES as u64;
+        let counts = bytes.max(LEAST_BYTES);
+        let narrow = self.is_narrow();
+        let less = |left: u64| Some(left.saturating_sub(counts));
+        let _ = self.heeded.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        loop {
+            let mut state = self.state.lock();
+            state.in_flight.retain(|(ticket, _)| !ticket.is_complete());
+            let others = state.in_flight.iter().map(|(_, counts)| counts).sum::<u64>();
+            match state.in_flight.front() {
+                Some((oldest, _)) if narrow && others + counts > NARROW_BYTES => {
+                    let oldest = oldest.clone();
+                    drop(state);
+                    // Its result is for those who need that write.
+                    let _ = device.wait(&oldest);
+                }
+                _ if narrow && state.ahead > 0 && state.ahead + counts > NARROW_BYTES => {
+                    state.ahead = 0;
+                    drop(state);
+                    store.give_way();
+                }
+                _ => {
+                    state.ahead = if narrow { state.ahead + counts } else { 0 };
+                    let ticket = device.submit_write(at, buffers);
+                    state.in_flight.push_back((ticket.clone(), counts));
+                    return ticket;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! [`Core`]: what every tree of files on one volume shares: the store, the clock, the options, the account of pages in
+//! memory, and the lane of bulk data.
+
+use crate::clock::since;
+use crate::{Clock, Error, LatencyHistogram, Result};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+use syncline_store::{Ablation, Store, StoreError, VolumeInfo};
+
+pub(crate) mod account;
+pub(crate) mod charge;
+pub(crate) mod lane;
+
+pub(crate) use account::PageAccount;
+pub use account::PageStats;
+pub use charge::MemoryCharge;
+pub(crate) use lane::Lane;
+
+/// How a volume behaves once it is open.
+#[derive(Debug, Clone)]
+pub struct FsOptions {
+    /// Writes nothing, not even recovery.
+    pub read_only: bool,
+    /// Un-synced data is written and committed after at most this long (contract C9).
+    pub commit_interval: Duration,
+    /// Bound on all memory for cached pages and tree nodes, in bytes.
+    pub memory_bytes_max: usize,
+    /// Update access times: always, relative to modification (the default), or never.
+    pub access_times: AccessTimes,
+    /// Whoever reads keeps what was read, as the kernel does above a mount: files that are read in order and in large
+    /// pieces are not cached a second time.
+    pub readers_keep: bool,
+    /// Mechanisms to do without, for a benchmark.
+    #[doc(hidden)]
+    pub ablation: Ablation,
+}
+
+/// When reading updates a file's access time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AccessTimes {
+    /// Not at all.
+    Never,
+    /// When the old one is not newer than modification or change, or older than a day.
+    #[default]
+    Relative,
+    /// With every read.
+    Always,
+}
+
+impl Default for FsOptions {
+    fn default() -> FsOptions {
+        FsOptions {
+            read_only: false,
+            commit_interval: Duration::from_secs(1),
+            memory_bytes_max: 256 << 20,
+            access_times: AccessTimes::default(),
+            readers_keep: false,
+            ablation: Ablation::default(),
+        }
+    }
+}
+
+/// What the rooms of a filesystem stand on.
+pub(crate) struct Core {
+    // Constant after open.
+    pub(crate) store: Arc<Store>,
+    pub(crate) options: FsOptions,
+    pub(crate) clock: Arc<dyn Clock>,
+    /// Seed of the hashes that names are found by.
+    pub(crate) hash_seed: u64,
+    /// What checkpoints took.
+    pub(crate) checkpoint_latency: LatencyHistogram,
+    /// Pages of all files.
+    pub(crate) account: Arc<PageAccount>,
+    /// Where bulk data goes to the device.
+    pub(crate) lane: Lane,
+    /// Bytes of all charges: what transactions keep beside their pages' content, and adapters.
+    pub(crate) charged: Arc<AtomicU64>,
+}
+
+impl Core {
+    /// `light_max`: pages that cannot be dropped, with which light writers wait.
+    pub(crate) fn new(store: Arc<Store>, options: FsOptions, clock: Arc<dyn Clock>, light_max: u64) -> Core {
+        let account = Arc::default();
+        Core {
+            hash_seed: store.info().hash_seed,
+            store,
+            options,
+            clock,
+            checkpoint_latency: LatencyHistogram::default(),
+            lane: Lane::new(&account, light_max),
+            account,
+            charged: Arc::default(),
+        }
+    }
+
+    /// Somebody syncs little, or reads little from the device: bulk data leaves room for it there.
+    pub(crate) fn note_small_request(&self) {
+        self.lane.note_small_request();
+    }
+
+    /// Facts of the superblock.
+    pub fn volume_info(&self) -> VolumeInfo {
+        self.store.info()
+    }
+
+    /// The options it was opened with.
+    pub fn options(&self) -> &FsOptions {
+        &self.options
+    }
+
+    /// Whether changes are refused: opened read-only, or stopped after an error (C8).
+    pub fn is_read_only(&self) -> bool {
+        self.options.read_only || self.store.is_read_only() || self.store.failure().is_some()
+    }
+
+    /// The error after which the volume stopped, if it did (C8).
+    pub fn failure(&self) -> Option<Error> {
+        self.store.failure().map(Error::from)
+    }
+
+    /// Stops at once, as a power cut would: nothing is written any more, every sync fails.
+    pub fn shut_down(&self) {
+        self.store.shut_down();
+    }
+
+    /// Writes a checkpoint: metadata moves from the journal to its place. Files' data need not be part of it.
+    pub fn checkpoint(&self) -> Result<()> {
+        if self.options.read_only {
+            return Ok(());
+        }
+        self.timed_checkpoint(Store::checkpoint)
+    }
+
+    /// Has the store write a checkpoint and notes how long that took, if there was anything to write.
+    pub(crate) fn timed_checkpoint(
+        &self,
+        write: fn(&Store) -> std::result::Result<(), StoreError>,
+    ) -> Result<()> {
+        let began = self.clock.now();
+        let before = self.store.counters().checkpoints;
+        write(&self.store)?;
+        if self.store.counters().checkpoints > before {
+            self.checkpoint_latency.record(since(self.clock.now(), began));
+        }
+        Ok(())
+    }
+
+    /// Makes every metadata operation up to now durable: what `fsync` of a directory promises (C1).
+    pub fn sync_metadata(&self) -> Result<()> {
+        if self.options.read_only {
+            return Ok(());
+        }
+        // Also when nothing is left to force: a failure stays (C8).
+        self.check_failure()?;
+        Ok(self.store.force(self.store.last_lsn())?)
+    }
+
+    /// Errors: `ReadOnly`, or the latched failure.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.options.read_only || self.store.is_read_only() {
+            return Err(Error::ReadOnly);
+        }
+        match self.store.failure() {
+            Some(_) => Err(Error::ReadOnly),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn check_failure(&self) -> Result<()> {
+        match self.store.failure() {
+            Some(failure) => Err(failure.into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether an error says that something of one file cannot be read, and not that the volume has stopped or is
+    /// full.
+    pub(crate) fn is_damage(&self, error: &Error) -> bool {
+        let unreadable = matches!(
+            error,
+            Error::Device(_)
+                | Error::Checksum { .. }
+                | Error::Inconsistent { .. }
+                | Error::Format(_)
+                | Error::Store(
+                    StoreError::Device(_) | StoreError::Corrupt { .. } | StoreError::Inconsistent { .. }
+                )
+        );
+        unreadable && self.store.failure().is_none()
+    }
+
+    /// Whether everything that was committed is durable: then no started sync is left for anybody to drive.
+    pub fn is_forced(&self) -> bool {
+        self.store.durable_lsn() >= self.store.last_lsn()
+    }
+}

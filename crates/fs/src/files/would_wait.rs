@@ -1,0 +1,170 @@
+//! What an operation would have to wait for, so that a caller who must not wait long can have somebody else do it.
+//!
+//! A transport that serves requests on a thread per queue asks here before it calls the engine. The answers hold for
+//! the moment and promise nothing: an operation that "does not wait" may still read a node of the tree that is not
+//! cached, or meet a lock that is held for a short time. What they exclude is what takes long: room in the journal
+//! that only destaging and a checkpoint bring, file data that has to be read, much dirty data, content that is
+//! removed piece by piece.
+
+use crate::content::inode::InodeState;
+use crate::content::pages::{PAGE_BYTES, pages_touched};
+use crate::read::pages::copy_cached;
+use crate::sync::plan::IMAGE_PAGES_MAX;
+use crate::{Error, Files, HandleId, Result};
+use std::sync::atomic::Ordering;
+use syncline_format::ObjectNo;
+use syncline_store::{Class, Estimate};
+
+/// Room in the journal with which an operation on names or attributes is admitted at once, and so is a small sync.
+const USUAL: Estimate = Estimate { bytes: 64 << 10, items: 16, images: IMAGE_PAGES_MAX as usize };
+/// A file with at most this many blocks (1 MiB), stored or dirty, is truncated or removed by one small batch.
+const LIGHT_BLOCKS_MAX: u64 = 256;
+
+impl Files {
+    /// Whether a change may have to wait until the journal has room.
+    pub fn change_may_wait(&self) -> bool {
+        self.core.store.try_admit(Class::Normal, USUAL).is_err()
+    }
+
+    /// Reads like [`Fs::read`] if everything is in memory; else nothing is read, and the answer is `None`.
+    pub fn read_cached(&self, handle: HandleId, offset: u64, into: &mut [u8]) -> Result<Option<usize>> {
+        let open = self.regular(handle)?;
+        if !open.flags.read {
+            return Err(Error::BadHandle);
+        }
+        let (copied, miss) = copy_cached(&open.inode, offset, into);
+        if miss.is_some() {
+            return Ok(None);
+        }
+        self.core.account.hit(pages_touched(offset, copied));
+        if !into.is_empty() {
+            self.attributes.touch_accessed(&open.inode, open.flags.no_atime);
+        }
+        Ok(Some(copied))
+    }
+
+    /// Whether a write may have to wait: for room, until dirty pages have been written, or for the rest of a page
+    /// that it changes in part.
+    pub fn write_may_wait(&self, handle: HandleId, offset: u64, len: usize) -> bool {
+        if self.change_may_wait() {
+            return true;
+        }
+        let Ok(open) = self.content.open_file(handle) else { return false };
+        if self.writeback.must_slow_down(&open.inode, len) {
+            return true;
+        }
+        let state = open.inode.state.read();
+        let end = offset.saturating_add(len as u64);
+        let size = state.item.size;
+        let missing = |at: u64| !at.is_multiple_of(PAGE_BYTES) && state.data.get(at / PAGE_BYTES).is_none();
+        (missing(offset) && offset - offset % PAGE_BYTES < size)
+            || (missing(end) && end < size)
+            || state.data.is_truncating()
+    }
+
+    /// Whether starting a sync of an open file may have to wait before there is a record to force: for the data of many
+    /// dirty pages, or for room.
+    pub fn sync_may_wait(&self, handle: HandleId) -> bool {
+        let Ok(open) = self.content.open_file(handle) else { return false };
+        {
+            let data = &open.inode.state.read().data;
+            if data.dirty_pages() > IMAGE_PAGES_MAX
+                || (data.turn().is_locked() && !data.is_apart_from_destaging())
+            {
+                return true;
+            }
+        }
+        self.change_may_wait()
+    }
+
+    /// Whether truncating or removing the inode's content may take long.
+    pub fn content_may_wait(&self, number: ObjectNo) -> bool {
+        self.change_may_wait() || self.content.inode(number).is_ok_and(|inode| is_heavy(&inode.state.read()))
+    }
+
+    /// Whether removing or replacing a name, and with it maybe the last one of a file, may take long.
+    pub fn removal_may_wait(&self, parent: ObjectNo, name: &[u8]) -> bool {
+        self.change_may_wait()
+            || self.names.lookup(parent, name).is_ok_and(|entry| {
+                self.content.inode(entry.attr.inode).is_ok_and(|inode| is_heavy(&inode.state.read()))
+            })
+    }
+
+    /// Whether ending a handle may take long: content that was rewritten is written back, or that of an unlinked file
+    /// is removed.
+    pub fn release_may_wait(&self, handle: HandleId) -> bool {
+        let Ok(open) = self.content.open_file(handle) else { return false };
+        let state = open.inode.state.read();
+        let writes_back = open.flags.write && open.inode.truncated_to_zero.load(Ordering::Relaxed);
+        (writes_back && (state.data.dirty_pages() > IMAGE_PAGES_MAX || self.change_may_wait()))
+            || (state.item.nlink == 0 && (is_heavy(&state) || self.change_may_wait()))
+    }
+}
+
+fn is_heavy(state: &InodeState) -> bool {
+    let data = &state.data;
+    state.item.is_regular()
+        && (state.item.blocks > LIGHT_BLOCKS_MAX
+            || data.reserved_blocks() > LIGHT_BLOCKS_MAX
+            || data.turn().is_locked())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Context, Fs, MkfsOptions, OpenFlags, SystemClock, SystemEntropy};
+    use std::sync::Arc;
+    use syncline_device::MemoryDevice;
+
+    fn opened(device: &Arc<MemoryDevice>) -> Arc<Fs> {
+        Fs::open(
+            device.clone(),
+            crate::FsOptions::default(),
+            Arc::new(SystemClock),
+            &SystemEntropy::default(),
+        )
+        .expect("open")
+    }
+
+    #[test]
+    fn what_is_in_memory_is_read_and_written_without_waiting_and_what_is_not_is_told() {
+        let device = Arc::new(MemoryDevice::new(16384));
+        let entropy = SystemEntropy::default();
+        Fs::format(&*device, &MkfsOptions::default(), &SystemClock, &entropy, &mut |_, _| {}).expect("mkfs");
+        let root = Context::root();
+        let fs = opened(&device);
+        let (entry, handle) =
+            fs.names.create(&root, ObjectNo::ROOT_DIR, b"f", 0o644, OpenFlags::READ_WRITE).expect("create");
+        assert!(!fs.files.change_may_wait() && !fs.files.write_may_wait(handle, 10, 20_000));
+        fs.files.write(&root, handle, 0, &[7; 20_000]).expect("write");
+        assert!(fs.files.sync_may_wait(handle), "five dirty pages are written out");
+        assert!(!fs.files.content_may_wait(entry.attr.inode));
+        let mut buffer = [0; 20_000];
+        assert_eq!(fs.files.read_cached(handle, 0, &mut buffer).expect("read"), Some(20_000));
+        assert_eq!(buffer, [7; 20_000]);
+        fs.close().expect("close");
+        drop(fs);
+
+        let fs = opened(&device);
+        let handle = fs.files.open_handle(&root, entry.attr.inode, OpenFlags::READ_WRITE).expect("open");
+        assert_eq!(fs.files.read_cached(handle, 0, &mut buffer).expect("read"), None);
+        assert!(fs.files.write_may_wait(handle, 10, 100), "the rest of the page has to be read");
+        assert!(
+            !fs.files.write_may_wait(handle, 4096, 4096) && !fs.files.write_may_wait(handle, 20_480, 100)
+        );
+        fs.files.read(handle, 0, &mut buffer).expect("read");
+        assert_eq!(fs.files.read_cached(handle, 19_000, &mut buffer).expect("read"), Some(1000));
+        assert!(!fs.files.write_may_wait(handle, 10, 100) && !fs.files.sync_may_wait(handle));
+
+        fs.files.write(&root, handle, 0, &vec![1; 2 << 20]).expect("write");
+        assert!(
+            fs.files.content_may_wait(entry.attr.inode)
+                && fs.files.removal_may_wait(ObjectNo::ROOT_DIR, b"f")
+        );
+        assert!(
+            !fs.files.removal_may_wait(ObjectNo::ROOT_DIR, b"none") && !fs.files.release_may_wait(handle)
+        );
+        fs.names.unlink(ObjectNo::ROOT_DIR, b"f").expect("unlink");
+        assert!(fs.files.release_may_wait(handle));
+    }
+}

@@ -1,0 +1,51 @@
+//! What the background destages, and what it leaves in the journal.
+
+use super::{MIB, TestVolume};
+use syncline_device::Device;
+
+#[test]
+fn a_page_that_is_logged_again_and_again_is_not_destaged_each_time() {
+    let volume = TestVolume::new(64 * MIB, 4 * MIB);
+    let cold = volume.create("cold");
+    volume.write(&cold, 0, &[1; 4096]);
+    volume.sync(&cold);
+    let hot = volume.create("hot");
+    let load = || volume.fs.core.store.load();
+    let (mut syncs, mut destaged) = (0, 0);
+    // A checkpoint is due at half of the ring.
+    while load().ring_bytes * 20 < load().ring_bytes_max * 9 {
+        volume.write(&hot, 0, &[syncs as u8; 4096]);
+        volume.sync(&hot);
+        syncs += 1;
+        let before = volume.device.counters().writes;
+        volume.fs.maintain(volume.clock.advance(1), 1).unwrap();
+        destaged += volume.device.counters().writes - before;
+    }
+    assert!(syncs > 200, "{syncs} syncs");
+    assert_eq!(cold.state.read().data.logged_pages(), 0, "its image would keep the ring from being freed");
+    assert!(load().image_bytes * 8 <= load().ring_bytes_max, "{} bytes", load().image_bytes);
+    assert!(destaged < 10, "{destaged} writes of the background beside {syncs} syncs");
+}
+
+#[test]
+fn many_small_images_are_destaged_before_their_reserve_fills_the_ring() {
+    let volume = TestVolume::new(64 * MIB, 4 * MIB);
+    let load = || volume.fs.core.store.load();
+    let reserve = || load().images * 4096;
+    let share = load().ring_bytes_max / 4;
+    let mut files = 0;
+    while reserve() <= share + MIB / 8 {
+        let file = volume.create(&format!("small-{files}"));
+        volume.write(&file, 0, &[7; 60]);
+        files += 1;
+        if files % 64 == 0 {
+            // Takes others along.
+            volume.sync(&file);
+        }
+    }
+    assert!(load().image_bytes * 8 <= load().ring_bytes_max, "{} bytes hold them", load().image_bytes);
+    for _ in 0..8 {
+        volume.fs.maintain(volume.clock.advance(1), 16).unwrap();
+    }
+    assert!(reserve() <= share, "{} images", load().images);
+}

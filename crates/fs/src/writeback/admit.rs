@@ -1,0 +1,133 @@
+//! Admission to the journal, reservation of blocks, and what to do when either is refused.
+//!
+//! Only one thread relieves at a time; the others wait for it and ask again. Nobody who waits here holds a turn or an
+//! inode's lock, so relief can destage every file. Destaging itself is admitted from the ring's reserve (R17) and never
+//! waits for a relief: it checkpoints on its own if it has to.
+
+use crate::writeback::Writeback;
+use crate::{Error, Result};
+use syncline_store::{Class, Estimate, Permit, Pressure, Reservation, StoreError};
+
+/// Reliefs that one admission leads before it gives up: after that the batch cannot fit. One may have been a larger
+/// bound only, and a second checkpoint brings back what the first one superseded.
+const RELIEFS_MAX: u32 = 4;
+/// Items of smaller batches that are asked for in turn when the volume is too full for the nodes of a large one.
+const SMALLER_ITEMS: [usize; 2] = [12, SMALLEST_ITEMS];
+/// The fewest items with which every necessary batch gets somewhere.
+const SMALLEST_ITEMS: usize = 4;
+/// Times that a necessary batch waits for others to end before the volume counts as too full for it.
+const WAITS_MAX: usize = 20;
+
+impl Writeback {
+    /// The right to commit a batch within the estimate; relieves the store as often as needed. Takes no lock that is
+    /// held on return; the caller holds no turn and no inode.
+    ///
+    /// Errors: `NoSpace` if relief does not help.
+    pub(crate) fn admit(&self, class: Class, estimate: Estimate) -> Result<Permit> {
+        let mut led = 0;
+        loop {
+            match self.core.store.admit(class, estimate) {
+                Ok(permit) => return Ok(permit),
+                Err(StoreError::Pressure(_)) if led >= RELIEFS_MAX => return Err(Error::NoSpace),
+                Err(StoreError::Pressure(_)) if class == Class::Destage => {
+                    // Nobody else's relief is waited for: it may be this one.
+                    if led > 0 {
+                        self.carry_images()?;
+                    }
+                    self.core.checkpoint()?;
+                    led += 1;
+                }
+                Err(StoreError::Pressure(pressure)) => led += u32::from(self.relieve(pressure)?),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Admits what needs no new space, or even frees some: data that has its blocks reserved, truncation, removal. It
+    /// must get through on a full volume, so it draws on the space that is kept for nodes, and makes do with a smaller
+    /// batch. Returns how many items were granted.
+    pub(crate) fn admit_necessary(
+        &self,
+        class: Class,
+        estimate: impl Fn(usize) -> Estimate,
+        items: usize,
+    ) -> Result<(Permit, usize)> {
+        let mut result = self.admit(class, estimate(items)).map(|permit| (permit, items));
+        let class = if class == Class::Normal { Class::Reclaim } else { class };
+        let waits = SMALLER_ITEMS.iter().copied().chain(std::iter::repeat_n(SMALLEST_ITEMS, WAITS_MAX));
+        for (attempt, smaller) in waits.enumerate() {
+            if !matches!(result, Err(Error::NoSpace)) {
+                break;
+            }
+            if attempt >= SMALLER_ITEMS.len() {
+                // What others are admitted for right now may be all that there is.
+                let seen = self.progress();
+                self.wait_for_progress(seen);
+            }
+            let items = items.min(smaller);
+            result = self.admit(class, estimate(items)).map(|permit| (permit, items));
+        }
+        result
+    }
+
+    /// Sets blocks aside (R18). The caller holds no turn and no inode.
+    ///
+    /// Errors: `NoSpace` when not even a checkpoint and writing everything back bring enough blocks.
+    pub(crate) fn reserve(&self, blocks: u64) -> Result<Reservation> {
+        for attempt in 0..3 {
+            match self.core.store.reserve(blocks) {
+                Err(StoreError::NoSpace) => {}
+                other => return Ok(other?),
+            }
+            let space = self.core.store.space();
+            match attempt {
+                // Freed blocks come back with the next durable checkpoint (R11).
+                0 if space.pinned > 0 => self.core.checkpoint()?,
+                0 => {}
+                // Overwritten pages hold two blocks until they are written, and pages of preallocated extents hold one
+                // they do not need.
+                1 if self.core.account.pinned() > 0 => {
+                    self.write_back_everything()?;
+                    self.destage_everything()?;
+                    self.core.checkpoint()?;
+                }
+                _ => return Err(Error::NoSpace),
+            }
+        }
+        Err(Error::NoSpace)
+    }
+
+    /// Relieves the store, or waits for whoever does already; true if this call did it.
+    pub(crate) fn relieve(&self, pressure: Pressure) -> Result<bool> {
+        let mut relief = self.relief.lock();
+        if relief.running {
+            let ended = relief.ended;
+            while relief.running && relief.ended == ended {
+                self.relieved.wait(&mut relief);
+            }
+            return Ok(false);
+        }
+        relief.running = true;
+        drop(relief);
+        let result = self.relieve_now(pressure);
+        let mut relief = self.relief.lock();
+        relief.running = false;
+        relief.ended += 1;
+        drop(relief);
+        self.relieved.notify_all();
+        result.map(|()| true)
+    }
+
+    fn relieve_now(&self, pressure: Pressure) -> Result<()> {
+        // Memory that pages do not need may do instead of a checkpoint.
+        if self.content.balance_memory() && pressure == Pressure::Nodes {
+            return Ok(());
+        }
+        if pressure == Pressure::Journal {
+            // The tail cannot pass the oldest live image (R2).
+            self.destage_everything()?;
+            self.carry_images()?;
+        }
+        self.core.checkpoint()
+    }
+}

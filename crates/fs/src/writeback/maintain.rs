@@ -1,0 +1,161 @@
+//! Background work: writeback by age and amount, destaging, and checkpoints.
+//!
+//! The library's thread calls [`Fs::maintain`] about every 100 ms; a program without threads calls it when it likes. It
+//! keeps C9: what is older than the commit interval is written and forced.
+
+use crate::Result;
+use crate::clock::{is_over, since};
+use crate::writeback::Writeback;
+use crate::writeback::stream::Pace;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use syncline_format::BLOCK_BYTES;
+use syncline_format::item::Timestamp;
+use syncline_store::Load;
+
+/// Images older than this are destaged.
+const DESTAGE_AGE: Duration = Duration::from_secs(5);
+/// Images beyond this are destaged at once: 32 MiB.
+const LOGGED_PAGES_MAX: u64 = (32 << 20) / BLOCK_BYTES as u64;
+/// Images are destaged at once if a checkpoint would leave more than this part of the ring in use because of them: an
+/// eighth. Not those of pages that are logged again and again: the last image of such a page is young.
+const IMAGE_SHARE: u64 = 8;
+/// A checkpoint is due after this, if anything happened: recovery replays no more than that.
+const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(30);
+/// Pinned blocks that are not worth a checkpoint.
+const PINNED_BLOCKS_MIN: u64 = 1024;
+
+impl Writeback {
+    /// See [`Fs::maintain`](crate::Fs::maintain).
+    pub fn maintain(&self, now: Timestamp, budget: usize) -> Result<bool> {
+        if self.core.store.is_read_only() || self.core.store.failure().is_some() {
+            return Ok(false);
+        }
+        self.begin_background();
+        self.content.release_in_flight();
+        // What fails for one reason does not keep what others have committed from becoming durable (C9).
+        let wrote = self.write_due(now, budget);
+        let forced = self.force_if_due(now);
+        self.content.balance_memory();
+        let checkpointed = self.checkpoint_if_due(now);
+        self.content.shrink_cache();
+        let more = wrote?;
+        forced.and(checkpointed).map(|()| more)
+    }
+}
+
+impl Writeback {
+    /// Writes what is due; true if there is more to do.
+    fn write_due(&self, now: Timestamp, budget: usize) -> Result<bool> {
+        self.retry_set_aside(Some(now))?;
+        let mut more = true;
+        let mut left = budget.max(1);
+        let pace = if self.gives_way() { Pace::YIELDING } else { Pace::BACKGROUND };
+        while left > 0 {
+            // A piece at a time, so that the caller can pause.
+            if self.gives_way() {
+                left = 0;
+                self.core.store.give_way();
+            } else {
+                left = left.saturating_sub(pace.rounds());
+            }
+            let hinted = self.write_hinted(pace)?;
+            let due = self.has_aged(now) || self.has_many_dirty();
+            more = due && self.write_oldest(false, pace)?;
+            if !more {
+                more = self.must_destage(now) && self.write_oldest(true, pace)?;
+            }
+            more |= hinted;
+            if !more {
+                break;
+            }
+        }
+        Ok(more)
+    }
+
+    /// Whether a file is dirty for longer than the commit interval (C9).
+    fn has_aged(&self, now: Timestamp) -> bool {
+        let lists = self.content.lists.lock();
+        let oldest = lists.dirty.keys().next();
+        oldest.is_some_and(|(oldest, _)| is_over(self.core.options.commit_interval, now, *oldest))
+    }
+
+    /// Whether background work should be done in small pieces with pauses between them: somebody synced a short while
+    /// before the last call of [`Fs::maintain`], and no writer waited for memory then.
+    pub fn gives_way(&self) -> bool {
+        self.gives_way.load(Ordering::Relaxed)
+    }
+
+    fn must_destage(&self, now: Timestamp) -> bool {
+        let load = self.core.store.load();
+        self.core.account.logged() > LOGGED_PAGES_MAX
+            || load.image_bytes > load.ring_bytes_max / IMAGE_SHARE
+            // Each keeps a block of the ring free for its destaging (R17), however little of a record it is.
+            || load.images * BLOCK_BYTES as u64 > load.ring_bytes_max / 4
+            || {
+                let lists = self.content.lists.lock();
+                lists.logged.keys().next().is_some_and(|(oldest, _)| since(now, *oldest) >= DESTAGE_AGE)
+            }
+    }
+
+    /// Forces what was committed a commit interval ago, and what had been changed in memory by then (C9). Whoever
+    /// wrote that out in the meantime, for a hint, for a sync of others or for lack of memory, it is not durable yet.
+    fn force_if_due(&self, now: Timestamp) -> Result<()> {
+        let is_due = |then| is_over(self.core.options.commit_interval, now, then);
+        let due = {
+            let mut lists = self.content.lists.lock();
+            // Asked under the lock: what has left the list is committed by then.
+            let last = self.core.store.last_lsn();
+            let pending = last > self.core.store.durable_lsn();
+            let due = pending && (is_due(lists.forced) || lists.oldest_change().is_some_and(is_due));
+            if due || !pending {
+                lists.forced = now;
+                lists.unforced_since = None;
+            }
+            due.then_some(last)
+        };
+        if let Some(last) = due {
+            self.core.store.force(last)?;
+        }
+        Ok(())
+    }
+
+    fn checkpoint_if_due(&self, now: Timestamp) -> Result<()> {
+        let load = self.core.store.load();
+        if load.ring_bytes > load.ring_bytes_max / 2 {
+            // The tail cannot pass the oldest live image (R2). Beside syncs the oldest are destaged piece by piece,
+            // and the tail follows, as long as there is room for that.
+            if !self.gives_way() || load.ring_bytes > load.ring_bytes_max / 4 * 3 {
+                self.destage_everything()?;
+                self.carry_images()?;
+            } else if !self.may_checkpoint_again(now) {
+                return Ok(());
+            }
+        } else if !self.checkpoint_is_due(now, &load) {
+            return Ok(());
+        }
+        self.core.checkpoint()?;
+        self.content.lists.lock().checkpointed = now;
+        Ok(())
+    }
+
+    /// Whether the last checkpoint is long enough ago for one that may not get the tail far.
+    fn may_checkpoint_again(&self, now: Timestamp) -> bool {
+        since(now, self.content.lists.lock().checkpointed) >= self.core.options.commit_interval
+    }
+
+    fn checkpoint_is_due(&self, now: Timestamp, load: &Load) -> bool {
+        let aged = {
+            let mut lists = self.content.lists.lock();
+            if load.batches == 0 {
+                lists.checkpointed = now;
+            }
+            since(now, lists.checkpointed) >= CHECKPOINT_INTERVAL
+        };
+        let pinned = load.pinned_blocks;
+        load.batches > 0
+            && (aged
+                || load.dirty_node_bytes > load.dirty_node_bytes_max / 4 * 3
+                || pinned > PINNED_BLOCKS_MIN && pinned > self.core.store.space().available / 4)
+    }
+}
