@@ -5,6 +5,7 @@ use crate::block_map::BlockMap;
 use crate::data::DataCheck;
 use crate::facts::Facts;
 use crate::items::ItemCheck;
+use crate::lost::Lost;
 use crate::names::{DirentCheck, NameCheck, NameFault};
 use crate::paths;
 use crate::progress::{Phase, Reporter};
@@ -34,6 +35,8 @@ pub(crate) struct Analysis {
     pub(crate) facts: Facts,
     pub(crate) nodes: BlockMap,
     pub(crate) data: BlockMap,
+    /// Leaves that could not be read.
+    pub(crate) lost: Lost,
     pub(crate) name_faults: BTreeMap<Key, (DirentItem, NameFault)>,
 }
 
@@ -45,7 +48,7 @@ impl Subject<'_> {
         totals: &mut Totals,
         progress: &mut Reporter,
     ) -> Analysis {
-        let trees = Trees::new(self.device, self.superblock);
+        let trees = Trees::new(self.device, self.superblock, &self.replay.given_up);
         let root = RootTree::read(&trees, &self.superblock.root);
         for (code, block, message) in root.damage {
             findings.at(code, block, message);
@@ -58,15 +61,14 @@ impl Subject<'_> {
         if let Some(main) = &root.main {
             trees.walk(TreeId::MAIN, main, &self.replay.overlay, &mut check as &mut dyn Visitor);
         }
-        let (facts, nodes, data) = check.finish();
-        let mut analysis = Analysis { main: root.main, facts, nodes, data, name_faults: BTreeMap::new() };
+        let mut analysis = check.finish(root.main);
         progress.report(Phase::Names, 0, analysis.facts.inodes.len() as u64);
         self.judge_names(&trees, &mut analysis, findings);
         analysis
     }
 
     fn judge_names(&self, trees: &Trees<'_>, analysis: &mut Analysis, findings: &mut Findings) {
-        let incomplete = is_incomplete(findings);
+        let incomplete = is_incomplete(findings) || !analysis.lost.is_empty();
         let mut names = NameCheck { facts: &analysis.facts, findings, incomplete };
         names.run(self.superblock, self.replay);
         if incomplete {
@@ -83,7 +85,7 @@ impl Subject<'_> {
     /// Adds to each finding where its inode is, as far as names lead to it.
     pub(crate) fn tell_paths(&self, analysis: &Analysis, findings: &mut Findings) {
         if let Some(main) = &analysis.main {
-            let trees = Trees::new(self.device, self.superblock);
+            let trees = Trees::new(self.device, self.superblock, &self.replay.given_up);
             paths::add(&trees, main, &self.replay.overlay, &analysis.facts, findings);
         }
     }
@@ -95,7 +97,9 @@ impl Subject<'_> {
         findings: &mut Findings,
         progress: &mut Reporter,
     ) {
-        let incomplete = is_incomplete(findings);
+        // What was in a leaf that is given up may own the blocks that belong to nothing now.
+        let any_lost = !analysis.lost.is_empty() || !self.replay.given_up.is_empty();
+        let incomplete = is_incomplete(findings) || any_lost;
         let space = SpaceCheck {
             device: self.device,
             superblock: self.superblock,

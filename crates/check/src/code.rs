@@ -85,11 +85,13 @@ codes! {
     NodePlace = "T005", Fatal, "a tree node lies where none may lie";
     MainTreeMissing = "T006", Fatal, "the root tree does not name the main tree";
     RootTreeItem = "T007", Fatal, "the root tree holds an unknown item";
+    LeafUnreadable = "T008", Error, "a leaf of the tree is damaged";
 
     ItemUndecodable = "I001", Fatal, "an item cannot be decoded";
     ItemMisplaced = "I002", Error, "an item is where its kind does not belong";
     ItemWithoutInode = "I003", Error, "an object has items but no inode";
     ItemOfOtherType = "I004", Error, "an item does not fit the inode's type";
+    ItemLost = "I005", Error, "items of an inode are lost with a damaged leaf";
 
     ExtentOverlap = "F001", Error, "extents of a file overlap";
     ExtentBeyondSize = "F002", Error, "a file has written data beyond its size";
@@ -119,7 +121,7 @@ codes! {
 
     OrphanPending = "O001", Info, "an orphan is to be finished";
     OrphanMissing = "O002", Error, "an orphan entry names no inode";
-    OrphanNamed = "O003", Error, "an orphan to be removed still has names";
+    OrphanNamed = "O003", Error, "an orphan to be removed still has names or links";
 }
 
 impl fmt::Display for Code {

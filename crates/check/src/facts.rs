@@ -59,9 +59,11 @@ impl Facts {
         self.inodes.entry(object.0).or_default()
     }
 
-    /// Whether the inode is to be removed. The root never is, whatever its orphan says.
+    /// Whether the inode is to be removed. The root never is, whatever its orphan says, nor is what counts links; what
+    /// counts none has no content to be finished.
     pub(crate) fn is_removed(&self, object: u64) -> bool {
-        object != ObjectNo::ROOT_DIR.0 && self.orphans.get(&ObjectNo(object)) == Some(&OrphanReason::Unlinked)
+        let links = self.inodes.get(&object).map_or(0, |inode| inode.nlink);
+        links == 0 && object != ObjectNo::ROOT_DIR.0 && self.orphans.contains_key(&ObjectNo(object))
     }
 
     /// Subdirectories of each directory that has any.

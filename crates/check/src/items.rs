@@ -3,12 +3,15 @@
 //! Items come in key order, so everything of one object is judged with a small state for the current object; what
 //! concerns several objects goes into [`Facts`] and is judged by `names`.
 
+use crate::analysis::Analysis;
 use crate::block_map::BlockMap;
 use crate::data::DataCheck;
 use crate::facts::Facts;
+use crate::lost::{Lost, LostLeaf};
 use crate::report::{Findings, Totals};
 use crate::walk::Visitor;
 use crate::{Code, acl, object};
+use std::collections::BTreeMap;
 use syncline_format::item::{
     DirentItem, ExtentContent, ExtentItem, InodeItem, OrphanReason, XattrItem, is_symlink_target,
 };
@@ -28,6 +31,7 @@ pub(crate) struct ItemCheck<'a> {
     /// Blocks of extents.
     pub(crate) data: BlockMap,
     pub(crate) verify: DataCheck<'a>,
+    lost: Lost,
     object: object::Current,
 }
 
@@ -46,15 +50,17 @@ impl<'a> ItemCheck<'a> {
             nodes: BlockMap::new(superblock.layout),
             data: BlockMap::new(superblock.layout),
             verify,
+            lost: Lost::default(),
             object: object::Current::default(),
         }
     }
 
     /// Judges the last object and returns what was learned.
-    pub(crate) fn finish(mut self) -> (Facts, BlockMap, BlockMap) {
+    pub(crate) fn finish(mut self, main: Option<NodePointer>) -> Analysis {
         self.close_object();
         self.totals.blocks_used = self.nodes.len() + self.data.len();
-        (self.facts, self.nodes, self.data)
+        let ItemCheck { facts, nodes, data, lost, .. } = self;
+        Analysis { main, facts, nodes, data, lost, name_faults: BTreeMap::new() }
     }
 
     /// Accounts the four blocks of a node; `false` if it must not be entered.
@@ -223,6 +229,11 @@ impl Visitor for ItemCheck<'_> {
 
     fn damaged(&mut self, code: Code, block: BlockNo, message: String) {
         self.findings.at(code, block, message);
+    }
+
+    fn lost(&mut self, leaf: LostLeaf, message: String) {
+        self.findings.at(Code::LeafUnreadable, leaf.block, message.clone());
+        self.lost.push(leaf, message);
     }
 
     fn stored_key(&mut self, key: Key) {

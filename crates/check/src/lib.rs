@@ -6,8 +6,10 @@
 //!
 //! Repair corrects what follows from the rest of the volume without guessing (orphans, leaked blocks, link counts,
 //! nameless inodes, lost redundancy). It never changes anything in place: it writes a complete new checkpoint
-//! into blocks that nothing names, and the new superblock last. It does nothing while any tree node, item or
-//! durable journal record is unreadable, because what is missing might be what the rest is missing.
+//! into blocks that nothing names, and the new superblock last. It does nothing while an item, a durable journal record
+//! or a tree node above the leaves is unreadable, because what is missing might be what the rest is missing. Leaves of
+//! the main tree that are unreadable it gives up: what was in them is told inode by inode, by a check without repair
+//! too, and what is left around them is kept.
 //!
 //! Invariants:
 //! - without `repair` nothing is written;
@@ -24,6 +26,7 @@ mod error;
 mod facts;
 mod items;
 mod journal;
+mod lost;
 mod names;
 mod object;
 mod paths;
@@ -43,11 +46,14 @@ pub use report::{
     Totals, exit_code,
 };
 
-use analysis::Subject;
+use analysis::{Analysis, Subject};
 use journal::Journal;
 use progress::Reporter;
+use repair::salvage;
+use replay::Replay;
 use report::Findings;
 use syncline_device::Device;
+use syncline_format::superblock::Superblock;
 
 /// How to check.
 #[derive(Default)]
@@ -87,11 +93,11 @@ fn check_once(
     };
     let superblock = &chosen.superblock;
     progress.report(Phase::Journal, 0, 0);
-    let replay = Journal::new(device, superblock).replay(&mut findings);
+    let mut replay = Journal::new(device, superblock).replay(&mut findings);
     totals.records_replayed = replay.records;
     totals.batches_replayed = replay.batches;
+    let analysis = look(device, superblock, data, &mut replay, (&mut findings, &mut totals), progress);
     let subject = Subject { device, superblock, replay: &replay, data };
-    let analysis = subject.look(&mut findings, &mut totals, progress);
     subject.compare_bitmaps(&analysis, &mut findings, progress);
     subject.tell_paths(&analysis, &mut findings);
     if findings.fatal().is_some() {
@@ -104,6 +110,27 @@ fn check_once(
     let mut report = findings.into_report(totals);
     report.repaired = true;
     Ok(report)
+}
+
+/// Looks at trees, items and names. Where leaves are lost, and nothing else is unreadable, what is left is looked at
+/// once more, as a repair would leave it.
+fn look(
+    device: &dyn Device,
+    superblock: &Superblock,
+    data: bool,
+    replay: &mut Replay,
+    (findings, totals): (&mut Findings, &mut Totals),
+    progress: &mut Reporter,
+) -> Analysis {
+    let before = (findings.clone(), *totals);
+    let analysis = Subject { device, superblock, replay, data }.look(findings, totals, progress);
+    if !salvage::is_possible(&analysis, findings) {
+        return analysis;
+    }
+    let beyond = findings.objects_with(Code::ExtentBeyondSize);
+    (*findings, *totals) = before;
+    salvage::run((device, superblock), &analysis, &beyond, replay, findings);
+    Subject { device, superblock, replay, data }.look(findings, totals, progress)
 }
 
 /// The report when nothing may be changed.

@@ -117,7 +117,12 @@ impl NameCheck<'_> {
                     self.findings.of(Code::OrphanMissing, object, "there is no such inode");
                     continue;
                 }
-                (true, OrphanReason::Unlinked) => "to be removed",
+                (true, _) if self.facts.is_removed(object.0) => "to be removed",
+                (true, OrphanReason::Unlinked) => {
+                    let links = inode.map_or(0, |inode| inode.nlink);
+                    self.findings.of(Code::OrphanNamed, object, format!("the inode counts {links} links"));
+                    continue;
+                }
                 (true, OrphanReason::Truncated) => "a truncation is to be finished",
                 (true, OrphanReason::Shifting(_)) => "a range that was taken out or put in is to be finished",
             };

@@ -3,6 +3,7 @@
 use crate::Code;
 use crate::block_map::BlockMap;
 use crate::report::Findings;
+use crate::walk::GivenUp;
 use std::collections::BTreeMap;
 use syncline_format::batch::Op;
 use syncline_format::item::ExtentItem;
@@ -41,6 +42,8 @@ pub(crate) struct Replay {
     pub(crate) images: BTreeMap<(ObjectNo, u64), ImageAt>,
     /// Blocks that any chained record names, cut-off ones included: never to be written to (R12).
     pub(crate) named: BlockMap,
+    /// Leaves that walks leave out: what is lost with them was made whole in `overlay`.
+    pub(crate) given_up: GivenUp,
     pub(crate) last_lsn: Lsn,
     /// All records up to this one were durable, and the data of their batches.
     pub(crate) known_flushed: Sequence,
@@ -59,6 +62,7 @@ impl Replay {
             space: BTreeMap::new(),
             images: BTreeMap::new(),
             named: BlockMap::new(layout),
+            given_up: GivenUp::new(),
             last_lsn: checkpoint,
             known_flushed: Sequence(0),
             cut: false,
@@ -127,7 +131,7 @@ impl Replay {
         }
     }
 
-    fn drop_images(&mut self, object: ObjectNo, first: u64, end: u64) {
+    pub(crate) fn drop_images(&mut self, object: ObjectNo, first: u64, end: u64) {
         if first >= end {
             return;
         }

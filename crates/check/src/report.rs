@@ -120,7 +120,7 @@ pub fn exit_code(outcome: &Result<Report, CheckError>) -> i32 {
 }
 
 /// Collects findings, bounded per code.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(crate) struct Findings {
     list: Vec<Finding>,
     counts: BTreeMap<Code, u64>,
@@ -163,7 +163,18 @@ impl Findings {
 
     /// Whether something was found that forbids every repair.
     pub(crate) fn fatal(&self) -> Option<Code> {
-        self.counts.keys().copied().find(|code| code.severity() == Severity::Fatal)
+        self.fatal_but(|_| false)
+    }
+
+    /// The same, where some may be left out.
+    pub(crate) fn fatal_but(&self, but: impl Fn(Code) -> bool) -> Option<Code> {
+        self.counts.keys().copied().find(|&code| code.severity() == Severity::Fatal && !but(code))
+    }
+
+    /// The inodes that findings of a code name.
+    pub(crate) fn objects_with(&self, code: Code) -> BTreeSet<ObjectNo> {
+        let findings = self.list.iter().filter(|finding| finding.code == code);
+        findings.filter_map(|finding| finding.object).collect()
     }
 
     /// The inodes that findings name.

@@ -4,8 +4,9 @@
 //! the number of nodes by the size of the device.
 
 use crate::Code;
+use crate::lost::LostLeaf;
 use crate::replay::Overlay;
-use std::collections::btree_map;
+use std::collections::{BTreeSet, btree_map};
 use std::iter::Peekable;
 use syncline_device::{Buffer, Device};
 use syncline_format::node::{self, NodePointer};
@@ -22,6 +23,9 @@ pub(crate) trait Visitor {
     /// A node, or part of it, is damaged; the walk goes on behind it.
     fn damaged(&mut self, _code: Code, _block: BlockNo, _message: String) {}
 
+    /// A leaf of the main tree that is not its root cannot be read; the walk goes on behind it.
+    fn lost(&mut self, _leaf: LostLeaf, _message: String) {}
+
     /// An item of the tree as the log leaves it, in key order.
     fn item(&mut self, key: Key, value: &[u8]);
 
@@ -29,17 +33,23 @@ pub(crate) trait Visitor {
     fn stored_key(&mut self, _key: Key) {}
 }
 
+/// Leaves that a walk leaves out, because they could not be read.
+pub(crate) type GivenUp = BTreeSet<BlockNo>;
+
 /// The trees of one volume.
 #[derive(Clone, Copy)]
 pub(crate) struct Trees<'a> {
     device: &'a dyn Device,
     superblock: &'a Superblock,
+    /// These are not read again: all walks have to show the same items.
+    given_up: &'a GivenUp,
 }
 
 /// One walk under way.
 struct Walk<'a, 'v> {
     trees: Trees<'a>,
     tree: TreeId,
+    root: BlockNo,
     /// Items below and beyond are left out.
     range: (Key, Key),
     overlay: Peekable<btree_map::Range<'a, Key, Option<Vec<u8>>>>,
@@ -56,8 +66,12 @@ struct Bounds {
 }
 
 impl<'a> Trees<'a> {
-    pub(crate) fn new(device: &'a dyn Device, superblock: &'a Superblock) -> Trees<'a> {
-        Trees { device, superblock }
+    pub(crate) fn new(
+        device: &'a dyn Device,
+        superblock: &'a Superblock,
+        given_up: &'a GivenUp,
+    ) -> Trees<'a> {
+        Trees { device, superblock, given_up }
     }
 
     /// Walks the tree whose root is `root`, with `overlay` laid over it.
@@ -81,7 +95,7 @@ impl<'a> Trees<'a> {
         visitor: &mut dyn Visitor,
     ) {
         let overlay = overlay.range(range.0..=range.1).peekable();
-        let mut walk = Walk { trees: *self, tree, range, overlay, visitor };
+        let mut walk = Walk { trees: *self, tree, root: root.block, range, overlay, visitor };
         let bounds = Bounds { low: Key::MIN, high: None, generation: self.superblock.generation };
         walk.descend(root, bounds);
         walk.overlay_until(None);
@@ -124,23 +138,36 @@ impl Walk<'_, '_> {
                 format!("generation {}, but {} points to it", pointer.generation, bounds.generation);
             self.visitor.damaged(Code::NodeNewer, pointer.block, message);
         }
-        if !self.visitor.node(pointer) {
+        if !self.visitor.node(pointer) || self.is_given_up(pointer) {
             return;
         }
         let mut bytes = Buffer::zeroed(NODE_BLOCKS as usize);
-        if let Err(error) = self.trees.device.read(pointer.block, &mut bytes) {
-            self.visitor.damaged(Code::NodeUnreadable, pointer.block, error.to_string());
-            return;
-        }
-        if let Err(error) = node::verify(&bytes, pointer, self.tree, superblock.volume_id()) {
-            self.visitor.damaged(Code::NodeUnreadable, pointer.block, error.to_string());
-            return;
+        let read = self.trees.device.read(pointer.block, &mut bytes).map_err(|error| error.to_string());
+        let valid = read.and_then(|()| {
+            let verified = node::verify(&bytes, pointer, self.tree, superblock.volume_id());
+            verified.map_err(|error| error.to_string())
+        });
+        if let Err(message) = valid {
+            return self.unreadable(pointer, bounds, message);
         }
         if pointer.level == 0 {
             self.leaf(&bytes, pointer.block, bounds);
         } else {
             self.children(&bytes, pointer, bounds);
         }
+    }
+
+    fn is_given_up(&self, pointer: &NodePointer) -> bool {
+        self.tree == TreeId::MAIN && pointer.level == 0 && self.trees.given_up.contains(&pointer.block)
+    }
+
+    fn unreadable(&mut self, pointer: &NodePointer, bounds: Bounds, message: String) {
+        let block = pointer.block;
+        if self.tree == TreeId::MAIN && pointer.level == 0 && block != self.root {
+            let leaf = LostLeaf { block, low: bounds.low, high: bounds.high };
+            return self.visitor.lost(leaf, message);
+        }
+        self.visitor.damaged(Code::NodeUnreadable, block, message);
     }
 
     fn children(&mut self, bytes: &[u8], pointer: &NodePointer, bounds: Bounds) {

@@ -8,6 +8,8 @@
 //! crate cite it by number.
 
 #![forbid(unsafe_code)]
+// No thread, no clock (clippy.toml).
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(missing_docs)]
 
 mod acl;

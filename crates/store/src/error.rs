@@ -49,10 +49,16 @@ pub enum StoreError {
     SuperblockLost { record: Generation, superblock: Generation },
     /// Opening read-only still shows their content.
     #[error(
-        "{images} page image(s) of damaged files cannot leave the journal, and it has no room to keep them: open the volume \
-         read-only and copy what can be read"
+        "{images} page image(s) of damaged files cannot leave the journal, and it has no room to keep them, so the volume \
+         cannot be opened for writing: open it read-only and copy what can be read, or run \"syncline check --repair\""
     )]
     NoRoomForImages { images: u64 },
+    /// What was acknowledged cannot be entered into the tree. Opening read-only still shows all that can be read.
+    #[error(
+        "the journal changes a tree node that cannot be read ({cause}), so the volume cannot be opened for writing: open it \
+         read-only and copy what can be read, or run \"syncline check --repair\""
+    )]
+    ReplayUnreadable { cause: Box<StoreError> },
     #[error("no space left on the volume")]
     NoSpace,
     /// Not an error to report: relieve the pressure and try again.
@@ -72,4 +78,11 @@ pub enum StoreError {
     ShutDown,
     #[error("{0}")]
     Layout(FormatError),
+}
+
+impl StoreError {
+    /// Whether it says that something on the device cannot be read, or is not what was written.
+    pub fn is_unreadable(&self) -> bool {
+        matches!(self, StoreError::Device(_) | StoreError::Corrupt { .. } | StoreError::Inconsistent { .. })
+    }
 }

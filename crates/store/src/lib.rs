@@ -12,6 +12,8 @@
 //! ([`StoreError::Pressure`]) and relieves it by destaging images and calling [`Store::checkpoint`].
 
 #![forbid(unsafe_code)]
+// No thread, no clock (clippy.toml).
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod batch;
 mod carry;

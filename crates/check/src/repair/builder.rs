@@ -125,6 +125,10 @@ impl Visitor for TreeBuilder<'_, '_> {
         }
     }
 
+    fn lost(&mut self, leaf: crate::lost::LostLeaf, message: String) {
+        self.damaged(crate::Code::LeafUnreadable, leaf.block, message);
+    }
+
     /// A node that was readable a moment ago is not any more: the new tree would miss items.
     fn damaged(&mut self, _code: crate::Code, block: syncline_format::BlockNo, _message: String) {
         let error = syncline_device::DeviceError::Io {

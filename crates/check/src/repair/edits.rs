@@ -2,6 +2,7 @@
 
 use crate::analysis::Analysis;
 use crate::facts::{Facts, InodeFacts};
+use crate::lost::keys_of;
 use crate::names::{NameFault, expected_links, expected_parent};
 use crate::replay::Replay;
 use crate::walk::Trees;
@@ -10,7 +11,7 @@ use syncline_device::Device;
 use syncline_format::item::{DirentItem, InodeItem, MODE_DIRECTORY, OrphanReason, Timestamp};
 use syncline_format::node::NodePointer;
 use syncline_format::superblock::Superblock;
-use syncline_format::{BLOCK_BYTES, Key, Kind, NAME_PROBES, ObjectNo, name_hash};
+use syncline_format::{BLOCK_BYTES, Key, NAME_PROBES, ObjectNo, name_hash};
 
 /// Where inodes without a name go.
 const LOST_AND_FOUND: &[u8] = b"lost+found";
@@ -28,19 +29,28 @@ pub(crate) struct Editor<'a> {
 impl Editor<'_> {
     /// One item as it is now.
     pub(crate) fn get(&self, key: Key) -> Option<Vec<u8>> {
-        Trees::new(self.device, self.superblock).get(&self.main, &self.replay.overlay, key)
+        self.trees().get(&self.main, &self.replay.overlay, key)
     }
 
     /// The items of a range as they are now.
     pub(crate) fn items(&self, range: (Key, Key)) -> Vec<(Key, Vec<u8>)> {
-        Trees::new(self.device, self.superblock).items(&self.main, &self.replay.overlay, range)
+        self.trees().items(&self.main, &self.replay.overlay, range)
     }
 
-    fn put(&mut self, key: Key, value: Vec<u8>) {
+    /// An inode as it is now.
+    pub(crate) fn inode(&self, object: ObjectNo) -> Option<InodeItem> {
+        self.get(Key::inode(object)).and_then(|value| InodeItem::decode(&value).ok())
+    }
+
+    fn trees(&self) -> Trees<'_> {
+        Trees::new(self.device, self.superblock, &self.replay.given_up)
+    }
+
+    pub(crate) fn put(&mut self, key: Key, value: Vec<u8>) {
         self.replay.overlay.insert(key, Some(value));
     }
 
-    fn delete(&mut self, key: Key) {
+    pub(crate) fn delete(&mut self, key: Key) {
         self.replay.overlay.insert(key, None);
     }
 
@@ -48,7 +58,12 @@ impl Editor<'_> {
     pub(crate) fn structure(&mut self, found: &Analysis, next_object: &mut ObjectNo) {
         for (&object, &reason) in &found.facts.orphans {
             let inode = found.facts.inodes.get(&object.0).copied().unwrap_or_default();
-            self.finish_orphan(object, reason, &inode);
+            let is_known = inode.exists() || reason == OrphanReason::Unlinked;
+            if is_known && found.facts.is_removed(object.0) && is_removable(&inode) {
+                self.remove_orphan(object);
+            } else {
+                self.finish_orphan(object, reason, &inode);
+            }
         }
         for (key, (dirent, fault)) in &found.name_faults {
             match fault {
@@ -67,32 +82,27 @@ impl Editor<'_> {
         self.name_the_nameless(found, next_object);
     }
 
+    fn remove_orphan(&mut self, object: ObjectNo) {
+        self.delete(Key::orphan(object));
+        for (key, _) in self.items(keys_of(object)) {
+            self.delete(key);
+        }
+    }
+
+    /// What still has a name, or entries of its own, is kept.
     fn finish_orphan(&mut self, object: ObjectNo, reason: OrphanReason, inode: &InodeFacts) {
         if matches!(reason, OrphanReason::Shifting(_)) && inode.exists() {
             // Left to the next writable open, which has all it needs to go on.
             return;
         }
         self.delete(Key::orphan(object));
-        match reason {
-            // What still has a name, or entries of its own, is kept.
-            OrphanReason::Unlinked if is_removable(inode) && object != ObjectNo::ROOT_DIR => {
-                let all = (Key::new(object, Kind::Inode, 0), Key::new(object, Kind::Shared, u64::MAX));
-                for (key, _) in self.items(all) {
-                    self.delete(key);
-                }
-            }
-            OrphanReason::Truncated if inode.exists() => {
-                let size = self.get(Key::inode(object)).and_then(|value| InodeItem::decode(&value).ok());
-                if let Some(inode) = size {
-                    self.cut_tail(object, inode.size.div_ceil(BLOCK_BYTES as u64));
-                }
-            }
-            _ => {}
+        if let Some(inode) = self.inode(object).filter(|_| reason == OrphanReason::Truncated) {
+            self.cut_tail(object, inode.size.div_ceil(BLOCK_BYTES as u64));
         }
     }
 
     /// Removes every extent page from `pages` on.
-    fn cut_tail(&mut self, object: ObjectNo, pages: u64) {
+    pub(crate) fn cut_tail(&mut self, object: ObjectNo, pages: u64) {
         self.cut_extents(object, pages, u64::MAX);
     }
 
@@ -196,13 +206,17 @@ impl Editor<'_> {
 
 /// Whether an inode of the orphan table may go away with all it has.
 fn is_removable(inode: &InodeFacts) -> bool {
-    inode.names == 0 && inode.entries_found == 0
+    inode.names == 0 && inode.nlink == 0 && inode.entries_found == 0
+}
+
+pub(crate) fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp { seconds: since.as_secs() as i64, nanoseconds: since.subsec_nanos() }
 }
 
 /// An empty directory below the root, made now.
 fn new_directory() -> InodeItem {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let now = Timestamp { seconds: since.as_secs() as i64, nanoseconds: since.subsec_nanos() };
+    let now = now();
     InodeItem {
         mode: MODE_DIRECTORY | 0o700,
         nlink: 2,

@@ -11,6 +11,7 @@ mod allocator;
 mod builder;
 mod destage;
 mod edits;
+pub(crate) mod salvage;
 
 use crate::analysis::{Analysis, Subject};
 use crate::progress::{Phase, Reporter};
@@ -36,6 +37,8 @@ const IN_SUPERBLOCKS: &[Code] =
 
 /// What a new checkpoint corrects.
 const IN_CHECKPOINT: &[Code] = &[
+    Code::LeafUnreadable,
+    Code::ItemLost,
     Code::NextObject,
     Code::JournalImage,
     Code::JournalDoubleSpace,
@@ -149,7 +152,7 @@ impl Repair<'_> {
         allocator: &mut Allocator<'_>,
     ) -> Result<NodePointer, CheckError> {
         let superblock = &self.chosen.superblock;
-        let trees = Trees::new(self.device, superblock);
+        let trees = Trees::new(self.device, superblock, &replay.given_up);
         let mut builder = TreeBuilder::new(self.device, superblock, TreeId::MAIN, generation, allocator);
         trees.walk(TreeId::MAIN, main, &replay.overlay, &mut builder as &mut dyn Visitor);
         let main = builder.finish()?;

@@ -105,6 +105,10 @@ impl Image {
         self.leaf_items = items;
     }
 
+    pub fn items_per_leaf(&self) -> usize {
+        self.leaf_items
+    }
+
     pub fn put(&mut self, key: Key, value: Vec<u8>) {
         self.items.insert(key, value);
     }

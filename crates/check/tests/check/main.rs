@@ -5,6 +5,7 @@ mod bitmaps;
 mod hostile;
 mod image;
 mod journal;
+mod lost;
 mod names;
 mod objects;
 mod repair;
@@ -27,6 +28,7 @@ fn every_code_has_a_test_that_names_it() {
     let sources = [
         include_str!("bitmaps.rs"),
         include_str!("journal.rs"),
+        include_str!("lost.rs"),
         include_str!("names.rs"),
         include_str!("objects.rs"),
         include_str!("superblocks.rs"),

@@ -189,13 +189,16 @@ fn orphans_are_normal_and_finished_by_repair() {
     let truncated = image.add_file(ROOT, "truncated", 5);
     image.change_inode(truncated, |inode| inode.size = 4097);
     image.put(Key::orphan(truncated), OrphanReason::Truncated.encode().to_vec());
+    let both = image.new_object();
+    image.put_inode(both, &InodeItem { nlink: 0, ..inode(MODE_REGULAR | 0o644) });
+    image.put(Key::orphan(both), OrphanReason::Truncated.encode().to_vec());
     let device = image.build();
     let report = expect(&device, &[Code::OrphanPending]);
     assert_eq!(report.exit_code(), 0);
     let inodes = report.totals.inodes;
     expect_repaired(&device, &[]);
     let report = expect(&device, &[]);
-    assert_eq!(report.totals.inodes, inodes - 1);
+    assert_eq!(report.totals.inodes, inodes - 2);
     assert_eq!(report.totals.data_blocks_verified, 25, "two pages of the truncated file are left");
 }
 
@@ -213,6 +216,32 @@ fn an_orphan_of_no_inode_is_dropped() {
 fn an_orphan_with_a_name_is_kept_as_a_file() {
     let mut image = Image::populated();
     let file = image.add_file(ROOT, "named", 1);
+    image.put(Key::orphan(file), OrphanReason::Unlinked.encode().to_vec());
+    let device = image.build();
+    let inodes = expect(&device, &[Code::OrphanNamed]).totals.inodes;
+    expect_repaired(&device, &[]);
+    assert_eq!(expect(&device, &[]).totals.inodes, inodes);
+}
+
+/// The engine keeps what counts links, and forgets the orphan.
+#[test]
+fn an_orphan_that_counts_links_is_kept_though_nothing_names_it() {
+    let mut image = Image::populated();
+    let file = image.add_file(ROOT, "counted", 3);
+    image.items.remove(&image.name_key(ROOT, "counted"));
+    image.change_inode(ROOT, |inode| inode.entries -= 1);
+    image.put(Key::orphan(file), OrphanReason::Unlinked.encode().to_vec());
+    let device = image.build();
+    let inodes = expect(&device, &[Code::InodeUnnamed, Code::OrphanNamed]).totals.inodes;
+    expect_repaired(&device, &[]);
+    assert_eq!(expect(&device, &[]).totals.inodes, inodes + 1, "and lost+found");
+}
+
+#[test]
+fn an_orphan_without_links_that_has_a_name_is_kept_as_a_file() {
+    let mut image = Image::populated();
+    let file = image.add_file(ROOT, "named", 1);
+    image.change_inode(file, |inode| inode.nlink = 0);
     image.put(Key::orphan(file), OrphanReason::Unlinked.encode().to_vec());
     let device = image.build();
     let inodes = expect(&device, &[Code::OrphanPending, Code::OrphanNamed]).totals.inodes;

@@ -5,5 +5,6 @@ mod bad_input;
 mod commands;
 mod common;
 mod copying;
+mod damaged;
 mod mkfs;
 mod mounted;

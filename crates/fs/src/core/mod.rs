@@ -178,16 +178,11 @@ impl Core {
     /// Whether an error says that something of one file cannot be read, and not that the volume has stopped or is
     /// full.
     pub(crate) fn is_damage(&self, error: &Error) -> bool {
-        let unreadable = matches!(
-            error,
-            Error::Device(_)
-                | Error::Checksum { .. }
-                | Error::Inconsistent { .. }
-                | Error::Format(_)
-                | Error::Store(
-                    StoreError::Device(_) | StoreError::Corrupt { .. } | StoreError::Inconsistent { .. }
-                )
-        );
+        let unreadable = match error {
+            Error::Device(_) | Error::Checksum { .. } | Error::Inconsistent { .. } | Error::Format(_) => true,
+            Error::Store(error) => error.is_unreadable(),
+            _ => false,
+        };
         unreadable && self.store.failure().is_none()
     }
 

@@ -5,7 +5,9 @@ use super::{MIB, TestVolume, pattern};
 use crate::content::inode::Inode;
 use crate::{Context, Error, OpenFlags, SetAside};
 use std::sync::Arc;
+use syncline_check::Code;
 use syncline_format::{Kind, ObjectNo};
+use syncline_store::StoreError;
 
 const PAGE: u64 = 4096;
 /// Every other page of the large file has an extent of its own, so that the extents fill leaves.
@@ -265,4 +267,131 @@ fn writers_that_are_slowed_down_or_lack_space_do_not_meet_the_damage_of_others()
     assert_eq!(full, Error::NoSpace);
     assert!(written > 16 * MIB, "only {written} bytes were written");
     assert_eq!(volume.fs.stats().set_aside.files, 1);
+}
+
+// Shows: C7.
+#[test]
+fn repair_brings_images_of_a_damaged_file_home_and_leaves_nothing_set_aside() {
+    let (mut volume, large) = damaged(MIB / 4);
+    for page in 0..4 {
+        volume.write(&large, AMID + page * PAGE, &pattern(100 + page, 4096));
+    }
+    volume.sync(&large);
+    let size = large.state.read().item.size;
+    let other = volume.create("other");
+    volume.write(&other, 0, &pattern(1, 30_000));
+    volume.sync(&other);
+    drop((large, other));
+    // One session that carries them, and a close that says so.
+    volume.cut();
+    volume.recover();
+    assert_eq!(volume.fs.stats().set_aside, SetAside { files: 1, pages: 4, orphans: 0 });
+    volume.fs.close().unwrap();
+    volume.cut();
+    let told = volume.repair();
+    assert!(told.contains(&Code::LeafUnreadable) && told.contains(&Code::ItemLost), "{told:?}");
+    volume.recover();
+    assert_eq!(volume.fs.stats().set_aside, SetAside::default());
+    let large = volume.find("large");
+    assert_eq!(large.state.read().item.size, size);
+    let content = volume.content(&large);
+    for page in 0..4 {
+        let at = (AMID + page * PAGE) as usize;
+        assert_eq!(content[at..][..4096], pattern(100 + page, 4096), "page {page}");
+    }
+    assert_eq!(volume.content(&volume.find("other")), pattern(1, 30_000));
+    let behind = volume.content(&volume.find("behind"));
+    for page in 0..EXTENTS {
+        assert_eq!(behind[(2 * page * PAGE) as usize..][..4096], pattern(page, 4096));
+    }
+    // It is a file like others again.
+    volume.write(&large, AMID, &pattern(7, 40_960));
+    volume.sync(&large);
+    drop(large);
+    volume.reopen();
+    let content = volume.content(&volume.find("large"));
+    assert_eq!(content[AMID as usize..][..40_960], pattern(7, 40_960));
+}
+
+#[test]
+fn repair_keeps_images_of_a_file_whose_inode_is_lost() {
+    let mut volume = TestVolume::new(64 * MIB, MIB / 4);
+    let names: Vec<String> = (0..400).map(|n| format!("file{n}")).collect();
+    names.iter().for_each(|name| drop(volume.create(name)));
+    volume.reopen();
+    let file = volume.find("file200");
+    let number = file.number;
+    volume.write(&file, 0, &pattern(1, 5000));
+    volume.sync(&file);
+    volume.fs.core.checkpoint().unwrap();
+    drop(file);
+    volume.cut();
+    assert!(volume.rot_leaves(|key| key.object.0.abs_diff(number.0) < 100) > 0);
+    volume.recover();
+    assert_eq!(volume.fs.stats().set_aside, SetAside { files: 1, pages: 2, orphans: 0 });
+    volume.cut();
+    volume.repair();
+    volume.recover();
+    assert_eq!(volume.fs.stats().set_aside, SetAside::default());
+    let file = volume.find("file200");
+    assert_eq!(file.number, number);
+    assert_eq!(volume.content(&file)[..5000], pattern(1, 5000));
+    for name in ["file0", "file399"] {
+        volume.find(name);
+    }
+}
+
+/// A volume whose journal changes leaves that cannot be read any more.
+fn with_changes_of_a_lost_leaf() -> (TestVolume, ObjectNo) {
+    let mut volume = TestVolume::new(64 * MIB, MIB);
+    let names: Vec<String> = (0..400).map(|n| format!("file{n}")).collect();
+    names.iter().for_each(|name| drop(volume.create(name)));
+    let other = volume.create("other");
+    volume.write(&other, 0, &pattern(3, 30_000));
+    volume.sync(&other);
+    drop(other);
+    volume.reopen();
+    let file = volume.find("file200");
+    let number = file.number;
+    volume.write(&file, 0, &pattern(1, 5000));
+    volume.sync(&file);
+    drop(file);
+    volume.cut();
+    assert!(volume.rot_leaves(|key| key.object.0.abs_diff(number.0) < 100) > 0);
+    (volume, number)
+}
+
+// Shows: C7.
+#[test]
+fn a_journal_that_changes_what_cannot_be_read_is_told_and_opens_read_only() {
+    let (volume, number) = with_changes_of_a_lost_leaf();
+    let told = volume.refused();
+    assert!(matches!(&told, Error::Store(StoreError::ReplayUnreadable { .. })), "{told}");
+    let sentence = told.to_string();
+    assert!(sentence.contains("open it read-only") && sentence.contains("check --repair"), "{sentence}");
+    let copy = volume.read_only_copy();
+    assert_eq!(copy.content(&copy.find("other")), pattern(3, 30_000));
+    assert_eq!(copy.fs.content.inode(number).map(drop).unwrap_err().errno(), 5);
+    // The item as it was before the journal's change is not shown, should the node be readable now.
+    copy.rot_leaves(|key| key.object.0.abs_diff(number.0) < 100);
+    assert_eq!(copy.fs.content.inode(number).map(drop).unwrap_err().errno(), 5);
+    assert_eq!(copy.content(&copy.find("other")), pattern(3, 30_000));
+}
+
+// Shows: C7.
+#[test]
+fn repair_makes_a_volume_writable_whose_journal_changes_what_cannot_be_read() {
+    let (mut volume, number) = with_changes_of_a_lost_leaf();
+    volume.repair();
+    volume.recover();
+    assert_eq!(volume.fs.stats().set_aside, SetAside::default());
+    // The journal has its inode and all of its content.
+    let file = volume.find("file200");
+    assert_eq!((file.number, volume.content(&file)), (number, pattern(1, 5000)));
+    assert_eq!(volume.content(&volume.find("other")), pattern(3, 30_000));
+    volume.write(&file, 5000, b"more");
+    volume.sync(&file);
+    drop(file);
+    volume.reopen();
+    assert_eq!(volume.content(&volume.find("file200"))[5000..], *b"more");
 }

@@ -6,7 +6,7 @@ use crate::{Clock, Context, Fs, FsOptions, MkfsOptions, Result, SystemEntropy, T
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use syncline_check::{CheckOptions, check};
+use syncline_check::{CheckOptions, Code, check};
 use syncline_device::{Buffer, Device, MemoryDevice, Volatile};
 use syncline_format::{BLOCK_BYTES, BlockNo, Key, ObjectNo};
 
@@ -118,6 +118,21 @@ impl TestVolume {
         let options = CheckOptions { data: true, ..CheckOptions::default() };
         let report = check(&*self.memory, options).unwrap();
         assert!(report.is_sound(), "{:#?}", report.findings);
+    }
+
+    /// Repairs what is on the device offline; returns what a check said before, by code.
+    pub(crate) fn repair(&self) -> Vec<Code> {
+        let options = CheckOptions { data: true, repair: true, ..CheckOptions::default() };
+        let report = check(&*self.memory, options).unwrap();
+        assert!(report.repaired && report.is_sound(), "{:#?}", report.findings);
+        report.counts.keys().copied().collect()
+    }
+
+    /// Why the volume cannot be opened.
+    pub(crate) fn refused(&self) -> crate::Error {
+        let device = Arc::new(Volatile::new(self.memory.clone()));
+        let clock = self.clock.clone();
+        Fs::open(device, self.options.clone(), clock, &SystemEntropy::default()).map(drop).unwrap_err()
     }
 
     /// Changes a bit of the block with this content, behind the engine's back.

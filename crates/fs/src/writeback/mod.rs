@@ -175,6 +175,10 @@ impl Writeback {
     }
 
     /// Like [`Writeback::wait_for_progress`], for writers that are slowed down.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a bound on the wait for others, not a reading of the time"
+    )]
     pub(crate) fn wait_for_room(&self, seen: u64) {
         let mut progress = self.progress.lock();
         if *progress == seen {
@@ -187,6 +191,10 @@ impl Writeback {
     }
 
     /// Waits until progress was made since `seen`; not for long, because a turn may be held for other reasons.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a bound on the wait for others, not a reading of the time"
+    )]
     pub(crate) fn wait_for_progress(&self, seen: u64) {
         let mut progress = self.progress.lock();
         if *progress == seen {

@@ -46,8 +46,17 @@ impl Gathered {
             last_of_key.map(|(key, place)| (*key, place.clone().map(|place| &self.values[place]))).collect();
         for changes in changes.chunks(ENTER_TOGETHER) {
             let pinned = Pinned::new(&shared.cache);
-            load_leaves(shared, changes, &pinned)?;
-            enter_some(shared, changes, &pinned)?;
+            let entered = load_leaves(shared, changes, &pinned);
+            match entered.and_then(|()| enter_some(shared, changes, &pinned)) {
+                Err(error) if error.is_unreadable() && shared.options.read_only => {
+                    changes.iter().try_for_each(|change| enter_readable(shared, change, &pinned))?;
+                }
+                // A batch is applied whole or not at all, and its other items may lie where all can be read.
+                Err(error) if error.is_unreadable() => {
+                    return Err(StoreError::ReplayUnreadable { cause: Box::new(error) });
+                }
+                entered => entered?,
+            }
         }
         shared.cache.set_dirty(shared.trees.read().current_nodes);
         self.values.clear();
@@ -76,6 +85,25 @@ fn load_leaves(shared: &Shared, items: &[Change<'_>], pinned: &Pinned<'_>) -> Re
         }
         pinned.load_many(&*shared.device, TreeId::MAIN, &missing)?;
     }
+}
+
+/// Enters a change of a volume opened read-only, if the nodes on the way to it can be read. If not, the node in the way
+/// is not read again: it would show the item as it was before.
+fn enter_readable(shared: &Shared, change: &Change<'_>, pinned: &Pinned<'_>) -> Result<(), StoreError> {
+    loop {
+        let missing = shared.trees.read().main.check_resident(change.0, pinned);
+        let Err(node) = missing else { break };
+        let block = node.0.block;
+        match pinned.load_many(&*shared.device, TreeId::MAIN, &[node]) {
+            Err(error) if error.is_unreadable() => {
+                tracing::error!(%error, "the journal changes a node that cannot be read; it is left out");
+                shared.cache.give_up(block);
+                return Ok(());
+            }
+            loaded => loaded?,
+        }
+    }
+    enter_some(shared, std::slice::from_ref(change), pinned)
 }
 
 fn enter_some(shared: &Shared, items: &[Change<'_>], pinned: &Pinned<'_>) -> Result<(), StoreError> {

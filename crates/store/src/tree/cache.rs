@@ -12,7 +12,7 @@ use super::{Missing, Node, Resident};
 use crate::StoreError;
 use crate::sync::{AtomicU64, Mutex, Ordering};
 use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use syncline_device::{Buffer, Device, ReadRequest};
 use syncline_format::layout::Layout;
@@ -29,6 +29,8 @@ pub(crate) struct NodeCache {
     /// Nodes that are dirty, those of a running checkpoint included.
     dirty: AtomicU64,
     entries: Mutex<Entries>,
+    /// Nodes that count as unreadable until the session ends.
+    given_up: Mutex<BTreeSet<BlockNo>>,
     pub(crate) hits: AtomicU64,
     pub(crate) misses: AtomicU64,
 }
@@ -71,6 +73,7 @@ impl NodeCache {
             dirty_max: AtomicU64::new(dirty),
             dirty: AtomicU64::new(0),
             entries: Mutex::new(Entries::default()),
+            given_up: Mutex::new(BTreeSet::new()),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
         }
@@ -142,8 +145,17 @@ impl NodeCache {
         self.enter(buffer, tree, pointer)
     }
 
+    /// From here on the node at this block cannot be read.
+    pub(crate) fn give_up(&self, block: BlockNo) {
+        self.given_up.lock().insert(block);
+    }
+
     fn check_place(&self, pointer: &NodePointer) -> Result<(), StoreError> {
         let block = pointer.block;
+        if self.given_up.lock().contains(&block) {
+            let what = "a tree node that the journal changes could not be read when the volume was opened";
+            return Err(StoreError::Inconsistent { block, what });
+        }
         if self.layout.holds_node(block) {
             return Ok(());
         }
