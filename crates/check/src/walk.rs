@@ -198,6 +198,10 @@ impl Walk<'_, '_> {
     }
 
     fn leaf(&mut self, bytes: &[u8], block: BlockNo, bounds: Bounds) {
+        if node::head(bytes).count.get() == 0 && (bounds.low > Key::MIN || bounds.high.is_some()) {
+            let message = "a leaf that is not the only one holds nothing".into();
+            self.visitor.damaged(Code::NodeUnreadable, block, message);
+        }
         for index in 0..usize::from(node::head(bytes).count.get()) {
             let key = node::slot_key(bytes, index);
             if key < bounds.low || bounds.high.is_some_and(|high| key >= high) {

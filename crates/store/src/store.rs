@@ -5,7 +5,7 @@ use crate::shared::Shared;
 use crate::space::HEADROOM_ITEMS;
 use crate::sync::{Ordering, yield_now};
 use crate::tree::cache::Pinned;
-use crate::tree::{Editor, Found, Missing, Resident};
+use crate::tree::{Editor, Found, Missing, Obstacle, Resident};
 use crate::{Batch, Class, DataSlot, Estimate, Permit, Pressure, Reservation, StoreError};
 use std::ops::ControlFlow;
 use std::sync::{Arc, Weak};
@@ -135,7 +135,7 @@ impl Store {
                     return Ok(());
                 }
             }
-            match found.next {
+            match found.place.end {
                 Some(next) if next < end => from = from.max(next),
                 _ => return Ok(()),
             }
@@ -369,10 +369,11 @@ impl Store {
             let trees = shared.trees.write();
             match trees.check_resident(&batch, &pinned) {
                 Ok(()) => break trees,
-                Err(missing) => {
+                Err(Obstacle::Missing(missing)) => {
                     drop(trees);
                     pinned.load(&*shared.device, TreeId::MAIN, &missing, &mut stale)?;
                 }
+                Err(Obstacle::Misplaced(block)) => return Err(misplaced(block)),
             }
         };
         shared.space.lock().check_frees(&batch)?;
@@ -529,17 +530,20 @@ fn check_place(found: &Found) -> Result<(), StoreError> {
     if found.is_in_place() {
         return Ok(());
     }
-    let block = found.leaf.home.get().map_or(BlockNo(0), |home| home.block);
-    Err(StoreError::Inconsistent { block, what: "a tree node holds keys that its parent puts elsewhere" })
+    Err(misplaced(found.leaf.block()))
+}
+
+pub(crate) fn misplaced(block: BlockNo) -> StoreError {
+    StoreError::Inconsistent { block, what: "a tree node holds keys that its parent puts elsewhere" }
 }
 
 impl crate::shared::Trees {
-    /// Reports the first node that applying the batch will need and that is not in memory.
-    pub(crate) fn check_resident(&self, batch: &Batch, resident: &dyn Resident) -> Result<(), Missing> {
+    /// Reports the first node that applying the batch will need and that is not in memory, or not in its place.
+    pub(crate) fn check_resident(&self, batch: &Batch, resident: &dyn Resident) -> Result<(), Obstacle> {
         let deletes = batch.ops.iter().filter(|op| matches!(op, Op::Delete { .. })).count();
         // Keys of the leaf that was found last: a large batch has many that follow one another.
         let mut found: Option<(Key, Option<Key>)> = None;
-        let mut check = |key: Key| {
+        let mut check = |key: Key| -> Result<(), Obstacle> {
             if !found.is_some_and(|(from, end)| from <= key && end.is_none_or(|end| key < end)) {
                 found = Some((key, self.main.check_resident(key, resident)?));
             }

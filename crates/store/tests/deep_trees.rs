@@ -118,6 +118,25 @@ fn a_batch_may_empty_a_leaf_and_go_on_where_it_was() {
     }
 }
 
+/// The next leaf inherits the keys of the first one of its node, and is then split below the key that it had before.
+// Shows: C7.
+#[test]
+fn keys_are_put_where_the_first_leaf_was_emptied() {
+    let device = CrashDevice::new(BLOCKS);
+    let mut model = filled(&device, 200, 500);
+    let store = open(&device, 2);
+    for n in 0..60 {
+        commit(&store, &mut model, &[(n * 10, None)]);
+    }
+    for n in 0..100 {
+        commit(&store, &mut model, &[(n * 3, Some(500))]);
+    }
+    assert_eq!(contents(&store), model);
+    store.close().expect("close");
+    drop(store);
+    assert_eq!(contents(&open(&device, 3)), model);
+}
+
 #[test]
 fn random_batches_over_a_cold_cache_agree_with_a_map() {
     for seed in 1..=3 {

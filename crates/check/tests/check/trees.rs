@@ -47,6 +47,20 @@ fn a_leaf_from_an_older_checkpoint_does_not_pass() {
 }
 
 #[test]
+fn a_leaf_without_items_among_others_is_found() {
+    for empty in [0, 1, 3] {
+        let mut image = Image::populated();
+        image.leaf_hook = Box::new(move |index, slots| {
+            if index == empty {
+                slots.clear();
+            }
+        });
+        let report = look(&image.build());
+        assert!(report.has(Code::NodeUnreadable), "{:#?}", report.findings);
+    }
+}
+
+#[test]
 fn keys_outside_the_parents_range_are_found() {
     let mut image = Image::populated();
     image.leaf_hook = Box::new(|index, slots| {

@@ -2,8 +2,9 @@
 
 use crate::StoreError;
 use crate::shared::{Shared, Trees};
+use crate::store::misplaced;
 use crate::tree::cache::Pinned;
-use crate::tree::{Editor, Missing};
+use crate::tree::{Editor, Missing, Obstacle};
 use std::ops::Range;
 use syncline_format::{Key, TreeId};
 
@@ -73,10 +74,12 @@ fn load_leaves(shared: &Shared, items: &[Change<'_>], pinned: &Pinned<'_>) -> Re
         {
             let trees = shared.trees.read();
             for (key, _) in items {
-                if let Err(node) = trees.main.check_resident(*key, pinned)
-                    && missing.last().is_none_or(|last| last.0 != node.0)
-                {
-                    missing.push(node);
+                match trees.main.check_resident(*key, pinned) {
+                    Err(Obstacle::Missing(node)) if missing.last().is_none_or(|last| last.0 != node.0) => {
+                        missing.push(node);
+                    }
+                    Err(Obstacle::Misplaced(block)) => return Err(misplaced(block)),
+                    _ => {}
                 }
             }
         }
@@ -111,10 +114,14 @@ fn enter_some(shared: &Shared, items: &[Change<'_>], pinned: &Pinned<'_>) -> Res
     while let Some((key, value)) = rest.first() {
         let mut trees = shared.trees.write();
         // An emptied leaf leaves its keys to a neighbour, which may not have been on the way to any.
-        if let Err(missing) = trees.main.check_resident(*key, pinned) {
-            drop(trees);
-            pinned.load_many(&*shared.device, TreeId::MAIN, &[missing])?;
-            continue;
+        match trees.main.check_resident(*key, pinned) {
+            Ok(_) => {}
+            Err(Obstacle::Missing(missing)) => {
+                drop(trees);
+                pinned.load_many(&*shared.device, TreeId::MAIN, &[missing])?;
+                continue;
+            }
+            Err(Obstacle::Misplaced(block)) => return Err(misplaced(block)),
         }
         let Trees { main, freeze, superseded, current_nodes, .. } = &mut *trees;
         let mut editor = Editor { resident: pinned, freeze: *freeze, superseded, current_nodes };

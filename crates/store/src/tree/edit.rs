@@ -1,7 +1,7 @@
 //! Changing a tree: put, delete, split, merge; all in memory, all infallible once the path is resident.
 
 use super::page::{Full, Page};
-use super::{Missing, Node, Resident, Root, Superseded, Tree};
+use super::{Found, Node, Obstacle, Place, Resident, Root, Superseded, Tree};
 use std::sync::{Arc, OnceLock};
 use syncline_format::Key;
 use syncline_format::node::{NODE_POINTER_BYTES, NODE_SPACE_BYTES, SLOT_BYTES};
@@ -29,73 +29,84 @@ struct Split {
 }
 
 impl Tree {
-    /// Reports the first node on the way to `key` that is not in memory. Returns the key before which all others from
-    /// `key` on have the same way, `None` if there is no end.
-    pub(crate) fn check_resident(&self, key: Key, resident: &dyn Resident) -> Result<Option<Key>, Missing> {
+    /// Reports the first node on the way to `key` that is not in memory, or not in its place. Returns the key before
+    /// which all others from `key` on have the same way, `None` if there is no end.
+    pub(crate) fn check_resident(&self, key: Key, resident: &dyn Resident) -> Result<Option<Key>, Obstacle> {
+        let root;
         let mut held = match &self.root {
             Root::Held(node) => node,
-            Root::Clean(_) => return self.find(key, resident).map(|found| found.next),
+            Root::Clean(_) => {
+                root = self.root(resident)?;
+                &root
+            }
         };
-        let mut end = None;
-        loop {
+        let mut place = Place::default();
+        let (index, parent) = loop {
+            place.check(held)?;
             if held.is_leaf() {
-                return Ok(end);
+                return Ok(place.end);
             }
             let index = held.page.child_index(key);
-            end = held.end_of(index).or(end);
             match held.children.get(index) {
-                Some(Some(child)) => held = child,
-                _ => break,
+                Some(Some(child)) => {
+                    place = place.child(held, index);
+                    held = child;
+                }
+                _ => break (index, held),
             }
-        }
+        };
         // From here on the path is clean.
-        let mut node = held.child(held.page.child_index(key), resident)?;
-        while !node.is_leaf() {
+        let mut node = parent.child(index, resident)?;
+        place = place.child(parent, index);
+        loop {
+            place.check(&node)?;
+            if node.is_leaf() {
+                return Ok(place.end);
+            }
             let index = node.page.child_index(key);
-            end = node.end_of(index).or(end);
-            node = node.child(index, resident)?;
+            let child = node.child(index, resident)?;
+            place = place.child(&node, index);
+            node = child;
         }
-        Ok(end)
     }
 
-    /// Reports the first missing node of the two leaves beside `key`'s, if a batch of `deletes` deletes and `bytes`
-    /// bytes could empty that leaf: it leaves the tree then, and one of the two inherits its keys, which the rest of
-    /// the batch may name. The path to `key` itself must be resident.
+    /// Reports the first node that is missing, or not in its place, of the two leaves beside `key`'s, if a batch of
+    /// `deletes` deletes and `bytes` bytes could empty that leaf: it leaves the tree then, and one of the two inherits
+    /// its keys, which the rest of the batch may name. The path to `key` itself must be resident.
     pub(crate) fn check_heirs(
         &self,
         key: Key,
         deletes: usize,
         bytes: usize,
         resident: &dyn Resident,
-    ) -> Result<(), Missing> {
-        let mut node = self.root(resident)?;
+    ) -> Result<(), Obstacle> {
+        let mut found = Found { leaf: self.root(resident)?, place: Place::default() };
         let (mut before, mut after) = (None, None);
-        while !node.is_leaf() {
-            let index = node.page.child_index(key);
+        while !found.leaf.is_leaf() {
+            let index = found.leaf.page.child_index(key);
             if index > 0 {
-                before = Some((Arc::clone(&node), index - 1));
+                before = Some((found.clone(), index - 1));
             }
-            if index + 1 < node.page.count() {
-                after = Some((Arc::clone(&node), index + 1));
+            if index + 1 < found.leaf.page.count() {
+                after = Some((found.clone(), index + 1));
             }
-            node = node.child(index, resident)?;
+            found = found.child(index, resident)?;
         }
+        let page = &found.leaf.page;
         // The batch's own puts may split the leaf first, and its deletes empty one half.
-        let splits = node.page.used_bytes() + bytes > NODE_SPACE_BYTES;
-        if node.page.count() > deletes && !splits {
+        let splits = page.used_bytes() + bytes > NODE_SPACE_BYTES;
+        if page.count() > deletes && !splits {
             return Ok(());
         }
-        if let Some((parent, index)) = before {
-            let mut node = parent.child(index, resident)?;
-            while !node.is_leaf() {
-                node = node.child(node.page.count() - 1, resident)?;
+        for (heir, is_before) in [(before, true), (after, false)] {
+            let Some((parent, index)) = heir else { continue };
+            let mut found = parent.child(index, resident)?;
+            while !found.leaf.is_leaf() {
+                found.place.check(&found.leaf)?;
+                let index = if is_before { found.leaf.page.count() - 1 } else { 0 };
+                found = found.child(index, resident)?;
             }
-        }
-        if let Some((parent, index)) = after {
-            let mut node = parent.child(index, resident)?;
-            while !node.is_leaf() {
-                node = node.child(0, resident)?;
-            }
+            found.place.check(&found.leaf)?;
         }
         Ok(())
     }
@@ -140,7 +151,7 @@ impl Tree {
     pub(crate) fn delete(&mut self, key: Key, editor: &mut Editor<'_>) {
         let id = self.id;
         let root = self.hold_root(editor);
-        editor.delete(root, key);
+        editor.delete(root, key, Place::default());
         loop {
             if root.is_leaf() {
                 return;
@@ -266,6 +277,10 @@ impl Editor<'_> {
     /// Enters a new child at `index` of an interior node.
     fn enter(&mut self, node: &mut Node, index: usize, split: Split) -> Option<Split> {
         let dummy = [0; NODE_POINTER_BYTES];
+        if index == 1 && node.page.key(0) >= split.key {
+            // The first child also holds keys below its slot's.
+            node.page.set_key(0, Key::MIN);
+        }
         if node.page.insert(index, split.key, &dummy).is_ok() {
             node.children.insert(index, Some(split.node));
             return None;
@@ -285,7 +300,7 @@ impl Editor<'_> {
         Some(Split { key, node: self.new_node(right, right_children) })
     }
 
-    fn delete(&mut self, node: &mut Arc<Node>, key: Key) {
+    fn delete(&mut self, node: &mut Arc<Node>, key: Key, place: Place) {
         if node.is_leaf() {
             if let Ok(index) = node.page.search(key) {
                 self.edit(node).page.remove(index);
@@ -297,14 +312,15 @@ impl Editor<'_> {
             return;
         }
         let node = self.edit(node);
+        let below = place.child(node, index);
         let child = self.held_child(node, index);
-        self.delete(child, key);
+        self.delete(child, key, below);
         if child.page.count() == 0 {
             node.page.remove(index);
             let child = node.children.remove(index).expect("the child is held");
             self.discard(child);
         } else if child.page.used_bytes() < UNDERFULL_BYTES {
-            self.merge(node, index);
+            self.merge(node, index, place);
         }
     }
 
@@ -318,8 +334,9 @@ impl Editor<'_> {
         node.page.search(key).is_ok()
     }
 
-    /// Merges the child at `index` with a neighbour, if one is in memory and both together leave room.
-    fn merge(&mut self, node: &mut Node, index: usize) {
+    /// Merges the child at `index` with a neighbour, if one is in memory and both together leave room. A neighbour that
+    /// is not in its place stays as it is.
+    fn merge(&mut self, node: &mut Node, index: usize, place: Place) {
         for left in [index, index.wrapping_sub(1)] {
             if left == usize::MAX || left + 1 >= node.page.count() {
                 continue;
@@ -328,7 +345,8 @@ impl Editor<'_> {
             else {
                 continue;
             };
-            if a.page.used_bytes() + b.page.used_bytes() > MERGED_BYTES_MAX {
+            let in_place = place.child(node, left).holds(&a) && place.child(node, left + 1).holds(&b);
+            if !in_place || a.page.used_bytes() + b.page.used_bytes() > MERGED_BYTES_MAX {
                 continue;
             }
             drop(a);

@@ -10,6 +10,9 @@
 //!
 //! Leaves are merged only when a neighbour is in memory; an empty node is always removed. Underfull leaves cost space,
 //! never correctness.
+//!
+//! Only nodes that hold no keys outside of their [`Place`] are edited: on a damaged volume an edit could bring keys out
+//! of order, or back.
 
 pub(crate) mod cache;
 pub(crate) mod page;
@@ -67,6 +70,20 @@ impl Superseded {
 #[derive(Debug)]
 pub(crate) struct Missing(pub(crate) NodePointer);
 
+/// Why an edit cannot begin.
+#[derive(Debug)]
+pub(crate) enum Obstacle {
+    Missing(Missing),
+    /// This node holds keys of another place.
+    Misplaced(BlockNo),
+}
+
+impl From<Missing> for Obstacle {
+    fn from(missing: Missing) -> Obstacle {
+        Obstacle::Missing(missing)
+    }
+}
+
 /// Finds clean nodes that are in memory.
 pub(crate) trait Resident {
     fn resident(&self, pointer: &NodePointer) -> Option<Arc<Node>>;
@@ -99,6 +116,11 @@ impl Node {
         self.page.level() == 0
     }
 
+    /// Where it lies; 0 if that is not decided.
+    pub(crate) fn block(&self) -> BlockNo {
+        self.home.get().map_or(BlockNo(0), |home| home.block)
+    }
+
     /// Pointer stored in slot `index` of an interior node; meaningless while the child is held.
     pub(crate) fn pointer(&self, index: usize) -> NodePointer {
         NodePointer::decode(self.page.value(index)).expect("interior values are verified pointers")
@@ -119,30 +141,55 @@ impl Node {
     }
 }
 
-/// A leaf found by a lookup, and its place: the key from which on it holds all, and the one from which on the next
-/// does.
+/// The keys that a node may hold.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Place {
+    low: Option<Key>,
+    /// From here on the next node holds all.
+    pub(crate) end: Option<Key>,
+}
+
+impl Place {
+    /// The place of the child at `index` of the node in this place, also within it. The first slot stands for
+    /// everything from the node's place on, whatever its key.
+    fn child(self, node: &Node, index: usize) -> Place {
+        let low = self.low.max((index > 0).then(|| node.page.key(index)));
+        let end = self.end.into_iter().chain(node.end_of(index)).min();
+        Place { low, end }
+    }
+
+    /// Whether the node holds only keys of this place, and some unless it is the only one. On a damaged volume it may
+    /// be another one's, and what it lacks may exist.
+    fn holds(self, node: &Node) -> bool {
+        let page = &node.page;
+        let Some(last) = page.count().checked_sub(1) else { return self == Place::default() };
+        // An interior node's first slot begins where its place does, whatever its key, and is not empty.
+        let above_low = |low| match node.is_leaf() {
+            true => page.key(0) >= low,
+            false => last == 0 || page.key(1) > low,
+        };
+        self.low.is_none_or(above_low) && self.end.is_none_or(|end| page.key(last) < end)
+    }
+
+    fn check(self, node: &Node) -> Result<(), Obstacle> {
+        if self.holds(node) { Ok(()) } else { Err(Obstacle::Misplaced(node.block())) }
+    }
+}
+
+/// A node found by a lookup, and its place.
+#[derive(Clone)]
 pub(crate) struct Found {
     pub(crate) leaf: Arc<Node>,
-    low: Option<Key>,
-    pub(crate) next: Option<Key>,
+    pub(crate) place: Place,
 }
 
 impl Found {
-    /// Whether the leaf holds only keys of its place. On a damaged volume it may be another one's, and what it lacks
-    /// may exist.
     pub(crate) fn is_in_place(&self) -> bool {
-        let page = &self.leaf.page;
-        let Some(last) = page.count().checked_sub(1) else { return true };
-        self.low.is_none_or(|low| page.key(0) >= low) && self.next.is_none_or(|next| page.key(last) < next)
+        self.place.holds(&self.leaf)
     }
 
-    /// The child at `index` in its place, which is also within that of the node. The first slot stands for everything
-    /// from the node's place on, whatever its key.
     fn child(&self, index: usize, resident: &dyn Resident) -> Result<Found, Missing> {
-        let node = &self.leaf;
-        let low = self.low.max((index > 0).then(|| node.page.key(index)));
-        let next = self.next.into_iter().chain(node.end_of(index)).min();
-        Ok(Found { leaf: node.child(index, resident)?, low, next })
+        Ok(Found { leaf: self.leaf.child(index, resident)?, place: self.place.child(&self.leaf, index) })
     }
 }
 
@@ -156,7 +203,7 @@ impl Tree {
 
     /// The leaf that covers `key`.
     pub(crate) fn find(&self, key: Key, resident: &dyn Resident) -> Result<Found, Missing> {
-        let mut found = Found { leaf: self.root(resident)?, low: None, next: None };
+        let mut found = Found { leaf: self.root(resident)?, place: Place::default() };
         while !found.leaf.is_leaf() {
             found = found.child(found.leaf.page.child_index(key), resident)?;
         }
@@ -170,7 +217,7 @@ impl Tree {
         key: Key,
         resident: &dyn Resident,
     ) -> Result<Option<(Found, usize)>, Missing> {
-        let root = Found { leaf: self.root(resident)?, low: None, next: None };
+        let root = Found { leaf: self.root(resident)?, place: Place::default() };
         last_at_or_before(root, key, resident)
     }
 

@@ -184,7 +184,14 @@ impl Page {
         count - 1
     }
 
-    /// Changes the key of slot `index` without changing the order.
+    /// Changes the key of slot `index`; the caller keeps the order.
+    pub(crate) fn set_key(&mut self, index: usize, key: Key) {
+        let slot = node::slot(&self.0, index);
+        let (at, len) = (slot.value_at.get(), slot.value_len.get());
+        *node::slot_mut(self.edit(), index) = Slot::new(key, at, len);
+    }
+
+    /// Overwrites the value of slot `index` by one of the same length.
     pub(crate) fn set_value(&mut self, index: usize, value: &[u8]) {
         let slot = node::slot(&self.0, index);
         assert_eq!(usize::from(slot.value_len.get()), value.len(), "value keeps its length");

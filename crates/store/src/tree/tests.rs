@@ -44,7 +44,7 @@ fn contents(tree: &Tree, resident: &dyn Resident) -> BTreeMap<Key, Vec<u8>> {
         for i in 0..found.leaf.page.count() {
             out.insert(found.leaf.page.key(i), found.leaf.page.value(i).to_vec());
         }
-        match found.next {
+        match found.place.end {
             Some(next) => from = next,
             None => return out,
         }
@@ -113,4 +113,85 @@ fn the_tree_is_a_sorted_map_and_frozen_trees_do_not_change() {
     assert!(contents(&tree, &shelf).is_empty());
     assert_eq!(tree.root_level(), 0, "an emptied tree is one leaf again");
     assert_eq!(current, 1, "the count of current nodes is exact");
+}
+
+#[test]
+fn a_first_child_that_was_emptied_leaves_its_keys_to_the_next_one_in_order() {
+    let shelf = Shelf::default();
+    let (mut superseded, mut current, mut next) = (Vec::new(), 1u64, 0);
+    let mut tree = Tree { id: TreeId::MAIN, root: Root::Held(Arc::new(Node::empty_leaf(TreeId::MAIN, 1))) };
+    let mut editor =
+        Editor { resident: &shelf, freeze: 1, superseded: &mut superseded, current_nodes: &mut current };
+    let key = |n: u64| Key::extent(ObjectNo(7), n);
+    for n in 1000..1200 {
+        tree.put(key(n), &[1; 500], &mut editor);
+    }
+    let first_end = tree.find(key(1000), &shelf).expect("resident").place.end.expect("more leaves");
+    for n in 1000..first_end.offset {
+        tree.delete(key(n), &mut editor);
+    }
+    for n in (0..200).rev() {
+        tree.put(key(n), &[2; 500], &mut editor);
+    }
+    let all = contents(&tree, &shelf);
+    assert_eq!(all.len() as u64, 400 - (first_end.offset - 1000));
+    let Root::Held(root) = &tree.root else { panic!("held") };
+    write_out(root, &shelf, &mut next);
+}
+
+fn keys_of(range: std::ops::Range<u64>) -> Vec<Key> {
+    range.map(|n| Key::extent(ObjectNo(7), n)).collect()
+}
+
+/// A tree as a device holds it, of leaves that stand for ten keys each and hold what they are given.
+fn shelved(shelf: &Shelf, leaves: [std::ops::Range<u64>; 4]) -> Tree {
+    let mut next = 0;
+    let mut write = |level: u16, slots: &[(Key, Vec<u8>)]| {
+        let mut page = Page::empty(TreeId::MAIN, level);
+        for (index, (key, value)) in slots.iter().enumerate() {
+            page.insert(index, *key, value).expect("room");
+        }
+        let node = Arc::new(Node { page, freeze: 1, home: OnceLock::new(), children: Vec::new() });
+        write_out(&node, shelf, &mut next)
+    };
+    let item = |key: Key| (key, vec![key.offset as u8; 300]);
+    let leaves = leaves.map(|keys| write(0, &keys_of(keys).into_iter().map(item).collect::<Vec<_>>()));
+    let places = keys_of(0..40).into_iter().step_by(10);
+    let slots: Vec<_> = places.zip(leaves).map(|(key, leaf)| (key, leaf.encode().to_vec())).collect();
+    Tree { id: TreeId::MAIN, root: Root::Clean(write(1, &slots)) }
+}
+
+#[test]
+fn leaves_in_each_others_places_are_neither_edited_nor_merged() {
+    let shelf = Shelf::default();
+    let mut tree = shelved(&shelf, [0..10, 20..30, 10..20, 30..40]);
+    let (mut superseded, mut current) = (Vec::new(), 0);
+    let mut editor =
+        Editor { resident: &shelf, freeze: 2, superseded: &mut superseded, current_nodes: &mut current };
+    for key in keys_of(0..40) {
+        let way = tree.check_resident(key, &shelf);
+        assert_eq!(way.is_ok(), !(10..30).contains(&key.offset), "{way:?}");
+        let heirs = tree.check_heirs(key, 10, 0, &shelf);
+        assert!(matches!(heirs, Err(Obstacle::Misplaced(_))), "one of its neighbours is not in its place");
+        tree.check_heirs(key, 1, 0, &shelf).expect("its leaf stays");
+    }
+    // Down to leaves that would be merged with what lies beside them.
+    for key in keys_of(0..9).into_iter().chain(keys_of(31..40)) {
+        tree.delete(key, &mut editor);
+    }
+    let is_misplaced = |key: &Key| !tree.find(*key, &shelf).expect("resident").is_in_place();
+    assert!(keys_of(10..30).iter().all(is_misplaced), "what is damaged has come to look sound");
+    assert!(!keys_of(9..10).iter().chain(&keys_of(30..31)).any(is_misplaced));
+}
+
+#[test]
+fn a_leaf_without_items_among_others_hides_nothing() {
+    let shelf = Shelf::default();
+    let tree = shelved(&shelf, [0..10, 10..10, 20..20, 30..40]);
+    for key in keys_of(10..30) {
+        assert!(!tree.find(key, &shelf).expect("resident").is_in_place());
+        let found = tree.last_at_or_before(key, &shelf).expect("resident");
+        assert!(found.is_some_and(|(found, _)| !found.is_in_place()), "there are items before it");
+        assert!(matches!(tree.check_resident(key, &shelf), Err(Obstacle::Misplaced(_))));
+    }
 }
