@@ -77,6 +77,7 @@ codes! {
     BlockShared = "B005", Error, "a block is used twice";
     BlockRange = "B006", Error, "an extent lies outside the blocks that can be allocated";
     BitmapEdge = "B007", Error, "a bitmap marks its own head or what is beyond the group as free";
+    FreeBlocks = "B008", Error, "superblock and bitmaps count free blocks differently";
 
     NodeUnreadable = "T001", Fatal, "a tree node is damaged";
     NodeBounds = "T002", Fatal, "a tree node holds keys that its parent puts elsewhere";

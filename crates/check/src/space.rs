@@ -86,7 +86,7 @@ impl SpaceCheck<'_> {
         let layout = &self.superblock.layout;
         let groups = layout.group_count();
         let mut free = 0;
-        let mut unwritten = Vec::new();
+        let (mut unwritten, mut any_lost) = (Vec::new(), false);
         for group in (0..groups).map(GroupNo) {
             let mut found = GroupBitmap::read(self.device, self.superblock, group);
             match found.current.take() {
@@ -98,7 +98,10 @@ impl SpaceCheck<'_> {
                     free += u64::from(layout.group_len(group)) - GROUP_HEAD_BLOCKS;
                     unwritten.push((group, found));
                 }
-                None => self.lost(group, &found, findings),
+                None => {
+                    any_lost = true;
+                    self.lost(group, &found, findings);
+                }
             }
             progress.report(Phase::Bitmaps, u64::from(group.0) + 1, u64::from(groups));
         }
@@ -107,6 +110,9 @@ impl SpaceCheck<'_> {
                 let bits = Box::new(bitmap::empty_bits(layout, group));
                 self.group(group, bits, found.damaged, findings);
             }
+        } else if unwritten.is_empty() && !any_lost {
+            let message = format!("the superblock says {}, the bitmaps {free}", self.superblock.free_blocks);
+            findings.add(Code::FreeBlocks, message);
         } else {
             self.missing(&unwritten, findings);
         }

@@ -152,7 +152,7 @@ fields! {
     SUPERBLOCK_HASH_SEED = Superblock, "hash_seed", 256, 8, ANY, "";
     SUPERBLOCK_NEXT_OBJECT = Superblock, "next_object", 264, 8, COUNTER,
         "of the newest superblock; above every object";
-    SUPERBLOCK_FREE_BLOCKS = Superblock, "free_blocks", 272, 8, ANY, "informational";
+    SUPERBLOCK_FREE_BLOCKS = Superblock, "free_blocks", 272, 8, ANY, "clear bits of all bitmaps";
     SUPERBLOCK_CREATED_SECONDS = Superblock, "created_seconds", 280, 8, ANY, "signed";
     SUPERBLOCK_CREATED_NANOSECONDS = Superblock, "created_nanoseconds", 288, 4, ANY, "informational";
     SUPERBLOCK_CUT_LSN = Superblock, "cut_lsn", 292, 8, ANY, "";

@@ -93,7 +93,7 @@ pub struct Superblock {
     pub hash_seed: u64,
     /// Lowest object number that was never given out as of the checkpoint.
     pub next_object: ObjectNo,
-    /// Free blocks as of the checkpoint; informational.
+    /// Free blocks as of the checkpoint: clear bits of all bitmaps.
     pub free_blocks: u64,
     pub created_seconds: i64,
     pub created_nanoseconds: u32,

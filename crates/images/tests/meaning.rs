@@ -3,14 +3,16 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use syncline::{Context, Error, OpenOptions, SyncScope};
-use syncline_check::{Code, Report};
+use syncline_check::{CheckOptions, Code, Report, check};
 use syncline_format::item::{DirentItem, InodeItem, MODE_DIRECTORY};
-use syncline_format::range::{Field, INODE_BLOCKS, INODE_MODIFIED, INODE_NLINK, NAME_SLOT_MAX};
+use syncline_format::range::{
+    Field, INODE_BLOCKS, INODE_MODIFIED, INODE_NLINK, NAME_SLOT_MAX, SUPERBLOCK_FREE_BLOCKS,
+};
 use syncline_format::{Key, Kind};
 use syncline_fs::{Fs, ObjectNo, OpenFlags};
 use syncline_images::golden::{RECIPES, look};
 use syncline_images::hostile::semantics::TreeChange;
-use syncline_images::hostile::semantics::model::Model;
+use syncline_images::hostile::semantics::model::{Model, Patch};
 use syncline_images::packed::SparseImage;
 use syncline_images::session;
 use syncline_store::StoreError;
@@ -251,4 +253,22 @@ fn leaves_in_each_others_places_are_damage_and_not_a_lack_of_what_they_hold() {
         }
     }
     assert!(damaged > 0);
+}
+
+/// By this count a bitmap that was lost is told from one that was never written.
+#[test]
+fn a_wrong_count_of_free_blocks_is_damage_until_it_is_repaired() {
+    for (slot, value) in [(0, 0), (1, 21), (2, u64::MAX)] {
+        let (at, bytes) = (SUPERBLOCK_FREE_BLOCKS.at, SUPERBLOCK_FREE_BLOCKS.bytes);
+        let mut model = model();
+        model.superblock_patches.push(Patch { slot, at, bytes, value });
+        let image = model.seal();
+        let opened = session::open(image.device(), true, 5).map(drop);
+        assert_eq!(opened.is_ok(), !report(&image).has(Code::FreeBlocks), "slot {slot}: {opened:?}");
+        let device = image.device();
+        let options = CheckOptions { repair: true, ..CheckOptions::default() };
+        let repaired = check(&*device, options).expect("can be checked");
+        assert!(repaired.repaired && repaired.is_sound(), "{:#?}", repaired.findings);
+        session::open(device, false, 5).expect("what is repaired opens").close().expect("closes");
+    }
 }

@@ -402,26 +402,28 @@ fn current_slot(
     superblock: &Superblock,
     newer: &mut Vec<u32>,
 ) -> Result<(Option<BlockNo>, u8, Box<Bits>), StoreError> {
-    let mut best: Option<(Generation, u8, Box<Bits>)> = None;
+    // Of two slots of the generation of zeros, one that somebody has written counts.
+    let mut best: Option<((Generation, bool), u8, Box<Bits>)> = None;
     let mut failure = None;
     let mut doubt = None;
     for slot in 0..2u8 {
         let at: BlockNo = superblock.layout.bitmap_slot(group, slot);
         let from = usize::from(slot) * BLOCK_BYTES;
         let bytes = &bytes[from..from + BLOCK_BYTES];
-        let decoded = match bitmap::is_unwritten(bytes) {
+        let is_unwritten = bitmap::is_unwritten(bytes);
+        let decoded = match is_unwritten {
             true => Ok((UNWRITTEN, Box::new(bitmap::empty_bits(&superblock.layout, group)))),
             false => bitmap::decode(bytes, group, at, superblock.volume_id()),
         };
-        doubt = match &decoded {
-            Ok((generation, _)) if *generation != UNWRITTEN => doubt,
-            _ => Some(at),
-        };
+        if is_unwritten || decoded.is_err() {
+            doubt = Some(at);
+        }
         match decoded {
             Ok((generation, _)) if generation > superblock.generation => newer.push(group.0),
             Ok((generation, bits)) => {
-                if best.as_ref().is_none_or(|(best, _, _)| *best < generation) {
-                    best = Some((generation, slot, bits));
+                let rank = (generation, !is_unwritten);
+                if best.as_ref().is_none_or(|(best, _, _)| *best < rank) {
+                    best = Some((rank, slot, bits));
                 }
             }
             Err(source) => failure = Some(StoreError::Corrupt { block: at, source }),

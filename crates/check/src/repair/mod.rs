@@ -46,6 +46,7 @@ const IN_CHECKPOINT: &[Code] = &[
     Code::BlockLeaked,
     Code::BlockUnmarked,
     Code::BitmapEdge,
+    Code::FreeBlocks,
     Code::InodeBlocks,
     Code::InodeUnnamed,
     Code::DirentDangling,

@@ -1,6 +1,7 @@
 use crate::image::*;
 use std::collections::BTreeSet;
 use syncline_check::Code;
+use syncline_device::MemoryDevice;
 use syncline_format::item::ExtentItem;
 use syncline_format::{BlockNo, Generation, GroupNo, Key, ObjectNo, header};
 
@@ -65,7 +66,7 @@ fn an_extent_outside_the_groups_is_found() {
 fn a_group_without_a_valid_bitmap_gets_a_new_one() {
     let mut image = Image::populated();
     let device = image.build();
-    let at = image.superblock.layout.group_start(GroupNo(1));
+    let at = image.superblock.layout.group_start(GroupNo(0));
     patch(&device, at, |block| block[2000] ^= 1);
     expect(&device, &[Code::BitmapLost]);
     expect_repaired(&device, &[]);
@@ -106,7 +107,51 @@ fn a_bitmap_that_offers_its_own_head_is_found() {
         block[64] &= !1;
         header::seal(block);
     });
-    expect(&device, &[Code::BitmapEdge]);
+    expect(&device, &[Code::BitmapEdge, Code::FreeBlocks]);
+    expect_repaired(&device, &[]);
+    expect(&device, &[]);
+}
+
+/// By this count an older bitmap is told from the current one, so a wrong one would make a sound volume a damaged one.
+#[test]
+fn a_wrong_count_of_free_blocks_is_found_and_corrected() {
+    let mut image = Image::populated();
+    let sound = image.build().to_bytes();
+    let right = image.superblock.free_blocks;
+    for wrong in [0, right - 1, right + 1, u64::MAX] {
+        image.superblock.free_blocks = wrong;
+        let device = MemoryDevice::from_bytes(sound.clone());
+        image.write_superblocks(&device);
+        // One slot of each group is one of zeros.
+        let report = expect(&device, &[Code::FreeBlocks]);
+        assert_eq!(report.exit_code(), 4);
+        expect_repaired(&device, &[]);
+        expect(&device, &[]);
+    }
+}
+
+#[test]
+fn twins_of_which_the_one_that_counts_is_wrong_are_repaired_as_a_whole() {
+    let mut image = Image::populated();
+    let device = image.build();
+    image.superblock.free_blocks += 1;
+    write(&device, BlockNo(1), &image.superblock.encode(BlockNo(1)));
+    expect(&device, &[Code::SuperblockTwins, Code::FreeBlocks]);
+    expect_repaired(&device, &[]);
+    expect(&device, &[]);
+}
+
+#[test]
+fn an_older_bitmap_is_not_taken_for_one_that_was_lost() {
+    let mut image = Image::populated();
+    let device = image.build();
+    // What the checkpoint before knew: nothing was in use.
+    let older = Generation(GENERATION.0 - 1);
+    write_bitmap(&device, &image.superblock, GroupNo(0), 1, older, &BTreeSet::new());
+    expect(&device, &[]);
+    let at = image.superblock.layout.bitmap_slot(GroupNo(0), 0);
+    patch(&device, at, |block| block[2000] ^= 1);
+    expect(&device, &[Code::BitmapSlot, Code::BlockUnmarked, Code::FreeBlocks]);
     expect_repaired(&device, &[]);
     expect(&device, &[]);
 }

@@ -219,6 +219,7 @@ impl Image {
         for group in (0..superblock.layout.group_count()).map(GroupNo) {
             write_bitmap(&device, &superblock, group, 0, GENERATION, &used);
         }
+        superblock.free_blocks = free_blocks(&superblock.layout, &used);
         self.superblock = superblock;
         self.write_superblocks(&device);
         device
@@ -304,6 +305,16 @@ fn encode_node(
     bytes[..NODE_HEADER_BYTES].copy_from_slice(head.as_bytes());
     header::seal(&mut bytes);
     bytes
+}
+
+/// Clear bits of all bitmaps that have these blocks in use.
+pub fn free_blocks(layout: &Layout, used: &BTreeSet<u64>) -> u64 {
+    let is_free = |block: &u64| !used.contains(block);
+    let in_group = |group| {
+        let start = layout.group_start(group).0;
+        (start + 2..start + u64::from(layout.group_len(group))).filter(is_free).count() as u64
+    };
+    (0..layout.group_count()).map(GroupNo).map(in_group).sum()
 }
 
 /// Writes one bitmap slot with the given blocks in use.
