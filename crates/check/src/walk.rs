@@ -151,7 +151,7 @@ impl Walk<'_, '_> {
             return self.unreadable(pointer, bounds, message);
         }
         if pointer.level == 0 {
-            self.leaf(&bytes, pointer.block, bounds);
+            self.leaf(&bytes, pointer, bounds);
         } else {
             self.children(&bytes, pointer, bounds);
         }
@@ -197,10 +197,11 @@ impl Walk<'_, '_> {
         }
     }
 
-    fn leaf(&mut self, bytes: &[u8], block: BlockNo, bounds: Bounds) {
-        if node::head(bytes).count.get() == 0 && (bounds.low > Key::MIN || bounds.high.is_some()) {
-            let message = "a leaf that is not the only one holds nothing".into();
-            self.visitor.damaged(Code::NodeUnreadable, block, message);
+    fn leaf(&mut self, bytes: &[u8], pointer: &NodePointer, bounds: Bounds) {
+        let block = pointer.block;
+        let is_only_one = bounds.low == Key::MIN && bounds.high.is_none();
+        if node::head(bytes).count.get() == 0 && !is_only_one {
+            return self.unreadable(pointer, bounds, "it holds nothing, but is not the only one".into());
         }
         for index in 0..usize::from(node::head(bytes).count.get()) {
             let key = node::slot_key(bytes, index);

@@ -56,7 +56,7 @@ fn a_leaf_without_items_among_others_is_found() {
             }
         });
         let report = look(&image.build());
-        assert!(report.has(Code::NodeUnreadable), "{:#?}", report.findings);
+        assert!(report.has(Code::LeafUnreadable), "{:#?}", report.findings);
     }
 }
 

@@ -94,10 +94,15 @@ fn load_leaves(shared: &Shared, items: &[Change<'_>], pinned: &Pinned<'_>) -> Re
 /// is not read again: it would show the item as it was before.
 fn enter_readable(shared: &Shared, change: &Change<'_>, pinned: &Pinned<'_>) -> Result<(), StoreError> {
     loop {
-        let missing = shared.trees.read().main.check_resident(change.0, pinned);
-        let Err(node) = missing else { break };
-        let block = node.0.block;
-        match pinned.load_many(&*shared.device, TreeId::MAIN, &[node]) {
+        let way = shared.trees.read().main.check_resident(change.0, pinned);
+        let (block, loaded) = match way {
+            Ok(_) => break,
+            Err(Obstacle::Misplaced(block)) => (block, Err(misplaced(block))),
+            Err(Obstacle::Missing(node)) => {
+                (node.0.block, pinned.load_many(&*shared.device, TreeId::MAIN, &[node]))
+            }
+        };
+        match loaded {
             Err(error) if error.is_unreadable() => {
                 tracing::error!(%error, "the journal changes a node that cannot be read; it is left out");
                 shared.cache.give_up(block);

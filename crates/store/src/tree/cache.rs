@@ -148,6 +148,7 @@ impl NodeCache {
     /// From here on the node at this block cannot be read.
     pub(crate) fn give_up(&self, block: BlockNo) {
         self.given_up.lock().insert(block);
+        self.entries.lock().map.remove(&block);
     }
 
     fn check_place(&self, pointer: &NodePointer) -> Result<(), StoreError> {

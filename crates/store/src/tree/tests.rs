@@ -195,3 +195,14 @@ fn a_leaf_without_items_among_others_hides_nothing() {
         assert!(matches!(tree.check_resident(key, &shelf), Err(Obstacle::Misplaced(_))));
     }
 }
+
+#[test]
+fn a_node_that_is_given_up_is_not_in_memory_either() {
+    let layout = syncline_format::layout::Layout::new(2048, Some(64)).expect("valid");
+    let cache = cache::NodeCache::new(1 << 20, VolumeId(5), layout);
+    let home = NodePointer { block: BlockNo(400), checksum: 1, generation: Generation(1), level: 0 };
+    cache.insert(Arc::new(Node::clean(Page::empty(TreeId::MAIN, 0), home)));
+    assert!(cache.resident(&home).is_some());
+    cache.give_up(home.block);
+    assert!(cache.resident(&home).is_none());
+}
