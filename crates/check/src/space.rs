@@ -45,7 +45,8 @@ impl GroupBitmap {
                     }
                 }
                 Err(FormatError::Magic { .. }) if bitmap::is_unwritten(&bytes) => {
-                    found.unwritten = found.unwritten.or(Some(slot));
+                    let counts = superblock.unwritten_bitmaps;
+                    found.unwritten = found.unwritten.or(Some(slot).filter(|_| counts));
                 }
                 Err(error) => found.damaged.push((at, error.to_string())),
             }

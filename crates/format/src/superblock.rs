@@ -14,6 +14,9 @@ pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"SYNCLINE";
 /// The two superblock slots, written in turn.
 pub const SUPERBLOCK_SLOTS: [BlockNo; 2] = [BlockNo(1), BlockNo(2)];
 
+/// Incompatible feature: a bitmap slot of zeros is that of a group which nothing uses.
+pub const UNWRITTEN_BITMAPS: u64 = 1;
+
 /// The superblock as stored.
 #[repr(C)]
 #[derive(Debug, Clone, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -85,6 +88,8 @@ pub struct Superblock {
     pub generation: Generation,
     pub state: VolumeState,
     pub layout: Layout,
+    /// The feature [`UNWRITTEN_BITMAPS`].
+    pub unwritten_bitmaps: bool,
     pub checkpoint_lsn: Lsn,
     /// Random number of the session that writes the journal; records of other epochs are not part of the log.
     pub epoch: u64,
@@ -139,6 +144,7 @@ impl Superblock {
         raw.label[..label_bytes].copy_from_slice(&label[..label_bytes]);
         raw.block = U64::new(block.0);
         raw.generation = U64::new(self.generation.0);
+        raw.features_incompatible = U64::new(if self.unwritten_bitmaps { UNWRITTEN_BITMAPS } else { 0 });
         raw.blocks = U64::new(self.layout.blocks);
         raw.journal_start = U64::new(self.layout.journal_start.0);
         raw.journal_blocks = U64::new(self.layout.journal_blocks);
@@ -187,7 +193,8 @@ impl Superblock {
         if raw.block_bytes_log2.get() != BLOCK_BYTES.trailing_zeros() as u16 {
             return Err(field("block_bytes_log2", u64::from(raw.block_bytes_log2.get())));
         }
-        let unknown = raw.features_incompatible.get() | raw.features_read_only.get();
+        let incompatible = raw.features_incompatible.get();
+        let unknown = incompatible & !UNWRITTEN_BITMAPS | raw.features_read_only.get();
         if unknown != 0 {
             return Err(FormatError::Features { unknown });
         }
@@ -223,6 +230,7 @@ impl Superblock {
             generation: Generation(raw.generation.get()),
             state,
             layout,
+            unwritten_bitmaps: incompatible & UNWRITTEN_BITMAPS != 0,
             checkpoint_lsn: Lsn(raw.checkpoint_lsn.get()),
             epoch: raw.epoch.get(),
             tail,

@@ -146,6 +146,15 @@ pub enum Error {
     /// The device cannot do it.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// ENOSPC: opening for writing writes, and what holds the image has no room for that.
+    #[error(
+        "the file system that holds the image is full ({cause}), so the volume cannot be opened for writing: make room there, \
+         or open it read-only (mount -o ro)"
+    )]
+    HostFull {
+        /// What could not be written.
+        cause: DeviceError,
+    },
     /// ESTALE: a volume, file, ticket or transaction of the process that this one was forked from; or a volume that
     /// is to be opened here though that process had one open.
     #[error(transparent)]
@@ -166,7 +175,25 @@ impl From<StoreError> for Error {
     }
 }
 
+/// ENOSPC and EDQUOT, from what holds an image.
+const HOST_FULL: [i32; 2] = [28, 122];
+
 impl Error {
+    /// Why a volume cannot be opened for writing, where that is another reason than it seems.
+    pub(crate) fn of_opening(self) -> Error {
+        let cause = match &self {
+            Error::Device(cause) => cause,
+            Error::Store(StoreError::Device(cause) | StoreError::Failed { cause }) => cause,
+            _ => return self,
+        };
+        match cause {
+            DeviceError::Io { errno, .. } if HOST_FULL.contains(errno) => {
+                Error::HostFull { cause: cause.clone() }
+            }
+            _ => self,
+        }
+    }
+
     /// The Linux error number.
     ///
     /// A volume that stopped after an I/O error refuses changes with `ReadOnly` (EROFS); what still reaches the store,
@@ -187,7 +214,7 @@ impl Error {
             Error::IsDirectory => 21,
             Error::Invalid(_) => 22,
             Error::FileTooLarge => 27,
-            Error::NoSpace => 28,
+            Error::NoSpace | Error::HostFull { .. } => 28,
             Error::ReadOnly => 30,
             Error::TooManyLinks => 31,
             Error::Range(_) => 34,
@@ -225,6 +252,7 @@ impl From<Error> for std::io::Error {
             | Error::SetAside { .. }
             | Error::Store(_)
             | Error::Device(_)
+            | Error::HostFull { .. }
             | Error::Forked(_)
             | Error::Open(_) => {
                 let kind = std::io::Error::from_raw_os_error(error.errno()).kind();

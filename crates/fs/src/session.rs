@@ -94,6 +94,15 @@ impl Fs {
         clock: Arc<dyn Clock>,
         entropy: &dyn Entropy,
     ) -> Result<(Arc<Fs>, RecoverySummary)> {
+        Fs::recover(device, options, clock, entropy).map_err(Error::of_opening)
+    }
+
+    fn recover(
+        device: Arc<dyn Device>,
+        options: FsOptions,
+        clock: Arc<dyn Clock>,
+        entropy: &dyn Entropy,
+    ) -> Result<(Arc<Fs>, RecoverySummary)> {
         let store_options = StoreOptions {
             read_only: options.read_only,
             node_cache_bytes: options.memory_bytes_max / NODE_CACHE_SHARE,

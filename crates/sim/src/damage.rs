@@ -12,6 +12,11 @@
 //!
 //! Of the damaged ones each operation may fail, and what was acknowledged is there once the blocks can be read again:
 //! its images were in the journal all the time.
+//!
+//! The volume's own structures rot as well: superblock slots and backups, bitmap slots, blocks of the journal ring.
+//! Nobody works with what is stored of these but recovery. It shows everything that was acknowledged, or refuses the
+//! volume; it never shows less. A volume that was refused for a bitmap is whole again after a repair. The last record
+//! of the log is one that nobody misses, because its loss looks like that of one that was never written (C9).
 
 use crate::crash::{Builder, CrashState, Lie};
 use crate::device::{Disk, Rot, SimDevice};
@@ -24,7 +29,9 @@ use crate::view;
 use crate::watchdog;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
+use syncline_check::{CheckOptions, check};
 use syncline_device::Device;
+use syncline_format::superblock::SUPERBLOCK_SLOTS;
 use syncline_fs::{Clock, Context, Error, Fs, FsOptions, ObjectNo, OpenFlags, SyncScope};
 
 const BLOCKS: u64 = 6144;
@@ -65,9 +72,27 @@ struct Prepared {
     blocks: Vec<u64>,
 }
 
+/// What lies at the same place on every volume of this geometry: it rots behind the others.
+fn structures() -> Vec<u64> {
+    let groups = 16 + JOURNAL_BLOCKS;
+    let bitmaps = bitmaps();
+    SUPERBLOCK_SLOTS
+        .map(|at| at.0)
+        .into_iter()
+        .chain(16..groups)
+        .chain(bitmaps)
+        .chain(BLOCKS - 2..BLOCKS)
+        .collect()
+}
+
+/// Both slots of the only group.
+fn bitmaps() -> std::ops::Range<u64> {
+    16 + JOURNAL_BLOCKS..18 + JOURNAL_BLOCKS
+}
+
 /// How many workloads there are.
 pub fn count() -> u64 {
-    (prepared().blocks.len() * WHENS.len()) as u64
+    ((prepared().blocks.len() + structures().len()) * WHENS.len()) as u64
 }
 
 fn open(device: &Arc<SimDevice>, clock: &Arc<SimClock>, seed: u64) -> Result<Arc<Fs>, Error> {
@@ -194,6 +219,11 @@ impl Subject {
     }
 }
 
+/// Whether a volume may be lost with this structure: never with a backup.
+fn may_be_missed(block: u64) -> bool {
+    block < BLOCKS - 2
+}
+
 struct Run<'a> {
     prepared: &'static Prepared,
     tally: &'a mut Tally,
@@ -204,6 +234,10 @@ struct Run<'a> {
     damaged: Vec<u64>,
     can_make: bool,
     made: u64,
+    /// The block that rots, if it is one of the volume's structures.
+    structure: Option<u64>,
+    /// Sessions that have ended.
+    ended: u64,
 }
 
 /// One block that rots at one moment.
@@ -211,21 +245,24 @@ pub fn run(number: u64, seed: u64) -> Tally {
     guarded(|tally| {
         tally.workloads += 1;
         let prepared = prepared();
-        let index = (number as usize / WHENS.len()) % prepared.blocks.len();
-        let block = prepared.blocks[index];
+        let index = number as usize / WHENS.len() % (prepared.blocks.len() + structures().len());
+        let structure = index.checked_sub(prepared.blocks.len()).map(|index| structures()[index]);
+        let block = structure.unwrap_or_else(|| prepared.blocks[index]);
         let when = WHENS[number as usize % WHENS.len()];
         let kind = if when == When::Unreadable { Rot::Unreadable } else { Rot::Flipped(derive(seed, 9)) };
-        let found = if when == When::BehindTheCut { None } else { look(&prepared.disk, block, kind) };
-        if when != When::BehindTheCut && found.is_none() {
+        let hits_files = when != When::BehindTheCut && structure.is_none();
+        let found = if hits_files { look(&prepared.disk, block, kind) } else { Some((Vec::new(), true)) };
+        let Some((damaged, can_make)) = found else {
             // The volume is lost.
             tally.refused += 1;
             return;
-        }
-        let (damaged, can_make) = found.unwrap_or((Vec::new(), true));
+        };
         let subjects = prepared.files.iter().map(|(ino, content)| (*ino, Subject::new(content))).collect();
         let random = Random::new(derive(seed, 1));
         let clock = SimClock::new();
-        let mut run = Run { prepared, tally, random, clock, subjects, damaged, can_make, made: 0 };
+        let (made, ended) = (0, 0);
+        let mut run =
+            Run { prepared, tally, random, clock, subjects, damaged, can_make, made, structure, ended };
         if let Err(what) = run.all(index, block, kind, when, seed) {
             tally.violation(format!("rot of block {block} ({when:?}): {what}"));
         }
@@ -279,12 +316,17 @@ impl Run<'_> {
             self.write_page(&fs, ino, true)?;
         }
         self.told("a checkpoint", fs.checkpoint())?;
+        self.end(&fs)?;
         fs.shut_down();
         drop(fs);
         self.subjects.values_mut().for_each(Subject::cut);
         let next = SimDevice::new(durable(&device), derive(seed, 4));
         if when != When::BehindTheCut {
             next.rot_as(&device);
+            return self.again(next, seed);
+        }
+        if self.structure.is_some() {
+            next.rot(block, kind);
             return self.again(next, seed);
         }
         // The tree lies elsewhere by now.
@@ -305,11 +347,17 @@ impl Run<'_> {
         let mut device = device;
         for session in 0..2u64 {
             self.tally.states += 1;
-            let fs = open(&device, &self.clock, derive(seed, 5 + session))
-                .map_err(|error| format!("recovery refuses the volume in session {session}: {error}"))?;
+            let fs = match (open(&device, &self.clock, derive(seed, 5 + session)), self.structure) {
+                (Ok(fs), _) => fs,
+                (Err(error), Some(block)) => return self.refused(&device, block, &error),
+                (Err(error), None) => {
+                    return Err(format!("recovery refuses the volume in session {session}: {error}"));
+                }
+            };
             self.show(&fs, false)?;
             self.session(&fs, session == 1)?;
             if session == 0 {
+                self.end(&fs)?;
                 fs.shut_down();
             } else {
                 self.told("a close", fs.close())?;
@@ -322,6 +370,35 @@ impl Run<'_> {
         }
         device.heal();
         let fs = open(&device, &self.clock, derive(seed, 7)).map_err(|error| format!("healed: {error}"))?;
+        self.show(&fs, true)
+    }
+
+    /// The last records of a log whose ring rots tell of a file that nobody looks at.
+    fn end(&mut self, fs: &Fs) -> Result<(), String> {
+        if self.structure.is_some() {
+            let name = format!("end-{}", self.ended);
+            make(fs, ObjectNo::ROOT_DIR, &name, &pattern(9, 0, PAGE), PAGE)
+                .map_err(|error| error.to_string())?;
+        }
+        self.ended += 1;
+        Ok(())
+    }
+
+    /// A volume whose structures have rotten may be refused, but not for another reason; a bitmap can be repaired.
+    fn refused(&mut self, device: &Arc<SimDevice>, block: u64, error: &Error) -> Result<(), String> {
+        if error.errno() != EIO || !may_be_missed(block) {
+            return Err(format!("recovery refuses the volume because of block {block}: {error}"));
+        }
+        self.tally.refused += 1;
+        if !bitmaps().contains(&block) {
+            return Ok(());
+        }
+        let options = CheckOptions { repair: true, ..CheckOptions::default() };
+        let report = check(&**device, options).map_err(|error| error.to_string())?;
+        if !report.repaired || !report.is_sound() {
+            return Err(format!("a lost bitmap is not repaired: {:?}", report.findings));
+        }
+        let fs = open(device, &self.clock, 12).map_err(|error| format!("repaired: {error}"))?;
         self.show(&fs, true)
     }
 

@@ -250,6 +250,7 @@ pub const ALLOCATING: &[&str] = &[
      tmpsynclink:d/h:9000:5;unlinkopen:d/a:50000:6;maintain:6000;checkpoint;rename:d:E",
     "falloc:A/foo:0:60000;dwrite:A/foo:8192:9000:7;fsync:A/foo;punch:A/foo:4096:20000;insert:A/foo:4096:8192;checkpoint;\
      collapse:A/foo:0:8192;copyrange:A/foo:B/foo:0:100:30000;zero:B/foo:0:20000;mwrite:B/foo:0:700:8;sync;maintain:6000;checkpoint",
+    "creat:n;write:n:0:200000:9;fsync:n;write:n:200000:100000:8;sync;maintain:6000;checkpoint",
 ];
 
 /// With so many free blocks each of them has enough.

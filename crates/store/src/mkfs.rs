@@ -3,8 +3,9 @@
 //! Order: the old superblocks are wiped and flushed, everything else is written and flushed, then the new superblock:
 //! an interrupted `mkfs` leaves no volume rather than half of one.
 //!
-//! What the device knows to be a hole is left alone: a bitmap of zeros is that of a group that nothing uses. The
-//! journal is written once, so that on a host file no later flush has to convert unwritten extents; of a long one
+//! On a huge device what is known to be a hole is left alone: a bitmap of zeros is that of a group that nothing uses.
+//! Such a volume has a feature bit, because a reader that does not know of it would call the bitmaps lost. The journal
+//! is written once, so that on a host file no later flush has to convert unwritten extents; of a long one
 //! only the beginning, the rest follows when the ring gets there ([`crate::journal`]).
 
 use crate::journal::first_tail;
@@ -24,6 +25,8 @@ use syncline_format::{
 const ZERO_BLOCKS: u64 = 256;
 /// So much of the journal's beginning is written in any case (32 MiB).
 const JOURNAL_WRITTEN_BLOCKS: u64 = 8192;
+/// Groups (of 126 MiB) up to which all bitmaps are written, 16 MiB of them.
+const GROUPS_WRITTEN_MAX: u32 = 4096;
 const FIRST: Generation = Generation(1);
 
 impl Store {
@@ -44,12 +47,12 @@ impl Store {
         let main = layout.groups_start.plus(u64::from(NODE_BLOCKS));
         let root = main.plus(u64::from(NODE_BLOCKS));
         zero_journal(device, &layout, progress)?;
-        write_bitmaps(device, &layout, volume)?;
+        let unwritten_bitmaps = write_bitmaps(device, &layout, volume)?;
         let main_pointer = write_leaf(device, TreeId::MAIN, main, volume, &options.items)?;
         let root_items = [(Key::tree(TreeId::MAIN), main_pointer.encode().to_vec())];
         let root_pointer = write_leaf(device, TreeId::ROOT, root, volume, &root_items)?;
         device.flush()?;
-        let superblock = superblock(options, layout, root_pointer);
+        let superblock = Superblock { unwritten_bitmaps, ..superblock(options, layout, root_pointer) };
         for block in [SUPERBLOCK_SLOTS[0], layout.backup_start(), layout.backup_start().plus(1)] {
             device.write(block, vec![Arc::new(Buffer::from_bytes(&superblock.encode(block)))])?;
         }
@@ -73,6 +76,7 @@ fn superblock(options: &FormatOptions, layout: Layout, root: NodePointer) -> Sup
         generation: FIRST,
         state: VolumeState::Clean,
         layout,
+        unwritten_bitmaps: false,
         checkpoint_lsn: Lsn(0),
         epoch: options.epoch,
         tail: first_tail(options.epoch),
@@ -140,13 +144,17 @@ impl<'a> Holes<'a> {
     }
 }
 
-fn write_bitmaps(device: &dyn Device, layout: &Layout, volume: VolumeId) -> Result<(), StoreError> {
+/// Returns whether some were left out.
+fn write_bitmaps(device: &dyn Device, layout: &Layout, volume: VolumeId) -> Result<bool, StoreError> {
     let mut in_flight = std::collections::VecDeque::new();
+    let is_huge = layout.group_count() > GROUPS_WRITTEN_MAX;
+    let mut left_out = false;
     let mut holes = Holes::of(device);
     for number in 0..layout.group_count() {
         let group = GroupNo(number);
         let at = layout.bitmap_slot(group, 0);
-        if number > 0 && holes.cover(at, GROUP_HEAD_BLOCKS) {
+        if is_huge && number > 0 && holes.cover(at, GROUP_HEAD_BLOCKS) {
+            left_out = true;
             continue;
         }
         let mut bits = empty_bits(layout, group);
@@ -168,7 +176,7 @@ fn write_bitmaps(device: &dyn Device, layout: &Layout, volume: VolumeId) -> Resu
     for ticket in in_flight {
         device.wait(&ticket)?;
     }
-    Ok(())
+    Ok(left_out)
 }
 
 fn write_leaf(

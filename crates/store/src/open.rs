@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use syncline_device::{Buffer, Device, ReadRequest};
 use syncline_format::bitmap::{self, Bits, UNWRITTEN};
-use syncline_format::layout::{BACKUP_BLOCKS, VOLUME_BLOCKS_MIN};
+use syncline_format::layout::{BACKUP_BLOCKS, Layout, VOLUME_BLOCKS_MIN};
 use syncline_format::node::NodePointer;
 use syncline_format::range::COUNTER_MAX;
 use syncline_format::superblock::{JournalTail, SUPERBLOCK_SLOTS, Superblock, VolumeState};
@@ -361,7 +361,10 @@ fn load_bitmaps(device: &dyn Device, superblock: &Superblock) -> Result<(Bitmaps
             .enumerate()
             .map(|(i, into)| ReadRequest { at: layout.group_start(GroupNo((first + i) as u32)), into })
             .collect();
-        device.read_many(&mut requests)?;
+        if device.read_many(&mut requests).is_err() {
+            let places = buffers.iter_mut().zip(first as u32..);
+            places.for_each(|(into, group)| read_slots(device, layout, GroupNo(group), into));
+        }
         for (index, bytes) in buffers.iter().enumerate() {
             let group = GroupNo((first + index) as u32);
             let (doubt, slot, bits) = current_slot(bytes, group, superblock, &mut newer)?;
@@ -381,6 +384,15 @@ fn load_bitmaps(device: &dyn Device, superblock: &Superblock) -> Result<(Bitmaps
         require_all(&bitmaps, superblock, block)?;
     }
     Ok((bitmaps, newer))
+}
+
+/// Reads both slots of a group, each alone: one that cannot be read is one that does not verify.
+fn read_slots(device: &dyn Device, layout: &Layout, group: GroupNo, into: &mut Buffer) {
+    for (slot, bytes) in (0u8..).zip(into.chunks_exact_mut(BLOCK_BYTES)) {
+        if device.read(layout.bitmap_slot(group, slot), bytes).is_err() {
+            bytes.fill(0xff);
+        }
+    }
 }
 
 /// A slot that cannot be read may be the current one, and so may one of zeros. Then the bitmaps call other blocks free
@@ -411,6 +423,10 @@ fn current_slot(
         let from = usize::from(slot) * BLOCK_BYTES;
         let bytes = &bytes[from..from + BLOCK_BYTES];
         let is_unwritten = bitmap::is_unwritten(bytes);
+        if is_unwritten && !superblock.unwritten_bitmaps {
+            doubt = Some(at);
+            continue;
+        }
         let decoded = match is_unwritten {
             true => Ok((UNWRITTEN, Box::new(bitmap::empty_bits(&superblock.layout, group)))),
             false => bitmap::decode(bytes, group, at, superblock.volume_id()),
@@ -434,7 +450,7 @@ fn current_slot(
         (None, Some(error)) => Err(error),
         (None, None) => Err(StoreError::Inconsistent {
             block: superblock.layout.bitmap_slot(group, 0),
-            what: "both slots of the bitmap are newer than the superblock",
+            what: "a bitmap is missing: neither slot of its group counts",
         }),
     }
 }

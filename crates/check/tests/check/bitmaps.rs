@@ -73,6 +73,30 @@ fn a_group_without_a_valid_bitmap_gets_a_new_one() {
     expect(&device, &[]);
 }
 
+/// Without the feature, zeros are a bitmap that was lost.
+#[test]
+fn zeros_are_a_bitmap_only_on_volumes_that_say_so() {
+    for unwritten_bitmaps in [false, true] {
+        let mut image = Image::populated();
+        let device = image.build();
+        let groups = [GroupNo(0), GroupNo(1)].map(|group| image.superblock.layout.group_start(group));
+        let free = |at| {
+            let bits = read(&device, at, 1)[64..].to_vec();
+            bits.iter().map(|byte| u64::from(byte.count_zeros())).sum::<u64>()
+        };
+        image.superblock.free_blocks = groups.iter().map(|&at| free(at)).sum();
+        image.superblock.unwritten_bitmaps = unwritten_bitmaps;
+        image.write_superblocks(&device);
+        expect(&device, &[]);
+        patch(&device, groups[1], |block| block.fill(0));
+        if !unwritten_bitmaps {
+            expect(&device, &[Code::BitmapLost]);
+            expect_repaired(&device, &[]);
+        }
+        expect(&device, &[]);
+    }
+}
+
 #[test]
 fn a_damaged_slot_beside_a_valid_one_is_no_error() {
     let mut image = Image::populated();

@@ -55,6 +55,7 @@ impl Image {
             generation: GENERATION,
             state: VolumeState::Clean,
             layout,
+            unwritten_bitmaps: false,
             checkpoint_lsn: Lsn(100),
             epoch: 0xfeed,
             tail: JournalTail { block: 0, sequence: Sequence(1), predecessor: 0xfeed },

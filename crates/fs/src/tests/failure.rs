@@ -50,6 +50,48 @@ impl Layer for Faulty {
     }
 }
 
+/// A device on a host without any space left.
+struct Full(Arc<Faulty>);
+
+impl Layer for Full {
+    fn below(&self) -> &dyn Device {
+        &*self.0
+    }
+
+    fn on_write(&self, block: BlockNo, _data: Vec<Arc<Buffer>>) -> Ticket {
+        Ticket::completed(Err(DeviceError::Io { operation: Operation::Write, block, errno: 28 }))
+    }
+
+    fn on_wait(&self, ticket: &Ticket) -> Result<(), DeviceError> {
+        ticket.result().expect("every ticket is complete when it is returned")
+    }
+}
+
+#[test]
+fn a_full_host_is_told_with_what_helps_and_the_volume_opens_read_only() {
+    let (device, fs) = volume();
+    // Images that recovery has to bring home.
+    let inode = create(&fs, "file");
+    fs.file_write(&inode, WriteAt::End, b"synced", &mut |_| {}).unwrap();
+    fs.file_sync(&inode, SyncScope::All).unwrap();
+    drop(inode);
+    for closed in [false, true] {
+        let open = |read_only| {
+            let options = FsOptions { read_only, ..FsOptions::default() };
+            let full = Arc::new(Full(device.clone()));
+            Fs::open(full, options, Arc::new(TestClock::default()), &SystemEntropy::default())
+        };
+        if closed {
+            fs.close().unwrap();
+        }
+        let told = open(false).map(drop).unwrap_err();
+        assert!(matches!(told, Error::HostFull { .. }) && told.errno() == 28, "{told}");
+        assert!(told.to_string().contains("-o ro"), "{told}");
+        let read_only = open(true).unwrap();
+        assert_eq!(read_only.lookup(ObjectNo::ROOT_DIR, b"file").unwrap().attr.size, 6);
+    }
+}
+
 fn volume() -> (Arc<Faulty>, Arc<Fs>) {
     let device = Arc::new(Faulty {
         inner: MemoryDevice::new(64 * MIB / BLOCK_BYTES as u64),

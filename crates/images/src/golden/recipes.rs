@@ -12,7 +12,7 @@ use syncline_format::item::{MODE_BLOCK, MODE_CHARACTER, MODE_FIFO, MODE_SOCKET};
 use syncline_format::layout::{JOURNAL_BLOCKS_MIN, VOLUME_BLOCKS_MIN};
 use syncline_format::record::{self, RECORD_HEADER_BYTES};
 use syncline_format::superblock::{SUPERBLOCK_SLOTS, Superblock};
-use syncline_format::{BLOCK_BYTES, BlockNo, ObjectNo};
+use syncline_format::{BLOCK_BYTES, BlockNo, GroupNo, ObjectNo};
 use syncline_fs::SetXattr;
 
 const REPLAY: &[Code] = &[Code::JournalReplay];
@@ -35,6 +35,7 @@ pub(super) const ALL: &[Recipe] = &[
     Recipe { name: "v1-nearly-full", findings: &[], make: nearly_full },
     Recipe { name: "v1-both-bitmap-slots", findings: &[], make: both_bitmap_slots },
     Recipe { name: "v1-two-groups", findings: &[], make: two_groups },
+    Recipe { name: "v1-unwritten-bitmaps", findings: &[], make: unwritten_bitmaps },
 ];
 
 /// A device that is formatted and opened.
@@ -423,6 +424,27 @@ fn both_bitmap_slots() -> io::Result<SparseImage> {
 }
 
 /// A second group, a short one, in use.
+/// As a volume of many groups is made, of which all but the first are in a hole.
+fn unwritten_bitmaps() -> io::Result<SparseImage> {
+    let (device, volume) = volume(35_000, 256, "unwritten bitmaps")?;
+    populate(&volume)?;
+    let mut image = closed(&device, volume)?;
+    let layout = newest_superblock(&image).ok_or(io::ErrorKind::InvalidData)?.layout;
+    for slot in 0..2 {
+        image.content.remove(&layout.bitmap_slot(GroupNo(1), slot).0);
+    }
+    for block in
+        [SUPERBLOCK_SLOTS[0], SUPERBLOCK_SLOTS[1], layout.backup_start(), layout.backup_start().plus(1)]
+    {
+        let bytes = image.bytes(block.byte_offset(), BLOCK_BYTES);
+        if let Ok(superblock) = Superblock::decode(&bytes, block, image.blocks) {
+            let superblock = Superblock { unwritten_bitmaps: true, ..superblock };
+            image.patch(block.byte_offset(), &superblock.encode(block));
+        }
+    }
+    Ok(image)
+}
+
 fn two_groups() -> io::Result<SparseImage> {
     let (device, volume) = volume(35_000, 256, "two groups")?;
     let file = OpenOptions::new().write(true).create(true).open(&volume, "preallocated")?;
