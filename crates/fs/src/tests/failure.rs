@@ -72,8 +72,8 @@ fn a_full_host_is_told_with_what_helps_and_the_volume_opens_read_only() {
     let (device, fs) = volume();
     // Images that recovery has to bring home.
     let inode = create(&fs, "file");
-    fs.file_write(&inode, WriteAt::End, b"synced", &mut |_| {}).unwrap();
-    fs.file_sync(&inode, SyncScope::All).unwrap();
+    fs.files.writer.file_write(&inode, WriteAt::End, b"synced", &mut |_| {}).unwrap();
+    fs.syncs.file_sync(&inode, SyncScope::All).unwrap();
     drop(inode);
     for closed in [false, true] {
         let open = |read_only| {
@@ -88,7 +88,7 @@ fn a_full_host_is_told_with_what_helps_and_the_volume_opens_read_only() {
         assert!(matches!(told, Error::HostFull { .. }) && told.errno() == 28, "{told}");
         assert!(told.to_string().contains("-o ro"), "{told}");
         let read_only = open(true).unwrap();
-        assert_eq!(read_only.lookup(ObjectNo::ROOT_DIR, b"file").unwrap().attr.size, 6);
+        assert_eq!(read_only.names.lookup(ObjectNo::ROOT_DIR, b"file").unwrap().attr.size, 6);
     }
 }
 
