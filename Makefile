@@ -5,11 +5,18 @@
 CARGO ?= cargo
 PREFIX ?= /usr/local
 SBINDIR ?= /sbin
+DEBUGDIR ?= /usr/lib/debug
 DESTDIR ?=
 LDCONFIG ?= ldconfig
 
-BIN = $(or $(CARGO_TARGET_DIR),target)/release/syncline
-SQLITE = $(or $(CARGO_TARGET_DIR),target)/release/libsyncline_sqlite.so
+# What cargo has built, with line tables. LAB is the command under which a kill is a power cut, for tests; nothing ships it.
+RELEASE = $(or $(CARGO_TARGET_DIR),target)/release
+BIN = $(RELEASE)/syncline
+LAB = $(RELEASE)/syncline-lab
+# What is installed: stripped; the line tables are files of their own in dist/debug.
+SHIPPED = dist/bin/syncline
+SQLITE = dist/bin/libsyncline_sqlite.so
+TOOLS = syncline-bench syncline-demo
 NAMES = mkfs.syncline fsck.syncline mount.syncline mount.fuse.syncline mount.fuseblk.syncline
 
 # Of make crash and, the minutes, of make fuzz.
@@ -23,10 +30,12 @@ TRANSPORT ?= auto
 # Of make threads: schedules of each scenario and scheduler.
 SCHEDULES ?= 20000
 
-.PHONY: help build test test-full crash cuts mount-cuts faults model threads fuzz golden workloads bench bench-full check fmt lint tidy demo man install uninstall clean
+.PHONY: help build tools lab test test-full crash cuts mount-cuts faults model threads fuzz golden workloads bench bench-full check fmt lint tidy demo man install install-tools install-debug uninstall clean
 
 help:
-	@echo "make build      the syncline command and the SQLite extension, optimised"
+	@echo "make build      the syncline command and the SQLite extension, optimised, and in dist/ without line tables"
+	@echo "make tools      syncline-bench and syncline-demo, which \"syncline bench\" and \"syncline demo\" start"
+	@echo "make lab        syncline-lab: the command as tests of power cuts need it"
 	@echo "make demo       a power cut under SQLite and 2,000 small files, and what is left after it"
 	@echo "make test       all tests that run in minutes (what CI runs)"
 	@echo "make test-full  the long rest as well: random power cuts, other programs' workloads (as root; hours)"
@@ -44,32 +53,45 @@ help:
 	@echo "make check      format, lints, tidy and tests: run it before you send a change"
 	@echo "make man        manual pages and shell completions in dist/"
 	@echo "make install    what make build man has made: the command, its mkfs/fsck/mount names, the SQLite extension, the C header, manual pages (PREFIX, SBINDIR, DESTDIR)"
+	@echo "make install-tools what make tools man has made"
+	@echo "make install-debug the line tables of both, where debuggers look for them (DEBUGDIR)"
 	@echo "make uninstall  takes away what make install has put there"
 
 build:
 	@scripts/setup.sh build
 	$(CARGO) build --release --locked -p syncline-cli -p syncline-sqlite
+	@scripts/ship.sh dist $(BIN) $(RELEASE)/libsyncline_sqlite.so
+
+# A call of its own: cargo gives each crate every feature that another one of the same call asks for.
+tools:
+	@scripts/setup.sh build
+	$(CARGO) build --release --locked -p syncline-bench -p syncline-demo
+	@scripts/ship.sh dist $(addprefix $(RELEASE)/,$(TOOLS))
+
+lab:
+	@scripts/setup.sh build
+	$(CARGO) build --release --locked -p syncline-lab
 
 test:
 	@scripts/setup.sh test
 	@scripts/test.sh
 
-test-full: build
+test-full: build lab
 	@scripts/setup.sh test-full
 	@SYNCLINE_TEST_FULL=1 scripts/test.sh --release
-	@SYNCLINE=$(BIN) tests/crash/random_cuts.py --cuts 200
-	@SYNCLINE=$(BIN) tests/crash/random_cuts.py --cuts 100 --seed 2 --size 8
-	@SYNCLINE=$(BIN) tests/run-workloads --full
+	@SYNCLINE=$(LAB) tests/crash/random_cuts.py --cuts 200
+	@SYNCLINE=$(LAB) tests/crash/random_cuts.py --cuts 100 --seed 2 --size 8
+	@SYNCLINE=$(LAB) tests/run-workloads --full
 
-workloads: build
+workloads: lab
 	@scripts/setup.sh test-full
-	@SYNCLINE=$(BIN) tests/run-workloads --quick
+	@SYNCLINE=$(LAB) tests/run-workloads --quick
 
-bench: build
+bench: build tools
 	@scripts/setup.sh bench
 	$(BIN) bench --short
 
-bench-full: build
+bench-full: build tools
 	@scripts/setup.sh bench
 	scripts/bench-full.sh $(BIN) $(dir $(BIN))bench-results.json
 
@@ -77,14 +99,14 @@ faults:
 	@scripts/setup.sh build
 	$(CARGO) run --release --locked -p syncline-sim -- faults --seed $(SEED)
 
-cuts: build
+cuts: build lab
 	@scripts/setup.sh test-full
-	@SYNCLINE=$(BIN) tests/crash/random_cuts.py --cuts $(CUTS) --seed $(SEED)
-	@SYNCLINE=$(BIN) tests/crash/processes.py --rounds $(CUTS) --seed $(SEED)
+	@SYNCLINE=$(LAB) tests/crash/random_cuts.py --cuts $(CUTS) --seed $(SEED)
+	@SYNCLINE=$(LAB) tests/crash/processes.py --rounds $(CUTS) --seed $(SEED)
 
-mount-cuts: build
+mount-cuts: lab
 	@scripts/setup.sh test-full
-	$(CARGO) run --release --locked -p syncline-sim -- mount --command $(BIN) --transport $(TRANSPORT) --cuts $(CUTS) --seed $(SEED)
+	$(CARGO) run --release --locked -p syncline-sim -- mount --command $(LAB) --transport $(TRANSPORT) --cuts $(CUTS) --seed $(SEED)
 
 crash:
 	@scripts/setup.sh build
@@ -114,13 +136,15 @@ fmt:
 lint:
 	@scripts/setup.sh build
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	@# As it is shipped: the workspace together has the features of tests and benchmarks switched on.
+	$(CARGO) clippy -p syncline-cli -p syncline-sqlite --locked -- -D warnings
 	@if command -v cargo-deny >/dev/null 2>&1; then $(CARGO) deny check; \
 	else echo "cargo-deny is not installed: licences and advisories are not checked"; fi
 
 tidy:
 	$(CARGO) run --quiet --locked -p xtask -- tidy
 
-demo: build
+demo: build tools
 	@scripts/setup.sh demo
 	@$(BIN) demo
 
@@ -132,11 +156,11 @@ man:
 # the target directory. What `make build man` has made before is installed as it is.
 install:
 	@if [ "$$(id -u)" != 0 ]; then $(MAKE) --no-print-directory build man; \
-	elif ! [ -x $(BIN) ] || ! [ -f $(SQLITE) ] || ! [ -d dist/man ] || ! [ -d dist/completions ]; then \
+	elif ! [ -x $(SHIPPED) ] || ! [ -f $(SQLITE) ] || ! [ -d dist/man ] || ! [ -d dist/completions ]; then \
 	echo "install: nothing is built here, and nothing is built as root; run \"make build man\" as a user first" >&2; exit 1; \
-	elif [ -n "$$(find Cargo.lock crates xtask include -newer $(BIN) -type f \( -name '*.rs' -o -name '*.h' -o -name 'Cargo.*' \) 2>/dev/null | head -n 1)" ]; then \
+	elif [ -n "$$(find Cargo.lock crates xtask include -newer $(SHIPPED) -type f \( -name '*.rs' -o -name '*.h' -o -name 'Cargo.*' \) 2>/dev/null | head -n 1)" ]; then \
 	echo "install: the sources are newer than what is built and now installed; \"make build man\" as a user brings it up to date" >&2; fi
-	install -D -m 0755 $(BIN) $(DESTDIR)$(PREFIX)/bin/syncline
+	install -D -m 0755 $(SHIPPED) $(DESTDIR)$(PREFIX)/bin/syncline
 	install -D -m 0755 $(SQLITE) $(DESTDIR)$(PREFIX)/lib/libsyncline_sqlite.so
 	@# SQLite's .load looks up libraries as programs do, by the table that ldconfig makes. A package does that for itself.
 	if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ] && command -v $(LDCONFIG) >/dev/null; then $(LDCONFIG); fi
@@ -148,13 +172,33 @@ install:
 	install -D -m 0644 dist/completions/_syncline $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_syncline
 	install -D -m 0644 dist/completions/syncline.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/syncline.fish
 
+# As root it builds nothing either.
+install-tools:
+	@if [ "$$(id -u)" != 0 ]; then $(MAKE) --no-print-directory tools man; \
+	elif ! [ -x dist/bin/syncline-bench ] || ! [ -x dist/bin/syncline-demo ] || ! [ -d dist/completions ]; then \
+	echo "install-tools: nothing is built here, and nothing is built as root; run \"make tools man\" as a user first" >&2; exit 1; fi
+	for name in $(TOOLS); do \
+	install -D -m 0755 dist/bin/$$name $(DESTDIR)$(PREFIX)/bin/$$name; \
+	install -D -m 0644 dist/man/$$name.8 $(DESTDIR)$(PREFIX)/share/man/man8/$$name.8; \
+	install -D -m 0644 dist/completions/$$name.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/$$name; \
+	install -D -m 0644 dist/completions/_$$name $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_$$name; \
+	install -D -m 0644 dist/completions/$$name.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/$$name.fish; done
+
+# By the path of the program, as gdb and the runtime's own backtraces look them up.
+install-debug:
+	@[ -d dist/debug ] || { echo "install-debug: nothing is built here; run \"make build\" first" >&2; exit 1; }
+	install -D -m 0644 dist/debug/libsyncline_sqlite.so.debug $(DESTDIR)$(DEBUGDIR)$(PREFIX)/lib/libsyncline_sqlite.so.debug
+	for name in syncline $(TOOLS); do if [ -f dist/debug/$$name.debug ]; then \
+	install -D -m 0644 dist/debug/$$name.debug $(DESTDIR)$(DEBUGDIR)$(PREFIX)/bin/$$name.debug; fi; done
+
 uninstall:
-	rm -f $(DESTDIR)$(PREFIX)/bin/syncline $(DESTDIR)$(PREFIX)/lib/libsyncline_sqlite.so $(DESTDIR)$(PREFIX)/include/syncline.h
+	for name in syncline $(TOOLS); do rm -f $(DESTDIR)$(PREFIX)/bin/$$name $(DESTDIR)$(DEBUGDIR)$(PREFIX)/bin/$$name.debug; \
+	rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/$$name $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_$$name; \
+	rm -f $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/$$name.fish; done
+	rm -f $(DESTDIR)$(DEBUGDIR)$(PREFIX)/lib/libsyncline_sqlite.so.debug
+	rm -f$(DESTDIR)$(PREFIX)/lib/libsyncline_sqlite.so $(DESTDIR)$(PREFIX)/include/syncline.h
 	for name in $(NAMES); do rm -f $(DESTDIR)$(SBINDIR)/$$name $(DESTDIR)$(PREFIX)/share/man/man8/$$name.8; done
 	rm -f $(DESTDIR)$(PREFIX)/share/man/man8/syncline.8 $(DESTDIR)$(PREFIX)/share/man/man8/syncline-*.8
-	rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/syncline
-	rm -f $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_syncline
-	rm -f $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/syncline.fish
 
 clean:
 	$(CARGO) clean

@@ -53,7 +53,7 @@ syncline_command() {
     fi
     local target=${CARGO_TARGET_DIR:-$TESTS/../target} newest=
     local candidate
-    for candidate in "$target/release/syncline" "$target/debug/syncline"; do
+    for candidate in "$target/release/syncline-lab" "$target/debug/syncline-lab"; do
         if [ -x "$candidate" ] && { [ -z "$newest" ] || [ "$candidate" -nt "$newest" ]; }; then
             newest=$candidate
         fi
@@ -130,7 +130,7 @@ set_up() {
     export SYNCLINE WORK MNT
     if [ "$BACKEND" = syncline ]; then
         [ -e /dev/fuse ] || skip_all "there is no /dev/fuse"
-        command -v "$SYNCLINE" >/dev/null 2>&1 || skip_all "no syncline command; run make build"
+        command -v "$SYNCLINE" >/dev/null 2>&1 || skip_all "no syncline-lab command; run make lab"
     fi
 }
 

@@ -39,12 +39,12 @@ def clean_up_on_signals():
 
 
 def find_syncline():
-    """The command under test: $SYNCLINE, else the newest build of this workspace."""
+    """The command under test: $SYNCLINE, else the newest build of syncline-lab in this workspace."""
     if command := os.environ.get("SYNCLINE"):
         return command
     top = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     target = os.environ.get("CARGO_TARGET_DIR", os.path.join(top, "target"))
-    built = [p for kind in ("release", "debug") if os.access(p := f"{target}/{kind}/syncline", os.X_OK)]
+    built = [p for kind in ("release", "debug") if os.access(p := f"{target}/{kind}/syncline-lab", os.X_OK)]
     return max(built, key=os.path.getmtime, default=shutil.which("syncline"))
 
 

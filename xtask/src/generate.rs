@@ -6,6 +6,7 @@ use clap_mangen::Man;
 use std::fs;
 use std::io;
 use std::path::Path;
+use syncline_cli::{PAGES, Page};
 
 /// One page per command and subcommand: `syncline.8`, `syncline-mkfs.8`, ... and `mkfs.syncline.8`, ...; a name that
 /// means the same as another one leads to its page.
@@ -25,10 +26,12 @@ fn pages() -> io::Result<Vec<(String, String)>> {
     let mut main = syncline_cli::command();
     main.build();
     let mut commands = vec![("syncline".to_owned(), main.clone())];
-    for subcommand in main.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help") {
+    // The companions tell their options themselves.
+    let is_own = |name: &str| !["help", "demo", "bench"].contains(&name);
+    for subcommand in main.get_subcommands().filter(|sub| !sub.is_hide_set() && is_own(sub.get_name())) {
         commands.push((format!("syncline-{}", subcommand.get_name()), subcommand.clone()));
     }
-    for (name, mut command) in syncline_cli::named_commands() {
+    for (name, mut command) in syncline_cli::named_commands().into_iter().chain(companions()) {
         command.build();
         commands.push((name.to_owned(), command));
     }
@@ -58,7 +61,7 @@ fn page(command: Command, name: &str, all: &[String]) -> io::Result<String> {
         "syncline-check" | "fsck.syncline" => text += &findings(),
         _ => {}
     }
-    let page = syncline_cli::page(name);
+    let page = page_of(name);
     text += &terms(
         "EXIT STATUS",
         None,
@@ -67,6 +70,16 @@ fn page(command: Command, name: &str, all: &[String]) -> io::Result<String> {
     text += &examples(page);
     text += &see_also(page, all);
     Ok(text)
+}
+
+/// The programs that `syncline` starts.
+fn companions() -> [(&'static str, Command); 2] {
+    [("syncline-bench", syncline_bench::command()), ("syncline-demo", syncline_demo::command())]
+}
+
+fn page_of(name: &str) -> &'static Page {
+    let mut pages = PAGES.iter().chain([&syncline_bench::PAGE, &syncline_demo::PAGE]);
+    pages.find(|page| page.name == name).unwrap_or_else(|| panic!("{name} has no page"))
 }
 
 /// Options with what they take, then what they are about.
@@ -139,7 +152,7 @@ fn terms(title: &str, introduction: Option<&str>, terms: impl Iterator<Item = (S
     section
 }
 
-fn examples(page: &syncline_cli::Page) -> String {
+fn examples(page: &Page) -> String {
     let mut section = ".SH EXAMPLES\n".to_owned();
     for (index, (what, line)) in page.examples.iter().enumerate() {
         if !what.is_empty() {
@@ -152,7 +165,7 @@ fn examples(page: &syncline_cli::Page) -> String {
 }
 
 /// The other pages of the project, then those of others.
-fn see_also(page: &syncline_cli::Page, all: &[String]) -> String {
+fn see_also(page: &Page, all: &[String]) -> String {
     let own = all.iter().filter(|name| *name != page.name).map(|name| format!("{name}(8)"));
     let mut names: Vec<String> = own.chain(page.see_also.iter().map(|&name| name.to_owned())).collect();
     names.sort();
@@ -170,11 +183,13 @@ fn escaped(text: &str) -> String {
     if text.starts_with(['.', '\'']) { format!("\\&{text}") } else { text }
 }
 
-/// Completions of `syncline` for the three common shells.
+/// Completions of the programs for the three common shells.
 pub fn completions(directory: &Path) -> io::Result<()> {
     fs::create_dir_all(directory)?;
     for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
-        clap_complete::generate_to(shell, &mut syncline_cli::command(), "syncline", directory)?;
+        for (name, mut command) in [("syncline", syncline_cli::command())].into_iter().chain(companions()) {
+            clap_complete::generate_to(shell, &mut command, name, directory)?;
+        }
     }
     Ok(())
 }

@@ -4,6 +4,7 @@
 
 mod generate;
 mod promises;
+mod shipped;
 mod tidy;
 
 use clap::{Parser, Subcommand};
@@ -19,7 +20,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Check file lengths, forbidden words, crate arrows, headers and the table of tests.
+    /// Check file lengths, forbidden words, crate arrows, headers, the table of tests, and the features of what ships.
     Tidy,
     /// Write the manual pages into a directory.
     Man { directory: PathBuf },

@@ -1,10 +1,10 @@
 //! What the compiler and clippy do not check: lengths of files and comments, words that must not stay in the tree,
-//! which crate may depend on which, that every crate says in its header what it is, and that every promise has its
-//! test.
+//! which crate may depend on which, that every crate says in its header what it is, that every promise has its
+//! test, and that what ships has no feature of tests and benchmarks.
 //!
 //! A finding is one line `path:line: sentence`; the run fails if there is any.
 
-use crate::promises;
+use crate::{promises, shipped};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -51,7 +51,6 @@ const ARROWS: &[(&str, &[&str])] = &[
             "syncline",
             "syncline-check",
             "syncline-fuse",
-            "syncline-bench",
         ],
     ),
     ("crates/sqlite", &["syncline-device", "syncline-fs", "syncline"]),
@@ -73,8 +72,16 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("crates/threads", &["syncline-format", "syncline-device"]),
     ("crates/threads/loom", &["syncline-format", "syncline-device"]),
     ("crates/model", &[]),
-    ("crates/bench", &["syncline-format", "syncline-device", "syncline-fs", "syncline", "syncline-sqlite"]),
-    ("xtask", &["syncline-cli"]),
+    (
+        "crates/bench",
+        &["syncline-format", "syncline-device", "syncline-fs", "syncline", "syncline-sqlite", "syncline-cli"],
+    ),
+    (
+        "crates/demo",
+        &["syncline-device", "syncline-fs", "syncline", "syncline-check", "syncline-fuse", "syncline-cli"],
+    ),
+    ("crates/lab", &["syncline-cli", "syncline-fuse"]),
+    ("xtask", &["syncline-cli", "syncline-bench", "syncline-demo"]),
 ];
 
 /// Runs every check over the workspace at `root`.
@@ -82,6 +89,7 @@ pub fn run(root: &Path) -> Result<(), String> {
     let mut findings = Vec::new();
     check_arrows(root, &mut findings)?;
     promises::check(root, &mut findings)?;
+    shipped::check(root, &mut findings)?;
     for path in sources(root)? {
         let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         let name = path.strip_prefix(root).unwrap_or(&path).display().to_string();

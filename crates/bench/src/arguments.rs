@@ -1,6 +1,6 @@
-//! The command line of `syncline bench`.
+//! The command line of `syncline-bench`.
 
-use clap::Args;
+use clap::Parser;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
@@ -36,10 +36,11 @@ const SHORT_SYSTEMS: &[&str] = &["engine", "syncline", "ext4", "xfs", "btrfs"];
 /// What the short form promises.
 const SHORT_MINUTES: u64 = 10;
 
-/// What is measured, on what, and how much of it.
-#[derive(Debug, Clone, Args)]
+/// Measure what a sync costs, beside ext4, xfs and btrfs.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "syncline-bench", version)]
 pub struct Arguments {
-    /// The `syncline` command to format and mount with. Default: this program.
+    /// The `syncline` command to format and mount with. Default: the one beside this program, else that in PATH.
     #[arg(long, value_name = "FILE")]
     pub(crate) syncline: Option<PathBuf>,
     /// Directory for the device's backing file (kept for the next run) and mount points.

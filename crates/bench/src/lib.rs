@@ -17,6 +17,7 @@ mod measure;
 mod operations;
 mod output;
 mod page;
+mod pages;
 mod plan;
 mod plot;
 mod record;
@@ -33,6 +34,7 @@ mod workload;
 
 pub use arguments::Arguments;
 pub use error::BenchError;
+pub use pages::{PAGE, command};
 
 use output::Output;
 use std::io::Write;

@@ -94,8 +94,7 @@ fn measure_recovery(arguments: &Arguments, filling: Filling, out: &mut Output<'_
             return Err(io::Error::other("the filled volume could not be copied").into());
         }
         drop_caches()?;
-        let recovery =
-            Command::new(std::env::current_exe()?).args(["bench", "--recover"]).arg(&copy).status()?;
+        let recovery = Command::new(std::env::current_exe()?).arg("--recover").arg(&copy).status()?;
         if !recovery.success() {
             return Err(io::Error::other("the recovery failed").into());
         }

@@ -163,7 +163,10 @@ impl<'a> Mounted<'a> {
                 let point = mount_point(arguments)?;
                 let syncline = match &arguments.syncline {
                     Some(path) => path.display().to_string(),
-                    None => std::env::current_exe()?.display().to_string(),
+                    None => syncline_cli::find("syncline").map_or_else(
+                        || Err(io::Error::other("no syncline here or in PATH; give --syncline FILE")),
+                        |path| Ok(path.display().to_string()),
+                    )?,
                 };
                 let at = point.display().to_string();
                 let [format, mount, unmount] =

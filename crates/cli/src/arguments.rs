@@ -4,6 +4,7 @@ use crate::pages::exit_codes;
 use crate::size::Size;
 use crate::sync::FileRange;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// What `-o` of the mounts takes, and what it means; in the long help and in the manual pages.
@@ -107,10 +108,12 @@ pub(crate) enum Action {
     Sync(SyncArguments),
     /// Show counters and latencies of a mounted volume.
     Stats(StatsArguments),
-    /// Cut the power under a database and many small files, and see what is left.
-    Demo(DemoArguments),
-    /// Measure what a sync costs, beside ext4, xfs and btrfs.
-    Bench(Box<syncline_bench::Arguments>),
+    /// Cut the power under a database and many small files, and see what is left (starts syncline-demo).
+    #[command(disable_help_flag = true)]
+    Demo(CompanionArguments),
+    /// Measure what a sync costs, beside ext4, xfs and btrfs (starts syncline-bench).
+    #[command(disable_help_flag = true)]
+    Bench(CompanionArguments),
 }
 
 #[derive(Debug, Args)]
@@ -319,23 +322,12 @@ pub(crate) struct StatsArguments {
     pub(crate) directory: PathBuf,
 }
 
+/// For another program, as it stands.
 #[derive(Debug, Args)]
-pub(crate) struct DemoArguments {
-    /// Use the embedded engine even where a mount would be possible.
-    #[arg(long)]
-    pub(crate) embedded: bool,
-    /// Where to put the image (default: a temporary directory, removed afterwards).
-    #[arg(long, value_name = "DIRECTORY")]
-    pub(crate) keep_in: Option<PathBuf>,
-    /// Power cuts.
-    #[arg(long, value_name = "NUMBER", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=50))]
-    pub(crate) cuts: u32,
-    /// Play the part of a workload (set by the demo for its children).
-    #[arg(long, hide = true, num_args = 2, value_names = ["WORKLOAD", "PATH"])]
-    pub(crate) child: Option<Vec<String>>,
-    /// Print the figures as JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
+pub(crate) struct CompanionArguments {
+    /// What the program is told; --help shows what it takes.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
+    pub(crate) arguments: Vec<OsString>,
 }
 
 /// The definition of `syncline`'s command line.

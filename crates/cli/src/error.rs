@@ -5,7 +5,6 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use syncline_bench::BenchError;
 use syncline_check::CheckError;
 use syncline_device::{DeviceError, OpenError};
 use syncline_format::FormatError;
@@ -114,34 +113,29 @@ pub(crate) enum Failure {
     SyncOfDirectory { path: PathBuf },
     #[error("{doing}: {source}")]
     Io { doing: String, source: io::Error },
-    /// The benchmark's errors are sentences already.
-    #[error(transparent)]
-    Bench(#[from] BenchError),
-    #[error("demo: {0}")]
-    Demo(String),
+    #[error(
+        "{name} is a program of its own, and it is neither beside this one nor in PATH; install it with \"make tools install-tools\""
+    )]
+    NoCompanion { name: &'static str },
 }
 
 impl Failure {
     /// Wrong usage, in contrast to something that failed.
     fn is_usage(&self) -> bool {
-        use syncline_fuse::MountError::{BadOption, UnknownOption};
-        matches!(self, Failure::Bench(error) if error.is_usage())
-            || matches!(
-                self,
-                Failure::Label { .. }
-                    | Failure::Uuid { .. }
-                    | Failure::InodeNeeded
-                    | Failure::InodeUnused
-                    | Failure::Mount(UnknownOption(_) | BadOption { .. })
-            )
+        use syncline_fuse::MountError::{BadOption, UnknownOption, Volatile};
+        matches!(
+            self,
+            Failure::Label { .. }
+                | Failure::Uuid { .. }
+                | Failure::InodeNeeded
+                | Failure::InodeUnused
+                | Failure::Mount(UnknownOption(_) | BadOption { .. } | Volatile)
+        )
     }
 
     /// Whether nothing failed but that somebody stopped reading the output.
     pub(crate) fn is_of_a_reader_that_left(&self) -> bool {
-        let (Failure::Io { source, .. } | Failure::Bench(BenchError::Print(source))) = self else {
-            return false;
-        };
-        source.kind() == io::ErrorKind::BrokenPipe
+        matches!(self, Failure::Io { source, .. } if source.kind() == io::ErrorKind::BrokenPipe)
     }
 
     pub(crate) fn exit_code(&self, tool: Tool) -> ExitCode {

@@ -11,10 +11,9 @@
 #![forbid(unsafe_code)]
 
 mod arguments;
-mod bench;
 mod check;
+mod companion;
 mod copy;
-mod demo;
 mod error;
 mod inspect;
 mod list;
@@ -23,6 +22,7 @@ mod mount;
 mod names;
 mod output;
 mod pages;
+mod program;
 mod size;
 mod stats;
 mod sync;
@@ -31,8 +31,10 @@ mod volume;
 
 pub use arguments::{MOUNT_OPTIONS, command};
 pub use check::findings;
+pub use companion::find;
 pub use names::named_commands;
-pub use pages::{Page, page};
+pub use pages::{Codes, PAGES, PLAIN, Page};
+pub use program::{ProgramError, run_program};
 
 use crate::error::Failure;
 use std::ffi::OsString;

@@ -3,7 +3,7 @@
 use crate::arguments::{Action, CheckArguments, MkfsArguments, MountArguments, Syncline, mount_options_help};
 use crate::error::{Failure, Tool};
 use crate::pages::exit_codes;
-use crate::{bench, check, copy, demo, fail, inspect, list, mkfs, mount, stats, sync, umount};
+use crate::{check, companion, copy, fail, inspect, list, mkfs, mount, stats, sync, umount};
 use clap::{CommandFactory, FromArgMatches, Parser};
 use std::ffi::OsString;
 use std::io::Write;
@@ -129,8 +129,8 @@ impl Request {
             Request::Action(Action::Cat(arguments)) => list::cat(&arguments),
             Request::Action(Action::Sync(arguments)) => sync::run(&arguments),
             Request::Action(Action::Stats(arguments)) => stats::run(&arguments),
-            Request::Action(Action::Demo(arguments)) => demo::run(&arguments),
-            Request::Action(Action::Bench(arguments)) => bench::run(&arguments),
+            Request::Action(Action::Demo(line)) => companion::start("syncline-demo", &line.arguments),
+            Request::Action(Action::Bench(line)) => companion::start("syncline-bench", &line.arguments),
             Request::Fsck { check, skip_if_clean } => check::run(&check, skip_if_clean),
             Request::Mount { arguments, sloppy, fake } => {
                 mount::run(&arguments, mount::Manner { sloppy, fake })
@@ -191,7 +191,7 @@ fn parse_mount(name: &'static str, arguments: Vec<OsString>) -> Result<Request, 
 }
 
 /// Help and version are no errors, unless they do not arrive.
-fn usage(name: &str, tool: Tool, error: &clap::Error) -> ExitCode {
+pub(crate) fn usage(name: &str, tool: Tool, error: &clap::Error) -> ExitCode {
     let printed = error.print().and_then(|()| std::io::stdout().flush());
     match printed {
         // Nothing sensible can be done if the complaint does not arrive.

@@ -2,7 +2,7 @@
 //! same exit codes.
 
 /// Codes and what they mean.
-type Codes = &'static [(u8, &'static str)];
+pub type Codes = &'static [(u8, &'static str)];
 
 /// What is said of a command beyond its options.
 pub struct Page {
@@ -15,7 +15,8 @@ pub struct Page {
     pub see_also: &'static [&'static str],
 }
 
-const PLAIN: Codes = &[(0, "done"), (1, "failed"), (2, "wrong usage")];
+/// Of what has no convention of its own.
+pub const PLAIN: Codes = &[(0, "done"), (1, "failed"), (2, "wrong usage")];
 const INSPECTED: Codes = &[(0, "done"), (1, "failed, or damage was met"), (2, "wrong usage")];
 const EXPORTED: Codes = &[(0, "done"), (1, "failed, or not everything could be read"), (2, "wrong usage")];
 const MADE: Codes = &[(0, "done"), (1, "failed or wrong usage")];
@@ -157,28 +158,6 @@ pub const PAGES: &[Page] = &[
         see_also: &[],
     },
     Page {
-        name: "syncline-demo",
-        exit_codes: PLAIN,
-        examples: &[("Five power cuts, without a mount:", "syncline demo --embedded --cuts 5")],
-        see_also: &[],
-    },
-    Page {
-        name: "syncline-bench",
-        exit_codes: PLAIN,
-        examples: &[
-            ("What a sync costs here, in ten minutes:", "syncline bench --short"),
-            (
-                "Two workloads in this process, kept in a file:",
-                "syncline bench --systems engine --workloads append,create --json results.json",
-            ),
-            (
-                "Go on with them, and make a page:",
-                "syncline bench --systems engine --workloads append,create --json results.json --resume --html results.html",
-            ),
-        ],
-        see_also: &["fio(1)"],
-    },
-    Page {
         name: "mkfs.syncline",
         exit_codes: MADE,
         examples: &[
@@ -214,7 +193,7 @@ pub const PAGES: &[Page] = &[
 /// What is said of the command of a page.
 ///
 /// Panics if there is none: each command has one, as a test says.
-pub fn page(name: &str) -> &'static Page {
+fn page(name: &str) -> &'static Page {
     PAGES.iter().find(|page| page.name == name).unwrap_or_else(|| panic!("{name} has no page"))
 }
 
@@ -233,8 +212,9 @@ mod tests {
     #[test]
     fn each_command_has_a_page_and_each_page_a_command() {
         let main = crate::command();
-        let mut names: Vec<String> =
-            main.get_subcommands().map(|command| format!("syncline-{}", command.get_name())).collect();
+        // The companions tell what they do themselves.
+        let own = main.get_subcommands().filter(|command| !["demo", "bench"].contains(&command.get_name()));
+        let mut names: Vec<String> = own.map(|command| format!("syncline-{}", command.get_name())).collect();
         names.push("syncline".to_owned());
         names.extend(crate::named_commands().iter().map(|(name, _)| (*name).to_owned()));
         names.sort();

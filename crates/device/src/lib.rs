@@ -27,6 +27,7 @@ mod reading;
 mod run_pool;
 mod signature;
 mod ticket;
+#[cfg(feature = "volatile")]
 mod volatile;
 
 pub use buffer::Buffer;
@@ -40,6 +41,7 @@ pub use random::random_number;
 pub use reading::{Block, Reading};
 pub use signature::{Signature, probe};
 pub use ticket::Ticket;
+#[cfg(feature = "volatile")]
 pub use volatile::Volatile;
 
 use std::ops::Range;

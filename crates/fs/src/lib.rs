@@ -12,6 +12,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(missing_docs)]
 
+mod ablation;
 mod acl;
 mod attributes;
 mod clock;
@@ -56,7 +57,7 @@ pub use syncline_device::DeviceCounters;
 pub use syncline_format::Lsn;
 pub use syncline_format::ObjectNo;
 pub use syncline_format::item::Timestamp;
-#[doc(hidden)]
+#[cfg(feature = "ablation")]
 pub use syncline_store::Ablation;
 pub use syncline_store::{Counters, Load, RecoverySummary, VolumeInfo};
 pub use transaction::{Footprint, Transaction};

@@ -106,6 +106,7 @@ impl Fs {
         let store_options = StoreOptions {
             read_only: options.read_only,
             node_cache_bytes: options.memory_bytes_max / NODE_CACHE_SHARE,
+            #[cfg(feature = "ablation")]
             ablation: options.ablation,
             ..StoreOptions::new(entropy.number())
         };

@@ -9,6 +9,11 @@ pub enum MountError {
     UnknownOption(String),
     #[error("mount option '{option}' needs {expected}")]
     BadOption { option: String, expected: &'static str },
+    /// Of a build without the feature `volatile`.
+    #[error(
+        "mount option 'volatile' loses what is not flushed and is for tests: mount without it, or build syncline-lab, which has it"
+    )]
+    Volatile,
     #[error(
         "of a mounted volume only ro and rw can be changed ({0} is not so now): unmount it and mount it again"
     )]

@@ -84,6 +84,7 @@ pub struct MountOptions {
     /// Where the daemon's log goes; `None` is the system log (in the foreground: standard error).
     pub log: Option<PathBuf>,
     /// Keep unflushed writes in memory only, so that killing the daemon is a power cut. For tests and demonstrations.
+    #[cfg(feature = "volatile")]
     pub volatile: bool,
 }
 
@@ -110,6 +111,7 @@ impl Default for MountOptions {
             threads: THREADS_DEFAULT,
             transport: TransportChoice::Auto,
             log: None,
+            #[cfg(feature = "volatile")]
             volatile: false,
         }
     }
@@ -183,7 +185,10 @@ impl MountOptions {
             ("transport", Some("uring")) => self.transport = TransportChoice::Uring,
             ("transport", _) => return Err(bad("auto, dev or uring")),
             ("log", Some(value)) => self.log = Some(PathBuf::from(value)),
+            #[cfg(feature = "volatile")]
             ("volatile", None) => self.volatile = true,
+            #[cfg(not(feature = "volatile"))]
+            ("volatile", None) => return Err(MountError::Volatile),
             ("remount", None) => self.remount = true,
             (_, Some(_)) if self.remount && KERNELS.contains(&name) => {}
             ("comment", Some(_)) => {}

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use syncline_device::{Device, FileDevice, OpenError, OpenOptions, Volatile};
+use syncline_device::{Device, FileDevice, OpenError, OpenOptions};
 use syncline_fs::{Clock, Fs, SystemClock, SystemEntropy};
 
 /// How long to wait for a daemon that is writing its last checkpoint.
@@ -72,8 +72,7 @@ impl OpenVolume {
     pub(crate) fn open(source: &Path, options: &MountOptions) -> Result<OpenVolume, MountError> {
         let file = open_device(source, options.read_only)?;
         confine();
-        let device: Arc<dyn Device> =
-            if options.volatile { Arc::new(Volatile::new(Arc::new(file))) } else { Arc::new(file) };
+        let device = device(file, options);
         let clock = Arc::new(SystemClock);
         let opened = Fs::open_reporting(device, options.engine(), clock, &SystemEntropy::default());
         let (fs, recovery) =
@@ -157,6 +156,16 @@ fn open_device(source: &Path, read_only: bool) -> Result<FileDevice, MountError>
             opened => return opened.inspect(FileDevice::hold_for_mount).map_err(refused),
         }
     }
+}
+
+/// The device of the engine: the file as it is, unless a test wants a kill to be a power cut.
+#[cfg_attr(not(feature = "volatile"), expect(unused_variables))]
+fn device(file: FileDevice, options: &MountOptions) -> Arc<dyn Device> {
+    #[cfg(feature = "volatile")]
+    if options.volatile {
+        return Arc::new(syncline_device::Volatile::new(Arc::new(file)));
+    }
+    Arc::new(file)
 }
 
 fn maintain(fs: &Fs, stop: &Stop, interval: Duration) {

@@ -67,7 +67,7 @@ fn arguments() -> Option<Arguments> {
         operations: None,
         patience: None,
         mounted: mounted::Plan {
-            command: "syncline".into(),
+            command: "syncline-lab".into(),
             program: std::env::current_exe().ok()?,
             transport: "auto".to_owned(),
             scratch: std::env::temp_dir(),

@@ -1,7 +1,7 @@
 //! The exhaustive workloads on a real mount whose daemon is killed.
 //!
-//! A volume is prepared as for `ace.rs` and written to an image file, which the `syncline` command mounts with option
-//! `volatile`: what no flush has covered is in the daemon's memory only, so that `kill -9` is a power cut. The
+//! A volume is prepared as for `ace.rs` and written to an image file, which the `syncline-lab` command mounts with
+//! option `volatile`: what no flush has covered is in the daemon's memory only, so that `kill -9` is a power cut. The
 //! operations are system calls; the daemon is killed at a random moment of one of them or behind the last. The next
 //! mount is recovery, which is killed too now and then; what the volume shows then is judged by the oracle, as in the
 //! simulator, and the unmounted image is checked.
@@ -55,7 +55,7 @@ const TRANSACTIONS: &[&str] = &[
 /// What is run.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// The `syncline` command.
+    /// The `syncline-lab` command.
     pub command: PathBuf,
     /// This program.
     pub program: PathBuf,

@@ -15,6 +15,7 @@
 // No thread, no clock (clippy.toml).
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+mod ablation;
 mod batch;
 mod carry;
 mod checkpoint;
@@ -34,11 +35,11 @@ mod sync;
 mod tree;
 mod trim;
 
+#[cfg(feature = "ablation")]
+pub use ablation::Ablation;
 pub use batch::{Batch, Class, DataSlot, Estimate, Permit};
 pub use error::{Pressure, StoreError};
 pub use open::{PageImage, Recovery, RecoverySummary};
-#[doc(hidden)]
-pub use options::Ablation;
 pub use options::{FormatOptions, StoreOptions};
 pub use reservation::Reservation;
 pub use store::{Counters, Load, Piggyback, Run, Space, Store, VolumeInfo};

@@ -218,7 +218,7 @@ impl Recovery {
                     images: shared.trees.read().images.len(),
                     generation: durable.superblock.generation,
                     stream_bytes: shared.options.stream_bytes,
-                    ablation: shared.options.ablation,
+                    ablation: shared.options.ablation(),
                 },
             );
             assert!(shared.journal.set(journal).is_ok(), "recovery ends once");

@@ -1,3 +1,4 @@
+use crate::ablation::Ablation;
 use syncline_format::Key;
 
 /// What `mkfs` decides.
@@ -36,32 +37,8 @@ pub struct StoreOptions {
     /// Buffered batches beyond this many bytes are written out without a flush.
     pub stream_bytes: usize,
     /// Mechanisms to do without.
-    #[doc(hidden)]
+    #[cfg(feature = "ablation")]
     pub ablation: Ablation,
-}
-
-/// Mechanisms that give way to the published older algorithm, so that a benchmark can show what each is worth.
-/// Nothing of the contract is weakened by any of them. Each has one place where it is decided; the last three are the
-/// filesystem's.
-#[doc(hidden)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Ablation {
-    /// A force waits for the checkpoint that is being written.
-    pub blocked_logging: bool,
-    /// The data of a batch is complete before the batch is entered into the tree and logged.
-    pub waiting_for_data: bool,
-    /// Every batch is a record of its own, written before the next one is.
-    pub ordered_records: bool,
-    /// Every force writes what was committed up to its LSN and flushes by itself.
-    pub no_group_commit: bool,
-    /// A record carries only what had to be forced.
-    pub no_piggyback: bool,
-    /// Data goes to extents, never into the journal.
-    pub no_images: bool,
-    /// A rename and a link force the journal.
-    pub forced_names: bool,
-    /// A sync of a file ends with a checkpoint: what a tree without a journal has to do.
-    pub checkpoint_per_sync: bool,
 }
 
 impl StoreOptions {
@@ -73,7 +50,16 @@ impl StoreOptions {
             epoch,
             piggyback_bytes: 64 << 10,
             stream_bytes: 128 << 10,
+            #[cfg(feature = "ablation")]
             ablation: Ablation::default(),
         }
+    }
+
+    /// Mechanisms to do without: none, unless the feature is there and somebody has asked.
+    pub(crate) fn ablation(&self) -> Ablation {
+        #[cfg(feature = "ablation")]
+        return self.ablation;
+        #[cfg(not(feature = "ablation"))]
+        Ablation
     }
 }

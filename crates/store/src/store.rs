@@ -328,7 +328,7 @@ impl Store {
     /// The right to have `bytes` of data in flight at commit; `None` when the window of 1 MiB is used up: then wait for
     /// the data first, and commit without a slot.
     pub fn data_slot(&self, bytes: u64) -> Option<DataSlot> {
-        if self.shared.options.ablation.waiting_for_data {
+        if self.shared.options.ablation().waiting_for_data() {
             return None;
         }
         let window = &self.shared.data_in_flight;
@@ -431,7 +431,7 @@ impl Store {
     /// Makes everything up to `lsn` durable; no I/O if it already is. Blocks; the first caller leads and drives the
     /// device on its own thread, the others wait for it.
     pub fn force(&self, lsn: Lsn) -> Result<(), StoreError> {
-        if self.shared.options.ablation.blocked_logging && lsn > self.durable_lsn() {
+        if self.shared.options.ablation().blocked_logging() && lsn > self.durable_lsn() {
             drop(self.shared.checkpointing.lock());
         }
         self.force_beside_checkpoint(lsn)
@@ -475,7 +475,7 @@ impl Store {
     fn fill_record(&self, pending: usize) {
         let options = &self.shared.options;
         let room = options.piggyback_bytes.saturating_sub(pending);
-        if room == 0 || options.ablation.no_piggyback {
+        if room == 0 || options.ablation().no_piggyback() {
             return;
         }
         let hook = self.shared.piggyback.lock().as_ref().and_then(Weak::upgrade);

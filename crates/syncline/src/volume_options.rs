@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use syncline_device::{Device, FileDevice, Process};
-use syncline_fs::{Ablation, FsOptions};
+use syncline_fs::FsOptions;
 
 /// How a [`Volume`] is opened.
 ///
@@ -72,8 +72,8 @@ impl VolumeOptions {
     }
 
     /// Mechanisms to do without, for a benchmark.
-    #[doc(hidden)]
-    pub fn ablation(mut self, ablation: Ablation) -> VolumeOptions {
+    #[cfg(feature = "ablation")]
+    pub fn ablation(mut self, ablation: syncline_fs::Ablation) -> VolumeOptions {
         self.fs.ablation = ablation;
         self
     }

@@ -525,43 +525,6 @@ fn sync_makes_files_durable_whole_in_part_and_together() {
 }
 
 #[test]
-fn killed_daemon_loses_nothing_that_was_synced() {
-    if !can_mount("killed_daemon_loses_nothing_that_was_synced") {
-        return;
-    }
-    let bench = Bench::new();
-    let image = bench.populated();
-    let at = MountPoint::new(&bench, "mnt");
-    let mut daemon = Command::new(PROGRAM)
-        .args(["mount", "--foreground", "-o", "volatile", text(&image), at.text()])
-        .spawn()
-        .expect("the daemon starts");
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
-    while !at.0.join("dir").exists() {
-        assert!(std::time::Instant::now() < deadline, "the mount is not live after 20 s");
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
-    let synced = at.0.join("dir/synced");
-    let mut file = File::create(&synced).unwrap();
-    file.write_all(b"kept").unwrap();
-    file.sync_all().unwrap();
-    fs::rename(&synced, at.0.join("renamed")).unwrap();
-    File::create(at.0.join("other")).unwrap().sync_all().unwrap();
-    daemon.kill().unwrap();
-    daemon.wait().unwrap();
-    assert!(fs::read(at.0.join("renamed")).is_err(), "the mount is dead, not silent");
-    syncline(&["stats", at.text()]).fails(1, &at.0, "has died");
-    drop(file);
-    // The next mount takes the dead one away.
-    syncline(&["mount", text(&image), at.text()]).ok();
-    assert_eq!(fs::read(at.0.join("renamed")).unwrap(), b"kept");
-    assert!(!at.0.join("dir/synced").exists(), "the rename came before the last sync (C1)");
-    at.unmount();
-    syncline(&["check", text(&image)]).ok();
-    assert_populated(&image);
-}
-
-#[test]
 fn umount_says_when_the_volume_could_not_be_closed() {
     if !can_mount("umount_says_when_the_volume_could_not_be_closed") {
         return;

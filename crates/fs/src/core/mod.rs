@@ -6,7 +6,9 @@ use crate::{Clock, Error, LatencyHistogram, Result};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
-use syncline_store::{Ablation, Store, StoreError, VolumeInfo};
+#[cfg(feature = "ablation")]
+use syncline_store::Ablation;
+use syncline_store::{Store, StoreError, VolumeInfo};
 
 pub(crate) mod account;
 pub(crate) mod charge;
@@ -32,7 +34,7 @@ pub struct FsOptions {
     /// pieces are not cached a second time.
     pub readers_keep: bool,
     /// Mechanisms to do without, for a benchmark.
-    #[doc(hidden)]
+    #[cfg(feature = "ablation")]
     pub ablation: Ablation,
 }
 
@@ -56,6 +58,7 @@ impl Default for FsOptions {
             memory_bytes_max: 256 << 20,
             access_times: AccessTimes::default(),
             readers_keep: false,
+            #[cfg(feature = "ablation")]
             ablation: Ablation::default(),
         }
     }

@@ -366,7 +366,7 @@ impl Names {
     /// Called behind each rename and link. That it does nothing is the mechanism: a later sync makes the name durable
     /// (C2).
     pub(crate) fn name_moved(&self) -> Result<()> {
-        if self.core.options.ablation.forced_names {
+        if self.core.options.forced_names() {
             self.core.store.force(self.core.store.last_lsn())?;
         }
         Ok(())

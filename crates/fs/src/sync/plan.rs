@@ -185,7 +185,7 @@ impl Syncs {
 
     /// A sync with at most this many dirty pages logs them as images.
     pub(crate) fn image_pages_max(&self) -> u64 {
-        if self.core.options.ablation.no_images { 0 } else { IMAGE_PAGES_MAX }
+        if self.core.options.no_images() { 0 } else { IMAGE_PAGES_MAX }
     }
 
     /// Makes everything durable that an open file is at the call, and every batch of the volume that was committed
@@ -207,7 +207,7 @@ impl Syncs {
 
     /// Makes what was committed durable, all up to `lsn`.
     pub fn force(&self, lsn: Lsn) -> Result<()> {
-        if self.core.options.ablation.checkpoint_per_sync {
+        if self.core.options.checkpoint_per_sync() {
             self.core.checkpoint()?;
         }
         Ok(self.core.store.force(lsn)?)

@@ -27,7 +27,7 @@ impl Journal {
     pub(crate) fn force(&self, lsn: Lsn, before_group: &dyn Fn(usize)) -> Result<(), StoreError> {
         let mut state = self.state.lock();
         // Without group commit nobody is content with somebody else's flush.
-        let mut flush_owed = self.ablation.no_group_commit && state.durable < lsn;
+        let mut flush_owed = self.ablation.no_group_commit() && state.durable < lsn;
         loop {
             if state.durable >= lsn && !flush_owed {
                 return Ok(());
@@ -149,7 +149,7 @@ impl Journal {
         if matches!(state.phase, Phase::Idle) {
             let pending = state.pending_bytes;
             MutexGuard::unlocked(state, || before_group(pending));
-            if self.ablation.ordered_records {
+            if self.ablation.ordered_records() {
                 self.write_in_order(state);
             }
             let record = self.begin_but_last(state);

@@ -30,10 +30,11 @@ use encoded::Laid;
 pub(crate) use ring::{RecordMeta, Ring};
 use waiters::Waiters;
 
+use crate::ablation::Ablation;
 use crate::batch::DataSlot;
 use crate::carry::Carried;
 use crate::sync::{AtomicBool, AtomicU64, Condvar, Mutex, Ordering};
-use crate::{Ablation, Class, Pressure, StoreError};
+use crate::{Class, Pressure, StoreError};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use syncline_device::{Buffer, Device, DeviceError, Ticket};
@@ -217,7 +218,7 @@ impl Journal {
                 ring,
                 pending: VecDeque::new(),
                 pending_bytes: 0,
-                apart: start.ablation.ordered_records || start.ablation.no_group_commit,
+                apart: start.ablation.ordered_records() || start.ablation.no_group_commit(),
                 seal_upto: Lsn(u64::MAX),
                 promised: Promise::default(),
                 images: start.images,

@@ -115,7 +115,7 @@ impl Journal {
         let mut count = 0;
         let mut payload = 0;
         for pending in &state.pending {
-            let alone = self.ablation.ordered_records || state.next_lsn.0 + count as u64 > upto.0;
+            let alone = self.ablation.ordered_records() || state.next_lsn.0 + count as u64 > upto.0;
             if count > 0 && (alone || payload + pending.bytes.len() > bytes_max) {
                 break;
             }

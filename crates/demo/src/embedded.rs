@@ -21,7 +21,7 @@ pub(super) fn work(stage: &Stage, ledger: &mut Ledger) -> Result<Cost, Failure> 
     let program = std::env::current_exe().map_err(Failure::io("cannot find this program"))?;
     let start = format!("{}:{}", ledger.rows, ledger.next_file());
     let mut child = Command::new(program)
-        .args(["demo", "--child", &start])
+        .args(["--child", &start])
         .arg(&stage.image)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

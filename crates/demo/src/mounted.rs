@@ -4,13 +4,13 @@ use super::files::{self, Place};
 use super::ledger::{Acknowledged, Ledger, UntilCut};
 use super::{Cost, ROUND, Stage, database};
 use crate::error::Failure;
-use crate::stats;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
+use syncline_fuse::{Mount, MountOptions};
 
 /// How long a mount may take to become live: recovery of a full journal takes seconds.
 const LIVE_WITHIN: Duration = Duration::from_secs(60);
@@ -34,11 +34,16 @@ impl Daemon {
         let below = device_of(&stage.directory);
         let mut command = Command::new(program);
         // What the daemon has to say about recovery is the demo's to say.
-        command.arg("mount").arg("--foreground").env("SYNCLINE_LOG", "warn");
+        command.env("SYNCLINE_LOG", "warn");
         if volatile {
-            command.args(["-o", "volatile"]);
+            command.arg("--volatile");
         }
-        command.arg(&stage.image).arg(&stage.mount_point).stdin(Stdio::null()).stdout(Stdio::null());
+        command
+            .arg("--serve")
+            .arg(&stage.image)
+            .arg(&stage.mount_point)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
         let mut process = command.spawn().map_err(Failure::io("cannot start the mount"))?;
         let deadline = Instant::now() + LIVE_WITHIN;
         while device_of(&stage.mount_point) == below || device_of(&stage.mount_point).is_none() {
@@ -87,7 +92,7 @@ pub(super) fn work(stage: &Stage, journal_mode: Option<&str>, ledger: &mut Ledge
             None => files::append_rows(&place, first_row, &mut acknowledge.clone()),
         });
         std::thread::sleep(ROUND);
-        let cost = stats::read(&stage.mount_point).map(|figures| Cost::from_statistics(&figures));
+        let cost = statistics(&stage.mount_point);
         shared.cut();
         daemon.kill().map(|()| cost)
     });
@@ -113,6 +118,23 @@ pub(super) fn verify(
     });
     daemon.stop()?;
     Ok((ready_after, wrong))
+}
+
+/// The child: serves the mount until it ends or is killed.
+pub(super) fn serve(image: &Path, directory: &Path, volatile: bool) -> Result<ExitCode, Failure> {
+    let mut options = MountOptions::default();
+    options.volatile = volatile;
+    Mount { source: image.to_owned(), directory: directory.to_owned(), options }.serve(|| {})?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn statistics(mount_point: &Path) -> Result<Cost, Failure> {
+    let text = syncline_fuse::statistics(mount_point)?;
+    let figures = serde_json::from_str(&text).map_err(|error| Failure::Io {
+        doing: "the mount sent statistics that cannot be read".to_owned(),
+        source: error.into(),
+    })?;
+    Ok(Cost::from_statistics(&figures))
 }
 
 fn database_path(stage: &Stage) -> PathBuf {

@@ -1,29 +1,36 @@
-//! `syncline demo`: cuts the power under a database and many small files, recovers, and compares what is there with
-//! what had been acknowledged.
+//! The demo, which `syncline demo` starts: cuts the power under a database and many small files, recovers, and compares
+//! what is there with what had been acknowledged.
 //!
 //! The power cut is real in the only sense that matters: the device keeps un-flushed writes in the memory of the
 //! process that serves the volume (`Volatile`), and that process is killed with SIGKILL while both workloads run. What
 //! was not flushed is gone. The workloads tell a ledger outside of that process what has been acknowledged to them.
 
+#![forbid(unsafe_code)]
+
+mod arguments;
 mod database;
 mod embedded;
+mod error;
 mod files;
 mod ledger;
 mod mounted;
 
-use crate::arguments::{DemoArguments, MkfsArguments};
-use crate::error::Failure;
-use crate::output;
-use crate::size::Size;
+pub use arguments::{Arguments, PAGE, command};
+
+use error::Failure;
 use ledger::Ledger;
 use serde_json::{Value, json};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
+use syncline::{MkfsOptions, SystemClock, SystemEntropy};
 use syncline_check::CheckOptions;
+use syncline_cli::ProgramError;
 use syncline_device::{FileDevice, OpenOptions};
+use syncline_fs::Fs;
 
-const IMAGE_SIZE: Size = Size(512 << 20);
+const IMAGE_MIB: u64 = 512;
 /// How long the workloads run before each cut. Odd, so that the cut is not in step with the commit interval.
 const ROUND: Duration = Duration::from_millis(4_321);
 
@@ -121,17 +128,23 @@ impl Way {
     }
 }
 
-/// Runs the demo. Exit code 1 if anything acknowledged is missing.
-pub(crate) fn run(arguments: &DemoArguments) -> Result<ExitCode, Failure> {
-    if let Some(child) = &arguments.child {
-        return embedded::serve(Path::new(&child[1]), &child[0]);
-    }
+/// Runs the demo, or what it wants of its children. Exit code 1 if anything acknowledged is missing.
+pub fn run(arguments: Arguments) -> Result<ExitCode, ProgramError> {
+    let done = match (&arguments.child, &arguments.serve) {
+        (Some(child), _) => embedded::serve(Path::new(&child[1]), &child[0]),
+        (_, Some(place)) => mounted::serve(&place[0], &place[1], arguments.volatile),
+        _ => demonstrate(&arguments),
+    };
+    Ok(done?)
+}
+
+fn demonstrate(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let stage = Stage::set_up(arguments.keep_in.as_deref())?;
     let shown = Show { quiet: arguments.json };
     shown.line("A power cut under a database and many small files", "");
     let way = Way::choose(arguments.embedded);
     make_volume(&stage.image)?;
-    shown.line("  volume", &format!("{} of {IMAGE_SIZE}", stage.image.display()));
+    shown.line("  volume", &format!("{} of {IMAGE_MIB} MiB", stage.image.display()));
     shown.line("  access", way.describe(arguments.embedded));
     shown.line("  device", "forgets what was not flushed when its process is killed");
 
@@ -160,7 +173,7 @@ pub(crate) fn run(arguments: &DemoArguments) -> Result<ExitCode, Failure> {
 
 /// Prints the verdict and tidies up if it is good.
 fn finish(
-    arguments: &DemoArguments,
+    arguments: &Arguments,
     stage: &Stage,
     way: Way,
     ledger: &Ledger,
@@ -181,7 +194,7 @@ fn finish(
             "device_writes": cost.writes,
             "device_flushes": cost.flushes,
         });
-        output::object(output::Form::Json, &value).map_err(Failure::io("cannot print"))?;
+        print(&serde_json::to_string_pretty(&value).map_err(|error| Failure::Print(error.into()))?)?;
     }
     if wrong.is_empty() && errors == 0 {
         stage.tear_down();
@@ -191,7 +204,7 @@ fn finish(
             } else {
                 format!("{} power cuts", arguments.cuts)
             };
-            output::line(&format!("\nEvery acknowledged change survived {cuts}."))?;
+            print(&format!("\nEvery acknowledged change survived {cuts}."))?;
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -250,17 +263,20 @@ fn round(
 }
 
 fn make_volume(image: &Path) -> Result<(), Failure> {
-    let arguments = MkfsArguments {
+    let device = FileDevice::create(image, IMAGE_MIB << 20)?;
+    let options = MkfsOptions {
         label: "demo".to_owned(),
-        size: Some(IMAGE_SIZE),
-        journal_size: None,
-        uuid: None,
-        force: true,
-        quiet: true,
-        json: false,
-        path: image.to_owned(),
+        root_uid: rustix::process::geteuid().as_raw(),
+        root_gid: rustix::process::getegid().as_raw(),
+        ..MkfsOptions::default()
     };
-    crate::mkfs::run(&arguments).map(|_| ())
+    Fs::format(&device, &options, &SystemClock, &SystemEntropy::default(), &mut |_, _| {})
+        .map_err(|source| Failure::Format { path: image.to_owned(), source })
+}
+
+/// Prints lines. Unlike `println!` it does not panic when nobody takes them.
+fn print(text: &str) -> Result<(), Failure> {
+    writeln!(std::io::stdout(), "{text}").map_err(Failure::Print)
 }
 
 /// The offline check; returns the number of errors.
@@ -298,7 +314,7 @@ impl Show {
     fn line(&self, title: &str, text: &str) {
         if !self.quiet {
             // Whoever stopped looking does not stop the demo.
-            let _ = output::line(format!("{title:18} {text}").trim_end());
+            let _ = print(format!("{title:18} {text}").trim_end());
         }
     }
 }
