@@ -65,7 +65,7 @@ fn the_engine_runs_without_each_mechanism() {
     let run = on_engine(directory.path(), &["--ablation", "--workloads", "append"]).output().expect("runs");
     let told = text(&run.stdout);
     assert_eq!(run.status.code(), Some(0), "{told}{}", text(&run.stderr));
-    assert!(told.contains("engine:"), "{told}");
+    assert!(told.contains("checkpoint-per-sync:") && told.contains("no-images:"), "{told}");
 }
 
 fn on_engine(directory: &Path, line: &[&str]) -> Command {

@@ -4,7 +4,8 @@ use crate::Code;
 use crate::progress::{Phase, Reporter};
 use crate::report::{Findings, Totals};
 use syncline_device::{Buffer, Device};
-use syncline_format::{BLOCK_BYTES, BlockNo, Key, checksum};
+use syncline_format::item::{ExtentContent, ExtentItem};
+use syncline_format::{BLOCK_BYTES, Key, checksum};
 
 /// Verifies data, or does not, as the options say.
 pub(crate) struct DataCheck<'a> {
@@ -14,33 +15,33 @@ pub(crate) struct DataCheck<'a> {
 }
 
 impl DataCheck<'_> {
-    /// Verifies the blocks of a written extent; `sums` has one checksum per block.
+    /// Verifies the blocks of a written extent; of others there is nothing to verify.
     pub(crate) fn extent(
         &mut self,
         key: Key,
-        start: BlockNo,
-        sums: &[u64],
+        extent: &ExtentItem,
         findings: &mut Findings,
         totals: &mut Totals,
     ) {
+        let ExtentContent::Written(sums) = &extent.content else { return };
         if !self.wanted {
             return;
         }
         let mut data = Buffer::zeroed(sums.len());
         let mut matching = 0;
-        if self.device.read(start, &mut data).is_ok() {
+        if self.device.read(extent.start, &mut data).is_ok() {
             for (index, (block, &want)) in data.chunks_exact(BLOCK_BYTES).zip(sums).enumerate() {
-                matching += u64::from(compare(block, want, key, start, index as u64, findings));
+                matching += u64::from(compare(block, want, key, extent, index as u64, findings));
             }
         } else {
             // Block by block, to say which one it is.
             for (index, &want) in (0u64..).zip(sums) {
                 let mut block = Buffer::zeroed(1);
-                match self.device.read(start.plus(index), &mut block) {
-                    Ok(()) => matching += u64::from(compare(&block, want, key, start, index, findings)),
+                match self.device.read(extent.block_of(index), &mut block) {
+                    Ok(()) => matching += u64::from(compare(&block, want, key, extent, index, findings)),
                     Err(error) => {
                         let message = format!("page {}: {error}", key.offset + index);
-                        findings.both(Code::DataUnreadable, start.plus(index), key.object, message);
+                        findings.both(Code::DataUnreadable, extent.block_of(index), key.object, message);
                     }
                 }
             }
@@ -52,11 +53,18 @@ impl DataCheck<'_> {
 }
 
 /// Whether the block matches its checksum.
-fn compare(block: &[u8], want: u64, key: Key, start: BlockNo, index: u64, findings: &mut Findings) -> bool {
+fn compare(
+    block: &[u8],
+    want: u64,
+    key: Key,
+    extent: &ExtentItem,
+    index: u64,
+    findings: &mut Findings,
+) -> bool {
     let got = checksum(block);
     if got != want {
         let message = format!("page {}: stored {want:#018x}, computed {got:#018x}", key.offset + index);
-        findings.both(Code::DataChecksum, start.plus(index), key.object, message);
+        findings.both(Code::DataChecksum, extent.block_of(index), key.object, message);
     }
     got == want
 }

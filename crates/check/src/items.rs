@@ -13,7 +13,7 @@ use crate::walk::Visitor;
 use crate::{Code, acl, object};
 use std::collections::BTreeMap;
 use syncline_format::item::{
-    DirentItem, ExtentContent, ExtentItem, InodeItem, OrphanReason, XattrItem, is_symlink_target,
+    DirentItem, ExtentItem, InodeItem, OrphanReason, XattrItem, is_symlink_target,
 };
 use syncline_format::node::NodePointer;
 pub(crate) use syncline_format::range::FILE_PAGES_MAX;
@@ -202,9 +202,7 @@ impl<'a> ItemCheck<'a> {
             let message = format!("page {} lies in a block that something else uses", key.offset);
             self.findings.both(Code::BlockShared, block, key.object, message);
         }
-        if let ExtentContent::Written(sums) = &extent.content {
-            self.verify.extent(key, extent.start, sums, self.findings, self.totals);
-        }
+        self.verify.extent(key, &extent, self.findings, self.totals);
     }
 
     fn orphan(&mut self, key: Key, value: &[u8]) {

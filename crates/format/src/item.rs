@@ -370,9 +370,15 @@ impl ExtentItem {
         }
     }
 
+    /// The block that holds page `index` of the extent: the one place that says where a page lies. `pages()` gives the
+    /// block behind the last.
+    pub fn block_of(&self, index: u64) -> BlockNo {
+        self.start.plus(index)
+    }
+
     /// The part of the extent from page `skip` on, `pages` long.
     pub fn slice(&self, skip: u32, pages: u32) -> ExtentItem {
-        let start = self.start.plus(u64::from(skip));
+        let start = self.block_of(u64::from(skip));
         match &self.content {
             ExtentContent::Written(checksums) => {
                 ExtentItem::written(start, checksums[skip as usize..(skip + pages) as usize].to_vec())

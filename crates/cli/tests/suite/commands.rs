@@ -303,7 +303,7 @@ fn a_companion_that_is_not_installed_is_named_with_what_to_do() {
             Command::new(alone(&bench)).args([word, "--help"]).env("PATH", "/nowhere").output().unwrap();
         let told = String::from_utf8(run.stderr).unwrap();
         assert_eq!((run.status.code(), told.lines().count()), (Some(1), 1), "{told}");
-        assert!(told.contains(name) && told.contains("make install-tools"), "{told}");
+        assert!(told.contains(name) && told.contains("install-tools"), "{told}");
     }
 }
 

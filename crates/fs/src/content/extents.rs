@@ -193,7 +193,7 @@ impl ExtentMap {
     /// The block after the extent that ends closest before `page`: where its data would be contiguous.
     pub(crate) fn near(&self, page: u64) -> Option<BlockNo> {
         let (_, entry) = self.entries.range(..page).next_back()?;
-        Some(entry.item.start.plus(u64::from(entry.item.pages())))
+        Some(entry.item.block_of(u64::from(entry.item.pages())))
     }
 
     /// Bound of what [`ExtentMap::cut`] of the range adds to a batch.
@@ -235,7 +235,7 @@ impl ExtentMap {
             }
             cut += to - from;
             if free {
-                let start = item.start.plus(from - first);
+                let start = item.block_of(from - first);
                 self.freed.push(Run { start, len: (to - from) as u32 });
             }
         }

@@ -239,7 +239,7 @@ fn wanted(map: &ExtentMap, pages: Range<u64>, held: &Held) -> Vec<Wanted> {
                 page += 1;
                 continue;
             }
-            let block = item.start.plus(page - first);
+            let block = item.block_of(page - first);
             let len = (next_held - page).min(READ_PAGES_MAX);
             let sums = &checksums[(page - first) as usize..(page - first + len) as usize];
             match reads.last_mut() {

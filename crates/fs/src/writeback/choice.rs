@@ -77,7 +77,7 @@ pub(crate) fn fit(
     match map.find(page).filter(|(_, item)| is_unwritten(item)) {
         Some((first, item)) => {
             len = len.min(first + u64::from(item.pages()) - page);
-            in_place = Some(item.start.plus(page - first));
+            in_place = Some(item.block_of(page - first));
         }
         None => {
             let unwritten = map.overlapping(page..page + len).find(|(_, item)| is_unwritten(item));
