@@ -44,14 +44,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("crates/fusering", &[]),
     (
         "crates/cli",
-        &[
-            "syncline-format",
-            "syncline-device",
-            "syncline-fs",
-            "syncline",
-            "syncline-check",
-            "syncline-fuse",
-        ],
+        &["syncline-format", "syncline-device", "syncline-fs", "syncline", "syncline-check", "syncline-fuse"],
     ),
     ("crates/sqlite", &["syncline-device", "syncline-fs", "syncline"]),
     (

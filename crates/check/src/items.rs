@@ -12,9 +12,7 @@ use crate::report::{Findings, Totals};
 use crate::walk::Visitor;
 use crate::{Code, acl, object};
 use std::collections::BTreeMap;
-use syncline_format::item::{
-    DirentItem, ExtentItem, InodeItem, OrphanReason, XattrItem, is_symlink_target,
-};
+use syncline_format::item::{DirentItem, ExtentItem, InodeItem, OrphanReason, XattrItem, is_symlink_target};
 use syncline_format::node::NodePointer;
 pub(crate) use syncline_format::range::FILE_PAGES_MAX;
 use syncline_format::superblock::Superblock;

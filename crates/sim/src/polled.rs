@@ -13,7 +13,7 @@ use crate::random::{Random, derive};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use syncline_device::Device;
-use syncline_format::{Key, NAME_HASH_MIN, ObjectNo};
+use syncline_format::{Key, NAME_HASH_MIN, ObjectNo, TreeId};
 use syncline_store::{Batch, Class, Estimate, Store, StoreError, StoreOptions};
 
 /// Batches of a run.
@@ -32,7 +32,7 @@ fn open(device: &Arc<SimDevice>, seed: u64) -> Result<Arc<Store>, StoreError> {
 /// How many of the numbers are there; an error if they are no prefix.
 fn count(store: &Store) -> Result<u64, String> {
     let there: Result<Vec<bool>, StoreError> =
-        (0..BATCHES).map(|number| Ok(store.get(key(number))?.is_some())).collect();
+        (0..BATCHES).map(|number| Ok(store.get(TreeId::MAIN, key(number))?.is_some())).collect();
     let there = there.map_err(|error| format!("the recovered volume cannot be read: {error}"))?;
     let count = there.iter().take_while(|there| **there).count();
     match there[count..].iter().any(|there| *there) {
@@ -43,7 +43,7 @@ fn count(store: &Store) -> Result<u64, String> {
 
 fn commit(store: &Store, number: u64) -> Result<syncline_format::Lsn, StoreError> {
     let permit = store.admit(Class::Normal, Estimate { bytes: 1024, items: 1, images: 0 })?;
-    let mut batch = Batch::new();
+    let mut batch = Batch::new(TreeId::MAIN);
     batch.put(key(number), &number.to_le_bytes());
     store.commit(permit, batch)
 }

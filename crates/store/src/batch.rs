@@ -69,9 +69,11 @@ impl Drop for DataSlot {
     }
 }
 
-/// A change: operations that become durable together or not at all.
-#[derive(Debug, Default)]
+/// A change of one tree: operations that become durable together or not at all.
+#[derive(Debug)]
 pub struct Batch {
+    /// What its items, images and drops are of.
+    pub(crate) tree: TreeId,
     pub(crate) ops: BatchBuf,
     /// Puts and deletes.
     pub(crate) items: usize,
@@ -81,13 +83,14 @@ pub struct Batch {
 }
 
 impl Batch {
-    pub fn new() -> Batch {
-        Batch::default()
+    /// An empty change of a tree.
+    pub fn new(tree: TreeId) -> Batch {
+        Batch { tree, ops: BatchBuf::default(), items: 0, images: 0, data: Vec::new(), slots: Vec::new() }
     }
 
     /// A batch that will take about so many encoded bytes.
-    pub fn with_capacity(bytes: usize) -> Batch {
-        Batch { ops: BatchBuf::with_capacity(bytes), ..Batch::default() }
+    pub fn with_capacity(tree: TreeId, bytes: usize) -> Batch {
+        Batch { ops: BatchBuf::with_capacity(bytes), ..Batch::new(tree) }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -106,19 +109,19 @@ impl Batch {
 
     pub fn put(&mut self, key: Key, value: &[u8]) {
         self.items += 1;
-        self.ops.push(Op::Put { tree: TreeId::MAIN, key, value, fresh: false });
+        self.ops.push(Op::Put { tree: self.tree, key, value, fresh: false });
     }
 
     pub fn delete(&mut self, key: Key) {
         self.items += 1;
-        self.ops.push(Op::Delete { tree: TreeId::MAIN, key });
+        self.ops.push(Op::Delete { tree: self.tree, key });
     }
 
     /// Puts an extent whose data this very batch brings: the data is complete, or in flight under a ticket given to
     /// [`Batch::depends_on`]. Recovery verifies it (R4).
     pub fn put_fresh_extent(&mut self, key: Key, extent: &ExtentItem) {
         self.items += 1;
-        self.ops.push(Op::Put { tree: TreeId::MAIN, key, value: &extent.encode(), fresh: true });
+        self.ops.push(Op::Put { tree: self.tree, key, value: &extent.encode(), fresh: true });
     }
 
     /// Blocks from [`crate::Store::allocate`] that this batch puts to use.
@@ -134,12 +137,12 @@ impl Batch {
     /// The content of a page (at most 4096 bytes; the rest is zero).
     pub fn image(&mut self, object: ObjectNo, page: u64, bytes: &[u8]) {
         self.images += 1;
-        self.ops.push(Op::Image { tree: TreeId::MAIN, object, page, bytes });
+        self.ops.push(Op::Image { tree: self.tree, object, page, bytes });
     }
 
     /// Voids the images of pages `first..end` (R5).
     pub fn drop_images(&mut self, object: ObjectNo, first: u64, end: u64) {
-        self.ops.push(Op::Drop { tree: TreeId::MAIN, object, first, end });
+        self.ops.push(Op::Drop { tree: self.tree, object, first, end });
     }
 
     /// The batch's data is still being written: no flush covers the batch before the ticket is complete (R7). The slot

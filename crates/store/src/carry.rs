@@ -16,7 +16,7 @@ use syncline_device::Buffer;
 use syncline_format::batch::{BatchBuf, Op};
 use syncline_format::record::{self, RECORD_HEADER_BYTES, RecordInfo, record_blocks};
 use syncline_format::superblock::JournalTail;
-use syncline_format::{BLOCK_BYTES, Generation, Lsn, Sequence, TreeId};
+use syncline_format::{BLOCK_BYTES, Generation, Lsn, Sequence};
 
 /// Blocks of one record at most, so that little of a full one is left unused.
 const RECORD_BLOCKS_MAX: u64 = 256;
@@ -151,7 +151,7 @@ fn plan_in(pages: Pages<'_>, ring_blocks: u64, parts: &[Range<u64>]) -> Option<V
 fn fill(pages: Pages<'_>, blocks: u64) -> (usize, BatchBuf) {
     let room = blocks as usize * BLOCK_BYTES - RECORD_HEADER_BYTES;
     let image = |(image, page): &(PageImage, Buffer), into: &mut BatchBuf| {
-        into.push(Op::Image { tree: TreeId::MAIN, object: image.object, page: image.page, bytes: page });
+        into.push(Op::Image { tree: image.tree, object: image.object, page: image.page, bytes: page });
     };
     let mut count = 0;
     let mut bytes = BatchBuf::default().len();

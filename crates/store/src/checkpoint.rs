@@ -8,7 +8,7 @@ use crate::journal::{Journal, RecordMeta, latched};
 use crate::shared::{Durable, Shared};
 use crate::sync::Ordering;
 use crate::tree::page::Page;
-use crate::tree::{Node, Root, Superseded};
+use crate::tree::{Node, Root, Superseded, Tree};
 use crate::{Store, StoreError};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ struct Frozen {
     lsn: Lsn,
     /// The oldest LSN whose record replay still needs (R2).
     oldest: Lsn,
-    root: Root,
+    main: Tree,
     next_object: ObjectNo,
     /// The log is needed although the tree holds all of it: images are live that could not be destaged.
     has_images: bool,
@@ -127,7 +127,7 @@ impl Store {
     ) -> Result<Written, StoreError> {
         let shared = &self.shared;
         let generation = durable.superblock.generation.next();
-        let main = match &frozen.root {
+        let main = match &frozen.main.root {
             Root::Clean(pointer) => *pointer,
             Root::Held(node) => shared.write_node(node, generation, writes)?,
         };
@@ -135,7 +135,7 @@ impl Store {
         // that.
         let root = match main == durable.main {
             true => durable.superblock.root,
-            false => shared.write_root_leaf(main, generation, writes)?,
+            false => shared.write_root_leaf(frozen.main.id, main, generation, writes)?,
         };
         // The lock is not held while anything is written.
         let groups = shared.space.lock().frozen_groups();
@@ -243,7 +243,8 @@ impl Shared {
         self.frozen_nodes.store(std::mem::take(&mut trees.current_nodes), Ordering::Relaxed);
         let next_object = ObjectNo(self.next_object.load(Ordering::Relaxed));
         let has_images = trees.images.len() > 0;
-        Ok(Some(Frozen { lsn, oldest, root, next_object, has_images }))
+        let main = Tree { id: trees.main.id, root };
+        Ok(Some(Frozen { lsn, oldest, main, next_object, has_images }))
     }
 
     fn tail_would_move(&self, old: &Superblock, oldest: Lsn) -> bool {
@@ -275,12 +276,13 @@ impl Shared {
 
     fn write_root_leaf(
         &self,
-        main: NodePointer,
+        tree: TreeId,
+        root: NodePointer,
         generation: Generation,
         writes: &mut Writes<'_>,
     ) -> Result<NodePointer, StoreError> {
         let mut page = Page::empty(TreeId::ROOT, 0);
-        page.put(Key::tree(TreeId::MAIN), &main.encode()).expect("an empty page has room");
+        page.put(Key::tree(tree), &root.encode()).expect("an empty page has room");
         let (home, bytes) = self.place_page(page, generation)?;
         // The claim for the next checkpoint's root leaf.
         self.space.lock().adjust_claims(0, 1);

@@ -1,5 +1,5 @@
 use syncline_device::DeviceError;
-use syncline_format::{BlockNo, FormatError, Generation, Sequence};
+use syncline_format::{BlockNo, FormatError, Generation, Sequence, TreeId};
 
 /// What has to be relieved before a batch can be admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +59,8 @@ pub enum StoreError {
          read-only and copy what can be read, or run \"syncline check --repair\""
     )]
     ReplayUnreadable { cause: Box<StoreError> },
+    #[error("the volume has no tree {tree}")]
+    NoTree { tree: TreeId },
     #[error("no space left on the volume")]
     NoSpace,
     /// Not an error to report: relieve the pressure and try again.

@@ -8,7 +8,7 @@
 //! only its place in the ring is kept: the ring stays as it is until recovery ends.
 
 use crate::ring_scan::{Chained, RingReader, Walk};
-use crate::shared::Shared;
+use crate::shared::{Shared, Trees};
 use crate::{PageImage, RecoverySummary, Run, StoreError};
 use gathered::Gathered;
 use std::collections::{BTreeMap, VecDeque};
@@ -157,7 +157,7 @@ impl Replay<'_> {
         let mut next_object = 0;
         let mut trees = shared.trees.write();
         for op in ops {
-            check_tree(op, block)?;
+            check_tree(&trees, op, block)?;
             if new {
                 check_object(op, block)?;
             }
@@ -176,11 +176,11 @@ impl Replay<'_> {
                     self.drop_range(tree, object, first, end);
                 }
                 Op::Allocate { .. } | Op::Free { .. } if new => replay_space(shared, op, block)?,
-                Op::Put { key, value, .. } if new => {
+                Op::Put { tree, key, value, .. } if new => {
                     next_object = next_object.max(key.object.0.saturating_add(1));
-                    self.items.put(key, value);
+                    self.items.put(tree, key, value);
                 }
-                Op::Delete { key, .. } if new => self.items.delete(key),
+                Op::Delete { tree, key } if new => self.items.delete(tree, key),
                 _ => {}
             }
         }
@@ -247,17 +247,17 @@ fn replay_space(shared: &Shared, op: &Op<'_>, block: BlockNo) -> Result<(), Stor
     if done { Ok(()) } else { Err(StoreError::Inconsistent { block: start, what }) }
 }
 
-fn check_tree(op: &Op<'_>, block: BlockNo) -> Result<(), StoreError> {
+fn check_tree(trees: &Trees, op: &Op<'_>, block: BlockNo) -> Result<(), StoreError> {
     let tree = match op {
         Op::Put { tree, .. } | Op::Delete { tree, .. } | Op::Image { tree, .. } | Op::Drop { tree, .. } => {
             *tree
         }
         Op::Allocate { .. } | Op::Free { .. } => return Ok(()),
     };
-    if tree != TreeId::MAIN {
-        return Err(StoreError::Inconsistent { block, what: "the journal names a tree that does not exist" });
-    }
-    Ok(())
+    trees.tree(tree).map(drop).map_err(|_| {
+        let what = "the journal names a tree that does not exist";
+        StoreError::Inconsistent { block, what }
+    })
 }
 
 /// No superblock could say which object comes next.

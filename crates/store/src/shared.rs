@@ -4,20 +4,20 @@
 //! while a node is read from the device, only `checkpointing` while anything is written, only `trimming` while
 //! anything is discarded.
 
-use crate::StoreOptions;
 use crate::images::ImageIndex;
 use crate::journal::Journal;
 use crate::space::SpaceMap;
 use crate::store::{Piggyback, VolumeInfo};
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, RwLock};
 use crate::tree::cache::NodeCache;
-use crate::tree::{Superseded, Tree};
+use crate::tree::{Editor, Resident, Superseded, Tree};
+use crate::{StoreError, StoreOptions};
 use std::sync::{Arc, OnceLock, Weak};
 use syncline_device::Device;
 use syncline_format::layout::Layout;
 use syncline_format::node::NodePointer;
 use syncline_format::superblock::Superblock;
-use syncline_format::{Lsn, VolumeId};
+use syncline_format::{Lsn, TreeId, VolumeId};
 
 pub(crate) struct Shared {
     // Constant after open.
@@ -75,6 +75,24 @@ pub(crate) struct Trees {
     pub(crate) images: ImageIndex,
     /// LSN of the newest applied batch.
     pub(crate) lsn: Lsn,
+}
+
+impl Trees {
+    /// The tree of that number. There is one so far; the root tree is known by its leaf only, which checkpoints write.
+    pub(crate) fn tree(&self, tree: TreeId) -> Result<&Tree, StoreError> {
+        if tree == self.main.id { Ok(&self.main) } else { Err(StoreError::NoTree { tree }) }
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn editor<'a>(
+        &'a mut self,
+        tree: TreeId,
+        resident: &'a dyn Resident,
+    ) -> Result<(&'a mut Tree, Editor<'a>), StoreError> {
+        self.tree(tree)?;
+        let Trees { main, freeze, superseded, current_nodes, .. } = self;
+        Ok((main, Editor { resident, freeze: *freeze, superseded, current_nodes }))
+    }
 }
 
 impl std::fmt::Debug for Shared {

@@ -5,7 +5,7 @@ use crate::shared::Shared;
 use crate::space::HEADROOM_ITEMS;
 use crate::sync::{Ordering, yield_now};
 use crate::tree::cache::Pinned;
-use crate::tree::{Editor, Found, Missing, Obstacle, Resident};
+use crate::tree::{Found, Missing, Obstacle, Resident, Tree};
 use crate::{Batch, Class, DataSlot, Estimate, Permit, Pressure, Reservation, StoreError};
 use std::ops::ControlFlow;
 use std::sync::{Arc, Weak};
@@ -107,24 +107,25 @@ impl Store {
         self.shared.options.read_only
     }
 
-    /// The value of an item of the main tree.
-    pub fn get(&self, key: Key) -> Result<Option<Vec<u8>>, StoreError> {
-        let found = self.look(|trees, resident| trees.main.find(key, resident))?;
+    /// The value of an item.
+    pub fn get(&self, tree: TreeId, key: Key) -> Result<Option<Vec<u8>>, StoreError> {
+        let found = self.look(tree, |tree, resident| tree.find(key, resident))?;
         check_place(&found)?;
         Ok(found.leaf.page.search(key).ok().map(|index| found.leaf.page.value(index).to_vec()))
     }
 
-    /// Visits the items of the main tree in `from..end`, ascending, until the visitor breaks. No lock is held during a
+    /// Visits the items of a tree in `from..end`, ascending, until the visitor breaks. No lock is held during a
     /// visit; each leaf is seen at one moment, the whole scan is not.
     pub fn scan(
         &self,
+        tree: TreeId,
         from: Key,
         end: Key,
         visit: &mut dyn FnMut(Key, &[u8]) -> ControlFlow<()>,
     ) -> Result<(), StoreError> {
         let mut from = from;
         loop {
-            let found = self.look(|trees, resident| trees.main.find(from, resident))?;
+            let found = self.look(tree, |tree, resident| tree.find(from, resident))?;
             // What a leaf holds outside of its place would come twice, or for ever where a cookie leads back.
             check_place(&found)?;
             let page = &found.leaf.page;
@@ -143,8 +144,8 @@ impl Store {
     }
 
     /// The item with the greatest key not above `key`.
-    pub fn last_at_or_before(&self, key: Key) -> Result<Option<(Key, Vec<u8>)>, StoreError> {
-        let found = self.look(|trees, resident| trees.main.last_at_or_before(key, resident))?;
+    pub fn last_at_or_before(&self, tree: TreeId, key: Key) -> Result<Option<(Key, Vec<u8>)>, StoreError> {
+        let found = self.look(tree, |tree, resident| tree.last_at_or_before(key, resident))?;
         let Some((found, index)) = found else { return Ok(None) };
         check_place(&found)?;
         let page = &found.leaf.page;
@@ -367,11 +368,11 @@ impl Store {
         let mut stale = None;
         let mut trees = loop {
             let trees = shared.trees.write();
-            match trees.check_resident(&batch, &pinned) {
+            match check_resident(trees.tree(batch.tree)?, &batch, &pinned) {
                 Ok(()) => break trees,
                 Err(Obstacle::Missing(missing)) => {
                     drop(trees);
-                    pinned.load(&*shared.device, TreeId::MAIN, &missing, &mut stale)?;
+                    pinned.load(&*shared.device, &missing, &mut stale)?;
                 }
                 Err(Obstacle::Misplaced(block)) => return Err(misplaced(block)),
             }
@@ -503,21 +504,22 @@ impl Store {
         self.shared.journal.get().and_then(|journal| journal.failure())
     }
 
-    /// Runs a lookup under the read lock; loads what is missing without it and tries again.
+    /// Runs a lookup in a tree under the read lock; loads what is missing without it and tries again.
     fn look<T>(
         &self,
-        lookup: impl Fn(&crate::shared::Trees, &dyn Resident) -> Result<T, Missing>,
+        tree: TreeId,
+        lookup: impl Fn(&Tree, &dyn Resident) -> Result<T, Missing>,
     ) -> Result<T, StoreError> {
         let shared = &self.shared;
-        let missing = match lookup(&shared.trees.read(), &shared.cache) {
+        let missing = match lookup(shared.trees.read().tree(tree)?, &shared.cache) {
             Ok(found) => return Ok(found),
             Err(missing) => missing,
         };
         let pinned = Pinned::new(&shared.cache);
         let (mut missing, mut stale) = (missing, None);
         loop {
-            pinned.load(&*shared.device, TreeId::MAIN, &missing, &mut stale)?;
-            match lookup(&shared.trees.read(), &pinned) {
+            pinned.load(&*shared.device, &missing, &mut stale)?;
+            match lookup(shared.trees.read().tree(tree)?, &pinned) {
                 Ok(found) => return Ok(found),
                 Err(next) => missing = next,
             }
@@ -537,51 +539,48 @@ pub(crate) fn misplaced(block: BlockNo) -> StoreError {
     StoreError::Inconsistent { block, what: "a tree node holds keys that its parent puts elsewhere" }
 }
 
-impl crate::shared::Trees {
-    /// Reports the first node that applying the batch will need and that is not in memory, or not in its place.
-    pub(crate) fn check_resident(&self, batch: &Batch, resident: &dyn Resident) -> Result<(), Obstacle> {
-        let deletes = batch.ops.iter().filter(|op| matches!(op, Op::Delete { .. })).count();
-        // Keys of the leaf that was found last: a large batch has many that follow one another.
-        let mut found: Option<(Key, Option<Key>)> = None;
-        let mut check = |key: Key| -> Result<(), Obstacle> {
-            if !found.is_some_and(|(from, end)| from <= key && end.is_none_or(|end| key < end)) {
-                found = Some((key, self.main.check_resident(key, resident)?));
-            }
-            Ok(())
-        };
-        for op in batch.ops.iter() {
-            match op {
-                Op::Put { key, .. } => check(key)?,
-                Op::Delete { key, .. } => {
-                    check(key)?;
-                    self.main.check_heirs(key, deletes, batch.bytes(), resident)?;
-                }
-                _ => {}
-            }
+/// Reports the first node that applying the batch to its tree will need and that is not in memory, or not in its
+/// place.
+fn check_resident(tree: &Tree, batch: &Batch, resident: &dyn Resident) -> Result<(), Obstacle> {
+    let deletes = batch.ops.iter().filter(|op| matches!(op, Op::Delete { .. })).count();
+    // Keys of the leaf that was found last: a large batch has many that follow one another.
+    let mut found: Option<(Key, Option<Key>)> = None;
+    let mut check = |key: Key| -> Result<(), Obstacle> {
+        if !found.is_some_and(|(from, end)| from <= key && end.is_none_or(|end| key < end)) {
+            found = Some((key, tree.check_resident(key, resident)?));
         }
         Ok(())
-    }
-
-    /// Applies everything of a batch but its space operations.
-    pub(crate) fn apply_items(&mut self, batch: &Batch, resident: &dyn Resident, lsn: Lsn) {
-        for op in batch.ops.iter() {
-            self.apply_op(&op, resident, lsn);
+    };
+    for op in batch.ops.iter() {
+        match op {
+            Op::Put { key, .. } => check(key)?,
+            Op::Delete { key, .. } => {
+                check(key)?;
+                tree.check_heirs(key, deletes, batch.bytes(), resident)?;
+            }
+            _ => {}
         }
     }
+    Ok(())
+}
 
-    pub(crate) fn apply_op(&mut self, op: &Op<'_>, resident: &dyn Resident, lsn: Lsn) {
-        let mut editor = Editor {
-            resident,
-            freeze: self.freeze,
-            superseded: &mut self.superseded,
-            current_nodes: &mut self.current_nodes,
-        };
-        match *op {
-            Op::Put { key, value, .. } => self.main.put(key, value, &mut editor),
-            Op::Delete { key, .. } => self.main.delete(key, &mut editor),
-            Op::Image { tree, object, page, .. } => self.images.insert(tree, object, page, lsn),
-            Op::Drop { tree, object, first, end } => self.images.drop_range(tree, object, first, end),
-            Op::Allocate { .. } | Op::Free { .. } => {}
+impl crate::shared::Trees {
+    /// Applies everything of a batch but its space operations. Its tree has been looked up before.
+    pub(crate) fn apply_items(&mut self, batch: &Batch, resident: &dyn Resident, lsn: Lsn) {
+        for op in batch.ops.iter() {
+            match op {
+                Op::Put { key, value, .. } => {
+                    let (tree, mut editor) = self.editor(batch.tree, resident).expect("the tree is there");
+                    tree.put(key, value, &mut editor);
+                }
+                Op::Delete { key, .. } => {
+                    let (tree, mut editor) = self.editor(batch.tree, resident).expect("the tree is there");
+                    tree.delete(key, &mut editor);
+                }
+                Op::Image { tree, object, page, .. } => self.images.insert(tree, object, page, lsn),
+                Op::Drop { tree, object, first, end } => self.images.drop_range(tree, object, first, end),
+                Op::Allocate { .. } | Op::Free { .. } => {}
+            }
         }
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use support::CrashDevice;
 use syncline_device::{Buffer, Device, Layer, Ticket};
 use syncline_format::superblock::SUPERBLOCK_SLOTS;
-use syncline_format::{BlockNo, Key, Lsn, ObjectNo};
+use syncline_format::{BlockNo, Key, Lsn, ObjectNo, TreeId};
 use syncline_store::{Ablation, Batch, Class, Estimate, Piggyback, Store, StoreError, StoreOptions};
 
 const BLOCKS: u64 = 4096;
@@ -23,7 +23,7 @@ fn open(device: Arc<dyn Device>, ablation: Ablation) -> Arc<Store> {
 
 fn put(store: &Store, object: u64) -> Lsn {
     let permit = store.admit(Class::Normal, Estimate { bytes: 100, items: 1, images: 0 }).expect("admitted");
-    let mut batch = Batch::new();
+    let mut batch = Batch::new(TreeId::MAIN);
     batch.put(Key::inode(ObjectNo(object)), b"value");
     store.commit(permit, batch).expect("committed")
 }

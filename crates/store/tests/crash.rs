@@ -9,7 +9,7 @@ use std::sync::Arc;
 use support::{CrashDevice, Random};
 use syncline_device::{Buffer, Device};
 use syncline_format::item::{ExtentContent, ExtentItem};
-use syncline_format::{BLOCK_BYTES, BlockNo, Key, Kind, Lsn, ObjectNo, checksum};
+use syncline_format::{BLOCK_BYTES, BlockNo, Key, Kind, Lsn, ObjectNo, TreeId, checksum};
 use syncline_store::{Batch, Class, Estimate, Pressure, Reservation, Run, Store, StoreError, StoreOptions};
 
 const BLOCKS: u64 = 2048;
@@ -94,7 +94,7 @@ fn write_extent(run: &mut Run1, page: u64, bytes: &[u8], class: Class) {
     let allocated: Run = run.store.allocate(&mut reservation, 1, None);
     let device = Arc::clone(run.store.device());
     device.write(allocated.start, vec![Arc::new(Buffer::from_bytes(bytes))]).expect("write");
-    let mut batch = Batch::new();
+    let mut batch = Batch::new(TreeId::MAIN);
     let extent = ExtentItem::written(allocated.start, vec![checksum(bytes)]);
     batch.put_fresh_extent(Key::extent(FILE, page), &extent);
     batch.allocate(allocated.start, 1);
@@ -119,7 +119,7 @@ fn step(run: &mut Run1, random: &mut Random) {
             else {
                 return;
             };
-            let mut batch = Batch::new();
+            let mut batch = Batch::new(TreeId::MAIN);
             let mut effects = Vec::new();
             for _ in 0..1 + random.below(3) {
                 let key = Key::inode(ObjectNo(2 + random.below(300)));
@@ -141,7 +141,7 @@ fn step(run: &mut Run1, random: &mut Random) {
             };
             let page = random.below(12);
             let bytes = vec![1 + random.next() as u8 / 2; BLOCK_BYTES];
-            let mut batch = Batch::new();
+            let mut batch = Batch::new(TreeId::MAIN);
             batch.image(FILE, page, &bytes);
             run.images.insert(page, bytes.clone());
             commit(run, permit, batch, vec![Effect::Put(page_key(page), bytes)]);
@@ -175,7 +175,7 @@ fn recover(device: Arc<dyn Device>, epoch: u64) -> (Arc<Store>, Model, BTreeMap<
         let run = store.allocate(&mut reservation, 1, None);
         let extent = ExtentItem::written(run.start, vec![checksum(&page)]);
         store.device().write(run.start, vec![Arc::new(page)]).expect("write");
-        let mut batch = Batch::new();
+        let mut batch = Batch::new(TreeId::MAIN);
         batch.put_fresh_extent(Key::extent(FILE, image.page), &extent);
         batch.allocate(run.start, 1);
         if let Some(old) = blocks.insert(image.page, run.start) {
@@ -197,7 +197,7 @@ fn contents(store: &Store) -> (Model, BTreeMap<u64, BlockNo>) {
     let mut blocks = BTreeMap::new();
     let mut extents = Vec::new();
     store
-        .scan(Key::MIN, Key::MAX, &mut |key, value| {
+        .scan(TreeId::MAIN, Key::MIN, Key::MAX, &mut |key, value| {
             if key.kind == Kind::Extent {
                 extents.push((key.offset, ExtentItem::decode(value).expect("extent")));
             } else {
@@ -291,7 +291,7 @@ fn a_device_that_ignores_flushes_is_found_out() {
         format(&device);
         let (store, _, _) = recover(Arc::clone(&device) as Arc<dyn Device>, 5);
         device.ignore_flushes();
-        let mut batch = Batch::new();
+        let mut batch = Batch::new(TreeId::MAIN);
         batch.put(Key::inode(ObjectNo(9)), b"x");
         let permit = store.admit(Class::Normal, Estimate { bytes: 100, items: 1, images: 0 }).expect("room");
         let lsn = store.commit(permit, batch).expect("commit");

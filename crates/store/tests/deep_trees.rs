@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use support::{CrashDevice, Random};
 use syncline_device::Device;
-use syncline_format::{Key, ObjectNo};
+use syncline_format::{Key, ObjectNo, TreeId};
 use syncline_store::{Batch, Class, Estimate, Store, StoreError, StoreOptions};
 
 const BLOCKS: u64 = 16384;
@@ -31,7 +31,7 @@ fn key(number: u64) -> Key {
 
 /// Commits puts (`Some`) and deletes (`None`) as one batch.
 fn commit(store: &Store, model: &mut Model, changes: &[(u64, Option<usize>)]) {
-    let mut batch = Batch::new();
+    let mut batch = Batch::new(TreeId::MAIN);
     for (number, value) in changes {
         match value {
             Some(len) => {
@@ -59,7 +59,7 @@ fn commit(store: &Store, model: &mut Model, changes: &[(u64, Option<usize>)]) {
 fn contents(store: &Store) -> Model {
     let mut model = Model::new();
     store
-        .scan(Key::MIN, Key::MAX, &mut |key, value| {
+        .scan(TreeId::MAIN, Key::MIN, Key::MAX, &mut |key, value| {
             model.insert(key, value.to_vec());
             ControlFlow::Continue(())
         })

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use support::{CrashDevice, Random};
 use syncline_device::{Device, Layer};
 use syncline_format::superblock::{SUPERBLOCK_SLOTS, Superblock};
-use syncline_format::{BLOCK_BYTES, Key, ObjectNo};
+use syncline_format::{BLOCK_BYTES, Key, ObjectNo, TreeId};
 use syncline_store::{Batch, Class, Estimate, Store, StoreOptions};
 
 fn put(store: &Store, object: u64, value: u8) {
     let permit =
         store.admit(Class::Normal, Estimate { bytes: 4096, items: 1, images: 0 }).expect("there is room");
-    let mut batch = Batch::new();
+    let mut batch = Batch::new(TreeId::MAIN);
     batch.put(Key::inode(ObjectNo(object)), &[value; 160]);
     let lsn = store.commit(permit, batch).expect("commit");
     store.force(lsn).expect("force");
@@ -47,7 +47,7 @@ fn a_session_that_draws_the_number_of_the_one_before_leaves_a_volume_that_opens(
     let third =
         Store::open(cut.clone(), StoreOptions::new(5)).expect("the volume opens").finish().expect("finish");
     for object in 0..20 {
-        let value = third.get(Key::inode(ObjectNo(600 + object))).expect("get").expect("there");
+        let value = third.get(TreeId::MAIN, Key::inode(ObjectNo(600 + object))).expect("get").expect("there");
         assert_eq!(value, vec![if object < 3 { 2 } else { 1 }; 160], "{object}");
     }
     assert_ne!(of_first, of_second);

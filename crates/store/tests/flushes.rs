@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use support::CrashDevice;
 use syncline_device::{Buffer, Device, Layer, Ticket};
 use syncline_format::layout::Layout;
-use syncline_format::{BlockNo, Key, ObjectNo};
+use syncline_format::{BlockNo, Key, ObjectNo, TreeId};
 use syncline_store::{Batch, Class, Estimate, Store, StoreOptions};
 
 const BLOCKS: u64 = 4096;
@@ -85,7 +85,7 @@ fn open(device: &Arc<Observed>, epoch: u64) -> Arc<Store> {
 fn put(store: &Store, object: u64) {
     let estimate = Estimate { bytes: 100, items: 1, images: 0 };
     let permit = store.admit(Class::Normal, estimate).expect("room");
-    let mut batch = Batch::new();
+    let mut batch = Batch::new(TreeId::MAIN);
     batch.put(Key::inode(ObjectNo(object)), b"value");
     store.commit(permit, batch).expect("commit");
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use support::CrashDevice;
 use syncline_device::{Buffer, Device, Layer, Ticket};
 use syncline_format::layout::Layout;
-use syncline_format::{BlockNo, Key, Lsn, ObjectNo};
+use syncline_format::{BlockNo, Key, Lsn, ObjectNo, TreeId};
 use syncline_store::{Batch, Class, Estimate, Pressure, Store, StoreError, StoreOptions};
 
 const BLOCKS: u64 = 4096;
@@ -74,7 +74,7 @@ fn reopen(device: Arc<dyn Device>) -> Arc<Store> {
 
 fn put(store: &Store, object: u64, value: &[u8]) -> Result<Lsn, StoreError> {
     let permit = store.admit(Class::Normal, Estimate { bytes: 60 + value.len(), items: 1, images: 0 })?;
-    let mut batch = Batch::new();
+    let mut batch = Batch::new(TreeId::MAIN);
     batch.put(Key::inode(ObjectNo(object)), value);
     store.commit(permit, batch)
 }
@@ -214,7 +214,7 @@ fn nobody_who_commits_waits_while_a_long_buffer_is_written_out() {
     let crashed = device.0.inner.crash(&mut support::Random(1));
     drop(store);
     let store = reopen(crashed);
-    assert!(store.get(Key::inode(ObjectNo(1009))).expect("get").is_some());
+    assert!(store.get(TreeId::MAIN, Key::inode(ObjectNo(1009))).expect("get").is_some());
 }
 
 #[test]
@@ -245,8 +245,9 @@ fn many_threads_share_flushes_and_all_of_their_batches_survive() {
     let crashed = device.crash(&mut support::Random(1));
     drop(store);
     let store = reopen(crashed);
-    let found: HashSet<u64> =
-        (0..400).filter(|o| store.get(Key::inode(ObjectNo(*o))).expect("get").is_some()).collect();
+    let found: HashSet<u64> = (0..400)
+        .filter(|o| store.get(TreeId::MAIN, Key::inode(ObjectNo(*o))).expect("get").is_some())
+        .collect();
     assert_eq!(found.len(), 400);
 }
 
@@ -274,7 +275,10 @@ fn a_failed_write_or_flush_is_told_to_every_waiter_and_stays_failed() {
         assert!(matches!(store.force(lsn), Err(StoreError::Failed { .. })), "it stays failed");
         assert!(matches!(put(&store, 2, b"y"), Err(StoreError::Failed { .. })));
         assert!(matches!(store.checkpoint(), Err(StoreError::Failed { .. })));
-        assert_eq!(store.get(Key::inode(ObjectNo(1))).expect("reads go on").as_deref(), Some(&b"x"[..]));
+        assert_eq!(
+            store.get(TreeId::MAIN, Key::inode(ObjectNo(1))).expect("reads go on").as_deref(),
+            Some(&b"x"[..])
+        );
     }
 }
 
@@ -311,7 +315,7 @@ fn a_clean_close_leaves_nothing_to_replay() {
     let recovery = Store::open(device.clone(), StoreOptions::new(8)).expect("open");
     assert!(recovery.summary().batches == 0);
     let store = recovery.finish().expect("finish");
-    assert_eq!(store.get(Key::inode(ObjectNo(4))).expect("get").as_deref(), Some(&b"kept"[..]));
+    assert_eq!(store.get(TreeId::MAIN, Key::inode(ObjectNo(4))).expect("get").as_deref(), Some(&b"kept"[..]));
 }
 
 #[test]
@@ -324,7 +328,7 @@ fn a_read_only_open_writes_nothing_and_sees_what_was_forced() {
     let before = device.counters();
     let options = StoreOptions { read_only: true, ..StoreOptions::new(8) };
     let store = Store::open(device.clone(), options).expect("open").finish().expect("finish");
-    assert_eq!(store.get(Key::inode(ObjectNo(4))).expect("get").as_deref(), Some(&b"kept"[..]));
+    assert_eq!(store.get(TreeId::MAIN, Key::inode(ObjectNo(4))).expect("get").as_deref(), Some(&b"kept"[..]));
     assert!(matches!(put(&store, 5, b"no"), Err(StoreError::ReadOnly)));
     let after = device.counters();
     assert_eq!((before.writes, before.flushes), (after.writes, after.flushes));

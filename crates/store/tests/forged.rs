@@ -7,7 +7,7 @@ use support::{CrashDevice, Random};
 use syncline_device::{Buffer, Device};
 use syncline_format::record::{self, RecordInfo};
 use syncline_format::superblock::{SUPERBLOCK_SLOTS, Superblock};
-use syncline_format::{BLOCK_BYTES, FormatError, Generation, Key, Lsn, ObjectNo, Sequence, VolumeId};
+use syncline_format::{BLOCK_BYTES, FormatError, Generation, Key, Lsn, ObjectNo, Sequence, TreeId, VolumeId};
 use syncline_store::{Batch, Class, Estimate, Store, StoreError, StoreOptions};
 
 const FILE: ObjectNo = ObjectNo(500);
@@ -28,7 +28,7 @@ fn open(device: &Arc<CrashDevice>, epoch: u64) -> Result<Arc<Store>, StoreError>
 fn commit(store: &Store, fill: impl FnOnce(&mut Batch)) -> Lsn {
     let permit =
         store.admit(Class::Normal, Estimate { bytes: 8192, items: 1, images: 1 }).expect("there is room");
-    let mut batch = Batch::new();
+    let mut batch = Batch::new(TreeId::MAIN);
     fill(&mut batch);
     store.commit(permit, batch).expect("commit")
 }
@@ -68,7 +68,7 @@ fn page_image_that_looks_like_a_record_of_a_newer_superblock_is_no_proof_of_one(
     store.force(lsn).expect("force");
     let crashed = device.crash(&mut Random(2));
     let reopened = open(&crashed, 7).expect("a page image proves nothing");
-    assert!(reopened.get(Key::inode(ObjectNo(600))).expect("get").is_some());
+    assert!(reopened.get(TreeId::MAIN, Key::inode(ObjectNo(600))).expect("get").is_some());
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use support::{CrashDevice, Random};
 use syncline_device::Device;
 use syncline_format::item::ExtentItem;
-use syncline_format::{Key, ObjectNo};
+use syncline_format::{Key, ObjectNo, TreeId};
 use syncline_store::{Batch, Class, Estimate, Run, Store, StoreOptions};
 
 /// A record of this journal holds 2 MiB.
@@ -21,7 +21,7 @@ fn open(device: &Arc<CrashDevice>) -> Arc<Store> {
 
 fn commit(store: &Store, bytes: usize, items: usize, fill: impl FnOnce(&mut Batch)) {
     let permit = store.admit(Class::Normal, Estimate { bytes, items, images: 0 }).expect("admitted");
-    let mut batch = Batch::new();
+    let mut batch = Batch::new(TreeId::MAIN);
     fill(&mut batch);
     store.commit(permit, batch).expect("committed");
 }
@@ -59,13 +59,13 @@ fn a_record_of_one_large_batch_is_recovered_between_small_ones() {
     let store = open(&device.crash(&mut Random(3)));
     for index in 0..ITEMS {
         assert_eq!(
-            store.get(key(index)).expect("read").as_deref(),
+            store.get(TreeId::MAIN, key(index)).expect("read").as_deref(),
             Some(&value(index, 2)[..]),
             "item {index}"
         );
     }
     for name in 0..3 {
-        let got = store.get(Key::inode(ObjectNo(600 + name))).expect("read");
+        let got = store.get(TreeId::MAIN, Key::inode(ObjectNo(600 + name))).expect("read");
         assert_eq!(got.as_deref(), Some(&[2; 64][..]), "object {name}");
     }
 }
@@ -105,7 +105,7 @@ fn space_of_a_batch_of_many_runs_is_counted_and_comes_back() {
     assert_eq!((store.space().free, store.space().pinned), (free, 600));
     store.force(store.last_lsn()).expect("forced");
     let reopened = open(&device.crash(&mut Random(5)));
-    assert_eq!(reopened.get(key(0)).expect("read"), None);
+    assert_eq!(reopened.get(TreeId::MAIN, key(0)).expect("read"), None);
     // What recovery's own checkpoint takes for nodes is little.
     assert!(reopened.space().free + 64 > free, "{} of {free} are free", reopened.space().free);
 }

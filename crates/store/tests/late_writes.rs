@@ -12,7 +12,7 @@ use support::{CrashDevice, Random};
 use syncline_device::{Buffer, Device, DeviceCounters, DeviceError, Ticket};
 use syncline_format::item::{ExtentContent, ExtentItem};
 use syncline_format::layout::Layout;
-use syncline_format::{BLOCK_BYTES, BlockNo, Key, Kind, Lsn, ObjectNo, checksum};
+use syncline_format::{BLOCK_BYTES, BlockNo, Key, Kind, Lsn, ObjectNo, TreeId, checksum};
 use syncline_store::{Batch, Class, Estimate, Pressure, Store, StoreError, StoreOptions};
 
 const BLOCKS: u64 = 1536;
@@ -192,7 +192,7 @@ impl World {
     fn items(&mut self, random: &mut Random, in_checkpoint: bool) {
         let estimate = Estimate { bytes: 6000, items: 3, images: 0 };
         let Some(permit) = self.admit(Class::Normal, estimate, in_checkpoint) else { return };
-        let (mut batch, mut effects) = (Batch::new(), Effects::new());
+        let (mut batch, mut effects) = (Batch::new(TreeId::MAIN), Effects::new());
         for _ in 0..1 + random.below(3) {
             let key = Key::inode(ObjectNo(2 + random.below(80)));
             if random.one_in(3) {
@@ -211,7 +211,7 @@ impl World {
         let estimate = Estimate { bytes: 4300, items: 1, images: 1 };
         let Some(permit) = self.admit(Class::Normal, estimate, in_checkpoint) else { return };
         let (page, bytes) = (random.below(PAGES), vec![1 + random.next() as u8 / 2; BLOCK_BYTES]);
-        let mut batch = Batch::new();
+        let mut batch = Batch::new(TreeId::MAIN);
         batch.image(FILE, page, &bytes);
         self.images.insert(page, bytes.clone());
         self.commit(permit, batch, vec![(page_key(page), Some(bytes))]);
@@ -224,7 +224,7 @@ impl World {
         let Ok(mut reservation) = self.store.reserve(1) else { return };
         let run = self.store.allocate(&mut reservation, 1, None);
         let ticket = self.device.submit_write(run.start, vec![Arc::new(Buffer::from_bytes(bytes))]);
-        let mut batch = Batch::new();
+        let mut batch = Batch::new(TreeId::MAIN);
         batch.put_fresh_extent(
             Key::extent(FILE, page),
             &ExtentItem::written(run.start, vec![checksum(bytes)]),
@@ -326,7 +326,7 @@ fn recover(device: Arc<dyn Device>, epoch: u64) -> Result<Recovered, StoreError>
         let run = store.allocate(&mut reservation, 1, None);
         let extent = ExtentItem::written(run.start, vec![checksum(&page)]);
         let ticket = store.device().submit_write(run.start, vec![Arc::new(page)]);
-        let mut batch = Batch::new();
+        let mut batch = Batch::new(TreeId::MAIN);
         batch.put_fresh_extent(Key::extent(FILE, image.page), &extent);
         batch.allocate(run.start, 1);
         if let Some(old) = blocks.insert(image.page, run.start) {
@@ -348,7 +348,7 @@ fn recover(device: Arc<dyn Device>, epoch: u64) -> Result<Recovered, StoreError>
 fn contents(store: &Store) -> (Model, BTreeMap<u64, BlockNo>) {
     let (mut model, mut blocks, mut extents) = (Model::new(), BTreeMap::new(), Vec::new());
     store
-        .scan(Key::MIN, Key::MAX, &mut |key, value| {
+        .scan(TreeId::MAIN, Key::MIN, Key::MAX, &mut |key, value| {
             if key.kind == Kind::Extent {
                 extents.push((key.offset, ExtentItem::decode(value).expect("extent")));
             } else {

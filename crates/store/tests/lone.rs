@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use support::CrashDevice;
 use syncline_device::{Buffer, Device, DeviceError, Layer, Ticket};
-use syncline_format::{BlockNo, Key, ObjectNo};
+use syncline_format::{BlockNo, Key, ObjectNo, TreeId};
 use syncline_store::{Batch, Class, Estimate, Store, StoreOptions};
 
 struct CountingDevice {
@@ -54,7 +54,7 @@ fn a_lone_force_writes_its_record_on_its_own_thread() {
     for index in 0..10 {
         let estimate = Estimate { bytes: 4096, items: 1, images: 0 };
         let permit = store.admit(Class::Normal, estimate).expect("there is room");
-        let mut batch = Batch::new();
+        let mut batch = Batch::new(TreeId::MAIN);
         batch.put(Key::inode(ObjectNo(600)), &[index; 160]);
         let lsn = store.commit(permit, batch).expect("commit");
         store.force(lsn).expect("force");

@@ -7,7 +7,7 @@ use support::{CrashDevice, Random};
 use syncline_device::{Buffer, Device};
 use syncline_format::bitmap;
 use syncline_format::layout::Layout;
-use syncline_format::{BLOCK_BYTES, BlockNo, GroupNo, Key, Lsn, ObjectNo, VolumeId};
+use syncline_format::{BLOCK_BYTES, BlockNo, GroupNo, Key, Lsn, ObjectNo, TreeId, VolumeId};
 use syncline_store::{Batch, Class, Estimate, Store, StoreError, StoreOptions};
 
 const FILE: ObjectNo = ObjectNo(500);
@@ -26,7 +26,7 @@ fn open(device: &Arc<CrashDevice>, epoch: u64) -> Result<Arc<Store>, StoreError>
 fn commit(store: &Store, fill: impl FnOnce(&mut Batch)) -> Lsn {
     let permit =
         store.admit(Class::Normal, Estimate { bytes: 8192, items: 1, images: 1 }).expect("there is room");
-    let mut batch = Batch::new();
+    let mut batch = Batch::new(TreeId::MAIN);
     fill(&mut batch);
     store.commit(permit, batch).expect("commit")
 }
@@ -82,7 +82,7 @@ fn a_slot_that_no_superblock_has_reached_may_be_torn() {
     let other = [0, 1].map(|slot| layout.bitmap_slot(GroupNo(0), slot)).into_iter().find(|at| *at != current);
     overwrite(&device, other.expect("two slots"), 0xa5);
     let store = open(&device, 6).expect("nothing is missing");
-    assert!(store.get(Key::inode(ObjectNo(999))).expect("get").is_some());
+    assert!(store.get(TreeId::MAIN, Key::inode(ObjectNo(999))).expect("get").is_some());
 }
 
 /// The images that recovery could not destage begin at ring block 0, as does the log of a session without records.

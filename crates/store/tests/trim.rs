@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use syncline_device::{Buffer, Device, DeviceError, Layer, MemoryDevice, Operation};
 use syncline_format::layout::{GROUP_HEAD_BLOCKS, Layout};
 use syncline_format::superblock::{SUPERBLOCK_SLOTS, Superblock, VolumeState};
-use syncline_format::{BlockNo, GroupNo, Key, ObjectNo};
+use syncline_format::{BlockNo, GroupNo, Key, ObjectNo, TreeId};
 use syncline_store::{Batch, Class, Estimate, Store, StoreError, StoreOptions};
 
 /// Two groups.
@@ -136,7 +136,7 @@ fn change_items(store: &Store, round: u64) {
     {
         let estimate = Estimate { bytes: 4096, items: 1, images: 0 };
         let permit = store.admit(Class::Normal, estimate).expect("there is room");
-        let mut batch = Batch::new();
+        let mut batch = Batch::new(TreeId::MAIN);
         batch.put(Key::inode(ObjectNo(1000 + number)), &[round as u8; 160]);
         store.commit(permit, batch).expect("commit");
     }
@@ -150,7 +150,7 @@ fn items(store: &Store) -> Vec<(Key, Vec<u8>)> {
         items.push((key, value.to_vec()));
         ControlFlow::Continue(())
     };
-    store.scan(all.start, all.end, &mut visit).expect("scan");
+    store.scan(TreeId::MAIN, all.start, all.end, &mut visit).expect("scan");
     items
 }
 

@@ -147,7 +147,7 @@ impl Attributes {
         }
         let inode = self.content.live_inode(number)?;
         let (permit, locked) = self.admit_replacement(Class::Normal, &inode, name, value.len())?;
-        let mut change = Change::new(locked);
+        let mut change = Change::new(self.core.tree, locked);
         let item = change.item(number);
         forbid_change(item)?;
         check_user_namespace(name, item)?;
@@ -184,7 +184,7 @@ impl Attributes {
         }
         let inode = self.content.live_inode(number)?;
         let (permit, locked) = self.admit_replacement(Class::Reclaim, &inode, name, 0)?;
-        let mut change = Change::new(locked);
+        let mut change = Change::new(self.core.tree, locked);
         let item = change.item(number);
         forbid_change(item)?;
         check_user_namespace(name, item)?;
@@ -305,7 +305,8 @@ impl Attributes {
             Some(XattrValue::Pieces { number: value_number, len }) => {
                 let mut value = Vec::with_capacity(len as usize);
                 for piece in 0..(len as usize).div_ceil(XATTR_PIECE_BYTES) as u64 {
-                    let bytes = self.core.store.get(piece_key(number, value_number, piece))?;
+                    let bytes =
+                        self.core.store.get(self.core.tree, piece_key(number, value_number, piece))?;
                     let what = "a piece of an extended attribute is missing";
                     value.extend(bytes.ok_or(Error::Inconsistent { object: number, what })?);
                 }
@@ -337,7 +338,7 @@ impl Attributes {
         let mut taken = 0u8;
         let mut found: std::result::Result<Option<XattrSlot>, FormatError> = Ok(None);
         let end = Key::xattr(number, first + NAME_PROBES);
-        self.core.store.scan(Key::xattr(number, first), end, &mut |key, value| {
+        self.core.store.scan(self.core.tree, Key::xattr(number, first), end, &mut |key, value| {
             taken |= 1 << (key.offset - first);
             match XattrItem::decode(value) {
                 Ok(item) if item.name == name => {
@@ -362,14 +363,16 @@ impl Attributes {
     fn for_each_xattr(&self, number: ObjectNo, visit: &mut dyn FnMut(XattrItem)) -> Result<()> {
         let mut damaged = Ok(());
         let end = Key::new(number, Kind::XattrPiece, 0);
-        self.core.store.scan(Key::xattr(number, 0), end, &mut |_, value| match XattrItem::decode(value) {
-            Ok(item) => {
-                visit(item);
-                ControlFlow::Continue(())
-            }
-            Err(error) => {
-                damaged = Err(error);
-                ControlFlow::Break(())
+        self.core.store.scan(self.core.tree, Key::xattr(number, 0), end, &mut |_, value| {
+            match XattrItem::decode(value) {
+                Ok(item) => {
+                    visit(item);
+                    ControlFlow::Continue(())
+                }
+                Err(error) => {
+                    damaged = Err(error);
+                    ControlFlow::Break(())
+                }
             }
         })?;
         Ok(damaged?)

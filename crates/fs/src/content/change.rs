@@ -10,7 +10,7 @@ use parking_lot::RwLockWriteGuard;
 use std::sync::Arc;
 use syncline_format::batch::{BATCH_HEADER_BYTES, PUT_OVERHEAD_BYTES};
 use syncline_format::item::{INODE_BYTES, InodeItem, NAME_BYTES_MAX};
-use syncline_format::{Key, ObjectNo};
+use syncline_format::{Key, ObjectNo, TreeId};
 use syncline_store::{Batch, Estimate, Permit};
 
 /// Bytes of a put of a directory entry with the longest name, which is also more than any delete.
@@ -71,8 +71,8 @@ pub(crate) struct Change<'a> {
 }
 
 impl<'a> Change<'a> {
-    pub(crate) fn new(locked: Locked<'a>) -> Change<'a> {
-        Change { locked, batch: Batch::new(), items: Vec::new(), removed: Vec::new() }
+    pub(crate) fn new(tree: TreeId, locked: Locked<'a>) -> Change<'a> {
+        Change { locked, batch: Batch::new(tree), items: Vec::new(), removed: Vec::new() }
     }
 
     /// The inode's attributes as this operation leaves them.

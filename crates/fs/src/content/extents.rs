@@ -110,39 +110,46 @@ impl ExtentMap {
         // An extent that begins earlier was read already, and may be changed by now.
         let first = self.first_to_read(core, pages.start)?.max(self.scanned);
         self.scanned = pages.end;
-        core.store.scan(Key::extent(object, first), Key::extent(object, pages.end), &mut |key, value| {
-            if key.offset > pages.start && count >= limit {
-                cut = Some(key.offset);
-                return ControlFlow::Break(());
-            }
-            match ExtentItem::decode(value) {
-                Ok(item) if key.offset > FILE_PAGES_MAX - u64::from(item.pages()) => {
-                    bad =
-                        Some(Error::Inconsistent { object, what: "an extent lies beyond the largest file" });
-                    ControlFlow::Break(())
+        core.store.scan(
+            core.tree,
+            Key::extent(object, first),
+            Key::extent(object, pages.end),
+            &mut |key, value| {
+                if key.offset > pages.start && count >= limit {
+                    cut = Some(key.offset);
+                    return ControlFlow::Break(());
                 }
-                Ok(item) if !core.store.holds_run(item.start, item.pages()) => {
-                    let what = "an extent lies outside of the blocks that can be allocated";
-                    bad = Some(Error::Inconsistent { object, what });
-                    ControlFlow::Break(())
+                match ExtentItem::decode(value) {
+                    Ok(item) if key.offset > FILE_PAGES_MAX - u64::from(item.pages()) => {
+                        bad = Some(Error::Inconsistent {
+                            object,
+                            what: "an extent lies beyond the largest file",
+                        });
+                        ControlFlow::Break(())
+                    }
+                    Ok(item) if !core.store.holds_run(item.start, item.pages()) => {
+                        let what = "an extent lies outside of the blocks that can be allocated";
+                        bad = Some(Error::Inconsistent { object, what });
+                        ControlFlow::Break(())
+                    }
+                    Ok(item) if key.offset >= self.stored_end => {
+                        self.stored_end = key.offset.saturating_add(u64::from(item.pages()));
+                        count += usize::from(key.offset > pages.start);
+                        self.stored.insert(key.offset);
+                        self.entries.insert(key.offset, Entry { item, changed: false, fresh: false });
+                        ControlFlow::Continue(())
+                    }
+                    Ok(_) => {
+                        bad = Some(Error::Inconsistent { object, what: "two extents overlap" });
+                        ControlFlow::Break(())
+                    }
+                    Err(error) => {
+                        bad = Some(error.into());
+                        ControlFlow::Break(())
+                    }
                 }
-                Ok(item) if key.offset >= self.stored_end => {
-                    self.stored_end = key.offset.saturating_add(u64::from(item.pages()));
-                    count += usize::from(key.offset > pages.start);
-                    self.stored.insert(key.offset);
-                    self.entries.insert(key.offset, Entry { item, changed: false, fresh: false });
-                    ControlFlow::Continue(())
-                }
-                Ok(_) => {
-                    bad = Some(Error::Inconsistent { object, what: "two extents overlap" });
-                    ControlFlow::Break(())
-                }
-                Err(error) => {
-                    bad = Some(error.into());
-                    ControlFlow::Break(())
-                }
-            }
-        })?;
+            },
+        )?;
         match bad {
             Some(error) => Err(error),
             None => Ok(cut),
@@ -155,7 +162,7 @@ impl ExtentMap {
         if !self.settled || page == 0 {
             return Ok(page.saturating_sub(u64::from(EXTENT_PAGES_MAX)));
         }
-        let before = core.store.last_at_or_before(Key::extent(self.object, page - 1))?;
+        let before = core.store.last_at_or_before(core.tree, Key::extent(self.object, page - 1))?;
         let first = Key::extent(self.object, 0);
         Ok(before.filter(|&(key, _)| key >= first).map_or(page, |(key, _)| key.offset))
     }

@@ -6,6 +6,7 @@ use crate::{Clock, Error, LatencyHistogram, Result};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
+use syncline_format::TreeId;
 #[cfg(feature = "ablation")]
 use syncline_store::Ablation;
 use syncline_store::{Store, StoreError, VolumeInfo};
@@ -68,6 +69,8 @@ impl Default for FsOptions {
 pub(crate) struct Core {
     // Constant after open.
     pub(crate) store: Arc<Store>,
+    /// Of the files: the one tree there is so far.
+    pub(crate) tree: TreeId,
     pub(crate) options: FsOptions,
     pub(crate) clock: Arc<dyn Clock>,
     /// Seed of the hashes that names are found by.
@@ -89,6 +92,7 @@ impl Core {
         Core {
             hash_seed: store.info().hash_seed,
             store,
+            tree: TreeId::MAIN,
             options,
             clock,
             checkpoint_latency: LatencyHistogram::default(),

@@ -63,7 +63,7 @@ impl Names {
                 continue;
             }
             check_removable(&locked, parent, inode.number, what)?;
-            let mut change = Change::new(locked);
+            let mut change = Change::new(self.core.tree, locked);
             change.batch.delete(Key::dirent(parent, found.slot));
             let now = self.core.clock.now();
             let item = change.item(parent);

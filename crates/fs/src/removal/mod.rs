@@ -94,10 +94,15 @@ impl Removal {
     /// Keys of up to `count` extended attribute items of an inode.
     fn xattr_keys(&self, number: ObjectNo, count: usize) -> Result<Vec<Key>> {
         let mut keys = Vec::new();
-        self.core.store.scan(Key::xattr(number, 0), Key::extent(number, 0), &mut |key, _| {
-            keys.push(key);
-            if keys.len() < count { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        })?;
+        self.core.store.scan(
+            self.core.tree,
+            Key::xattr(number, 0),
+            Key::extent(number, 0),
+            &mut |key, _| {
+                keys.push(key);
+                if keys.len() < count { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            },
+        )?;
         Ok(keys)
     }
 
@@ -133,7 +138,7 @@ impl Removal {
             let bytes = BATCH_HEADER_BYTES + keys.len() * DELETE_BYTES;
             let estimate = |items| Estimate { bytes, items, images: 0 };
             let (permit, items) = self.writeback.admit_necessary(Class::Reclaim, estimate, keys.len())?;
-            let mut batch = Batch::new();
+            let mut batch = Batch::new(self.core.tree);
             keys.iter().take(items).for_each(|key| batch.delete(*key));
             self.core.store.commit(permit, batch)?;
         }
@@ -146,7 +151,7 @@ impl Removal {
             return self.shape.remove_file_content(inode, &mut last);
         }
         let permit = self.admit_removal_of(0, 3)?;
-        let mut batch = Batch::new();
+        let mut batch = Batch::new(self.core.tree);
         last(&mut batch);
         let mut state = inode.state.write();
         self.core.store.commit(permit, batch)?;
@@ -161,7 +166,7 @@ impl Removal {
         let mut orphans = Vec::new();
         let from = Key::orphan(ObjectNo(0));
         let end = Key::new(ObjectNo::VOLUME, Kind::Tree, 0);
-        let scanned = self.core.store.scan(from, end, &mut |key, value| {
+        let scanned = self.core.store.scan(self.core.tree, from, end, &mut |key, value| {
             let reason = key.check().and_then(|()| OrphanReason::decode(value));
             orphans.push((ObjectNo(key.offset), reason));
             ControlFlow::Continue(())
@@ -209,7 +214,7 @@ impl Removal {
     pub(crate) fn note_shifts(&self) -> Result<Vec<Arc<Inode>>> {
         let mut shifts = Vec::new();
         let (from, end) = (Key::orphan(ObjectNo(0)), Key::new(ObjectNo::VOLUME, Kind::Tree, 0));
-        let scanned = self.core.store.scan(from, end, &mut |key, value| {
+        let scanned = self.core.store.scan(self.core.tree, from, end, &mut |key, value| {
             let reason = key.check().and_then(|()| OrphanReason::decode(value));
             if let Ok(OrphanReason::Shifting(shift)) = reason {
                 shifts.push((ObjectNo(key.offset), shift));
@@ -257,7 +262,7 @@ impl Removal {
     /// Deletes an orphan item that means nothing.
     fn forget_orphan(&self, number: ObjectNo) -> Result<()> {
         let permit = self.admit_removal_of(0, 1)?;
-        let mut batch = Batch::new();
+        let mut batch = Batch::new(self.core.tree);
         batch.delete(Key::orphan(number));
         self.core.store.commit(permit, batch)?;
         Ok(())

@@ -149,7 +149,7 @@ impl Shape {
             return Ok(true);
         }
         let mut map = ExtentMap::load(&self.core, inode.number, window.clone())?;
-        let mut batch = Batch::new();
+        let mut batch = Batch::new(self.core.tree);
         let mut runs = Vec::new();
         let mut near = map.near(window.start);
         'holes: for hole in holes(&map, window) {
@@ -220,7 +220,7 @@ impl Shape {
         if !grows {
             logged.size = state.data.logged_size(item.size);
         }
-        let mut batch = Batch::new();
+        let mut batch = Batch::new(self.core.tree);
         batch.put(Key::inode(inode.number), &logged.encode());
         self.core.store.commit(permit, batch)?;
         if grows {

@@ -106,7 +106,7 @@ impl Shape {
         }
         let grows = size > item.size;
         item.size = item.size.max(size);
-        let mut batch = Batch::new();
+        let mut batch = Batch::new(self.core.tree);
         item.blocks = item.blocks.saturating_sub(map.cut(freed.clone(), true));
         map.emit(&mut batch);
         // Every removal of content voids its images (R5).

@@ -40,7 +40,7 @@ impl Shape {
         let cached = inode.state.read().data.range(page..end).next().map(|(page, _)| page);
         let from = Key::extent(inode.number, page.saturating_sub(u64::from(EXTENT_PAGES_MAX)));
         let mut stored = Ok(None);
-        self.core.store.scan(from, Key::extent(inode.number, end), &mut |key, value| {
+        self.core.store.scan(self.core.tree, from, Key::extent(inode.number, end), &mut |key, value| {
             match ExtentItem::decode(value) {
                 Ok(item) if is_unwritten(&item) || key.offset + u64::from(item.pages()) <= page => {
                     return ControlFlow::Continue(());

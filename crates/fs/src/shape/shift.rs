@@ -102,7 +102,7 @@ impl Shape {
         (item.modified, item.changed) = (now, now);
         item.size = if shift.inserts { item.size + len } else { item.size - len };
         item.blocks = item.blocks.saturating_sub(step.blocks_cut);
-        let mut batch = Batch::new();
+        let mut batch = Batch::new(self.core.tree);
         step.map.emit(&mut batch);
         batch.drop_images(inode.number, shift.first, u64::MAX);
         // One without a name is an orphan already, and loses everything at the next mount.
@@ -138,7 +138,7 @@ impl Shape {
             (state.data.stored.truncating_from, state.data.stored.shifting) = (None, None);
             return Ok(());
         }
-        let mut batch = Batch::new();
+        let mut batch = Batch::new(self.core.tree);
         step.map.emit(&mut batch);
         // One that lost its last name meanwhile stays an orphan.
         match step.rest {
@@ -244,7 +244,7 @@ impl Shape {
     /// The last extent that begins before `page`.
     fn extent_before(&self, object: ObjectNo, page: u64) -> Result<Option<(u64, ExtentItem)>> {
         let Some(last) = page.checked_sub(1) else { return Ok(None) };
-        match self.core.store.last_at_or_before(Key::extent(object, last))? {
+        match self.core.store.last_at_or_before(self.core.tree, Key::extent(object, last))? {
             Some((key, value)) if key == Key::extent(object, key.offset) => {
                 Ok(Some((key.offset, ExtentItem::decode(&value)?)))
             }

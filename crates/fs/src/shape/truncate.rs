@@ -96,7 +96,7 @@ impl Shape {
         let mut item = state.item.clone();
         adjust(&mut item);
         (item.modified, item.changed) = (now, now);
-        let mut batch = Batch::new();
+        let mut batch = Batch::new(self.core.tree);
         item.size = size;
         item.blocks = item.blocks.saturating_sub(map.cut(first..u64::MAX, true));
         map.emit(&mut batch);
@@ -205,7 +205,7 @@ impl Shape {
                 // Its removal frees everything.
                 break;
             }
-            let mut batch = Batch::new();
+            let mut batch = Batch::new(self.core.tree);
             let cut = map.cut(first..u64::MAX, true);
             map.emit(&mut batch);
             batch.drop_images(inode.number, first, u64::MAX);
@@ -246,7 +246,7 @@ impl Shape {
             let turn = inode.lock_turn();
             let (mut map, cut_off) = ExtentMap::load_some(&self.core, inode.number, 0..u64::MAX, limit)?;
             let mut state = inode.state.write();
-            let mut batch = Batch::new();
+            let mut batch = Batch::new(self.core.tree);
             let cut = map.cut(0..u64::MAX, true);
             map.emit(&mut batch);
             batch.drop_images(inode.number, 0, u64::MAX);

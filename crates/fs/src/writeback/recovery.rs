@@ -11,8 +11,8 @@ use crate::{Error, Result};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use syncline_device::Buffer;
+use syncline_format::ObjectNo;
 use syncline_format::batch::{BATCH_HEADER_BYTES, DROP_BYTES};
-use syncline_format::{ObjectNo, TreeId};
 use syncline_store::{Batch, Class, Estimate, PageImage, Recovery};
 
 /// Images read and destaged together: 8 MiB.
@@ -36,7 +36,7 @@ impl Writeback {
     fn adopt_all(&self, images: &[PageImage], pages: Vec<Buffer>) -> Result<BTreeMap<ObjectNo, Arc<Inode>>> {
         let mut files: BTreeMap<ObjectNo, Arc<Inode>> = BTreeMap::new();
         for (image, page) in images.iter().zip(pages) {
-            if image.tree != TreeId::MAIN {
+            if image.tree != self.core.tree {
                 let what = "a page image belongs to an unknown tree";
                 return Err(Error::Inconsistent { object: image.object, what });
             }
@@ -82,7 +82,7 @@ impl Writeback {
         }
         let estimate = Estimate { bytes: BATCH_HEADER_BYTES + DROP_BYTES, items: 0, images: 0 };
         let permit = self.admit(Class::Destage, estimate)?;
-        let mut batch = Batch::new();
+        let mut batch = Batch::new(self.core.tree);
         batch.drop_images(image.object, image.page, image.page + 1);
         self.core.store.commit(permit, batch)?;
         Ok(())

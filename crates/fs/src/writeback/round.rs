@@ -317,7 +317,7 @@ impl Writeback {
             (false, false) => Way::Here,
         };
         let tickets = self.submit(parts, way);
-        let mut batch = Batch::new();
+        let mut batch = Batch::new(self.core.tree);
         for (ticket, _) in tickets.iter().take_while(|_| in_flight) {
             match slot.take() {
                 Some(slot) => {
@@ -375,8 +375,9 @@ impl Writeback {
     /// Waits for a round's data and logs it.
     pub(crate) fn finish_round(&self, mut round: Round) -> Result<Option<Lsn>> {
         let complete = self.complete(&round.tickets);
-        let result = complete
-            .and_then(|()| self.commit_parts(&mut round.parts, round.permit, Batch::new(), &round.tickets));
+        let result = complete.and_then(|()| {
+            self.commit_parts(&mut round.parts, round.permit, Batch::new(self.core.tree), &round.tickets)
+        });
         if result.is_err() {
             round.parts.into_iter().for_each(|part| self.undo(part));
         }

@@ -202,22 +202,17 @@ impl<'a> Pinned<'a> {
     }
 
     /// Loads nodes together and keeps them, while nobody else changes the tree: one that cannot be verified is damaged.
-    pub(crate) fn load_many(
-        &self,
-        device: &dyn Device,
-        tree: TreeId,
-        missing: &[Missing],
-    ) -> Result<(), StoreError> {
-        missing.iter().try_for_each(|missing| self.cache.check_place(&missing.0))?;
+    pub(crate) fn load_many(&self, device: &dyn Device, missing: &[Missing]) -> Result<(), StoreError> {
+        missing.iter().try_for_each(|missing| self.cache.check_place(&missing.pointer))?;
         let mut buffers: Vec<Buffer> =
             missing.iter().map(|_| Buffer::for_overwrite(NODE_BLOCKS as usize)).collect();
         let requests = missing.iter().zip(&mut buffers);
         let mut requests: Vec<ReadRequest<'_>> =
-            requests.map(|(missing, into)| ReadRequest { at: missing.0.block, into }).collect();
+            requests.map(|(missing, into)| ReadRequest { at: missing.pointer.block, into }).collect();
         device.read_many(&mut requests)?;
         for (missing, buffer) in missing.iter().zip(buffers) {
-            let node = self.cache.enter(buffer, tree, &missing.0)?;
-            self.nodes.borrow_mut().insert(missing.0.block, node);
+            let node = self.cache.enter(buffer, missing.tree, &missing.pointer)?;
+            self.nodes.borrow_mut().insert(missing.pointer.block, node);
         }
         Ok(())
     }
@@ -227,19 +222,18 @@ impl<'a> Pinned<'a> {
     pub(crate) fn load(
         &self,
         device: &dyn Device,
-        tree: TreeId,
         missing: &Missing,
         stale: &mut Option<NodePointer>,
     ) -> Result<(), StoreError> {
-        match self.cache.load(device, tree, &missing.0) {
+        match self.cache.load(device, missing.tree, &missing.pointer) {
             Ok(node) => {
-                self.nodes.borrow_mut().insert(missing.0.block, node);
+                self.nodes.borrow_mut().insert(missing.pointer.block, node);
                 Ok(())
             }
             // Nothing is locked while a node is read: it may have been superseded, freed and overwritten meanwhile.
             // It is damaged only if the tree still names it afterwards.
-            Err(StoreError::Corrupt { .. }) if *stale != Some(missing.0) => {
-                *stale = Some(missing.0);
+            Err(StoreError::Corrupt { .. }) if *stale != Some(missing.pointer) => {
+                *stale = Some(missing.pointer);
                 Ok(())
             }
             Err(error) => Err(error),

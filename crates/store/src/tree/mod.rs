@@ -66,9 +66,12 @@ impl Superseded {
     }
 }
 
-/// A node that has to be loaded before the operation can go on.
+/// A node that has to be loaded before the operation can go on, and the tree that it belongs to.
 #[derive(Debug)]
-pub(crate) struct Missing(pub(crate) NodePointer);
+pub(crate) struct Missing {
+    pub(crate) tree: TreeId,
+    pub(crate) pointer: NodePointer,
+}
 
 /// Why an edit cannot begin.
 #[derive(Debug)]
@@ -137,7 +140,7 @@ impl Node {
             return Ok(Arc::clone(child));
         }
         let pointer = self.pointer(index);
-        resident.resident(&pointer).ok_or(Missing(pointer))
+        resident.resident(&pointer).ok_or(Missing { tree: self.page.tree(), pointer })
     }
 }
 
@@ -197,7 +200,9 @@ impl Tree {
     pub(crate) fn root(&self, resident: &dyn Resident) -> Result<Arc<Node>, Missing> {
         match &self.root {
             Root::Held(node) => Ok(Arc::clone(node)),
-            Root::Clean(pointer) => resident.resident(pointer).ok_or(Missing(*pointer)),
+            Root::Clean(pointer) => {
+                resident.resident(pointer).ok_or(Missing { tree: self.id, pointer: *pointer })
+            }
         }
     }
 

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use store_under_loom::{Batch, Class, Estimate, Store, StoreError, StoreOptions};
 use syncline_device::{Buffer, Device, DeviceCounters, DeviceError, Operation, Ticket};
-use syncline_format::{BLOCK_BYTES, BlockNo, Key, Lsn, ObjectNo};
+use syncline_format::{BLOCK_BYTES, BlockNo, Key, Lsn, ObjectNo, TreeId};
 
 const BLOCKS: u64 = 1024;
 
@@ -167,7 +167,7 @@ impl Volume {
             .store
             .admit(Class::Normal, Estimate { bytes: 100, items: 1, images: 0 })
             .expect("the ring is empty");
-        let mut batch = Batch::new();
+        let mut batch = Batch::new(TreeId::MAIN);
         batch.put(Key::inode(ObjectNo(object)), b"value");
         self.store.commit(permit, batch).expect("commit")
     }
@@ -179,7 +179,7 @@ impl Volume {
             syncline_store::StoreOptions { read_only: true, ..syncline_store::StoreOptions::new(9) };
         let store = syncline_store::Store::open(device, options).expect("open").finish().expect("finish");
         for object in objects {
-            let found = store.get(Key::inode(ObjectNo(*object))).expect("get");
+            let found = store.get(TreeId::MAIN, Key::inode(ObjectNo(*object))).expect("get");
             assert!(found.is_some(), "item {object} was acknowledged and is lost");
         }
     }

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 use syncline_device::{Buffer, Device};
 use syncline_format::item::{ExtentContent, ExtentItem};
-use syncline_format::{BLOCK_BYTES, Key, Lsn, ObjectNo, checksum};
+use syncline_format::{BLOCK_BYTES, Key, Lsn, ObjectNo, TreeId, checksum};
 use syncline_store::{FormatOptions, Store, StoreOptions};
 
 pub const BLOCKS: u64 = 1024;
@@ -125,7 +125,7 @@ impl Past {
         // The LSNs at which the volume was like this: `from..end`.
         let (mut from, mut end) = (Lsn(0), Lsn(u64::MAX));
         for (file, commits) in &self.commits {
-            let found = store.get(Key::inode(ObjectNo(*file)));
+            let found = store.get(TreeId::MAIN, Key::inode(ObjectNo(*file)));
             let found = found.unwrap_or_else(|error| panic!("crash {why}: file {file}: {error}"));
             let version = found.map(|value| Version::decode(&value));
             check_content(&store, &*device, images.get(file), *file, version, why);
@@ -157,7 +157,7 @@ fn check_content(
     version: Option<Version>,
     why: &str,
 ) {
-    let extent = store.get(Key::extent(ObjectNo(file), 0)).expect("the inode was readable");
+    let extent = store.get(TreeId::MAIN, Key::extent(ObjectNo(file), 0)).expect("the inode was readable");
     let stored = extent.map(|value| {
         let extent = ExtentItem::decode(&value).expect("an extent");
         let mut page = vec![0; BLOCK_BYTES];

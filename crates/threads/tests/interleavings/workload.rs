@@ -15,7 +15,7 @@ use store_under_shuttle::{
 };
 use syncline_device::{Buffer, Device, Ticket};
 use syncline_format::item::ExtentItem;
-use syncline_format::{BlockNo, Key, Lsn, ObjectNo, checksum};
+use syncline_format::{BlockNo, Key, Lsn, ObjectNo, TreeId, checksum};
 
 /// Crash states taken for one schedule, but for the last one.
 const SNAPSHOTS_MAX: u64 = 6;
@@ -152,7 +152,7 @@ impl World {
         let permit = self.admit(Class::Normal, 3, 1)?;
         let object = Self::object(file);
         let mut place = self.files[file].lock().unwrap();
-        let mut batch = Batch::new();
+        let mut batch = Batch::new(TreeId::MAIN);
         batch.drop_images(object, 0, 1);
         Self::free_extent(&place, object, &mut batch);
         batch.image(object, 0, &content(object.0, place.version + 1));
@@ -167,7 +167,7 @@ impl World {
         let permit = self.admit(Class::Normal, 3, 0)?;
         let object = Self::object(file);
         let mut place = self.files[file].lock().unwrap();
-        let mut batch = Batch::new();
+        let mut batch = Batch::new(TreeId::MAIN);
         batch.drop_images(object, 0, 1);
         Self::free_extent(&place, object, &mut batch);
         let data = content(object.0, place.version + 1);
@@ -189,7 +189,7 @@ impl World {
         let permit = self.admit(Class::Reclaim, 3, 0)?;
         let object = Self::object(file);
         let mut place = self.files[file].lock().unwrap();
-        let mut batch = Batch::new();
+        let mut batch = Batch::new(TreeId::MAIN);
         batch.drop_images(object, 0, 1);
         Self::free_extent(&place, object, &mut batch);
         let lsn = self.commit(permit, batch, file, &mut place, false)?;
@@ -206,7 +206,7 @@ impl World {
             return Some(());
         }
         let permit = self.admit(Class::Destage, 1, 0)?;
-        let mut batch = Batch::new();
+        let mut batch = Batch::new(TreeId::MAIN);
         let data = content(object.0, place.version);
         let written = self.write_data(&data, object, &mut batch)?;
         batch.drop_images(object, 0, 1);
@@ -278,7 +278,7 @@ impl World {
             return;
         };
         let Ok(mut place) = self.files[file].try_lock() else { return };
-        self.commit(permit, Batch::new(), file, &mut place, false);
+        self.commit(permit, Batch::new(TreeId::MAIN), file, &mut place, false);
     }
 
     /// Polls until no started force is pending.
@@ -310,7 +310,7 @@ impl World {
         for _ in 0..times {
             let durable = self.store.durable_lsn();
             self.history.acknowledged(durable);
-            let found = self.store.get(Key::inode(Self::object(file))).expect("reads go on");
+            let found = self.store.get(TreeId::MAIN, Key::inode(Self::object(file))).expect("reads go on");
             let version = found.map_or(0, |value| Version::decode(&value).number);
             assert!(version >= newest, "file {file}: version {version} after {newest}");
             newest = version;
