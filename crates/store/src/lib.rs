@@ -16,6 +16,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod ablation;
+mod admission;
 mod batch;
 mod carry;
 mod checkpoint;

@@ -1,20 +1,16 @@
 //! The store's public face: lookups, space, commit, force.
 
-use crate::journal::{Encoded, Promise, latched};
+use crate::journal::{Encoded, latched};
 use crate::shared::Shared;
-use crate::space::HEADROOM_ITEMS;
 use crate::sync::{Ordering, yield_now};
 use crate::tree::cache::Pinned;
 use crate::tree::{Found, Missing, Obstacle, Resident, Tree};
-use crate::{Batch, Class, DataSlot, Estimate, Permit, Pressure, Reservation, StoreError};
+use crate::{Batch, Permit, Reservation, StoreError};
 use std::ops::ControlFlow;
 use std::sync::{Arc, Weak};
 use syncline_device::{Device, DeviceError};
 use syncline_format::batch::Op;
 use syncline_format::{BlockNo, Generation, Key, Lsn, NODE_BYTES, ObjectNo, TreeId};
-
-/// Data that may be in flight together when its batches are logged: a small sync never waits for more.
-const DATA_WINDOW_BYTES: u64 = 1 << 20;
 
 /// Contiguous blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -247,98 +243,6 @@ impl Store {
             node_cache_hits: shared.cache.hits.load(Ordering::Relaxed),
             node_cache_misses: shared.cache.misses.load(Ordering::Relaxed),
         }
-    }
-
-    /// Asks for room for a batch. Under pressure it says which ([`StoreError::Pressure`]), and waits for nothing but
-    /// the discard of the last free blocks.
-    pub fn admit(&self, class: Class, estimate: Estimate) -> Result<Permit, StoreError> {
-        self.admit_with(class, estimate, true)
-    }
-
-    /// As [`Store::admit`], and waits for nothing at all: for who holds an inode's lock, and for the threads of a
-    /// transport.
-    pub fn try_admit(&self, class: Class, estimate: Estimate) -> Result<Permit, StoreError> {
-        self.admit_with(class, estimate, false)
-    }
-
-    fn admit_with(&self, class: Class, estimate: Estimate, waits: bool) -> Result<Permit, StoreError> {
-        let shared = &self.shared;
-        if shared.options.read_only && shared.open_for_use() {
-            return Err(StoreError::ReadOnly);
-        }
-        let Some(journal) = shared.journal.get() else {
-            return Ok(Permit { shared: Arc::clone(shared), estimate, ring: Promise::default(), nodes: 0 });
-        };
-        let bytes_max = journal.batch_bytes_max();
-        if estimate.bytes > bytes_max {
-            return Err(StoreError::BatchTooLarge { bytes: estimate.bytes, bytes_max });
-        }
-        let nodes = self.admit_nodes(class, estimate, waits)?;
-        let mut permit = Permit { shared: Arc::clone(shared), estimate, ring: Promise::default(), nodes };
-        // What destaging logs takes the place of images that there are.
-        let images = if class == Class::Destage { 0 } else { estimate.images };
-        let promise = journal.promise(estimate.bytes, images);
-        journal.admit(promise, class)?;
-        permit.ring = promise;
-        Ok(permit)
-    }
-
-    /// Claims free chunks for the nodes that the changes may copy or split.
-    ///
-    /// Besides, recovery may have to copy a leaf for each image it destages, with nothing but free chunks to put it:
-    /// without that many to spare, pages have to go to extents (R18).
-    fn admit_nodes(&self, class: Class, estimate: Estimate, waits: bool) -> Result<u64, StoreError> {
-        let shared = &self.shared;
-        let (bound, unlink, current, live) = {
-            let trees = shared.trees.read();
-            let bound = trees.nodes_bound(estimate.items);
-            (bound, trees.nodes_bound(HEADROOM_ITEMS), trees.current_nodes, trees.images.len())
-        };
-        let dirty = current + shared.frozen_nodes.load(Ordering::Relaxed);
-        let mut space = shared.space.lock();
-        let new_images = if class == Class::Destage { 0 } else { estimate.images as u64 };
-        if new_images > 0 && space.spare_chunks() < live + new_images {
-            return Err(StoreError::Pressure(Pressure::Journal));
-        }
-        if class == Class::Normal && dirty > shared.cache.dirty_max() && current > 0 {
-            return Err(StoreError::Pressure(Pressure::Nodes));
-        }
-        space.widen_headroom(unlink);
-        if space.claim_nodes(bound, class == Class::Normal) {
-            return Ok(bound);
-        }
-        // A checkpoint turns claims into nodes and brings back what they superseded.
-        if current > 0 || space.pinned_blocks() > 0 {
-            return Err(StoreError::Pressure(Pressure::Nodes));
-        }
-        if space.held_blocks() > 0 {
-            drop(space);
-            if waits {
-                shared.wait_for_discard();
-            }
-            return Err(StoreError::Pressure(Pressure::Nodes));
-        }
-        Err(StoreError::NoSpace)
-    }
-
-    /// Largest encoded batch that `admit` can ever grant.
-    pub fn batch_bytes_max(&self) -> usize {
-        self.shared.journal.get().map_or(usize::MAX, |journal| journal.batch_bytes_max())
-    }
-
-    /// The right to have `bytes` of data in flight at commit; `None` when the window of 1 MiB is used up: then wait for
-    /// the data first, and commit without a slot.
-    pub fn data_slot(&self, bytes: u64) -> Option<DataSlot> {
-        if self.shared.options.ablation().waiting_for_data() {
-            return None;
-        }
-        let window = &self.shared.data_in_flight;
-        window
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
-                (used + bytes <= DATA_WINDOW_BYTES).then_some(used + bytes)
-            })
-            .ok()?;
-        Some(DataSlot { window: Arc::clone(window), bytes })
     }
 
     /// Applies the batch and appends it to the journal buffer; it is then visible, ordered, and durable once

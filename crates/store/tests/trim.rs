@@ -3,14 +3,14 @@
 mod support;
 
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use syncline_device::{Buffer, Device, DeviceError, Layer, MemoryDevice, Operation};
 use syncline_format::layout::{GROUP_HEAD_BLOCKS, Layout};
 use syncline_format::superblock::{SUPERBLOCK_SLOTS, Superblock, VolumeState};
 use syncline_format::{BlockNo, GroupNo, Key, ObjectNo, TreeId};
-use syncline_store::{Batch, Class, Estimate, Store, StoreError, StoreOptions};
+use syncline_store::{Batch, Class, Estimate, Pressure, Store, StoreError, StoreOptions};
 
 /// Two groups.
 const BLOCKS: u64 = 40_000;
@@ -128,6 +128,50 @@ fn who_lacks_what_is_being_discarded_waits_for_it() {
     store.trim(ALL, 1).expect("trim");
     let asked: Vec<_> = asking.lock().unwrap().drain(..).collect();
     assert_eq!(asked.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>(), [true]);
+}
+
+/// The most items that are admitted when nothing is held.
+fn most_items(store: &Store) -> Estimate {
+    let estimate = |items| Estimate { bytes: 4096, items, images: 0 };
+    let granted = (1..).take_while(|items| store.try_admit(Class::Normal, estimate(*items)).is_ok());
+    estimate(granted.last().expect("there is room"))
+}
+
+/// On the thread of the discard itself, where a wait for its end would never end.
+// Shows: R18.
+#[test]
+fn who_must_not_wait_is_told_of_the_pressure_while_the_last_blocks_are_discarded() {
+    let (device, store) = volume_of(2048, Some(1));
+    let most = most_items(&store);
+    let (held, waiting) = (store.clone(), Arc::new(Mutex::new(None)));
+    let (tries, waits) = (Arc::new(AtomicUsize::new(0)), waiting.clone());
+    let refused = tries.clone();
+    let _ = device.during.set(Box::new(move || {
+        let mut waits = waits.lock().unwrap();
+        if waits.is_some() {
+            return Ok(());
+        }
+        let pressure = StoreError::Pressure(Pressure::Nodes);
+        if held.try_admit(Class::Normal, most).is_err_and(|error| error == pressure) {
+            refused.fetch_add(1, Ordering::Relaxed);
+        }
+        let store = held.clone();
+        // Who may wait gets what was held.
+        *waits = Some(std::thread::spawn(move || {
+            loop {
+                match store.admit(Class::Normal, most) {
+                    Err(StoreError::Pressure(_)) => {}
+                    granted => return granted.map(drop),
+                }
+            }
+        }));
+        Ok(())
+    }));
+    store.trim(ALL, 1).expect("trim");
+    assert_eq!(tries.load(Ordering::Relaxed), 1, "refused at once");
+    let waited = waiting.lock().unwrap().take().expect("there was a discard");
+    assert_eq!(waited.join().unwrap(), Ok(()));
+    assert!(store.try_admit(Class::Normal, most).is_ok(), "nothing is held any more");
 }
 
 /// Changes every tenth item or so, among them the first and the last.
