@@ -8,13 +8,10 @@
 //! Locks: `trees` (to read), then `space`, then the journal's, one after the other; `trimming` with none of them.
 
 use crate::journal::Promise;
-use crate::space::HEADROOM_ITEMS;
+use crate::limits::{DATA_WINDOW_BYTES, HEADROOM_ITEMS};
 use crate::sync::Ordering;
 use crate::{Class, DataSlot, Estimate, Permit, Pressure, Store, StoreError};
 use std::sync::Arc;
-
-/// Data that may be in flight together when its batches are logged: a small sync never waits for more.
-const DATA_WINDOW_BYTES: u64 = 1 << 20;
 
 /// Why a batch is not admitted.
 enum Refused {

@@ -8,6 +8,7 @@
 //! one of them is known to be broken.
 
 use crate::journal::record_blocks_max;
+use crate::limits::CARRIED_RECORD_BLOCKS_MAX;
 use crate::shared::Shared;
 use crate::{PageImage, StoreError};
 use std::ops::Range;
@@ -17,9 +18,6 @@ use syncline_format::batch::{BatchBuf, Op};
 use syncline_format::record::{self, RECORD_HEADER_BYTES, RecordInfo, record_blocks};
 use syncline_format::superblock::JournalTail;
 use syncline_format::{BLOCK_BYTES, Generation, Lsn, Sequence};
-
-/// Blocks of one record at most, so that little of a full one is left unused.
-const RECORD_BLOCKS_MAX: u64 = 256;
 
 /// Of the first record. An empty log begins with 1, maybe at the same place: nobody would miss a record that is lost
 /// there.
@@ -128,7 +126,7 @@ fn free_parts(ring_blocks: u64, taken: &[Range<u64>]) -> Vec<Range<u64>> {
 }
 
 fn plan_in(pages: Pages<'_>, ring_blocks: u64, parts: &[Range<u64>]) -> Option<Vec<Planned>> {
-    let most = record_blocks_max(ring_blocks).min(RECORD_BLOCKS_MAX);
+    let most = record_blocks_max(ring_blocks).min(CARRIED_RECORD_BLOCKS_MAX);
     let mut planned = Vec::new();
     let mut done = 0;
     for part in parts {

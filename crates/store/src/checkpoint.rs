@@ -5,6 +5,10 @@
 //! out (R11, R16) and the tail moves (R3). Forces and commits go on all the while and wait for none of it.
 
 use crate::journal::{Journal, RecordMeta, latched};
+use crate::limits::{
+    BLOCKS_BESIDE_FORCES_MAX, CHECKPOINT_WRITE_BLOCKS_LEAST, CHECKPOINT_WRITE_BLOCKS_MAX,
+    CHECKPOINT_WRITES_MAX, HEEDED_WRITES,
+};
 use crate::shared::{Durable, Shared};
 use crate::sync::Ordering;
 use crate::tree::page::Page;
@@ -16,16 +20,6 @@ use syncline_device::{Buffer, Device, Ticket};
 use syncline_format::node::{self, NodePointer};
 use syncline_format::superblock::{JournalTail, SUPERBLOCK_SLOTS, Superblock, VolumeState};
 use syncline_format::{BlockNo, Generation, Key, Lsn, ObjectNo, TreeId, bitmap};
-
-/// Node and bitmap writes in flight, and blocks of one (1 MiB, a whole number of nodes).
-const WRITES_MAX: usize = 8;
-const WRITE_BLOCKS_MAX: u64 = 256;
-/// Blocks in flight while forces come in between (256 KiB): their records and flushes wait behind no more than this.
-const BLOCKS_BESIDE_FORCES_MAX: u64 = 64;
-/// A shorter write counts like one of so many blocks, because it costs the device about as much.
-const WRITE_BLOCKS_LEAST: u64 = 8;
-/// Writes for which a force is heeded.
-const HEEDED_WRITES: u32 = 64;
 
 /// What was frozen.
 struct Frozen {
@@ -395,7 +389,7 @@ impl<'a> Writes<'a> {
 
     fn submit(&mut self, at: BlockNo, buffer: Arc<Buffer>) -> Result<(), StoreError> {
         let (start, blocks, _) = &self.run;
-        let most = if self.heeded > 0 { BLOCKS_BESIDE_FORCES_MAX } else { WRITE_BLOCKS_MAX };
+        let most = if self.heeded > 0 { BLOCKS_BESIDE_FORCES_MAX } else { CHECKPOINT_WRITE_BLOCKS_MAX };
         if start.plus(*blocks) != at || *blocks >= most {
             self.submit_run()?;
         }
@@ -416,7 +410,7 @@ impl<'a> Writes<'a> {
         let groups = self.journal.map_or(0, |journal| journal.group_counters().0);
         let forced = std::mem::replace(&mut self.groups, groups) != groups;
         self.heeded = if forced { HEEDED_WRITES } else { self.heeded.saturating_sub(1) };
-        let counts = blocks.max(WRITE_BLOCKS_LEAST);
+        let counts = blocks.max(CHECKPOINT_WRITE_BLOCKS_LEAST);
         while !self.has_room(counts)
             && let Some((oldest, _)) = self.in_flight.pop_front()
         {
@@ -431,7 +425,8 @@ impl<'a> Writes<'a> {
 
     fn has_room(&self, counts: u64) -> bool {
         let others = self.in_flight.iter().map(|(_, counts)| counts).sum::<u64>();
-        self.in_flight.len() < WRITES_MAX && (self.heeded == 0 || others + counts <= BLOCKS_BESIDE_FORCES_MAX)
+        self.in_flight.len() < CHECKPOINT_WRITES_MAX
+            && (self.heeded == 0 || others + counts <= BLOCKS_BESIDE_FORCES_MAX)
     }
 
     /// Submits what is left and waits for all of it, also after an error.

@@ -23,6 +23,7 @@ mod checkpoint;
 mod error;
 mod images;
 mod journal;
+mod limits;
 mod mkfs;
 mod open;
 mod options;

@@ -9,6 +9,7 @@
 //! only the beginning, the rest follows when the ring gets there ([`crate::journal`]).
 
 use crate::journal::first_tail;
+use crate::limits::{MKFS_GROUPS_MAX, MKFS_JOURNAL_BLOCKS, MKFS_ZERO_BLOCKS};
 use crate::tree::page::Page;
 use crate::{FormatOptions, Store, StoreError};
 use std::ops::Range;
@@ -22,11 +23,6 @@ use syncline_format::{
     BLOCK_BYTES, BlockNo, Generation, GroupNo, Key, Kind, Lsn, NODE_BLOCKS, ObjectNo, TreeId, VolumeId,
 };
 
-const ZERO_BLOCKS: u64 = 256;
-/// So much of the journal's beginning is written in any case (32 MiB).
-const JOURNAL_WRITTEN_BLOCKS: u64 = 8192;
-/// Groups (of 126 MiB) up to which all bitmaps are written, 16 MiB of them.
-const GROUPS_WRITTEN_MAX: u32 = 4096;
 const FIRST: Generation = Generation(1);
 
 impl Store {
@@ -103,16 +99,16 @@ fn zero_journal(
     layout: &Layout,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<(), StoreError> {
-    let zeros = Arc::new(Buffer::zeroed(ZERO_BLOCKS as usize));
+    let zeros = Arc::new(Buffer::zeroed(MKFS_ZERO_BLOCKS as usize));
     let total = layout.journal_blocks * BLOCK_BYTES as u64;
     let mut done = 0;
     let mut holes = Holes::of(device);
     while done < layout.journal_blocks {
-        let blocks = ZERO_BLOCKS.min(layout.journal_blocks - done);
+        let blocks = MKFS_ZERO_BLOCKS.min(layout.journal_blocks - done);
         let at = layout.journal_start.plus(done);
-        if done < JOURNAL_WRITTEN_BLOCKS || !holes.cover(at, blocks) {
+        if done < MKFS_JOURNAL_BLOCKS || !holes.cover(at, blocks) {
             let buffer = match blocks {
-                ZERO_BLOCKS => Arc::clone(&zeros),
+                MKFS_ZERO_BLOCKS => Arc::clone(&zeros),
                 rest => Arc::new(Buffer::zeroed(rest as usize)),
             };
             device.write(at, vec![buffer])?;
@@ -147,7 +143,7 @@ impl<'a> Holes<'a> {
 /// Returns whether some were left out.
 fn write_bitmaps(device: &dyn Device, layout: &Layout, volume: VolumeId) -> Result<bool, StoreError> {
     let mut in_flight = std::collections::VecDeque::new();
-    let is_huge = layout.group_count() > GROUPS_WRITTEN_MAX;
+    let is_huge = layout.group_count() > MKFS_GROUPS_MAX;
     let mut left_out = false;
     let mut holes = Holes::of(device);
     for number in 0..layout.group_count() {

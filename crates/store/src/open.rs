@@ -3,6 +3,7 @@
 use crate::carry::Carried;
 use crate::images::ImageIndex;
 use crate::journal::{Journal, JournalStart, first_tail};
+use crate::limits::GROUPS_PER_READ;
 use crate::replay::Replayed;
 use crate::ring_scan::RingReader;
 use crate::shared::{Durable, Shared, Trees};
@@ -20,9 +21,6 @@ use syncline_format::node::NodePointer;
 use syncline_format::range::COUNTER_MAX;
 use syncline_format::superblock::{JournalTail, SUPERBLOCK_SLOTS, Superblock, VolumeState};
 use syncline_format::{BLOCK_BYTES, BlockNo, FormatError, Generation, GroupNo, Key, Lsn, TreeId, checksum};
-
-/// Groups whose bitmaps are read at a time.
-const GROUPS_PER_READ: usize = 256;
 
 /// A page image that recovery found live; its content is still in the ring ([`Recovery::read_images`]).
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,4 +1,5 @@
 use crate::ablation::Ablation;
+use crate::limits::{NODE_CACHE_BYTES, PIGGYBACK_BYTES, STREAM_BYTES};
 use syncline_format::Key;
 
 /// What `mkfs` decides.
@@ -46,10 +47,10 @@ impl StoreOptions {
     pub fn new(epoch: u64) -> StoreOptions {
         StoreOptions {
             read_only: false,
-            node_cache_bytes: 64 << 20,
+            node_cache_bytes: NODE_CACHE_BYTES,
             epoch,
-            piggyback_bytes: 64 << 10,
-            stream_bytes: 128 << 10,
+            piggyback_bytes: PIGGYBACK_BYTES,
+            stream_bytes: STREAM_BYTES,
             #[cfg(feature = "ablation")]
             ablation: Ablation::default(),
         }

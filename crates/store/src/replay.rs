@@ -7,6 +7,7 @@
 //! of their keys, leaf by leaf. Allocations, frees, images and drops are applied in the order of the log. Of an image
 //! only its place in the ring is kept: the ring stays as it is until recovery ends.
 
+use crate::limits::REPLAY_KEPT_BYTES_MAX;
 use crate::ring_scan::{Chained, RingReader, Walk};
 use crate::shared::{Shared, Trees};
 use crate::{PageImage, RecoverySummary, Run, StoreError};
@@ -20,9 +21,6 @@ use syncline_format::{BLOCK_BYTES, BlockNo, Lsn, ObjectNo, TreeId, checksum};
 
 mod gathered;
 mod proof;
-
-/// Payloads of unconfirmed records kept in memory; those of further ones are read again.
-const KEPT_BYTES_MAX: usize = 32 << 20;
 
 /// What replay leaves behind.
 pub(crate) struct Replayed {
@@ -74,7 +72,7 @@ pub(crate) fn replay(
     while let Some(chained) = reader.next(&mut walk)? {
         last_lsn = Some(chained.info.last_lsn());
         let payload = reader.payload(&chained)?;
-        let keep = kept_bytes + payload.len() <= KEPT_BYTES_MAX;
+        let keep = kept_bytes + payload.len() <= REPLAY_KEPT_BYTES_MAX;
         let payload = keep.then(|| payload.to_vec());
         kept_bytes += payload.as_ref().map_or(0, Vec::len);
         unconfirmed.push_back(Unconfirmed { chained, payload });

@@ -5,6 +5,9 @@
 
 use crate::StoreError;
 use crate::journal::record_blocks_max;
+use crate::limits::{
+    EPOCHS_MAX, SCAN_LOOK_BLOCKS, SCAN_REQUEST_BLOCKS, SCAN_WINDOW_BLOCKS, VERIFY_RINGS_MAX,
+};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use syncline_device::{Buffer, Device, ReadRequest};
@@ -12,19 +15,9 @@ use syncline_format::record::{self, RECORD_HEADER_BYTES, RecordInfo};
 use syncline_format::superblock::Superblock;
 use syncline_format::{BLOCK_BYTES, Generation, Lsn, Sequence, VolumeId};
 
-/// Blocks read at a time (8 MiB), and blocks of each of the requests that are in flight together.
-const WINDOW_BLOCKS: u64 = 2048;
-const REQUEST_BLOCKS: usize = 256;
-/// Blocks read at a place that does not continue the window.
-const LOOK_BLOCKS: u64 = 128;
-/// Epochs that are remembered of what was read. There are as many as sessions whose records are still in the ring;
-/// more are forged.
-const EPOCHS_MAX: usize = 4096;
 /// Distance between the epochs of consecutive generations: odd, so that none comes twice, and large, so that they do
 /// not run into those that are moved on by one.
 const EPOCH_STRIDE: u64 = 0x9E37_79B9_7F4A_7C15;
-/// The search for records beyond the end verifies at most this many times the ring.
-const VERIFY_RINGS_MAX: u64 = 4;
 
 /// A record of the chain.
 #[derive(Debug, Clone, Copy)]
@@ -93,8 +86,11 @@ impl<'a> RingReader<'a> {
     /// Moves the window to `block`; what it holds from there on is not read again.
     fn load(&mut self, block: u64, blocks: u64) -> Result<(), StoreError> {
         // A look elsewhere is not the beginning of a journey.
-        let ahead =
-            if (self.held.start..=self.held.end).contains(&block) { WINDOW_BLOCKS } else { LOOK_BLOCKS };
+        let ahead = if (self.held.start..=self.held.end).contains(&block) {
+            SCAN_WINDOW_BLOCKS
+        } else {
+            SCAN_LOOK_BLOCKS
+        };
         let len = blocks.max(ahead).min(self.ring_blocks() - block);
         let kept = if self.held.contains(&block) { block..self.held.end } else { block..block };
         let kept_bytes = (kept.end - kept.start) as usize * BLOCK_BYTES;
@@ -113,7 +109,7 @@ impl<'a> RingReader<'a> {
         let mut at = self.superblock.layout.journal_start.plus(kept.end);
         let fresh = &mut self.window[kept_bytes..len as usize * BLOCK_BYTES];
         let mut requests = Vec::new();
-        for into in fresh.chunks_mut(REQUEST_BLOCKS * BLOCK_BYTES) {
+        for into in fresh.chunks_mut(SCAN_REQUEST_BLOCKS * BLOCK_BYTES) {
             let next = at.plus((into.len() / BLOCK_BYTES) as u64);
             requests.push(ReadRequest { at, into });
             at = next;

@@ -17,6 +17,7 @@ mod hold;
 
 pub(crate) use hold::Cursor;
 
+use crate::limits::{HEADROOM_MAX, HEADROOM_MIN, OVERWRITE_SHARE, RUN_CANDIDATES_MAX};
 use crate::store::Run;
 use crate::{Batch, StoreError};
 use bits::{all_bits, chunk_count, free_chunks, next_free, run_length, set_bits};
@@ -26,20 +27,6 @@ use syncline_format::batch::Op;
 use syncline_format::bitmap::{BITMAP_WORDS, Bits};
 use syncline_format::layout::{GROUP_HEAD_BLOCKS, Layout};
 use syncline_format::{BlockNo, GroupNo, NODE_BLOCKS};
-
-/// Candidate runs looked at before the longest is taken.
-const RUN_CANDIDATES_MAX: u32 = 32;
-
-/// Items of the largest change that must get through on a full volume as a whole: an unlink.
-pub(crate) const HEADROOM_ITEMS: usize = 6;
-/// Bounds of the headroom that the volume's size decides, in chunks; what an unlink needs in the tree as it is may be
-/// more.
-const HEADROOM_MIN: u64 = 28;
-const HEADROOM_MAX: u64 = 256;
-
-/// Share of the headroom that is kept besides it, for stored pages that are overwritten on a full volume. Half of
-/// that they may take until they are written, so that who frees something finds the other half.
-const OVERWRITE_SHARE: u64 = 4;
 
 pub(crate) struct Group {
     committed: Arc<Bits>,

@@ -4,13 +4,11 @@ use super::seal::Sealed;
 use super::waiters::{Told, Word};
 use super::{Done, Journal, Phase, State, latched};
 use crate::StoreError;
+use crate::limits::SPARE_RECORD_BLOCKS_MAX;
 use crate::sync::{MutexGuard, Ordering};
 use std::sync::Arc;
 use syncline_device::{Buffer, DeviceError, Ticket};
 use syncline_format::{Lsn, Sequence};
-
-/// Largest record whose memory is kept for the next one: 64 KiB.
-const SPARE_BLOCKS_MAX: u64 = 16;
 
 /// What a driver has to do next, outside of the lock.
 enum Step {
@@ -156,7 +154,8 @@ impl Journal {
             state.seal_upto = Lsn(u64::MAX);
             if let Some(record) = record {
                 let written = MutexGuard::unlocked(state, || self.write_here(record));
-                state.spare = Arc::into_inner(written).filter(|buffer| buffer.blocks() <= SPARE_BLOCKS_MAX);
+                state.spare =
+                    Arc::into_inner(written).filter(|buffer| buffer.blocks() <= SPARE_RECORD_BLOCKS_MAX);
             }
         }
         loop {

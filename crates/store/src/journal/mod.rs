@@ -25,6 +25,10 @@ mod ring;
 mod seal;
 mod waiters;
 
+use crate::limits::{
+    DESTAGE_SLACK_BLOCKS, IMAGE_SIXTEENTHS, IMAGES_PER_SLACK_BLOCK, RECLAIM_IMAGE_SIXTEENTHS,
+    RECORD_RING_SHARE, SEAL_SLACK_BLOCKS,
+};
 pub(crate) use encoded::Encoded;
 use encoded::Laid;
 pub(crate) use ring::{RecordMeta, Ring};
@@ -41,23 +45,6 @@ use syncline_device::{Buffer, Device, DeviceError, Ticket};
 use syncline_format::record::{self, RECORD_HEADER_BYTES, record_blocks};
 use syncline_format::superblock::JournalTail;
 use syncline_format::{BLOCK_BYTES, BlockNo, Generation, Lsn, Sequence, VolumeId};
-
-/// Records stop growing here unless a single batch is larger.
-const GROUP_BYTES_TARGET: usize = 1 << 20;
-/// A batch is at most this share of the ring (R17).
-const RECORD_RING_SHARE: u64 = 8;
-/// Ring blocks kept for destage batches that are larger than the one block reserved per image, and one more for so
-/// many images: all of them may have to be logged once more, each with its header.
-const DESTAGE_SLACK_BLOCKS: u64 = 4;
-const IMAGES_PER_SLACK_BLOCK: u64 = 64;
-/// Sixteenths of the ring's blocks that may be live images, and a few more for what gives space back. None of them
-/// may ever get home, if what has to be read for it is damaged: with as much kept for logging them anew, the rest of
-/// the ring is for others (R17).
-const IMAGE_SIXTEENTHS: u64 = 5;
-const RECLAIM_IMAGE_SIXTEENTHS: u64 = 6;
-
-/// Sealing rounds each record up to blocks and adds its header: a block for each of at least so many records.
-const SEAL_SLACK_BLOCKS: u64 = 2;
 
 /// Called when a started force has ended.
 pub(crate) type Done = Box<dyn FnOnce(Result<(), StoreError>) + Send>;

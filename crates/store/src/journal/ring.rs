@@ -1,6 +1,7 @@
 //! Positions in the ring and the records between tail and head.
 
 use crate::carry::Carried;
+use crate::limits::FRESH_RING_BLOCKS;
 use std::collections::VecDeque;
 use std::ops::Range;
 use syncline_format::superblock::JournalTail;
@@ -26,9 +27,6 @@ pub(crate) struct Place {
     /// Blocks behind the record that nobody has written yet, and that are to be written now. Mostly none.
     pub(crate) fresh: Range<u64>,
 }
-
-/// So many blocks are written at once where the ring was never written (1 MiB).
-const FRESH_BLOCKS: u64 = 256;
 
 pub(crate) struct Ring {
     blocks: u64,
@@ -92,7 +90,7 @@ impl Ring {
     /// What is to be written as well, because a record that ends at `end` is the first to get so far.
     fn fresh(&self, end: u64) -> Range<u64> {
         match end > self.written {
-            true => end..end.next_multiple_of(FRESH_BLOCKS).min(self.blocks),
+            true => end..end.next_multiple_of(FRESH_RING_BLOCKS).min(self.blocks),
             false => end..end,
         }
     }

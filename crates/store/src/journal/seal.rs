@@ -5,7 +5,8 @@
 //! so waiting is short.
 
 use super::encoded::Encoded;
-use super::{GROUP_BYTES_TARGET, InFlight, Journal, Pending, State};
+use super::{InFlight, Journal, Pending, State};
+use crate::limits::GROUP_BYTES_TARGET;
 use crate::sync::MutexGuard;
 use std::ops::Range;
 use std::sync::Arc;

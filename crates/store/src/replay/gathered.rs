@@ -1,6 +1,7 @@
 //! The last change of each item, entered into the tree in the order of the keys.
 
 use crate::StoreError;
+use crate::limits::{ENTERED_TOGETHER, GATHERED_BYTES_MAX};
 use crate::shared::Shared;
 use crate::store::misplaced;
 use crate::tree::cache::Pinned;
@@ -9,12 +10,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use syncline_format::{Key, TreeId};
 
-/// Memory of gathered changes after which they are entered.
-const GATHERED_BYTES_MAX: usize = 16 << 20;
 /// What a change takes in memory besides its value.
 const OVERHEAD_BYTES: usize = 96;
-/// Changes whose leaves are read together.
-const ENTER_TOGETHER: usize = 256;
 
 #[derive(Default)]
 pub(super) struct Gathered {
@@ -54,7 +51,7 @@ impl Gathered {
             let changes: Vec<Change<'_>> = last_of_key
                 .map(|(key, place)| (*key, place.clone().map(|place| &self.values[place])))
                 .collect();
-            for changes in changes.chunks(ENTER_TOGETHER) {
+            for changes in changes.chunks(ENTERED_TOGETHER) {
                 let pinned = Pinned::new(&shared.cache);
                 let entered = load_leaves(shared, tree, changes, &pinned);
                 match entered.and_then(|()| enter_some(shared, tree, changes, &pinned)) {

@@ -2,15 +2,13 @@
 
 use super::{Replay, Unconfirmed};
 use crate::StoreError;
+use crate::limits::PROOF_BYTES_MAX;
 use crate::ring_scan::RingReader;
 use std::collections::VecDeque;
 use syncline_device::{Buffer, ReadRequest};
 use syncline_format::batch::{Op, decode_batches};
 use syncline_format::item::{ExtentContent, ExtentItem};
 use syncline_format::{BLOCK_BYTES, Lsn, checksum};
-
-/// Fresh data read at a time, all of it in flight together.
-const PROOF_BYTES_MAX: usize = 8 << 20;
 
 /// Extents to be proven together, in the order of the log, each with the batch that wrote it.
 #[derive(Default)]

@@ -8,13 +8,11 @@
 
 use super::SpaceMap;
 use super::bits::{free_end, next_free, run_length};
+use crate::limits::HOLD_BLOCKS_MAX;
 use crate::store::Run;
 use syncline_format::bitmap::Bits;
 use syncline_format::layout::GROUP_HEAD_BLOCKS;
 use syncline_format::{BlockNo, GroupNo, NODE_BLOCKS};
-
-/// Blocks that one hold takes at most (64 MiB): so much is out of reach at a time.
-const HOLD_BLOCKS_MAX: u64 = 1 << 14;
 
 /// Where a walk over the free runs of a group is.
 #[derive(Debug)]

@@ -4,12 +4,13 @@
 //! never yields the old node. Replacement is second chance.
 //!
 //! Clean and dirty nodes share one bound: the cache takes what the dirty ones leave of it, at least its own part.
-//! However large the bound is, no more than [`DIRTY_BYTES_MAX`] are dirty: recovery of the journal has to hold as
+//! However large the bound is, no more than [`DIRTY_NODE_BYTES_MAX`] are dirty: recovery of the journal has to hold as
 //! many.
 
 use super::page::Page;
 use super::{Missing, Node, Resident};
 use crate::StoreError;
+use crate::limits::{CACHED_NODES_MIN, DIRTY_NODE_BYTES_MAX};
 use crate::sync::{AtomicU64, Mutex, Ordering};
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -46,20 +47,13 @@ struct Entry {
     used: bool,
 }
 
-/// Fewest nodes that a cache keeps, whatever its bound: a few paths.
-const NODES_MIN: usize = 64;
-/// Most bytes of nodes that may be dirty. Replay brings back the dirty nodes of the session before, whose memory
-/// bound says nothing about the one that recovers: this keeps recovery within the default bound (256 MiB) and to
-/// about a second.
-const DIRTY_BYTES_MAX: usize = 128 << 20;
-
 fn nodes_of(bytes: usize) -> u64 {
-    (bytes / NODE_BYTES).max(NODES_MIN) as u64
+    (bytes / NODE_BYTES).max(CACHED_NODES_MIN) as u64
 }
 
 /// Nodes that may be clean and dirty: what may not be dirty is left to the clean ones.
 fn split_bounds(clean_bytes: usize, dirty_bytes: usize) -> (u64, u64) {
-    let dirty = dirty_bytes.min(DIRTY_BYTES_MAX);
+    let dirty = dirty_bytes.min(DIRTY_NODE_BYTES_MAX);
     (nodes_of(clean_bytes.saturating_add(dirty_bytes - dirty)), nodes_of(dirty))
 }
 

@@ -2,14 +2,10 @@
 
 use super::page::{Full, Page};
 use super::{Found, Node, Obstacle, Place, Resident, Root, Superseded, Tree};
+use crate::limits::{MERGED_BYTES_MAX, UNDERFULL_BYTES};
 use std::sync::{Arc, OnceLock};
 use syncline_format::Key;
 use syncline_format::node::{NODE_POINTER_BYTES, NODE_SPACE_BYTES, SLOT_BYTES};
-
-/// Leaves and interior nodes below this share of their space look for a neighbour to merge with.
-const UNDERFULL_BYTES: usize = NODE_SPACE_BYTES / 4;
-/// A merge must leave room, or the next insert splits again.
-const MERGED_BYTES_MAX: usize = NODE_SPACE_BYTES * 3 / 4;
 
 /// What editing needs to know and what it leaves behind.
 pub(crate) struct Editor<'a> {
