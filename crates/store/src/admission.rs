@@ -1,15 +1,15 @@
 //! Admission: the right to commit a batch, asked for before any lock is taken (R17, R18).
 //!
-//! A permit is a promise of three bounded things: room in the ring, free chunks for the nodes that the changes may copy or
-//! split, and one reserved block of the ring for each image. What lacks is told as pressure, and whoever meets it relieves it.
-//! One thing can only be waited for: a discard that holds the last free blocks. [`Store::admit`] waits for it,
-//! [`Store::try_admit`] never does.
+//! A permit is a promise of three bounded things: room in the ring, free chunks for the nodes that the changes may copy
+//! or split, and one reserved block of the ring for each image. What lacks is told as pressure, and whoever meets it
+//! relieves it. One thing can only be waited for: a discard that holds the last free blocks. [`Store::admit`] waits for
+//! it, [`Store::try_admit`] never does.
 //!
 //! Locks: `trees` (to read), then `space`, then the journal's, one after the other; `trimming` with none of them.
 
 use crate::journal::Promise;
 use crate::limits::{DATA_WINDOW_BYTES, HEADROOM_ITEMS};
-use crate::sync::Ordering;
+use crate::primitives::Ordering;
 use crate::{Class, DataSlot, Estimate, Permit, Pressure, Store, StoreError};
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! What a caller hands to `commit`: operations, and the data writes they depend on.
 
 use crate::journal::Promise;
+use crate::primitives::{AtomicU64, Ordering};
 use crate::shared::Shared;
-use crate::sync::{AtomicU64, Ordering};
 use std::sync::Arc;
 use syncline_device::Ticket;
 use syncline_format::batch::{BatchBuf, Op};

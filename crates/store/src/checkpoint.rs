@@ -9,8 +9,8 @@ use crate::limits::{
     BLOCKS_BESIDE_FORCES_MAX, CHECKPOINT_WRITE_BLOCKS_LEAST, CHECKPOINT_WRITE_BLOCKS_MAX,
     CHECKPOINT_WRITES_MAX, HEEDED_WRITES,
 };
+use crate::primitives::Ordering;
 use crate::shared::{Durable, Shared};
-use crate::sync::Ordering;
 use crate::tree::page::Page;
 use crate::tree::{Node, Root, Superseded, Tree};
 use crate::{Store, StoreError};

@@ -125,9 +125,12 @@ const _: () = {
     // Two nodes that are merged do not look for a third one at once.
     assert!(UNDERFULL_BYTES < MERGED_BYTES_MAX && MERGED_BYTES_MAX < NODE_SPACE_BYTES);
     assert!(HEADROOM_MIN <= HEADROOM_MAX);
-    assert!(CHECKPOINT_WRITE_BLOCKS_MAX % (NODE_BLOCKS as u64) == 0);
+    assert!(CHECKPOINT_WRITE_BLOCKS_MAX.is_multiple_of(NODE_BLOCKS as u64));
     assert!(CHECKPOINT_WRITE_BLOCKS_LEAST <= BLOCKS_BESIDE_FORCES_MAX);
     assert!(BLOCKS_BESIDE_FORCES_MAX <= CHECKPOINT_WRITE_BLOCKS_MAX * CHECKPOINT_WRITES_MAX as u64);
-    assert!(SCAN_LOOK_BLOCKS <= SCAN_WINDOW_BLOCKS && SCAN_WINDOW_BLOCKS % SCAN_REQUEST_BLOCKS as u64 == 0);
-    assert!(PROOF_BYTES_MAX % BLOCK_BYTES == 0);
+    assert!(
+        SCAN_LOOK_BLOCKS <= SCAN_WINDOW_BLOCKS
+            && SCAN_WINDOW_BLOCKS.is_multiple_of(SCAN_REQUEST_BLOCKS as u64)
+    );
+    assert!(PROOF_BYTES_MAX.is_multiple_of(BLOCK_BYTES));
 };

@@ -4,11 +4,12 @@ use crate::carry::Carried;
 use crate::images::ImageIndex;
 use crate::journal::{Journal, JournalStart, first_tail};
 use crate::limits::GROUPS_PER_READ;
+use crate::locks::{Lock, Mutex, RwLock};
+use crate::primitives::{AtomicBool, AtomicU64, Ordering};
 use crate::replay::Replayed;
 use crate::ring_scan::RingReader;
 use crate::shared::{Durable, Shared, Trees};
 use crate::space::SpaceMap;
-use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, RwLock};
 use crate::tree::cache::NodeCache;
 use crate::tree::{Root, Tree};
 use crate::{Store, StoreError, StoreOptions, VolumeInfo, checkpoint, replay};
@@ -103,19 +104,25 @@ impl Store {
             volume,
             cache,
             journal: OnceLock::new(),
-            checkpointing: Mutex::new(Durable { superblock: superblock.clone(), slot, main }),
-            trimming: Mutex::new(()),
+            checkpointing: Mutex::new(
+                Lock::Checkpointing,
+                Durable { superblock: superblock.clone(), slot, main },
+            ),
+            trimming: Mutex::new(Lock::Trimming, ()),
             trims_end: AtomicBool::new(false),
-            trees: RwLock::new(Trees {
-                main: Tree { id: TreeId::MAIN, root: Root::Clean(main) },
-                freeze: 1,
-                superseded: Vec::new(),
-                current_nodes: 0,
-                images: ImageIndex::default(),
-                lsn: superblock.checkpoint_lsn,
-            }),
-            space: Mutex::new(space),
-            piggyback: Mutex::new(None),
+            trees: RwLock::new(
+                Lock::Trees,
+                Trees {
+                    main: Tree { id: TreeId::MAIN, root: Root::Clean(main) },
+                    freeze: 1,
+                    superseded: Vec::new(),
+                    current_nodes: 0,
+                    images: ImageIndex::default(),
+                    lsn: superblock.checkpoint_lsn,
+                },
+            ),
+            space: Mutex::new(Lock::Space, space),
+            piggyback: Mutex::new(Lock::Piggyback, None),
             next_object: AtomicU64::new(superblock.next_object.0),
             data_in_flight: Arc::default(),
             checkpoints: AtomicU64::new(0),

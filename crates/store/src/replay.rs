@@ -183,7 +183,7 @@ impl Replay<'_> {
             }
         }
         trees.lsn = trees.lsn.max(lsn);
-        shared.next_object.fetch_max(next_object, crate::sync::Ordering::Relaxed);
+        shared.next_object.fetch_max(next_object, crate::primitives::Ordering::Relaxed);
         Ok(())
     }
 

@@ -1,14 +1,11 @@
-//! What every handle of one opened volume shares, and the lock order.
-//!
-//! Locks, outermost first: `checkpointing`, `trimming`, `trees`, `space`, the journal's own. None of them is held
-//! while a node is read from the device, only `checkpointing` while anything is written, only `trimming` while
-//! anything is discarded.
+//! What every handle of one opened volume shares. The order of its locks is in `locks.rs`.
 
 use crate::images::ImageIndex;
 use crate::journal::Journal;
+use crate::locks::{Mutex, RwLock};
+use crate::primitives::{AtomicBool, AtomicU64, Ordering};
 use crate::space::SpaceMap;
 use crate::store::{Piggyback, VolumeInfo};
-use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, RwLock};
 use crate::tree::cache::NodeCache;
 use crate::tree::{Editor, Resident, Superseded, Tree};
 use crate::{StoreError, StoreOptions};

@@ -1,8 +1,8 @@
 //! The store's public face: lookups, space, commit, force.
 
 use crate::journal::{Encoded, latched};
+use crate::primitives::{Ordering, yield_now};
 use crate::shared::Shared;
-use crate::sync::{Ordering, yield_now};
 use crate::tree::cache::Pinned;
 use crate::tree::{Found, Missing, Obstacle, Resident, Tree};
 use crate::{Batch, Permit, Reservation, StoreError};

@@ -14,9 +14,9 @@
 //! it waits for that one discard, and has what was held: no space is lacking because of a trim.
 
 use crate::checkpoint::Purpose;
+use crate::primitives::Ordering;
 use crate::shared::Shared;
 use crate::space::Cursor;
-use crate::sync::Ordering;
 use crate::{Store, StoreError};
 use std::ops::Range;
 use syncline_format::{BlockNo, GroupNo};

@@ -37,7 +37,8 @@ use waiters::Waiters;
 use crate::ablation::Ablation;
 use crate::batch::DataSlot;
 use crate::carry::Carried;
-use crate::sync::{AtomicBool, AtomicU64, Condvar, Mutex, Ordering};
+use crate::locks::{Condvar, Lock, Mutex};
+use crate::primitives::{AtomicBool, AtomicU64, Ordering};
 use crate::{Class, Pressure, StoreError};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -201,28 +202,31 @@ impl Journal {
                 .stream_bytes
                 .min(record_blocks_max(start.ring_blocks) as usize * BLOCK_BYTES / 2),
             ablation: start.ablation,
-            state: Mutex::new(State {
-                ring,
-                pending: VecDeque::new(),
-                pending_bytes: 0,
-                apart: start.ablation.ordered_records() || start.ablation.no_group_commit(),
-                seal_upto: Lsn(u64::MAX),
-                promised: Promise::default(),
-                images: start.images,
-                next_lsn: start.lsn.next(),
-                in_flight: VecDeque::new(),
-                known_flushed: Sequence(start.tail.sequence.0 - 1 + start.carried.len() as u64),
-                durable: start.lsn,
-                phase: Phase::Idle,
-                driven: false,
-                sealing: false,
-                waiters: Waiters::default(),
-                generation: start.generation,
-                failed: None,
-                spare: None,
-                groups: 0,
-                grouped_batches: 0,
-            }),
+            state: Mutex::new(
+                Lock::Journal,
+                State {
+                    ring,
+                    pending: VecDeque::new(),
+                    pending_bytes: 0,
+                    apart: start.ablation.ordered_records() || start.ablation.no_group_commit(),
+                    seal_upto: Lsn(u64::MAX),
+                    promised: Promise::default(),
+                    images: start.images,
+                    next_lsn: start.lsn.next(),
+                    in_flight: VecDeque::new(),
+                    known_flushed: Sequence(start.tail.sequence.0 - 1 + start.carried.len() as u64),
+                    durable: start.lsn,
+                    phase: Phase::Idle,
+                    driven: false,
+                    sealing: false,
+                    waiters: Waiters::default(),
+                    generation: start.generation,
+                    failed: None,
+                    spare: None,
+                    groups: 0,
+                    grouped_batches: 0,
+                },
+            ),
             progress: Condvar::new(),
             sealed: Condvar::new(),
             durable: AtomicU64::new(start.lsn.0),

@@ -7,7 +7,7 @@
 use super::encoded::Encoded;
 use super::{InFlight, Journal, Pending, State};
 use crate::limits::GROUP_BYTES_TARGET;
-use crate::sync::MutexGuard;
+use crate::locks::MutexGuard;
 use std::ops::Range;
 use std::sync::Arc;
 use syncline_device::{Buffer, Ticket};

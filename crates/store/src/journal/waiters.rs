@@ -8,7 +8,7 @@
 
 use super::Done;
 use crate::StoreError;
-use crate::sync::{Condvar, Mutex};
+use crate::locks::{Condvar, Lock, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use syncline_format::Lsn;
@@ -62,7 +62,7 @@ pub(super) struct Waiters {
 impl Waiters {
     /// Enters a thread that is going to block.
     pub(super) fn block(&mut self, lsn: Lsn, drives_itself: bool) -> Arc<Blocked> {
-        let blocked = Arc::new(Blocked { word: Mutex::new(None), told: Condvar::new() });
+        let blocked = Arc::new(Blocked { word: Mutex::new(Lock::Word, None), told: Condvar::new() });
         self.blocked.push_back(Waiting { lsn, drives_itself, blocked: Arc::clone(&blocked) });
         blocked
     }

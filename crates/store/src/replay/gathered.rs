@@ -13,10 +13,13 @@ use syncline_format::{Key, TreeId};
 /// What a change takes in memory besides its value.
 const OVERHEAD_BYTES: usize = 96;
 
+/// A key, and where its value is in `Gathered::values`; `None`: deleted.
+type Place = (Key, Option<Range<usize>>);
+
 #[derive(Default)]
 pub(super) struct Gathered {
-    /// Of each tree in the order of the log: the key, and where its value is in `values`; `None`: deleted.
-    trees: BTreeMap<TreeId, Vec<(Key, Option<Range<usize>>)>>,
+    /// Of each tree in the order of the log.
+    trees: BTreeMap<TreeId, Vec<Place>>,
     /// Of all trees.
     changes: usize,
     values: Vec<u8>,

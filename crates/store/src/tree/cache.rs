@@ -11,7 +11,8 @@ use super::page::Page;
 use super::{Missing, Node, Resident};
 use crate::StoreError;
 use crate::limits::{CACHED_NODES_MIN, DIRTY_NODE_BYTES_MAX};
-use crate::sync::{AtomicU64, Mutex, Ordering};
+use crate::locks::{Lock, Mutex};
+use crate::primitives::{AtomicU64, Ordering};
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -66,8 +67,8 @@ impl NodeCache {
             clean_max: AtomicU64::new(clean),
             dirty_max: AtomicU64::new(dirty),
             dirty: AtomicU64::new(0),
-            entries: Mutex::new(Entries::default()),
-            given_up: Mutex::new(BTreeSet::new()),
+            entries: Mutex::new(Lock::Nodes, Entries::default()),
+            given_up: Mutex::new(Lock::GivenUp, BTreeSet::new()),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
         }

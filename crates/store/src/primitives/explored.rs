@@ -13,6 +13,7 @@ use shuttle::sync as model;
 pub(crate) use shuttle::thread::yield_now;
 
 pub(crate) use model::atomic::{AtomicBool, AtomicU64, Ordering};
+pub(crate) use model::{RwLockReadGuard, RwLockWriteGuard};
 use std::ops::{Deref, DerefMut};
 use std::sync::PoisonError;
 
@@ -86,11 +87,11 @@ impl<T> RwLock<T> {
         RwLock(model::RwLock::new(value))
     }
 
-    pub(crate) fn read(&self) -> model::RwLockReadGuard<'_, T> {
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, T> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn write(&self) -> model::RwLockWriteGuard<'_, T> {
+    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, T> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
