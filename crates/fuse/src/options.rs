@@ -201,6 +201,7 @@ impl MountOptions {
     }
 
     /// What the engine needs to know.
+    #[allow(clippy::needless_update, reason = "a build for benchmarks has more options")]
     pub fn engine(&self) -> FsOptions {
         FsOptions {
             read_only: self.read_only,

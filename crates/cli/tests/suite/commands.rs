@@ -3,7 +3,7 @@
 use super::common::{Bench, PROGRAM, called, open, skip, syncline};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 
 #[test]
 fn check_of_a_healthy_volume_is_sound_and_counts() {
@@ -288,6 +288,16 @@ fn commands_on_a_directory_that_is_no_mount_say_so() {
     syncline(&["stats", path]).fails(1, &directory, "not");
 }
 
+/// Runs a program that was written just now. While another test forks, its child has the file open for writing.
+fn output(command: &mut Command) -> Output {
+    loop {
+        match command.output() {
+            Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => std::thread::yield_now(),
+            done => return done.expect("the program starts"),
+        }
+    }
+}
+
 /// A copy of the program where no companion lies beside it.
 fn alone(bench: &Bench) -> PathBuf {
     let program = bench.path("syncline");
@@ -299,8 +309,7 @@ fn alone(bench: &Bench) -> PathBuf {
 fn a_companion_that_is_not_installed_is_named_with_what_to_do() {
     let bench = Bench::new();
     for (word, name) in [("bench", "syncline-bench"), ("demo", "syncline-demo")] {
-        let run =
-            Command::new(alone(&bench)).args([word, "--help"]).env("PATH", "/nowhere").output().unwrap();
+        let run = output(Command::new(alone(&bench)).args([word, "--help"]).env("PATH", "/nowhere"));
         let told = String::from_utf8(run.stderr).unwrap();
         assert_eq!((run.status.code(), told.lines().count()), (Some(1), 1), "{told}");
         assert!(told.contains(name) && told.contains("install-tools"), "{told}");
@@ -319,7 +328,7 @@ fn a_companion_gets_the_arguments_as_they_stand_and_its_exit_code_counts() {
     };
     let run = || {
         let line = ["bench", "--help", "-x", "--", "a b", "--json=y"];
-        let run = Command::new(&program).args(line).env("PATH", &elsewhere).output().unwrap();
+        let run = output(Command::new(&program).args(line).env("PATH", &elsewhere));
         assert_eq!(String::from_utf8(run.stdout).unwrap(), "<--help><-x><--><a b><--json=y>");
         run.status.code()
     };
