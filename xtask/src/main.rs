@@ -4,6 +4,7 @@
 
 mod generate;
 mod promises;
+mod rooms;
 mod shipped;
 mod tidy;
 
@@ -20,7 +21,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Check file lengths, forbidden words, crate arrows, headers, the table of tests, and the features of what ships.
+    /// Check file lengths, forbidden words, arrows of crates and rooms, headers, the table of tests, and the features of
+    /// what ships.
     Tidy,
     /// Write the manual pages into a directory.
     Man { directory: PathBuf },

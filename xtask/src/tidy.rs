@@ -1,10 +1,10 @@
 //! What the compiler and clippy do not check: lengths of files and comments, words that must not stay in the tree,
-//! which crate may depend on which, that every crate says in its header what it is, that every promise has its
-//! test, and that what ships has no feature of tests and benchmarks.
+//! which crate and which room may depend on which, that every crate says in its header what it is, that every promise
+//! has its test, and that what ships has no feature of tests and benchmarks.
 //!
 //! A finding is one line `path:line: sentence`; the run fails if there is any.
 
-use crate::{promises, shipped};
+use crate::{promises, rooms, shipped};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -77,10 +77,28 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("xtask", &["syncline-cli", "syncline-bench", "syncline-demo"]),
 ];
 
+/// What the sources of a crate do not name, and why. Written in two halves where this file would find itself.
+const ABSENT: &[(&str, &[&str], &str)] = &[
+    (
+        "crates/store/src/",
+        &["InodeItem", "DirentItem", "XattrItem", "OrphanReason"],
+        "the store knows no name, no inode and no permission",
+    ),
+    (
+        "crates/",
+        &["derive(FromBytes", "derive(IntoBytes", "FromBytes, ", "IntoBytes, ", "TryFromBytes, "],
+        "layouts are described in crates/format, and those of the kernel's messages in crates/fusering",
+    ),
+];
+
+/// Where layouts are described.
+const LAYOUTS: &[&str] = &["crates/format/", "crates/fusering/"];
+
 /// Runs every check over the workspace at `root`.
 pub fn run(root: &Path) -> Result<(), String> {
     let mut findings = Vec::new();
     check_arrows(root, &mut findings)?;
+    rooms::check(root, &mut findings)?;
     promises::check(root, &mut findings)?;
     shipped::check(root, &mut findings)?;
     for path in sources(root)? {
@@ -88,6 +106,7 @@ pub fn run(root: &Path) -> Result<(), String> {
         let name = path.strip_prefix(root).unwrap_or(&path).display().to_string();
         check_length(&name, &text, &mut findings);
         check_words(&name, &text, &mut findings);
+        check_absent(&name, &text, &mut findings);
         check_comments(&name, &text, &mut findings);
         check_header(&name, &text, &mut findings);
     }
@@ -119,6 +138,23 @@ fn sources(root: &Path) -> Result<Vec<PathBuf>, String> {
     }
     found.sort();
     Ok(found)
+}
+
+/// An absence of ARCHITECTURE.md that is one of words.
+fn check_absent(name: &str, text: &str, findings: &mut Vec<String>) {
+    for (prefix, words, why) in ABSENT {
+        let is_layout = prefix == &"crates/" && LAYOUTS.iter().any(|layout| name.starts_with(layout));
+        if !name.starts_with(prefix) || is_layout || is_test(name) {
+            continue;
+        }
+        for (number, line) in text.lines().enumerate() {
+            let derives = prefix != &"crates/" || line.trim_start().starts_with("#[derive");
+            let found = words.iter().find(|word| derives && line.contains(**word));
+            if let Some(word) = found {
+                findings.push(format!("{name}:{}: names {word}, but {why}", number + 1));
+            }
+        }
+    }
 }
 
 /// Test code may be as long as it likes.
