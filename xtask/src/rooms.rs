@@ -15,6 +15,7 @@ const ROOMS: &[&str] = &[
     "clock",
     "context",
     "histogram",
+    "limits",
     "acl",
     "core",
     "content",

@@ -23,6 +23,7 @@ mod engine;
 mod error;
 mod files;
 mod histogram;
+mod limits;
 mod names;
 mod read;
 mod removal;

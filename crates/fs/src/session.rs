@@ -1,5 +1,6 @@
 //! From device to open volume and back: `mkfs`, recovery, the last checkpoint.
 
+use crate::limits::RECOVERY_NODES_SHARE;
 use crate::{Clock, Entropy, Error, Fs, FsOptions, Result, Timestamp};
 use std::sync::Arc;
 use syncline_device::Device;
@@ -9,8 +10,6 @@ use syncline_store::{FormatOptions, RecoverySummary, Store, StoreOptions};
 
 /// Longest label, in bytes of UTF-8.
 const LABEL_BYTES_MAX: usize = 64;
-/// Share of the memory bound for clean tree nodes while a volume recovers; then they share it with pages.
-const NODE_CACHE_SHARE: usize = 8;
 
 /// What `mkfs` decides.
 #[derive(Debug, Clone)]
@@ -105,7 +104,7 @@ impl Fs {
     ) -> Result<(Arc<Fs>, RecoverySummary)> {
         let store_options = StoreOptions {
             read_only: options.read_only,
-            node_cache_bytes: options.memory_bytes_max / NODE_CACHE_SHARE,
+            node_cache_bytes: options.memory_bytes_max / RECOVERY_NODES_SHARE,
             #[cfg(feature = "ablation")]
             ablation: options.ablation,
             ..StoreOptions::new(entropy.number())

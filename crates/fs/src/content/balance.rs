@@ -9,20 +9,9 @@
 //! they are written.
 
 use crate::content::Content;
+use crate::limits::{CLEAN_PERCENT, DIRTY_PERCENT, GROWTH_PERCENT, PAGES_PERCENT, SHARED_PERCENT};
 use std::sync::atomic::Ordering;
 use syncline_format::BLOCK_BYTES;
-
-/// Share of the memory bound for pages and nodes. Of the rest an eighth of the bound is for inodes; then there are the
-/// transport's messages and what the allocator cannot reuse.
-const SHARED_PERCENT: u64 = 66;
-/// Clean nodes, whatever else there is.
-const CLEAN_PERCENT: u64 = 12;
-/// Dirty nodes: at least, and at most.
-const DIRTY_PERCENT: (u64, u64) = (12, 35);
-/// Pages at most.
-const PAGES_PERCENT: u64 = 35;
-/// Left between the pages there are and their bound, so that the cache can grow into what nodes do not use.
-const GROWTH_PERCENT: u64 = 4;
 
 const _: () = assert!(CLEAN_PERCENT + DIRTY_PERCENT.0 + PAGES_PERCENT <= SHARED_PERCENT);
 

@@ -4,12 +4,8 @@
 //! and was not used since the last visit. Files whose lock is taken are passed over, so nobody waits here.
 
 use crate::content::Content;
+use crate::limits::{EVICTION_VISIT_PAGES, EVICTION_VISITS_MAX};
 use std::sync::atomic::Ordering;
-
-/// Pages looked at per visit of a file.
-const VISIT_PAGES: usize = 256;
-/// Visits per call; a cache that is still too large then is shrunk further by the next caller.
-const VISITS_MAX: usize = 256;
 
 impl Content {
     /// Drops clean pages if there are too many. The caller holds no inode.
@@ -24,14 +20,14 @@ impl Content {
         }
         // A little more than needed, so that not every read has to come here.
         let goal = bound - bound / 16;
-        for _ in 0..VISITS_MAX {
+        for _ in 0..EVICTION_VISITS_MAX {
             if self.core.account.cached() <= goal {
                 return;
             }
             let Some(next) = self.lists.lock().cached.pop_front() else { return };
             let Some(inode) = next.upgrade() else { continue };
             if let Some(mut state) = inode.state.try_write() {
-                state.data.evict(VISIT_PAGES);
+                state.data.evict(EVICTION_VISIT_PAGES);
                 if state.data.cached_pages() == 0 {
                     state.data.listed.in_clock = false;
                     continue;

@@ -3,21 +3,13 @@
 
 use crate::Timestamp;
 use crate::content::pages::FileData;
+use crate::limits::{AHEAD_PAGES_MAX, AHEAD_PAGES_MIN, DISORDER_PAGES, FLIGHT_PAGES_MAX};
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use syncline_device::Reading;
 use syncline_format::BlockNo;
-
-/// Most pages of one flight: 1 MiB, one read where the file lies in one piece.
-pub(crate) const FLIGHT_PAGES_MAX: u64 = 256;
-/// The furthest that is read ahead: 4 MiB.
-pub(crate) const WINDOW_PAGES_MAX: u64 = 1024;
-/// Pages that the first sequential miss reads ahead: 128 KiB.
-pub(crate) const WINDOW_PAGES_MIN: u64 = 32;
-/// Requests of one reader may come out of order by this much (4 MiB): a kernel sends several at once.
-pub(crate) const DISORDER_PAGES: u64 = 1024;
 
 /// Pages under way.
 pub(crate) struct Flight {
@@ -79,8 +71,8 @@ impl ReadAhead {
                 return None;
             }
         }
-        let least = (wanted.end - wanted.start).max(WINDOW_PAGES_MIN);
-        self.window = (self.window * 2).max(least).min(WINDOW_PAGES_MAX);
+        let least = (wanted.end - wanted.start).max(AHEAD_PAGES_MIN);
+        self.window = (self.window * 2).max(least).min(AHEAD_PAGES_MAX);
         self.next = self.next.max(wanted.end);
         let from = self.until.max(wanted.end);
         let room = (wanted.end + self.window).saturating_sub(from);

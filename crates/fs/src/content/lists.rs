@@ -11,16 +11,10 @@ use crate::Timestamp;
 use crate::content::Content;
 use crate::content::inode::{Inode, InodeState};
 use crate::content::pages::FileData;
+use crate::limits::{AHEAD_NOTES_MAX, RECENT_FILES_MAX};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
 use syncline_device::Ticket;
-
-/// Small files that were dirtied last; older ones are left to the background. A program that writes many and then
-/// syncs them all begins with the oldest, so they have to last for a pass over as many as are written within the
-/// commit interval.
-const RECENT_MAX: usize = 4096;
-/// Flights that can be given up for others; older ones have mostly landed.
-const AHEAD_NOTES_MAX: usize = 256;
 
 /// A file's place in a list: since when it is there, and a number of its own.
 pub(crate) type Place = (Timestamp, u64);
@@ -138,7 +132,7 @@ impl Content {
         lists.next += 1;
         data.listed.recent_at = Some(at);
         lists.recent.insert(at, Arc::downgrade(inode));
-        if lists.recent.len() > RECENT_MAX {
+        if lists.recent.len() > RECENT_FILES_MAX {
             // Its `recent_at` stays set until it is committed; it was not synced for so many files.
             lists.recent.pop_first();
         }

@@ -42,6 +42,7 @@ use crate::content::handles::HandleTable;
 use crate::content::lists::Lists;
 use crate::content::table::InodeTable;
 use crate::core::Core;
+use crate::limits::{PAGES_MIN, PAGES_PERCENT};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -66,12 +67,6 @@ pub(crate) mod watch;
 
 pub use aside::SetAside;
 pub use handles::{HandleId, OpenFlags};
-
-/// Most that pages take of the memory bound (see `balance` for how they share it with tree nodes). Measured with random
-/// writes, which need most of all.
-const PAGES_PERCENT: usize = 35;
-/// Fewest pages, whatever the memory bound says: one batch must always fit.
-const PAGES_MIN: u64 = 2048;
 
 /// The files of one tree, as far as they are in memory.
 pub(crate) struct Content {
@@ -115,7 +110,7 @@ impl Content {
 
     /// Most pages in memory, of so many bytes of memory.
     pub(crate) fn pages_max_of(memory_bytes_max: usize) -> u64 {
-        Content::pages_at_least((memory_bytes_max / 100 * PAGES_PERCENT) as u64)
+        Content::pages_at_least(memory_bytes_max as u64 / 100 * PAGES_PERCENT)
     }
 
     /// Pages in so many bytes, or the fewest that a cache has.

@@ -3,11 +3,9 @@
 use crate::Timestamp;
 use crate::content::inode::Inode;
 use crate::content::pages::{FileData, PageSlot};
+use crate::limits::ROUND_PAGES_MAX;
 use parking_lot::{ArcMutexGuard, RawMutex};
 use std::ops::Range;
-
-/// Pages of a round: 4 MiB of data, long enough for a disk to stream.
-pub(crate) const ROUND_PAGES_MAX: u64 = 1024;
 
 /// Which pages of a file a round takes.
 #[derive(Debug, Clone)]

@@ -7,6 +7,7 @@
 use crate::content::Content;
 use crate::content::inode::{Inode, InodeState};
 use crate::content::pages::FileData;
+use crate::limits::{INODE_EVICTION_STEPS, INODE_MEMORY_BYTES, INODES_SHARE};
 use crate::{Error, Result};
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
@@ -14,13 +15,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use syncline_format::item::InodeItem;
 use syncline_format::{Key, ObjectNo};
-
-/// Entries looked at for eviction per insertion; more than one, so that a full table shrinks again.
-const EVICTION_STEPS: usize = 4;
-/// Rough memory of a clean inode without pages, in bytes.
-const INODE_MEMORY_BYTES: usize = 1024;
-/// Fraction of the memory bound that clean inodes may take.
-const MEMORY_SHARE: usize = 16;
 
 /// The inodes in memory.
 pub(crate) struct InodeTable {
@@ -39,7 +33,7 @@ struct Inner {
 
 impl InodeTable {
     pub(crate) fn new(memory_bytes_max: usize) -> InodeTable {
-        let capacity = (memory_bytes_max / MEMORY_SHARE / INODE_MEMORY_BYTES).max(64);
+        let capacity = (memory_bytes_max / INODES_SHARE / INODE_MEMORY_BYTES).max(64);
         InodeTable { capacity, inner: Mutex::default() }
     }
 
@@ -114,7 +108,7 @@ impl Inner {
         if self.by_number.len() < capacity {
             return;
         }
-        for _ in 0..EVICTION_STEPS {
+        for _ in 0..INODE_EVICTION_STEPS {
             let Some(number) = self.order.pop_front() else { return };
             let Some(inode) = self.by_number.get(&number) else { continue };
             let used = inode.recently_used.swap(false, Ordering::Relaxed);

@@ -8,14 +8,11 @@
 //! Lock: `Watch::watched` is innermost.
 
 use crate::content::pages::FileData;
+use crate::limits::WATCHED_RANGES_MAX;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-
-/// Separate ranges that one watch keeps; beyond that close ones are taken for one, which may report a conflict that
-/// was none.
-const RANGES_MAX: usize = 4096;
 
 /// What one transaction depends on in one file.
 #[derive(Debug, Default)]
@@ -82,14 +79,14 @@ impl Watched {
             self.ranges.remove(&first);
         }
         self.ranges.insert(start, end);
-        if self.ranges.len() > RANGES_MAX {
+        if self.ranges.len() > WATCHED_RANGES_MAX {
             self.coarsen();
         }
     }
 
     /// Joins ranges until there is room for as many again.
     fn coarsen(&mut self) {
-        while self.ranges.len() > RANGES_MAX / 2 {
+        while self.ranges.len() > WATCHED_RANGES_MAX / 2 {
             self.grain = self.grain.saturating_mul(2).max(1);
             let mut joined: Vec<(u64, u64)> = Vec::new();
             for (start, end) in std::mem::take(&mut self.ranges) {
@@ -167,11 +164,11 @@ mod tests {
     #[test]
     fn many_ranges_are_kept_within_the_bound_and_none_is_forgotten() {
         let watch = Watch::default();
-        for range in 0..3 * RANGES_MAX as u64 {
+        for range in 0..3 * WATCHED_RANGES_MAX as u64 {
             watch.depend_on(range * 10..range * 10 + 2);
         }
-        assert!(watch.watched.lock().ranges.len() <= RANGES_MAX);
-        for range in 0..3 * RANGES_MAX as u64 {
+        assert!(watch.watched.lock().ranges.len() <= WATCHED_RANGES_MAX);
+        for range in 0..3 * WATCHED_RANGES_MAX as u64 {
             assert!(watch.watched.lock().touches(&(range * 10 + 1..range * 10 + 2)));
         }
     }

@@ -6,13 +6,11 @@
 //! Relaxed atomics: who asks at the same moment may go beyond the share by what each of them adds.
 
 use crate::core::Core;
+use crate::limits::CHARGED_SHARE;
 use crate::{Error, Result};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-
-/// Share of the memory bound that may be charged: 64 MiB by default.
-const MEMORY_SHARE: u64 = 4;
 
 /// Memory that counts against a volume's bound until this is dropped.
 #[derive(Debug)]
@@ -56,7 +54,7 @@ impl Core {
 
     /// Errors: `TransactionMemory`, there is no room for more.
     pub(crate) fn check_charged(&self) -> Result<()> {
-        let bytes_max = self.options.memory_bytes_max / MEMORY_SHARE as usize;
+        let bytes_max = self.options.memory_bytes_max / CHARGED_SHARE as usize;
         match self.charged_bytes() < bytes_max as u64 {
             true => Ok(()),
             false => Err(Error::TransactionMemory { bytes_max }),

@@ -11,6 +11,7 @@
 //! held while something is submitted, and nothing is taken inside it but the device's.
 
 use crate::core::account::PageAccount;
+use crate::limits::{HEEDED_BYTES, LANE_LEAST_BYTES, NARROW_BYTES, NARROW_PAGES, WRITE_PAGES_MAX};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,17 +19,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use syncline_device::{Buffer, Ticket};
 use syncline_format::{BLOCK_BYTES, BlockNo};
 use syncline_store::Store;
-
-/// Bulk data in flight while the lane is narrow: 256 KiB, which a fast disk takes in less time than a flush.
-const NARROW_BYTES: u64 = (NARROW_PAGES * BLOCK_BYTES) as u64;
-/// Pages of one write meanwhile.
-const NARROW_PAGES: usize = 64;
-/// A shorter write counts like one of 32 KiB, because it costs the device about as much.
-const LEAST_BYTES: u64 = 32 << 10;
-/// Bulk data that is written narrowly after each small request: about 50 ms of a fast disk.
-const HEEDED_BYTES: u64 = 32 << 20;
-/// Pages of one write else.
-pub(crate) const WRITE_PAGES_MAX: usize = 256;
 
 #[derive(Default)]
 struct State {
@@ -76,7 +66,7 @@ impl Lane {
     pub(crate) fn submit(&self, store: &Store, at: BlockNo, buffers: Vec<Arc<Buffer>>) -> Ticket {
         let device = store.device();
         let bytes = buffers.iter().map(|buffer| buffer.blocks()).sum::<u64>() * BLOCK_BYTES as u64;
-        let counts = bytes.max(LEAST_BYTES);
+        let counts = bytes.max(LANE_LEAST_BYTES);
         let narrow = self.is_narrow();
         let less = |left: u64| Some(left.saturating_sub(counts));
         let _ = self.heeded.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);

@@ -8,8 +8,8 @@
 
 use crate::content::inode::InodeState;
 use crate::content::pages::{PAGE_BYTES, pages_touched};
+use crate::limits::{IMAGE_PAGES_MAX, LIGHT_BLOCKS_MAX};
 use crate::read::pages::copy_cached;
-use crate::sync::plan::IMAGE_PAGES_MAX;
 use crate::{Error, Files, HandleId, Result};
 use std::sync::atomic::Ordering;
 use syncline_format::ObjectNo;
@@ -17,8 +17,6 @@ use syncline_store::{Class, Estimate};
 
 /// Room in the journal with which an operation on names or attributes is admitted at once, and so is a small sync.
 const USUAL: Estimate = Estimate { bytes: 64 << 10, items: 16, images: IMAGE_PAGES_MAX as usize };
-/// A file with at most this many blocks (1 MiB), stored or dirty, is truncated or removed by one small batch.
-const LIGHT_BLOCKS_MAX: u64 = 256;
 
 impl Files {
     /// Whether a change may have to wait until the journal has room.

@@ -7,15 +7,13 @@
 use crate::attributes::flags::{forbid_change, forbid_removal_in, is_immutable};
 use crate::content::change::{Change, Locked, estimate, put_inode};
 use crate::content::inode::Inode;
+use crate::limits::DIRECTORY_DEPTH_MAX;
 use crate::names::find::{FoundEntry, Slot, check_name, dirent_value};
 use crate::{Context, Error, Names, Result};
 use std::sync::Arc;
 use syncline_format::item::{InodeItem, LINKS_MAX, MODE_CHARACTER};
 use syncline_format::{Key, ObjectNo};
 use syncline_store::Class;
-
-/// Directories above one another that a cycle check follows.
-const DEPTH_MAX: u32 = 1 << 20;
 
 /// How [`Fs::rename`] deals with the new name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -183,7 +181,7 @@ impl Names {
     fn has_ancestor(&self, directory: &Arc<Inode>, ancestor: ObjectNo) -> Result<bool> {
         let mut current = directory.clone();
         // Damage can make the parents a cycle; no sound tree is this deep.
-        for _ in 0..DEPTH_MAX {
+        for _ in 0..DIRECTORY_DEPTH_MAX {
             if current.number == ancestor {
                 return Ok(true);
             }

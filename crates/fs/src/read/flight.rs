@@ -10,27 +10,17 @@
 //! know yet. It is held while the extents are looked up and while the device is waited for.
 
 use crate::clock::since;
-use crate::content::flights::{FLIGHT_PAGES_MAX, Flight, State};
+use crate::content::flights::{Flight, State};
 use crate::content::inode::Inode;
 use crate::content::pages::{FileData, pages_of};
+use crate::limits::{AHEAD_AGE, AHEAD_RECLAIMS_MAX, AHEAD_SHARE, FLIGHT_PAGES_MAX, PASSING_PAGES_MIN};
 use crate::read::Reader;
 use crate::read::pages::{Fetched, Held};
 use parking_lot::{Mutex, MutexGuard};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 use syncline_format::item::Timestamp;
-
-/// Pages that a reader wants at once (256 KiB) and that need not be kept for it if it keeps them itself. Smaller
-/// requests may come from a reader that changes parts of pages, which would have to be read again for that.
-const PASSING_PAGES_MIN: u64 = 64;
-/// Share of the page cache that may be under way ahead of readers.
-const AHEAD_SHARE: u64 = 8;
-/// What was read ahead is kept for so long for a reader that does not go on.
-const AHEAD_AGE: Duration = Duration::from_secs(10);
-/// Files whose flights are given up at most to make room for another one.
-const RECLAIMS_MAX: usize = 8;
 
 /// What a reader that misses a page is to do.
 pub(crate) enum Plan {
@@ -109,7 +99,7 @@ impl Reader {
     /// Whether memory for it is left. What was read ahead for readers that did not go on is given up.
     fn may_read_ahead(&self) -> bool {
         let full = || self.content.under_way.load(Ordering::Relaxed) >= self.content.pages_max / AHEAD_SHARE;
-        for _ in 0..RECLAIMS_MAX {
+        for _ in 0..AHEAD_RECLAIMS_MAX {
             if !full() {
                 return true;
             }

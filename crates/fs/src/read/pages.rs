@@ -11,6 +11,7 @@ use crate::content::pages::{PAGE_BYTES, pages_of, pages_touched};
 use crate::content::select::Turn;
 use crate::content::steps;
 use crate::content::steps::Step;
+use crate::limits::{FETCH_TRIES, READ_PAGES_MAX};
 use crate::read::Reader;
 use crate::read::flight::Plan;
 use crate::{Error, Result};
@@ -21,11 +22,6 @@ use std::sync::atomic::Ordering;
 use syncline_device::{Block, Buffer};
 use syncline_format::item::ExtentContent;
 use syncline_format::{BLOCK_BYTES, checksum};
-
-/// Pages of one device read: 1 MiB.
-const READ_PAGES_MAX: u64 = 256;
-/// Fetches without the turn before the turn is taken.
-const TRIES: u32 = 3;
 
 /// Pages as they were at one moment during a fetch.
 pub(crate) struct Fetched {
@@ -129,7 +125,7 @@ impl Reader {
             if state.data.stored.changes != changes {
                 drop(state);
                 tries += 1;
-                if tries == TRIES && matches!(access, Access::Settling(_)) && own_turn.is_none() {
+                if tries == FETCH_TRIES && matches!(access, Access::Settling(_)) && own_turn.is_none() {
                     own_turn = Some(inode.lock_turn());
                 }
                 continue;

@@ -8,6 +8,7 @@ use crate::content::Content;
 use crate::content::change::estimate;
 use crate::content::inode::{Inode, InodeState};
 use crate::core::Core;
+use crate::limits::REAP_ITEMS_MAX;
 use crate::shape::Shape;
 use crate::writeback::Writeback;
 use crate::{Error, ObjectNo, Result};
@@ -18,9 +19,6 @@ use syncline_format::batch::{BATCH_HEADER_BYTES, DELETE_BYTES};
 use syncline_format::item::OrphanReason;
 use syncline_format::{Key, Kind};
 use syncline_store::{Batch, Class, Estimate, Permit};
-
-/// Items of an inode that one batch of its removal deletes at most.
-const REAP_ITEMS_MAX: usize = 256;
 
 /// Keeps an inode's content like an open handle does, for the length of one operation.
 pub(crate) struct Held<'a> {

@@ -8,6 +8,7 @@ use crate::content::inode::Inode;
 use crate::content::pages::{PAGE_BYTES, pages_of};
 use crate::content::steps;
 use crate::content::steps::Step;
+use crate::limits::{ALLOCATE_PAGES, PIECES_PER_BATCH};
 use crate::shape::Shape;
 use crate::{Error, FallocateMode, Result};
 use std::ops::Range;
@@ -16,11 +17,6 @@ use syncline_format::Key;
 use syncline_format::batch::{BATCH_HEADER_BYTES, PUT_OVERHEAD_BYTES, SPACE_OP_BYTES};
 use syncline_format::item::{EXTENT_PAGES_MAX, ExtentItem, FILE_BYTES_MAX, INODE_BYTES, InodeItem};
 use syncline_store::{Batch, Class, Estimate, Reservation};
-
-/// Pages looked at together: 128 MiB.
-const WINDOW_PAGES: u64 = 1 << 15;
-/// Extents that one batch puts.
-const PIECES_PER_BATCH: usize = 128;
 
 impl Shape {
     /// `fallocate(2)`. `adjust` sees the inode under its lock.
@@ -239,7 +235,7 @@ impl Shape {
 
 fn windows(pages: Range<u64>) -> impl Iterator<Item = Range<u64>> {
     let end = pages.end;
-    pages.step_by(WINDOW_PAGES as usize).map(move |from| from..(from + WINDOW_PAGES).min(end))
+    pages.step_by(ALLOCATE_PAGES as usize).map(move |from| from..(from + ALLOCATE_PAGES).min(end))
 }
 
 /// The parts of the range that no extent covers.

@@ -3,16 +3,13 @@
 use crate::content::extents::{ExtentMap, is_unwritten};
 use crate::content::inode::Inode;
 use crate::content::pages::{PAGE_BYTES, pages_of};
+use crate::limits::{SEEK_PAGES_FIRST, SEEK_PAGES_MAX};
 use crate::shape::Shape;
 use crate::{Error, Result, SeekWhat};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use syncline_format::Key;
 use syncline_format::item::{EXTENT_PAGES_MAX, ExtentItem};
-
-/// Pages whose extents are looked at together: at first, because most holes are near, and at most.
-const WINDOW_PAGES_FIRST: u64 = 1 << 7;
-const WINDOW_PAGES_MAX: u64 = 1 << 15;
 
 impl Shape {
     /// `SEEK_DATA` and `SEEK_HOLE`. Preallocated blocks that were never written count as a hole; the end of the file is
@@ -56,10 +53,10 @@ impl Shape {
 
     fn next_hole(&self, inode: &Arc<Inode>, page: u64, end: u64) -> Result<u64> {
         let mut next = page;
-        let mut window_pages = WINDOW_PAGES_FIRST;
+        let mut window_pages = SEEK_PAGES_FIRST;
         while next < end {
             let window = next..end.min(next + window_pages);
-            window_pages = WINDOW_PAGES_MAX.min(window_pages * 4);
+            window_pages = SEEK_PAGES_MAX.min(window_pages * 4);
             let map = ExtentMap::load(&self.core, inode.number, window.clone())?;
             let state = inode.state.read();
             while next < window.end {

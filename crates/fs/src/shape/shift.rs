@@ -14,6 +14,7 @@
 use crate::content::extents::{Cost, DROP_COST, ExtentMap, put_cost};
 use crate::content::inode::Inode;
 use crate::content::pages::PAGE_BYTES;
+use crate::limits::{EXTENTS_PER_BATCH, SETTLE_TRIES};
 use crate::shape::Shape;
 use crate::{Error, Result};
 use std::sync::Arc;
@@ -28,13 +29,9 @@ use syncline_store::{Batch, Class, Estimate, Permit};
 #[cfg(test)]
 mod tests;
 
-/// Extents that one batch moves at most.
-const EXTENTS_PER_BATCH: usize = 200;
 /// What a batch may need besides: the extent that the range's start cuts in two, the one that its end does, and one
 /// that begins where the batch does.
 const EDGES: usize = 3;
-/// Times that a file is written back before one that never stops changing is given up.
-const SETTLE_TRIES: u32 = 16;
 /// The page behind the last one that a file can have.
 const PAGES_END: u64 = FILE_BYTES_MAX.div_ceil(PAGE_BYTES);
 

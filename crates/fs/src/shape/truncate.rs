@@ -13,6 +13,7 @@ use crate::content::pages::{FileData, PAGE_BYTES, pages_of};
 use crate::content::select::Turn;
 use crate::content::steps;
 use crate::content::steps::Step;
+use crate::limits::EXTENTS_PER_BATCH;
 use crate::read::pages::Access;
 use crate::shape::Shape;
 use crate::{Error, Result};
@@ -24,8 +25,6 @@ use syncline_format::batch::{DELETE_BYTES, SPACE_OP_BYTES};
 use syncline_format::item::{EXTENT_PAGES_MAX, FILE_BYTES_MAX, InodeItem, OrphanReason};
 use syncline_store::{Batch, Class, Estimate, Permit, Reservation};
 
-/// Extents that one batch frees at most.
-const EXTENTS_PER_BATCH: usize = 200;
 /// Room for what the last batch of a removal deletes besides the content, and for an orphan item.
 const LAST_BYTES: usize = 256;
 

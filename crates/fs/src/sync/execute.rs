@@ -7,9 +7,10 @@
 use crate::content::estimate::image_estimate;
 use crate::content::inode::{Inode, InodeState};
 use crate::content::select::{Select, gauge};
+use crate::limits::STREAM_PAGES_MIN;
 use crate::sync::plan::Way;
 use crate::writeback::choice::{Pages, Purpose, covered_by};
-use crate::writeback::stream::{Pace, STREAM_PAGES_MIN};
+use crate::writeback::stream::Pace;
 use crate::{Lsn, Reach, Result, SyncPlan, Syncs};
 use std::ops::Range;
 use std::sync::Arc;

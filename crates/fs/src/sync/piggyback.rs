@@ -13,21 +13,13 @@ use crate::Syncs;
 use crate::content::estimate::image_estimate;
 use crate::content::inode::Inode;
 use crate::content::pages::{FileData, PAGE_BYTES};
+use crate::limits::{
+    ALONG_DOUBLINGS_MAX, ALONG_FILES_MAX, ALONG_LATER_MAX, ALONG_LOOKS_MAX, ALONG_PLACES_MAX,
+};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use syncline_store::{Class, Piggyback};
-
-/// Files looked at per force; many of them may be clean by now.
-const LOOKS_MAX: usize = 512;
-/// Files in use that are kept for the next force: then this one looks no further.
-const LATER_MAX: usize = 32;
-/// Syncs of a group behind which files are taken along.
-const PLACES_MAX: usize = 64;
-/// Files that a force usually takes along at most, however small.
-const FILES_MAX: usize = 32;
-/// Doublings of what is taken along: all who share the force wait for it.
-const DOUBLINGS_MAX: usize = 2;
 
 /// What came of one candidate.
 enum Taken {
@@ -63,7 +55,7 @@ impl Along {
         }
         if works && let Some(place) = data.listed.recent_at {
             let mut places = self.places.lock();
-            if places.len() < PLACES_MAX {
+            if places.len() < ALONG_PLACES_MAX {
                 places.push(place);
             }
         }
@@ -76,7 +68,7 @@ impl Along {
         if taken > 0 {
             let found = self.found.swap(0, Ordering::Relaxed);
             if found * 2 >= taken {
-                doublings = (doublings + 1).min(DOUBLINGS_MAX);
+                doublings = (doublings + 1).min(ALONG_DOUBLINGS_MAX);
             } else if found * 4 < taken {
                 doublings = doublings.saturating_sub(1);
             }
@@ -112,7 +104,7 @@ impl Filling<'_> {
             Taken::Skipped => true,
             Taken::Later => {
                 self.later.push((place, candidate));
-                self.later.len() < LATER_MAX
+                self.later.len() < ALONG_LATER_MAX
             }
             Taken::Stop => {
                 self.later.push((place, candidate));
@@ -155,7 +147,7 @@ impl Filling<'_> {
 
     fn goes_on(&mut self, candidate: Option<(u64, Weak<Inode>)>) -> bool {
         self.look(candidate)
-            && self.looks < LOOKS_MAX
+            && self.looks < ALONG_LOOKS_MAX
             && self.files > 0
             && self.room >= image_estimate(1).bytes
     }
@@ -166,7 +158,7 @@ impl Piggyback for Syncs {
         let along = &self.along;
         let places = std::mem::take(&mut *along.places.lock());
         let doublings = along.settle();
-        let (room, files) = (room << doublings, FILES_MAX << doublings);
+        let (room, files) = (room << doublings, ALONG_FILES_MAX << doublings);
         let mut filling = Filling { syncs: self, room, files, looks: 0, taken: 0, later: Vec::new() };
         if filling.behind(places) {
             filling.newest();

@@ -14,22 +14,11 @@
 use crate::content::inode::{Inode, InodeState};
 use crate::content::pages::{PAGE_BYTES, pages_of};
 use crate::content::select::{Select, gauge};
-use crate::writeback::stream::STREAM_PAGES_MIN;
+use crate::limits::{AT_ONCE_PAGES_MAX, IMAGE_PAGES_MAX, PIECES_MAX, STREAM_PAGES_MIN};
 use crate::{HandleId, Lsn, Result, SyncScope, Syncs, Timestamp};
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
-
-/// A sync with at most this many dirty pages (16 KiB) logs them as images. Larger data would cost its bytes twice, and
-/// data and record in parallel are as fast.
-pub(crate) const IMAGE_PAGES_MAX: u64 = 4;
-
-/// A file with more pieces to write is left to a batch of its own: a few like it fill one, and others would wait for
-/// several.
-const PIECES_MAX: u64 = 4;
-/// Pages that are written out by a caller who must not wait: 128 KiB, for which a caller on the same CPU is held up no
-/// longer than for a large write.
-const AT_ONCE_PAGES_MAX: u64 = 32;
 
 /// What of a file a sync is to make durable.
 #[derive(Debug, Clone)]

@@ -14,6 +14,7 @@
 
 use crate::content::change::{Locked, estimate};
 use crate::content::inode::Inode;
+use crate::limits::{COMMIT_TRIES_MAX, NECESSARY_ITEMS_MAX};
 use crate::transaction::batch::{Checked, Items, plus};
 use crate::transaction::staged_commit::FilePlan;
 use crate::{Error, ObjectNo, Result, SyncPlan, Transaction};
@@ -21,12 +22,6 @@ use std::sync::Arc;
 use syncline_format::item::InodeItem;
 use syncline_format::{Key, Lsn};
 use syncline_store::{Batch, Class, Estimate, Permit, Pressure, StoreError};
-
-/// Times that a commit starts over because others are faster, before it gives up.
-const TRIES_MAX: u32 = 64;
-
-/// Items of a batch that may draw on the space that is kept for a full volume.
-const NECESSARY_ITEMS_MAX: usize = 128;
 
 /// An inode's attributes as the transaction leaves them.
 struct NewItem {
@@ -75,7 +70,7 @@ impl Transaction {
         self.prepare_names()?;
         let mut images = true;
         let mut beside = true;
-        for _ in 0..TRIES_MAX {
+        for _ in 0..COMMIT_TRIES_MAX {
             self.staging.prepare(&fs, images)?;
             let bound = self.bound(&self.staging.plan(&fs)?)?;
             let permit = match self.admit(bound) {

@@ -11,6 +11,7 @@
 use crate::attributes::flags::{forbid_change, forbid_removal_in, is_immutable};
 use crate::attributes::xattr::{CAPABILITY_XATTR, is_acl};
 use crate::content::inode::{Inode, InodeState};
+use crate::limits::LOOKED_AT_BYTES_MAX;
 use crate::names::create::Legacy;
 use crate::names::find::check_name;
 use crate::{Context, Error, Fs, MemoryCharge, ObjectNo, Result, Transaction};
@@ -19,9 +20,6 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// What a transaction remembers of names and attributes that it has only looked at, in bytes. What it changes is
-/// bounded by a record, of which a change takes more than it does of memory.
-const LOOKED_AT_BYTES_MAX: usize = 16 << 20;
 /// Bytes that an entry takes beside its name and value: tables, and an inode that is held.
 const ENTRY_BYTES: usize = 256;
 /// What an inode that is held takes of memory beyond that.

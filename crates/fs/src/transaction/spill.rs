@@ -9,7 +9,8 @@
 //! A home is written again only when the write before is complete (R8). Checksums are those of the very buffers that
 //! are written; what is read back is compared with them (C7).
 
-use crate::transaction::staged::{Home, MEMORY_PAGES_MIN, StagedPage, Staging, count};
+use crate::limits::{READ_PAGES_MAX, STAGED_PAGES_MIN, STAGED_SHARE};
+use crate::transaction::staged::{Home, StagedPage, Staging, count};
 use crate::{Error, Fs, Result};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -18,12 +19,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use syncline_device::{Block, Buffer, Ticket};
 use syncline_format::{BLOCK_BYTES, BlockNo, ObjectNo, checksum};
 use syncline_store::Run;
-
-/// Pages read back together.
-const READ_PAGES_MAX: usize = 256;
-
-/// Share of the volume's pages that all transactions together keep staged in memory before each keeps as few as it can.
-const STAGED_SHARE: u64 = 16;
 
 /// Pages that are newer than what is at home, or have none. They are counted for all transactions together.
 pub(crate) struct NewerPages {
@@ -84,7 +79,7 @@ struct Written {
 impl Staging {
     /// Whether memory is to be given up: this transaction has as much as one may have, or all together have too much.
     pub(crate) fn must_spill(&self, fs: &Fs) -> bool {
-        let few = self.newer.len() < MEMORY_PAGES_MIN;
+        let few = self.newer.len() < STAGED_PAGES_MIN;
         let many = self.newer.len() >= self.newer_max;
         let staged = fs.content.staged.load(Ordering::Relaxed);
         many || !few && staged > fs.content.pages_max / STAGED_SHARE
@@ -209,7 +204,7 @@ impl Staging {
         pages: Range<u64>,
     ) -> Result<Vec<Arc<Buffer>>> {
         let file = self.files.get(&number).expect("the file was joined");
-        let mut buffers = Vec::with_capacity(count(&pages).min(READ_PAGES_MAX));
+        let mut buffers = Vec::with_capacity(count(&pages).min(READ_PAGES_MAX as usize));
         let mut homes: Vec<Home> = Vec::new();
         for (expected, (&page, staged)) in pages.clone().zip(file.pages.range(pages.clone())) {
             if page != expected {
@@ -217,7 +212,7 @@ impl Staging {
             }
             match (&staged.buffer, staged.home) {
                 (Some(buffer), _) if homes.is_empty() => buffers.push(buffer.clone()),
-                (None, Some(home)) if buffers.is_empty() && homes.len() < READ_PAGES_MAX => {
+                (None, Some(home)) if buffers.is_empty() && homes.len() < READ_PAGES_MAX as usize => {
                     if homes.last().is_some_and(|last| last.block.plus(1) != home.block) {
                         break;
                     }

@@ -15,6 +15,7 @@ use crate::attributes::flags::forbid_change;
 use crate::content::inode::Inode;
 use crate::content::pages::{PAGE_BYTES, pages_of};
 use crate::content::watch::Watch;
+use crate::limits::{STAGED_MEMORY_BYTES_MAX, STAGED_MEMORY_SHARE, STAGED_PAGES_MIN};
 use crate::transaction::spill::NewerPages;
 use crate::transaction::staged_commit::Prepared;
 use crate::{Error, Fs, MemoryCharge, Result};
@@ -26,13 +27,6 @@ use syncline_device::{Block, Buffer, Ticket};
 use syncline_format::item::FILE_BYTES_MAX;
 use syncline_format::{BLOCK_BYTES, BlockNo, ObjectNo};
 use syncline_store::Reservation;
-
-/// Bytes of staged pages that one transaction keeps in memory at most.
-const MEMORY_BYTES_MAX: usize = 1 << 20;
-/// Share of the volume's memory that one transaction's staged pages may take.
-const MEMORY_SHARE: usize = 64;
-/// Fewest pages that are spilled together.
-pub(crate) const MEMORY_PAGES_MIN: usize = 32;
 
 /// Where a staged page is on the device; no batch names the block yet.
 #[derive(Debug, Clone, Copy)]
@@ -143,12 +137,12 @@ impl StagedFile {
 
 impl Staging {
     pub(crate) fn new(fs: &Fs) -> Staging {
-        let bytes = (fs.core.options.memory_bytes_max / MEMORY_SHARE).min(MEMORY_BYTES_MAX);
+        let bytes = (fs.core.options.memory_bytes_max / STAGED_MEMORY_SHARE).min(STAGED_MEMORY_BYTES_MAX);
         Staging {
             files: BTreeMap::new(),
             pool: None,
             newer: NewerPages::new(&fs.content.staged),
-            newer_max: (bytes / BLOCK_BYTES).max(MEMORY_PAGES_MIN),
+            newer_max: (bytes / BLOCK_BYTES).max(STAGED_PAGES_MIN),
             flights: Vec::new(),
             near: None,
             bytes_bound: 0,

@@ -14,6 +14,7 @@ use crate::content::extents::{Cost, DROP_COST, ExtentMap, put_cost};
 use crate::content::inode::InodeState;
 use crate::content::pages::{PAGE_BYTES, pages_of};
 use crate::content::select::Turn;
+use crate::limits::{FREED_EXTENTS_MAX, PIECE_EXTENTS, PIECE_PAGES, STAGED_IMAGE_PAGES_MAX};
 use crate::transaction::staged::{StagedFile, StagedPage, Staging};
 use crate::{Context, Error, Fs, Result, Timestamp};
 use std::cell::Cell;
@@ -25,16 +26,6 @@ use syncline_format::batch::{DELETE_BYTES, SPACE_OP_BYTES};
 use syncline_format::item::{EXTENT_PAGES_MAX, ExtentItem, InodeItem, OrphanReason};
 use syncline_format::{BlockNo, Key, ObjectNo};
 use syncline_store::{Batch, Estimate};
-
-/// A transaction with at most this many pages in memory logs them as images: their bytes cost less than the writes of
-/// pages that lie apart.
-const IMAGE_PAGES_MAX: usize = 16;
-/// Extents that a truncation frees in the transaction's own batch, if it can leave more to be freed later.
-const FREED_EXTENTS_MAX: usize = 1024;
-
-/// Pages that are looked at in one piece, and extents: about 100 us.
-const PIECE_PAGES: usize = 2048;
-const PIECE_EXTENTS: usize = 64;
 
 /// Called after each of the things that work goes through: between two pieces of it those who sync are let in.
 fn breathe(fs: &Fs, index: usize, piece: usize) {
@@ -109,7 +100,7 @@ pub(crate) struct Turns {
 impl Staging {
     /// Decides which pages travel as images, and brings the others home.
     pub(crate) fn prepare(&mut self, fs: &Fs, images: bool) -> Result<()> {
-        if !images || self.newer.len() > IMAGE_PAGES_MAX {
+        if !images || self.newer.len() > STAGED_IMAGE_PAGES_MAX {
             for (number, page) in self.bring_home(fs)? {
                 self.files.get_mut(&number).expect("the file was joined").prepared.kept.push(page);
             }

@@ -1,12 +1,10 @@
 //! Copying a range from one file into another.
 
 use crate::content::inode::Inode;
+use crate::limits::COPY_BYTES;
 use crate::write::{WriteAt, Writer};
 use crate::{Error, Result};
 use std::sync::Arc;
-
-/// Bytes copied at a time.
-const COPY_BYTES: u64 = 1 << 20;
 
 impl Writer {
     /// Copies up to `len` bytes; less only at the end of the source or when space runs out.

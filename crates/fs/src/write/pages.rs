@@ -10,8 +10,8 @@ use crate::content::pages::{FileData, PAGE_BYTES, overwrite, pages_of};
 use crate::content::select::Turn;
 use crate::content::steps;
 use crate::content::steps::Step;
+use crate::limits::{IMAGE_PAGES_MAX, STREAMING_BYTES_MIN, WRITE_CHUNK_BYTES_MAX};
 use crate::read::pages::{Access, Fetched};
-use crate::sync::plan::IMAGE_PAGES_MAX;
 use crate::write::{WriteAt, Writer};
 use crate::{Error, Result};
 use std::ops::Range;
@@ -21,11 +21,6 @@ use syncline_device::{Block, Buffer};
 use syncline_format::BLOCK_BYTES;
 use syncline_format::item::{FILE_BYTES_MAX, InodeItem};
 use syncline_store::{Reservation, StoreError};
-
-/// Bytes of a write that are done under one hold of the lock, so that an append of this size is one piece.
-const CHUNK_BYTES_MAX: usize = 4 << 20;
-/// Writes of at least this much are taken for parts of a stream.
-const STREAMING_BYTES_MIN: usize = 128 << 10;
 
 impl Writer {
     /// Writes into the cache; returns where, and how much (less than asked for only if space or the largest file size
@@ -45,7 +40,7 @@ impl Writer {
         let mut start = None;
         let mut done = 0;
         while done < data.len() {
-            let mut len = (data.len() - done).min(CHUNK_BYTES_MAX);
+            let mut len = (data.len() - done).min(WRITE_CHUNK_BYTES_MAX);
             let result = loop {
                 let result = self.write_chunk(inode, at, &data[done..done + len], adjust);
                 if !matches!(result, Err(Error::NoSpace)) {

@@ -4,19 +4,10 @@
 //! inode's lock, so relief can destage every file. Destaging itself is admitted from the ring's reserve (R17) and never
 //! waits for a relief: it checkpoints on its own if it has to.
 
+use crate::limits::{ADMISSION_WAITS_MAX, RELIEFS_MAX, SMALLER_ITEMS, SMALLEST_ITEMS};
 use crate::writeback::Writeback;
 use crate::{Error, Result};
 use syncline_store::{Class, Estimate, Permit, Pressure, Reservation, StoreError};
-
-/// Reliefs that one admission leads before it gives up: after that the batch cannot fit. One may have been a larger
-/// bound only, and a second checkpoint brings back what the first one superseded.
-const RELIEFS_MAX: u32 = 4;
-/// Items of smaller batches that are asked for in turn when the volume is too full for the nodes of a large one.
-const SMALLER_ITEMS: [usize; 2] = [12, SMALLEST_ITEMS];
-/// The fewest items with which every necessary batch gets somewhere.
-const SMALLEST_ITEMS: usize = 4;
-/// Times that a necessary batch waits for others to end before the volume counts as too full for it.
-const WAITS_MAX: usize = 20;
 
 impl Writeback {
     /// The right to commit a batch within the estimate; relieves the store as often as needed. Takes no lock that is
@@ -54,7 +45,8 @@ impl Writeback {
     ) -> Result<(Permit, usize)> {
         let mut result = self.admit(class, estimate(items)).map(|permit| (permit, items));
         let class = if class == Class::Normal { Class::Reclaim } else { class };
-        let waits = SMALLER_ITEMS.iter().copied().chain(std::iter::repeat_n(SMALLEST_ITEMS, WAITS_MAX));
+        let waits =
+            SMALLER_ITEMS.iter().copied().chain(std::iter::repeat_n(SMALLEST_ITEMS, ADMISSION_WAITS_MAX));
         for (attempt, smaller) in waits.enumerate() {
             if !matches!(result, Err(Error::NoSpace)) {
                 break;

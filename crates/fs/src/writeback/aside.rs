@@ -22,22 +22,15 @@ use crate::content::aside::Aside;
 use crate::content::inode::Inode;
 use crate::content::pages::PAGE_BYTES;
 use crate::content::select::Select;
+use crate::limits::{ASIDE_RETRY_INTERVAL, CARRIED_PAGES_MAX, CARRY_TRIES_MAX};
 use crate::writeback::Writeback;
 use crate::writeback::stream::Pace;
 use crate::{Error, Result};
 use std::sync::Arc;
-use std::time::Duration;
 use syncline_format::batch::{BATCH_HEADER_BYTES, IMAGE_OVERHEAD_BYTES};
 use syncline_format::item::Timestamp;
 use syncline_format::{BLOCK_BYTES, ObjectNo};
 use syncline_store::{Batch, Class, Estimate, Permit, StoreError};
-
-/// How often the background tries what is set aside.
-const RETRY_INTERVAL: Duration = Duration::from_secs(30);
-/// Images that are carried by one batch: 256 KiB.
-const CARRIED_PAGES_MAX: usize = 64;
-/// Checkpoints that make room for one such batch.
-const ROOM_TRIES_MAX: u32 = 3;
 
 impl Writeback {
     /// Takes a file out of what the background writes.
@@ -83,7 +76,8 @@ impl Writeback {
     pub(crate) fn retry_set_aside(&self, now: Option<Timestamp>) -> Result<()> {
         let due: Vec<Arc<Inode>> = {
             let files = self.content.aside.files.lock();
-            let is_due = |aside: &&Aside| now.is_none_or(|now| since(now, aside.tried) >= RETRY_INTERVAL);
+            let is_due =
+                |aside: &&Aside| now.is_none_or(|now| since(now, aside.tried) >= ASIDE_RETRY_INTERVAL);
             files.values().filter(is_due).map(|aside| aside.inode.clone()).collect()
         };
         if due.is_empty() {
@@ -194,7 +188,7 @@ impl Writeback {
             let estimate = Estimate { bytes: BATCH_HEADER_BYTES + count * one, items: 0, images: count };
             match self.core.store.admit(Class::Destage, estimate) {
                 Ok(permit) => return Ok((permit, count)),
-                Err(StoreError::Pressure(_)) if tries < ROOM_TRIES_MAX => {
+                Err(StoreError::Pressure(_)) if tries < CARRY_TRIES_MAX => {
                     self.core.checkpoint()?;
                     tries += 1;
                     count = (count / 2).max(1);

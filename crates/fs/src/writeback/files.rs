@@ -4,9 +4,10 @@ use crate::Result;
 use crate::content::inode::Inode;
 use crate::content::pages::pages_of;
 use crate::content::select::{Select, gauge};
+use crate::limits::STREAM_PAGES_MIN;
 use crate::writeback::Writeback;
 use crate::writeback::choice::Purpose;
-use crate::writeback::stream::{Pace, STREAM_PAGES_MIN};
+use crate::writeback::stream::Pace;
 use std::sync::Arc;
 use syncline_store::Class;
 

@@ -6,19 +6,14 @@
 use crate::Result;
 use crate::content::inode::Inode;
 use crate::content::select::Select;
+use crate::limits::{HINTED_PAGES_MAX, HINTS_MAX};
 use crate::writeback::Writeback;
 use crate::writeback::stream::Pace;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
-use syncline_format::BLOCK_BYTES;
 use syncline_store::Class;
-
-/// Pages that may wait in the queue: 16 MiB.
-const QUEUED_PAGES_MAX: u64 = (16 << 20) / BLOCK_BYTES as u64;
-/// Hints that may wait.
-const QUEUED_HINTS_MAX: usize = 1024;
 
 /// What a writeback hint has started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,10 +40,10 @@ impl Writeback {
     pub(crate) fn queue_hint(&self, inode: &Arc<Inode>, pages: Range<u64>) -> u64 {
         let state = inode.state.read();
         let mut queue = self.hints.queue.lock();
-        if queue.len() >= QUEUED_HINTS_MAX {
+        if queue.len() >= HINTS_MAX {
             return 0;
         }
-        let room = QUEUED_PAGES_MAX.saturating_sub(queue.iter().map(|hint| hint.dirty).sum());
+        let room = HINTED_PAGES_MAX.saturating_sub(queue.iter().map(|hint| hint.dirty).sum());
         let same = |hint: &&Hint| std::ptr::eq(hint.inode.as_ptr(), Arc::as_ptr(inode));
         let queued: Vec<Range<u64>> = queue.iter().filter(same).map(|hint| hint.pages.clone()).collect();
         let news = state.data.dirty_range(pages).map(|(page, _)| page);

@@ -5,25 +5,13 @@
 
 use crate::Result;
 use crate::clock::{is_over, since};
+use crate::limits::{CHECKPOINT_INTERVAL, DESTAGE_AGE, IMAGE_SHARE, LOGGED_PAGES_MAX, PINNED_BLOCKS_MIN};
 use crate::writeback::Writeback;
 use crate::writeback::stream::Pace;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 use syncline_format::BLOCK_BYTES;
 use syncline_format::item::Timestamp;
 use syncline_store::Load;
-
-/// Images older than this are destaged.
-const DESTAGE_AGE: Duration = Duration::from_secs(5);
-/// Images beyond this are destaged at once: 32 MiB.
-const LOGGED_PAGES_MAX: u64 = (32 << 20) / BLOCK_BYTES as u64;
-/// Images are destaged at once if a checkpoint would leave more than this part of the ring in use because of them: an
-/// eighth. Not those of pages that are logged again and again: the last image of such a page is young.
-const IMAGE_SHARE: u64 = 8;
-/// A checkpoint is due after this, if anything happened: recovery replays no more than that.
-const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(30);
-/// Pinned blocks that are not worth a checkpoint.
-const PINNED_BLOCKS_MIN: u64 = 1024;
 
 impl Writeback {
     /// See [`Fs::maintain`](crate::Fs::maintain).

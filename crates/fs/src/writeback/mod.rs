@@ -3,11 +3,13 @@
 
 use crate::content::Content;
 use crate::core::Core;
+use crate::limits::{
+    BACKGROUND_SHARE, LIGHT_SHARE, PINNED_PERCENT, PROGRESS_PATIENCE, QUIET_CALLS, ROOM_PATIENCE,
+};
 use crate::writeback::hint::Hints;
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 pub(crate) mod admit;
 pub(crate) mod aside;
@@ -22,21 +24,6 @@ pub(crate) mod submit;
 pub(crate) mod throttle;
 
 pub use hint::Started;
-
-/// Share of the page bound that pages may take which cannot be dropped.
-const PINNED_PERCENT: u64 = 60;
-/// Light writers are not slowed down before so much more than the bound cannot be dropped: an eighth of it, which
-/// only they use.
-const LIGHT_SHARE: u64 = 8;
-/// The background writes while more than this share of the pages that cannot be dropped is dirty (7 MiB by default):
-/// early, so that a sync finds little left.
-const BACKGROUND_SHARE: u64 = 8;
-/// Calls of the background without any sync between them after which it no longer gives way.
-const QUIET_CALLS: u32 = 16;
-/// How long a writer waits for others to write before it looks whether it can do so itself.
-const PROGRESS_PATIENCE: Duration = Duration::from_millis(10);
-/// The same for a writer that is slowed down and told when there is room: a bound for what nobody tells.
-const ROOM_PATIENCE: Duration = Duration::from_millis(50);
 
 /// Relief of the journal or the node budget: one at a time.
 #[derive(Default)]

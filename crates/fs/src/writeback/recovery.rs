@@ -6,6 +6,7 @@
 
 use crate::content::inode::Inode;
 use crate::content::pages::{PageSlot, pages_of};
+use crate::limits::IMAGES_TOGETHER;
 use crate::writeback::Writeback;
 use crate::{Error, Result};
 use std::collections::BTreeMap;
@@ -14,9 +15,6 @@ use syncline_device::Buffer;
 use syncline_format::ObjectNo;
 use syncline_format::batch::{BATCH_HEADER_BYTES, DROP_BYTES};
 use syncline_store::{Batch, Class, Estimate, PageImage, Recovery};
-
-/// Images read and destaged together: 8 MiB.
-const IMAGES_TOGETHER: usize = 2048;
 
 impl Writeback {
     /// Takes over the live images, before recovery is finished; no more of them are in memory than destaging takes at

@@ -10,7 +10,8 @@ use crate::Result;
 use crate::content::extents::{Cost, ExtentMap};
 use crate::content::inode::{Inode, InodeState};
 use crate::content::pages::PAGE_BYTES;
-use crate::content::select::{ROUND_PAGES_MAX, Select, Turn, gauge};
+use crate::content::select::{Select, Turn, gauge};
+use crate::limits::{ROUND_BYTES_MIN, ROUND_ITEMS_MAX, ROUND_PAGES_MAX};
 use crate::writeback::Writeback;
 use crate::writeback::choice::{Purpose, covered_by, fit, select_pages, unchoose};
 use crate::writeback::submit::Way;
@@ -23,11 +24,6 @@ use syncline_format::batch::{BATCH_HEADER_BYTES, PUT_OVERHEAD_BYTES};
 use syncline_format::item::{ExtentItem, INODE_BYTES, Timestamp};
 use syncline_format::{BlockNo, Key, Lsn};
 use syncline_store::{Batch, Class, Estimate, Permit, Reservation, Run};
-
-/// Items of a round's batch: the store sets aside the nodes that each may need.
-const ITEMS_MAX: usize = 128;
-/// Bytes of a round's batch that are asked for even if the pages look cheap; one piece always fits.
-const BATCH_BYTES_MIN: usize = 4096;
 
 /// Cost of a file's inode item.
 const INODE_COST: Cost = Cost { bytes: PUT_OVERHEAD_BYTES + INODE_BYTES, items: 1 };
@@ -209,8 +205,8 @@ impl Writeback {
             bytes += INODE_COST.bytes + 224 * gauge.pieces as usize + 24 * gauge.pages as usize;
             items += 1 + 3 * gauge.pieces as usize + gauge.pages as usize / 32;
         }
-        let bytes = bytes.max(BATCH_BYTES_MIN).min(self.core.store.batch_bytes_max());
-        Estimate { bytes, items: items.min(ITEMS_MAX), images: 0 }
+        let bytes = bytes.max(ROUND_BYTES_MIN).min(self.core.store.batch_bytes_max());
+        Estimate { bytes, items: items.min(ROUND_ITEMS_MAX), images: 0 }
     }
 
     /// Finds blocks for the chosen pages, as far as the batch has room for what that changes: none if an extent reaches

@@ -16,7 +16,8 @@
 use crate::Result;
 use crate::content::extents::Cost;
 use crate::content::inode::Inode;
-use crate::content::select::{ROUND_PAGES_MAX, Select, Turn};
+use crate::content::select::{Select, Turn};
+use crate::limits::{CAREFUL_IN_FLIGHT, ROUND_PAGES_MAX, YIELDING_PAGES};
 use crate::writeback::Writeback;
 use crate::writeback::round::{Round, Start, Started};
 use std::collections::VecDeque;
@@ -25,14 +26,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use syncline_format::batch::BATCH_HEADER_BYTES;
 use syncline_store::{Class, Estimate, Permit};
-
-/// A file with fewer pages to write (1 MiB) is not worth a stream.
-pub(crate) const STREAM_PAGES_MIN: u64 = 256;
-/// Pages of a round that gives way to syncs (1 MiB): what the lane lets through meanwhile is logged soon.
-const YIELDING_PAGES: u64 = 256;
-
-/// Rounds in flight while small syncs and reads come in between.
-const CAREFUL_IN_FLIGHT: usize = 2;
 
 /// How much a stream does under one hold of the turn, and how fast.
 #[derive(Debug, Clone, Copy)]

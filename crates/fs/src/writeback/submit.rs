@@ -1,7 +1,7 @@
 //! The data writes of a round, as few and as large as the blocks' places allow.
 
 use crate::content::pages::PAGE_BYTES;
-use crate::core::lane::WRITE_PAGES_MAX;
+use crate::limits::WRITE_PAGES_MAX;
 use crate::writeback::Writeback;
 use crate::writeback::round::Part;
 use syncline_device::Ticket;

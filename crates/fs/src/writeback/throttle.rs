@@ -4,24 +4,15 @@ use crate::Result;
 use crate::content::inode::Inode;
 use crate::content::pages::PAGE_BYTES;
 use crate::content::select::Select;
+use crate::limits::{
+    LIGHT_PAGES, PICK_FILES_MAX, THROTTLE_ROUNDS_MAX, THROTTLE_WAITS_MAX, THROTTLE_WRITERS_MAX,
+};
 use crate::writeback::Writeback;
 use crate::writeback::files::pack;
 use crate::writeback::stream::Pace;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use syncline_store::Class;
-
-/// Rounds that a writer does for others at most before it goes on.
-const THROTTLE_ROUNDS_MAX: u32 = 64;
-/// Waits for rounds of others (of up to 50 ms each) before a writer goes on all the same: somebody is stuck then.
-const THROTTLE_WAITS_MAX: u32 = 600;
-/// Writers that write for others at the same time: enough to keep the device busy.
-const THROTTLE_WRITERS_MAX: u64 = 3;
-/// Files considered when a group is picked for writeback.
-const PICK_FILES_MAX: usize = 64;
-/// A file of which so little is dirty (256 KiB) and a write as long are light: whoever syncs now and then does not wait
-/// behind who writes gigabytes.
-const LIGHT_PAGES: u64 = 64;
 
 impl Writeback {
     /// Slows a writer down while too many pages wait to be written: it writes some itself, or, while others do that
