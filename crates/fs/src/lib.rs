@@ -50,7 +50,7 @@ pub use engine::{Fs, FsStats, VolumeSpace};
 pub use error::{Error, Result};
 pub use files::Files;
 pub use histogram::LatencyHistogram;
-pub use names::{DirEntry, Names, RenameFlags};
+pub use names::{DirEntry, Names, RemovalKind, RemovalPlan, RenameFlags, RenamePlan};
 pub use session::MkfsOptions;
 pub use shape::{FallocateMode, SeekWhat};
 pub use sync::{Reach, SyncPlan, SyncScope, SyncStart, Syncs, TOGETHER_PAGES_MAX};

@@ -113,6 +113,11 @@ impl Attributes {
         Ok(self.attr(&inode))
     }
 
+    pub(crate) fn attr_of_nameless(&self, inode: &Arc<Inode>) -> Option<Attr> {
+        let has_names = inode.state.read().item.nlink > 0;
+        (!has_names).then(|| self.attr(inode))
+    }
+
     pub(crate) fn attr(&self, inode: &Inode) -> Attr {
         let state = inode.state.read();
         let item = &state.item;

@@ -6,6 +6,7 @@
 
 use crate::acl::Acl;
 use crate::content::pages::FileData;
+use crate::limits::LIGHT_BLOCKS_MAX;
 use parking_lot::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use syncline_format::ObjectNo;
@@ -52,6 +53,15 @@ pub(crate) struct InodeState {
 }
 
 impl InodeState {
+    /// Whether truncating or removing the content may take more than one small batch, or has to wait for somebody.
+    pub(crate) fn is_heavy(&self) -> bool {
+        let data = &self.data;
+        self.item.is_regular()
+            && (self.item.blocks > LIGHT_BLOCKS_MAX
+                || data.reserved_blocks() > LIGHT_BLOCKS_MAX
+                || data.turn().is_locked())
+    }
+
     /// Removed, or a directory that is: nothing can be made in it any more.
     pub(crate) fn is_dead(&self) -> bool {
         self.gone || self.item.nlink == 0

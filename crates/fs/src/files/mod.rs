@@ -23,7 +23,6 @@ pub struct Files {
     syncs: Arc<Syncs>,
     pub(crate) writer: Arc<Writer>,
     attributes: Arc<Attributes>,
-    names: Arc<Names>,
 }
 
 impl Files {
@@ -37,7 +36,6 @@ impl Files {
             syncs: names.syncs.clone(),
             writer: writer.clone(),
             attributes: names.attributes.clone(),
-            names: names.clone(),
         }
     }
 }

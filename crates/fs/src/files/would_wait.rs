@@ -6,9 +6,8 @@
 //! that only destaging and a checkpoint bring, file data that has to be read, much dirty data, content that is
 //! removed piece by piece.
 
-use crate::content::inode::InodeState;
 use crate::content::pages::{PAGE_BYTES, pages_touched};
-use crate::limits::{IMAGE_PAGES_MAX, LIGHT_BLOCKS_MAX};
+use crate::limits::IMAGE_PAGES_MAX;
 use crate::read::pages::copy_cached;
 use crate::{Error, Files, HandleId, Result};
 use std::sync::atomic::Ordering;
@@ -60,32 +59,9 @@ impl Files {
             || state.data.is_truncating()
     }
 
-    /// Whether starting a sync of an open file may have to wait before there is a record to force: for the data of many
-    /// dirty pages, or for room.
-    pub fn sync_may_wait(&self, handle: HandleId) -> bool {
-        let Ok(open) = self.content.open_file(handle) else { return false };
-        {
-            let data = &open.inode.state.read().data;
-            if data.dirty_pages() > IMAGE_PAGES_MAX
-                || (data.turn().is_locked() && !data.is_apart_from_destaging())
-            {
-                return true;
-            }
-        }
-        self.change_may_wait()
-    }
-
     /// Whether truncating or removing the inode's content may take long.
     pub fn content_may_wait(&self, number: ObjectNo) -> bool {
-        self.change_may_wait() || self.content.inode(number).is_ok_and(|inode| is_heavy(&inode.state.read()))
-    }
-
-    /// Whether removing or replacing a name, and with it maybe the last one of a file, may take long.
-    pub fn removal_may_wait(&self, parent: ObjectNo, name: &[u8]) -> bool {
-        self.change_may_wait()
-            || self.names.lookup(parent, name).is_ok_and(|entry| {
-                self.content.inode(entry.attr.inode).is_ok_and(|inode| is_heavy(&inode.state.read()))
-            })
+        self.change_may_wait() || self.content.inode(number).is_ok_and(|inode| inode.state.read().is_heavy())
     }
 
     /// Whether ending a handle may take long: content that was rewritten is written back, or that of an unlinked file
@@ -95,16 +71,8 @@ impl Files {
         let state = open.inode.state.read();
         let writes_back = open.flags.write && open.inode.truncated_to_zero.load(Ordering::Relaxed);
         (writes_back && (state.data.dirty_pages() > IMAGE_PAGES_MAX || self.change_may_wait()))
-            || (state.item.nlink == 0 && (is_heavy(&state) || self.change_may_wait()))
+            || (state.item.nlink == 0 && (state.is_heavy() || self.change_may_wait()))
     }
-}
-
-fn is_heavy(state: &InodeState) -> bool {
-    let data = &state.data;
-    state.item.is_regular()
-        && (state.item.blocks > LIGHT_BLOCKS_MAX
-            || data.reserved_blocks() > LIGHT_BLOCKS_MAX
-            || data.turn().is_locked())
 }
 
 #[cfg(test)]
@@ -135,7 +103,8 @@ mod tests {
             fs.names.create(&root, ObjectNo::ROOT_DIR, b"f", 0o644, OpenFlags::READ_WRITE).expect("create");
         assert!(!fs.files.change_may_wait() && !fs.files.write_may_wait(handle, 10, 20_000));
         fs.files.write(&root, handle, 0, &[7; 20_000]).expect("write");
-        assert!(fs.files.sync_may_wait(handle), "five dirty pages are written out");
+        let plan = || fs.syncs.plan(handle, crate::SyncScope::All, crate::Reach::Whole).expect("plan");
+        assert!(fs.syncs.try_commit(&plan()).expect("commit").is_none(), "five dirty pages are written out");
         assert!(!fs.files.content_may_wait(entry.attr.inode));
         let mut buffer = [0; 20_000];
         assert_eq!(fs.files.read_cached(handle, 0, &mut buffer).expect("read"), Some(20_000));
@@ -152,15 +121,15 @@ mod tests {
         );
         fs.files.read(handle, 0, &mut buffer).expect("read");
         assert_eq!(fs.files.read_cached(handle, 19_000, &mut buffer).expect("read"), Some(1000));
-        assert!(!fs.files.write_may_wait(handle, 10, 100) && !fs.files.sync_may_wait(handle));
+        assert!(!fs.files.write_may_wait(handle, 10, 100));
 
         fs.files.write(&root, handle, 0, &vec![1; 2 << 20]).expect("write");
         assert!(
             fs.files.content_may_wait(entry.attr.inode)
-                && fs.files.removal_may_wait(ObjectNo::ROOT_DIR, b"f")
+                && fs.names.plan_removal(ObjectNo::ROOT_DIR, b"f").expect("look").is_heavy()
         );
         assert!(
-            !fs.files.removal_may_wait(ObjectNo::ROOT_DIR, b"none") && !fs.files.release_may_wait(handle)
+            fs.names.plan_removal(ObjectNo::ROOT_DIR, b"none").is_err() && !fs.files.release_may_wait(handle)
         );
         fs.names.unlink(ObjectNo::ROOT_DIR, b"f").expect("unlink");
         assert!(fs.files.release_may_wait(handle));

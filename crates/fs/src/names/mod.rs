@@ -19,7 +19,8 @@ pub(crate) mod remove;
 pub(crate) mod rename;
 
 pub use readdir::DirEntry;
-pub use rename::RenameFlags;
+pub use remove::{RemovalKind, RemovalPlan};
+pub use rename::{RenameFlags, RenamePlan};
 
 /// Names and inodes.
 pub struct Names {

@@ -7,38 +7,61 @@
 use crate::attributes::flags::{forbid_change, forbid_removal_in};
 use crate::content::change::{Change, Locked};
 use crate::content::inode::Inode;
-use crate::names::find::check_name;
-use crate::{Error, Names, Result};
+use crate::names::find::{FoundEntry, check_name};
+use crate::{Attr, Error, Names, Result};
 use std::sync::Arc;
 use syncline_format::item::OrphanReason;
 use syncline_format::{Key, ObjectNo};
 
-/// What `remove_name` is asked for.
+/// What is to be removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Removal {
+pub enum RemovalKind {
+    /// Anything but a directory.
     File,
+    /// An empty directory.
     Directory,
+}
+
+/// A name that is to be removed: looked up once, and once more when the inodes are locked.
+pub struct RemovalPlan {
+    parent: ObjectNo,
+    name: Vec<u8>,
+    directory: Arc<Inode>,
+    found: FoundEntry,
+    inode: Arc<Inode>,
+}
+
+impl RemovalPlan {
+    /// Whether removing the inode's content may take long.
+    pub fn is_heavy(&self) -> bool {
+        self.inode.state.read().is_heavy()
+    }
 }
 
 impl Names {
     /// Removes a name of anything but a directory. Errors: `NotFound`, `IsDirectory`, `NotDirectory`, `NotPermitted`
     /// (immutable or append-only), name errors, `ReadOnly`.
     pub fn unlink(&self, parent: ObjectNo, name: &[u8]) -> Result<()> {
-        check_name(name)?;
-        self.remove_name(parent, name, Removal::File)
+        self.remove(self.plan_removal(parent, name)?, RemovalKind::File).map(drop)
     }
 
     /// Removes an empty directory. Errors: `NotFound`, `NotDirectory`, `NotEmpty`, `Invalid` for `.`, `NotPermitted`,
     /// `ReadOnly`.
     pub fn rmdir(&self, parent: ObjectNo, name: &[u8]) -> Result<()> {
+        self.remove(self.plan_rmdir(parent, name)?, RemovalKind::Directory).map(drop)
+    }
+
+    /// As [`Names::plan_removal`], for [`RemovalKind::Directory`].
+    pub fn plan_rmdir(&self, parent: ObjectNo, name: &[u8]) -> Result<RemovalPlan> {
         if name == b".." {
             return Err(Error::NotEmpty);
         }
-        check_name(name)?;
-        self.remove_name(parent, name, Removal::Directory)
+        self.plan_removal(parent, name)
     }
 
-    fn remove_name(&self, parent: ObjectNo, name: &[u8], what: Removal) -> Result<()> {
+    /// Looks up what is to be removed, without locks. Errors: as [`Names::unlink`].
+    pub fn plan_removal(&self, parent: ObjectNo, name: &[u8]) -> Result<RemovalPlan> {
+        check_name(name)?;
         self.core.check_writable()?;
         let directory = self.content.directory(parent)?;
         loop {
@@ -54,12 +77,25 @@ impl Names {
                 }
                 Err(error) => return Err(error),
             };
+            return Ok(RemovalPlan { parent, name: name.to_vec(), directory, found, inode });
+        }
+    }
+
+    /// Removes the name, or what has it by now. Returns the attributes of what has lost its last name with it.
+    ///
+    /// Errors: as [`Names::unlink`] and [`Names::rmdir`].
+    pub fn remove(&self, plan: RemovalPlan, what: RemovalKind) -> Result<Option<Attr>> {
+        let mut plan = plan;
+        loop {
+            let RemovalPlan { parent, ref name, ref directory, ref found, ref inode } = plan;
             let permit = self.removal.admit_removal_of(2, 4)?;
-            let locked = Locked::new(&[&directory, &inode]);
+            let locked = Locked::new(&[directory, inode]);
             if locked.state(parent).is_dead() {
                 return Err(Error::NotFound);
             }
-            if self.find_name(parent, name)?.found().as_ref() != Some(&found) {
+            if self.find_name(parent, name)?.found().as_ref() != Some(found) {
+                drop((locked, permit));
+                plan = self.plan_removal(parent, name)?;
                 continue;
             }
             check_removable(&locked, parent, inode.number, what)?;
@@ -70,13 +106,14 @@ impl Names {
             item.entries = item.entries.saturating_sub(1);
             item.modified = now;
             item.changed = now;
-            if what == Removal::Directory {
+            if what == RemovalKind::Directory {
                 item.nlink = item.nlink.saturating_sub(1);
             }
-            self.drop_link(&mut change, &inode)?;
+            self.drop_link(&mut change, inode)?;
             drop(change.commit(&self.content, permit)?);
-            drop(directory);
-            return self.removal.reap_if_unused(&inode);
+            let last = self.attributes.attr_of_nameless(inode);
+            self.removal.reap_if_unused(inode)?;
+            return Ok(last);
         }
     }
 
@@ -105,14 +142,14 @@ impl Names {
 }
 
 /// Whether the entry may be removed: its type, its emptiness, immutable and append-only flags.
-fn check_removable(locked: &Locked<'_>, parent: ObjectNo, number: ObjectNo, what: Removal) -> Result<()> {
+fn check_removable(locked: &Locked<'_>, parent: ObjectNo, number: ObjectNo, what: RemovalKind) -> Result<()> {
     let item = &locked.state(number).item;
     forbid_removal_in(&locked.state(parent).item)?;
     match what {
-        Removal::File if item.is_directory() => return Err(Error::IsDirectory),
-        Removal::Directory if !item.is_directory() => return Err(Error::NotDirectory),
-        Removal::Directory if item.entries > 0 => return Err(Error::NotEmpty),
-        Removal::File | Removal::Directory => {}
+        RemovalKind::File if item.is_directory() => return Err(Error::IsDirectory),
+        RemovalKind::Directory if !item.is_directory() => return Err(Error::NotDirectory),
+        RemovalKind::Directory if item.entries > 0 => return Err(Error::NotEmpty),
+        RemovalKind::File | RemovalKind::Directory => {}
     }
     forbid_change(item)
 }

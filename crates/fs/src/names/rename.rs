@@ -8,8 +8,9 @@ use crate::attributes::flags::{forbid_change, forbid_removal_in, is_immutable};
 use crate::content::change::{Change, Locked, estimate, put_inode};
 use crate::content::inode::Inode;
 use crate::limits::DIRECTORY_DEPTH_MAX;
+use crate::limits::IMAGE_PAGES_MAX;
 use crate::names::find::{FoundEntry, Slot, check_name, dirent_value};
-use crate::{Context, Error, Names, Result};
+use crate::{Attr, Context, Error, Names, Result};
 use std::sync::Arc;
 use syncline_format::item::{InodeItem, LINKS_MAX, MODE_CHARACTER};
 use syncline_format::{Key, ObjectNo};
@@ -43,6 +44,33 @@ struct Parties {
     target: Option<Arc<Inode>>,
 }
 
+/// A rename whose names were looked up once; they are once more when the inodes are locked.
+pub struct RenamePlan {
+    parent: ObjectNo,
+    name: Vec<u8>,
+    new_parent: ObjectNo,
+    new_name: Vec<u8>,
+    parties: Parties,
+}
+
+impl RenamePlan {
+    /// Whether the rename may take long: a source with much dirty data is written back before it replaces anything (C3),
+    /// what is replaced may be removed.
+    pub fn is_heavy(&self) -> bool {
+        let Some(target) = &self.parties.target else { return false };
+        target.state.read().is_heavy()
+            || self.parties.source.state.read().data.dirty_pages() > IMAGE_PAGES_MAX
+    }
+}
+
+/// Errors: `Invalid` for flags that contradict each other.
+fn check_flags(flags: RenameFlags) -> Result<()> {
+    match flags.exchange && (flags.no_replace || flags.whiteout) {
+        true => Err(Error::Invalid("an exchange can neither forbid replacing nor leave a whiteout")),
+        false => Ok(()),
+    }
+}
+
 /// An operation's locks turned out to protect names that have changed since.
 enum Attempt {
     Done,
@@ -64,23 +92,45 @@ impl Names {
         new_name: &[u8],
         flags: RenameFlags,
     ) -> Result<()> {
-        if flags.exchange && (flags.no_replace || flags.whiteout) {
-            return Err(Error::Invalid("an exchange can neither forbid replacing nor leave a whiteout"));
-        }
+        check_flags(flags)?;
+        self.rename_planned(ctx, self.plan_rename(parent, name, new_parent, new_name)?, flags).map(drop)
+    }
+
+    /// Looks both names up, without locks. Errors: as [`Names::rename`].
+    pub fn plan_rename(
+        &self,
+        parent: ObjectNo,
+        name: &[u8],
+        new_parent: ObjectNo,
+        new_name: &[u8],
+    ) -> Result<RenamePlan> {
         check_name(name)?;
         check_name(new_name)?;
         self.core.check_writable()?;
-        let old = Place { parent, name };
-        let new = Place { parent: new_parent, name: new_name };
+        let parties = self.parties(Place { parent, name }, Place { parent: new_parent, name: new_name })?;
+        Ok(RenamePlan { parent, name: name.to_vec(), new_parent, new_name: new_name.to_vec(), parties })
+    }
+
+    /// As [`Names::rename`]. Returns the attributes of what has lost its last name with it.
+    pub fn rename_planned(
+        &self,
+        ctx: &Context,
+        plan: RenamePlan,
+        flags: RenameFlags,
+    ) -> Result<Option<Attr>> {
+        check_flags(flags)?;
+        let RenamePlan { parent, name, new_parent, new_name, mut parties } = plan;
+        let old = Place { parent, name: &name };
+        let new = Place { parent: new_parent, name: &new_name };
         let mut renames = None;
         loop {
-            let parties = self.parties(old, new)?;
             if parties.target.as_ref().is_some_and(|target| target.number == parties.source.number) {
-                return if flags.no_replace { Err(Error::Exists) } else { Ok(()) };
+                return if flags.no_replace { Err(Error::Exists) } else { Ok(None) };
             }
             if parent != new_parent && parties.moves_directory(flags) {
                 if renames.is_none() {
                     renames = Some(self.renames.lock());
+                    parties = self.parties(old, new)?;
                     continue;
                 }
                 self.forbid_cycles(&parties, flags)?;
@@ -93,12 +143,12 @@ impl Names {
             if let Attempt::Done = self.rename_parties(ctx, old, new, &parties, flags)? {
                 drop(renames);
                 self.name_moved()?;
-                let Parties { target, .. } = parties;
-                return match target {
-                    Some(target) if !flags.exchange => self.removal.reap_if_unused(&target),
-                    _ => Ok(()),
-                };
+                let Some(target) = parties.target.filter(|_| !flags.exchange) else { return Ok(None) };
+                let last = self.attributes.attr_of_nameless(&target);
+                self.removal.reap_if_unused(&target)?;
+                return Ok(last);
             }
+            parties = self.parties(old, new)?;
         }
     }
 

@@ -17,7 +17,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use syncline_fs::{
-    Attr, Context, DirEntry, Error, Fs, HandleId, OpenFlags, RenameFlags, SetXattr, SyncScope,
+    Attr, Context, DirEntry, Error, Fs, HandleId, OpenFlags, RemovalKind, RemovalPlan, RenameFlags,
+    RenamePlan, SetXattr, SyncScope,
 };
 
 /// What the kernel writes back in pieces of at least this is handed on to the background at once. Smaller pieces may
@@ -124,10 +125,10 @@ impl Operations {
         self.sync_names || self.fs.files().change_may_wait()
     }
 
-    /// The same where content may go with it.
-    pub(super) fn removal_may_wait(&self, parent: NodeId, name: &OsStr) -> bool {
-        self.sync_names
-            || self.fs.files().removal_may_wait(object(parent), name.as_bytes())
+    /// Whether removing a name, and with it maybe the last one of a file, may have to wait.
+    pub(super) fn removal_may_wait(&self, parent: NodeId, name: &OsStr, plan: Option<&RemovalPlan>) -> bool {
+        self.change_may_wait()
+            || plan.is_some_and(RemovalPlan::is_heavy)
             || self.atomics.name_may_wait(object(parent), name.as_bytes())
     }
 
@@ -177,17 +178,10 @@ impl Operations {
         }
     }
 
-    /// Takes a name away; what it was the last name of is remembered until the kernel forgets it.
-    fn taking(
-        &self,
-        parent: NodeId,
-        name: &OsStr,
-        take: impl FnOnce() -> syncline_fs::Result<()>,
-    ) -> Result<(), Errno> {
-        let found = self.fs.names().lookup(object(parent), name.as_bytes()).ok().map(|found| found.attr);
-        let last = found.filter(|attr| attr.nlink == 1 || attr.mode & libc::S_IFMT == libc::S_IFDIR);
-        self.settle(take())?;
-        if let Some(attr) = last {
+    /// Ends a change that may have taken somebody's last name: for as long as the kernel knows that, it may be asked
+    /// about.
+    fn took(&self, result: syncline_fs::Result<Option<Attr>>) -> Result<(), Errno> {
+        if let Some(attr) = self.settle(result)? {
             self.removed.keep(attr);
         }
         Ok(())
@@ -251,27 +245,39 @@ impl Operations {
         self.settle(linked).map(|linked| self.entry(linked.attr))
     }
 
-    pub(super) fn unlink(&self, caller: &Caller, parent: NodeId, name: &OsStr) -> Result<(), Errno> {
+    /// `plan`: what was found under the name.
+    pub(super) fn unlink(
+        &self,
+        caller: &Caller,
+        parent: NodeId,
+        name: &OsStr,
+        plan: Option<RemovalPlan>,
+    ) -> Result<(), Errno> {
         let staged_name = (object(parent), name.as_bytes().to_vec());
         if let Some(staged) = self.atomics.unlink(caller.uid, &staged_name) {
             return staged;
         }
         self.check_free(parent, name)?;
-        self.taking(parent, name, || self.fs.names().unlink(object(parent), name.as_bytes()))
+        let names = self.fs.names();
+        let plan = plan.map_or_else(|| names.plan_removal(object(parent), name.as_bytes()), Ok);
+        self.took(plan.and_then(|plan| names.remove(plan, RemovalKind::File)))
     }
 
     pub(super) fn rmdir(&self, parent: NodeId, name: &OsStr) -> Result<(), Errno> {
         self.check_free(parent, name)?;
-        self.taking(parent, name, || self.fs.names().rmdir(object(parent), name.as_bytes()))
+        let names = self.fs.names();
+        let plan = names.plan_rmdir(object(parent), name.as_bytes());
+        self.took(plan.and_then(|plan| names.remove(plan, RemovalKind::Directory)))
     }
 
-    /// `flags` are those of `renameat2`.
+    /// `flags` are those of `renameat2`; `plan`: what was found under the names.
     pub(super) fn rename(
         &self,
         caller: &Caller,
         from: (NodeId, &OsStr),
         to: (NodeId, &OsStr),
         flags: u32,
+        plan: Option<RenamePlan>,
     ) -> Result<(), Errno> {
         let how = RenameFlags {
             no_replace: flags & libc::RENAME_NOREPLACE != 0,
@@ -282,7 +288,6 @@ impl Operations {
         if flags & !known != 0 || (how.exchange && (how.no_replace || how.whiteout)) {
             return Err(Errno::EINVAL);
         }
-        let (replaced, replaced_name) = to;
         let (from, from_name) = (object(from.0), from.1.as_bytes());
         let (to, to_name) = (object(to.0), to.1.as_bytes());
         if !how.exchange && !how.whiteout {
@@ -292,11 +297,9 @@ impl Operations {
             }
         }
         self.atomics.check_names(None, &[(from, from_name), (to, to_name)])?;
-        let rename = || self.fs.names().rename(&caller.context(), from, from_name, to, to_name, how);
-        match how.exchange {
-            true => self.settle(rename()),
-            false => self.taking(replaced, replaced_name, rename),
-        }
+        let names = self.fs.names();
+        let plan = plan.map_or_else(|| names.plan_rename(from, from_name, to, to_name), Ok);
+        self.took(plan.and_then(|plan| names.rename_planned(&caller.context(), plan, how)))
     }
 
     fn open_flags(&self, flags: i32) -> OpenFlags {

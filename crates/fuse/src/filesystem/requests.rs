@@ -21,7 +21,7 @@ use fusering::{
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
-use syncline_fs::{DirEntry, ObjectNo, Reach, SeekWhat, SyncPlan, SyncScope};
+use syncline_fs::{DirEntry, ObjectNo, Reach, RenamePlan, SeekWhat, SyncPlan, SyncScope};
 
 /// Most bytes that one copy request copies: a caller goes on where it ended, and the pool's thread is free in between.
 const COPY_BYTES_MAX: u64 = 1 << 30;
@@ -229,10 +229,11 @@ impl fusering::Filesystem for Filesystem {
 
     fn unlink(&self, context: &RequestContext<'_>, request: &Remove<'_>, reply: ReplyEmpty) {
         self.count(context, Message::Unlink);
-        let may_wait = self.operations.removal_may_wait(request.parent, request.name);
         let (parent, name) = (request.parent, request.name.to_owned());
+        let plan = self.operations.fs.names().plan_removal(ObjectNo(parent.0), name.as_bytes()).ok();
+        let may_wait = self.operations.removal_may_wait(parent, &name, plan.as_ref());
         self.serve(context, may_wait, move |operations, caller| {
-            reply_empty(reply, operations.unlink(caller, parent, &name));
+            reply_empty(reply, operations.unlink(caller, parent, &name, plan));
         });
     }
 
@@ -246,15 +247,23 @@ impl fusering::Filesystem for Filesystem {
 
     fn rename(&self, context: &RequestContext<'_>, request: &Rename<'_>, reply: ReplyEmpty) {
         self.count(context, Message::Rename);
-        // A source with much dirty data is written back before it replaces anything, a target may be removed (C3).
         let operations = &self.operations;
-        let may_wait = operations.removal_may_wait(request.parent, request.name)
-            || operations.removal_may_wait(request.new_parent, request.new_name)
-            || operations.atomics.rename_may_wait(ObjectNo(request.parent.0), request.name.as_bytes());
         let (parent, name) = (request.parent, request.name.to_owned());
         let (new_parent, new_name, flags) = (request.new_parent, request.new_name.to_owned(), request.flags);
+        let plan = operations.fs.names().plan_rename(
+            ObjectNo(parent.0),
+            name.as_bytes(),
+            ObjectNo(new_parent.0),
+            new_name.as_bytes(),
+        );
+        let plan = plan.ok();
+        let may_wait = operations.change_may_wait()
+            || plan.as_ref().is_some_and(RenamePlan::is_heavy)
+            || operations.atomics.name_may_wait(ObjectNo(parent.0), name.as_bytes())
+            || operations.atomics.name_may_wait(ObjectNo(new_parent.0), new_name.as_bytes())
+            || operations.atomics.rename_may_wait(ObjectNo(parent.0), name.as_bytes());
         self.serve(context, may_wait, move |operations, caller| {
-            let renamed = operations.rename(caller, (parent, &name), (new_parent, &new_name), flags);
+            let renamed = operations.rename(caller, (parent, &name), (new_parent, &new_name), flags, plan);
             reply_empty(reply, renamed);
         });
     }
