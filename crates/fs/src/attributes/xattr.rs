@@ -28,7 +28,7 @@ const OWN_LIST_BYTES_MAX: usize = LIST_BYTES_MAX - (ACCESS_XATTR.len() + 1) - (D
 /// The attribute that file capabilities are in: it goes when the content changes.
 pub(crate) const CAPABILITY_XATTR: &[u8] = b"security.capability";
 
-/// Whether [`Fs::set_xattr`] may create or replace.
+/// Whether `Attributes::set_xattr` may create or replace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SetXattr {
     /// Either.
@@ -172,7 +172,7 @@ impl Attributes {
         Ok(())
     }
 
-    /// Removes an extended attribute. Errors: `NoAttribute`, and as [`Fs::set_xattr`].
+    /// Removes an extended attribute. Errors: `NoAttribute`, and as `Attributes::set_xattr`.
     pub fn remove_xattr(&self, ctx: &Context, number: ObjectNo, name: &[u8]) -> Result<()> {
         check_xattr_name(name)?;
         self.core.check_writable()?;
@@ -253,7 +253,7 @@ impl Attributes {
         self.log_xattr(&mut change.batch, number, name, value, &mut FilledXattrs::default())
     }
 
-    /// As [`Fs::replace_xattr`], for one of several attributes that the batch changes.
+    /// As `Attributes::replace_xattr`, for one of several attributes that the batch changes.
     pub(crate) fn log_xattr(
         &self,
         batch: &mut Batch,

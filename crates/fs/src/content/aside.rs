@@ -121,7 +121,7 @@ impl Content {
         self.aside.has_unclaimed.store(true, Ordering::Release);
     }
 
-    /// As [`Fs::keep_unclaimed_image`]: that extents of it are still to be freed or moved.
+    /// As `keep_unclaimed_image`: that extents of it are still to be freed or moved.
     pub(crate) fn keep_unclaimed_reason(&self, number: ObjectNo, reason: OrphanReason) {
         let mut unclaimed = self.aside.unclaimed.lock();
         unclaimed.entry(number).or_default().unfinished = Some(reason);

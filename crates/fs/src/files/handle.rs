@@ -54,7 +54,7 @@ impl Files {
         Ok(id)
     }
 
-    /// Opens a directory for [`Fs::readdir`]. Errors: `Stale`, `NotDirectory`.
+    /// Opens a directory for `Names::readdir`. Errors: `Stale`, `NotDirectory`.
     pub fn opendir(&self, number: ObjectNo) -> Result<HandleId> {
         let inode = self.content.live_inode(number)?;
         {
@@ -125,7 +125,7 @@ impl Files {
         Ok((written_at, count))
     }
 
-    /// Like [`Fs::write`], but leaves the sync that the handle's flags demand to the caller, who gets its scope.
+    /// Like `Files::write`, but leaves the sync that the handle's flags demand to the caller, who gets its scope.
     pub fn write_unsynced(
         &self,
         ctx: &Context,

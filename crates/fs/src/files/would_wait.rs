@@ -23,7 +23,7 @@ impl Files {
         self.core.store.try_admit(Class::Normal, USUAL).is_err()
     }
 
-    /// Reads like [`Fs::read`] if everything is in memory; else nothing is read, and the answer is `None`.
+    /// Reads like `Files::read` if everything is in memory; else nothing is read, and the answer is `None`.
     pub fn read_cached(&self, handle: HandleId, offset: u64, into: &mut [u8]) -> Result<Option<usize>> {
         let open = self.regular(handle)?;
         if !open.flags.read {

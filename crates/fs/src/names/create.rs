@@ -64,14 +64,14 @@ impl Names {
         Ok(self.attributes.entry(&inode))
     }
 
-    /// Makes a directory. Errors: as [`Fs::mknod`], and `TooManyLinks`.
+    /// Makes a directory. Errors: as `Names::mknod`, and `TooManyLinks`.
     pub fn mkdir(&self, ctx: &Context, parent: ObjectNo, name: &[u8], mode: u32) -> Result<Entry> {
         let mode = MODE_DIRECTORY | mode & 0o7777;
         let inode = self.make_named(ctx, parent, name, &NewInode { mode, rdev: 0, target: &[] }, false)?;
         Ok(self.attributes.entry(&inode))
     }
 
-    /// Makes a symbolic link. Errors: as [`Fs::mknod`]; `NotFound` for an empty target, `NameTooLong` for one beyond
+    /// Makes a symbolic link. Errors: as `Names::mknod`; `NotFound` for an empty target, `NameTooLong` for one beyond
     /// 4095 bytes.
     pub fn symlink(&self, ctx: &Context, parent: ObjectNo, name: &[u8], target: &[u8]) -> Result<Entry> {
         if target.is_empty() {
@@ -88,7 +88,7 @@ impl Names {
         Ok(self.attributes.entry(&inode))
     }
 
-    /// Makes a regular file and opens it. Errors: as [`Fs::mknod`].
+    /// Makes a regular file and opens it. Errors: as `Names::mknod`.
     pub fn create(
         &self,
         ctx: &Context,
@@ -103,7 +103,7 @@ impl Names {
         Ok((entry, self.content.add_counted_handle(inode, flags)))
     }
 
-    /// Makes a regular file without a name and opens it; [`Fs::link`] may give it one, unless `exclusive`.
+    /// Makes a regular file without a name and opens it; `Names::link` may give it one, unless `exclusive`.
     pub fn tmpfile(
         &self,
         ctx: &Context,
@@ -311,7 +311,7 @@ impl Names {
     }
 
     /// Gives an inode another name. Errors: `NotPermitted` for a directory or an immutable or append-only file,
-    /// `TooManyLinks`, `NotFound` if its last name was removed, and as [`Fs::mknod`].
+    /// `TooManyLinks`, `NotFound` if its last name was removed, and as `Names::mknod`.
     pub fn link(&self, number: ObjectNo, parent: ObjectNo, name: &[u8]) -> Result<Entry> {
         check_name(name)?;
         self.core.check_writable()?;

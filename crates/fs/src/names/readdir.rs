@@ -31,7 +31,7 @@ const MEMORY_BYTES_PER_ENTRY: u64 = 2048;
 /// `d_type` of a directory.
 const DIRECTORY_TYPE: u8 = (MODE_DIRECTORY >> 12) as u8;
 
-/// One entry as [`Fs::readdir`] shows it.
+/// One entry as `Names::readdir` shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DirEntry<'a> {
     /// Position of this entry; reading on from it continues with the next.
@@ -123,7 +123,7 @@ impl Names {
         }
     }
 
-    /// Like [`Fs::readdir`], with the attributes of each entry as long as they cost little: names are kept in the
+    /// Like `Names::readdir`, with the attributes of each entry as long as they cost little: names are kept in the
     /// order of their hashes and inodes in that of their creation, so in a directory larger than the node cache each
     /// would be a read of the device. After a few such reads, more in a directory that fits in memory, the rest is
     /// visited without. What is removed during the call is left out.

@@ -16,7 +16,7 @@ use syncline_format::item::{InodeItem, LINKS_MAX, MODE_CHARACTER};
 use syncline_format::{Key, ObjectNo};
 use syncline_store::Class;
 
-/// How [`Fs::rename`] deals with the new name.
+/// How `Names::rename` deals with the new name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RenameFlags {
     /// Fails with `Exists` instead of replacing (RENAME_NOREPLACE).

@@ -3,7 +3,7 @@
 //! A sequential reader starts reading ahead of itself and goes on with what it has; whoever comes to a page that is
 //! under way waits for its flight instead of reading it again. The first one who needs a flight *lands* it: waits for
 //! the device, verifies, and puts the pages into the cache. Flights have no errors: one that met a bad checksum or a
-//! changed file is forgotten, and who needed it fetches the pages itself ([`Fs::fetch`] knows how to tell corruption
+//! changed file is forgotten, and who needed it fetches the pages itself (`fetch` knows how to tell corruption
 //! from change).
 //!
 //! Locks: a flight's `state` is taken before the inode's, never under it, except by its maker, whom nobody else can

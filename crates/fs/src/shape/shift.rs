@@ -2,7 +2,7 @@
 //! their keys.
 //!
 //! The batch that changes the size begins the move, and ends it if the extents are few. A file with more is listed in
-//! the orphan table by that batch, with how far the move has come ([`Shift`]); [`Fs::finish_truncation`] goes on with
+//! the orphan table by that batch, with how far the move has come ([`Shift`]); `Shape::finish_truncation` goes on with
 //! it, a batch at a time, and so does the next open after a crash. So a crash shows the file before or after (C2),
 //! whatever the number of extents.
 //!
@@ -156,7 +156,7 @@ impl Shape {
         Ok(())
     }
 
-    /// Takes up a move that a crash interrupted; [`Fs::finish_truncation`] ends it.
+    /// Takes up a move that a crash interrupted; `Shape::finish_truncation` ends it.
     pub(crate) fn note_shift(&self, inode: &Arc<Inode>, shift: Shift) {
         let data = &mut inode.state.write().data;
         (data.stored.truncating_from, data.stored.shifting) = (Some(shift.first), Some(shift));

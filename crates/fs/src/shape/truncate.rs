@@ -4,7 +4,7 @@
 //! image of the zeroed last page, so that stored bytes beyond the stored size are always zero and growing the file
 //! again shows no old data. When the extents to free do not fit one batch, the first batch holds the new size and an
 //! orphan item, and `Stored::truncating_from` keeps new data away from the old extents until
-//! [`Fs::finish_truncation`] has freed them.
+//! `Shape::finish_truncation` has freed them.
 
 use crate::content::estimate::image_estimate;
 use crate::content::extents::{DROP_COST, ExtentMap, put_cost};
@@ -226,7 +226,7 @@ impl Shape {
     }
 
     /// Takes up a truncation that a crash interrupted (an orphan item of reason `Truncated`): extents beyond the
-    /// inode's size are to be freed by [`Fs::finish_truncation`].
+    /// inode's size are to be freed by `Shape::finish_truncation`.
     pub(crate) fn note_truncation(&self, inode: &Arc<Inode>) {
         let mut state = inode.state.write();
         let first = pages_of(state.item.size);

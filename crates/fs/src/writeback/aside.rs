@@ -52,7 +52,7 @@ impl Writeback {
         self.content.relist(inode, &mut state, now);
     }
 
-    /// As [`Fs::write_group`], but a file of which something cannot be read is set aside, and the others are written
+    /// As `write_group`, but a file of which something cannot be read is set aside, and the others are written
     /// without it.
     pub(crate) fn write_group_apart(
         &self,
