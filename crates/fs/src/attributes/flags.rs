@@ -92,7 +92,7 @@ impl Attributes {
         Ok(ExtendedFlags { xflags, ..ExtendedFlags::default() })
     }
 
-    /// `FS_IOC_FSSETXATTR`. Errors: as `Attributes::set_inode_flags`; `NotSupported` for extent size hints, projects and
+    /// `FS_IOC_FSSETXATTR`. Errors: as `set_inode_flags`; `NotSupported` for extent size hints, projects and
     /// other bits.
     pub fn set_extended_flags(&self, ctx: &Context, number: ObjectNo, wanted: ExtendedFlags) -> Result<()> {
         let known: u32 = XFLAGS.iter().map(|(_, xflag)| xflag).sum();

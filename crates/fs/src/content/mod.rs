@@ -1,4 +1,4 @@
-//! Content of regular files: page cache, extents, writeback, sync, truncation, destaging, admission and relief.
+//! [`Content`]: the files of one tree in memory: inodes, cached pages, extents, and what waits to be written.
 //!
 //! A file's content is, page by page, the newest of: its cached page, its image in the journal (whose page is always
 //! cached, *logged*), its extent, nothing (a hole, zeros).
@@ -22,7 +22,7 @@
 //!
 //! # Locks, outermost first
 //!
-//! turn(s), ascending when several are blocked on (or tried) < `Inode::state`, ascending < `Writeback::lists` <
+//! turn(s), ascending when several are blocked on (or tried) < `Inode::state`, ascending < `Content::lists` <
 //! store. Admission and reservation are asked for before any of them, because relief destages, which takes turns. A
 //! turn may be held during data I/O, never during a force, a checkpoint or a relief. `Inode::state` is not held
 //! during data I/O.

@@ -1,6 +1,6 @@
 //! [`FileData`]: the cached pages of one file, and what is known about their way to the device.
 //!
-//! What is known of a page is its [`PageState`]. Everything here is guarded by `Inode::state`; moving between the states
+//! What is known of a page is its [`PageState`]. Everything here is guarded by `Inode::state`; a change of the state
 //! updates the counters here and in the global [`PageAccount`] together.
 
 use crate::Error;

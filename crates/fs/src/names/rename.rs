@@ -54,8 +54,8 @@ pub struct RenamePlan {
 }
 
 impl RenamePlan {
-    /// Whether the rename may take long: a source with much dirty data is written back before it replaces anything (C3),
-    /// what is replaced may be removed.
+    /// Whether the rename may take long: a source with much dirty data is written back before it replaces anything
+    /// (C3), what is replaced may be removed.
     pub fn is_heavy(&self) -> bool {
         let Some(target) = &self.parties.target else { return false };
         target.state.read().is_heavy()

@@ -7,7 +7,7 @@
 //! whatever the number of extents.
 //!
 //! Until the move has ended nobody else sees or changes what is behind the range's start: whoever comes there
-//! (`truncating_from` and `shifting` of [`FileData`](super::FileData) say so) ends it first. Before it began
+//! (`truncating_from` and `shifting` of `Stored` say so) ends it first. Before it began
 //! everything there was brought to extents, and it is not cached; so no page there is dirty or logged, and what is
 //! below the start goes on as ever.
 

@@ -7,7 +7,7 @@
 //!
 //! - Content is in [`Staging`] (module `data`): whole pages, a bounded number of them in memory, the others in free
 //!   blocks.
-//! - StagedNames, links and extended attributes are in `StagedNames` (module `names`): who had a name, and who has it now.
+//! - Names, links and extended attributes are in `StagedNames` (module `names`): who had a name, and who has it now.
 //! - What the transaction looked at in a file's content is *watched*; any change of it by others makes the commit a
 //!   `Conflict`.
 //!
