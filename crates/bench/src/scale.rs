@@ -108,7 +108,7 @@ pub(crate) fn creates(arguments: &Arguments, out: &mut Output<'_>) -> Result<(),
     std::fs::create_dir_all(&arguments.work)?;
     let path = arguments.work.join("creates.img");
     std::fs::File::create(&path)?.set_len(RECOVERY_BYTES)?;
-    let options = MkfsOptions { journal_bytes: Some(JOURNAL_BYTES), ..MkfsOptions::default() };
+    let options = MkfsOptions::default().journal_bytes(JOURNAL_BYTES);
     let volume = fresh_volume(&path, &options, &VolumeOptions::new())?;
     let files = arguments.creates.unwrap_or(0);
     let part = (files / 10).max(1);
@@ -163,7 +163,7 @@ fn own_usage() -> (Duration, u64) {
 /// Fills the journal until an operation would have to relieve it, then drops the volume without closing it. Returns the
 /// bytes of the ring in use and the operations done.
 fn fill_journal(path: &Path, filling: Filling, journal_bytes: u64) -> io::Result<(u64, u64)> {
-    let format = MkfsOptions { journal_bytes: Some(journal_bytes), ..MkfsOptions::default() };
+    let format = MkfsOptions::default().journal_bytes(journal_bytes);
     fresh_volume(path, &format, &VolumeOptions::new())?.close()?;
     let options = match filling {
         Filling::Creates => VolumeOptions::new(),

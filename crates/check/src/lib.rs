@@ -57,6 +57,7 @@ use syncline_format::superblock::Superblock;
 
 /// How to check.
 #[derive(Default)]
+#[non_exhaustive]
 pub struct CheckOptions {
     /// Correct what can be corrected. Without it nothing is written.
     pub repair: bool,
@@ -64,6 +65,29 @@ pub struct CheckOptions {
     pub data: bool,
     /// Is told now and then how far the check is.
     pub progress: Option<ProgressCallback>,
+}
+
+impl CheckOptions {
+    /// Correct what can be corrected. Without it nothing is written.
+    #[must_use]
+    pub fn repair(mut self, repair: bool) -> CheckOptions {
+        self.repair = repair;
+        self
+    }
+
+    /// Read all file data and verify its checksums.
+    #[must_use]
+    pub fn data(mut self, data: bool) -> CheckOptions {
+        self.data = data;
+        self
+    }
+
+    /// Is told now and then how far the check is.
+    #[must_use]
+    pub fn progress(mut self, progress: impl FnMut(Progress) + Send + 'static) -> CheckOptions {
+        self.progress = Some(Box::new(progress));
+        self
+    }
 }
 
 /// Checks the volume on `device`, which nobody else may have open, and repairs it if asked to.

@@ -9,6 +9,7 @@ pub const FINDINGS_PER_CODE_MAX: u64 = 1000;
 
 /// One inconsistency, or one thing worth knowing.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Finding {
     pub code: Code,
     pub severity: Severity,
@@ -26,6 +27,7 @@ pub struct Finding {
 
 /// What was looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Totals {
     pub inodes: u64,
     pub directories: u64,
@@ -43,6 +45,7 @@ pub struct Totals {
 
 /// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Report {
     pub findings: Vec<Finding>,
     /// How often each code was found, those beyond [`FINDINGS_PER_CODE_MAX`] included.

@@ -15,7 +15,7 @@ use syncline_format::superblock::VolumeState;
 /// Runs the check. With `skip_if_clean` a volume that was closed properly is not looked at (the manner of `fsck -a`).
 pub(crate) fn run(arguments: &CheckArguments, skip_if_clean: bool) -> Result<ExitCode, Failure> {
     let path = &arguments.path;
-    let options = OpenOptions { read_only: !arguments.repair, ..OpenOptions::default() };
+    let options = OpenOptions::default().read_only(!arguments.repair);
     let device = FileDevice::open(path, &options)?;
     if skip_if_clean && was_closed(&device, path)? {
         output::line(&format!("{}: closed properly; give -f to check it all the same", path.display()))?;
@@ -23,11 +23,10 @@ pub(crate) fn run(arguments: &CheckArguments, skip_if_clean: bool) -> Result<Exi
     }
     let bar = output::counted("checking", arguments.json);
     let told = bar.clone();
-    let options = CheckOptions {
-        repair: arguments.repair,
-        data: !arguments.skip_data,
-        progress: Some(Box::new(move |progress| tell(&told, progress))),
-    };
+    let options = CheckOptions::default()
+        .repair(arguments.repair)
+        .data(!arguments.skip_data)
+        .progress(move |progress| tell(&told, progress));
     let checked = syncline_check::check(&device, options);
     bar.finish_and_clear();
     let report = checked.map_err(|source| Failure::Check { path: path.clone(), source })?;

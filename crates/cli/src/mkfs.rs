@@ -76,16 +76,14 @@ fn make(
             path.display()
         ));
     }
-    let options = MkfsOptions {
-        uuid: Some(uuid),
-        label: arguments.label.clone(),
-        journal_bytes: Some(Size::of_blocks(layout.journal_blocks).0),
-        size_bytes: Some(Size::of_blocks(layout.blocks).0),
+    let options = MkfsOptions::default()
+        .uuid(uuid)
+        .label(&arguments.label)
+        .journal_bytes(Size::of_blocks(layout.journal_blocks).0)
+        .size_bytes(Size::of_blocks(layout.blocks).0)
         // An image made by a user is the user's, when it is mounted, too.
-        root_uid: rustix::process::geteuid().as_raw(),
-        root_gid: rustix::process::getegid().as_raw(),
-        ..MkfsOptions::default()
-    };
+        .root_uid(rustix::process::geteuid().as_raw())
+        .root_gid(rustix::process::getegid().as_raw());
     let bar = output::progress("writing the journal", arguments.quiet || arguments.json);
     let formatted =
         Fs::format(&device, &options, &SystemClock, &SystemEntropy::default(), &mut |done, of| {

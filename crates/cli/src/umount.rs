@@ -30,7 +30,7 @@ fn writable_source(directory: &Path) -> Option<PathBuf> {
 
 /// Whether it was not closed properly. If it is gone, or somebody has it again already, there is nothing to say.
 fn is_left_open(source: &Path) -> bool {
-    let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+    let options = OpenOptions::default().read_only(true);
     let Ok(device) = FileDevice::open(source, &options) else { return false };
     let found = superblocks(&device, source).ok();
     found.is_some_and(|found| found.current().is_some_and(|current| current.state != VolumeState::Clean))

@@ -66,7 +66,7 @@ impl Superblocks {
 
 /// Opens a volume's device for reading only.
 pub(crate) fn open_to_read(path: &Path) -> Result<FileDevice, Failure> {
-    let options = OpenOptions { read_only: true, force: true, ..OpenOptions::default() };
+    let options = OpenOptions::default().read_only(true).force(true);
     Ok(FileDevice::open(path, &options)?)
 }
 

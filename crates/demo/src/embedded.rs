@@ -59,10 +59,8 @@ pub(super) fn verify(
     ledger: &mut Ledger,
     started: Instant,
 ) -> Result<(Duration, Vec<String>), Failure> {
-    let device = FileDevice::open(
-        &stage.image,
-        &OpenOptions { wait_for_lock: Some(Duration::from_secs(10)), ..OpenOptions::default() },
-    )?;
+    let device =
+        FileDevice::open(&stage.image, &OpenOptions::default().wait_for_lock(Duration::from_secs(10)))?;
     let place = Embedded(open(Arc::new(device), &stage.image)?);
     let ready_after = started.elapsed();
     let mut wrong = files::verify(&place, ledger);

@@ -283,13 +283,9 @@ fn print(text: &str) -> Result<(), Failure> {
 fn check(image: &Path, shown: &Show) -> Result<u64, Failure> {
     let device = FileDevice::open(
         image,
-        &OpenOptions {
-            read_only: true,
-            wait_for_lock: Some(Duration::from_secs(10)),
-            ..OpenOptions::default()
-        },
+        &OpenOptions::default().read_only(true).wait_for_lock(Duration::from_secs(10)),
     )?;
-    let report = syncline_check::check(&device, CheckOptions { data: true, ..CheckOptions::default() })
+    let report = syncline_check::check(&device, CheckOptions::default().data(true))
         .map_err(|source| Failure::Check { path: image.to_owned(), source })?;
     let totals = report.totals;
     let verdict = match report.errors_left() {

@@ -57,6 +57,7 @@ pub struct ReadRequest<'a> {
 
 /// Counters of what a device was asked to do, since it was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct DeviceCounters {
     pub reads: u64,
     pub read_bytes: u64,

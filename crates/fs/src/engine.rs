@@ -35,6 +35,7 @@ pub struct Fs {
 
 /// Space and limits of a volume, as `statfs` reports them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct VolumeSpace {
     /// Bytes per block.
     pub block_bytes: u32,
@@ -52,6 +53,7 @@ pub struct VolumeSpace {
 
 /// What a volume has done since it was opened, and how full its bounded things are.
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct FsStats {
     /// Reads, writes and flushes of the device.
     pub device: DeviceCounters,

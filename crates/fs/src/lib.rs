@@ -25,6 +25,7 @@ mod files;
 mod histogram;
 mod limits;
 mod names;
+mod options;
 mod read;
 mod removal;
 mod session;
@@ -38,7 +39,7 @@ mod writeback;
 #[cfg(test)]
 mod tests;
 
-pub use crate::core::{AccessTimes, FsOptions, MemoryCharge, PageStats};
+pub use crate::core::{MemoryCharge, PageStats};
 pub use attributes::{
     Attr, Attributes, Entry, ExtendedFlags, FLAG_APPEND, FLAG_IMMUTABLE, FLAG_NO_ATIME, FLAG_NO_DUMP,
     SetAttr, SetTime, SetXattr,
@@ -51,7 +52,7 @@ pub use error::{Error, Result};
 pub use files::Files;
 pub use histogram::LatencyHistogram;
 pub use names::{DirEntry, Names, RemovalKind, RemovalPlan, RenameFlags, RenamePlan};
-pub use session::MkfsOptions;
+pub use options::{AccessTimes, FsOptions, MkfsOptions};
 pub use shape::{FallocateMode, SeekWhat};
 pub use sync::{Reach, SyncPlan, SyncScope, SyncStart, Syncs, TOGETHER_PAGES_MAX};
 pub use syncline_device::DeviceCounters;

@@ -1,7 +1,7 @@
 //! From device to open volume and back: `mkfs`, recovery, the last checkpoint.
 
 use crate::limits::RECOVERY_NODES_SHARE;
-use crate::{Clock, Entropy, Error, Fs, FsOptions, Result, Timestamp};
+use crate::{Clock, Entropy, Error, Fs, FsOptions, MkfsOptions, Result, Timestamp};
 use std::sync::Arc;
 use syncline_device::Device;
 use syncline_format::item::{InodeItem, MODE_DIRECTORY};
@@ -10,39 +10,6 @@ use syncline_store::{FormatOptions, RecoverySummary, Store, StoreOptions};
 
 /// Longest label, in bytes of UTF-8.
 const LABEL_BYTES_MAX: usize = 64;
-
-/// What `mkfs` decides.
-#[derive(Debug, Clone)]
-pub struct MkfsOptions {
-    /// Name of the volume: UTF-8, at most 64 bytes.
-    pub label: String,
-    /// Chosen at random when not given.
-    pub uuid: Option<[u8; 16]>,
-    /// Size of the journal; by default 1/64 of the volume, 16 MiB to 1 GiB, less on small volumes.
-    pub journal_bytes: Option<u64>,
-    /// Size of the volume; by default the whole device.
-    pub size_bytes: Option<u64>,
-    /// Owner of the root directory.
-    pub root_uid: u32,
-    /// Group of the root directory.
-    pub root_gid: u32,
-    /// Permission bits of the root directory.
-    pub root_mode: u32,
-}
-
-impl Default for MkfsOptions {
-    fn default() -> MkfsOptions {
-        MkfsOptions {
-            label: String::new(),
-            uuid: None,
-            journal_bytes: None,
-            size_bytes: None,
-            root_uid: 0,
-            root_gid: 0,
-            root_mode: 0o755,
-        }
-    }
-}
 
 impl Fs {
     /// Makes an empty volume on a device, whatever was on it. `progress` is told (done, of) bytes.
@@ -102,13 +69,11 @@ impl Fs {
         clock: Arc<dyn Clock>,
         entropy: &dyn Entropy,
     ) -> Result<(Arc<Fs>, RecoverySummary)> {
-        let store_options = StoreOptions {
-            read_only: options.read_only,
-            node_cache_bytes: options.memory_bytes_max / RECOVERY_NODES_SHARE,
-            #[cfg(feature = "ablation")]
-            ablation: options.ablation,
-            ..StoreOptions::new(entropy.number())
-        };
+        let store_options = StoreOptions::new(entropy.number())
+            .read_only(options.read_only)
+            .node_cache_bytes(options.memory_bytes_max / RECOVERY_NODES_SHARE);
+        #[cfg(feature = "ablation")]
+        let store_options = store_options.without(options.ablation);
         let mut recovery = Store::open(device, store_options)?;
         let summary = recovery.summary();
         let store = recovery.store().clone();

@@ -53,7 +53,7 @@ fn volume() -> (Arc<Held>, Arc<Fs>) {
     let memory = MemoryDevice::new(BLOCKS);
     let clock = Arc::new(TickingClock::starting_at(1_000_000));
     let entropy = CountingEntropy::starting_at(1);
-    let options = MkfsOptions { journal_bytes: Some(JOURNAL_BYTES), ..MkfsOptions::default() };
+    let options = MkfsOptions::default().journal_bytes(JOURNAL_BYTES);
     Fs::format(&memory, &options, &*clock, &entropy, &mut |_, _| {}).expect("mkfs");
     let (holds, changed) = (Mutex::new(false), Condvar::new());
     let device = Arc::new(Held { memory, holds, changed, reached: AtomicBool::new(false) });

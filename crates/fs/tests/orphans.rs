@@ -21,7 +21,7 @@ fn truncate(rig: &Rig, handle: syncline_fs::HandleId, size: u64) {
 }
 
 fn is_sound(rig: &Rig) {
-    let report = check(&*rig.memory, CheckOptions { data: true, ..CheckOptions::default() }).expect("check");
+    let report = check(&*rig.memory, CheckOptions::default().data(true)).expect("check");
     let bad: Vec<_> = report.findings.iter().filter(|finding| finding.severity > Severity::Info).collect();
     assert!(bad.is_empty(), "{bad:#?}");
 }

@@ -45,7 +45,7 @@ fn format(image: &str, bytes: u64) -> Result<(), Box<dyn Error>> {
     let entropy = SystemEntropy::default();
     // SAFETY: neither has preconditions.
     let (root_uid, root_gid) = unsafe { (libc::geteuid(), libc::getegid()) };
-    let options = MkfsOptions { root_uid, root_gid, ..MkfsOptions::default() };
+    let options = MkfsOptions::default().root_uid(root_uid).root_gid(root_gid);
     Fs::format(&device, &options, &SystemClock, &entropy, &mut |_, _| {})?;
     Ok(())
 }

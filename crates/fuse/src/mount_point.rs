@@ -25,26 +25,25 @@ pub(crate) fn is_ours(entry: &MountEntry) -> bool {
 pub(crate) fn options_for(source: &Path, options: &MountOptions) -> fusering::MountOptions {
     let metadata = std::fs::metadata(source);
     let is_block_device = metadata.is_ok_and(|metadata| metadata.file_type().is_block_device());
-    fusering::MountOptions {
-        source: source.as_os_str().to_owned(),
-        subtype: SUBTYPE.to_owned(),
-        block_device: (is_block_device && may_mount()).then_some(BLOCK_BYTES),
-        read_only: options.read_only,
-        nosuid: options.nosuid,
-        nodev: options.nodev,
-        noexec: options.noexec,
-        sync: options.sync,
-        dirsync: options.dirsync,
-        access_times: match options.access_times {
-            syncline_fs::AccessTimes::Never => AccessTimes::Never,
-            syncline_fs::AccessTimes::Relative => AccessTimes::Relative,
-            syncline_fs::AccessTimes::Always => AccessTimes::Always,
-        },
-        // Whoever mounts without root needs leave in /etc/fuse.conf for more than their own use.
-        allow_other: options.allow_other,
-        default_permissions: true,
-        read_bytes_max: None,
-    }
+    let access_times = match options.access_times {
+        syncline_fs::AccessTimes::Never => AccessTimes::Never,
+        syncline_fs::AccessTimes::Relative => AccessTimes::Relative,
+        syncline_fs::AccessTimes::Always => AccessTimes::Always,
+    };
+    fusering::MountOptions::default()
+        .source(source)
+        .subtype(SUBTYPE)
+        .block_device((is_block_device && may_mount()).then_some(BLOCK_BYTES))
+        .read_only(options.read_only)
+        .nosuid(options.nosuid)
+        .nodev(options.nodev)
+        .noexec(options.noexec)
+        .sync(options.sync)
+        .dirsync(options.dirsync)
+        .access_times(access_times)
+        // A user who mounts without root needs leave in /etc/fuse.conf for others than themselves.
+        .allow_other(options.allow_other)
+        .default_permissions(true)
 }
 
 /// Lets the kernel read ahead as much as one message takes: by default a FUSE mount is limited to 128 KiB, eight

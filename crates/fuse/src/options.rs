@@ -203,14 +203,12 @@ impl MountOptions {
     /// What the engine needs to know.
     #[allow(clippy::needless_update, reason = "a build for benchmarks has more options")]
     pub fn engine(&self) -> FsOptions {
-        FsOptions {
-            read_only: self.read_only,
-            commit_interval: self.commit_interval,
-            memory_bytes_max: self.memory_bytes_max,
-            access_times: self.access_times,
-            readers_keep: true,
-            ..FsOptions::default()
-        }
+        FsOptions::default()
+            .read_only(self.read_only)
+            .commit_interval(self.commit_interval)
+            .memory_bytes_max(self.memory_bytes_max)
+            .access_times(self.access_times)
+            .readers_keep(true)
     }
 }
 

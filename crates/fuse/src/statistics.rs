@@ -149,12 +149,12 @@ mod tests {
     use fusering::{Errno, TransportKind, UringUnavailable};
     use std::sync::Arc;
     use syncline_device::MemoryDevice;
-    use syncline_fs::{Counters, Footprint, MkfsOptions, SystemClock, SystemEntropy};
+    use syncline_fs::{Footprint, MkfsOptions, SystemClock, SystemEntropy};
 
     fn opened(label: &str) -> Arc<Fs> {
         let device = Arc::new(MemoryDevice::new(4096));
         let entropy = SystemEntropy::default();
-        let options = MkfsOptions { label: label.to_owned(), ..MkfsOptions::default() };
+        let options = MkfsOptions::default().label(label);
         Fs::format(&*device, &options, &SystemClock, &entropy, &mut |_, _| {}).unwrap();
         Fs::open(device, syncline_fs::FsOptions::default(), Arc::new(SystemClock), &entropy).unwrap()
     }
@@ -191,11 +191,9 @@ mod tests {
         let text = describe(&fs, &syncs, &messages, &staged, Some(&transport));
         let checkpoint_latency = LatencyHistogram::default();
         fill(&checkpoint_latency);
-        let stats = FsStats {
-            store: Counters { groups: u64::MAX, grouped_batches: u64::MAX, ..Counters::default() },
-            checkpoint_latency,
-            ..fs.stats()
-        };
+        let mut stats = fs.stats();
+        (stats.store.groups, stats.store.grouped_batches) = (u64::MAX, u64::MAX);
+        stats.checkpoint_latency = checkpoint_latency;
         // Counters and messages could each grow to 20 digits, and so could 64 buckets of two histograms, by 16 here.
         let digits = 20 * 64 + 16 * 128;
         let longest =

@@ -121,8 +121,7 @@ impl OpenVolume {
 /// be gone.
 fn open_device(source: &Path, read_only: bool) -> Result<FileDevice, MountError> {
     let refused = |error: OpenError| MountError::Open(Box::new(error));
-    let options =
-        OpenOptions { read_only, wait_for_lock: Some(LOCK_RETRY_INTERVAL), ..OpenOptions::default() };
+    let options = OpenOptions::default().read_only(read_only).wait_for_lock(LOCK_RETRY_INTERVAL);
     let began = Instant::now();
     let mut told = false;
     loop {

@@ -71,7 +71,7 @@ impl Recipe {
 
 /// Checks an image, its file data included.
 pub fn look(image: &SparseImage) -> io::Result<Report> {
-    let options = CheckOptions { data: true, ..CheckOptions::default() };
+    let options = CheckOptions::default().data(true);
     check(&*image.device(), options).map_err(io::Error::other)
 }
 

@@ -47,18 +47,16 @@ impl Entropy for SeededEntropy {
 /// Formats a device with a journal of so many blocks.
 pub fn format(device: &dyn Device, journal_blocks: u64, label: &str) -> Result<(), Error> {
     let journal_bytes = Some(journal_blocks * syncline_format::BLOCK_BYTES as u64);
-    let options = MkfsOptions { journal_bytes, label: label.to_owned(), ..MkfsOptions::default() };
+    let options = MkfsOptions::default().journal_bytes(journal_bytes).label(label);
     Fs::format(device, &options, &*CountingClock::new(), &SeededEntropy::new(1), &mut |_, _| {})
 }
 
 /// Opens a volume; `session` makes its random numbers.
 pub fn open(device: Arc<dyn Device>, read_only: bool, session: u64) -> Result<Arc<Fs>, Error> {
-    let options = FsOptions {
-        read_only,
-        memory_bytes_max: MEMORY_BYTES_MAX,
-        access_times: AccessTimes::Never,
-        ..FsOptions::default()
-    };
+    let options = FsOptions::default()
+        .read_only(read_only)
+        .memory_bytes_max(MEMORY_BYTES_MAX)
+        .access_times(AccessTimes::Never);
     Fs::open(device, options, CountingClock::new(), &SeededEntropy::new(session.wrapping_mul(0x5851_f42d)))
 }
 

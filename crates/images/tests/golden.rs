@@ -140,7 +140,7 @@ fn every_image_can_be_written_to_and_emptied() {
 fn repair_finds_nothing_to_do_but_pending_work() {
     for_each(|recipe, image, expected| {
         let device = image.device();
-        let options = CheckOptions { repair: true, data: true, ..CheckOptions::default() };
+        let options = CheckOptions::default().repair(true).data(true);
         let report = check(&*device, options).expect("the check can be carried out");
         assert!(report.is_sound(), "{}: {:#?}", recipe.name, report.findings);
         let found = recipe.findings.iter().map(|code| code.severity()).max();
@@ -184,8 +184,7 @@ fn images_are_what_their_names_say() {
     let volume = session::open_volume(full.device(), false, 7).expect("opens");
     assert!(volume.statfs().blocks_available < 32, "{:?}", volume.statfs());
     for (name, images) in [("v1-page-images", 5), ("v1-journal", 0)] {
-        let options =
-            syncline_store::StoreOptions { read_only: true, ..syncline_store::StoreOptions::new(1) };
+        let options = syncline_store::StoreOptions::new(1).read_only(true);
         let recovery = syncline_store::Store::open(image(name).device(), options).expect("opens");
         assert!(recovery.summary().batches > 0 && recovery.summary().images >= images, "{name}");
     }

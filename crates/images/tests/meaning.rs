@@ -266,7 +266,7 @@ fn a_wrong_count_of_free_blocks_is_damage_until_it_is_repaired() {
         let opened = session::open(image.device(), true, 5).map(drop);
         assert_eq!(opened.is_ok(), !report(&image).has(Code::FreeBlocks), "slot {slot}: {opened:?}");
         let device = image.device();
-        let options = CheckOptions { repair: true, ..CheckOptions::default() };
+        let options = CheckOptions::default().repair(true);
         let repaired = check(&*device, options).expect("can be checked");
         assert!(repaired.repaired && repaired.is_sound(), "{:#?}", repaired.findings);
         session::open(device, false, 5).expect("what is repaired opens").close().expect("closes");

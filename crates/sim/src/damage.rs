@@ -274,7 +274,7 @@ fn look(disk: &Disk, block: u64, kind: Rot) -> Option<(Vec<u64>, bool)> {
     let prepared = prepared();
     let device = SimDevice::new(disk.clone(), 5);
     device.rot(block, kind);
-    let options = FsOptions { read_only: true, memory_bytes_max: 8 << 20, ..FsOptions::default() };
+    let options = FsOptions::default().read_only(true).memory_bytes_max(8 << 20);
     let clock = SimClock::new();
     let fs = Fs::open(device, options, clock as Arc<dyn Clock>, &driver::SimEntropy::new(1)).ok()?;
     let lists = |number: u64| {

@@ -72,13 +72,13 @@ impl Entropy for SimEntropy {
 
 /// Makes a volume with a journal of so many blocks.
 pub fn format(device: &dyn Device, journal_blocks: u64, seed: u64) -> Result<(), Error> {
-    let options = MkfsOptions { journal_bytes: Some(journal_blocks * PAGE), ..MkfsOptions::default() };
+    let options = MkfsOptions::default().journal_bytes(journal_blocks * PAGE);
     Fs::format(device, &options, &*SimClock::new(), &SimEntropy::new(seed), &mut |_, _| {})
 }
 
 /// Opens a volume; this is recovery.
 pub fn open(device: Arc<dyn Device>, clock: &Arc<SimClock>, seed: u64) -> Result<Arc<Fs>, Error> {
-    let options = FsOptions { memory_bytes_max: 8 << 20, ..FsOptions::default() };
+    let options = FsOptions::default().memory_bytes_max(8 << 20);
     let clock: Arc<dyn Clock> = Arc::clone(clock) as Arc<dyn Clock>;
     Fs::open(device, options, clock, &SimEntropy::new(seed))
 }

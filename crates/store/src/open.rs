@@ -56,6 +56,7 @@ impl PageImage {
 
 /// What recovery did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct RecoverySummary {
     /// Records of the chain.
     pub records: u64,

@@ -24,6 +24,7 @@ pub struct FormatOptions {
 
 /// How a volume is opened.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct StoreOptions {
     /// Writes nothing at all, not even recovery: what the journal holds is kept in memory.
     pub read_only: bool,
@@ -54,6 +55,43 @@ impl StoreOptions {
             #[cfg(feature = "ablation")]
             ablation: Ablation::default(),
         }
+    }
+
+    /// Writes nothing at all, not even recovery: what the journal holds is kept in memory.
+    #[must_use]
+    pub fn read_only(mut self, read_only: bool) -> StoreOptions {
+        self.read_only = read_only;
+        self
+    }
+
+    /// Bound on cached clean tree nodes, in bytes; dirty nodes are bounded to the same amount by checkpoints. Can be
+    /// changed later: [`crate::Store::set_node_bounds`].
+    #[must_use]
+    pub fn node_cache_bytes(mut self, node_cache_bytes: usize) -> StoreOptions {
+        self.node_cache_bytes = node_cache_bytes;
+        self
+    }
+
+    /// The largest record that a force fills up with piggybacked batches, in bytes (0 switches piggyback off).
+    #[must_use]
+    pub fn piggyback_bytes(mut self, piggyback_bytes: usize) -> StoreOptions {
+        self.piggyback_bytes = piggyback_bytes;
+        self
+    }
+
+    /// Buffered batches beyond this many bytes are written out without a flush.
+    #[must_use]
+    pub fn stream_bytes(mut self, stream_bytes: usize) -> StoreOptions {
+        self.stream_bytes = stream_bytes;
+        self
+    }
+
+    /// Mechanisms to do without.
+    #[cfg(feature = "ablation")]
+    #[must_use]
+    pub fn without(mut self, ablation: Ablation) -> StoreOptions {
+        self.ablation = ablation;
+        self
     }
 
     /// Mechanisms to do without: none, unless the feature is there and somebody has asked.

@@ -21,6 +21,7 @@ pub struct Run {
 
 /// Space of the volume, in blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Space {
     /// Allocatable blocks in all.
     pub total: u64,
@@ -34,6 +35,7 @@ pub struct Space {
 
 /// How full the bounded things are; what maintenance decides by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Load {
     /// Bytes of the ring in use, and its capacity.
     pub ring_bytes: u64,
@@ -51,6 +53,7 @@ pub struct Load {
 
 /// What happened since the volume was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Counters {
     /// Groups made durable: one flush each.
     pub groups: u64,
@@ -63,6 +66,7 @@ pub struct Counters {
 
 /// Facts of the superblock.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct VolumeInfo {
     pub uuid: [u8; 16],
     pub label: String,

@@ -20,7 +20,7 @@ fn format(device: &CrashDevice) {
 }
 
 fn options(epoch: u64) -> StoreOptions {
-    StoreOptions { node_cache_bytes: 40 * 16384, ..StoreOptions::new(epoch) }
+    StoreOptions::new(epoch).node_cache_bytes(40 * 16384)
 }
 
 /// Everything that can be seen: items, and pages by image or extent.

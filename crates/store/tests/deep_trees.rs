@@ -20,7 +20,7 @@ fn format(device: &CrashDevice) {
 }
 
 fn open(device: &Arc<CrashDevice>, epoch: u64) -> Arc<Store> {
-    let options = StoreOptions { node_cache_bytes: 64 * 16384, ..StoreOptions::new(epoch) };
+    let options = StoreOptions::new(epoch).node_cache_bytes(64 * 16384);
     let device = Arc::clone(device) as Arc<dyn Device>;
     Store::open(device, options).expect("open").finish().expect("finish")
 }
@@ -175,7 +175,7 @@ fn random_batches_over_a_cold_cache_agree_with_a_map() {
 fn dirty_nodes_are_bounded_for_the_sake_of_recovery_however_large_the_memory_bound_is() {
     let device = CrashDevice::new(BLOCKS);
     format(&device);
-    let options = StoreOptions { node_cache_bytes: 12 << 30, ..StoreOptions::new(1) };
+    let options = StoreOptions::new(1).node_cache_bytes(12 << 30);
     let store = Store::open(Arc::clone(&device) as Arc<dyn Device>, options).expect("open").finish();
     let store = store.expect("finish");
     assert_eq!(store.load().dirty_node_bytes_max, 128 << 20);

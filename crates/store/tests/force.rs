@@ -326,7 +326,7 @@ fn a_read_only_open_writes_nothing_and_sees_what_was_forced() {
     store.force(lsn).expect("force");
     drop(store);
     let before = device.counters();
-    let options = StoreOptions { read_only: true, ..StoreOptions::new(8) };
+    let options = StoreOptions::new(8).read_only(true);
     let store = Store::open(device.clone(), options).expect("open").finish().expect("finish");
     assert_eq!(store.get(TreeId::MAIN, Key::inode(ObjectNo(4))).expect("get").as_deref(), Some(&b"kept"[..]));
     assert!(matches!(put(&store, 5, b"no"), Err(StoreError::ReadOnly)));

@@ -307,7 +307,7 @@ fn step(world: &Arc<Mutex<World>>, random: &mut Random) {
 }
 
 fn options(epoch: u64) -> StoreOptions {
-    StoreOptions { node_cache_bytes: 64 * 16384, stream_bytes: 9000, ..StoreOptions::new(epoch) }
+    StoreOptions::new(epoch).node_cache_bytes(64 * 16384).stream_bytes(9000)
 }
 
 fn format(device: &CrashDevice) {

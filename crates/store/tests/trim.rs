@@ -318,7 +318,7 @@ fn a_read_only_volume_is_not_trimmed() {
     let (device, store) = volume(Some(1));
     store.close().expect("close");
     drop(store);
-    let options = StoreOptions { read_only: true, ..StoreOptions::new(6) };
+    let options = StoreOptions::new(6).read_only(true);
     let store = Store::open(device.clone(), options).expect("open").finish().expect("finish");
     assert_eq!(store.trim(ALL, 1), Err(StoreError::ReadOnly));
     assert!(device.runs.lock().unwrap().is_empty());

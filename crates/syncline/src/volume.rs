@@ -103,6 +103,7 @@ pub struct Volume {
 
 /// What a volume has done and how full it is.
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct VolumeStats {
     /// Latencies of file syncs made through this volume; their number is the histogram's count.
     pub sync_latency: LatencyHistogram,
@@ -122,7 +123,7 @@ impl Volume {
     /// use syncline::{MkfsOptions, Volume};
     ///
     /// let volume =
-    ///     Volume::create("data.img", &MkfsOptions { size_bytes: Some(1 << 30), ..MkfsOptions::default() })?;
+    ///     Volume::create("data.img", &MkfsOptions::default().size_bytes(1 << 30))?;
     /// # Ok::<(), std::io::Error>(())
     /// ```
     pub fn create(path: impl AsRef<Path>, options: &MkfsOptions) -> io::Result<Volume> {

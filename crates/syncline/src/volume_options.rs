@@ -111,11 +111,9 @@ impl VolumeOptions {
     /// Opens the volume in an image file or on a block device.
     pub fn open(&self, path: impl AsRef<Path>) -> io::Result<Volume> {
         Process::may_open().map_err(crate::Error::from)?;
-        let options = syncline_device::OpenOptions {
-            read_only: self.fs.read_only,
-            wait_for_lock: self.wait_for_lock,
-            ..syncline_device::OpenOptions::default()
-        };
+        let options = syncline_device::OpenOptions::default()
+            .read_only(self.fs.read_only)
+            .wait_for_lock(self.wait_for_lock);
         let device = FileDevice::open(path, &options).map_err(crate::Error::from)?;
         self.open_device(Arc::new(device))
     }

@@ -150,7 +150,7 @@ impl Image {
     fn new() -> Image {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("v.img");
-        let options = MkfsOptions { size_bytes: Some(32 << 20), ..MkfsOptions::default() };
+        let options = MkfsOptions::default().size_bytes(32 << 20);
         Volume::create(&path, &options).expect("mkfs").close().expect("close");
         Image { _directory: directory, path }
     }

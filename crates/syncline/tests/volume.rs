@@ -166,7 +166,7 @@ fn extended_attributes_by_path() {
 fn a_volume_in_an_image_file_is_created_once_opened_once_and_kept() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("image");
-    let options = MkfsOptions { size_bytes: Some(32 << 20), label: "test".into(), ..MkfsOptions::default() };
+    let options = MkfsOptions::default().size_bytes(32 << 20).label("test");
     let volume = Volume::create(&path, &options).expect("create");
     assert_eq!(volume.inner().volume_info().label, "test");
     volume.write("kept", "safe").expect("write");

@@ -77,7 +77,7 @@ fn a_damaged_block_is_not_counted_as_verified() {
         (sound.data_blocks_verified - 1, 1)
     );
     let device = crate::hostile::Faulty { inner: device, unreadable: block };
-    let options = syncline_check::CheckOptions { data: true, ..Default::default() };
+    let options = syncline_check::CheckOptions::default().data(true);
     let totals = syncline_check::check(&device, options).expect("a volume").totals;
     assert_eq!(
         (totals.data_blocks_verified, totals.data_blocks_damaged),

@@ -127,7 +127,7 @@ fn resealed_damage_ends_in_findings_and_never_in_a_panic() {
             undo.push((at, old));
         }
         // An error is as good as findings; what counts is that it ends.
-        let _ = check(&device, CheckOptions { data: true, ..CheckOptions::default() });
+        let _ = check(&device, CheckOptions::default().data(true));
         for (at, old) in undo.into_iter().rev() {
             write(&device, BlockNo(at), &old);
         }

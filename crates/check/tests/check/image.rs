@@ -447,11 +447,11 @@ pub fn patch(device: &MemoryDevice, at: BlockNo, change: impl FnOnce(&mut [u8]))
 }
 
 pub fn look(device: &MemoryDevice) -> Report {
-    check(device, CheckOptions { data: true, ..CheckOptions::default() }).expect("a volume")
+    check(device, CheckOptions::default().data(true)).expect("a volume")
 }
 
 pub fn repair(device: &MemoryDevice) -> Report {
-    check(device, CheckOptions { repair: true, data: true, ..CheckOptions::default() }).expect("a volume")
+    check(device, CheckOptions::default().repair(true).data(true)).expect("a volume")
 }
 
 /// The codes found, each once.

@@ -205,7 +205,7 @@ fn a_device_that_cannot_read_a_leaf_is_repaired_too() {
     let (image, device, file) = with_carried_images();
     let leaf = leaf_with(&image, Key::extent(file, 40));
     let device = Faulty { inner: device, unreadable: leaf.plus(2) };
-    let report = check(&device, CheckOptions { repair: true, ..Default::default() }).expect("a volume");
+    let report = check(&device, CheckOptions::default().repair(true)).expect("a volume");
     assert!(report.repaired && report.is_sound(), "{:#?}", report.findings);
     expect(&device.inner, &[]);
     assert!(content(&device.inner, file, 41).is_some());

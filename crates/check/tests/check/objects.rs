@@ -110,7 +110,7 @@ fn data_that_cannot_be_read_is_named_by_block() {
     let device = image.build();
     let block = extent(&image, file).start.plus(1);
     let device = crate::hostile::Faulty { inner: device, unreadable: block };
-    let options = syncline_check::CheckOptions { data: true, ..Default::default() };
+    let options = syncline_check::CheckOptions::default().data(true);
     let report = syncline_check::check(&device, options).expect("a volume");
     assert_eq!(codes(&report), [Code::DataUnreadable]);
     assert_eq!(report.findings.len(), 1);

@@ -68,7 +68,7 @@ fn repair_writes_only_to_blocks_that_nothing_names() {
 fn a_power_cut_during_repair_leaves_the_old_volume_or_the_new_one() {
     let (_, device, _) = with_images();
     let device = Recorder::new(device);
-    check(&device, CheckOptions { repair: true, ..Default::default() }).expect("a volume");
+    check(&device, CheckOptions::default().repair(true)).expect("a volume");
     let events = device.events.into_inner().expect("no panic");
     let flushes = events.iter().filter(|event| matches!(event, Event::Flush)).count();
     assert_eq!(flushes, 4, "before the first write, before the superblock, behind it, behind the backups");
@@ -125,7 +125,7 @@ fn a_full_volume_is_not_changed() {
     image.bits = unused.map(|block| (block, true)).collect();
     let device = image.build();
     let before = device.to_bytes();
-    let outcome = check(&device, CheckOptions { repair: true, ..Default::default() });
+    let outcome = check(&device, CheckOptions::default().repair(true));
     assert!(matches!(outcome, Err(CheckError::NoSpace { .. })), "{outcome:?}");
     assert_eq!(device.to_bytes(), before);
 }

@@ -95,7 +95,7 @@ fn a_lock_of_somebody_who_only_reads_holds_up_no_mount_or_is_told_as_what_it_is(
     // Nor does unmounting wait for it.
     at.unmount();
     drop(reader);
-    let reading = FileDevice::open(&image, &OpenOptions { read_only: true, ..OpenOptions::default() });
+    let reading = FileDevice::open(&image, &OpenOptions::default().read_only(true));
     let reading = reading.expect("open");
     let by_us = format!("is locked by process {} that reads it", std::process::id());
     syncline(&["mount", text(&image), at.text()]).fails(32, &image, &by_us);

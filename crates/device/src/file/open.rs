@@ -25,6 +25,7 @@ const BLKROGET: libc::Ioctl = 0x125e;
 
 /// How to open a [`FileDevice`].
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct OpenOptions {
     /// Refuse writes and share the lock with other readers. Default: false.
     pub read_only: bool,
@@ -42,6 +43,44 @@ pub struct OpenOptions {
 impl Default for OpenOptions {
     fn default() -> OpenOptions {
         OpenOptions { read_only: false, wait_for_lock: None, direct: true, force: false, io_uring: true }
+    }
+}
+
+impl OpenOptions {
+    /// Refuse writes and share the lock with other readers. Default: false.
+    #[must_use]
+    pub fn read_only(mut self, read_only: bool) -> OpenOptions {
+        self.read_only = read_only;
+        self
+    }
+
+    /// How long to wait for another holder of the device to leave. Default: none, refused at once.
+    #[must_use]
+    pub fn wait_for_lock(mut self, wait_for_lock: impl Into<Option<Duration>>) -> OpenOptions {
+        self.wait_for_lock = wait_for_lock.into();
+        self
+    }
+
+    /// Bypass the host's page cache where possible. Default: true.
+    #[must_use]
+    pub fn direct(mut self, direct: bool) -> OpenOptions {
+        self.direct = direct;
+        self
+    }
+
+    /// Open although the kernel uses the device (it is mounted, or swap, or part of a RAID). The lock is needed all the
+    /// same. Default: false.
+    #[must_use]
+    pub fn force(mut self, force: bool) -> OpenOptions {
+        self.force = force;
+        self
+    }
+
+    /// Carry out submitted requests by io_uring where the kernel has it. Default: true.
+    #[must_use]
+    pub fn io_uring(mut self, io_uring: bool) -> OpenOptions {
+        self.io_uring = io_uring;
+        self
     }
 }
 

@@ -16,6 +16,7 @@ use syncline_format::item::{InodeItem, OrphanReason};
 
 /// What is set aside because it is damaged: it is told to whoever touches it, and holds up nobody else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct SetAside {
     /// Files that cannot be written back.
     pub files: u64,

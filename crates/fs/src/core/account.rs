@@ -15,6 +15,7 @@ pub(crate) struct Standing {
 
 /// The page cache: what is in it, and what it was good for since the volume was opened. In pages of 4 KiB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct PageStats {
     /// Pages in memory.
     pub cached: u64,

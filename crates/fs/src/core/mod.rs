@@ -2,13 +2,10 @@
 //! memory, and the lane of bulk data.
 
 use crate::clock::since;
-use crate::{Clock, Error, LatencyHistogram, Result};
+use crate::{Clock, Error, FsOptions, LatencyHistogram, Result};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::Duration;
 use syncline_format::TreeId;
-#[cfg(feature = "ablation")]
-use syncline_store::Ablation;
 use syncline_store::{Store, StoreError, VolumeInfo};
 
 pub(crate) mod account;
@@ -19,51 +16,6 @@ pub(crate) use account::PageAccount;
 pub use account::PageStats;
 pub use charge::MemoryCharge;
 pub(crate) use lane::Lane;
-
-/// How a volume behaves once it is open.
-#[derive(Debug, Clone)]
-pub struct FsOptions {
-    /// Writes nothing, not even recovery.
-    pub read_only: bool,
-    /// Un-synced data is written and committed after at most this long (contract C9).
-    pub commit_interval: Duration,
-    /// Bound on all memory for cached pages and tree nodes, in bytes.
-    pub memory_bytes_max: usize,
-    /// Update access times: always, relative to modification (the default), or never.
-    pub access_times: AccessTimes,
-    /// Whoever reads keeps what was read, as the kernel does above a mount: files that are read in order and in large
-    /// pieces are not cached a second time.
-    pub readers_keep: bool,
-    /// Mechanisms to do without, for a benchmark.
-    #[cfg(feature = "ablation")]
-    pub ablation: Ablation,
-}
-
-/// When reading updates a file's access time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum AccessTimes {
-    /// Not at all.
-    Never,
-    /// When the old one is not newer than modification or change, or older than a day.
-    #[default]
-    Relative,
-    /// With every read.
-    Always,
-}
-
-impl Default for FsOptions {
-    fn default() -> FsOptions {
-        FsOptions {
-            read_only: false,
-            commit_interval: Duration::from_secs(1),
-            memory_bytes_max: 256 << 20,
-            access_times: AccessTimes::default(),
-            readers_keep: false,
-            #[cfg(feature = "ablation")]
-            ablation: Ablation::default(),
-        }
-    }
-}
 
 /// What the rooms of a filesystem stand on.
 pub(crate) struct Core {

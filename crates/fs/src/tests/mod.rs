@@ -115,14 +115,14 @@ impl TestVolume {
 
     /// What the offline check thinks of what is on the device.
     fn check(&self) {
-        let options = CheckOptions { data: true, ..CheckOptions::default() };
+        let options = CheckOptions::default().data(true);
         let report = check(&*self.memory, options).unwrap();
         assert!(report.is_sound(), "{:#?}", report.findings);
     }
 
     /// Repairs what is on the device offline; returns what a check said before, by code.
     pub(crate) fn repair(&self) -> Vec<Code> {
-        let options = CheckOptions { data: true, repair: true, ..CheckOptions::default() };
+        let options = CheckOptions::default().data(true).repair(true);
         let report = check(&*self.memory, options).unwrap();
         assert!(report.repaired && report.is_sound(), "{:#?}", report.findings);
         report.counts.keys().copied().collect()

@@ -76,7 +76,7 @@ impl Run {
         let clock = Arc::new(ModelClock::default());
         let entropy = ModelEntropy(AtomicU64::new(seed));
         let journal_bytes = Some(if random.one_in(2) { 1 << 20 } else { 2 << 20 });
-        let mkfs = MkfsOptions { journal_bytes, ..MkfsOptions::default() };
+        let mkfs = MkfsOptions::default().journal_bytes(journal_bytes);
         Fs::format(&*device, &mkfs, &*clock, &entropy, &mut |_, _| {}).expect("mkfs");
         let fs = Fs::open(device.clone(), options(), clock.clone(), &entropy).expect("open");
         let kind = Kind::Directory { parent: ROOT, entries: BTreeMap::new() };
@@ -188,7 +188,7 @@ impl Run {
 }
 
 fn options() -> FsOptions {
-    FsOptions { memory_bytes_max: 16 << 20, ..FsOptions::default() }
+    FsOptions::default().memory_bytes_max(16 << 20)
 }
 
 fn run(seed: u64) {

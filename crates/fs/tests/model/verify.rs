@@ -102,7 +102,7 @@ impl Run {
 
     /// What the offline check has to say about the device.
     pub fn check(&self, when: &str) {
-        let report = check(&*self.device, CheckOptions { data: true, ..CheckOptions::default() });
+        let report = check(&*self.device, CheckOptions::default().data(true));
         let report = report.unwrap_or_else(|error| panic!("{when}: {error}"));
         let bad: Vec<_> =
             report.findings.iter().filter(|finding| finding.severity > Severity::Info).collect();

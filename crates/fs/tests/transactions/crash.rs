@@ -33,7 +33,7 @@ struct Run {
 
 fn open(device: &Arc<CrashDevice>, clock: &Arc<TickingClock>, entropy: &CountingEntropy) -> Arc<Fs> {
     // So little memory that a transaction spills after 32 pages.
-    let options = FsOptions { memory_bytes_max: 8 << 20, ..FsOptions::default() };
+    let options = FsOptions::default().memory_bytes_max(8 << 20);
     Fs::open(device.clone(), options, clock.clone(), entropy).expect("open")
 }
 
@@ -43,7 +43,7 @@ impl Run {
         let device = CrashDevice::new(48 * MIB / 4096, random.next());
         let clock = Arc::new(TickingClock::starting_at(1_000_000));
         let entropy = CountingEntropy::starting_at(seed * 1000 + 1);
-        let mkfs = MkfsOptions { journal_bytes: Some(2 * MIB), ..MkfsOptions::default() };
+        let mkfs = MkfsOptions::default().journal_bytes(2 * MIB);
         Fs::format(&*device, &mkfs, &*clock, &entropy, &mut |_, _| {}).expect("mkfs");
         let fs = open(&device, &clock, &entropy);
         let dir = fs.names().mkdir(&root(), ObjectNo::ROOT_DIR, b"dir", 0o755).expect("mkdir").attr.inode;

@@ -79,10 +79,10 @@ impl Device for Lazy {
 }
 
 fn open(device: Arc<dyn Device>, memory_bytes_max: usize, journal_bytes: u64) -> Arc<Fs> {
-    let mkfs = MkfsOptions { journal_bytes: Some(journal_bytes), ..MkfsOptions::default() };
+    let mkfs = MkfsOptions::default().journal_bytes(journal_bytes);
     let entropy = SystemEntropy::default();
     Fs::format(&*device, &mkfs, &SystemClock, &entropy, &mut |_, _| {}).expect("mkfs");
-    let options = FsOptions { memory_bytes_max, ..FsOptions::default() };
+    let options = FsOptions::default().memory_bytes_max(memory_bytes_max);
     Fs::open(device, options, Arc::new(SystemClock), &entropy).expect("open")
 }
 

@@ -152,7 +152,7 @@ fn transfers_of_many_threads_neither_make_nor_lose_money() {
 #[test]
 fn a_small_commit_does_not_wait_for_the_destaging_of_other_pages() {
     let gate = Gate::new(64 * MIB);
-    let options = FsOptions { commit_interval: LONG, ..FsOptions::default() };
+    let options = FsOptions::default().commit_interval(LONG);
     let open = |gate: &Arc<Gate>| {
         let entropy = SystemEntropy::default();
         Fs::open(gate.clone(), options.clone(), Arc::new(SystemClock), &entropy).expect("open")
@@ -244,7 +244,7 @@ fn names_made_by_many_threads_are_made_once() {
 #[test]
 fn a_failure_stays_for_who_forces_when_nothing_is_left_to_force() {
     let gate = Gate::new(64 * MIB);
-    let options = FsOptions { commit_interval: LONG, ..FsOptions::default() };
+    let options = FsOptions::default().commit_interval(LONG);
     let entropy = SystemEntropy::default();
     let fs = Fs::open(gate.clone(), options, Arc::new(SystemClock), &entropy).expect("open");
     let file = put(&fs, ROOT, "file", &vec![1; 100 * PAGE as usize]);

@@ -107,26 +107,19 @@ pub(crate) fn config(options: &MountOptions) -> Config {
     if options.writeback_cache {
         wanted |= InitFlags::WRITEBACK_CACHE;
     }
-    Config {
-        wanted,
+    Config::default()
+        .wanted(wanted)
         // Without these the mount would be wrong.
-        required: InitFlags::DONT_MASK | InitFlags::POSIX_ACL | InitFlags::HANDLE_KILLPRIV_V2,
+        .required(InitFlags::DONT_MASK | InitFlags::POSIX_ACL | InitFlags::HANDLE_KILLPRIV_V2)
         // What the kernel writes back from its own cache nobody waits for, and its size tells what to hand on to the
         // device.
-        write_bytes_max: if options.writeback_cache { MESSAGE_BYTES_MAX } else { WRITE_BYTES_MAX },
-        read_bytes_max: MESSAGE_BYTES_MAX,
-        readahead_bytes_max: MESSAGE_BYTES_MAX,
-        transport: options.transport,
-        dev: DevSettings { threads: options.threads, ..DevSettings::default() },
+        .write_bytes_max(if options.writeback_cache { MESSAGE_BYTES_MAX } else { WRITE_BYTES_MAX })
+        .read_bytes_max(MESSAGE_BYTES_MAX)
+        .readahead_bytes_max(MESSAGE_BYTES_MAX)
+        .transport(options.transport)
+        .dev(DevSettings::default().threads(options.threads))
         // A daemon that is to stay on one CPU stays there.
-        uring: UringSettings {
-            depth: QUEUE_DEPTH,
-            pin: options.cpu.is_none(),
-            deputy: true,
-            ..UringSettings::default()
-        },
-        ..Config::default()
-    }
+        .uring(UringSettings::default().depth(QUEUE_DEPTH).pin(options.cpu.is_none()).deputy(true))
 }
 
 impl Filesystem {

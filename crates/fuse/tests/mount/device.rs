@@ -137,7 +137,7 @@ fn batches_left(image: &Path) -> u64 {
     let copy = image.with_extension("copy");
     fs::copy(image, &copy).unwrap();
     let device = Arc::new(FileDevice::open(&copy, &OpenOptions::default()).unwrap());
-    let options = FsOptions { read_only: true, ..FsOptions::default() };
+    let options = FsOptions::default().read_only(true);
     let opened = Fs::open_reporting(device, options, Arc::new(SystemClock), &SystemEntropy::default());
     opened.unwrap().1.batches
 }

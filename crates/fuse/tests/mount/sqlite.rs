@@ -90,7 +90,7 @@ fn a_commit_of_sqlite_makes_no_journal_and_costs_one_record_and_one_flush() {
 fn with_small_journal(options: &str) -> Option<Volume> {
     let mut volume = Volume::format(VOLUME_BYTES)?;
     let device = FileDevice::open(volume.image(), &Default::default()).expect("the image");
-    let small = MkfsOptions { journal_bytes: Some(1 << 20), ..MkfsOptions::default() };
+    let small = MkfsOptions::default().journal_bytes(1 << 20);
     Fs::format(&device, &small, &SystemClock, &SystemEntropy::default(), &mut |_, _| {})
         .expect("is formatted");
     drop(device);

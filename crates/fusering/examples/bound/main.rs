@@ -184,25 +184,19 @@ fn main() -> Result<(), Box<dyn Error>> {
         "dev" => (TransportChoice::Dev, None),
         other => return Err(format!("{other}: dev or uring").into()),
     };
-    let options = MountOptions {
-        source: device.into(),
-        subtype: "bound".to_owned(),
+    let options = MountOptions::default()
+        .source(device)
+        .subtype("bound")
         // As the mount of a block device: its caller waits for RELEASE.
-        block_device: Some(PAGE_BYTES as u32),
-        ..MountOptions::default()
-    };
+        .block_device(PAGE_BYTES as u32);
     let config = Config::default();
-    let config = Config {
-        wanted: config.wanted
-            | InitFlags::DONT_MASK
-            | InitFlags::HANDLE_KILLPRIV_V2
-            | InitFlags::NO_OPENDIR_SUPPORT
-            | InitFlags::SETXATTR_EXT
-            | InitFlags::POSIX_ACL,
-        transport,
-        dev: DevSettings { threads: 1, ..DevSettings::default() },
-        ..config
-    };
+    let wanted = config.wanted
+        | InitFlags::DONT_MASK
+        | InitFlags::HANDLE_KILLPRIV_V2
+        | InitFlags::NO_OPENDIR_SUPPORT
+        | InitFlags::SETXATTR_EXT
+        | InitFlags::POSIX_ACL;
+    let config = config.wanted(wanted).transport(transport).dev(DevSettings::default().threads(1));
     let filesystem = Bound {
         device: OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(device)?,
         made: AtomicU64::new(1),

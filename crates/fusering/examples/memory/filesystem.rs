@@ -24,16 +24,14 @@ pub const BACKWARDS: u32 = 0xc010_4d01;
 /// What this filesystem can do.
 pub fn config() -> Config {
     let config = Config::default();
-    Config {
-        wanted: config.wanted
-            | InitFlags::DONT_MASK
-            | InitFlags::HANDLE_KILLPRIV_V2
-            | InitFlags::SETXATTR_EXT
-            | InitFlags::EXPORT_SUPPORT
-            | InitFlags::CACHE_SYMLINKS
-            | InitFlags::NO_OPENDIR_SUPPORT,
-        ..config
-    }
+    let wanted = config.wanted
+        | InitFlags::DONT_MASK
+        | InitFlags::HANDLE_KILLPRIV_V2
+        | InitFlags::SETXATTR_EXT
+        | InitFlags::EXPORT_SUPPORT
+        | InitFlags::CACHE_SYMLINKS
+        | InitFlags::NO_OPENDIR_SUPPORT;
+    config.wanted(wanted)
 }
 
 pub struct MemoryFilesystem {

@@ -7,7 +7,7 @@ mod filesystem;
 mod tree;
 
 use filesystem::MemoryFilesystem;
-use fusering::{Config, MountOptions, Session, TransportChoice};
+use fusering::{MountOptions, Session, TransportChoice};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -21,13 +21,9 @@ fn main() -> ExitCode {
         _ => return usage(),
     };
     let Some(directory) = arguments.get(1) else { return usage() };
-    let options = MountOptions {
-        source: "memory".into(),
-        subtype: "memory".to_owned(),
-        allow_other: fusering::may_mount(),
-        ..MountOptions::default()
-    };
-    let config = Config { transport, ..filesystem::config() };
+    let options =
+        MountOptions::default().source("memory").subtype("memory").allow_other(fusering::may_mount());
+    let config = filesystem::config().transport(transport);
     let filesystem = Arc::new(MemoryFilesystem::new());
     let mounted = Session::mount(filesystem.clone(), Path::new(directory), &options, &config);
     let served = mounted.and_then(|session| {

@@ -92,8 +92,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// The filesystem's process. Apart from the callers', so that these can be killed whatever happens.
 fn serve_until_unmounted(directory: &str, transport: &str) -> Result<(), Box<dyn Error>> {
     let transport = if transport == "uring" { TransportChoice::Uring } else { TransportChoice::Dev };
-    let config = Config { transport, ..Config::default() };
-    let options = MountOptions { subtype: "roundtrip".to_owned(), ..MountOptions::default() };
+    let config = Config::default().transport(transport);
+    let options = MountOptions::default().subtype("roundtrip");
     let session = Session::mount(Arc::new(Nothing::new()), Path::new(directory), &options, &config)?;
     println!("{}", session.transport().kind);
     session.run()?;

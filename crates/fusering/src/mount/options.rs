@@ -14,6 +14,7 @@ pub enum AccessTimes {
 
 /// Options of a mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MountOptions {
     /// What the table of mounts shows as mounted: any text, or the block device of a `fuseblk` mount.
     pub source: OsString,
@@ -54,6 +55,100 @@ impl Default for MountOptions {
             default_permissions: true,
             read_bytes_max: None,
         }
+    }
+}
+
+impl MountOptions {
+    /// What the table of mounts shows as mounted: any text, or the block device of a `fuseblk` mount.
+    #[must_use]
+    pub fn source(mut self, source: impl Into<OsString>) -> MountOptions {
+        self.source = source.into();
+        self
+    }
+
+    /// Shown after `fuse.`: letters, digits, `-`, `_` and dots.
+    #[must_use]
+    pub fn subtype(mut self, subtype: impl Into<String>) -> MountOptions {
+        self.subtype = subtype.into();
+        self
+    }
+
+    /// Mounts as `fuseblk` with this block size (a power of two, 512 to 65536): the kernel claims the device, sends
+    /// DESTROY before `umount` returns, and passes on `syncfs`. Root only.
+    #[must_use]
+    pub fn block_device(mut self, block_device: impl Into<Option<u32>>) -> MountOptions {
+        self.block_device = block_device.into();
+        self
+    }
+
+    /// Nothing can be written.
+    #[must_use]
+    pub fn read_only(mut self, read_only: bool) -> MountOptions {
+        self.read_only = read_only;
+        self
+    }
+
+    /// Set-user-ID and set-group-ID bits have no effect.
+    #[must_use]
+    pub fn nosuid(mut self, nosuid: bool) -> MountOptions {
+        self.nosuid = nosuid;
+        self
+    }
+
+    /// Device nodes cannot be opened.
+    #[must_use]
+    pub fn nodev(mut self, nodev: bool) -> MountOptions {
+        self.nodev = nodev;
+        self
+    }
+
+    /// No program can be run from it.
+    #[must_use]
+    pub fn noexec(mut self, noexec: bool) -> MountOptions {
+        self.noexec = noexec;
+        self
+    }
+
+    /// Writes are synchronous.
+    #[must_use]
+    pub fn sync(mut self, sync: bool) -> MountOptions {
+        self.sync = sync;
+        self
+    }
+
+    /// Changes of directories are synchronous.
+    #[must_use]
+    pub fn dirsync(mut self, dirsync: bool) -> MountOptions {
+        self.dirsync = dirsync;
+        self
+    }
+
+    /// When reading changes an access time.
+    #[must_use]
+    pub fn access_times(mut self, access_times: AccessTimes) -> MountOptions {
+        self.access_times = access_times;
+        self
+    }
+
+    /// Others than the mounting user may use the mount.
+    #[must_use]
+    pub fn allow_other(mut self, allow_other: bool) -> MountOptions {
+        self.allow_other = allow_other;
+        self
+    }
+
+    /// The kernel checks permissions by the nodes' modes, owners and ACLs.
+    #[must_use]
+    pub fn default_permissions(mut self, default_permissions: bool) -> MountOptions {
+        self.default_permissions = default_permissions;
+        self
+    }
+
+    /// Most bytes in one READ; `None`: as many as the kernel likes.
+    #[must_use]
+    pub fn read_bytes_max(mut self, read_bytes_max: impl Into<Option<u32>>) -> MountOptions {
+        self.read_bytes_max = read_bytes_max.into();
+        self
     }
 }
 

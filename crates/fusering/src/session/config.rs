@@ -6,6 +6,7 @@ use std::fmt;
 
 /// What to ask of the kernel. The default asks for what is harmless to any filesystem.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Config {
     /// Asked for, but done without if the kernel does not offer it.
     pub wanted: InitFlags,
@@ -58,6 +59,93 @@ impl Default for Config {
     }
 }
 
+impl Config {
+    /// Asked for, but done without if the kernel does not offer it.
+    #[must_use]
+    pub fn wanted(mut self, wanted: InitFlags) -> Config {
+        self.wanted = wanted;
+        self
+    }
+
+    /// Without these there is no session.
+    #[must_use]
+    pub fn required(mut self, required: InitFlags) -> Config {
+        self.required = required;
+        self
+    }
+
+    /// Most data in one WRITE, in bytes; rounded up to whole pages. The kernel does not let go of its CPU while it
+    /// fills and copies one, so whoever waits for that CPU waits for all of it.
+    #[must_use]
+    pub fn write_bytes_max(mut self, write_bytes_max: u32) -> Config {
+        self.write_bytes_max = write_bytes_max;
+        self
+    }
+
+    /// Most data in one READ, in bytes; rounded up to whole pages, and no less than a WRITE has.
+    #[must_use]
+    pub fn read_bytes_max(mut self, read_bytes_max: u32) -> Config {
+        self.read_bytes_max = read_bytes_max;
+        self
+    }
+
+    /// How far the kernel reads ahead, in bytes.
+    #[must_use]
+    pub fn readahead_bytes_max(mut self, readahead_bytes_max: u32) -> Config {
+        self.readahead_bytes_max = readahead_bytes_max;
+        self
+    }
+
+    /// Background requests (read-ahead, writeback, asynchronous direct I/O) that may be open at once; at least 1.
+    #[must_use]
+    pub fn background_max(mut self, background_max: u16) -> Config {
+        self.background_max = background_max;
+        self
+    }
+
+    /// Background requests from which on the mount counts as congested; `None`: three quarters of the above.
+    #[must_use]
+    pub fn congestion_threshold(mut self, congestion_threshold: impl Into<Option<u16>>) -> Config {
+        self.congestion_threshold = congestion_threshold.into();
+        self
+    }
+
+    /// Granularity of times in nanoseconds: a power of ten up to 10^9.
+    #[must_use]
+    pub fn time_granularity_ns(mut self, time_granularity_ns: u32) -> Config {
+        self.time_granularity_ns = time_granularity_ns;
+        self
+    }
+
+    /// The kernel ends the connection when a request stays unanswered for so many seconds (since 6.16).
+    #[must_use]
+    pub fn request_timeout_seconds(mut self, request_timeout_seconds: impl Into<Option<u16>>) -> Config {
+        self.request_timeout_seconds = request_timeout_seconds.into();
+        self
+    }
+
+    /// Which transport to use.
+    #[must_use]
+    pub fn transport(mut self, transport: TransportChoice) -> Config {
+        self.transport = transport;
+        self
+    }
+
+    /// Of the transport over /dev/fuse.
+    #[must_use]
+    pub fn dev(mut self, dev: DevSettings) -> Config {
+        self.dev = dev;
+        self
+    }
+
+    /// Of the transport over io_uring.
+    #[must_use]
+    pub fn uring(mut self, uring: UringSettings) -> Config {
+        self.uring = uring;
+        self
+    }
+}
+
 /// Which transport to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TransportChoice {
@@ -71,6 +159,7 @@ pub enum TransportChoice {
 
 /// Of the transport over /dev/fuse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DevSettings {
     /// Threads. Mostly one of them reads and the others take over while it waits (`spread` false).
     pub threads: usize,
@@ -90,8 +179,41 @@ impl Default for DevSettings {
     }
 }
 
+impl DevSettings {
+    /// Threads. Mostly one of them reads and the others take over while it waits (`spread` false).
+    #[must_use]
+    pub fn threads(mut self, threads: usize) -> DevSettings {
+        self.threads = threads;
+        self
+    }
+
+    /// All threads read at once: better with slow methods and many callers, worse for a single caller, who is then
+    /// served from another CPU than its own.
+    #[must_use]
+    pub fn spread(mut self, spread: bool) -> DevSettings {
+        self.spread = spread;
+        self
+    }
+
+    /// Each thread gets a descriptor of its own with its own list of open requests.
+    #[must_use]
+    pub fn clone_descriptors(mut self, clone_descriptors: bool) -> DevSettings {
+        self.clone_descriptors = clone_descriptors;
+        self
+    }
+
+    /// A thread that has read nothing but one caller's requests for a while is tied to that caller's CPU until others
+    /// ask (`spread` false): to wake it there costs a tenth of what it costs elsewhere.
+    #[must_use]
+    pub fn follow_lone_caller(mut self, follow_lone_caller: bool) -> DevSettings {
+        self.follow_lone_caller = follow_lone_caller;
+        self
+    }
+}
+
 /// Of the transport over io_uring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct UringSettings {
     /// Requests that one CPU's queue can have open at once. Each takes memory for one message.
     pub depth: u16,
@@ -113,8 +235,43 @@ impl Default for UringSettings {
     }
 }
 
+impl UringSettings {
+    /// Requests that one CPU's queue can have open at once. Each takes memory for one message.
+    #[must_use]
+    pub fn depth(mut self, depth: u16) -> UringSettings {
+        self.depth = depth;
+        self
+    }
+
+    /// Whether each queue's thread runs on its own CPU only.
+    #[must_use]
+    pub fn pin(mut self, pin: bool) -> UringSettings {
+        self.pin = pin;
+        self
+    }
+
+    /// Whether each queue has a second thread, which serves a caller that is alone and may wait
+    /// ([`RequestContext::may_wait`](crate::RequestContext::may_wait)): what has to be waited for needs no hand-over
+    /// then. It serves large reads as well, on any CPU, so that they take none of the reader's. Where it cannot be
+    /// made, a queue goes without.
+    #[must_use]
+    pub fn deputy(mut self, deputy: bool) -> UringSettings {
+        self.deputy = deputy;
+        self
+    }
+
+    /// Above this many bytes of payloads in use, a queue gives back what no open request uses when it has nothing to
+    /// do.
+    #[must_use]
+    pub fn resident_bytes_max(mut self, resident_bytes_max: usize) -> UringSettings {
+        self.resident_bytes_max = resident_bytes_max;
+        self
+    }
+}
+
 /// What was agreed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Negotiated {
     /// Minor version of the protocol: the lower one of the kernel's and ours.
     pub minor: u32,

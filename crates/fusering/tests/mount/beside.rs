@@ -107,8 +107,8 @@ fn a_caller_that_is_alone_is_served_on_its_cpu_until_another_one_asks() {
 #[test]
 fn who_does_not_want_its_threads_moved_says_so() {
     let test = Test::new(TransportKind::Dev, "who_does_not_want_its_threads_moved_says_so");
-    let dev = DevSettings { follow_lone_caller: false, ..DevSettings::default() };
-    let Some(mount) = test.mount(Nowhere::default(), Config { dev, ..Config::default() }) else { return };
+    let dev = DevSettings::default().follow_lone_caller(false);
+    let Some(mount) = test.mount(Nowhere::default(), Config::default().dev(dev)) else { return };
     look_up(mount.root(), MANY);
     assert_eq!(mount.filesystem.last.lock().unwrap().1, place().1);
 }

@@ -61,7 +61,7 @@ impl Test {
             TransportKind::Dev => TransportChoice::Dev,
             TransportKind::Uring => TransportChoice::Uring,
         };
-        Config { transport, ..config }
+        config.transport(transport)
     }
 
     /// Lets io_uring be agreed on while the result is kept; `None` if this machine cannot mount over this transport.
@@ -88,7 +88,7 @@ impl Test {
 
     /// Mounts, and sees to it that it is this test's transport that brings the requests.
     pub fn mount<F: Filesystem>(&self, filesystem: F, config: Config) -> Option<Mounted<F>> {
-        self.mount_with(filesystem, config, &MountOptions { allow_other: true, ..MountOptions::default() })
+        self.mount_with(filesystem, config, &MountOptions::default().allow_other(true))
     }
 
     pub fn mount_with<F: Filesystem>(

@@ -39,7 +39,7 @@ fn daemon_of_other_tests() {
         Ok("uring") => TransportChoice::Uring,
         _ => TransportChoice::Dev,
     };
-    let config = Config { transport, ..Config::default() };
+    let config = Config::default().transport(transport);
     let filesystem = Arc::new(Scripted::default());
     let session = Session::mount(filesystem, Path::new(&directory), &MountOptions::default(), &config);
     let session = session.expect("mounted");
@@ -153,8 +153,8 @@ fn device(test: &Test) -> Option<(LoopDevice, MountOptions)> {
     }
     match LoopDevice::new() {
         Ok(device) => {
-            let source = device.path.clone().into();
-            Some((device, MountOptions { source, block_device: Some(4096), ..MountOptions::default() }))
+            let source = device.path.clone();
+            Some((device, MountOptions::default().source(source).block_device(4096)))
         }
         Err(why) => {
             test.skip(&format!("no loop device: {why}"));
@@ -219,7 +219,7 @@ fn what_the_kernel_does_not_offer_is_refused(test: &Test) {
     let Some(leave) = test.leave() else { return };
     let dir = tempfile::tempdir().expect("temporary directory");
     let missing = InitFlags(1 << 63);
-    let config = test.config(Config { required: missing, ..config() });
+    let config = test.config(config().required(missing));
     let refused =
         Session::mount(Arc::new(MemoryFilesystem::new()), dir.path(), &MountOptions::default(), &config);
     drop(leave);
@@ -236,7 +236,7 @@ fn without_leave_for_io_uring_dev_fuse_serves_and_says_why() {
     };
     let dir = tempfile::tempdir().expect("temporary directory");
     let mount = |transport| {
-        let config = Config { transport, ..config() };
+        let config = config().transport(transport);
         Session::mount(Arc::new(MemoryFilesystem::new()), dir.path(), &MountOptions::default(), &config)
     };
     let session = mount(TransportChoice::Auto).expect("mounted");

@@ -28,7 +28,7 @@ over_both_transports!(
 fn mounted(test: &Test, filesystem: Scripted) -> Option<Mounted<Scripted>> {
     let config = Config::default();
     let wanted = config.wanted | InitFlags::POSIX_LOCKS;
-    test.mount(filesystem, Config { wanted, ..config })
+    test.mount(filesystem, config.wanted(wanted))
 }
 
 /// Files whose syncs are kept.
@@ -279,6 +279,6 @@ fn others_go_on_while_threads_say_that_they_wait() {
 #[test]
 fn others_go_on_when_all_threads_read() {
     let config = Config::default();
-    let dev = fusering::DevSettings { spread: true, clone_descriptors: true, ..config.dev };
-    others_go_on_while_a_thread_is_blocked(false, Config { dev, ..config }, 7);
+    let dev = config.dev.spread(true).clone_descriptors(true);
+    others_go_on_while_a_thread_is_blocked(false, config.dev(dev), 7);
 }

@@ -122,9 +122,9 @@ fn read(file: &File, into: &mut Aligned, bytes: usize, offset: u64) {
 fn stream_and_ask(name: &str, elsewhere: bool) {
     let test = Test::new(TransportKind::Uring, name);
     let everywhere = cpus();
-    let uring = UringSettings { deputy: true, ..UringSettings::default() };
+    let uring = UringSettings::default().deputy(true);
     let streaming = Streaming { elsewhere, came: Mutex::default() };
-    let Some(mount) = test.mount(streaming, Config { uring, ..Config::default() }) else { return };
+    let Some(mount) = test.mount(streaming, Config::default().uring(uring)) else { return };
     let (filesystem, path, nobody) = (mount.filesystem.clone(), mount.path("file"), mount.path(NOBODY));
     let caller = std::thread::spawn(move || {
         // SAFETY: all zeros is the empty set, to which a CPU is added.

@@ -32,7 +32,7 @@ pub fn try_out(image: &SparseImage) {
 }
 
 fn look(device: &Arc<MemoryDevice>, repair: bool) -> Option<Report> {
-    check(&Steps::new(device.clone()), CheckOptions { repair, data: true, ..CheckOptions::default() }).ok()
+    check(&Steps::new(device.clone()), CheckOptions::default().repair(repair).data(true)).ok()
 }
 
 fn use_image(image: &SparseImage, read_only: bool) -> Used {

@@ -32,7 +32,7 @@ pub fn journal(input: &[u8]) {
     write_records(&mut image, &superblock, &mut input);
     for read_only in [true, false] {
         let device = image.device();
-        let options = StoreOptions { read_only, ..StoreOptions::new(99) };
+        let options = StoreOptions::new(99).read_only(read_only);
         if let Ok(mut recovery) = Store::open(device.clone(), options) {
             recovery.take_images();
         }

@@ -9,7 +9,7 @@ use syncline::Volume;
 fn a_database_is_there_when_it_is_opened_again() {
     let directory = tempfile::tempdir().expect("a directory");
     let image = directory.path().join("v.img");
-    let options = syncline::MkfsOptions { size_bytes: Some(32 << 20), ..syncline::MkfsOptions::default() };
+    let options = syncline::MkfsOptions::default().size_bytes(32 << 20);
     Volume::create(&image, &options).expect("mkfs").close().expect("close");
     let uri = format!("file:/dir/../db?vfs=syncline&volume={}", image.display());
     let connection = open(&uri).expect("open");

@@ -98,7 +98,7 @@ impl Scenario {
 fn set_up(scenario: Scenario) -> HashMap<u64, Vec<u8>> {
     let device = Arc::new(PowerDevice::new(BLOCKS, u64::MAX));
     let journal_bytes = if scenario.is_large() { 256 << 10 } else { 1 << 20 };
-    let options = MkfsOptions { journal_bytes: Some(journal_bytes), ..MkfsOptions::default() };
+    let options = MkfsOptions::default().journal_bytes(journal_bytes);
     Fs::format(&*device, &options, &SystemClock, &SystemEntropy::default(), &mut |_, _| {}).expect("mkfs");
     let place = Place::of(volume_on(device.clone()));
     let connection = scenario.open(&place).expect("open");
@@ -263,7 +263,7 @@ fn work(device: &Arc<PowerDevice>, scenario: Scenario) -> i64 {
 }
 
 fn verify(scenario: Scenario, device: Arc<syncline_device::MemoryDevice>, acknowledged: i64, told: &str) {
-    let options = syncline_check::CheckOptions { repair: false, data: true, progress: None };
+    let options = syncline_check::CheckOptions::default().data(true);
     let report = syncline_check::check(&*device, options).expect("check");
     assert!(report.is_sound(), "{told}: {:?}", report.findings);
     let place = Place::of(volume_on(device));

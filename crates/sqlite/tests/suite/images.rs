@@ -15,11 +15,7 @@ impl Image {
     fn new() -> Image {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("v.img");
-        let options = MkfsOptions {
-            size_bytes: Some(64 << 20),
-            journal_bytes: Some(256 << 10),
-            ..MkfsOptions::default()
-        };
+        let options = MkfsOptions::default().size_bytes(64 << 20).journal_bytes(256 << 10);
         Volume::create(&path, &options).expect("mkfs").close().expect("close");
         Image { _directory: directory, path }
     }

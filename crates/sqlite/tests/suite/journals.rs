@@ -194,8 +194,7 @@ fn a_transaction_that_does_not_fit_is_rolled_back_and_the_volume_stays_usable() 
 fn small_journal() -> Place {
     let device = std::sync::Arc::new(syncline_device::MemoryDevice::new((64 << 20) / 4096));
     let entropy = syncline::SystemEntropy::default();
-    let options =
-        syncline::MkfsOptions { journal_bytes: Some(256 << 10), ..syncline::MkfsOptions::default() };
+    let options = syncline::MkfsOptions::default().journal_bytes(256 << 10);
     syncline_fs::Fs::format(&*device, &options, &syncline::SystemClock, &entropy, &mut |_, _| {})
         .expect("mkfs");
     Place::of(syncline::VolumeOptions::new().open_device(device).expect("open"))

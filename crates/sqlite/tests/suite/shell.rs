@@ -20,7 +20,7 @@ pub fn library() -> PathBuf {
 
 pub fn image(directory: &Path) -> PathBuf {
     let image = directory.join("v.img");
-    let options = MkfsOptions { size_bytes: Some(64 << 20), ..MkfsOptions::default() };
+    let options = MkfsOptions::default().size_bytes(64 << 20);
     Volume::create(&image, &options).expect("mkfs").close().expect("close");
     image
 }

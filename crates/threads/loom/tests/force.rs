@@ -175,8 +175,7 @@ impl Volume {
     /// A power cut now must not lose the items.
     fn durable(&self, objects: &[u64]) {
         let device = Arc::new(ImageDevice::new(BLOCKS, self.device.durable()));
-        let options =
-            syncline_store::StoreOptions { read_only: true, ..syncline_store::StoreOptions::new(9) };
+        let options = syncline_store::StoreOptions::new(9).read_only(true);
         let store = syncline_store::Store::open(device, options).expect("open").finish().expect("finish");
         for object in objects {
             let found = store.get(TreeId::MAIN, Key::inode(ObjectNo(*object))).expect("get");

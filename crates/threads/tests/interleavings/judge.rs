@@ -115,7 +115,7 @@ impl Past {
     fn judge(&self, snapshot: &Snapshot) {
         let Snapshot { image, acknowledged, why } = snapshot;
         let device: Arc<dyn Device> = Arc::new(ImageDevice::new(BLOCKS, image.clone()));
-        let options = StoreOptions { read_only: true, ..StoreOptions::new(99) };
+        let options = StoreOptions::new(99).read_only(true);
         let mut recovery = Store::open(Arc::clone(&device), options)
             .unwrap_or_else(|error| panic!("crash {why}: the volume does not open: {error}"));
         let images = recovery.take_images();

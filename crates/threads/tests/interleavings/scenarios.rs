@@ -175,7 +175,7 @@ impl Piggyback for Filler {
 #[test]
 fn groups_are_filled_up_while_others_wait_for_them() {
     explore("groups_are_filled_up_while_others_wait_for_them", || {
-        let options = StoreOptions { stream_bytes: 12000, ..StoreOptions::new(7) };
+        let options = StoreOptions::new(7).stream_bytes(12000);
         let world = Arc::new(World::with(3, false, options));
         let filler: Arc<dyn Piggyback> = Arc::new(Filler(Arc::downgrade(&world)));
         world.store.set_piggyback(Arc::downgrade(&filler));

@@ -50,7 +50,7 @@ pub struct World {
 
 impl World {
     pub fn new(files: usize, faulty: bool) -> World {
-        World::with(files, faulty, StoreOptions { stream_bytes: 6000, ..StoreOptions::new(7) })
+        World::with(files, faulty, StoreOptions::new(7).stream_bytes(6000))
     }
 
     pub fn with(files: usize, faulty: bool, options: StoreOptions) -> World {
