@@ -16,6 +16,8 @@ const ROOMS: &[&str] = &[
     "context",
     "histogram",
     "limits",
+    "options",
+    "ablation",
     "acl",
     "core",
     "content",

@@ -24,11 +24,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-use syncline::{MkfsOptions, SystemClock, SystemEntropy};
 use syncline_check::CheckOptions;
 use syncline_cli::ProgramError;
 use syncline_device::{FileDevice, OpenOptions};
-use syncline_fs::Fs;
+use syncline_fs::{Fs, MkfsOptions, SystemClock, SystemEntropy};
 
 const IMAGE_MIB: u64 = 512;
 /// How long the workloads run before each cut. Odd, so that the cut is not in step with the commit interval.
@@ -264,12 +263,10 @@ fn round(
 
 fn make_volume(image: &Path) -> Result<(), Failure> {
     let device = FileDevice::create(image, IMAGE_MIB << 20)?;
-    let options = MkfsOptions {
-        label: "demo".to_owned(),
-        root_uid: rustix::process::geteuid().as_raw(),
-        root_gid: rustix::process::getegid().as_raw(),
-        ..MkfsOptions::default()
-    };
+    let options = MkfsOptions::default()
+        .label("demo".to_owned())
+        .root_uid(rustix::process::geteuid().as_raw())
+        .root_gid(rustix::process::getegid().as_raw());
     Fs::format(&device, &options, &SystemClock, &SystemEntropy::default(), &mut |_, _| {})
         .map_err(|source| Failure::Format { path: image.to_owned(), source })
 }

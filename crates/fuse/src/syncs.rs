@@ -214,7 +214,7 @@ impl Syncs {
     pub(crate) fn start_ticket(
         &self,
         handle: HandleId,
-        plan: SyncPlan,
+        plan: syncline_fs::Result<SyncPlan>,
         committed: syncline_fs::Result<Option<Lsn>>,
         ticket: u64,
     ) {
@@ -223,7 +223,10 @@ impl Syncs {
             latency.record(began.elapsed());
             tickets.complete(handle, ticket, result.map_err(errno));
         });
-        self.start(SyncStart { plan, done }, committed);
+        match plan {
+            Ok(plan) => self.start(SyncStart { plan, done }, committed),
+            Err(error) => done(Err(error)),
+        }
     }
 
     /// The same for an answer that is held back.

@@ -393,7 +393,7 @@ impl Run<'_> {
         if !bitmaps().contains(&block) {
             return Ok(());
         }
-        let options = CheckOptions { repair: true, ..CheckOptions::default() };
+        let options = CheckOptions::default().repair(true);
         let report = check(&**device, options).map_err(|error| error.to_string())?;
         if !report.repaired || !report.is_sound() {
             return Err(format!("a lost bitmap is not repaired: {:?}", report.findings));

@@ -17,7 +17,7 @@ const JOURNAL_BLOCKS: u64 = 256;
 
 fn open(device: Arc<dyn Device>, ablation: Ablation) -> Arc<Store> {
     support::format(&*device, JOURNAL_BLOCKS, Vec::new());
-    let options = StoreOptions::new(7).ablation(ablation);
+    let options = StoreOptions::new(7).without(ablation);
     Store::open(device, options).expect("open").finish().expect("finish")
 }
 

@@ -10,7 +10,7 @@ use fusering::request::Ioctl;
 use fusering::{Errno, Handle, ReplyIoctl, RequestContext};
 use std::ops::Range;
 use std::time::Instant;
-use syncline_fs::{HandleId, Reach, SyncScope};
+use syncline_fs::{Error, HandleId, Reach, SyncScope};
 
 /// One of these calls.
 pub(super) enum Control {
@@ -130,17 +130,22 @@ impl Filesystem {
             Range { start: 0, end: u64::MAX } => Reach::Whole,
             ref range => Reach::Range(range.clone()),
         };
-        let planned = self.operations.fs.syncs().plan(file, scope(&argument), reach).map_err(errno);
-        let issued = planned.and_then(|plan| Ok((plan, syncs.tickets().issue(file, context.uid)?)));
-        let (plan, ticket) = match issued {
-            Ok(issued) => issued,
+        let planned = self.operations.fs.syncs().plan(file, scope(&argument), reach);
+        if let Err(error @ Error::BadHandle) = planned {
+            return reply.error(errno(error));
+        }
+        let ticket = match syncs.tickets().issue(file, context.uid) {
+            Ok(ticket) => ticket,
             Err(errno) => return reply.error(errno),
         };
         // From here on the caller may close the file: the plan keeps the inode.
         reply.output(0, &argument.encode(ticket));
-        let committed = self.operations.fs.syncs().try_commit(&plan);
+        let committed = match &planned {
+            Ok(plan) => self.operations.fs.syncs().try_commit(plan),
+            Err(error) => Err(error.clone()),
+        };
         self.serve(context, matches!(committed, Ok(None)), move |operations, _: &Caller| {
-            operations.syncs.start_ticket(file, plan, committed, ticket);
+            operations.syncs.start_ticket(file, planned, committed, ticket);
         });
     }
 }
