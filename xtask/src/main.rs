@@ -21,8 +21,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Check file lengths, forbidden words, arrows of crates and rooms, headers, the table of tests, and the features of
-    /// what ships.
+    /// Check lengths, words, arrows of crates and rooms, headers, the table of tests, and the features of what ships.
     Tidy,
     /// Write the manual pages into a directory.
     Man { directory: PathBuf },
