@@ -126,6 +126,12 @@ pub fn apply(model: &mut Model, cast: &Cast, seen: &Seen, alone: bool) -> bool {
             // What is refused changes nothing; in a copy all the same.
             model.clone().apply(op, u64::MAX, 0) == Err(*errno)
         }
+        // What was done to it without a name is not in the model either.
+        (Act::Append { file, .. } | Act::Look { file, .. } | Act::Size(file), outcome)
+            if !matches!(outcome, Outcome::Failed(_)) && name_of(model, cast, *file).is_none() =>
+        {
+            true
+        }
         (Act::Append { file, len, fill }, Outcome::Appended { at }) => {
             if model.content_of(ino(*file)).size() != *at {
                 return false;
@@ -171,12 +177,10 @@ pub fn commit(model: &mut Model, cast: &Cast, seen: &Seen) -> Option<usize> {
 /// `None` if it has none: nobody sees what is done to it.
 fn named(model: &Model, cast: &Cast, act: &Act, op: &Op) -> Option<Op> {
     let Act::Do(Some(file), _) = act else { return Some(op.clone()) };
-    let is_it = |path: &String| model.resolve(path) == Ok(cast.inode(*file).0);
-    if is_it(&cast.path(*file)) {
+    let now = name_of(model, cast, *file)?;
+    if now == cast.path(*file) {
         return Some(op.clone());
     }
-    let [_, files, _] = model.paths();
-    let now = files.into_iter().find(is_it)?;
     let mut op = op.clone();
     match &mut op {
         Op::Write { path, .. } | Op::Truncate { path, .. } | Op::Falloc { path, .. } => *path = now,
@@ -185,4 +189,43 @@ fn named(model: &Model, cast: &Cast, act: &Act, op: &Op) -> Option<Op> {
         _ => unreachable!("no operation on an open file"),
     }
     Some(op)
+}
+
+/// A name that a file of the cast has now.
+fn name_of(model: &Model, cast: &Cast, file: usize) -> Option<String> {
+    let is_it = |path: &String| model.resolve(path) == Ok(cast.inode(file).0);
+    let first = cast.path(file);
+    if is_it(&first) {
+        return Some(first);
+    }
+    let [_, files, _] = model.paths();
+    files.into_iter().find(is_it)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operation::AllocateKind;
+
+    #[test]
+    fn what_is_done_to_a_file_without_a_name_explains_what_is_seen_of_it_later() {
+        let mut model = Model::new(&super::super::start().view);
+        let cast = Cast::of(&model).expect("the files of the beginning");
+        let seen = |act: Act, outcome: Outcome, at: u64| Seen {
+            act,
+            outcome,
+            began: at,
+            ended: at + 1,
+            position: 0,
+        };
+        let replaced = Op::Rename("a".to_owned(), cast.path(1));
+        let grown = Op::Falloc { path: cast.path(1), kind: AllocateKind::Grow, offset: 3867, len: 1219 };
+        let done = Outcome::Done { made: 0, written: 0 };
+        let acts = [
+            vec![seen(Act::Do(None, replaced), done.clone(), 0)],
+            vec![seen(Act::Do(Some(1), grown), done, 2)],
+            vec![seen(Act::Append { file: 1, len: 1131, fill: 179 }, Outcome::Appended { at: 5086 }, 4)],
+        ];
+        assert!(acts.iter().flatten().all(|seen| apply(&mut model, &cast, seen, false)));
+    }
 }
