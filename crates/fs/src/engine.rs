@@ -14,6 +14,7 @@ use crate::{
 };
 use std::sync::Arc;
 use syncline_device::DeviceCounters;
+use syncline_format::TreeId;
 use syncline_format::item::NAME_BYTES_MAX;
 use syncline_store::{Counters, Load, Store};
 
@@ -78,7 +79,7 @@ impl Fs {
     pub(crate) fn over(store: Arc<Store>, options: FsOptions, clock: Arc<dyn Clock>) -> Arc<Fs> {
         let (_, light_max) = pinned_max_of(options.memory_bytes_max);
         let core = Arc::new(Core::new(store, options, clock, light_max));
-        let content = Arc::new(Content::new(&core));
+        let content = Arc::new(Content::new(&core, TreeId::MAIN));
         let reader = Arc::new(Reader::new(&content));
         let writeback = Arc::new(Writeback::new(&content));
         let shape = Arc::new(Shape::new(&reader, &writeback));

@@ -48,6 +48,26 @@ impl Store {
         })
     }
 
+    /// Whether [`Store::try_admit`] would admit such a batch of class [`Class::Normal`] now. Claims nothing: the answer
+    /// may be another one a moment later.
+    pub fn has_room(&self, estimate: Estimate) -> bool {
+        let shared = &self.shared;
+        let Some(journal) = shared.journal.get() else { return !shared.options.read_only };
+        let (bound, current, live) = {
+            let trees = shared.trees.read();
+            (trees.nodes_bound(estimate.items), trees.current_nodes, trees.images.len())
+        };
+        let dirty = current + shared.frozen_nodes.load(Ordering::Relaxed);
+        let (may_claim, spare) = {
+            let space = shared.space.lock();
+            (space.may_claim_nodes(bound, true), space.spare_chunks())
+        };
+        (dirty <= shared.cache.dirty_max() || current == 0)
+            && may_claim
+            && spare >= live + estimate.images as u64
+            && journal.has_room(journal.promise(estimate.bytes, estimate.images))
+    }
+
     fn grant(&self, class: Class, estimate: Estimate) -> Result<Permit, Refused> {
         let shared = &self.shared;
         if shared.options.read_only && shared.open_for_use() {

@@ -182,14 +182,17 @@ impl SpaceMap {
     /// Claims chunks for nodes; false if the volume cannot give them. `spare_headroom`: leave the headroom alone, and
     /// the blocks that are kept for overwriting.
     pub(crate) fn claim_nodes(&mut self, nodes: u64, spare_headroom: bool) -> bool {
+        let may = self.may_claim_nodes(nodes, spare_headroom);
+        self.node_claims += if may { nodes } else { 0 };
+        may
+    }
+
+    /// Whether [`SpaceMap::claim_nodes`] would claim them.
+    pub(crate) fn may_claim_nodes(&self, nodes: u64, spare_headroom: bool) -> bool {
         let headroom = if spare_headroom { self.headroom } else { 0 };
         let claims = self.node_claims + nodes;
         let blocks = (claims + headroom + headroom / OVERWRITE_SHARE) * u64::from(NODE_BLOCKS);
-        if claims + headroom > self.free_chunks || blocks + self.reserved > self.free {
-            return false;
-        }
-        self.node_claims = claims;
-        true
+        claims + headroom <= self.free_chunks && blocks + self.reserved <= self.free
     }
 
     /// Whole free chunks beyond claims and headroom.

@@ -225,7 +225,7 @@ impl Attributes {
         }
         let acl_bytes = 300 + crate::acl::ACL_BYTES_MAX;
         let permit = self.writeback.admit(Class::Normal, estimate(1, 0, 1, acl_bytes))?;
-        let mut change = Change::new(self.core.tree, Locked::new(&[inode]));
+        let mut change = Change::new(self.content.tree, Locked::new(&[inode]));
         if change.state(number).is_gone() {
             return Err(Error::Stale);
         }
@@ -291,7 +291,7 @@ impl Attributes {
         if !inode.state.read().item.is_symlink() {
             return Err(Error::Invalid("not a symbolic link"));
         }
-        let target = self.core.store.get(self.core.tree, syncline_format::Key::symlink(number))?;
+        let target = self.core.store.get(self.content.tree, syncline_format::Key::symlink(number))?;
         let size = inode.state.read().item.size;
         let Some(target) = target.filter(|target| is_symlink_target(target, size)) else {
             // A link that was removed meanwhile has lost its target with its inode.

@@ -147,7 +147,7 @@ impl Attributes {
         }
         let inode = self.content.live_inode(number)?;
         let (permit, locked) = self.admit_replacement(Class::Normal, &inode, name, value.len())?;
-        let mut change = Change::new(self.core.tree, locked);
+        let mut change = Change::new(self.content.tree, locked);
         let item = change.item(number);
         forbid_change(item)?;
         check_user_namespace(name, item)?;
@@ -184,7 +184,7 @@ impl Attributes {
         }
         let inode = self.content.live_inode(number)?;
         let (permit, locked) = self.admit_replacement(Class::Reclaim, &inode, name, 0)?;
-        let mut change = Change::new(self.core.tree, locked);
+        let mut change = Change::new(self.content.tree, locked);
         let item = change.item(number);
         forbid_change(item)?;
         check_user_namespace(name, item)?;
@@ -306,7 +306,7 @@ impl Attributes {
                 let mut value = Vec::with_capacity(len as usize);
                 for piece in 0..(len as usize).div_ceil(XATTR_PIECE_BYTES) as u64 {
                     let bytes =
-                        self.core.store.get(self.core.tree, piece_key(number, value_number, piece))?;
+                        self.core.store.get(self.content.tree, piece_key(number, value_number, piece))?;
                     let what = "a piece of an extended attribute is missing";
                     value.extend(bytes.ok_or(Error::Inconsistent { object: number, what })?);
                 }
@@ -338,7 +338,7 @@ impl Attributes {
         let mut taken = 0u8;
         let mut found: std::result::Result<Option<XattrSlot>, FormatError> = Ok(None);
         let end = Key::xattr(number, first + NAME_PROBES);
-        self.core.store.scan(self.core.tree, Key::xattr(number, first), end, &mut |key, value| {
+        self.core.store.scan(self.content.tree, Key::xattr(number, first), end, &mut |key, value| {
             taken |= 1 << (key.offset - first);
             match XattrItem::decode(value) {
                 Ok(item) if item.name == name => {
@@ -363,7 +363,7 @@ impl Attributes {
     fn for_each_xattr(&self, number: ObjectNo, visit: &mut dyn FnMut(XattrItem)) -> Result<()> {
         let mut damaged = Ok(());
         let end = Key::new(number, Kind::XattrPiece, 0);
-        self.core.store.scan(self.core.tree, Key::xattr(number, 0), end, &mut |_, value| {
+        self.core.store.scan(self.content.tree, Key::xattr(number, 0), end, &mut |_, value| {
             match XattrItem::decode(value) {
                 Ok(item) => {
                     visit(item);

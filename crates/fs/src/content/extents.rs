@@ -3,7 +3,7 @@
 //! A batch holds absolute values, so the map is edited first and then emitted as the difference to what is stored.
 //! Whoever edits holds the file's turn; whoever only looks has to expect that the extents change meanwhile.
 
-use crate::core::Core;
+use crate::content::Content;
 use crate::{Error, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{ControlFlow, Range};
@@ -76,42 +76,42 @@ impl ExtentMap {
     /// Reads the extents that touch `pages`, and some before them (for their place on the device), but no more than
     /// `limit` that start behind the first page; the second value is the first that was not read, `None` if all were.
     pub(crate) fn load_some(
-        core: &Core,
+        content: &Content,
         object: ObjectNo,
         pages: Range<u64>,
         limit: usize,
     ) -> Result<(ExtentMap, Option<u64>)> {
         let mut map = ExtentMap::empty(object);
-        let cut = map.read(core, pages, limit)?;
+        let cut = map.read(content, pages, limit)?;
         Ok((map, cut))
     }
 
     /// Reads the extents that touch `pages` as well, which lie behind all that was read so far. What is between is
     /// left out, so that a few changes far apart in a file of many extents do not read them all.
-    pub(crate) fn load_more(&mut self, core: &Core, pages: Range<u64>) -> Result<()> {
+    pub(crate) fn load_more(&mut self, content: &Content, pages: Range<u64>) -> Result<()> {
         if pages.end > self.scanned {
-            self.read(core, pages, usize::MAX)?;
+            self.read(content, pages, usize::MAX)?;
         }
         Ok(())
     }
 
     /// As [`ExtentMap::load_more`], but reads no more than `limit` that start behind the first page; returns the
     /// first that was not read.
-    pub(crate) fn load_rest(&mut self, core: &Core, from: u64, limit: usize) -> Result<Option<u64>> {
-        self.read(core, from..u64::MAX, limit)
+    pub(crate) fn load_rest(&mut self, content: &Content, from: u64, limit: usize) -> Result<Option<u64>> {
+        self.read(content, from..u64::MAX, limit)
     }
 
     /// Returns the first extent beyond the limit.
-    fn read(&mut self, core: &Core, pages: Range<u64>, limit: usize) -> Result<Option<u64>> {
+    fn read(&mut self, content: &Content, pages: Range<u64>, limit: usize) -> Result<Option<u64>> {
         let object = self.object;
         let mut cut = None;
         let mut bad = None;
         let mut count = 0;
         // An extent that begins earlier was read already, and may be changed by now.
-        let first = self.first_to_read(core, pages.start)?.max(self.scanned);
+        let first = self.first_to_read(content, pages.start)?.max(self.scanned);
         self.scanned = pages.end;
-        core.store.scan(
-            core.tree,
+        content.core.store.scan(
+            content.tree,
             Key::extent(object, first),
             Key::extent(object, pages.end),
             &mut |key, value| {
@@ -127,7 +127,7 @@ impl ExtentMap {
                         });
                         ControlFlow::Break(())
                     }
-                    Ok(item) if !core.store.holds_run(item.start, item.pages()) => {
+                    Ok(item) if !content.core.store.holds_run(item.start, item.pages()) => {
                         let what = "an extent lies outside of the blocks that can be allocated";
                         bad = Some(Error::Inconsistent { object, what });
                         ControlFlow::Break(())
@@ -158,25 +158,26 @@ impl ExtentMap {
 
     /// A page before which no extent begins that has to be read for `page`. Who may be disturbed asks for all that
     /// could reach up to it, in one look; a file written at random has an extent for each page.
-    fn first_to_read(&self, core: &Core, page: u64) -> Result<u64> {
+    fn first_to_read(&self, content: &Content, page: u64) -> Result<u64> {
         if !self.settled || page == 0 {
             return Ok(page.saturating_sub(u64::from(EXTENT_PAGES_MAX)));
         }
-        let before = core.store.last_at_or_before(core.tree, Key::extent(self.object, page - 1))?;
+        let before =
+            content.core.store.last_at_or_before(content.tree, Key::extent(self.object, page - 1))?;
         let first = Key::extent(self.object, 0);
         Ok(before.filter(|&(key, _)| key >= first).map_or(page, |(key, _)| key.offset))
     }
 
     /// As [`ExtentMap::load`], and reads no more than it needs now and later: the caller has the file's turn.
-    pub(crate) fn load_settled(core: &Core, object: ObjectNo, pages: Range<u64>) -> Result<ExtentMap> {
+    pub(crate) fn load_settled(content: &Content, object: ObjectNo, pages: Range<u64>) -> Result<ExtentMap> {
         let mut map = ExtentMap { settled: true, ..ExtentMap::empty(object) };
-        map.read(core, pages, usize::MAX)?;
+        map.read(content, pages, usize::MAX)?;
         Ok(map)
     }
 
     /// Reads all extents that touch `pages`.
-    pub(crate) fn load(core: &Core, object: ObjectNo, pages: Range<u64>) -> Result<ExtentMap> {
-        Ok(ExtentMap::load_some(core, object, pages, usize::MAX)?.0)
+    pub(crate) fn load(content: &Content, object: ObjectNo, pages: Range<u64>) -> Result<ExtentMap> {
+        Ok(ExtentMap::load_some(content, object, pages, usize::MAX)?.0)
     }
 
     /// The extent that covers the page: its first page, and itself.

@@ -46,7 +46,7 @@ use crate::limits::{PAGES_MIN, PAGES_PERCENT};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use syncline_format::BLOCK_BYTES;
+use syncline_format::{BLOCK_BYTES, TreeId};
 
 pub(crate) mod aside;
 pub(crate) mod balance;
@@ -72,6 +72,8 @@ pub use handles::{HandleId, OpenFlags};
 pub(crate) struct Content {
     // Constant.
     pub(crate) core: Arc<Core>,
+    /// Where the store keeps the files' items.
+    pub(crate) tree: TreeId,
     pub(crate) pages_max: u64,
     /// Inodes in memory.
     pub(crate) inodes: InodeTable,
@@ -90,12 +92,13 @@ pub(crate) struct Content {
 
 impl Content {
     /// What is due after a time is due so long after now: the session begins.
-    pub(crate) fn new(core: &Arc<Core>) -> Content {
+    pub(crate) fn new(core: &Arc<Core>, tree: TreeId) -> Content {
         let now = core.clock.now();
         let memory_bytes_max = core.options.memory_bytes_max;
         let pages_max = Content::pages_max_of(memory_bytes_max);
         Content {
             core: core.clone(),
+            tree,
             pages_max,
             inodes: InodeTable::new(memory_bytes_max),
             handles: HandleTable::default(),

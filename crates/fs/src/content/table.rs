@@ -156,7 +156,7 @@ impl Content {
                 return Ok(inode);
             }
             let removals = self.inodes.removals();
-            let value = self.core.store.get(self.core.tree, Key::inode(number))?.ok_or(Error::NotFound)?;
+            let value = self.core.store.get(self.tree, Key::inode(number))?.ok_or(Error::NotFound)?;
             let item = InodeItem::decode(&value)?;
             if let Some(inode) = self.claim(number, &item, removals) {
                 return Ok(inode);

@@ -5,7 +5,6 @@ use crate::clock::since;
 use crate::{Clock, Error, FsOptions, LatencyHistogram, Result};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use syncline_format::TreeId;
 use syncline_store::{Store, StoreError, VolumeInfo};
 
 pub(crate) mod account;
@@ -21,8 +20,6 @@ pub(crate) use lane::Lane;
 pub(crate) struct Core {
     // Constant after open.
     pub(crate) store: Arc<Store>,
-    /// Of the files: the one tree there is so far.
-    pub(crate) tree: TreeId,
     pub(crate) options: FsOptions,
     pub(crate) clock: Arc<dyn Clock>,
     /// Seed of the hashes that names are found by.
@@ -44,7 +41,6 @@ impl Core {
         Core {
             hash_seed: store.info().hash_seed,
             store,
-            tree: TreeId::MAIN,
             options,
             clock,
             checkpoint_latency: LatencyHistogram::default(),

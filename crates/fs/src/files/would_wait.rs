@@ -12,15 +12,17 @@ use crate::read::pages::copy_cached;
 use crate::{Error, Files, HandleId, Result};
 use std::sync::atomic::Ordering;
 use syncline_format::ObjectNo;
-use syncline_store::{Class, Estimate};
+use syncline_store::Estimate;
 
 /// Room in the journal with which an operation on names or attributes is admitted at once, and so is a small sync.
 const USUAL: Estimate = Estimate { bytes: 64 << 10, items: 16, images: IMAGE_PAGES_MAX as usize };
+/// A write is not sure to find its blocks if no more than these are left besides.
+const SPARE_BLOCKS: u64 = 64;
 
 impl Files {
     /// Whether a change may have to wait until the journal has room.
     pub fn change_may_wait(&self) -> bool {
-        self.core.store.try_admit(Class::Normal, USUAL).is_err()
+        !self.core.store.has_room(USUAL)
     }
 
     /// Reads like `Files::read` if everything is in memory; else nothing is read, and the answer is `None`.
@@ -43,11 +45,10 @@ impl Files {
     /// Whether a write may have to wait: for room, until dirty pages have been written, or for the rest of a page
     /// that it changes in part.
     pub fn write_may_wait(&self, handle: HandleId, offset: u64, len: usize) -> bool {
-        if self.change_may_wait() {
-            return true;
-        }
         let Ok(open) = self.content.open_file(handle) else { return false };
-        if self.writeback.must_slow_down(&open.inode, len) {
+        // Nothing is logged for a write; where blocks are short, a checkpoint may have to bring some back.
+        let blocks = pages_touched(offset, len) + SPARE_BLOCKS;
+        if self.core.store.space().available < blocks || self.writeback.must_slow_down(&open.inode, len) {
             return true;
         }
         let state = open.inode.state.read();

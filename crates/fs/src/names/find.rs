@@ -66,7 +66,7 @@ impl Names {
         let mut found: std::result::Result<Option<FoundEntry>, FormatError> = Ok(None);
         let from = Key::dirent(directory, first);
         let end = Key::dirent(directory, first + NAME_PROBES);
-        self.core.store.scan(self.core.tree, from, end, &mut |key, value| {
+        self.core.store.scan(self.content.tree, from, end, &mut |key, value| {
             taken |= 1 << (key.offset - first);
             match DirentItem::decode(value) {
                 Ok(dirent) if dirent.name == name => {
@@ -100,7 +100,7 @@ impl Names {
         let slots = first..first + NAME_PROBES;
         let mut taken: BTreeSet<u64> = BTreeSet::new();
         let (from, end) = (Key::dirent(directory, slots.start), Key::dirent(directory, slots.end));
-        self.core.store.scan(self.core.tree, from, end, &mut |key, _| {
+        self.core.store.scan(self.content.tree, from, end, &mut |key, _| {
             taken.insert(key.offset);
             ControlFlow::Continue(())
         })?;
@@ -165,7 +165,7 @@ impl Names {
 
     /// The inode that the entry in a slot leads to.
     fn entry_at(&self, directory: ObjectNo, slot: u64) -> Result<Option<ObjectNo>> {
-        let Some(value) = self.core.store.get(self.core.tree, Key::dirent(directory, slot))? else {
+        let Some(value) = self.core.store.get(self.content.tree, Key::dirent(directory, slot))? else {
             return Ok(None);
         };
         Ok(Some(DirentItem::decode(&value)?.inode))

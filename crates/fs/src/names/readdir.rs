@@ -78,24 +78,21 @@ impl Names {
         // From the very first key on, so that an entry where none may lie is an error and not left out.
         let from = if cookie <= COOKIE_DOT_DOT { 0 } else { cookie.saturating_add(1) };
         let (from, end) = (Key::dirent(number, from), Key::xattr(number, 0));
-        self.core.store.scan(
-            self.core.tree,
-            from,
-            end,
-            &mut |key, value| match self.listed_entry(key, value) {
-                Ok(Some(dirent)) => visit(DirEntry {
-                    cookie: key.offset,
-                    inode: dirent.inode,
-                    file_type: dirent.file_type,
-                    name: &dirent.name,
-                }),
-                Ok(None) => ControlFlow::Continue(()),
-                Err(error) => {
-                    damaged = Err(error);
-                    ControlFlow::Break(())
-                }
-            },
-        )?;
+        self.core.store.scan(self.content.tree, from, end, &mut |key, value| match self
+            .listed_entry(key, value)
+        {
+            Ok(Some(dirent)) => visit(DirEntry {
+                cookie: key.offset,
+                inode: dirent.inode,
+                file_type: dirent.file_type,
+                name: &dirent.name,
+            }),
+            Ok(None) => ControlFlow::Continue(()),
+            Err(error) => {
+                damaged = Err(error);
+                ControlFlow::Break(())
+            }
+        })?;
         damaged
     }
 
@@ -114,7 +111,7 @@ impl Names {
         if found.is_some_and(|found| found.slot == key.offset) {
             return Ok(Some(dirent));
         }
-        match self.core.store.get(self.core.tree, key)? {
+        match self.core.store.get(self.content.tree, key)? {
             Some(now) if now == value => {
                 let what = "a name lies where its hash does not lead, or twice";
                 Err(Error::Inconsistent { object: key.object, what })

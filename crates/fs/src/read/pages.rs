@@ -178,7 +178,7 @@ impl Reader {
         held: &Held,
         waits: bool,
     ) -> Result<Reads> {
-        let map = ExtentMap::load(&self.core, inode.number, pages.clone())?;
+        let map = ExtentMap::load(&self.content, inode.number, pages.clone())?;
         let device = self.core.store.device();
         let wanted = wanted(&map, pages, held);
         let at_once = waits && wanted.len() == 1;

@@ -93,7 +93,7 @@ impl Removal {
     fn xattr_keys(&self, number: ObjectNo, count: usize) -> Result<Vec<Key>> {
         let mut keys = Vec::new();
         self.core.store.scan(
-            self.core.tree,
+            self.content.tree,
             Key::xattr(number, 0),
             Key::extent(number, 0),
             &mut |key, _| {
@@ -136,7 +136,7 @@ impl Removal {
             let bytes = BATCH_HEADER_BYTES + keys.len() * DELETE_BYTES;
             let estimate = |items| Estimate { bytes, items, images: 0 };
             let (permit, items) = self.writeback.admit_necessary(Class::Reclaim, estimate, keys.len())?;
-            let mut batch = Batch::new(self.core.tree);
+            let mut batch = Batch::new(self.content.tree);
             keys.iter().take(items).for_each(|key| batch.delete(*key));
             self.core.store.commit(permit, batch)?;
         }
@@ -149,7 +149,7 @@ impl Removal {
             return self.shape.remove_file_content(inode, &mut last);
         }
         let permit = self.admit_removal_of(0, 3)?;
-        let mut batch = Batch::new(self.core.tree);
+        let mut batch = Batch::new(self.content.tree);
         last(&mut batch);
         let mut state = inode.state.write();
         self.core.store.commit(permit, batch)?;
@@ -164,7 +164,7 @@ impl Removal {
         let mut orphans = Vec::new();
         let from = Key::orphan(ObjectNo(0));
         let end = Key::new(ObjectNo::VOLUME, Kind::Tree, 0);
-        let scanned = self.core.store.scan(self.core.tree, from, end, &mut |key, value| {
+        let scanned = self.core.store.scan(self.content.tree, from, end, &mut |key, value| {
             let reason = key.check().and_then(|()| OrphanReason::decode(value));
             orphans.push((ObjectNo(key.offset), reason));
             ControlFlow::Continue(())
@@ -212,7 +212,7 @@ impl Removal {
     pub(crate) fn note_shifts(&self) -> Result<Vec<Arc<Inode>>> {
         let mut shifts = Vec::new();
         let (from, end) = (Key::orphan(ObjectNo(0)), Key::new(ObjectNo::VOLUME, Kind::Tree, 0));
-        let scanned = self.core.store.scan(self.core.tree, from, end, &mut |key, value| {
+        let scanned = self.core.store.scan(self.content.tree, from, end, &mut |key, value| {
             let reason = key.check().and_then(|()| OrphanReason::decode(value));
             if let Ok(OrphanReason::Shifting(shift)) = reason {
                 shifts.push((ObjectNo(key.offset), shift));
@@ -260,7 +260,7 @@ impl Removal {
     /// Deletes an orphan item that means nothing.
     fn forget_orphan(&self, number: ObjectNo) -> Result<()> {
         let permit = self.admit_removal_of(0, 1)?;
-        let mut batch = Batch::new(self.core.tree);
+        let mut batch = Batch::new(self.content.tree);
         batch.delete(Key::orphan(number));
         self.core.store.commit(permit, batch)?;
         Ok(())

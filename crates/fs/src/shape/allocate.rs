@@ -92,7 +92,7 @@ impl Shape {
     fn count_holes(&self, inode: &Arc<Inode>, pages: Range<u64>) -> Result<u64> {
         let mut count = 0;
         for window in windows(pages) {
-            let map = ExtentMap::load(&self.core, inode.number, window.clone())?;
+            let map = ExtentMap::load(&self.content, inode.number, window.clone())?;
             count += holes(&map, window).iter().map(|hole| hole.end - hole.start).sum::<u64>();
         }
         Ok(count)
@@ -124,7 +124,7 @@ impl Shape {
         reservation: &mut Reservation,
     ) -> Result<bool> {
         self.finish_truncation(inode)?;
-        let map = ExtentMap::load(&self.core, inode.number, window.clone())?;
+        let map = ExtentMap::load(&self.content, inode.number, window.clone())?;
         let gaps = holes(&map, window.clone());
         if gaps.is_empty() {
             return Ok(false);
@@ -144,8 +144,8 @@ impl Shape {
         if inode.state.read().data.is_truncating() {
             return Ok(true);
         }
-        let mut map = ExtentMap::load(&self.core, inode.number, window.clone())?;
-        let mut batch = Batch::new(self.core.tree);
+        let mut map = ExtentMap::load(&self.content, inode.number, window.clone())?;
+        let mut batch = Batch::new(self.content.tree);
         let mut runs = Vec::new();
         let mut near = map.near(window.start);
         'holes: for hole in holes(&map, window) {
@@ -216,7 +216,7 @@ impl Shape {
         if !grows {
             logged.size = state.data.logged_size(item.size);
         }
-        let mut batch = Batch::new(self.core.tree);
+        let mut batch = Batch::new(self.content.tree);
         batch.put(Key::inode(inode.number), &logged.encode());
         self.core.store.commit(permit, batch)?;
         if grows {

@@ -84,7 +84,7 @@ impl Shape {
         if inode.state.read().data.is_truncating() {
             return Ok(Cleared::Again);
         }
-        let (mut map, cut_off) = ExtentMap::load_some(&self.core, inode.number, whole.clone(), limit)?;
+        let (mut map, cut_off) = ExtentMap::load_some(&self.content, inode.number, whole.clone(), limit)?;
         let freed = whole.start..cut_off.unwrap_or(whole.end);
         let ends = self.find_ends(inode, &bytes, &turn)?;
         steps::passed(Step::LookedUp);
@@ -106,7 +106,7 @@ impl Shape {
         }
         let grows = size > item.size;
         item.size = item.size.max(size);
-        let mut batch = Batch::new(self.core.tree);
+        let mut batch = Batch::new(self.content.tree);
         item.blocks = item.blocks.saturating_sub(map.cut(freed.clone(), true));
         map.emit(&mut batch);
         // Every removal of content voids its images (R5).

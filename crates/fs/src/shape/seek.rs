@@ -37,16 +37,21 @@ impl Shape {
         let cached = inode.state.read().data.range(page..end).next().map(|(page, _)| page);
         let from = Key::extent(inode.number, page.saturating_sub(u64::from(EXTENT_PAGES_MAX)));
         let mut stored = Ok(None);
-        self.core.store.scan(self.core.tree, from, Key::extent(inode.number, end), &mut |key, value| {
-            match ExtentItem::decode(value) {
-                Ok(item) if is_unwritten(&item) || key.offset + u64::from(item.pages()) <= page => {
-                    return ControlFlow::Continue(());
+        self.core.store.scan(
+            self.content.tree,
+            from,
+            Key::extent(inode.number, end),
+            &mut |key, value| {
+                match ExtentItem::decode(value) {
+                    Ok(item) if is_unwritten(&item) || key.offset + u64::from(item.pages()) <= page => {
+                        return ControlFlow::Continue(());
+                    }
+                    Ok(_) => stored = Ok(Some(key.offset.max(page))),
+                    Err(error) => stored = Err(error),
                 }
-                Ok(_) => stored = Ok(Some(key.offset.max(page))),
-                Err(error) => stored = Err(error),
-            }
-            ControlFlow::Break(())
-        })?;
+                ControlFlow::Break(())
+            },
+        )?;
         let stored = stored?;
         Ok(cached.into_iter().chain(stored).min())
     }
@@ -57,7 +62,7 @@ impl Shape {
         while next < end {
             let window = next..end.min(next + window_pages);
             window_pages = SEEK_PAGES_MAX.min(window_pages * 4);
-            let map = ExtentMap::load(&self.core, inode.number, window.clone())?;
+            let map = ExtentMap::load(&self.content, inode.number, window.clone())?;
             let state = inode.state.read();
             while next < window.end {
                 match map.find(next).filter(|(_, item)| !is_unwritten(item)) {

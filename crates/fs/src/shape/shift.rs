@@ -99,7 +99,7 @@ impl Shape {
         (item.modified, item.changed) = (now, now);
         item.size = if shift.inserts { item.size + len } else { item.size - len };
         item.blocks = item.blocks.saturating_sub(step.blocks_cut);
-        let mut batch = Batch::new(self.core.tree);
+        let mut batch = Batch::new(self.content.tree);
         step.map.emit(&mut batch);
         batch.drop_images(inode.number, shift.first, u64::MAX);
         // One without a name is an orphan already, and loses everything at the next mount.
@@ -135,7 +135,7 @@ impl Shape {
             (state.data.stored.truncating_from, state.data.stored.shifting) = (None, None);
             return Ok(());
         }
-        let mut batch = Batch::new(self.core.tree);
+        let mut batch = Batch::new(self.content.tree);
         step.map.emit(&mut batch);
         // One that lost its last name meanwhile stays an orphan.
         match step.rest {
@@ -190,7 +190,7 @@ impl Shape {
     /// Frees what lies in the range and moves what lies behind it down, upwards from `next`.
     fn plan_down(&self, object: ObjectNo, shift: Shift, limit: usize) -> Result<Step> {
         let gap = shift.gap();
-        let (mut map, cut_off) = ExtentMap::load_some(&self.core, object, gap.start..u64::MAX, limit)?;
+        let (mut map, cut_off) = ExtentMap::load_some(&self.content, object, gap.start..u64::MAX, limit)?;
         if !gap.is_empty() && map.overlapping(gap).next().is_some() {
             return Err(in_the_way(object));
         }
@@ -206,7 +206,7 @@ impl Shape {
     fn plan_up(&self, object: ObjectNo, shift: Shift, limit: usize) -> Result<Step> {
         let gap = shift.gap();
         if shift.next < PAGES_END {
-            let map = ExtentMap::load(&self.core, object, gap.clone())?;
+            let map = ExtentMap::load(&self.content, object, gap.clone())?;
             if map.overlapping(gap).next().is_some() {
                 return Err(in_the_way(object));
             }
@@ -232,7 +232,7 @@ impl Shape {
             from = page;
         }
         let from = from.max(shift.first);
-        let mut map = ExtentMap::load(&self.core, object, from..shift.next)?;
+        let mut map = ExtentMap::load(&self.content, object, from..shift.next)?;
         map.split(from);
         map.shift(from, shift.count as i64);
         Ok(Step { map, blocks_cut: 0, rest })
@@ -241,7 +241,7 @@ impl Shape {
     /// The last extent that begins before `page`.
     fn extent_before(&self, object: ObjectNo, page: u64) -> Result<Option<(u64, ExtentItem)>> {
         let Some(last) = page.checked_sub(1) else { return Ok(None) };
-        match self.core.store.last_at_or_before(self.core.tree, Key::extent(object, last))? {
+        match self.core.store.last_at_or_before(self.content.tree, Key::extent(object, last))? {
             Some((key, value)) if key == Key::extent(object, key.offset) => {
                 Ok(Some((key.offset, ExtentItem::decode(&value)?)))
             }

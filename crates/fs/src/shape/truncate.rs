@@ -74,8 +74,8 @@ impl Shape {
         // Growing keeps what was allocated beyond the end.
         let first = if grows { u64::MAX } else { pages_of(size) };
         let (mut map, cut_off) = match grows {
-            true => ExtentMap::load_some(&self.core, inode.number, first..first, 0)?,
-            false => ExtentMap::load_some(&self.core, inode.number, first..u64::MAX, limit)?,
+            true => ExtentMap::load_some(&self.content, inode.number, first..first, 0)?,
+            false => ExtentMap::load_some(&self.content, inode.number, first..u64::MAX, limit)?,
         };
         let stored = self.stored_tail(inode, size, &turn)?;
         steps::passed(Step::LookedUp);
@@ -95,7 +95,7 @@ impl Shape {
         let mut item = state.item.clone();
         adjust(&mut item);
         (item.modified, item.changed) = (now, now);
-        let mut batch = Batch::new(self.core.tree);
+        let mut batch = Batch::new(self.content.tree);
         item.size = size;
         item.blocks = item.blocks.saturating_sub(map.cut(first..u64::MAX, true));
         map.emit(&mut batch);
@@ -198,13 +198,14 @@ impl Shape {
             if inode.state.read().data.stored.shifting.is_some() {
                 continue;
             }
-            let (mut map, cut_off) = ExtentMap::load_some(&self.core, inode.number, first..u64::MAX, limit)?;
+            let (mut map, cut_off) =
+                ExtentMap::load_some(&self.content, inode.number, first..u64::MAX, limit)?;
             let mut state = inode.state.write();
             if state.gone {
                 // Its removal frees everything.
                 break;
             }
-            let mut batch = Batch::new(self.core.tree);
+            let mut batch = Batch::new(self.content.tree);
             let cut = map.cut(first..u64::MAX, true);
             map.emit(&mut batch);
             batch.drop_images(inode.number, first, u64::MAX);
@@ -243,9 +244,9 @@ impl Shape {
         loop {
             let RemovalPermit { permit, limit } = self.admit_removal(inode, 0..u64::MAX)?;
             let turn = inode.lock_turn();
-            let (mut map, cut_off) = ExtentMap::load_some(&self.core, inode.number, 0..u64::MAX, limit)?;
+            let (mut map, cut_off) = ExtentMap::load_some(&self.content, inode.number, 0..u64::MAX, limit)?;
             let mut state = inode.state.write();
-            let mut batch = Batch::new(self.core.tree);
+            let mut batch = Batch::new(self.content.tree);
             let cut = map.cut(0..u64::MAX, true);
             map.emit(&mut batch);
             batch.drop_images(inode.number, 0, u64::MAX);
@@ -320,7 +321,7 @@ impl Shape {
     /// Admission for freeing the extents of the range. Asks for what the extents there need now, which may be less than
     /// what is there when they are freed: `limit` then makes several batches of it.
     pub(crate) fn admit_removal(&self, inode: &Inode, pages: Range<u64>) -> Result<RemovalPermit> {
-        let (map, _) = ExtentMap::load_some(&self.core, inode.number, pages.clone(), EXTENTS_PER_BATCH)?;
+        let (map, _) = ExtentMap::load_some(&self.content, inode.number, pages.clone(), EXTENTS_PER_BATCH)?;
         let found = map.overlapping(pages).count().clamp(1, EXTENTS_PER_BATCH);
         let estimate = |items: usize| {
             let rest = put_cost(u64::from(EXTENT_PAGES_MAX)).bytes;

@@ -52,7 +52,7 @@ impl Syncs {
     /// Logs a round whose data is in flight, as the slot for all of it grants.
     fn log_in_flight(&self, round: Round, slot: DataSlot) -> Result<Option<Lsn>> {
         let Round { mut parts, permit, tickets } = round;
-        let mut batch = Batch::new(self.core.tree);
+        let mut batch = Batch::new(self.content.tree);
         let mut data = tickets.iter().map(|(ticket, _)| ticket.clone());
         if let Some(first) = data.next() {
             batch.depends_on(first, slot);

@@ -172,7 +172,7 @@ impl Syncs {
             // Others have logged it, this moment at the latest.
             return Ok(Logged { lsn: self.core.store.last_lsn(), bytes: 0 });
         }
-        let mut batch = Batch::with_capacity(self.core.tree, image_estimate(logged.len() as u64).bytes);
+        let mut batch = Batch::with_capacity(self.content.tree, image_estimate(logged.len() as u64).bytes);
         for (page, buffer) in &logged {
             batch.image(inode.number, *page, buffer);
         }

@@ -138,7 +138,7 @@ fn damaged_data_is_an_error_and_never_wrong_bytes() {
     volume.write(&inode, 0, &pattern(1, 100_000));
     volume.sync(&inode);
     volume.drop_cache(&inode);
-    let map = crate::content::extents::ExtentMap::load(&volume.fs.core, inode.number, 0..25).unwrap();
+    let map = crate::content::extents::ExtentMap::load(&volume.fs.content, inode.number, 0..25).unwrap();
     let block = map.find(0).unwrap().1.start.plus(3);
     volume.device.write(block, vec![Arc::new(Buffer::from_bytes(&[1; 4096]))]).unwrap();
     let mut content = vec![0; 100_000];

@@ -289,7 +289,7 @@ impl StagedFile {
         for (index, run) in runs.iter().enumerate() {
             breathe(fs, index, PIECE_EXTENTS);
             if cut.is_none_or(|cut| run.pages().end <= cut) {
-                map.load_more(&fs.core, run.pages())?;
+                map.load_more(&fs.content, run.pages())?;
             }
         }
         if let Some(cut) = cut {
@@ -303,7 +303,7 @@ impl StagedFile {
                 true => FREED_EXTENTS_MAX.min(bytes_max / 2 / (DELETE_BYTES + SPACE_OP_BYTES)),
                 false => bytes_max / (DELETE_BYTES + SPACE_OP_BYTES),
             };
-            cut_off = map.load_rest(&fs.core, first.unwrap_or(cut).min(cut), limit)?;
+            cut_off = map.load_rest(&fs.content, first.unwrap_or(cut).min(cut), limit)?;
             if cut_off.is_some() && !is_last {
                 return Err(Error::TransactionTooLarge { bytes: bytes_max + 1, bytes_max });
             }

@@ -120,7 +120,7 @@ impl Writer {
                         // No block is needed for a page that has one already, allocated and never written. Only under
                         // the turn it is sure to stay so until the page is dirty.
                         turn = Some(inode.lock_turn());
-                        let map = ExtentMap::load(&self.core, inode.number, span.pages())?;
+                        let map = ExtentMap::load(&self.content, inode.number, span.pages())?;
                         if !map.find(span.pages().start).is_some_and(|(_, item)| is_unwritten(item)) {
                             return Err(Error::NoSpace);
                         }
@@ -155,7 +155,7 @@ impl Writer {
         if pages.end - pages.start > 1 || self.core.store.space().available >= need {
             return self.writeback.reserve(need);
         }
-        let map = ExtentMap::load(&self.core, inode.number, pages.clone())?;
+        let map = ExtentMap::load(&self.content, inode.number, pages.clone())?;
         if map.find(pages.start).is_none_or(|(_, item)| is_unwritten(item)) {
             return self.writeback.reserve(need);
         }

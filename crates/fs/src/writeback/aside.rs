@@ -150,7 +150,7 @@ impl Writeback {
         let pages: Vec<u64> = state.data.logged_numbers(first..u64::MAX).take(count).collect();
         let Some(&last) = pages.last() else { return Ok(None) };
         let size = state.loggable().size;
-        let mut batch = Batch::new(self.core.tree);
+        let mut batch = Batch::new(self.content.tree);
         for page in pages {
             let slot = state.data.get(page).expect("logged pages are cached");
             // What is stored beyond the stored size is zero; newer content may have grown the file.
@@ -166,7 +166,7 @@ impl Writeback {
         let (permit, count) = self.admit_carried()?;
         let unclaimed = self.content.aside.unclaimed.lock();
         let Some(file) = unclaimed.get(&number) else { return Ok(None) };
-        let mut batch = Batch::new(self.core.tree);
+        let mut batch = Batch::new(self.content.tree);
         let mut last = None;
         for (&page, content) in file.images.range(first..).take(count) {
             batch.image(number, page, content);

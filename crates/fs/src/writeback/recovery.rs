@@ -34,7 +34,7 @@ impl Writeback {
     fn adopt_all(&self, images: &[PageImage], pages: Vec<Buffer>) -> Result<BTreeMap<ObjectNo, Arc<Inode>>> {
         let mut files: BTreeMap<ObjectNo, Arc<Inode>> = BTreeMap::new();
         for (image, page) in images.iter().zip(pages) {
-            if image.tree != self.core.tree {
+            if image.tree != self.content.tree {
                 let what = "a page image belongs to an unknown tree";
                 return Err(Error::Inconsistent { object: image.object, what });
             }
@@ -80,7 +80,7 @@ impl Writeback {
         }
         let estimate = Estimate { bytes: BATCH_HEADER_BYTES + DROP_BYTES, items: 0, images: 0 };
         let permit = self.admit(Class::Destage, estimate)?;
-        let mut batch = Batch::new(self.core.tree);
+        let mut batch = Batch::new(self.content.tree);
         batch.drop_images(image.object, image.page, image.page + 1);
         self.core.store.commit(permit, batch)?;
         Ok(())

@@ -214,7 +214,7 @@ impl Writeback {
     fn plan(&self, part: &mut Part, left: &mut Cost, near: Option<BlockNo>, unsettled: u64) -> Result<()> {
         let Some(first) = part.chosen.first().map(|first| first.page) else { return Ok(()) };
         let pages = first..first + consecutive(&part.chosen);
-        let mut map = ExtentMap::load_settled(&self.core, part.inode.number, pages)?;
+        let mut map = ExtentMap::load_settled(&self.content, part.inode.number, pages)?;
         if map.reaches_across(unsettled) {
             self.leave_out(part, 0);
             return Ok(());
@@ -225,7 +225,7 @@ impl Writeback {
         while index < part.chosen.len() {
             let page = part.chosen[index].page;
             let consecutive = consecutive(&part.chosen[index..]);
-            map.load_more(&self.core, page..page + consecutive)?;
+            map.load_more(&self.content, page..page + consecutive)?;
             let Some((mut len, mut cost, in_place)) = fit(&map, page, consecutive, *left) else {
                 break;
             };
@@ -313,7 +313,7 @@ impl Writeback {
             (false, false) => Way::Here,
         };
         let tickets = self.submit(parts, way);
-        let mut batch = Batch::new(self.core.tree);
+        let mut batch = Batch::new(self.content.tree);
         for (ticket, _) in tickets.iter().take_while(|_| in_flight) {
             match slot.take() {
                 Some(slot) => {
@@ -372,7 +372,7 @@ impl Writeback {
     pub(crate) fn finish_round(&self, mut round: Round) -> Result<Option<Lsn>> {
         let complete = self.complete(&round.tickets);
         let result = complete.and_then(|()| {
-            self.commit_parts(&mut round.parts, round.permit, Batch::new(self.core.tree), &round.tickets)
+            self.commit_parts(&mut round.parts, round.permit, Batch::new(self.content.tree), &round.tickets)
         });
         if result.is_err() {
             round.parts.into_iter().for_each(|part| self.undo(part));

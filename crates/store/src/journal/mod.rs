@@ -249,6 +249,18 @@ impl Journal {
     /// Promises room for a batch (R17). Destaging may use what is reserved for it.
     pub(crate) fn admit(&self, promise: Promise, class: Class) -> Result<(), StoreError> {
         let mut state = self.state.lock();
+        self.check_room(&state, promise, class)?;
+        state.promised.blocks += promise.blocks;
+        state.promised.images += promise.images;
+        Ok(())
+    }
+
+    /// Whether room for a batch of class [`Class::Normal`] would be promised now.
+    pub(crate) fn has_room(&self, promise: Promise) -> bool {
+        self.check_room(&self.state.lock(), promise, Class::Normal).is_ok()
+    }
+
+    fn check_room(&self, state: &State, promise: Promise, class: Class) -> Result<(), StoreError> {
         if let Some(failed) = &state.failed {
             return Err(failed.clone());
         }
@@ -268,8 +280,6 @@ impl Journal {
         if taken + promise.blocks + reserve + wrap + slack > self.ring_blocks {
             return Err(StoreError::Pressure(Pressure::Journal));
         }
-        state.promised.blocks += promise.blocks;
-        state.promised.images += promise.images;
         Ok(())
     }
 
