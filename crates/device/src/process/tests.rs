@@ -142,8 +142,8 @@ fn no_child_keeps_a_lock_however_forks_and_opens_meet() {
                 // As when the process is killed: closed without an unlock, while it is still in the list.
                 private.close_as_if_killed();
                 let next = File::open(&path).unwrap();
-                // A program that another test starts has the descriptor until it is executed: for a moment. A child keeps
-                // it for good.
+                // A program that another test starts has the descriptor until it is executed: for a moment. A child
+                // keeps it for good.
                 let free = (0..1000).any(|_| {
                     let locked = rustix::fs::flock(&next, FlockOperation::NonBlockingLockExclusive);
                     locked.is_ok() || {
