@@ -20,8 +20,9 @@ const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
 const EROFS: i32 = 30;
 const NANOSECONDS: i64 = 1_000_000_000;
-/// Rounds of background work that one `maintain` operation does at most.
-const MAINTAIN_ROUNDS: usize = 16;
+/// Calls of the background that one `maintain` operation makes at most: as many as it asks for. Where free space is in
+/// pieces and the journal is small, one writes a few pages only.
+const MAINTAIN_ROUNDS: usize = 4096;
 
 /// A clock that moves a microsecond with every look.
 #[derive(Debug)]
