@@ -1,7 +1,7 @@
 //! [`SyncPlan`]: what a sync of a file has to do, decided once, from one look at the file under one lock.
 //!
 //! Everybody who syncs executes the same plan: a blocked caller ([`Syncs::sync`]), one that must not wait
-//! ([`Syncs::try_commit`], [`Syncs::write_at_once`]), several that go together ([`Syncs::commit_together`]), one that
+//! ([`Syncs::try_commit`], [`Syncs::write_at_once`]), several that go together ([`Syncs::start_together`]), one that
 //! drives a ticket piece by piece ([`Syncs::commit_piece`]). Forcing comes after that and is the store's.
 //!
 //! A sync covers what the file is at the look: the pages that it will come to are fixed then. What is written to these
@@ -105,7 +105,7 @@ impl SyncPlan {
         SyncPlan { inode: None, way, dirty: 0, reach, rest: 0..0, whole: None, turn: None }
     }
 
-    /// Pages that the sync would write out, if it can do so together with others ([`Syncs::commit_together`]): more
+    /// Pages that the sync would write out, if it can do so together with others ([`Syncs::start_together`]): more
     /// than are logged as images, less than a stream, in few pieces, and nobody else writes the file.
     pub fn joins_others(&self) -> Option<u64> {
         matches!(self.way, Way::InFlight | Way::Together).then_some(self.dirty)
