@@ -115,6 +115,12 @@ impl DerefMut for Buffer {
     }
 }
 
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
 impl Clone for Buffer {
     fn clone(&self) -> Buffer {
         Buffer::from_bytes(self)

@@ -5,6 +5,7 @@
 use crate::item::ExtentItem;
 use crate::key::{KEY_BYTES, Key, Kind, array};
 use crate::{BLOCK_BYTES, BlockNo, FormatError, ITEM_VALUE_BYTES_MAX, ObjectNo, TreeId, range};
+use std::sync::Arc;
 
 const OP_PUT: u8 = 1;
 const OP_DELETE: u8 = 2;
@@ -45,22 +46,52 @@ pub enum Op<'a> {
     Drop { tree: TreeId, object: ObjectNo, first: u64, end: u64 },
 }
 
+/// Shorter images are copied into the batch rather than shared: a page held for each would take much more memory.
+const SHARED_IMAGE_BYTES_MIN: usize = BLOCK_BYTES / 4;
+
 /// Builds a batch's bytes; the very same bytes are applied and logged.
-#[derive(Debug, Clone)]
+///
+/// The content of a page can stay where it is until the batch is copied to where it is written from
+/// ([`BatchBuf::push_image`]).
+#[derive(Debug, Clone, Default)]
 pub struct BatchBuf {
-    bytes: Vec<u8>,
+    /// The operations without what is shared.
+    own: Vec<u8>,
+    shared: Vec<Shared>,
+    /// Bytes of `shared` in all.
+    shared_bytes: usize,
     ops: u32,
 }
 
-impl Default for BatchBuf {
-    fn default() -> Self {
-        BatchBuf::new()
+/// Content that the batch does not own.
+#[derive(Clone)]
+struct Shared {
+    /// Its place: in front of this byte of [`BatchBuf::own`].
+    at: usize,
+    content: Arc<dyn AsRef<[u8]> + Send + Sync>,
+    len: usize,
+}
+
+impl Shared {
+    fn bytes(&self) -> &[u8] {
+        &(*self.content).as_ref()[..self.len]
+    }
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} bytes at {}", self.len, self.at)
     }
 }
 
 impl BatchBuf {
     pub fn new() -> BatchBuf {
-        BatchBuf { bytes: vec![0; BATCH_HEADER_BYTES], ops: 0 }
+        BatchBuf::default()
+    }
+
+    /// A batch with room for so many encoded bytes in all, but for what is shared.
+    pub fn with_capacity(bytes: usize) -> BatchBuf {
+        BatchBuf { own: Vec::with_capacity(bytes), ..BatchBuf::default() }
     }
 
     /// Number of operations so far.
@@ -74,7 +105,7 @@ impl BatchBuf {
 
     /// Encoded length in bytes, header included.
     pub fn len(&self) -> usize {
-        self.bytes.len()
+        BATCH_HEADER_BYTES + self.own.len() + self.shared_bytes
     }
 
     /// Appends one operation.
@@ -82,7 +113,7 @@ impl BatchBuf {
     /// Panics if a value is larger than [`ITEM_VALUE_BYTES_MAX`] or an image larger than a block: callers check their
     /// own input first.
     pub fn push(&mut self, op: Op<'_>) {
-        let out = &mut self.bytes;
+        let out = &mut self.own;
         match op {
             Op::Put { tree, key, value, fresh } => {
                 assert!(value.len() <= ITEM_VALUE_BYTES_MAX, "item value too large");
@@ -101,12 +132,8 @@ impl BatchBuf {
             Op::Free { start, len } => space(out, OP_FREE, start, len),
             Op::Image { tree, object, page, bytes } => {
                 assert!(bytes.len() <= BLOCK_BYTES, "image larger than a page");
-                let used = bytes.iter().rposition(|&b| b != 0).map_or(0, |last| last + 1);
-                out.push(OP_IMAGE);
-                out.extend_from_slice(&tree.0.to_le_bytes());
-                out.extend_from_slice(&object.0.to_le_bytes());
-                out.extend_from_slice(&page.to_le_bytes());
-                out.extend_from_slice(&(used as u16).to_le_bytes());
+                let used = used(bytes);
+                image_head(out, tree, object, page, used);
                 out.extend_from_slice(&bytes[..used]);
             }
             Op::Drop { tree, object, first, end } => {
@@ -120,37 +147,87 @@ impl BatchBuf {
         self.ops += 1;
     }
 
-    /// A batch with room for so many encoded bytes in all.
-    pub fn with_capacity(bytes: usize) -> BatchBuf {
-        let mut encoded = Vec::with_capacity(bytes.max(BATCH_HEADER_BYTES));
-        encoded.resize(BATCH_HEADER_BYTES, 0);
-        BatchBuf { bytes: encoded, ops: 0 }
-    }
-
-    /// The finished batch, as its own bytes.
-    pub fn into_encoded(mut self) -> Vec<u8> {
-        self.encoded();
-        self.bytes
+    /// Appends an image whose content, at most a block, is copied when the batch is. Nobody changes it meanwhile: whoever
+    /// wants to finds that it is shared.
+    pub fn push_image<B>(&mut self, tree: TreeId, object: ObjectNo, page: u64, content: &Arc<B>)
+    where
+        B: AsRef<[u8]> + Send + Sync + 'static,
+    {
+        let bytes = (**content).as_ref();
+        let len = used(bytes);
+        if len < SHARED_IMAGE_BYTES_MIN {
+            return self.push(Op::Image { tree, object, page, bytes });
+        }
+        assert!(bytes.len() <= BLOCK_BYTES, "image larger than a page");
+        image_head(&mut self.own, tree, object, page, len);
+        self.shared.push(Shared { at: self.own.len(), content: content.clone(), len });
+        self.shared_bytes += len;
+        self.ops += 1;
     }
 
     /// The finished batch.
-    pub fn encoded(&mut self) -> &[u8] {
-        let len = self.bytes.len() as u32;
-        self.bytes[0..4].copy_from_slice(&len.to_le_bytes());
-        self.bytes[4..8].copy_from_slice(&self.ops.to_le_bytes());
-        &self.bytes
+    pub fn into_encoded(self) -> Vec<u8> {
+        let mut encoded = vec![0; self.len()];
+        self.encode_into(&mut encoded);
+        encoded
+    }
+
+    /// Writes the finished batch; `out` has its length.
+    pub fn encode_into(&self, out: &mut [u8]) {
+        let (header, mut out) = out.split_at_mut(BATCH_HEADER_BYTES);
+        header[0..4].copy_from_slice(&(self.len() as u32).to_le_bytes());
+        header[4..8].copy_from_slice(&self.ops.to_le_bytes());
+        let mut done = 0;
+        for shared in &self.shared {
+            put(&mut out, &self.own[done..shared.at]);
+            put(&mut out, shared.bytes());
+            done = shared.at;
+        }
+        put(&mut out, &self.own[done..]);
+        assert!(out.is_empty(), "a batch fills the room for it");
     }
 
     /// The operations again, in order.
     pub fn iter(&self) -> impl Iterator<Item = Op<'_>> {
-        let mut rest = &self.bytes[BATCH_HEADER_BYTES..];
+        let mut rest = self.own.as_slice();
+        let mut shared = self.shared.iter().peekable();
         std::iter::from_fn(move || {
             if rest.is_empty() {
                 return None;
             }
-            Some(take_op(&mut rest).expect("a batch decodes what it encoded"))
+            let here = self.own.len() - rest.len() + IMAGE_OVERHEAD_BYTES;
+            match shared.next_if(|shared| shared.at == here) {
+                Some(shared) => {
+                    let (tree, object, page, _) = take_image_head(&mut &rest[1..]).expect(DECODES);
+                    rest = &rest[IMAGE_OVERHEAD_BYTES..];
+                    Some(Op::Image { tree, object, page, bytes: shared.bytes() })
+                }
+                None => Some(take_op(&mut rest).expect(DECODES)),
+            }
         })
     }
+}
+
+const DECODES: &str = "a batch decodes what it encoded";
+
+/// Bytes in front of the zeros at the end.
+fn used(bytes: &[u8]) -> usize {
+    bytes.iter().rposition(|&b| b != 0).map_or(0, |last| last + 1)
+}
+
+fn image_head(out: &mut Vec<u8>, tree: TreeId, object: ObjectNo, page: u64, len: usize) {
+    out.push(OP_IMAGE);
+    out.extend_from_slice(&tree.0.to_le_bytes());
+    out.extend_from_slice(&object.0.to_le_bytes());
+    out.extend_from_slice(&page.to_le_bytes());
+    out.extend_from_slice(&(len as u16).to_le_bytes());
+}
+
+/// Writes to the beginning of `out`, of which the rest is left.
+fn put(out: &mut &mut [u8], bytes: &[u8]) {
+    let (here, rest) = std::mem::take(out).split_at_mut(bytes.len());
+    here.copy_from_slice(bytes);
+    *out = rest;
 }
 
 fn space(out: &mut Vec<u8>, code: u8, start: BlockNo, len: u32) {
@@ -239,6 +316,16 @@ fn take_key(rest: &mut &[u8]) -> Result<Key, FormatError> {
     Key::decode(&array(take(rest, KEY_BYTES)?))
 }
 
+/// What an image's code is followed by, up to its bytes: tree, object, page, and the length of its bytes.
+fn take_image_head(rest: &mut &[u8]) -> Result<(TreeId, ObjectNo, u64, usize), FormatError> {
+    let (tree, object) = (TreeId(take_u32(rest)?), ObjectNo(take_u64(rest)?));
+    let (page, len) = (take_u64(rest)?, usize::from(take_u16(rest)?));
+    if len > BLOCK_BYTES {
+        return Err(field("image length", len as u64));
+    }
+    Ok((tree, object, page, len))
+}
+
 fn take_op<'a>(rest: &mut &'a [u8]) -> Result<Op<'a>, FormatError> {
     let code = take(rest, 1)?[0];
     Ok(match code {
@@ -255,13 +342,7 @@ fn take_op<'a>(rest: &mut &'a [u8]) -> Result<Op<'a>, FormatError> {
         OP_ALLOCATE => Op::Allocate { start: BlockNo(take_u64(rest)?), len: take_u32(rest)? },
         OP_FREE => Op::Free { start: BlockNo(take_u64(rest)?), len: take_u32(rest)? },
         OP_IMAGE => {
-            let tree = TreeId(take_u32(rest)?);
-            let object = ObjectNo(take_u64(rest)?);
-            let page = take_u64(rest)?;
-            let len = usize::from(take_u16(rest)?);
-            if len > BLOCK_BYTES {
-                return Err(field("image length", len as u64));
-            }
+            let (tree, object, page, len) = take_image_head(rest)?;
             Op::Image { tree, object, page, bytes: take(rest, len)? }
         }
         OP_DROP => Op::Drop {
@@ -290,7 +371,7 @@ mod tests {
         batch.push(Op::Image { tree: TreeId::MAIN, object: ObjectNo(9), page: 1, bytes: b"ab\0\0" });
         batch.push(Op::Drop { tree: TreeId::MAIN, object: ObjectNo(9), first: 0, end: u64::MAX });
         let ops: Vec<_> = batch.clone().iter().map(|op| format!("{op:?}")).collect();
-        let bytes = batch.encoded().to_vec();
+        let bytes = batch.into_encoded();
         let decoded = decode_batches(&bytes, 1).expect("well-formed");
         assert_eq!(decoded.len(), 1);
         assert_eq!(ops, decoded[0].iter().map(|op| format!("{op:?}")).collect::<Vec<_>>());
@@ -301,13 +382,35 @@ mod tests {
     }
 
     #[test]
+    fn a_shared_image_is_encoded_as_one_that_is_copied() {
+        let content = |len: usize| [vec![7; len], vec![0; BLOCK_BYTES - len]].concat();
+        let lengths =
+            [0, 1, SHARED_IMAGE_BYTES_MIN - 1, SHARED_IMAGE_BYTES_MIN, BLOCK_BYTES - 1, BLOCK_BYTES];
+        let (mut shared, mut copied) = (BatchBuf::new(), BatchBuf::new());
+        for (page, len) in (0..).zip(lengths) {
+            let bytes = Arc::new(content(len));
+            let (tree, object) = (TreeId::MAIN, ObjectNo(9));
+            shared.push_image(tree, object, page, &bytes);
+            copied.push(Op::Image { tree, object, page, bytes: &bytes });
+            let is_shared = Arc::strong_count(&bytes) > 1;
+            assert_eq!(is_shared, len >= SHARED_IMAGE_BYTES_MIN, "{len} bytes");
+            for batch in [&mut shared, &mut copied] {
+                batch.push(Op::Free { start: BlockNo(page), len: 1 });
+            }
+        }
+        assert_eq!((shared.len(), shared.ops()), (copied.len(), copied.ops()));
+        assert_eq!(shared.iter().collect::<Vec<_>>(), copied.iter().collect::<Vec<_>>());
+        assert_eq!(shared.into_encoded(), copied.into_encoded());
+    }
+
+    #[test]
     fn an_image_beyond_the_largest_file_is_refused() {
         for (page, valid) in
             [(0, true), (range::FILE_PAGES_MAX - 1, true), (range::FILE_PAGES_MAX, false), (u64::MAX, false)]
         {
             let mut batch = BatchBuf::new();
             batch.push(Op::Image { tree: TreeId::MAIN, object: ObjectNo(9), page, bytes: b"x" });
-            assert_eq!(decode_batches(batch.encoded(), 1).is_ok(), valid, "page {page}");
+            assert_eq!(decode_batches(&batch.into_encoded(), 1).is_ok(), valid, "page {page}");
         }
     }
 }

@@ -30,6 +30,8 @@ pub use header::{BlockHeader, VolumeId};
 pub use ids::{BlockNo, Generation, GroupNo, Lsn, ObjectNo, Sequence, TreeId};
 pub use key::{Key, Kind};
 
+use twox_hash::XxHash3_64;
+
 /// Bytes per block: the unit of addressing, allocation, checksumming and writing.
 pub const BLOCK_BYTES: usize = 4096;
 /// Bytes per tree node (four contiguous, aligned blocks: one *chunk*).
@@ -44,9 +46,9 @@ pub const ITEM_VALUE_BYTES_MAX: usize = 4096;
 const _: () = assert!(NODE_BYTES.is_multiple_of(BLOCK_BYTES));
 const _: () = assert!(3 * (ITEM_VALUE_BYTES_MAX + node::SLOT_BYTES) <= node::NODE_SPACE_BYTES);
 
-/// XXH3-64 of `bytes`: the one checksum of the format.
+/// XXH3-64 of `bytes`: the one checksum of the format. The crate takes the widest vectors that the processor has.
 pub fn checksum(bytes: &[u8]) -> u64 {
-    xxhash_rust::xxh3::xxh3_64(bytes)
+    XxHash3_64::oneshot(bytes)
 }
 
 /// Hash of a directory entry's or extended attribute's name under the volume's seed, as used in keys.
@@ -54,7 +56,7 @@ pub fn checksum(bytes: &[u8]) -> u64 {
 /// The result lies in `NAME_HASH_MIN..=NAME_HASH_MAX`: values below are the cookies of `.` and `..`, and the top is
 /// left so that a probe sequence of [`NAME_PROBES`] slots stays a positive `i64` (directory offsets are signed).
 pub fn name_hash(seed: u64, name: &[u8]) -> u64 {
-    let hash = xxhash_rust::xxh3::xxh3_64_with_seed(name, seed) >> 1;
+    let hash = XxHash3_64::oneshot_with_seed(seed, name) >> 1;
     hash.clamp(NAME_HASH_MIN, NAME_HASH_MAX)
 }
 

@@ -4,7 +4,7 @@ use crate::journal::Promise;
 use crate::primitives::{AtomicU64, Ordering};
 use crate::shared::Shared;
 use std::sync::Arc;
-use syncline_device::Ticket;
+use syncline_device::{Buffer, Ticket};
 use syncline_format::batch::{BatchBuf, Op};
 use syncline_format::item::ExtentItem;
 use syncline_format::{BlockNo, Key, ObjectNo, TreeId};
@@ -88,7 +88,7 @@ impl Batch {
         Batch { tree, ops: BatchBuf::default(), items: 0, images: 0, data: Vec::new(), slots: Vec::new() }
     }
 
-    /// A batch that will take about so many encoded bytes.
+    /// A batch that will take about so many encoded bytes, but for those of page images.
     pub fn with_capacity(tree: TreeId, bytes: usize) -> Batch {
         Batch { ops: BatchBuf::with_capacity(bytes), ..Batch::new(tree) }
     }
@@ -138,6 +138,13 @@ impl Batch {
     pub fn image(&mut self, object: ObjectNo, page: u64, bytes: &[u8]) {
         self.images += 1;
         self.ops.push(Op::Image { tree: self.tree, object, page, bytes });
+    }
+
+    /// As [`Batch::image`], of a page in memory: it is not copied before the record is put together. A writer that
+    /// changes the page meanwhile has to replace it.
+    pub fn page_image(&mut self, object: ObjectNo, page: u64, content: &Arc<Buffer>) {
+        self.images += 1;
+        self.ops.push_image(self.tree, object, page, content);
     }
 
     /// Voids the images of pages `first..end` (R5).

@@ -252,7 +252,7 @@ impl Store {
     /// Applies the batch and appends it to the journal buffer; it is then visible, ordered, and durable once
     /// `force` has returned for its LSN. Reads tree nodes from the device if they are not cached, before anything is
     /// changed: an error leaves no trace. Never waits for the journal.
-    pub fn commit(&self, mut permit: Permit, mut batch: Batch) -> Result<Lsn, StoreError> {
+    pub fn commit(&self, mut permit: Permit, batch: Batch) -> Result<Lsn, StoreError> {
         let shared = &self.shared;
         if batch.bytes() > permit.estimate.bytes {
             let (bytes, bytes_max) = (batch.bytes(), permit.estimate.bytes);
@@ -266,7 +266,7 @@ impl Store {
             // No force will look at the tickets: the data has to be there before recovery's checkpoint flushes (R10).
             None => batch.data.iter().try_for_each(|ticket| shared.device.wait(ticket))?,
         }
-        let laid = shared.journal.get().and_then(|journal| journal.lay_out(batch.ops.encoded()));
+        let laid = shared.journal.get().and_then(|journal| journal.lay_out(&batch.ops));
         // Milliseconds of work: where processors are few, those who sync are let in between its parts.
         let is_large = laid.is_some();
         if is_large {
@@ -302,10 +302,7 @@ impl Store {
             space.adjust_claims(std::mem::take(&mut permit.nodes) + less, more);
         }
         if let Some(journal) = shared.journal.get() {
-            let bytes = match laid {
-                Some(laid) => laid,
-                None => Encoded::Bytes(batch.ops.into_encoded()),
-            };
+            let bytes = laid.unwrap_or(Encoded::Batch(batch.ops));
             let promised = std::mem::take(&mut permit.ring);
             let (logged, is_long) =
                 journal.append(bytes, batch.data, batch.slots, trees.images.len(), promised);

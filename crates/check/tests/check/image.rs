@@ -394,7 +394,7 @@ impl Log {
     pub fn write(&mut self, device: &MemoryDevice, ops: &[Op<'_>]) -> u64 {
         let mut batch = BatchBuf::new();
         ops.iter().for_each(|op| batch.push(*op));
-        self.write_payload(device, batch.encoded(), 1)
+        self.write_payload(device, &batch.into_encoded(), 1)
     }
 
     pub fn write_payload(&mut self, device: &MemoryDevice, payload: &[u8], batches: u32) -> u64 {

@@ -194,7 +194,7 @@ fn the_batches_before_the_one_without_data_count() {
     for file in &files {
         let mut batch = BatchBuf::new();
         file.ops().iter().for_each(|op| batch.push(*op));
-        payload.extend_from_slice(batch.encoded());
+        payload.extend_from_slice(&batch.into_encoded());
     }
     log.write_payload(&device, &payload, 3);
     expect(&device, &[Code::JournalReplay]);
@@ -340,8 +340,7 @@ fn what_is_cut_off_has_to_be_well_formed_all_the_same() {
     let beyond = [Op::Allocate { start: BlockNo(0), len: 1 }];
     let mut batch = BatchBuf::new();
     beyond.iter().for_each(|op| batch.push(*op));
-    for (payload, code) in [(vec![9; 50], Code::JournalBatch), (batch.encoded().to_vec(), Code::JournalSpace)]
-    {
+    for (payload, code) in [(vec![9; 50], Code::JournalBatch), (batch.into_encoded(), Code::JournalSpace)] {
         let (mut image, device, mut log) = volume();
         let missing = NewFile::new(&mut image, &device, "b", 20_001);
         log.write(&device, &missing.ops());

@@ -101,7 +101,7 @@ impl Shape {
         map.emit(&mut batch);
         batch.drop_images(inode.number, first, u64::MAX);
         if let Some(zeroed) = &tail {
-            batch.image(inode.number, page, zeroed);
+            batch.page_image(inode.number, page, zeroed);
         }
         // One without a name is an orphan already, and loses everything at the next mount.
         if cut_off.is_some() && item.nlink > 0 {

@@ -15,6 +15,7 @@ use crate::{Lsn, Reach, Result, SyncPlan, Syncs};
 use std::ops::Range;
 use std::sync::Arc;
 use syncline_format::Key;
+use syncline_format::batch::IMAGE_OVERHEAD_BYTES;
 use syncline_store::{Batch, Class, Permit, Pressure, StoreError};
 
 /// What of a file was logged as images.
@@ -172,9 +173,12 @@ impl Syncs {
             // Others have logged it, this moment at the latest.
             return Ok(Logged { lsn: self.core.store.last_lsn(), bytes: 0 });
         }
-        let mut batch = Batch::with_capacity(self.content.tree, image_estimate(logged.len() as u64).bytes);
+        let mut batch = Batch::with_capacity(
+            self.content.tree,
+            image_estimate(0).bytes + logged.len() * IMAGE_OVERHEAD_BYTES,
+        );
         for (page, buffer) in &logged {
-            batch.image(inode.number, *page, buffer);
+            batch.page_image(inode.number, *page, buffer);
         }
         batch.put(Key::inode(inode.number), &item.encode());
         let bytes = batch.bytes();

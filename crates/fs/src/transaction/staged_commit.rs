@@ -405,7 +405,7 @@ impl FilePlan {
         }
         for page in self.images.iter() {
             let buffer = file.pages[page].buffer.as_ref().expect("images are in memory");
-            batch.image(self.number, *page, buffer);
+            batch.page_image(self.number, *page, buffer);
         }
     }
 }

@@ -135,5 +135,5 @@ fn payload(raw: bool, input: &mut Input<'_>) -> (Vec<u8>, u32) {
     for _ in 0..input.byte() % OPS_MAX {
         operation(&mut batch, input, base(BASE));
     }
-    (batch.encoded().to_vec(), 1)
+    (batch.into_encoded(), 1)
 }

@@ -167,7 +167,7 @@ fn append_batch(image: &mut SparseImage, input: &mut Input<'_>) {
     for _ in 0..input.byte() % OPS_MAX + 1 {
         operation(&mut batch, input, image);
     }
-    let bytes = batch.encoded().to_vec();
+    let bytes = batch.into_encoded();
     seal::append(image, &bytes, 1);
 }
 

@@ -4,10 +4,11 @@
 //! have a record to itself is laid out as that record before anybody is kept waiting, by the one who commits it.
 
 use syncline_device::Buffer;
+use syncline_format::batch::BatchBuf;
 use syncline_format::record::{RECORD_HEADER_BYTES, record_blocks};
 
 pub(crate) enum Encoded {
-    Bytes(Vec<u8>),
+    Batch(BatchBuf),
     Laid(Laid),
 }
 
@@ -19,28 +20,32 @@ pub(crate) struct Laid {
 }
 
 impl Laid {
-    pub(super) fn new(batch: &[u8]) -> Laid {
-        let mut record = Buffer::for_overwrite(record_blocks(batch.len()) as usize);
-        let (content, padding) = record[RECORD_HEADER_BYTES..].split_at_mut(batch.len());
-        content.copy_from_slice(batch);
+    pub(super) fn new(batch: &BatchBuf) -> Laid {
+        let len = batch.len();
+        let mut record = Buffer::for_overwrite(record_blocks(len) as usize);
+        let (content, padding) = record[RECORD_HEADER_BYTES..].split_at_mut(len);
+        batch.encode_into(content);
         padding.fill(0);
-        Laid { record, len: batch.len() }
+        Laid { record, len }
     }
 }
 
 impl Encoded {
+    /// Bytes of the batch.
     pub(super) fn len(&self) -> usize {
         match self {
-            Encoded::Bytes(bytes) => bytes.len(),
+            Encoded::Batch(batch) => batch.len(),
             Encoded::Laid(laid) => laid.len,
         }
     }
 
-    /// The batch.
-    pub(super) fn bytes(&self) -> &[u8] {
+    /// Copies the batch; `out` has its length.
+    pub(super) fn copy_into(&self, out: &mut [u8]) {
         match self {
-            Encoded::Bytes(bytes) => bytes,
-            Encoded::Laid(laid) => &laid.record[RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + laid.len],
+            Encoded::Batch(batch) => batch.encode_into(out),
+            Encoded::Laid(laid) => {
+                out.copy_from_slice(&laid.record[RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + laid.len]);
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Group commit: the state machine that turns pending batches into durable ones.
 
-use super::seal::Sealed;
+use super::seal::{Sealed, Spare};
 use super::waiters::{Told, Word};
 use super::{Done, Journal, Phase, State, latched};
 use crate::StoreError;
@@ -154,9 +154,11 @@ impl Journal {
             let record = self.begin_but_last(state);
             state.seal_upto = Lsn(u64::MAX);
             if let Some(record) = record {
+                let used = record.used;
                 let written = MutexGuard::unlocked(state, || self.write_here(record));
-                state.spare =
-                    Arc::into_inner(written).filter(|buffer| buffer.blocks() <= SPARE_RECORD_BLOCKS_MAX);
+                state.spare = Arc::into_inner(written)
+                    .filter(|buffer| buffer.blocks() <= SPARE_RECORD_BLOCKS_MAX)
+                    .map(|buffer| Spare { buffer, used });
             }
         }
         loop {

@@ -32,6 +32,7 @@ use crate::limits::{
 pub(crate) use encoded::Encoded;
 use encoded::Laid;
 pub(crate) use ring::{RecordMeta, Ring};
+use seal::Spare;
 use waiters::Waiters;
 
 use crate::ablation::Ablation;
@@ -42,7 +43,8 @@ use crate::primitives::{AtomicBool, AtomicU64, Ordering};
 use crate::{Class, Pressure, StoreError};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use syncline_device::{Buffer, Device, DeviceError, Ticket};
+use syncline_device::{Device, DeviceError, Ticket};
+use syncline_format::batch::BatchBuf;
 use syncline_format::record::{self, RECORD_HEADER_BYTES, record_blocks};
 use syncline_format::superblock::JournalTail;
 use syncline_format::{BLOCK_BYTES, BlockNo, Generation, Lsn, Sequence, VolumeId};
@@ -117,7 +119,7 @@ pub(crate) struct State {
     generation: Generation,
     failed: Option<StoreError>,
     /// Memory of the record before, for the next one of its length.
-    spare: Option<Buffer>,
+    spare: Option<Spare>,
     /// Groups that were made durable, and the batches in them (for statistics).
     pub(crate) groups: u64,
     pub(crate) grouped_batches: u64,
@@ -296,7 +298,7 @@ impl Journal {
     }
 
     /// Lays a batch out as a record, if it is one by itself. To be called without locks.
-    pub(crate) fn lay_out(&self, batch: &[u8]) -> Option<Encoded> {
+    pub(crate) fn lay_out(&self, batch: &BatchBuf) -> Option<Encoded> {
         (batch.len() > self.record_bytes_target()).then(|| Encoded::Laid(Laid::new(batch)))
     }
 

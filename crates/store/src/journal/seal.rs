@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use syncline_device::{Buffer, Ticket};
 use syncline_format::record::{self, RECORD_HEADER_BYTES, RecordInfo, record_blocks};
-use syncline_format::{BlockNo, Lsn, Sequence};
+use syncline_format::{BLOCK_BYTES, BlockNo, Lsn, Sequence};
 
 /// A record whose batches and place are settled, and that is still to be put together.
 struct Cut {
@@ -23,8 +23,15 @@ struct Cut {
     fresh: Range<u64>,
     batches: Vec<Encoded>,
     /// Memory of a record before it, if it has the right length.
-    spare: Option<Buffer>,
+    spare: Option<Spare>,
     write: Ticket,
+}
+
+/// Memory of a record that is written.
+pub(super) struct Spare {
+    pub(super) buffer: Buffer,
+    /// Zeros are behind it.
+    pub(super) used: usize,
 }
 
 /// A record that is in flight as far as others can see, and is still to be written.
@@ -32,6 +39,8 @@ pub(super) struct Sealed {
     pub(super) sequence: Sequence,
     pub(super) at: BlockNo,
     pub(super) buffer: Arc<Buffer>,
+    /// Bytes of the buffer in front of the zeros at its end.
+    pub(super) used: usize,
     /// To be completed by whoever writes it on its own thread.
     pub(super) write: Ticket,
 }
@@ -154,7 +163,7 @@ impl Journal {
             data,
             _slots: slots,
         });
-        let spare = state.spare.take().filter(|spare| spare.blocks() == blocks);
+        let spare = state.spare.take().filter(|spare| spare.buffer.blocks() == blocks);
         let at = self.start.plus(place.block);
         Some(Cut { info, at, blocks, fresh: place.fresh, batches, spare, write })
     }
@@ -174,6 +183,7 @@ impl Journal {
     fn put_together(&self, cut: Cut) -> (Sealed, u64) {
         self.write_fresh(&cut.fresh);
         // The header is written by sealing.
+        let used = RECORD_HEADER_BYTES + cut.info.payload_bytes as usize;
         let mut batches = cut.batches;
         let mut buffer = match batches.pop_if(|batch| matches!(batch, Encoded::Laid(_))) {
             // It is larger than what several batches may have together, so it is alone.
@@ -182,19 +192,23 @@ impl Journal {
                 laid.record
             }
             _ => {
-                let mut buffer = cut.spare.unwrap_or_else(|| Buffer::for_overwrite(cut.blocks as usize));
+                let (mut buffer, zeros_from) = match cut.spare {
+                    Some(Spare { buffer, used }) => (buffer, used),
+                    None => (Buffer::for_overwrite(cut.blocks as usize), cut.blocks as usize * BLOCK_BYTES),
+                };
                 let mut offset = RECORD_HEADER_BYTES;
-                for bytes in batches.iter().map(Encoded::bytes) {
-                    buffer[offset..offset + bytes.len()].copy_from_slice(bytes);
-                    offset += bytes.len();
+                for batch in &batches {
+                    let end = offset + batch.len();
+                    batch.copy_into(&mut buffer[offset..end]);
+                    offset = end;
                 }
-                buffer[offset..].fill(0);
+                buffer[offset..zeros_from.max(offset)].fill(0);
                 buffer
             }
         };
         let checksum = record::seal(&mut buffer, cut.at, &cut.info, self.volume);
-        let record =
-            Sealed { sequence: cut.info.sequence, at: cut.at, buffer: Arc::new(buffer), write: cut.write };
+        let (sequence, buffer) = (cut.info.sequence, Arc::new(buffer));
+        let record = Sealed { sequence, at: cut.at, buffer, used, write: cut.write };
         (record, checksum)
     }
 }
