@@ -9,6 +9,8 @@
 
 use crate::journal::Promise;
 use crate::limits::{DATA_WINDOW_BYTES, HEADROOM_ITEMS};
+use crate::lock_order::may_wait;
+use crate::locks::Lock;
 use crate::primitives::Ordering;
 use crate::{Class, DataSlot, Estimate, Permit, Pressure, Store, StoreError};
 use std::sync::Arc;
@@ -30,6 +32,7 @@ impl Store {
     /// Asks for room for a batch. Under pressure it says which ([`StoreError::Pressure`]) at once. It blocks only while
     /// a discard holds the last free blocks, so call it without locks.
     pub fn admit(&self, class: Class, estimate: Estimate) -> Result<Permit, StoreError> {
+        may_wait(Lock::Trimming);
         self.grant(class, estimate).map_err(|refused| match refused {
             Refused::For(error) => error,
             Refused::Discarding => {

@@ -78,6 +78,8 @@ pub struct Batch {
     /// Puts and deletes.
     pub(crate) items: usize,
     pub(crate) images: usize,
+    /// Some blocks are freed.
+    pub(crate) frees: bool,
     pub(crate) data: Vec<Ticket>,
     pub(crate) slots: Vec<DataSlot>,
 }
@@ -85,7 +87,15 @@ pub struct Batch {
 impl Batch {
     /// An empty change of a tree.
     pub fn new(tree: TreeId) -> Batch {
-        Batch { tree, ops: BatchBuf::default(), items: 0, images: 0, data: Vec::new(), slots: Vec::new() }
+        Batch {
+            tree,
+            ops: BatchBuf::default(),
+            items: 0,
+            images: 0,
+            frees: false,
+            data: Vec::new(),
+            slots: Vec::new(),
+        }
     }
 
     /// A batch that will take about so many encoded bytes, but for those of page images.
@@ -131,6 +141,7 @@ impl Batch {
 
     /// Blocks that no item names any more once this batch is applied.
     pub fn free(&mut self, start: BlockNo, len: u32) {
+        self.frees = true;
         self.ops.push(Op::Free { start, len });
     }
 

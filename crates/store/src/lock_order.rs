@@ -5,12 +5,15 @@
 //! both. So an order that would deadlock only in a rare interleaving fails in every test that takes both locks, in
 //! whatever interleaving. In release builds a rank takes no memory and a check no time.
 //!
-//! The store's own levels are in `locks.rs`. Whoever stands on the store gives its levels ranks outside of those
-//! ([`Rank::outer`]) and keeps a [`Held`] beside each guard.
+//! [`Mutex`] and [`RwLock`] know their level. The store's own levels are in `locks.rs`; a crate that stands on the store
+//! gives its levels ranks outside of those ([`Rank::outer`]), and keeps a [`Held`] beside a guard of another kind.
 //!
 //! What the check does not see: a lock that one thread takes and another one gives back, and a thread that waits for
 //! another one by other means than a lock. Under the model checkers it is off, because they run all threads on one.
 
+mod ordered;
+
+pub use ordered::{Condvar, Mutex, MutexGuard, ReadGuard, RwLock, WriteGuard};
 use std::marker::PhantomData;
 
 #[cfg(all(debug_assertions, not(any(shuttle, loom))))]
@@ -28,21 +31,44 @@ pub trait Level: Copy {
 /// A place in the order; the smaller one is further out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rank {
-    /// Of the store or above it.
-    is_store: bool,
+    zone: Zone,
     class: u8,
     /// Orders the locks of one class that a thread takes together.
     number: u64,
 }
 
+/// Whose locks, and what is waited for with them. A checkpoint calls whoever fills its records, so the locks of a crate
+/// that stands on the store are both outside and inside of the store's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Zone {
+    /// Of a crate on the store; a checkpoint may be waited for.
+    AroundCheckpoints,
+    /// Of the store; a checkpoint or a discard is under way.
+    Checkpoints,
+    /// Of a crate on the store.
+    Outer,
+    /// Of the store.
+    Store,
+}
+
 impl Rank {
-    /// A class of a crate that stands on the store, and the lock's number among those of its class.
+    /// A class of a crate that stands on the store, and the lock's number among those of its class. No checkpoint is
+    /// waited for with it.
     pub const fn outer(class: u8, number: u64) -> Rank {
-        Rank { is_store: false, class, number }
+        Rank { zone: Zone::Outer, class, number }
+    }
+
+    /// As [`Rank::outer`], of locks with which a checkpoint may be waited for.
+    pub const fn around_checkpoints(class: u8) -> Rank {
+        Rank { zone: Zone::AroundCheckpoints, class, number: 0 }
+    }
+
+    pub(crate) const fn of_checkpoints(class: u8) -> Rank {
+        Rank { zone: Zone::Checkpoints, class, number: 0 }
     }
 
     pub(crate) const fn of_store(class: u8) -> Rank {
-        Rank { is_store: true, class, number: 0 }
+        Rank { zone: Zone::Store, class, number: 0 }
     }
 }
 
@@ -63,6 +89,27 @@ const _: () = assert!(size_of::<Held>() == 0);
 thread_local! {
     /// What this thread holds, in the order in which it was taken, with the levels' names.
     static HELD: RefCell<Vec<(Rank, &'static str)>> = const { RefCell::new(Vec::new()) };
+    /// What `trace` tells.
+    static TAKEN: RefCell<Option<Vec<&'static str>>> = const { RefCell::new(None) };
+}
+
+/// Runs what another thread does, on this one: it holds none of this thread's locks. For tests that run threads' work in
+/// an order of their own; a lock that both take ends in a deadlock.
+pub fn elsewhere<U>(f: impl FnOnce() -> U) -> U {
+    #[cfg(all(debug_assertions, not(any(shuttle, loom))))]
+    let held = HELD.take();
+    let result = f();
+    #[cfg(all(debug_assertions, not(any(shuttle, loom))))]
+    HELD.set(held);
+    result
+}
+
+/// Runs `f` and names the locks that it takes on this thread, in their order. In debug builds only.
+#[cfg(all(debug_assertions, not(any(shuttle, loom))))]
+pub fn trace<U>(f: impl FnOnce() -> U) -> (U, Vec<&'static str>) {
+    TAKEN.set(Some(Vec::new()));
+    let result = f();
+    (result, TAKEN.take().unwrap_or_default())
 }
 
 /// Marks a lock that the thread is about to wait for. Panics in debug builds if the thread holds one of this rank or
@@ -70,6 +117,12 @@ thread_local! {
 pub fn take(level: impl Level) -> Held {
     check(level);
     take_tried(level)
+}
+
+/// Says that the thread may wait here for what others do with locks of this rank and further in. Panics in debug builds if
+/// the thread holds one of them.
+pub fn may_wait(level: impl Level) {
+    check(level);
 }
 
 /// Marks a lock that was tried and is held now: who does not wait deadlocks with nobody.
@@ -117,6 +170,7 @@ fn check(level: impl Level) {
 
 #[cfg(all(debug_assertions, not(any(shuttle, loom))))]
 fn enter(level: impl Level) {
+    TAKEN.with_borrow_mut(|taken| taken.iter_mut().for_each(|taken| taken.push(level.name())));
     HELD.with_borrow_mut(|held| held.push((level.rank(), level.name())));
 }
 

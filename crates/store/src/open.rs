@@ -123,7 +123,7 @@ impl Store {
                 },
             ),
             space: Mutex::new(Lock::Space, space),
-            piggyback: Mutex::new(Lock::Piggyback, None),
+            piggyback: OnceLock::new(),
             next_object: AtomicU64::new(superblock.next_object.0),
             data_in_flight: Arc::default(),
             checkpoints: AtomicU64::new(0),

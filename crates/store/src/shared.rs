@@ -34,7 +34,7 @@ pub(crate) struct Shared {
     pub(crate) trims_end: AtomicBool,
     pub(crate) trees: RwLock<Trees>,
     pub(crate) space: Mutex<SpaceMap>,
-    pub(crate) piggyback: Mutex<Option<Weak<dyn Piggyback>>>,
+    pub(crate) piggyback: OnceLock<Weak<dyn Piggyback>>,
     pub(crate) next_object: AtomicU64,
     /// Bytes of data in flight whose batches are logged already.
     pub(crate) data_in_flight: Arc<AtomicU64>,

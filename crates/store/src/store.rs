@@ -1,6 +1,8 @@
 //! The store's public face: lookups, space, commit, force.
 
 use crate::journal::{Encoded, latched};
+use crate::lock_order::may_wait;
+use crate::locks::Lock;
 use crate::primitives::{Ordering, yield_now};
 use crate::shared::Shared;
 use crate::tree::cache::Pinned;
@@ -285,7 +287,9 @@ impl Store {
                 Err(Obstacle::Misplaced(block)) => return Err(misplaced(block)),
             }
         };
-        shared.space.lock().check_frees(&batch)?;
+        if batch.frees {
+            shared.space.lock().check_frees(&batch)?;
+        }
         let before = trees.current_nodes;
         let lsn = trees.lsn.next();
         trees.apply_items(&batch, &pinned, lsn);
@@ -340,6 +344,7 @@ impl Store {
         if self.shared.options.ablation().blocked_logging() && lsn > self.durable_lsn() {
             drop(self.shared.checkpointing.lock());
         }
+        may_wait(Lock::Checkpointing);
         self.force_beside_checkpoint(lsn)
     }
 
@@ -373,9 +378,9 @@ impl Store {
         self.shared.journal.get().is_some_and(|journal| journal.drive(&|pending| self.fill_record(pending)))
     }
 
-    /// Registers who fills records (held weakly).
+    /// Registers who fills records (held weakly). The first one stays.
     pub fn set_piggyback(&self, hook: Weak<dyn Piggyback>) {
-        *self.shared.piggyback.lock() = Some(hook);
+        let _ = self.shared.piggyback.set(hook);
     }
 
     fn fill_record(&self, pending: usize) {
@@ -384,8 +389,7 @@ impl Store {
         if room == 0 || options.ablation().no_piggyback() {
             return;
         }
-        let hook = self.shared.piggyback.lock().as_ref().and_then(Weak::upgrade);
-        if let Some(hook) = hook {
+        if let Some(hook) = self.shared.piggyback.get().and_then(Weak::upgrade) {
             hook.fill(room);
         }
     }

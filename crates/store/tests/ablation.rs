@@ -10,6 +10,7 @@ use support::CrashDevice;
 use syncline_device::{Buffer, Device, Layer, Ticket};
 use syncline_format::superblock::SUPERBLOCK_SLOTS;
 use syncline_format::{BlockNo, Key, Lsn, ObjectNo, TreeId};
+use syncline_store::lock_order::elsewhere;
 use syncline_store::{Ablation, Batch, Class, Estimate, Piggyback, Store, StoreError, StoreOptions};
 
 const BLOCKS: u64 = 4096;
@@ -172,7 +173,7 @@ fn a_force_waits_for_the_checkpoint_only_where_logging_is_blocked() {
         let forcing: Arc<OnceLock<std::thread::JoinHandle<()>>> = Arc::default();
         let (of_work, seen, thread) = (store.clone(), checkpoints_seen.clone(), forcing.clone());
         *device.work.lock().expect("not poisoned") = Some(Box::new(move || {
-            let lsn = put(&of_work, 2);
+            let lsn = elsewhere(|| put(&of_work, 2));
             let handle = std::thread::spawn(move || {
                 of_work.force(lsn).expect("forced");
                 seen.store(of_work.counters().checkpoints, Ordering::SeqCst);

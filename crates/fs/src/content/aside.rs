@@ -6,13 +6,14 @@
 use crate::content::Content;
 use crate::content::inode::{Inode, InodeState};
 use crate::content::pages::{FileData, PageSlot, pages_of};
+use crate::core::levels::Lock;
 use crate::{Error, ObjectNo, Result, Timestamp};
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use syncline_device::Buffer;
 use syncline_format::item::{InodeItem, OrphanReason};
+use syncline_store::lock_order::Mutex;
 
 /// What is set aside because it is damaged: it is told to whoever touches it, and holds up nobody else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -42,7 +43,6 @@ pub(crate) struct Unclaimed {
 }
 
 /// The files that are set aside.
-#[derive(Default)]
 pub(crate) struct AsideFiles {
     pub(crate) files: Mutex<BTreeMap<ObjectNo, Aside>>,
     /// Of all of them.
@@ -53,6 +53,19 @@ pub(crate) struct AsideFiles {
     pub(crate) orphans: AtomicU64,
     /// Held by who carries.
     pub(crate) carrying: Mutex<()>,
+}
+
+impl Default for AsideFiles {
+    fn default() -> AsideFiles {
+        AsideFiles {
+            files: Mutex::new(Lock::AsideFiles, BTreeMap::new()),
+            pages: AtomicU64::new(0),
+            unclaimed: Mutex::new(Lock::Unclaimed, BTreeMap::new()),
+            has_unclaimed: AtomicBool::new(false),
+            orphans: AtomicU64::new(0),
+            carrying: Mutex::new(Lock::Carrying, ()),
+        }
+    }
 }
 
 impl AsideFiles {
@@ -140,7 +153,7 @@ impl Content {
         let kept = all.get(&number)?;
         let inode = Inode::new(number, item.clone());
         {
-            let mut state = inode.state.write();
+            let mut state = inode.state.try_write().expect("nobody else sees the inode yet");
             self.hand_over(&mut state, kept);
         }
         let inode = self.inodes.insert_loaded(inode, removals)?;

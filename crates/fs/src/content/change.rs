@@ -6,11 +6,11 @@
 use crate::Result;
 use crate::content::Content;
 use crate::content::inode::{Inode, InodeState};
-use parking_lot::RwLockWriteGuard;
 use std::sync::Arc;
 use syncline_format::batch::{BATCH_HEADER_BYTES, PUT_OVERHEAD_BYTES};
 use syncline_format::item::{INODE_BYTES, InodeItem, NAME_BYTES_MAX};
 use syncline_format::{Key, ObjectNo, TreeId};
+use syncline_store::lock_order::WriteGuard;
 use syncline_store::{Batch, Estimate, Permit};
 
 /// Bytes of a put of a directory entry with the longest name, which is also more than any delete.
@@ -32,7 +32,7 @@ pub(crate) fn estimate(inodes: usize, entries: usize, others: usize, other_bytes
 
 /// Several inodes, locked for writing in ascending order of their numbers.
 pub(crate) struct Locked<'a> {
-    guards: Vec<(&'a Arc<Inode>, RwLockWriteGuard<'a, InodeState>)>,
+    guards: Vec<(&'a Arc<Inode>, WriteGuard<'a, InodeState>)>,
 }
 
 impl<'a> Locked<'a> {

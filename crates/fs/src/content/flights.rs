@@ -4,12 +4,12 @@
 use crate::Timestamp;
 use crate::content::pages::FileData;
 use crate::limits::{AHEAD_PAGES_MAX, AHEAD_PAGES_MIN, DISORDER_PAGES, FLIGHT_PAGES_MAX};
-use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use syncline_device::Reading;
 use syncline_format::BlockNo;
+use syncline_store::lock_order::Mutex;
 
 /// Pages under way.
 pub(crate) struct Flight {

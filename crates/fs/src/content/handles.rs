@@ -2,12 +2,13 @@
 
 use crate::content::Content;
 use crate::content::inode::{Inode, InodeState};
+use crate::core::levels::Lock;
 use crate::error::not_found_is_stale;
 use crate::{Error, ObjectNo, Result};
-use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use syncline_store::lock_order::RwLock;
 
 /// Names an open file description of one [`Fs`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -73,10 +74,15 @@ pub(crate) struct OpenFile {
 }
 
 /// All open file descriptions of a volume.
-#[derive(Default)]
 pub(crate) struct HandleTable {
     next: AtomicU64,
     open: RwLock<HashMap<HandleId, Arc<OpenFile>>>,
+}
+
+impl Default for HandleTable {
+    fn default() -> HandleTable {
+        HandleTable { next: AtomicU64::new(0), open: RwLock::new(Lock::Handles, HashMap::new()) }
+    }
 }
 
 impl HandleTable {

@@ -6,16 +6,18 @@
 
 use crate::acl::Acl;
 use crate::content::pages::FileData;
+use crate::content::turn::TurnLock;
 use crate::limits::LIGHT_BLOCKS_MAX;
-use parking_lot::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use syncline_format::ObjectNo;
 use syncline_format::item::InodeItem;
+use syncline_store::lock_order::RwLock;
 
 /// One inode that is in use.
 pub(crate) struct Inode {
     // Constant.
     pub(crate) number: ObjectNo,
+    pub(crate) turn: TurnLock,
     /// References that keep the inode from being removed when its last name goes: open handles.
     pub(crate) handles: AtomicU64,
     /// Those of them that are open for writing.
@@ -59,7 +61,7 @@ impl InodeState {
         self.item.is_regular()
             && (self.item.blocks > LIGHT_BLOCKS_MAX
                 || data.reserved_blocks() > LIGHT_BLOCKS_MAX
-                || data.turn().is_locked())
+                || data.is_taken())
     }
 
     /// Removed, or a directory that is: nothing can be made in it any more.

@@ -31,6 +31,8 @@ pub(crate) struct Lists {
     pub(crate) unforced_since: Option<Timestamp>,
     /// Small files in the order in which they were dirtied. Some are clean by now.
     pub(crate) recent: BTreeMap<u64, Weak<Inode>>,
+    /// Of `recent`, the places of files that were synced and had something to log since the last force.
+    pub(crate) synced: Vec<u64>,
     pub(crate) cached: VecDeque<Weak<Inode>>,
     /// Files that were read ahead, oldest first, and when.
     pub(crate) ahead: VecDeque<(Timestamp, Weak<Inode>)>,

@@ -42,11 +42,12 @@ use crate::content::handles::HandleTable;
 use crate::content::lists::Lists;
 use crate::content::table::InodeTable;
 use crate::core::Core;
+use crate::core::levels::Lock;
 use crate::limits::{PAGES_MIN, PAGES_PERCENT};
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use syncline_format::{BLOCK_BYTES, TreeId};
+use syncline_store::lock_order::Mutex;
 
 pub(crate) mod aside;
 pub(crate) mod balance;
@@ -63,6 +64,7 @@ pub(crate) mod pages;
 pub(crate) mod select;
 pub(crate) mod steps;
 pub(crate) mod table;
+pub(crate) mod turn;
 pub(crate) mod watch;
 
 pub use aside::SetAside;
@@ -106,7 +108,7 @@ impl Content {
             dirty_nodes_bound: AtomicU64::new(0),
             under_way: Arc::default(),
             staged: Arc::default(),
-            lists: Mutex::new(Lists { forced: now, checkpointed: now, ..Lists::default() }),
+            lists: Mutex::new(Lock::Lists, Lists { forced: now, checkpointed: now, ..Lists::default() }),
             aside: AsideFiles::default(),
         }
     }

@@ -7,9 +7,9 @@ use crate::Error;
 use crate::content::flights::{Flight, ReadAhead};
 use crate::content::lists::Place;
 use crate::content::page_state::PageState;
+use crate::content::turn::TurnLock;
 use crate::content::watch::Watch;
 use crate::core::account::{PageAccount, Standing};
-use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -106,8 +106,8 @@ pub(crate) struct Listed {
 
 /// Content of one file, as far as it is in memory.
 pub(crate) struct FileData {
-    /// See the module `data`.
-    turn: Arc<Mutex<()>>,
+    /// The inode's own.
+    turn: TurnLock,
     slots: BTreeMap<u64, PageSlot>,
     /// Dirty pages of `slots`, so that a sync does not look at all that are cached.
     dirty: BTreeSet<u64>,
@@ -133,9 +133,9 @@ pub(crate) struct FileData {
 }
 
 impl FileData {
-    pub(crate) fn new(item: &InodeItem) -> FileData {
+    pub(crate) fn new(turn: &TurnLock, item: &InodeItem) -> FileData {
         FileData {
-            turn: Arc::default(),
+            turn: turn.clone(),
             slots: BTreeMap::new(),
             dirty: BTreeSet::new(),
             logged: BTreeSet::new(),
@@ -175,13 +175,9 @@ impl FileData {
         is_known && !self.is_taken() && !self.is_truncating()
     }
 
-    pub(crate) fn turn(&self) -> Arc<Mutex<()>> {
-        self.turn.clone()
-    }
-
     /// Whether somebody has the turn.
     pub(crate) fn is_taken(&self) -> bool {
-        self.turn.is_locked()
+        self.turn.is_taken()
     }
 
     pub(crate) fn dirty_pages(&self) -> u64 {

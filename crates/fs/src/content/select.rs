@@ -1,10 +1,8 @@
-//! [`Select`]: which pages of a file are meant, and [`Turn`], the right to change its extents and images.
+//! [`Select`]: which pages of a file are meant.
 
 use crate::Timestamp;
-use crate::content::inode::Inode;
 use crate::content::pages::{FileData, PageSlot};
 use crate::limits::ROUND_PAGES_MAX;
-use parking_lot::{ArcMutexGuard, RawMutex};
 use std::ops::Range;
 
 /// Which pages of a file a round takes.
@@ -43,17 +41,6 @@ impl Select {
         } else {
             Box::new(data.dirty_range(self.pages.clone()))
         }
-    }
-}
-
-/// A file's turn.
-pub(crate) type Turn = ArcMutexGuard<RawMutex, ()>;
-
-impl Inode {
-    /// Waits for the file's turn. The state is not locked meanwhile: whoever has the turn needs it to end it.
-    pub(crate) fn lock_turn(&self) -> Turn {
-        let turn = self.state.read().data.turn();
-        turn.lock_arc()
     }
 }
 

@@ -1,5 +1,4 @@
-//! Points between two steps of an operation at which it holds no inode's lock, so that others may act. Tests have
-//! them act there; otherwise a point is nothing.
+//! Points between two steps of an operation. Tests have others act there, or count them; otherwise a point is nothing.
 
 /// What has been done so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -10,6 +9,8 @@ pub(crate) enum Step {
     LookedUp,
     /// Pages were read for somebody.
     Fetched,
+    /// A name was looked up. Locks may be held, so that nobody can act here.
+    NameLookedUp,
 }
 
 /// The operation has come so far.
@@ -17,7 +18,7 @@ pub(crate) enum Step {
 pub(crate) fn passed(_: Step) {}
 
 #[cfg(test)]
-pub(crate) use tests::{meanwhile, passed};
+pub(crate) use tests::{count, meanwhile, passed};
 
 #[cfg(test)]
 mod tests {
@@ -28,6 +29,14 @@ mod tests {
 
     thread_local! {
         static WAITING: RefCell<Vec<(Step, Act)>> = const { RefCell::new(Vec::new()) };
+        static PASSED: RefCell<Vec<Step>> = const { RefCell::new(Vec::new()) };
+    }
+
+    /// How often `f` passes a point.
+    pub(crate) fn count(step: Step, f: impl FnOnce()) -> usize {
+        PASSED.take();
+        f();
+        PASSED.take().into_iter().filter(|passed| *passed == step).count()
     }
 
     /// Has others act when an operation of this thread comes so far for the first time.
@@ -36,6 +45,7 @@ mod tests {
     }
 
     pub(crate) fn passed(step: Step) {
+        PASSED.with_borrow_mut(|passed| passed.push(step));
         let act = WAITING.with_borrow_mut(|waiting| {
             let at = waiting.iter().position(|(at, _)| *at == step)?;
             Some(waiting.remove(at).1)

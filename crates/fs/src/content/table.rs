@@ -7,14 +7,16 @@
 use crate::content::Content;
 use crate::content::inode::{Inode, InodeState};
 use crate::content::pages::FileData;
+use crate::content::turn::TurnLock;
+use crate::core::levels::Lock;
 use crate::limits::{INODE_EVICTION_STEPS, INODE_MEMORY_BYTES, INODES_SHARE};
 use crate::{Error, Result};
-use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use syncline_format::item::InodeItem;
 use syncline_format::{Key, ObjectNo};
+use syncline_store::lock_order::{Mutex, RwLock};
 
 /// The inodes in memory.
 pub(crate) struct InodeTable {
@@ -34,7 +36,7 @@ struct Inner {
 impl InodeTable {
     pub(crate) fn new(memory_bytes_max: usize) -> InodeTable {
         let capacity = (memory_bytes_max / INODES_SHARE / INODE_MEMORY_BYTES).max(64);
-        InodeTable { capacity, inner: Mutex::default() }
+        InodeTable { capacity, inner: Mutex::new(Lock::Table, Inner::default()) }
     }
 
     /// The inode if it is in memory.
@@ -113,7 +115,10 @@ impl Inner {
             let Some(inode) = self.by_number.get(&number) else { continue };
             let used = inode.recently_used.swap(false, Ordering::Relaxed);
             // Nobody can take a new reference while the table is locked.
-            if used || Arc::strong_count(inode) > 1 || inode.state.read().is_unfinished() {
+            if used
+                || Arc::strong_count(inode) > 1
+                || inode.state.try_read().is_none_or(|state| state.is_unfinished())
+            {
                 self.order.push_back(number);
             } else {
                 self.by_number.remove(&number);
@@ -125,25 +130,28 @@ impl Inner {
 
 impl Inode {
     pub(crate) fn new(number: ObjectNo, item: InodeItem) -> Inode {
-        let data = FileData::new(&item);
+        let turn = TurnLock::new(number);
+        let data = FileData::new(&turn, &item);
+        let state = InodeState {
+            item,
+            item_dirty: false,
+            gone: false,
+            dying: false,
+            linkable: false,
+            default_acl: None,
+            has_capabilities: None,
+            xattr_list_bytes: None,
+            data,
+        };
         Inode {
             number,
+            turn,
             handles: Default::default(),
             writers: Default::default(),
             recently_used: Default::default(),
             truncated_to_zero: Default::default(),
             found_at: Default::default(),
-            state: parking_lot::RwLock::new(InodeState {
-                item,
-                item_dirty: false,
-                gone: false,
-                dying: false,
-                linkable: false,
-                default_acl: None,
-                has_capabilities: None,
-                xattr_list_bytes: None,
-                data,
-            }),
+            state: RwLock::new(Lock::Inode(number), state),
         }
     }
 }

@@ -8,16 +8,22 @@
 //! Lock: `Watch::watched` is innermost.
 
 use crate::content::pages::FileData;
+use crate::core::levels::Lock;
 use crate::limits::WATCHED_RANGES_MAX;
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
+use syncline_store::lock_order::Mutex;
 
 /// What one transaction depends on in one file.
-#[derive(Debug, Default)]
 pub(crate) struct Watch {
     watched: Mutex<Watched>,
+}
+
+impl Default for Watch {
+    fn default() -> Watch {
+        Watch { watched: Mutex::new(Lock::Watched, Watched::default()) }
+    }
 }
 
 #[derive(Debug, Default)]

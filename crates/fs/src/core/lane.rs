@@ -11,14 +11,15 @@
 //! held while something is submitted, and nothing is taken inside it but the device's.
 
 use crate::core::account::PageAccount;
+use crate::core::levels::Lock;
 use crate::limits::{HEEDED_BYTES, LANE_LEAST_BYTES, NARROW_BYTES, NARROW_PAGES, WRITE_PAGES_MAX};
-use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use syncline_device::{Buffer, Ticket};
 use syncline_format::{BLOCK_BYTES, BlockNo};
 use syncline_store::Store;
+use syncline_store::lock_order::Mutex;
 
 #[derive(Default)]
 struct State {
@@ -40,7 +41,12 @@ pub(crate) struct Lane {
 
 impl Lane {
     pub(crate) fn new(account: &Arc<PageAccount>, pinned_max: u64) -> Lane {
-        Lane { account: account.clone(), pinned_max, heeded: AtomicU64::new(0), state: Mutex::default() }
+        Lane {
+            account: account.clone(),
+            pinned_max,
+            heeded: AtomicU64::new(0),
+            state: Mutex::new(Lock::Lane, State::default()),
+        }
     }
 
     /// Somebody syncs little, or reads little from the device.

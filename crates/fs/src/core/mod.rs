@@ -10,6 +10,7 @@ use syncline_store::{Store, StoreError, VolumeInfo};
 pub(crate) mod account;
 pub(crate) mod charge;
 pub(crate) mod lane;
+pub(crate) mod levels;
 
 pub(crate) use account::PageAccount;
 pub use account::PageStats;

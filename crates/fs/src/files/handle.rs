@@ -133,7 +133,7 @@ impl Files {
         offset: u64,
         data: &[u8],
     ) -> Result<(u64, usize, Option<SyncScope>)> {
-        let open = self.writable(handle)?;
+        let (open, may_have_capabilities) = self.writable(handle)?;
         self.core.check_writable()?;
         if data.is_empty() {
             return Ok((offset, 0, None));
@@ -143,7 +143,9 @@ impl Files {
             return Err(Error::FileTooLarge);
         }
         let at = if open.flags.append { WriteAt::End } else { WriteAt::Offset(offset) };
-        self.attributes.drop_capabilities(&open.inode)?;
+        if may_have_capabilities {
+            self.attributes.drop_capabilities(&open.inode)?;
+        }
         let (written_at, count) = self.writer.file_write(&open.inode, at, data, &mut strip_for(ctx))?;
         let scope = match (open.flags.sync, open.flags.dsync) {
             (true, _) => Some(SyncScope::All),
@@ -197,7 +199,7 @@ impl Files {
         offset: u64,
         len: u64,
     ) -> Result<()> {
-        let open = self.writable(handle)?;
+        let (open, _) = self.writable(handle)?;
         self.core.check_writable()?;
         if len == 0 {
             return Err(Error::Invalid("nothing to allocate: the length is 0"));
@@ -231,7 +233,7 @@ impl Files {
         len: u64,
     ) -> Result<u64> {
         let from = self.regular(source.0)?;
-        let to = self.writable(target.0)?;
+        let (to, _) = self.writable(target.0)?;
         if !from.flags.read || to.flags.append {
             return Err(Error::BadHandle);
         }
@@ -277,27 +279,36 @@ impl Files {
 
     pub(crate) fn regular(&self, handle: HandleId) -> Result<Arc<OpenFile>> {
         let open = self.content.open_file(handle)?;
-        let state = open.inode.state.read();
-        if state.item.is_directory() {
-            return Err(Error::IsDirectory);
-        }
-        if !state.item.is_regular() {
-            return Err(Error::Invalid("not a regular file"));
-        }
-        drop(state);
+        check_regular(&open.inode.state.read().item)?;
         Ok(open)
     }
 
-    fn writable(&self, handle: HandleId) -> Result<Arc<OpenFile>> {
-        let open = self.regular(handle)?;
-        if !open.flags.write {
-            return Err(Error::BadHandle);
-        }
-        if is_immutable(&open.inode.state.read().item) {
-            return Err(Error::NotPermitted);
-        }
-        Ok(open)
+    /// An open file that may be written to, and whether it may have capabilities, which a write takes away.
+    fn writable(&self, handle: HandleId) -> Result<(Arc<OpenFile>, bool)> {
+        let open = self.content.open_file(handle)?;
+        let has_capabilities = {
+            let state = open.inode.state.read();
+            check_regular(&state.item)?;
+            if !open.flags.write {
+                return Err(Error::BadHandle);
+            }
+            if is_immutable(&state.item) {
+                return Err(Error::NotPermitted);
+            }
+            state.has_capabilities
+        };
+        Ok((open, has_capabilities != Some(false)))
     }
+}
+
+fn check_regular(item: &InodeItem) -> Result<()> {
+    if item.is_directory() {
+        return Err(Error::IsDirectory);
+    }
+    if !item.is_regular() {
+        return Err(Error::Invalid("not a regular file"));
+    }
+    Ok(())
 }
 
 /// What a write by this caller does to a file's set-id bits.

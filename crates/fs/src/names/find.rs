@@ -6,6 +6,7 @@
 
 use crate::content::change::Locked;
 use crate::content::inode::Inode;
+use crate::content::steps::{self, Step};
 use crate::{Error, Names, Result};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -61,6 +62,7 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
 impl Names {
     /// Looks a name up in the tree.
     pub(crate) fn find_name(&self, directory: ObjectNo, name: &[u8]) -> Result<Slot> {
+        steps::passed(Step::NameLookedUp);
         let first = name_hash(self.core.hash_seed, name);
         let mut taken = 0u8;
         let mut found: std::result::Result<Option<FoundEntry>, FormatError> = Ok(None);

@@ -6,11 +6,12 @@
 
 use crate::content::Content;
 use crate::core::Core;
+use crate::core::levels::Lock;
 use crate::removal::Removal;
 use crate::writeback::Writeback;
 use crate::{Attributes, Syncs};
-use parking_lot::Mutex;
 use std::sync::Arc;
+use syncline_store::lock_order::Mutex;
 
 pub(crate) mod create;
 pub(crate) mod find;
@@ -43,7 +44,7 @@ impl Names {
             removal: attributes.removal.clone(),
             syncs: syncs.clone(),
             attributes: attributes.clone(),
-            renames: Mutex::new(()),
+            renames: Mutex::new(Lock::Renames, ()),
         }
     }
 }

@@ -128,12 +128,16 @@ impl Names {
                 return if flags.no_replace { Err(Error::Exists) } else { Ok(None) };
             }
             if parent != new_parent && parties.moves_directory(flags) {
-                if renames.is_none() {
-                    renames = Some(self.renames.lock());
-                    parties = self.parties(old, new)?;
-                    continue;
+                let locked_before = renames.is_some();
+                renames.get_or_insert_with(|| self.renames.lock());
+                // Whether the names still lead to them is seen with their locks held, but for those in an error.
+                match self.forbid_cycles(&parties, flags) {
+                    Err(_) if !locked_before => {
+                        parties = self.parties(old, new)?;
+                        continue;
+                    }
+                    checked => checked?,
                 }
-                self.forbid_cycles(&parties, flags)?;
             }
             if let Some(target) = &parties.target
                 && !flags.no_replace

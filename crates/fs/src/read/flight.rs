@@ -13,14 +13,15 @@ use crate::clock::since;
 use crate::content::flights::{Flight, State};
 use crate::content::inode::Inode;
 use crate::content::pages::{FileData, pages_of};
+use crate::core::levels::Lock;
 use crate::limits::{AHEAD_AGE, AHEAD_RECLAIMS_MAX, AHEAD_SHARE, FLIGHT_PAGES_MAX, PASSING_PAGES_MIN};
 use crate::read::Reader;
 use crate::read::pages::{Fetched, Held};
-use parking_lot::{Mutex, MutexGuard};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use syncline_format::item::Timestamp;
+use syncline_store::lock_order::{Mutex, MutexGuard};
 
 /// What a reader that misses a page is to do.
 pub(crate) enum Plan {
@@ -71,9 +72,10 @@ impl Reader {
             data.readers.ahead.since = now;
             self.content.note_ahead(inode, now);
         }
-        // Taken before anybody else can see the flights.
-        let starting: Vec<(&Arc<Flight>, MutexGuard<'_, State>)> =
-            starting.iter().map(|flight| (flight, flight.state.lock())).collect();
+        let starting: Vec<(&Arc<Flight>, MutexGuard<'_, State>)> = starting
+            .iter()
+            .map(|flight| (flight, flight.state.try_lock().expect("nobody else sees the flights yet")))
+            .collect();
         drop(state);
         for (flight, mut state) in starting {
             match self.start_reads(inode, flight.pages.clone(), &Held::new(), false) {
@@ -91,7 +93,8 @@ impl Reader {
         let under_way = self.content.under_way.clone();
         under_way.fetch_add(pages.end - pages.start, Ordering::Relaxed);
         let changes = data.stored.changes;
-        let flight = Arc::new(Flight { pages, changes, state: Mutex::new(State::Starting), under_way });
+        let flight =
+            Arc::new(Flight { pages, changes, state: Mutex::new(Lock::Flight, State::Starting), under_way });
         data.readers.flights.push(flight.clone());
         flight
     }

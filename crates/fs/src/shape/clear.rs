@@ -9,9 +9,9 @@
 use crate::content::extents::ExtentMap;
 use crate::content::inode::{Inode, InodeState};
 use crate::content::pages::{PAGE_BYTES, overwrite, pages_of};
-use crate::content::select::Turn;
 use crate::content::steps;
 use crate::content::steps::Step;
+use crate::content::turn::Turn;
 use crate::read::pages::{Access, Fetched};
 use crate::shape::Shape;
 use crate::shape::truncate::RemovalPermit;

@@ -21,7 +21,7 @@ impl Syncs {
     /// `None`: nothing was done, and the plan is to be committed otherwise. It might have to wait; or others are
     /// syncing, and it should go together with some of them ([`Syncs::start_together`]).
     pub fn write_at_once(&self, plan: &SyncPlan) -> Option<Lsn> {
-        let (Way::InFlight, Some(inode), Some(turn)) = (plan.way, &plan.inode, &plan.turn) else {
+        let (Way::InFlight, Some(inode)) = (plan.way, &plan.inode) else {
             return None;
         };
         if self.core.store.failure().is_some() || !self.core.is_forced() {
@@ -32,7 +32,7 @@ impl Syncs {
         let files = [(inode.clone(), select)];
         let estimate = self.writeback.estimate(&files);
         let permit = self.core.store.try_admit(Class::Normal, estimate).ok()?;
-        let turn = Rc::new(turn.try_lock_arc()?);
+        let turn = Rc::new(inode.turn.try_lock()?);
         let [(inode, select)] = &files;
         let start = Start { inode, select, pages_max: plan.dirty, turn, behind: None, bulk: false };
         let cost = Cost { bytes: estimate.bytes - BATCH_HEADER_BYTES, items: estimate.items };

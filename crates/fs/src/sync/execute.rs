@@ -123,9 +123,9 @@ impl Syncs {
     /// Logs the plan's pages as images; `None` if they are too many by now, or, unless the caller `waits`, somebody
     /// else writes the file.
     fn log_images(&self, plan: &SyncPlan, permit: Permit, waits: bool) -> Result<Option<Lsn>> {
-        let (Some(inode), Some(turn)) = (&plan.inode, &plan.turn) else { return Ok(None) };
+        let Some(inode) = &plan.inode else { return Ok(None) };
         let pages = plan.reach.pages();
-        let mut turn_taken = turn.try_lock();
+        let mut turn = inode.turn.try_lock();
         loop {
             let mut state = inode.state.write();
             if state.gone {
@@ -140,7 +140,7 @@ impl Syncs {
                 return Ok(None);
             }
             // A sync does not wait until older pages of the file are destaged.
-            if turn_taken.is_some() || state.data.is_apart_from_destaging() {
+            if turn.is_some() || state.data.is_apart_from_destaging() {
                 let logged = self.commit_images(inode, &mut state, permit, pages, plan.reach.end())?;
                 return Ok(Some(logged.lsn));
             }
@@ -148,7 +148,7 @@ impl Syncs {
             if !waits {
                 return Ok(None);
             }
-            turn_taken = Some(turn.lock());
+            turn = Some(inode.turn.lock());
         }
     }
 

@@ -10,13 +10,13 @@
 //! up to four times the usual; when they find less than a quarter, half as much: those bytes are not free then.
 
 use crate::Syncs;
+use crate::content::Content;
 use crate::content::estimate::image_estimate;
 use crate::content::inode::Inode;
 use crate::content::pages::{FileData, PAGE_BYTES};
 use crate::limits::{
     ALONG_DOUBLINGS_MAX, ALONG_FILES_MAX, ALONG_LATER_MAX, ALONG_LOOKS_MAX, ALONG_PLACES_MAX,
 };
-use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use syncline_store::{Class, Piggyback};
@@ -33,12 +33,8 @@ enum Taken {
 }
 
 /// How much is worth being taken along, and from where.
-///
-/// Lock: `places` is innermost.
 #[derive(Default)]
 pub(crate) struct Along {
-    /// In `Lists::recent`: the files that were synced and had something to log since the last force.
-    places: Mutex<Vec<u64>>,
     /// Files that the last force took along, and syncs since that found their file among those. Relaxed: they decide
     /// how much, not what.
     taken: AtomicU64,
@@ -48,15 +44,15 @@ pub(crate) struct Along {
 
 impl Along {
     /// A sync comes to a file; `works`: there is something to log for it.
-    pub(crate) fn note_sync(&self, data: &mut FileData, works: bool) {
+    pub(crate) fn note_sync(&self, content: &Content, data: &mut FileData, works: bool) {
         let was_taken = std::mem::take(&mut data.listed.piggybacked);
         if was_taken && !works {
             self.found.fetch_add(1, Ordering::Relaxed);
         }
         if works && let Some(place) = data.listed.recent_at {
-            let mut places = self.places.lock();
-            if places.len() < ALONG_PLACES_MAX {
-                places.push(place);
+            let mut lists = content.lists.lock();
+            if lists.synced.len() < ALONG_PLACES_MAX {
+                lists.synced.push(place);
             }
         }
     }
@@ -156,11 +152,14 @@ impl Filling<'_> {
 impl Piggyback for Syncs {
     fn fill(&self, room: usize) {
         let along = &self.along;
-        let places = std::mem::take(&mut *along.places.lock());
+        let (places, any) = {
+            let mut lists = self.content.lists.lock();
+            (std::mem::take(&mut lists.synced), !lists.recent.is_empty())
+        };
         let doublings = along.settle();
         let (room, files) = (room << doublings, ALONG_FILES_MAX << doublings);
         let mut filling = Filling { syncs: self, room, files, looks: 0, taken: 0, later: Vec::new() };
-        if filling.behind(places) {
+        if any && filling.behind(places) {
             filling.newest();
         }
         along.taken.store(filling.taken, Ordering::Relaxed);
@@ -173,8 +172,7 @@ impl Piggyback for Syncs {
 impl Syncs {
     /// Logs a file's dirty pages as images, if that is possible without waiting and fits into `room`.
     fn take_along(&self, inode: &Arc<Inode>, room: usize) -> Taken {
-        let Some(turn) = inode.state.try_read().map(|state| state.data.turn()) else { return Taken::Later };
-        let Some(_turn) = turn.try_lock_arc() else { return Taken::Later };
+        let Some(_turn) = inode.turn.try_lock() else { return Taken::Later };
         let Some(mut state) = inode.state.try_write() else { return Taken::Later };
         let dirty = state.data.dirty_pages();
         let small = state.item.size <= self.image_pages_max() * PAGE_BYTES;

@@ -16,7 +16,6 @@ use crate::content::pages::{PAGE_BYTES, pages_of};
 use crate::content::select::{Select, gauge};
 use crate::limits::{AT_ONCE_PAGES_MAX, IMAGE_PAGES_MAX, PIECES_MAX, STREAM_PAGES_MIN};
 use crate::{HandleId, Lsn, Result, SyncScope, Syncs, Timestamp};
-use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -95,14 +94,13 @@ pub struct SyncPlan {
     pub(crate) rest: Range<u64>,
     /// When the sync began, if it takes all of the file.
     pub(crate) whole: Option<Timestamp>,
-    pub(crate) turn: Option<Arc<Mutex<()>>>,
 }
 
 impl SyncPlan {
     /// What is committed already.
     pub(crate) fn committed(lsn: Lsn) -> SyncPlan {
         let (way, reach) = (Way::Clean(lsn), Reach::Whole);
-        SyncPlan { inode: None, way, dirty: 0, reach, rest: 0..0, whole: None, turn: None }
+        SyncPlan { inode: None, way, dirty: 0, reach, rest: 0..0, whole: None }
     }
 
     /// Pages that the sync would write out, if it can do so together with others ([`Syncs::start_together`]): more
@@ -137,7 +135,7 @@ impl Syncs {
         match reach {
             // Nothing but its range is written for a ranged sync.
             Reach::Range(_) => state.data.listed.piggybacked = true,
-            Reach::Whole => self.along.note_sync(&mut state.data, works),
+            Reach::Whole => self.along.note_sync(&self.content, &mut state.data, works),
         }
         if !works {
             // Others may have logged the file just now, so it is the last of all.
@@ -147,7 +145,6 @@ impl Syncs {
         let pages = reach.pages();
         let end = pages_of(state.item.size);
         let rest = pages.start.min(end)..pages.end.min(end);
-        let turn = data.turn();
         let (dirty, pieces) = match (&reach, data.dirty_pages()) {
             (Reach::Whole, dirty) if dirty <= IMAGE_PAGES_MAX || dirty >= STREAM_PAGES_MIN => (dirty, 1),
             _ => {
@@ -159,17 +156,18 @@ impl Syncs {
         let way = match dirty {
             // What could not be destaged would keep the journal's tail.
             _ if dirty <= self.image_pages_max() && (dirty == 0 || data.aside.is_none()) => Way::Images,
-            _ if !is_whole || dirty <= IMAGE_PAGES_MAX || turn.is_locked() => Way::Rounds,
+            _ if !is_whole || dirty <= IMAGE_PAGES_MAX || data.is_taken() => Way::Rounds,
             _ if dirty >= STREAM_PAGES_MIN || pieces > PIECES_MAX => Way::Rounds,
             _ if dirty <= AT_ONCE_PAGES_MAX => Way::InFlight,
             _ => Way::Together,
         };
+        // Under the lock: what is written behind the look is younger (C9).
+        let whole = (is_whole && way != Way::Images).then(|| self.core.clock.now());
         drop(state);
         if dirty < STREAM_PAGES_MIN {
             self.core.note_small_request();
         }
-        let whole = (is_whole && way != Way::Images).then(|| self.core.clock.now());
-        SyncPlan { inode: Some(inode.clone()), way, dirty, reach, rest, whole, turn: Some(turn) }
+        SyncPlan { inode: Some(inode.clone()), way, dirty, reach, rest, whole }
     }
 
     /// A sync with at most this many dirty pages logs them as images.

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use syncline_check::{CheckOptions, Code, check};
 use syncline_device::{Buffer, Device, MemoryDevice, Volatile};
 use syncline_format::{BLOCK_BYTES, BlockNo, Key, ObjectNo};
+use syncline_store::lock_order::elsewhere;
 
 pub(crate) mod ablation;
 pub(crate) mod at_once;
@@ -16,6 +17,8 @@ pub(crate) mod crash;
 pub(crate) mod damage;
 pub(crate) mod destage;
 pub(crate) mod failure;
+#[cfg(debug_assertions)]
+pub(crate) mod locks;
 pub(crate) mod model;
 pub(crate) mod pacing;
 pub(crate) mod pressure;
@@ -59,7 +62,7 @@ impl Clock for TestClock {
         // Taken out, so that what is done may look at the clock.
         let meanwhile = self.meanwhile.lock().take();
         if let Some(mut act) = meanwhile
-            && !act()
+            && !elsewhere(&mut act)
         {
             *self.meanwhile.lock() = Some(act);
         }

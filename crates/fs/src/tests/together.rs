@@ -8,6 +8,7 @@ use crate::{
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use syncline_device::Device;
+use syncline_store::lock_order::elsewhere;
 
 fn opened(volume: &TestVolume, inode: &Arc<Inode>) -> HandleId {
     volume.fs.files.open_handle(&Context::root(), inode.number, OpenFlags::READ_WRITE).unwrap()
@@ -88,7 +89,8 @@ fn a_file_that_somebody_else_is_writing_is_given_back_and_keeps_nobody_waiting()
     }
     let turn = taken.lock_turn();
     assert_eq!(plan(&volume, handles[0]).joins_others(), None);
-    let alone = volume.fs.syncs.start_together(handles.map(|handle| start(&volume, handle, &durable)).into());
+    let starts = handles.map(|handle| start(&volume, handle, &durable)).into();
+    let alone = elsewhere(|| volume.fs.syncs.start_together(starts));
     assert_eq!(
         alone.iter().map(|sync| sync.plan.inode.as_ref().unwrap().number).collect::<Vec<_>>(),
         [taken.number]

@@ -13,7 +13,7 @@ use crate::content::estimate::image_estimate;
 use crate::content::extents::{Cost, DROP_COST, ExtentMap, put_cost};
 use crate::content::inode::InodeState;
 use crate::content::pages::{PAGE_BYTES, pages_of};
-use crate::content::select::Turn;
+use crate::content::turn::Turn;
 use crate::limits::{FREED_EXTENTS_MAX, PIECE_EXTENTS, PIECE_PAGES, STAGED_IMAGE_PAGES_MAX};
 use crate::transaction::staged::{StagedFile, StagedPage, Staging};
 use crate::{Context, Error, Fs, Result, Timestamp};
@@ -131,8 +131,7 @@ impl Staging {
                 turns._held.push(file.inode.lock_turn());
                 continue;
             }
-            let turn = file.inode.state.read().data.turn();
-            match turn.try_lock_arc() {
+            match file.inode.turn.try_lock() {
                 Some(turn) => turns._held.push(turn),
                 None => turns.beside.push(*number),
             }

@@ -7,9 +7,9 @@
 use crate::content::extents::{ExtentMap, is_unwritten};
 use crate::content::inode::{Inode, InodeState};
 use crate::content::pages::{FileData, PAGE_BYTES, overwrite, pages_of};
-use crate::content::select::Turn;
 use crate::content::steps;
 use crate::content::steps::Step;
+use crate::content::turn::Turn;
 use crate::limits::{IMAGE_PAGES_MAX, STREAMING_BYTES_MIN, WRITE_CHUNK_BYTES_MAX};
 use crate::read::pages::{Access, Fetched};
 use crate::write::{WriteAt, Writer};
@@ -35,7 +35,6 @@ impl Writer {
         adjust: &mut dyn FnMut(&mut InodeItem),
     ) -> Result<(u64, usize)> {
         self.core.check_writable()?;
-        self.writeback.check_not_aside(inode)?;
         let mut at = at;
         let mut start = None;
         let mut done = 0;
@@ -98,6 +97,12 @@ impl Writer {
         loop {
             let (span, need, truncating) = {
                 let state = inode.state.read();
+                if state.data.aside.is_some() {
+                    drop(state);
+                    drop(turn.take());
+                    self.writeback.check_not_aside(inode)?;
+                    continue;
+                }
                 let span = Span::of(&state, at, data.len())?;
                 (span, span.need(&state.data), state.data.stored.truncating_from)
             };
@@ -152,8 +157,12 @@ impl Writer {
     /// is freed for it: otherwise a log that has filled the volume could never be brought home.
     fn reserve_to_write(&self, inode: &Inode, span: &Span, need: u64) -> Result<Reservation> {
         let pages = span.pages();
-        if pages.end - pages.start > 1 || self.core.store.space().available >= need {
+        if pages.end - pages.start > 1 {
             return self.writeback.reserve(need);
+        }
+        match self.core.store.reserve(need) {
+            Err(StoreError::NoSpace) => {}
+            reserved => return Ok(reserved?),
         }
         let map = ExtentMap::load(&self.content, inode.number, pages.clone())?;
         if map.find(pages.start).is_none_or(|(_, item)| is_unwritten(item)) {

@@ -6,14 +6,15 @@
 use crate::Result;
 use crate::content::inode::Inode;
 use crate::content::select::Select;
+use crate::core::levels::Lock;
 use crate::limits::{HINTED_PAGES_MAX, HINTS_MAX};
 use crate::writeback::Writeback;
 use crate::writeback::stream::Pace;
-use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 use syncline_store::Class;
+use syncline_store::lock_order::Mutex;
 
 /// What a writeback hint has started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,10 +30,15 @@ struct Hint {
     dirty: u64,
 }
 
-/// Hints that wait. The lock is taken under an inode's, and nothing is taken inside it.
-#[derive(Default)]
+/// Hints that wait.
 pub(crate) struct Hints {
     queue: Mutex<VecDeque<Hint>>,
+}
+
+impl Default for Hints {
+    fn default() -> Hints {
+        Hints { queue: Mutex::new(Lock::Hints, VecDeque::new()) }
+    }
 }
 
 impl Writeback {

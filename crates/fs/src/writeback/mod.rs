@@ -3,13 +3,14 @@
 
 use crate::content::Content;
 use crate::core::Core;
+use crate::core::levels::Lock;
 use crate::limits::{
     BACKGROUND_SHARE, LIGHT_SHARE, PINNED_PERCENT, PROGRESS_PATIENCE, QUIET_CALLS, ROOM_PATIENCE,
 };
 use crate::writeback::hint::Hints;
-use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use syncline_store::lock_order::{Condvar, Mutex};
 
 pub(crate) mod admit;
 pub(crate) mod aside;
@@ -82,9 +83,9 @@ impl Writeback {
             pinned_max,
             light_max,
             hints: Hints::default(),
-            relief: Mutex::default(),
+            relief: Mutex::new(Lock::Relief, Relief::default()),
             relieved: Condvar::new(),
-            progress: Mutex::default(),
+            progress: Mutex::new(Lock::Progress, 0),
             progressed: Condvar::new(),
             room: Condvar::new(),
             throttled_writers: AtomicU64::new(0),

@@ -10,12 +10,12 @@ use crate::Result;
 use crate::content::extents::{Cost, ExtentMap};
 use crate::content::inode::{Inode, InodeState};
 use crate::content::pages::PAGE_BYTES;
-use crate::content::select::{Select, Turn, gauge};
+use crate::content::select::{Select, gauge};
+use crate::content::turn::Turn;
 use crate::limits::{ROUND_BYTES_MIN, ROUND_ITEMS_MAX, ROUND_PAGES_MAX};
 use crate::writeback::Writeback;
 use crate::writeback::choice::{Purpose, covered_by, fit, select_pages, unchoose};
 use crate::writeback::submit::Way;
-use parking_lot::RwLockWriteGuard;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,6 +23,7 @@ use syncline_device::{Buffer, Ticket};
 use syncline_format::batch::{BATCH_HEADER_BYTES, PUT_OVERHEAD_BYTES};
 use syncline_format::item::{ExtentItem, INODE_BYTES, Timestamp};
 use syncline_format::{BlockNo, Key, Lsn};
+use syncline_store::lock_order::WriteGuard;
 use syncline_store::{Batch, Class, Estimate, Permit, Reservation, Run};
 
 /// Cost of a file's inode item.
@@ -124,9 +125,8 @@ impl Writeback {
         let mut parts: Vec<Part> = Vec::new();
         let mut result = Ok(());
         for (index, (inode, select)) in files.iter().enumerate() {
-            let turn = inode.state.read().data.turn();
             let waits = index == 0 && purpose != Purpose::Syncs;
-            let turn = if waits { Some(turn.lock_arc()) } else { turn.try_lock_arc() };
+            let turn = if waits { Some(inode.turn.lock()) } else { inode.turn.try_lock() };
             let Some(turn) = turn.filter(|_| result.is_ok() && INODE_COST.fits(left) && pages_left > 0)
             else {
                 outcome.rest.push(Some(select.pages.start));
@@ -396,7 +396,7 @@ impl Writeback {
         tickets: &[(Ticket, u64)],
     ) -> Result<Option<Lsn>> {
         let inodes: Vec<Arc<Inode>> = parts.iter().map(|part| part.inode.clone()).collect();
-        let mut states: Vec<RwLockWriteGuard<'_, InodeState>> =
+        let mut states: Vec<WriteGuard<'_, InodeState>> =
             inodes.iter().map(|inode| inode.state.write()).collect();
         let mut items = Vec::with_capacity(parts.len());
         for (part, state) in parts.iter().zip(&states) {

@@ -16,7 +16,8 @@
 use crate::Result;
 use crate::content::extents::Cost;
 use crate::content::inode::Inode;
-use crate::content::select::{Select, Turn};
+use crate::content::select::Select;
+use crate::content::turn::Turn;
 use crate::limits::{CAREFUL_IN_FLIGHT, ROUND_PAGES_MAX, YIELDING_PAGES};
 use crate::writeback::Writeback;
 use crate::writeback::round::{Round, Start, Started};
@@ -118,7 +119,7 @@ impl Writeback {
                     break;
                 }
                 let admitted =
-                    permit.take().or_else(|| self.core.store.admit(stretch.class, stretch.estimate).ok());
+                    permit.take().or_else(|| self.core.store.try_admit(stretch.class, stretch.estimate).ok());
                 let Some(admitted) = admitted else {
                     rounds = stretch.pace.rounds;
                     break;
