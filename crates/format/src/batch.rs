@@ -147,8 +147,8 @@ impl BatchBuf {
         self.ops += 1;
     }
 
-    /// Appends an image whose content, at most a block, is copied when the batch is. Nobody changes it meanwhile: whoever
-    /// wants to finds that it is shared.
+    /// Appends an image whose content, at most a block, is copied when the batch is. Nobody changes it meanwhile:
+    /// whoever wants to finds that it is shared.
     pub fn push_image<B>(&mut self, tree: TreeId, object: ObjectNo, page: u64, content: &Arc<B>)
     where
         B: AsRef<[u8]> + Send + Sync + 'static,

@@ -5,8 +5,9 @@
 //! both. So an order that would deadlock only in a rare interleaving fails in every test that takes both locks, in
 //! whatever interleaving. In release builds a rank takes no memory and a check no time.
 //!
-//! [`Mutex`] and [`RwLock`] know their level. The store's own levels are in `locks.rs`; a crate that stands on the store
-//! gives its levels ranks outside of those ([`Rank::outer`]), and keeps a [`Held`] beside a guard of another kind.
+//! [`Mutex`] and [`RwLock`] know their level. The store's own levels are in `locks.rs`; a crate that stands on the
+//! store gives its levels ranks outside of those ([`Rank::outer`]), and keeps a [`Held`] beside a guard of another
+//! kind.
 //!
 //! What the check does not see: a lock that one thread takes and another one gives back, and a thread that waits for
 //! another one by other means than a lock. Under the model checkers it is off, because they run all threads on one.
@@ -93,8 +94,8 @@ thread_local! {
     static TAKEN: RefCell<Option<Vec<&'static str>>> = const { RefCell::new(None) };
 }
 
-/// Runs what another thread does, on this one: it holds none of this thread's locks. For tests that run threads' work in
-/// an order of their own; a lock that both take ends in a deadlock.
+/// Runs what another thread does, on this one: it holds none of this thread's locks. For tests that run threads' work
+/// in an order of their own; a lock that both take ends in a deadlock.
 pub fn elsewhere<U>(f: impl FnOnce() -> U) -> U {
     #[cfg(all(debug_assertions, not(any(shuttle, loom))))]
     let held = HELD.take();
@@ -119,8 +120,8 @@ pub fn take(level: impl Level) -> Held {
     take_tried(level)
 }
 
-/// Says that the thread may wait here for what others do with locks of this rank and further in. Panics in debug builds if
-/// the thread holds one of them.
+/// Says that the thread may wait here for what others do with locks of this rank and further in. Panics in debug builds
+/// if the thread holds one of them.
 pub fn may_wait(level: impl Level) {
     check(level);
 }

@@ -202,6 +202,9 @@ impl Volume {
     /// The engine, for adapters. It does not know what a fork is: an adapter refuses a child's calls itself, before
     /// the engine takes a lock ([`syncline_device::Process`]). What gets through to a device on a file is refused
     /// there.
+    ///
+    /// Not a part of the public interface: it changes with the engine.
+    #[doc(hidden)]
     pub fn inner(&self) -> &Arc<Fs> {
         &self.shared.own.constant().fs
     }
