@@ -47,6 +47,11 @@ pub const MOUNT_OPTIONS: &[(&str, &str)] = &[
         "How the kernel hands requests over: io_uring where it may (auto, the default), /dev/fuse, or \
       io_uring or not at all.",
     ),
+    (
+        "scheduling=auto|usual",
+        "Threads that answer leave each CPU to the programs that they answer, in the scheduler's class SCHED_IDLE, \
+      until they have to wait for one (auto, the default); or have the usual class always.",
+    ),
     ("cpu=NUMBER", "Run the daemon on this CPU only."),
     ("threads=NUMBER", "Requests served at once, 1 to 64 (default 8)."),
     ("log=FILE", "Where the daemon's log goes. Default: the system log; where there is none, the kernel's."),

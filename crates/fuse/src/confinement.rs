@@ -3,19 +3,21 @@
 //! Root's daemon keeps the capabilities of the mount: to mount and unmount (CAP_SYS_ADMIN), to find the mount point
 //! again through directories of others (CAP_DAC_READ_SEARCH), and to see in /proc who asks (CAP_SYS_PTRACE,
 //! `privilege`); and the one to have a ring for each CPU however little memory a user may lock (CAP_IPC_LOCK): what
-//! all of a user's mounts have is added up, and the usual 8 MiB are about a hundred rings. It gains no other, for it
-//! executes no program any more. A daemon of anybody else has none to begin with; it unmounts by fusermount3, which
+//! all of a user's mounts have is added up, and the usual 8 MiB are about a hundred rings. Its threads leave the class
+//! SCHED_IDLE as RLIMIT_NICE allows; where that cannot be raised, by CAP_SYS_NICE. It gains no other, for it executes
+//! no program any more. A daemon of anybody else has none to begin with; it unmounts by fusermount3, which
 //! is set-user-ID, so it may still gain what that has. Memory holds files of all users: no daemon leaves a core dump.
 //!
 //! Capabilities are each thread's own and inherited: this comes before the first other thread.
 
-use fusering::may_mount;
+use fusering::{may_mount, raise_nice_limit};
 use std::io;
 
 const CAP_DAC_READ_SEARCH: u32 = 2;
 const CAP_IPC_LOCK: u32 = 14;
 const CAP_SYS_PTRACE: u32 = 19;
 const CAP_SYS_ADMIN: u32 = 21;
+const CAP_SYS_NICE: u32 = 23;
 const KEPT: u64 = 1 << CAP_DAC_READ_SEARCH | 1 << CAP_IPC_LOCK | 1 << CAP_SYS_PTRACE | 1 << CAP_SYS_ADMIN;
 
 /// `_LINUX_CAPABILITY_VERSION_3` of linux/capability.h: two words of 32 bits.
@@ -78,8 +80,9 @@ fn forbid_new_privileges() -> io::Result<()> {
 }
 
 fn drop_capabilities() -> io::Result<()> {
+    let kept = if raise_nice_limit() { KEPT } else { KEPT | 1 << CAP_SYS_NICE };
     prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0)?;
-    for capability in (0..64).filter(|capability| KEPT >> capability & 1 == 0) {
+    for capability in (0..64).filter(|capability| kept >> capability & 1 == 0) {
         match prctl(libc::PR_CAPBSET_DROP, capability, 0) {
             // EINVAL: the kernel has no more of them. EPERM: without the right to it, as in a container, the set
             // stays; nothing is executed that could use it.
@@ -92,7 +95,7 @@ fn drop_capabilities() -> io::Result<()> {
     // SAFETY: the version says that the kernel writes two words.
     let got = unsafe { libc::syscall(libc::SYS_capget, &raw const header, words.as_mut_ptr()) };
     checked(got as libc::c_int)?;
-    for (word, kept) in words.iter_mut().zip([KEPT as u32, (KEPT >> 32) as u32]) {
+    for (word, kept) in words.iter_mut().zip([kept as u32, (kept >> 32) as u32]) {
         let permitted = word.permitted & kept;
         *word = Word { effective: permitted, permitted, inheritable: 0 };
     }

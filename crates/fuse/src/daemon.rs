@@ -159,7 +159,7 @@ impl Mount {
                 return Err(error);
             }
         };
-        filesystem.set_transport(session.transport());
+        filesystem.set_transport(session.transport(), session.classes());
         widen_read_ahead(&directory, MESSAGE_BYTES_MAX);
         let transport = session.transport().to_string();
         let served = spawn_signal_thread(signals, directory.clone(), fs).and_then(|()| {

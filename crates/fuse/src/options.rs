@@ -81,6 +81,8 @@ pub struct MountOptions {
     pub threads: usize,
     /// How requests arrive.
     pub transport: TransportChoice,
+    /// Threads that answer belong to the scheduler's class SCHED_IDLE while they get a CPU when they want one.
+    pub idle_class: bool,
     /// Where the daemon's log goes; `None` is the system log (in the foreground: standard error).
     pub log: Option<PathBuf>,
     /// Keep unflushed writes in memory only, so that killing the daemon is a power cut. For tests and demonstrations.
@@ -110,6 +112,7 @@ impl Default for MountOptions {
             cpu: None,
             threads: THREADS_DEFAULT,
             transport: TransportChoice::Auto,
+            idle_class: true,
             log: None,
             #[cfg(feature = "volatile")]
             volatile: false,
@@ -183,6 +186,9 @@ impl MountOptions {
             ("transport", Some("auto")) => self.transport = TransportChoice::Auto,
             ("transport", Some("dev")) => self.transport = TransportChoice::Dev,
             ("transport", Some("uring")) => self.transport = TransportChoice::Uring,
+            ("scheduling", Some("auto")) => self.idle_class = true,
+            ("scheduling", Some("usual")) => self.idle_class = false,
+            ("scheduling", _) => return Err(bad("auto or usual")),
             ("transport", _) => return Err(bad("auto, dev or uring")),
             ("log", Some(value)) => self.log = Some(PathBuf::from(value)),
             #[cfg(feature = "volatile")]
@@ -247,6 +253,16 @@ mod tests {
         assert_eq!(transport("transport=dev"), TransportChoice::Dev);
         assert_eq!(transport("transport=dev,transport=uring"), TransportChoice::Uring);
         assert_eq!(transport("transport=uring,transport=auto"), TransportChoice::Auto);
+    }
+
+    #[test]
+    fn the_class_of_threads_is_chosen_by_how_they_wait_unless_the_usual_one_is_asked_for() {
+        let idle_class = |list: &str| MountOptions::parse(list).expect("ok").idle_class;
+        assert!(idle_class("") && idle_class("scheduling=usual,scheduling=auto"));
+        assert!(!idle_class("scheduling=usual"));
+        assert!(
+            MountOptions::parse("scheduling=fifo").is_err() && MountOptions::parse("scheduling").is_err()
+        );
     }
 
     #[test]

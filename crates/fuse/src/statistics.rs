@@ -5,8 +5,9 @@
 use crate::ledger::Totals;
 use crate::messages::MessageCounts;
 use crate::syncs::Syncs;
-use fusering::ActiveTransport;
+use fusering::{ActiveTransport, Classes};
 use serde_json::{Map, Value, json};
+use std::sync::Arc;
 use std::time::Duration;
 use syncline_fs::{Fs, FsStats, LatencyHistogram};
 
@@ -26,7 +27,7 @@ pub(crate) fn describe(
     syncs: &Syncs,
     messages: &MessageCounts,
     staged: &Staged,
-    transport: Option<&ActiveTransport>,
+    transport: Option<&(ActiveTransport, Arc<Classes>)>,
 ) -> String {
     let info = fs.volume_info();
     let space = fs.statfs();
@@ -36,8 +37,9 @@ pub(crate) fn describe(
         "label": info.label,
         "generation": info.generation.0,
         "failure": failure,
-        "transport": transport.map(|transport| transport.kind.name()),
-        "not_io_uring_because": transport.and_then(why_not_uring),
+        "transport": transport.map(|(transport, _)| transport.kind.name()),
+        "not_io_uring_because": transport.and_then(|(transport, _)| why_not_uring(transport)),
+        "scheduling": transport.map(|(_, classes)| classes.to_string()),
         "read_only": fs.is_read_only(),
         "space": {
             "block_bytes": space.block_bytes,
@@ -188,7 +190,7 @@ mod tests {
         let footprint = Footprint { bytes: u64::MAX, blocks: u64::MAX };
         let totals = Totals { users: usize::MAX, groups: usize::MAX, tickets: usize::MAX, footprint };
         let staged = Staged { open: (usize::MAX, u64::MAX), totals };
-        let text = describe(&fs, &syncs, &messages, &staged, Some(&transport));
+        let text = describe(&fs, &syncs, &messages, &staged, Some(&(transport, Arc::default())));
         let checkpoint_latency = LatencyHistogram::default();
         fill(&checkpoint_latency);
         let mut stats = fs.stats();

@@ -47,7 +47,7 @@ pub use session::{
     ActiveTransport, BackgroundSession, Config, DevSettings, Negotiated, Session, TransportChoice,
     UringSettings,
 };
-pub use transport::{TransportKind, UringParameter, UringUnavailable};
+pub use transport::{Classes, TransportKind, UringParameter, UringUnavailable, raise_nice_limit};
 pub use types::{
     Attributes, DeviceNumber, Entry, ExtendedAttributes, Handle, Lock, LockKind, LockOwner, NodeId, Opened,
     PollHandle, RequestId, SetTime, Time, Totals,

@@ -46,7 +46,7 @@ use crate::writers::{Joining, Writers};
 use crate::{MountError, MountOptions};
 use fusering::abi::InitFlags;
 use fusering::{
-    ActiveTransport, Config, DevSettings, RequestContext, TransportKind, UringSettings, WorkPool,
+    ActiveTransport, Classes, Config, DevSettings, RequestContext, TransportKind, UringSettings, WorkPool,
 };
 use operations::Operations;
 use parking_lot::{Mutex, RwLock};
@@ -117,6 +117,7 @@ pub(crate) fn config(options: &MountOptions) -> Config {
         .read_bytes_max(MESSAGE_BYTES_MAX)
         .readahead_bytes_max(MESSAGE_BYTES_MAX)
         .transport(options.transport)
+        .idle_class(options.idle_class)
         .dev(DevSettings::default().threads(options.threads))
         // A daemon that is to stay on one CPU stays there.
         .uring(UringSettings::default().depth(QUEUE_DEPTH).pin(options.cpu.is_none()).deputy(true))
@@ -141,8 +142,8 @@ impl Filesystem {
     }
 
     /// Tells which transport brings requests. Where each CPU has a queue, it gets a driver of syncs.
-    pub(crate) fn set_transport(&self, transport: &ActiveTransport) {
-        self.operations.set_transport(transport);
+    pub(crate) fn set_transport(&self, transport: &ActiveTransport, classes: &Arc<Classes>) {
+        self.operations.set_transport(transport, classes);
         if let (TransportKind::Uring, Some(live)) = (transport.kind, &mut *self.live.lock()) {
             for cpu in allowed_cpus() {
                 match start_driver(&self.operations, Some(cpu)) {

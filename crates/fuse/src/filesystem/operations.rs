@@ -9,7 +9,9 @@ use crate::messages::MessageCounts;
 use crate::removed::Removed;
 use crate::syncs::{By, Owed, Syncs};
 use fusering::request::NewMode;
-use fusering::{ActiveTransport, DeviceNumber, Entry, Errno, NodeId, Notifier, Opened, ReplyWrite, Totals};
+use fusering::{
+    ActiveTransport, Classes, DeviceNumber, Entry, Errno, NodeId, Notifier, Opened, ReplyWrite, Totals,
+};
 use std::ffi::OsStr;
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
@@ -44,7 +46,7 @@ pub(super) struct Operations {
     /// Handles for writing only go past the kernel's page cache.
     direct_writes: bool,
     /// Set once requests are served.
-    pub(super) transport: OnceLock<ActiveTransport>,
+    pub(super) transport: OnceLock<(ActiveTransport, Arc<Classes>)>,
     /// The kernel drops what was read into its page cache while a direct write was under way.
     direct_is_coherent: AtomicBool,
     /// The kernel ends durable writes through its page cache with an fsync.
@@ -99,8 +101,8 @@ impl Operations {
         }
     }
 
-    pub(super) fn set_transport(&self, transport: &ActiveTransport) {
-        let first = self.transport.set(transport.clone()).is_ok();
+    pub(super) fn set_transport(&self, transport: &ActiveTransport, classes: &Arc<Classes>) {
+        let first = self.transport.set((transport.clone(), classes.clone())).is_ok();
         assert!(first, "a session has one transport for all its life");
     }
 

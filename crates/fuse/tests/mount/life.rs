@@ -172,6 +172,36 @@ fn other_requests_are_served_while_a_large_sync_runs() {
 }
 
 #[test]
+fn threads_that_answer_have_the_class_that_was_asked_for_and_say_so() {
+    let Some(mut volume) = Volume::format(crate::harness::VOLUME_BYTES) else { return };
+    let answer =
+        |name: &str| ["fuse-ring", "fuse-deputy", "fuse-dev-"].iter().any(|kind| name.starts_with(kind));
+    let in_idle_class = |process: libc::pid_t| {
+        let threads =
+            fs::read_dir(format!("/proc/{process}/task")).unwrap().map(|thread| thread.unwrap().path());
+        let named = threads.map(|at| (fs::read_to_string(at.join("comm")).unwrap(), at));
+        let answering = named.filter(|(name, _)| answer(name) && !name.starts_with("fuse-dev-watch"));
+        let thread = |at: &std::path::Path| at.file_name().unwrap().to_str().unwrap().parse().unwrap();
+        // SAFETY: takes no pointers.
+        answering
+            .filter(|(_, at)| unsafe { libc::sched_getscheduler(thread(at)) } == libc::SCHED_IDLE)
+            .count()
+    };
+    for (options, wanted) in [("", true), ("scheduling=usual", false)] {
+        volume.mount(options).unwrap();
+        let told = statistics(&volume.root())["scheduling"].as_str().unwrap().to_owned();
+        let idle = in_idle_class(volume.daemon());
+        match (wanted, told.contains("could not be left")) {
+            (true, true) => assert_eq!(idle, 0, "{told}"),
+            // One that waited for a CPU has left it.
+            (true, false) => assert!(idle > 0 && told.contains("threads in SCHED_IDLE"), "{idle}: {told}"),
+            (false, _) => assert!(idle == 0 && told.contains("as asked for"), "{idle}: {told}"),
+        }
+        volume.unmount();
+    }
+}
+
+#[test]
 fn the_transport_that_was_asked_for_is_told_and_auto_says_why_it_is_not_io_uring() {
     let Some(mut volume) = Volume::format(crate::harness::VOLUME_BYTES) else { return };
     let forbidden = match UringSwitch::set(false) {

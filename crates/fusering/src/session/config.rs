@@ -28,6 +28,9 @@ pub struct Config {
     /// The kernel ends the connection when a request stays unanswered for so many seconds (since 6.16).
     pub request_timeout_seconds: Option<u16>,
     pub transport: TransportChoice,
+    /// Whether threads that answer belong to the scheduler's class SCHED_IDLE as long as they get a CPU when they want
+    /// one: a caller then stays on its CPU ([`Classes`](crate::Classes)).
+    pub idle_class: bool,
     pub dev: DevSettings,
     pub uring: UringSettings,
 }
@@ -53,6 +56,7 @@ impl Default for Config {
             time_granularity_ns: 1,
             request_timeout_seconds: None,
             transport: TransportChoice::Auto,
+            idle_class: false,
             dev: DevSettings::default(),
             uring: UringSettings::default(),
         }
@@ -128,6 +132,14 @@ impl Config {
     #[must_use]
     pub fn transport(mut self, transport: TransportChoice) -> Config {
         self.transport = transport;
+        self
+    }
+
+    /// Whether threads that answer belong to the scheduler's class SCHED_IDLE as long as they get a CPU when they want
+    /// one: a caller then stays on its CPU ([`Classes`](crate::Classes)).
+    #[must_use]
+    pub fn idle_class(mut self, idle_class: bool) -> Config {
+        self.idle_class = idle_class;
         self
     }
 

@@ -20,7 +20,9 @@ use crate::mount::{Mount, MountOptions, Unmounter};
 use crate::notifier::Notifier;
 use crate::request::Agreed;
 use crate::transport::connection::Connection;
-use crate::transport::{Handler, Transport, TransportKind, UringParameter, UringUnavailable, dev, uring};
+use crate::transport::{
+    Classes, Handler, Transport, TransportKind, UringParameter, UringUnavailable, dev, uring,
+};
 use dispatch::Dispatcher;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -39,6 +41,7 @@ pub struct Session<F: Filesystem> {
     notifier: Notifier,
     negotiated: Negotiated,
     transport: ActiveTransport,
+    classes: Arc<Classes>,
     // Taken when it ends.
     mount: Option<Mount>,
     transports: Vec<Box<dyn Transport>>,
@@ -87,9 +90,11 @@ impl<F: Filesystem> Session<F> {
         let handler: Arc<dyn Handler> = dispatcher.clone();
         handshake::accept(&connection, &received, &agreement.out)?;
         let mut transports: Vec<Box<dyn Transport>> = Vec::new();
-        transports.push(dev::start(connection.clone(), handler.clone(), &config.dev, message_bytes)?);
+        let classes = Arc::new(Classes::new(config.idle_class));
+        let (dev_handler, of_dev) = (handler.clone(), classes.clone());
+        transports.push(dev::start(connection.clone(), dev_handler, &config.dev, message_bytes, of_dev)?);
         if let Some(prepared) = prepared {
-            match prepared.start(connection.clone(), handler) {
+            match prepared.start(connection.clone(), handler, &classes) {
                 Ok(transport) => {
                     transports.iter().for_each(|dev| dev.step_back());
                     transports.push(transport);
@@ -105,6 +110,7 @@ impl<F: Filesystem> Session<F> {
             notifier,
             negotiated,
             transport: ActiveTransport { kind, uring_unavailable: unavailable },
+            classes,
             mount: None,
             transports,
         };
@@ -152,6 +158,11 @@ impl<F: Filesystem> Session<F> {
     /// Which transport brings requests, and why it is not io_uring if it is not.
     pub fn transport(&self) -> &ActiveTransport {
         &self.transport
+    }
+
+    /// Under which classes of the scheduler its threads answer.
+    pub fn classes(&self) -> &Arc<Classes> {
+        &self.classes
     }
 
     pub fn negotiated(&self) -> &Negotiated {

@@ -7,6 +7,7 @@
 //! kernel keeps a list of open requests for each).
 
 use super::beside::Beside;
+use super::class::{Class, Classes};
 use super::connection::Connection;
 use super::readers::Readers;
 use super::streams::is_streaming;
@@ -36,6 +37,7 @@ pub(crate) fn start(
     handler: Arc<dyn Handler>,
     settings: &DevSettings,
     message_bytes: usize,
+    classes: Arc<Classes>,
 ) -> Result<Box<dyn Transport>, Error> {
     let count = settings.threads.max(1);
     let readers = Arc::new(Readers::new(connection.clone(), count, settings.spread));
@@ -52,6 +54,7 @@ pub(crate) fn start(
             readers: readers.clone(),
             beside: Beside::new(settings.follow_lone_caller && !settings.spread),
             buffer: PageBuffer::new(PAGE_BYTES + message_bytes),
+            classes: classes.clone(),
         };
         let thread = std::thread::Builder::new().name(format!("fuse-dev-{number}"));
         transport.threads.push(thread.spawn(move || reader.run()).map_err(Error::Thread)?);
@@ -104,6 +107,7 @@ struct Reader {
     readers: Arc<Readers>,
     beside: Beside,
     buffer: PageBuffer,
+    classes: Arc<Classes>,
 }
 
 /// Lets the parked threads go when the first one ends, for whatever reason.
@@ -119,7 +123,9 @@ impl Reader {
     /// Until the connection ends.
     fn run(mut self) -> io::Result<()> {
         let _end = EndOfThread(self.readers.clone());
+        let mut class = Class::of_this_thread(self.classes.clone());
         loop {
+            class.round();
             self.readers.begin_reading();
             let read =
                 self.sink.connection.read(&mut self.buffer.as_mut_slice()[PAGE_BYTES - HEADERS_BYTES..]);

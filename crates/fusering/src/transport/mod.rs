@@ -9,6 +9,7 @@
 //! the [`ReplySlot`](crate::reply::slot::ReplySlot) for its answer. It interprets nothing else.
 
 mod beside;
+mod class;
 pub(crate) mod connection;
 pub(crate) mod cpus;
 pub(crate) mod dev;
@@ -17,6 +18,7 @@ mod readers;
 mod streams;
 pub(crate) mod uring;
 
+pub use class::{Classes, raise_nice_limit};
 pub use parameter::UringParameter;
 
 use crate::abi::{InHeader, Opcode};

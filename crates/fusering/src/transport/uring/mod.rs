@@ -36,6 +36,7 @@ mod ring;
 mod tests;
 mod thread;
 
+use super::class::{Class, Classes};
 use super::connection::Connection;
 use super::{Handler, Transport, TransportKind, UringUnavailable, cpus};
 use crate::errno::Errno;
@@ -79,6 +80,7 @@ struct Deputy {
 struct Begin {
     connection: Arc<Connection>,
     handler: Arc<dyn Handler>,
+    classes: Arc<Classes>,
     all: Arc<[Arc<Queue>]>,
     registered: mpsc::Sender<(QueueId, Result<usize, Errno>)>,
 }
@@ -263,12 +265,13 @@ fn serve_as(
     begin: Begin,
     arrivals: Vec<Arrival>,
 ) -> io::Result<()> {
-    let Begin { connection, handler, all, registered } = begin;
+    let Begin { connection, handler, classes, all, registered } = begin;
     drop(registered);
     let role = if place.is_some() { Role::Deputy } else { Role::Main };
     queue.own_by_this_thread(role);
+    let mut class = Class::of_this_thread(classes);
     let runner = Runner::new(Arc::clone(queue), all, handler, ring, place);
-    let served = catch_unwind(AssertUnwindSafe(|| runner.run(arrivals)))
+    let served = catch_unwind(AssertUnwindSafe(|| runner.run(arrivals, &mut class)))
         .unwrap_or_else(|_| Err(io::Error::other("the thread of a queue panicked")));
     let inbox = queue.inbox_of(role);
     inbox.close();
@@ -289,6 +292,7 @@ impl Prepared {
         self,
         connection: Arc<Connection>,
         handler: Arc<dyn Handler>,
+        classes: &Arc<Classes>,
     ) -> Result<Box<dyn Transport>, UringUnavailable> {
         let workers = self.workers;
         let all: Arc<[Arc<Queue>]> = workers.iter().map(|worker| Arc::clone(&worker.queue)).collect();
@@ -298,6 +302,7 @@ impl Prepared {
                 let told = Begin {
                     connection: Arc::clone(&connection),
                     handler: Arc::clone(&handler),
+                    classes: Arc::clone(classes),
                     all: Arc::clone(&all),
                     registered: registered.clone(),
                 };

@@ -96,7 +96,9 @@ impl Mounted {
     fn start(&self, settings: &UringSettings, handler: &Arc<Keeper>) -> Box<dyn Transport> {
         let prepared = prepare(settings, PAYLOAD_BYTES).expect("rings are to be had");
         let handler = Arc::clone(handler) as Arc<dyn Handler>;
-        prepared.start(Arc::clone(&self.connection), handler).expect("the kernel takes the entries")
+        prepared
+            .start(Arc::clone(&self.connection), handler, &Arc::default())
+            .expect("the kernel takes the entries")
     }
 
     /// Starts `count` threads, spread over the CPUs or all on `cpu`, that call statfs once; 0 or the error number.
@@ -282,8 +284,9 @@ fn a_lone_caller_comes_by_the_deputy_which_waits_while_others_are_served() {
     let noting = Arc::new(Noting::default());
     let prepared = prepare(&settings(4), PAYLOAD_BYTES).expect("rings are to be had");
     let handler = Arc::clone(&noting) as Arc<dyn Handler>;
-    let transport =
-        prepared.start(Arc::clone(&mounted.connection), handler).expect("the kernel takes the entries");
+    let transport = prepared
+        .start(Arc::clone(&mounted.connection), handler, &Arc::default())
+        .expect("the kernel takes the entries");
     let (one, other) = (Caller::of(&mounted), Caller::of(&mounted));
 
     // An answer that comes before the handler has returned leaves it where it is.
@@ -344,8 +347,9 @@ fn a_batch_of_64_answers_from_another_thread_wakes_the_queue_once() {
     let prepared = prepare(&settings(64), PAYLOAD_BYTES).expect("rings are to be had");
     let queue = Arc::clone(&prepared.workers[0].queue);
     let handler = Arc::clone(&keeper) as Arc<dyn Handler>;
-    let transport =
-        prepared.start(Arc::clone(&mounted.connection), handler).expect("the kernel takes the entries");
+    let transport = prepared
+        .start(Arc::clone(&mounted.connection), handler, &Arc::default())
+        .expect("the kernel takes the entries");
 
     let callers = mounted.callers(64, Some(0));
     let owed = keeper.take(64);
@@ -424,7 +428,7 @@ fn a_refused_registration_gives_the_requests_to_dev_fuse() {
     // The kernel wants room for the largest write.
     let prepared = prepare(&settings(4), PAYLOAD_BYTES / 2).expect("rings are to be had");
     let handler = Arc::clone(&keeper) as Arc<dyn Handler>;
-    let refused = prepared.start(Arc::clone(&mounted.connection), handler);
+    let refused = prepared.start(Arc::clone(&mounted.connection), handler, &Arc::default());
     let Err(UringUnavailable::Register { errno, .. }) = refused else { panic!("payloads are too small") };
     assert_eq!(errno, Errno::EINVAL);
 
@@ -481,8 +485,9 @@ fn pages_that_a_peak_needed_are_given_back_above_the_bound_only() {
         let prepared = prepare(&settings, PAYLOAD_BYTES).expect("rings are to be had");
         let queue = Arc::clone(&prepared.workers[0].queue);
         let handler = Arc::clone(&keeper) as Arc<dyn Handler>;
-        let transport =
-            prepared.start(Arc::clone(&mounted.connection), handler).expect("the kernel takes the entries");
+        let transport = prepared
+            .start(Arc::clone(&mounted.connection), handler, &Arc::default())
+            .expect("the kernel takes the entries");
 
         let target = c_string(mounted.at.path());
         let caller = std::thread::spawn(move || {
@@ -523,8 +528,9 @@ fn what_a_deputy_has_counts_against_the_bound_of_its_queue() {
     let prepared = prepare(&settings, PAYLOAD_BYTES).expect("rings are to be had");
     let queue = Arc::clone(&prepared.workers[0].queue);
     let handler = Arc::clone(&keeper) as Arc<dyn Handler>;
-    let transport =
-        prepared.start(Arc::clone(&mounted.connection), handler).expect("the kernel takes the entries");
+    let transport = prepared
+        .start(Arc::clone(&mounted.connection), handler, &Arc::default())
+        .expect("the kernel takes the entries");
 
     let callers = mounted.callers(2, Some(0));
     for slot in keeper.take(2) {

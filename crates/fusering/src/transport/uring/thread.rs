@@ -27,6 +27,7 @@ use super::ring::{Arrival, Ring};
 use crate::abi::{InHeader, Opcode};
 use crate::errno::Errno;
 use crate::reply::slot::{ReplySink, ReplySlot, Ticket};
+use crate::transport::class::Class;
 use crate::transport::streams::is_streaming;
 use crate::transport::{Handler, RawRequest, Source, TransportKind};
 use std::cell::{Cell, RefCell};
@@ -74,7 +75,7 @@ impl Runner {
     /// Serves requests until the connection has ended. `arrivals`: those that are there already.
     ///
     /// Errors: why the queue cannot be served any longer.
-    pub fn run(&self, mut arrivals: Vec<Arrival>) -> io::Result<()> {
+    pub fn run(&self, mut arrivals: Vec<Arrival>, class: &mut Class) -> io::Result<()> {
         let mut incoming: Vec<Outgoing> = Vec::new();
         let inbox = self.queue.inbox_of(self.role);
         loop {
@@ -104,6 +105,7 @@ impl Runner {
                 inbox.vacate();
             }
             if inbox.look_before_sleep(ending) == Look::MaySleep {
+                class.round();
                 ring.wait(&mut arrivals)?;
             }
         }
