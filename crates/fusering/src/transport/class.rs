@@ -190,8 +190,8 @@ fn attributes() -> io::Result<libc::sched_attr> {
     }
 }
 
-/// Raises RLIMIT_NICE so far that threads may leave SCHED_IDLE again without privileges; false where it cannot be. To be
-/// called before a process gives up CAP_SYS_RESOURCE. With CAP_SYS_NICE there is no need.
+/// Raises RLIMIT_NICE so far that threads may leave SCHED_IDLE again without privileges; false where it cannot be
+/// raised. To be called before a process gives up CAP_SYS_RESOURCE. With CAP_SYS_NICE there is no need.
 pub fn raise_nice_limit() -> bool {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the kernel writes one limit.
