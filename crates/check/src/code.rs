@@ -70,7 +70,7 @@ codes! {
     JournalSpace = "J010", Fatal, "a batch names blocks that cannot be allocated";
     JournalDoubleSpace = "J011", Error, "a batch allocates a used block or frees a free one";
 
-    BitmapLost = "B001", Error, "neither bitmap slot of a group is valid";
+    BitmapLost = "B001", Error, "the bitmap of a group is lost, or what is left of it may be older";
     BitmapSlot = "B002", Info, "the bitmap slot not in use is damaged";
     BlockLeaked = "B003", Error, "blocks are marked used but belong to nothing";
     BlockUnmarked = "B004", Error, "blocks are in use but marked free";

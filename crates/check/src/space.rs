@@ -17,22 +17,33 @@ pub(crate) struct GroupBitmap {
     pub(crate) current: Option<(u8, Box<Bits>)>,
     /// A slot that nobody has ever written. It counts where no other does, if nothing is missing on the volume.
     pub(crate) unwritten: Option<u8>,
-    /// A checkpoint that came to no superblock left a slot of a newer generation.
+    /// A checkpoint that came to no superblock left a slot of a newer generation, or a torn one that says so.
     pub(crate) has_newer: bool,
     /// Slots that are neither valid nor empty.
     damaged: Vec<(BlockNo, String)>,
+    /// One of these may be the one that counts.
+    pub(crate) doubtful: bool,
 }
 
 impl GroupBitmap {
     /// Reads both slots of a group and chooses as a mount would.
     pub(crate) fn read(device: &dyn Device, superblock: &Superblock, group: GroupNo) -> GroupBitmap {
-        let mut found = GroupBitmap { current: None, unwritten: None, has_newer: false, damaged: Vec::new() };
+        let mut found = GroupBitmap {
+            current: None,
+            unwritten: None,
+            has_newer: false,
+            damaged: Vec::new(),
+            doubtful: false,
+        };
+        let mut unverified = None;
         let mut newest: Option<Generation> = None;
         for slot in 0..2u8 {
             let at = superblock.layout.bitmap_slot(group, slot);
             let mut bytes = Buffer::zeroed(1);
             if let Err(error) = device.read(at, &mut bytes) {
                 found.damaged.push((at, error.to_string()));
+                bytes.fill(0xff);
+                unverified = Some((at, bytes));
                 continue;
             }
             match bitmap::decode(&bytes, group, at, superblock.volume_id()) {
@@ -48,8 +59,16 @@ impl GroupBitmap {
                     let counts = superblock.unwritten_bitmaps;
                     found.unwritten = found.unwritten.or(Some(slot).filter(|_| counts));
                 }
-                Err(error) => found.damaged.push((at, error.to_string())),
+                Err(error) => {
+                    found.damaged.push((at, error.to_string()));
+                    unverified = Some((at, bytes));
+                }
             }
+        }
+        if let (Some(other), Some((at, bytes))) = (newest, unverified) {
+            found.doubtful =
+                bitmap::may_count(&bytes, at, superblock.volume_id(), superblock.generation, other);
+            found.has_newer |= !found.doubtful;
         }
         found
     }
@@ -92,6 +111,9 @@ impl SpaceCheck<'_> {
             let mut found = GroupBitmap::read(self.device, self.superblock, group);
             match found.current.take() {
                 Some((_, bits)) => {
+                    if found.doubtful {
+                        self.lost(group, &found, findings);
+                    }
                     free += bits.iter().map(|word| u64::from(word.count_zeros())).sum::<u64>();
                     self.group(group, bits, found.damaged, findings);
                 }

@@ -93,9 +93,36 @@ pub fn decode(
     Ok((header.generation(), bits))
 }
 
+/// Whether a slot that does not verify may be the one that counts, so that the other one, which verifies and has the
+/// generation `other`, may call blocks free that are in use.
+///
+/// A power cut tears the slot that does not count, and leaves its header whole: that of a checkpoint that came to no
+/// superblock, or one older than `other`. Any other damage tells nothing, unless `other` is the superblock's generation.
+pub fn may_count(
+    bytes: &[u8],
+    at: BlockNo,
+    volume: VolumeId,
+    superblock: Generation,
+    other: Generation,
+) -> bool {
+    if other == superblock {
+        return false;
+    }
+    match header::peek("bitmap", bytes) {
+        Ok(found)
+            if (found.magic.get(), found.block.get(), found.volume.get())
+                == (MAGIC_BITMAP, at.0, volume.0) =>
+        {
+            found.generation() > other && found.generation() <= superblock
+        }
+        _ => true,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::header::HEADER_BYTES;
 
     #[test]
     fn only_the_head_and_what_is_beyond_an_empty_group_is_in_use() {
@@ -111,5 +138,26 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_damaged_slot_counts_unless_a_cut_can_have_torn_it_or_the_other_one_is_as_new_as_the_superblock() {
+        let (at, volume) = (BlockNo(81), VolumeId(7));
+        let slot = |generation: u64| {
+            let mut bytes = vec![0; BLOCK_BYTES];
+            let header = BlockHeader::new(MAGIC_BITMAP, at, Generation(generation), volume);
+            bytes[..HEADER_BYTES].copy_from_slice(header.as_bytes());
+            bytes
+        };
+        let may_count =
+            |bytes: &[u8], other: u64| may_count(bytes, at, volume, Generation(9), Generation(other));
+        assert!(may_count(&slot(8), 5) && may_count(&slot(9), 5), "newer than the other one, and completed");
+        assert!(!may_count(&slot(10), 5), "of a checkpoint that was never completed");
+        assert!(!may_count(&slot(4), 5), "older than the other one");
+        assert!(
+            !may_count(&slot(8), 9) && !may_count(&[0xff; BLOCK_BYTES], 9),
+            "none is newer than the superblock"
+        );
+        assert!(may_count(&[0xff; BLOCK_BYTES], 5), "it tells nothing");
     }
 }

@@ -6,7 +6,8 @@ use syncline_sim::controls::must_be_caught;
 use syncline_sim::lab::{Depth, Tally, examine, record};
 use syncline_sim::operation::from_text;
 use syncline_sim::oracle::{Model, Violation};
-use syncline_sim::{ace, campaign::replay, controls, errors};
+use syncline_sim::random::derive;
+use syncline_sim::{ace, campaign::replay, controls, damage, errors};
 
 const SEED: u64 = 7;
 
@@ -47,6 +48,15 @@ fn a_hint_on_a_part_of_a_file_does_not_make_the_rest_any_younger() {
     let ops = from_text(text).expect("operations");
     let tally = examine(&ace::start(), &ops, 3, Depth::FULL);
     assert!(tally.violations.is_empty() && tally.states > 20, "{tally:?}");
+}
+
+/// A stale bitmap that frees as much as the lost one: recovery put a page into a block that was in use.
+#[test]
+fn the_bitmap_before_the_last_is_not_taken_for_the_one_that_rots() {
+    for seed in [7, 9] {
+        let tally = damage::run(590, derive(seed, 18 << 32 | 118));
+        assert!(tally.violations.is_empty(), "{:?}", tally.violations);
+    }
 }
 
 #[test]

@@ -349,7 +349,7 @@ fn has_backup(device: &dyn Device) -> bool {
 
 type Bitmaps = Vec<(u8, Arc<Bits>)>;
 
-/// The current bitmap of each group, and the groups that also have a slot newer than the superblock.
+/// The current bitmap of each group, and the groups that also have a slot newer than the superblock, or a damaged one.
 fn load_bitmaps(device: &dyn Device, superblock: &Superblock) -> Result<(Bitmaps, Vec<u32>), StoreError> {
     let layout = &superblock.layout;
     let count = layout.group_count() as usize;
@@ -424,6 +424,7 @@ fn current_slot(
     let mut best: Option<((Generation, bool), u8, Box<Bits>)> = None;
     let mut failure = None;
     let mut doubt = None;
+    let mut damaged = None;
     for slot in 0..2u8 {
         let at: BlockNo = superblock.layout.bitmap_slot(group, slot);
         let from = usize::from(slot) * BLOCK_BYTES;
@@ -448,8 +449,21 @@ fn current_slot(
                     best = Some((rank, slot, bits));
                 }
             }
-            Err(source) => failure = Some(StoreError::Corrupt { block: at, source }),
+            Err(source) => {
+                damaged = Some((at, bytes));
+                failure = Some(StoreError::Corrupt { block: at, source });
+            }
         }
+    }
+    if let (Some(((other, _), ..)), Some((at, bytes))) = (&best, damaged) {
+        if bitmap::may_count(bytes, at, superblock.volume_id(), superblock.generation, *other) {
+            return Err(StoreError::Inconsistent {
+                block: at,
+                what: "a bitmap is damaged, and the one before it may call blocks free that are in use",
+            });
+        }
+        // Its header may tell of a generation that comes to be a superblock's.
+        newer.push(group.0);
     }
     match (best, failure) {
         (Some((_, slot, bits)), _) => Ok((doubt, slot, bits)),

@@ -175,7 +175,7 @@ fn an_older_bitmap_is_not_taken_for_one_that_was_lost() {
     expect(&device, &[]);
     let at = image.superblock.layout.bitmap_slot(GroupNo(0), 0);
     patch(&device, at, |block| block[2000] ^= 1);
-    expect(&device, &[Code::BitmapSlot, Code::BlockUnmarked, Code::FreeBlocks]);
+    expect(&device, &[Code::BitmapLost, Code::BitmapSlot, Code::BlockUnmarked, Code::FreeBlocks]);
     expect_repaired(&device, &[]);
     expect(&device, &[]);
 }

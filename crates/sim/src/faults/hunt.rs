@@ -51,7 +51,7 @@ const PIECES_EVERY: u64 = 41;
 const REUSE_RUNS: u64 = 160;
 const REUSE_EVERY: u64 = 77;
 const TRIMS_RUNS: u64 = 120;
-const MET_ROT_EVERY: u64 = 5;
+const MET_ROT_EVERY: u64 = 1;
 
 /// A part: its name, and its workloads until one finds something or there are no more.
 struct Part {
