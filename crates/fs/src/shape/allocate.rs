@@ -106,12 +106,7 @@ impl Shape {
         mut reservation: Reservation,
     ) -> Result<()> {
         for window in windows(pages) {
-            while self.fill_some(inode, window.clone(), &mut reservation)? {
-                if reservation.blocks() == 0 {
-                    // Somebody made more holes.
-                    reservation.merge(self.writeback.reserve(1)?);
-                }
-            }
+            while self.fill_some(inode, window.clone(), &mut reservation)? {}
         }
         Ok(())
     }
@@ -129,17 +124,21 @@ impl Shape {
         if gaps.is_empty() {
             return Ok(false);
         }
+        if reservation.blocks() == 0 {
+            // Somebody made more holes.
+            reservation.merge(self.writeback.reserve(1)?);
+        }
         let full = |hole: &Range<u64>| (hole.end - hole.start).div_ceil(u64::from(EXTENT_PAGES_MAX)) as usize;
         let pieces_max = (gaps.iter().map(full).sum::<usize>() + 4).min(PIECES_PER_BATCH);
         let one = put_cost(0).plus(Cost { bytes: SPACE_OP_BYTES, items: 0 });
-        let permit = self.writeback.admit(
-            Class::Normal,
-            Estimate {
-                bytes: BATCH_HEADER_BYTES + PUT_OVERHEAD_BYTES + INODE_BYTES + pieces_max * one.bytes,
-                items: 1 + pieces_max,
-                images: 0,
-            },
-        )?;
+        // The blocks are reserved, and a range may have been zeroed already: this must get through on a full volume.
+        let estimate = |items: usize| Estimate {
+            bytes: BATCH_HEADER_BYTES + PUT_OVERHEAD_BYTES + INODE_BYTES + (items - 1) * one.bytes,
+            items,
+            images: 0,
+        };
+        let (permit, items) = self.writeback.admit_necessary(Class::Normal, estimate, 1 + pieces_max)?;
+        let pieces_max = items - 1;
         let turn = inode.lock_turn();
         if inode.state.read().data.is_truncating() {
             return Ok(true);

@@ -269,3 +269,85 @@ fn syncs_into_fragmented_space_keep_to_what_they_were_admitted_with() {
     volume.drop_cache(&file);
     assert!(volume.content(&file) == model);
 }
+
+/// What is refused on a full volume has changed nothing (C8), and what was accepted is there after a crash.
+fn change_a_full_volume(seed: u64, steps: u32) {
+    let mut volume = TestVolume::new(12 * MIB, MIB);
+    let mut random = Random(seed | 1);
+    let mut wanted: Vec<Vec<u8>> = vec![Vec::new(); 30];
+    let mut files: Vec<_> = (0..wanted.len()).map(|n| volume.create(&format!("f{n}"))).collect();
+    for step in 0..steps {
+        let n = random.below(files.len() as u64) as usize;
+        let (file, want) = (&files[n], &mut wanted[n]);
+        let offset = random.below(MIB) as usize;
+        let len = match random.below(2) {
+            0 => 1 + random.below(9000) as usize,
+            _ => 1 + random.below(MIB / 3) as usize,
+        };
+        let fall = |mode| volume.fs.shape.file_allocate(file, mode, offset as u64, len as u64, &mut |_| {});
+        let put = |want: &mut Vec<u8>, content: &[u8]| {
+            want.resize(want.len().max(offset + content.len()), 0);
+            want[offset..offset + content.len()].copy_from_slice(content);
+        };
+        let result = match random.below(10) {
+            0..5 => {
+                let content = pattern(u64::from(step) + seed, len);
+                volume.try_write(file, offset as u64, &content).map(|(_, count)| put(want, &content[..count]))
+            }
+            5 => fall(FallocateMode::ZeroRange { keep_size: false }).map(|()| put(want, &vec![0; len])),
+            6 => fall(FallocateMode::PunchHole).map(|()| {
+                let end = (offset + len).min(want.len());
+                want[offset.min(end)..end].fill(0);
+            }),
+            7 => fall(FallocateMode::Allocate { keep_size: true }),
+            8 => {
+                let size = random.below(MIB) as usize;
+                volume.fs.shape.file_truncate(file, size as u64, &mut |_| {}).map(|()| want.resize(size, 0))
+            }
+            _ => {
+                volume.sync(file);
+                Ok(())
+            }
+        };
+        assert!(matches!(result, Ok(()) | Err(Error::NoSpace)), "seed {seed}, step {step}: {result:?}");
+        assert!(
+            volume.content(file) == *want,
+            "seed {seed}, step {step}: {result:?} at {offset}, {len} bytes"
+        );
+        if step % 500 == 499 {
+            volume.fs.sync_all().unwrap();
+            files.clear();
+            volume.crash();
+            files.extend((0..wanted.len()).map(|n| volume.find(&format!("f{n}"))));
+            for (n, want) in wanted.iter().enumerate() {
+                assert!(
+                    volume.content(&files[n]) == *want,
+                    "seed {seed}, step {step}: file {n} after a crash"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn what_a_full_volume_refuses_has_changed_nothing() {
+    for seed in 1..=2 {
+        change_a_full_volume(seed, 1500);
+    }
+}
+
+#[test]
+fn all_that_is_free_can_be_allocated_and_zeroed() {
+    for mode in [FallocateMode::Allocate { keep_size: false }, FallocateMode::ZeroRange { keep_size: false }]
+    {
+        let volume = TestVolume::new(16 * MIB, MIB);
+        let file = volume.create("a");
+        let free = volume.fs.core.store.space().available * 4096;
+        volume.fs.shape.file_allocate(&file, mode, 0, free, &mut |_| {}).unwrap();
+        assert_eq!(file.state.read().item.blocks * 4096, free);
+        let other = volume.create("b");
+        assert_eq!(volume.try_write(&other, 0, &[1; 4096]), Err(Error::NoSpace));
+        volume.write(&file, free - 4096, &[1; 4096]);
+        volume.sync(&file);
+    }
+}
