@@ -125,7 +125,12 @@ impl Names {
         let mut renames = None;
         loop {
             if parties.target.as_ref().is_some_and(|target| target.number == parties.source.number) {
-                return if flags.no_replace { Err(Error::Exists) } else { Ok(None) };
+                // Looked up one after the other, the names may never have been two of one file.
+                if self.are_current(old, new, &parties)? {
+                    return if flags.no_replace { Err(Error::Exists) } else { Ok(None) };
+                }
+                parties = self.parties(old, new)?;
+                continue;
             }
             if parent != new_parent && parties.moves_directory(flags) {
                 let locked_before = renames.is_some();
@@ -211,6 +216,18 @@ impl Names {
         }
     }
 
+    /// Whether both names lead to the parties at one moment.
+    fn are_current(&self, old: Place<'_>, new: Place<'_>, parties: &Parties) -> Result<bool> {
+        let _locked = Locked::new(&[&parties.old_directory, &parties.new_directory]);
+        self.still_lead_to(old, new, parties)
+    }
+
+    /// Whether the names lead to the parties. The directories are locked.
+    fn still_lead_to(&self, old: Place<'_>, new: Place<'_>, parties: &Parties) -> Result<bool> {
+        Ok(self.find_name(old.parent, old.name)?.found().as_ref() == Some(&parties.source_entry)
+            && self.find_name(new.parent, new.name)? == parties.target_slot)
+    }
+
     /// A directory may not become its own descendant. What the flags say of the new name comes first, as in Linux.
     /// The caller holds `Fs::renames`.
     fn forbid_cycles(&self, parties: &Parties, flags: RenameFlags) -> Result<()> {
@@ -269,9 +286,7 @@ impl Names {
         if locked.state(old.parent).is_dead() || locked.state(new.parent).is_dead() {
             return Err(Error::NotFound);
         }
-        if self.find_name(old.parent, old.name)?.found().as_ref() != Some(&parties.source_entry)
-            || self.find_name(new.parent, new.name)? != parties.target_slot
-        {
+        if !self.still_lead_to(old, new, parties)? {
             return Ok(Attempt::Again);
         }
         check_rename(&locked, old, new, parties, flags)?;

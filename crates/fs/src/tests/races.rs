@@ -204,3 +204,18 @@ fn zeroing_a_range_is_one_step_beside_others() {
         }
     }
 }
+
+#[test]
+fn of_two_renames_of_one_name_to_another_only_one_finds_it() {
+    let volume = volume();
+    volume.create("a");
+    volume.create("b");
+    let rename = |fs: &Fs| {
+        let (root, flags) = (crate::ObjectNo::ROOT_DIR, crate::RenameFlags::default());
+        fs.names.rename(&crate::Context::root(), root, b"a", root, b"b", flags)
+    };
+    let fs = volume.fs.clone();
+    // Between the lookups of the two names.
+    meanwhile(Step::NameLookedUp, move || meanwhile(Step::NameLookedUp, move || rename(&fs).unwrap()));
+    assert_eq!(rename(&volume.fs), Err(crate::Error::NotFound));
+}
