@@ -13,6 +13,7 @@ use syncline_device::{Buffer, Device, DeviceCounters, DeviceError, Ticket};
 use syncline_format::item::{ExtentContent, ExtentItem};
 use syncline_format::layout::Layout;
 use syncline_format::{BLOCK_BYTES, BlockNo, Key, Kind, Lsn, ObjectNo, TreeId, checksum};
+use syncline_store::lock_order::elsewhere;
 use syncline_store::{Batch, Class, Estimate, Pressure, Store, StoreError, StoreOptions};
 
 const BLOCKS: u64 = 1536;
@@ -93,7 +94,7 @@ impl Device for LateDevice {
         if self.layout.locate(at).is_some() {
             let hook = self.hook.lock().unwrap().take();
             if let Some(mut hook) = hook {
-                hook();
+                elsewhere(&mut hook);
                 *self.hook.lock().unwrap() = Some(hook);
             }
         }

@@ -10,6 +10,7 @@ use syncline_device::{Buffer, Device, DeviceError, Layer, MemoryDevice, Operatio
 use syncline_format::layout::{GROUP_HEAD_BLOCKS, Layout};
 use syncline_format::superblock::{SUPERBLOCK_SLOTS, Superblock, VolumeState};
 use syncline_format::{BlockNo, GroupNo, Key, ObjectNo, TreeId};
+use syncline_store::lock_order::elsewhere;
 use syncline_store::{Batch, Class, Estimate, Pressure, Store, StoreError, StoreOptions};
 
 /// Two groups.
@@ -33,7 +34,7 @@ impl Layer for Told {
 
     fn on_discard(&self, at: BlockNo, blocks: u64) -> Result<(), DeviceError> {
         self.runs.lock().unwrap().push((at.0, blocks));
-        self.during.get().map_or(Ok(()), |during| during())?;
+        self.during.get().map_or(Ok(()), |during| elsewhere(during))?;
         self.below.discard(at, blocks)
     }
 
