@@ -36,7 +36,7 @@ help:
 	@echo "make build      the syncline command and the SQLite extension, optimised, and in dist/ without line tables"
 	@echo "make tools      syncline-bench and syncline-demo, which \"syncline bench\" and \"syncline demo\" start"
 	@echo "make lab        syncline-lab: the command as tests of power cuts need it"
-	@echo "make demo       a power cut under SQLite and 2,000 small files, and what is left after it"
+	@echo "make demo       power cuts under SQLite and many small files, and what is left after them"
 	@echo "make test       all tests that run in minutes (what CI runs)"
 	@echo "make test-full  the long rest as well: random power cuts, other programs' workloads (as root; hours)"
 	@echo "make workloads  other programs' workloads on a mount, in minutes (as root)"
@@ -55,7 +55,7 @@ help:
 	@echo "make install    what make build man has made: the command, its mkfs/fsck/mount names, the SQLite extension, the C header, manual pages (PREFIX, SBINDIR, DESTDIR)"
 	@echo "make install-tools what make tools man has made"
 	@echo "make install-debug the line tables of both, where debuggers look for them (DEBUGDIR)"
-	@echo "make uninstall  takes away what make install has put there"
+	@echo "make uninstall  takes away what make install, install-tools and install-debug have put there"
 
 build:
 	@scripts/setup.sh build
@@ -196,7 +196,7 @@ uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/$$name $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_$$name; \
 	rm -f $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/$$name.fish; done
 	rm -f $(DESTDIR)$(DEBUGDIR)$(PREFIX)/lib/libsyncline_sqlite.so.debug
-	rm -f$(DESTDIR)$(PREFIX)/lib/libsyncline_sqlite.so $(DESTDIR)$(PREFIX)/include/syncline.h
+	rm -f $(DESTDIR)$(PREFIX)/lib/libsyncline_sqlite.so $(DESTDIR)$(PREFIX)/include/syncline.h
 	for name in $(NAMES); do rm -f $(DESTDIR)$(SBINDIR)/$$name $(DESTDIR)$(PREFIX)/share/man/man8/$$name.8; done
 	rm -f $(DESTDIR)$(PREFIX)/share/man/man8/syncline.8 $(DESTDIR)$(PREFIX)/share/man/man8/syncline-*.8
 

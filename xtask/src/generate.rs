@@ -23,7 +23,8 @@ pub fn man(directory: &Path) -> io::Result<()> {
 
 /// Names and texts of all pages.
 fn pages() -> io::Result<Vec<(String, String)>> {
-    let mut main = syncline_cli::command();
+    // The word help has no page of its own.
+    let mut main = syncline_cli::command().disable_help_subcommand(true);
     main.build();
     let mut commands = vec![("syncline".to_owned(), main.clone())];
     // The companions tell their options themselves.
@@ -212,6 +213,7 @@ mod tests {
             assert_eq!(sections[sections.len() - 3..], ["EXIT STATUS", "EXAMPLES", "SEE ALSO"], "{name}");
             assert!(!sections.contains(&"EXTRA"), "{name}");
             assert!(text.contains(".TP\n\\fB0\\fR\n"), "{name}: success has a code");
+            assert!(!text.contains("syncline\\-help(8)"), "{name}: leads to a page that is not there");
         }
     }
 

@@ -25,11 +25,20 @@ pub(crate) fn text(record: &Record, missing: &[Missing<'_>]) -> String {
         total_s += known_s;
         unknown += without;
         match without == mine.len() {
-            true => say!(text, "{name:<22} {:>4} runs   never run", mine.len()),
-            false => say!(text, "{name:<22} {:>4} runs {known_s:>6.0} s", mine.len()),
+            true => say!(text, "{name:<24} {:>4} runs   never run", mine.len()),
+            false => say!(text, "{name:<24} {:>4} runs {known_s:>6.0} s", mine.len()),
         }
     }
-    say!(text, "{:<22} {:>4} runs {total_s:>6.0} s, {:.0} minutes", "all", missing.len(), total_s / 60.0);
+    if !missing.is_empty() && unknown == missing.len() {
+        say!(
+            text,
+            "{:<24} {:>4} runs, none of them ever made, so how long they take is not known",
+            "all",
+            unknown
+        );
+        return text;
+    }
+    say!(text, "{:<24} {:>4} runs {total_s:>6.0} s, {:.0} minutes", "all", missing.len(), total_s / 60.0);
     if unknown > 0 {
         say!(text, "{unknown} of the runs were never made, so their time is not known");
     }

@@ -197,7 +197,7 @@ pub(crate) fn shown(value: Option<f64>, places: usize) -> String {
 pub(crate) fn list(workloads: &[Workload]) -> String {
     let mut text = String::new();
     for workload in workloads {
-        say!(text, "{:<22} {}", workload.name, workload.about);
+        say!(text, "{:<24} {}", workload.name, workload.about);
     }
     text.push('\n');
     for mechanism in MECHANISMS {

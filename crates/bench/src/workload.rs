@@ -168,7 +168,7 @@ pub(crate) fn all() -> Vec<Workload> {
         ),
         family(
             "ticket-pass",
-            "the same by the mount's own ioctls: start for each file, then wait for each, threads",
+            "a pass over 4 KiB files by the mount's own ioctls: start for each, then wait for each, threads",
             OperationsPerSecond,
             &[1, 4, 8, 16, 32],
             jobs::ticket_pass,
@@ -201,7 +201,7 @@ pub(crate) fn all() -> Vec<Workload> {
         ),
         one(
             "mobile",
-            "64 MB files of 8 threads, 32 KiB sequential, 4 KiB random",
+            "64 MiB files of 8 threads, 32 KiB sequential, 4 KiB random",
             MegabytesPerSecond,
             jobs::mobile,
         ),
@@ -285,7 +285,7 @@ pub(crate) fn all() -> Vec<Workload> {
         ),
         lent(
             "sqlite-engine-delete",
-            "the same, journal DELETE",
+            "SQLite FULL on the VFS in this process, one row a transaction, journal DELETE",
             &[1],
             tools::sqlite::lent_delete,
         ),

@@ -123,13 +123,13 @@ pub(crate) enum Action {
 
 #[derive(Debug, Args)]
 pub(crate) struct MkfsArguments {
-    /// Name of the volume, up to 64 bytes.
-    #[arg(long, short = 'L', default_value = "")]
+    /// Name of the volume, up to 64 bytes. Default: none.
+    #[arg(long, short = 'L', default_value = "", hide_default_value = true)]
     pub(crate) label: String,
     /// Size of the volume (like 512M, 10G); creates the image file if there is none. Default: all there is.
     #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
     pub(crate) size: Option<Size>,
-    /// Size of the journal, 256K to 16G. Default: 1/64 of the volume, 16M to 1G.
+    /// Size of the journal, 256K to 16G. Default: 1/64 of the volume, 16M to 1G; at most 1/8 of a small one.
     #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
     pub(crate) journal_size: Option<Size>,
     /// UUID of the volume. Default: a random one.
@@ -307,7 +307,7 @@ pub(crate) struct SyncArguments {
     /// The data and what is needed to read it, as fdatasync(2), instead of everything.
     #[arg(long, short = 'd')]
     pub(crate) data: bool,
-    /// This part of each file; without a length up to its end. Sizes may have K, M, G.
+    /// This part of each file; OFFSET: without a length means up to its end. Sizes may have K, M, G.
     #[arg(long, short = 'r', value_name = "OFFSET:LENGTH")]
     pub(crate) range: Option<FileRange>,
     /// Start all syncs before waiting for any, so that they share writes and flushes.

@@ -182,7 +182,7 @@ fn pass_over(
     Ok(Outcome { operations, syncs: operations, ..outcome })
 }
 
-/// 64 MB files in the manner of W4's figures: 32 KiB sequential and 4 KiB random, written and read by 8 threads. The
+/// 64 MiB files in the manner of W4's figures: 32 KiB sequential and 4 KiB random, written and read by 8 threads. The
 /// device is counted while they are first written.
 pub(crate) fn mobile(context: &Context<'_>, _width: usize) -> io::Result<Outcome> {
     let backend = context.backend;
