@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use syncline_device::Device;
 use syncline_fs::{
-    Clock, Context, Entropy, Error, FallocateMode, Fs, FsOptions, MkfsOptions, ObjectNo, OpenFlags, Reach,
-    RenameFlags, SetAttr, SetTime, SetXattr, SyncScope, Timestamp,
+    Clock, Context, Entropy, Error, FallocateMode, Fs, FsOptions, HandleId, MkfsOptions, ObjectNo, OpenFlags,
+    Reach, RenameFlags, SetAttr, SetTime, SetXattr, SyncScope, Timestamp,
 };
 
 const EIO: i32 = 5;
@@ -387,13 +387,7 @@ fn write(fs: &Fs, path: &str, kind: WriteKind, offset: u64, len: u64, fill: u8) 
 }
 
 /// What the kernel sends for pages that were changed through a mapping: whole pages, up to the end of the file.
-fn write_mapped(
-    fs: &Fs,
-    handle: syncline_fs::HandleId,
-    offset: u64,
-    len: u64,
-    fill: u8,
-) -> Result<u64, Error> {
+fn write_mapped(fs: &Fs, handle: HandleId, offset: u64, len: u64, fill: u8) -> Result<u64, Error> {
     let size = fs.files().handle_attr(handle)?.size;
     let end = (offset + len).min(size);
     if offset >= end {
@@ -473,14 +467,24 @@ fn unlink_open(fs: &Fs, path: &str, len: u64, fill: u8) -> Result<Effect, Error>
 }
 
 fn copy_range(fs: &Fs, from: (&str, u64), to: (&str, u64), len: u64) -> Result<Effect, Error> {
-    let root = Context::root();
-    let source = fs.files().open_handle(&root, resolve(fs, from.0)?, OpenFlags::READ)?;
-    let copied = resolve(fs, to.0).and_then(|target| {
-        let target = fs.files().open_handle(&root, target, OpenFlags::READ_WRITE)?;
-        let copied = fs.files().copy_file_range(&root, (source, from.1), (target, to.1), len);
+    let copied = with_source(fs, from.0, |source| {
+        let target = fs.files().open_handle(&Context::root(), resolve(fs, to.0)?, OpenFlags::READ_WRITE)?;
+        let copied = fs.files().copy_file_range(&Context::root(), (source, from.1), (target, to.1), len);
         fs.files().release(target)?;
         copied
     });
-    fs.files().release(source)?;
     Ok(Effect { written: copied?, ..Effect::default() })
+}
+
+/// Copies to an open file; returns how much.
+pub fn copy_to_handle(fs: &Fs, from: (&str, u64), to: (HandleId, u64), len: u64) -> Result<u64, Error> {
+    let copy = |source| fs.files().copy_file_range(&Context::root(), (source, from.1), to, len);
+    with_source(fs, from.0, copy)
+}
+
+fn with_source(fs: &Fs, path: &str, copy: impl FnOnce(HandleId) -> Result<u64, Error>) -> Result<u64, Error> {
+    let source = fs.files().open_handle(&Context::root(), resolve(fs, path)?, OpenFlags::READ)?;
+    let copied = copy(source);
+    fs.files().release(source)?;
+    copied
 }

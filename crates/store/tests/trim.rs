@@ -34,7 +34,7 @@ impl Layer for Told {
 
     fn on_discard(&self, at: BlockNo, blocks: u64) -> Result<(), DeviceError> {
         self.runs.lock().unwrap().push((at.0, blocks));
-        self.during.get().map_or(Ok(()), |during| elsewhere(during))?;
+        self.during.get().map_or(Ok(()), elsewhere)?;
         self.below.discard(at, blocks)
     }
 

@@ -169,6 +169,9 @@ impl Stage<'_> {
                 };
                 fs.files().fallocate(&root, handle, mode, *offset, *len)?;
             }
+            Op::CopyRange { from, at, to_at, len, .. } => {
+                return driver::copy_to_handle(fs, (from, *at), (handle, *to_at), *len);
+            }
             Op::Fsync(_) => fs.files().sync_handle(handle, SyncScope::All)?,
             Op::Fdatasync(_) => fs.files().sync_handle(handle, SyncScope::Data)?,
             Op::SyncRange { offset, len, .. } => {
@@ -308,11 +311,11 @@ impl Drawing<'_> {
         }
     }
 
-    /// From a file that nobody changes.
+    /// From a file that nobody changes. To an open one: between a look at its name and the copy others could rename it.
     fn copy(&mut self, file: usize) -> Act {
         let (from, to) = (super::SOURCE.to_owned(), self.cast.path(file));
         let (at, to_at, len) = (self.below(3 * PAGE), self.place(file), self.len());
-        Act::Do(None, Op::CopyRange { from, to, at, to_at, len })
+        Act::Do(Some(file), Op::CopyRange { from, to, at, to_at, len })
     }
 
     fn background(&mut self) -> Act {

@@ -185,6 +185,7 @@ fn named(model: &Model, cast: &Cast, act: &Act, op: &Op) -> Option<Op> {
     match &mut op {
         Op::Write { path, .. } | Op::Truncate { path, .. } | Op::Falloc { path, .. } => *path = now,
         Op::SyncRange { path, .. } | Op::WriteBack { path, .. } => *path = now,
+        Op::CopyRange { to, .. } => *to = now,
         Op::Fsync(path) | Op::Fdatasync(path) => *path = now,
         _ => unreachable!("no operation on an open file"),
     }
