@@ -55,6 +55,7 @@ mod tests {
             ("NUMBER", "1"),
             ("FILE", "/x"),
             ("auto|dev|uring", "dev"),
+            ("auto|usual", "usual"),
             ("x-...", "x-y"),
         ];
         for (explained, _) in crate::arguments::MOUNT_OPTIONS {

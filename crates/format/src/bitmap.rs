@@ -1,6 +1,6 @@
 //! Allocation bitmaps: one block per slot, two slots per group, written in turn.
 
-use crate::header::{self, BlockHeader, MAGIC_BITMAP, VolumeId};
+use crate::header::{self, BlockHeader, HEADER_BYTES, MAGIC_BITMAP, VolumeId};
 use crate::layout::{GROUP_HEAD_BLOCKS, Layout};
 use crate::{BLOCK_BYTES, BlockNo, FormatError, Generation, GroupNo};
 use zerocopy::little_endian::U32;
@@ -97,7 +97,7 @@ pub fn decode(
 /// generation `other`, may call blocks free that are in use.
 ///
 /// A power cut tears the slot that does not count, and leaves its header whole: that of a checkpoint that came to no
-/// superblock, or one older than `other`. Any other damage tells nothing, unless `other` is the superblock's
+/// superblock, one older than `other`, or zeros where nothing was written before. Any other damage tells nothing, unless `other` is the superblock's
 /// generation.
 pub fn may_count(
     bytes: &[u8],
@@ -106,7 +106,8 @@ pub fn may_count(
     superblock: Generation,
     other: Generation,
 ) -> bool {
-    if other == superblock {
+    let is_unwritten = bytes[..HEADER_BYTES].iter().all(|&byte| byte == 0);
+    if other == superblock || is_unwritten {
         return false;
     }
     match header::peek("bitmap", bytes) {
@@ -123,7 +124,6 @@ pub fn may_count(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::header::HEADER_BYTES;
 
     #[test]
     fn only_the_head_and_what_is_beyond_an_empty_group_is_in_use() {
@@ -160,5 +160,8 @@ mod tests {
             "none is newer than the superblock"
         );
         assert!(may_count(&[0xff; BLOCK_BYTES], 5), "it tells nothing");
+        let mut torn = [0; BLOCK_BYTES];
+        torn[512..].fill(0xff);
+        assert!(!may_count(&torn, 5), "the first write of this slot");
     }
 }
