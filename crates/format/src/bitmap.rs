@@ -97,8 +97,8 @@ pub fn decode(
 /// generation `other`, may call blocks free that are in use.
 ///
 /// A power cut tears the slot that does not count, and leaves its header whole: that of a checkpoint that came to no
-/// superblock, one older than `other`, or zeros where nothing was written before. Any other damage tells nothing, unless `other` is the superblock's
-/// generation.
+/// superblock, one older than `other`, or zeros where nothing was written before. Any other damage tells nothing,
+/// unless `other` is the superblock's generation.
 pub fn may_count(
     bytes: &[u8],
     at: BlockNo,
