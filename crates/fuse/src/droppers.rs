@@ -7,6 +7,7 @@
 //!
 //! Lock: `queues` is innermost; no work is done under it.
 
+use fusering::scheduling::leave_inherited_class;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -41,7 +42,11 @@ impl Droppers {
         }
         let queues = self.queues.clone();
         let thread = std::thread::Builder::new().name("syncline-drop".to_owned());
-        match thread.spawn(move || work_off(&queues, uid)) {
+        let run = move || {
+            leave_inherited_class();
+            work_off(&queues, uid);
+        };
+        match thread.spawn(run) {
             Ok(_) => Ok(()),
             Err(error) => {
                 let works = self.queues.lock().remove(&uid).map_or_else(Vec::new, Vec::from);

@@ -6,6 +6,7 @@
 //! preempted sooner, for the same share of the CPU (Linux 6.12; older kernels ignore it). Threads inherit this from
 //! the one that starts them.
 
+use fusering::scheduling::Scheduling;
 use std::io;
 
 /// What the daemon's threads ask for: the shortest that the kernel grants.
@@ -32,26 +33,10 @@ fn ask(what: &str, nanoseconds: u64) {
 
 /// Of the calling thread, if it is scheduled as usual and not by a policy that somebody has chosen for it.
 fn set_slice(nanoseconds: u64) -> io::Result<()> {
-    let mut attributes = read_attributes()?;
-    if attributes.sched_policy != libc::SCHED_OTHER as u32 {
-        return Ok(());
-    }
-    attributes.sched_runtime = nanoseconds;
-    // SAFETY: the structure says its own size; 0 is the calling thread.
-    match unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-fn read_attributes() -> io::Result<libc::sched_attr> {
-    // SAFETY: all zeros are valid attributes.
-    let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
-    let size = size_of_val(&attributes);
-    // SAFETY: the kernel writes at most `size` bytes; 0 is the calling thread.
-    match unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) } {
-        0 => Ok(attributes),
-        _ => Err(io::Error::last_os_error()),
+    let scheduling = Scheduling::of_this_thread()?;
+    match scheduling.is_usual() {
+        true => scheduling.with_slice_ns(nanoseconds).apply(),
+        false => Ok(()),
     }
 }
 
@@ -60,7 +45,7 @@ mod tests {
     use super::*;
 
     fn slice() -> u64 {
-        read_attributes().unwrap().sched_runtime
+        Scheduling::of_this_thread().unwrap().slice_ns()
     }
 
     #[test]

@@ -26,6 +26,7 @@ mod notifier;
 mod pool;
 mod reply;
 pub mod request;
+pub mod scheduling;
 mod session;
 mod transport;
 mod types;

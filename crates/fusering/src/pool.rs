@@ -7,6 +7,7 @@
 //!
 //! Lock: `state`, held for a few instructions and never while work runs.
 
+use crate::scheduling::leave_inherited_class;
 use crate::transport::cpus;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
@@ -20,8 +21,9 @@ type Work = Box<dyn FnOnce() + Send>;
 /// A bounded number of threads that do what they are given, first come, first served.
 ///
 /// Threads are started when they are needed first, and stay. They run wherever the thread that made the pool could:
-/// those that take requests, and start them, are tied to a CPU, which a new thread inherits. What waits is not
-/// bounded here but by the requests that the kernel lets be open. Dropping the pool waits until all work is done.
+/// those that take requests, and start them, are tied to a CPU and may be of class SCHED_IDLE, and a new thread
+/// inherits both. What waits is not bounded here but by the requests that the kernel lets be open. Dropping the pool
+/// waits until all work is done.
 pub struct WorkPool {
     shared: Arc<Shared>,
     threads_max: usize,
@@ -80,6 +82,7 @@ impl WorkPool {
         if threads.len() < self.threads_max {
             let (shared, cpus) = (Arc::clone(&self.shared), self.cpus);
             let work = move || {
+                leave_inherited_class();
                 if cpus.is_some_and(|cpus| !cpus::confine(&cpus)) {
                     tracing::debug!("a thread for blocking work stays where it was started");
                 }
@@ -138,6 +141,8 @@ fn do_work(work: Work) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scheduling::Scheduling;
+
     use std::sync::Barrier;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -193,5 +198,23 @@ mod tests {
         }
         drop(pool);
         assert_eq!(done.load(Ordering::SeqCst), 2);
+    }
+
+    #[test]
+    fn its_threads_are_not_of_the_class_of_a_thread_that_answers() {
+        let started_by = std::thread::spawn(|| {
+            crate::raise_nice_limit();
+            let usual = Scheduling::of_this_thread().unwrap();
+            usual.idle().apply().unwrap();
+            if usual.apply().is_err() || !usual.is_usual() {
+                return println!("skipped: classes: this one cannot be left");
+            }
+            usual.idle().apply().unwrap();
+            let (tell, told) = std::sync::mpsc::channel();
+            let pool = WorkPool::new(1);
+            pool.run(move || tell.send(Scheduling::of_this_thread().unwrap().is_usual()).unwrap());
+            assert!(told.recv().unwrap());
+        });
+        started_by.join().unwrap();
     }
 }

@@ -132,7 +132,7 @@ impl Reader {
             self.readers.end_reading(read.is_ok());
             match read {
                 Ok(bytes) => {
-                    let nobody_waits = self.handle(bytes);
+                    let nobody_waits = self.handle(bytes, &mut class);
                     self.readers.end_request();
                     if nobody_waits {
                         self.readers.rest();
@@ -150,13 +150,14 @@ impl Reader {
     }
 
     /// Returns whether it was a message that is not answered.
-    fn handle(&mut self, bytes: usize) -> bool {
+    fn handle(&mut self, bytes: usize, class: &mut Class) -> bool {
         let start = PAGE_BYTES - HEADERS_BYTES;
         let message = &self.buffer.as_slice()[start..start + bytes];
         let Some((request, header)) = split(message, &*self.handler) else {
             tracing::error!(bytes, "the kernel sent a message without a header");
             return false;
         };
+        class.takes(&header, request.0);
         if let Some(cpus) = self.beside.note(header.pid, is_streaming(&header, request.0)) {
             self.readers.reads_on(&cpus);
         }

@@ -83,7 +83,7 @@ impl Runner {
             let behind = (0..arrivals.len()).rev();
             for (arrival, behind) in arrivals.drain(..).zip(behind) {
                 match arrival.ended {
-                    None => kept = self.deliver(arrival.entry, behind),
+                    None => kept = self.deliver(arrival.entry, behind, class),
                     Some(errno) => self.entry_ended(errno)?,
                 }
             }
@@ -128,7 +128,7 @@ impl Runner {
     }
 
     /// Hands the request in `entry` to the filesystem; returns the entry, unless a deputy is to give it back.
-    fn deliver(&self, entry: EntryIndex, behind: usize) -> Option<EntryIndex> {
+    fn deliver(&self, entry: EntryIndex, behind: usize, class: &mut Class) -> Option<EntryIndex> {
         let area = self.queue.memory.header(entry).as_ptr();
         // SAFETY: the kernel completed the entry, so its memory is this thread's until the request is answered; the
         // header area is a valid `UringReqHeader` for any bytes, and begins with an `InHeader`.
@@ -153,6 +153,7 @@ impl Runner {
         } else {
             (op, payload)
         };
+        class.takes(&header, op);
         let streams = is_streaming(&header, op);
         if let Some(place) = &self.place {
             if streams { place.roam() } else { place.stay() }

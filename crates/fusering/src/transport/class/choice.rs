@@ -1,0 +1,203 @@
+//! Which class a thread that answers should have, from what it has seen.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+/// A thread that waits for less than this on average each time it wants to run does not wait.
+const WAIT_MAX: Duration = Duration::from_micros(50);
+/// How long a thread stays in the usual class before it tries the other one again: at first, and at most.
+const STAY_MIN: Duration = Duration::from_secs(1);
+const STAY_MAX: Duration = Duration::from_secs(64);
+/// How long it is known how much a thread waits in a class in which it is not.
+const KNOWN: Duration = Duration::from_secs(10);
+/// A thread that was asked for a sync comes back to SCHED_IDLE once fewer than one in so many requests are syncs. An
+/// append with its sync is two requests, a file that dpkg unpacks about twelve.
+const REQUESTS_PER_SYNC: u32 = 16;
+
+/// How long a thread has waited for a CPU so far, and how often it ran.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Waits {
+    total: Duration,
+    runs: u64,
+}
+
+impl Waits {
+    pub(super) fn read(schedstat: &File) -> io::Result<Waits> {
+        let mut text = [0; 96];
+        let len = schedstat.read_at(&mut text, 0)?;
+        Waits::parse(&text[..len]).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
+    /// Time on a CPU, time waiting for one, both in nanoseconds, and times it ran.
+    fn parse(text: &[u8]) -> Option<Waits> {
+        let mut fields = str::from_utf8(text).ok()?.split_ascii_whitespace().skip(1);
+        let total = Duration::from_nanos(fields.next()?.parse().ok()?);
+        Some(Waits { total, runs: fields.next()?.parse().ok()? })
+    }
+
+    /// The average wait since then.
+    pub(super) fn since(&self, earlier: &Waits) -> Duration {
+        let runs = self.runs.saturating_sub(earlier.runs).max(1);
+        self.total.saturating_sub(earlier.total) / u32::try_from(runs).unwrap_or(u32::MAX)
+    }
+}
+
+/// Which class a thread should have.
+#[derive(Debug)]
+pub(super) struct Choice {
+    /// It is asked for syncs.
+    syncing: bool,
+    /// Requests since the last look, and how many of them were syncs.
+    requests: u32,
+    syncs: u32,
+    by_waits: ByWaits,
+}
+
+impl Choice {
+    pub(super) fn new() -> Choice {
+        Choice { syncing: false, requests: 0, syncs: 0, by_waits: ByWaits::new() }
+    }
+
+    /// Whether it is SCHED_IDLE.
+    pub(super) fn idle(&self) -> bool {
+        !self.syncing && self.by_waits.idle
+    }
+
+    /// A request is about to be handled. The class may be another one from now on.
+    pub(super) fn takes(&mut self, is_sync: bool) {
+        self.requests += 1;
+        self.syncs += u32::from(is_sync);
+        self.syncing |= is_sync;
+    }
+
+    /// Takes note of what came since the last time and of the average wait; whether the class is another one now.
+    pub(super) fn changes(&mut self, average: Duration, now: Instant) -> bool {
+        let was_idle = self.idle();
+        let (requests, syncs) = (std::mem::take(&mut self.requests), std::mem::take(&mut self.syncs));
+        if self.syncing {
+            // What it waited in a class that syncs have chosen says nothing about the other one.
+            self.syncing = syncs * REQUESTS_PER_SYNC >= requests;
+        } else {
+            self.by_waits.changes(average, now);
+        }
+        self.idle() != was_idle
+    }
+}
+
+/// Which class a thread should have, by how long it waits.
+#[derive(Debug)]
+struct ByWaits {
+    idle: bool,
+    /// Until when it is in the usual class, and how long the next time.
+    until: Option<Instant>,
+    stay: Duration,
+    /// How long it waited in the class in which it is not, and when.
+    other: Option<(Duration, Instant)>,
+}
+
+impl ByWaits {
+    fn new() -> ByWaits {
+        ByWaits { idle: true, until: None, stay: STAY_MIN, other: None }
+    }
+
+    /// Takes note of an average wait since the last time; whether the class is another one now.
+    fn changes(&mut self, average: Duration, now: Instant) -> bool {
+        let other =
+            self.other.filter(|(_, then)| now.duration_since(*then) < KNOWN).map(|(waited, _)| waited);
+        let waits_less_there = other.is_none_or(|waited| waited < average);
+        let leaves = match (self.idle, self.until) {
+            (true, _) => average > WAIT_MAX && waits_less_there,
+            (false, Some(until)) if now >= until => true,
+            (false, _) => other.is_some_and(|waited| waited < average),
+        };
+        if !leaves {
+            if self.idle && average <= WAIT_MAX {
+                self.stay = STAY_MIN;
+            }
+            return false;
+        }
+        self.other = Some((average, now));
+        if self.idle {
+            self.until = Some(now + self.stay);
+            self.stay = (self.stay * 2).min(STAY_MAX);
+        }
+        self.idle = !self.idle;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LITTLE: Duration = Duration::from_micros(5);
+    const MUCH: Duration = Duration::from_millis(10);
+    const MORE: Duration = Duration::from_millis(20);
+
+    #[test]
+    fn who_waits_for_a_cpu_tries_the_usual_class_and_comes_back_ever_later() {
+        let (mut choice, mut now) = (ByWaits::new(), Instant::now());
+        for _ in 0..100 {
+            assert!(!choice.changes(LITTLE, now), "it gets a CPU when it wants one");
+        }
+        let mut stays = Vec::new();
+        for _ in 0..9 {
+            assert!(choice.changes(MUCH, now) && !choice.idle);
+            let left = now;
+            while !choice.changes(LITTLE, now) {
+                now += Duration::from_millis(100);
+            }
+            assert!(choice.idle);
+            stays.push(now.duration_since(left).as_secs());
+        }
+        assert_eq!(stays, [1, 2, 4, 8, 16, 32, 64, 64, 64]);
+        // Once it waits no more it is as at the beginning.
+        assert!(!choice.changes(LITTLE, now) && choice.changes(MUCH, now));
+        assert_eq!(choice.until, Some(now + STAY_MIN));
+    }
+
+    #[test]
+    fn who_waits_in_both_classes_stays_where_it_waits_less() {
+        let (mut choice, mut now) = (ByWaits::new(), Instant::now());
+        assert!(choice.changes(MUCH, now) && !choice.idle);
+        assert!(choice.changes(MORE, now) && choice.idle, "the usual class is worse");
+        for _ in 0..50 {
+            now += Duration::from_millis(100);
+            assert!(!choice.changes(MUCH, now), "that is known for a while");
+        }
+        now += KNOWN;
+        assert!(choice.changes(MUCH, now) && !choice.idle, "and then tried again");
+    }
+
+    #[test]
+    fn waits_are_read_as_the_kernel_writes_them() {
+        let earlier = Waits::parse(b"500 1000000 10\n").unwrap();
+        let later = Waits::parse(b"900 5000000 14\n").unwrap();
+        assert_eq!(later.since(&earlier), Duration::from_millis(1));
+        assert_eq!(earlier.since(&earlier), Duration::ZERO);
+        assert_eq!(Waits::parse(b"500 x"), None);
+    }
+
+    #[test]
+    fn who_is_asked_for_a_sync_is_of_the_usual_class_until_few_come() {
+        let (mut choice, now) = (Choice::new(), Instant::now());
+        let take = |choice: &mut Choice, requests: u32, syncs: u32| {
+            (0..requests).for_each(|request| choice.takes(request < syncs));
+        };
+        take(&mut choice, 64, 0);
+        assert!(choice.idle() && !choice.changes(LITTLE, now));
+        take(&mut choice, 1, 1);
+        assert!(!choice.idle(), "at once");
+        take(&mut choice, 63, 3);
+        assert!(!choice.changes(MUCH, now) && !choice.idle());
+        take(&mut choice, 64, 3);
+        assert!(
+            choice.changes(MUCH, now) && choice.idle(),
+            "waits of the usual class are not held against this one"
+        );
+        take(&mut choice, 64, 0);
+        assert!(choice.changes(MUCH, now) && !choice.idle(), "its own are");
+    }
+}
