@@ -26,6 +26,8 @@ const SHORT_WORKLOADS: &[&str] = &[
     "sqlite-atomic",
     "sqlite-vfs-delete",
     "pgbench",
+    "untar",
+    "remove-tree",
     "pacing",
     "mobile",
 ];
@@ -90,6 +92,9 @@ pub struct Arguments {
     /// Scale factor of pgbench's tables (16 MiB each).
     #[arg(long, value_name = "NUMBER", default_value_t = 50)]
     pub(crate) pgbench_scale: u64,
+    /// Files of the tree that is unpacked, copied, searched and removed (13 KiB each on average).
+    #[arg(long, value_name = "FILES", default_value_t = 16_000)]
+    pub(crate) tree_files: u64,
     /// Bytes that the neighbour of the workload pacing writes and syncs, in MiB; its device is twice as large.
     #[arg(long, value_name = "MIB", default_value_t = 4096)]
     pub(crate) pacing_mib: u64,
@@ -156,6 +161,7 @@ impl Arguments {
             settled.pgbench_seconds = self.pgbench_seconds.min(8);
             settled.pacing_mib = self.pacing_mib.min(512);
             settled.pgbench_scale = self.pgbench_scale.min(5);
+            settled.tree_files = self.tree_files.min(2000);
             if self.workloads.is_empty() && !self.ablation {
                 settled.workloads = SHORT_WORKLOADS.iter().map(|&name| name.to_owned()).collect();
             }
@@ -180,6 +186,7 @@ impl Arguments {
             "pgbench_seconds": self.pgbench_seconds,
             "pgbench_scale": self.pgbench_scale,
             "pacing_mib": self.pacing_mib,
+            "tree_files": self.tree_files,
             "cpu": self.cpu,
         })
     }

@@ -10,6 +10,7 @@ pub(crate) mod fio;
 pub(crate) mod fs_mark;
 pub(crate) mod pgbench;
 pub(crate) mod sqlite;
+pub(crate) mod tree;
 
 /// The directory to work in, or why a program's workload is skipped.
 fn place<'a>(context: &Context<'a>, program: &str, package: &str) -> Result<&'a Path, String> {

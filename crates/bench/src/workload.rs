@@ -301,6 +301,15 @@ pub(crate) fn all() -> Vec<Workload> {
             OperationsPerSecond,
             tools::pgbench::without_flush,
         ),
+        one("pgbench-init", "pgbench --initialize, rows of its accounts", OperationsPerSecond, tools::pgbench::initialize),
+        one("untar", "tar -x of a tree and syncfs, files", OperationsPerSecond, tools::tree::untar),
+        one("copy-tree", "cp -a of the tree and syncfs, files", OperationsPerSecond, tools::tree::copy),
+        one("find", "find -size over the tree, nothing cached, files", OperationsPerSecond, tools::tree::find),
+        one("grep-cold", "grep -r over the tree, nothing cached, files", OperationsPerSecond, tools::tree::grep_cold),
+        one("grep-warm", "grep -r over the tree behind cp -a, files", OperationsPerSecond, tools::tree::grep_warm),
+        one("remove-tree", "rm -rf of the tree and syncfs, files", OperationsPerSecond, tools::tree::remove),
+        one("dpkg", "dpkg --unpack of the tree, files", OperationsPerSecond, tools::tree::dpkg),
+        one("beside-hogs", "append 4 KiB + fsync beside a busy loop for each CPU", P50, many::beside_hogs),
     ]
     .into_iter()
     .flatten()

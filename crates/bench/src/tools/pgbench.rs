@@ -12,7 +12,12 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// Whom and what pgbench connects to.
+const DATABASE: [&str; 2] = ["--username=bench", "postgres"];
+/// Of pgbench's table of accounts.
+const ROWS_OF_A_SCALE: u64 = 100_000;
 
 pub(crate) fn with_flush(context: &Context<'_>, _width: usize) -> io::Result<Outcome> {
     measure(context, None)
@@ -97,7 +102,49 @@ pub(crate) fn stop_left(mount: &Path) {
     }
 }
 
+/// pgbench's own tables, filled: bulk work of a database, with few syncs.
+pub(crate) fn initialize(context: &Context<'_>, _width: usize) -> io::Result<Outcome> {
+    with_server(context, None, |server| {
+        context.meter.begin()?;
+        let start = Instant::now();
+        fill(context, server)?;
+        let elapsed = start.elapsed();
+        context.meter.end()?;
+        Ok(Outcome {
+            operations: context.arguments.pgbench_scale * ROWS_OF_A_SCALE,
+            elapsed,
+            ..Outcome::default()
+        })
+    })
+}
+
 fn measure(context: &Context<'_>, flush_after: Option<&str>) -> io::Result<Outcome> {
+    with_server(context, flush_after, |server| {
+        fill(context, server)?;
+        let seconds = context.arguments.pgbench_seconds;
+        context.meter.begin()?;
+        run(server
+            .program("pgbench")
+            .args(["--client=4", "--jobs=2", "--no-vacuum", "--log", "--log-prefix=transactions"])
+            .args(["--time", &seconds.to_string()])
+            .args(DATABASE))?;
+        context.meter.end()?;
+        outcome(&server.beside, seconds)
+    })
+}
+
+fn fill(context: &Context<'_>, server: &Server) -> io::Result<()> {
+    let scale = context.arguments.pgbench_scale.to_string();
+    let mut fill = server.program("pgbench");
+    run(fill.args(["--initialize", "--quiet", "--scale", &scale]).args(DATABASE)).map(drop)
+}
+
+/// Has `work` done with a new server on the system under test.
+fn with_server(
+    context: &Context<'_>,
+    flush_after: Option<&str>,
+    work: impl FnOnce(&Server) -> io::Result<Outcome>,
+) -> io::Result<Outcome> {
     let directory = match place(context, "", "") {
         Ok(directory) => directory,
         Err(why) => return Ok(Outcome::skipped(why)),
@@ -117,18 +164,7 @@ fn measure(context: &Context<'_>, flush_after: Option<&str>) -> io::Result<Outco
     }
     let server = Server { programs, data, beside: beside.canonicalize()? };
     server.start(flush_after)?;
-    let scale = context.arguments.pgbench_scale.to_string();
-    let to = ["--username=bench", "postgres"];
-    run(server.program("pgbench").args(["--initialize", "--quiet", "--scale", &scale]).args(to))?;
-    let seconds = context.arguments.pgbench_seconds;
-    context.meter.begin()?;
-    run(server
-        .program("pgbench")
-        .args(["--client=4", "--jobs=2", "--no-vacuum", "--log", "--log-prefix=transactions"])
-        .args(["--time", &seconds.to_string()])
-        .args(to))?;
-    context.meter.end()?;
-    let outcome = outcome(&server.beside, seconds)?;
+    let outcome = work(&server)?;
     drop(server);
     fs::remove_dir_all(&beside)?;
     Ok(outcome)
