@@ -166,12 +166,13 @@ fn one_cut(
     let mount = Mount::new(plan, scratch, commit).map_err(violation)?;
     let view = calls::view(scratch.top())
         .map_err(|error| violation(format!("the recovered volume cannot be read: {error}")))?;
+    // A sync within an operation that was under way need not have been.
+    let acknowledged = model.syncs();
     if let Some(op) = under_way {
         let made = made_by(&op, &view).unwrap_or(NEVER_MADE);
         // Whether it was refused does not matter any more.
         let _ = model.apply(&op, made, length_of(&op, &model));
     }
-    let acknowledged = model.syncs();
     model
         .judge(&view, acknowledged)
         .map_err(|wrong| violation(format!("{acknowledged} syncs acknowledged: {wrong:?}")))?;
