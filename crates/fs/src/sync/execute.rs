@@ -8,7 +8,7 @@ use crate::content::estimate::image_estimate;
 use crate::content::inode::{Inode, InodeState};
 use crate::content::select::{Select, gauge};
 use crate::limits::STREAM_PAGES_MIN;
-use crate::sync::plan::Way;
+use crate::sync::plan::{Way, lacks_size};
 use crate::writeback::choice::{Pages, Purpose, covered_by};
 use crate::writeback::stream::Pace;
 use crate::{Lsn, Reach, Result, SyncPlan, Syncs};
@@ -93,7 +93,7 @@ impl Syncs {
     fn commit_size(&self, inode: &Arc<Inode>, plan: &SyncPlan) -> Result<()> {
         let lacks = || {
             let state = inode.state.read();
-            !state.gone && plan.reach.lacks_size(&state)
+            !state.gone && lacks_size(&state, plan.end)
         };
         // A whole file has pages dirty beyond what is covered only if they were written to since the call.
         if plan.reach.is_whole() || !lacks() {
@@ -103,7 +103,7 @@ impl Syncs {
         let _turn = inode.lock_turn();
         let mut state = inode.state.write();
         if !state.gone {
-            self.commit_images(inode, &mut state, permit, 0..0, plan.reach.end())?;
+            self.commit_images(inode, &mut state, permit, 0..0, plan.end)?;
         }
         Ok(())
     }

@@ -62,9 +62,14 @@ impl Reach {
             || self.lacks_size(state)
     }
 
-    pub(crate) fn lacks_size(&self, state: &InodeState) -> bool {
-        state.loggable().size < state.item.size.min(self.end())
+    fn lacks_size(&self, state: &InodeState) -> bool {
+        lacks_size(state, self.end())
     }
+}
+
+/// Whether the size on record does not cover the file up to there.
+pub(crate) fn lacks_size(state: &InodeState, end: u64) -> bool {
+    state.loggable().size < state.item.size.min(end)
 }
 
 /// How a sync is done.
@@ -92,6 +97,9 @@ pub struct SyncPlan {
     pub(crate) reach: Reach,
     /// Pages that were not looked at yet.
     pub(crate) rest: Range<u64>,
+    /// Of a range: the size on record has to cover the file up to here, which is no more than it was at the look. What
+    /// has grown beyond that has pages that the sync does not come to.
+    pub(crate) end: u64,
     /// When the sync began, if it takes all of the file.
     pub(crate) whole: Option<Timestamp>,
 }
@@ -100,7 +108,7 @@ impl SyncPlan {
     /// What is committed already.
     pub(crate) fn committed(lsn: Lsn) -> SyncPlan {
         let (way, reach) = (Way::Clean(lsn), Reach::Whole);
-        SyncPlan { inode: None, way, dirty: 0, reach, rest: 0..0, whole: None }
+        SyncPlan { inode: None, way, dirty: 0, reach, rest: 0..0, end: 0, whole: None }
     }
 
     /// Pages that the sync would write out, if it can do so together with others ([`Syncs::start_together`]): more
@@ -145,6 +153,7 @@ impl Syncs {
         let pages = reach.pages();
         let end = pages_of(state.item.size);
         let rest = pages.start.min(end)..pages.end.min(end);
+        let end = reach.end().min(state.item.size);
         let (dirty, pieces) = match (&reach, data.dirty_pages()) {
             (Reach::Whole, dirty) if dirty <= IMAGE_PAGES_MAX || dirty >= STREAM_PAGES_MIN => (dirty, 1),
             _ => {
@@ -167,7 +176,7 @@ impl Syncs {
         if dirty < STREAM_PAGES_MIN {
             self.core.note_small_request();
         }
-        SyncPlan { inode: Some(inode.clone()), way, dirty, reach, rest, whole }
+        SyncPlan { inode: Some(inode.clone()), way, dirty, reach, rest, end, whole }
     }
 
     /// A sync with at most this many dirty pages logs them as images.

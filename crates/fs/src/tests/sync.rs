@@ -356,3 +356,26 @@ fn destaging_many_small_files_shares_batches_and_writes() {
         assert_eq!(volume.content(file), pattern(n as u64, 4096));
     }
 }
+
+// Shows: C2.
+#[test]
+fn a_ranged_sync_covers_no_size_that_the_file_has_grown_to_behind_its_look() {
+    let volume = &mut TestVolume::new(64 * MIB, 4 * MIB);
+    let inode = volume.create("grows");
+    volume.write(&inode, 0, &pattern(1, 43_146));
+    volume.sync(&inode);
+    let reach = crate::Reach::Range(47_435..51_168);
+    volume.write(&inode, 43_146, &pattern(2, 10));
+    let mut plan = volume.fs.syncs.plan_for(&inode, SyncScope::All, reach).unwrap();
+    // In the range, and nothing that the sync has promised.
+    volume.write(&inode, 46_310, &[38; 35]);
+    let lsn = volume.fs.syncs.commit(&mut plan).unwrap();
+    volume.fs.syncs.force(lsn).unwrap();
+    drop((inode, plan));
+    volume.crash();
+    let content = volume.content(&volume.find("grows"));
+    assert!(content.len() >= 43_156, "{} bytes: the range ends beyond what the file was", content.len());
+    if content.len() > 46_310 {
+        assert_eq!(content[46_310..], [38; 35], "a size without its content");
+    }
+}
