@@ -18,7 +18,10 @@ pub const MOUNT_OPTIONS: &[(&str, &str)] = &[
     ("sync", "Every write, and every change of names and attributes, is durable when it returns."),
     ("dirsync", "Every change of names and attributes is durable when it returns."),
     ("commit=SECONDS", "What nobody syncs is durable after at most this long, 0.01 to 3600 (default 1)."),
-    ("memory=SIZE", "Bound on the daemon's memory, at least 16M (default 256M)."),
+    (
+        "memory=auto|SIZE",
+        "Bound on the daemon's memory: auto (default) follows the machine, from 64M to a quarter of it; or a size of at least 16M.",
+    ),
     (
         "allow_other, noallow_other",
         "Whether other users may use the mount; the default is yes if root mounts. Without root \

@@ -189,6 +189,18 @@ impl Fs {
         self.writeback.maintain(now, budget)
     }
 
+    /// Bound on memory as it is now, in bytes.
+    pub fn memory_bytes_max(&self) -> usize {
+        self.core.memory_bytes_max()
+    }
+
+    /// Changes the bound on memory, in bytes. Pages, tree nodes and inodes beyond it go at once as far as nobody needs
+    /// them. How much may be dirty before writers wait stays as the bound at opening made it.
+    pub fn set_memory_bytes_max(&self, bytes: usize) {
+        self.core.set_memory_bytes_max(bytes);
+        self.content.follow_memory_bound();
+    }
+
     /// Counters since the volume was opened.
     pub fn stats(&self) -> FsStats {
         FsStats {
@@ -199,7 +211,7 @@ impl Fs {
             checkpoint_latency: self.core.checkpoint_latency.clone(),
             set_aside: self.content.set_aside_stats(),
             inodes_cached: self.content.inodes.len() as u64,
-            memory_bytes_max: self.core.options.memory_bytes_max as u64,
+            memory_bytes_max: self.core.memory_bytes_max() as u64,
         }
     }
 

@@ -104,7 +104,7 @@ impl Ledger {
         }
         let staged =
             self.state.lock().users.get(&uid).map_or(Footprint::default(), |account| account.footprint);
-        let memory_max = self.fs.options().memory_bytes_max as u64 / MEMORY_SHARE;
+        let memory_max = self.fs.memory_bytes_max() as u64 / MEMORY_SHARE;
         let mut within = staged.bytes < memory_max;
         if blocks > 0 {
             let space = self.fs.statfs().blocks_available + staged.blocks;

@@ -47,6 +47,8 @@ const FOREIGN: [&str; 26] = [
 /// What the kernel shows of a mount that nobody asked for; mount(8) hands it on when it remounts.
 const KERNELS: [&str; 5] = ["user_id", "group_id", "rootmode", "max_read", "blksize"];
 
+const MEMORY_EXPECTED: &str = "auto, or a size of at least 16M, like 256M or 1G";
+
 /// How a volume is mounted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountOptions {
@@ -63,8 +65,8 @@ pub struct MountOptions {
     pub dirsync: bool,
     /// Un-synced data is durable after at most this long.
     pub commit_interval: Duration,
-    /// Bound on the daemon's cached data, in bytes.
-    pub memory_bytes_max: usize,
+    /// Bound on the daemon's cached data, in bytes; `None` follows the machine.
+    pub memory_bytes_max: Option<usize>,
     /// Other users may use the mount; permissions are checked by the kernel in any case. On when root mounts.
     pub allow_other: bool,
     pub nosuid: bool,
@@ -101,7 +103,7 @@ impl Default for MountOptions {
             sync: false,
             dirsync: false,
             commit_interval: engine.commit_interval,
-            memory_bytes_max: engine.memory_bytes_max,
+            memory_bytes_max: None,
             // SAFETY: geteuid has no preconditions and cannot fail.
             allow_other: unsafe { libc::geteuid() } == 0,
             nosuid: false,
@@ -157,10 +159,10 @@ impl MountOptions {
                 self.commit_interval = Duration::from_secs_f64(seconds);
             }
             ("commit", None) => return Err(bad("a number of seconds from 0.01 to 3600")),
+            ("memory", Some("auto")) => self.memory_bytes_max = None,
             ("memory", Some(value)) => {
                 let bytes = parse_bytes(value).filter(|bytes| *bytes >= MEMORY_BYTES_MIN);
-                self.memory_bytes_max =
-                    bytes.ok_or_else(|| bad("a size of at least 16M, like 256M or 1G"))?;
+                self.memory_bytes_max = Some(bytes.ok_or_else(|| bad(MEMORY_EXPECTED))?);
             }
             ("allow_other", None) => self.allow_other = true,
             ("noallow_other", None) => self.allow_other = false,
@@ -179,7 +181,7 @@ impl MountOptions {
                 let threads = value.parse().ok().filter(|threads| (1..=THREADS_MAX).contains(threads));
                 self.threads = threads.ok_or_else(|| bad("a number from 1 to 64"))?;
             }
-            ("memory", None) => return Err(bad("a size of at least 16M, like 256M or 1G")),
+            ("memory", None) => return Err(bad(MEMORY_EXPECTED)),
             ("cpu", None) => return Err(bad("the number of a CPU")),
             ("threads", None) => return Err(bad("a number from 1 to 64")),
             ("log", None) => return Err(bad("a file, like log=/var/log/syncline")),
@@ -209,10 +211,12 @@ impl MountOptions {
     /// What the engine needs to know.
     #[allow(clippy::needless_update, reason = "a build for benchmarks has more options")]
     pub fn engine(&self) -> FsOptions {
-        FsOptions::default()
+        let engine = FsOptions::default();
+        let memory_bytes_max = self.memory_bytes_max.unwrap_or(engine.memory_bytes_max);
+        engine
             .read_only(self.read_only)
             .commit_interval(self.commit_interval)
-            .memory_bytes_max(self.memory_bytes_max)
+            .memory_bytes_max(memory_bytes_max)
             .access_times(self.access_times)
             .readers_keep(true)
     }
@@ -243,7 +247,11 @@ mod tests {
         assert!(options.nosuid && options.nodev && options.noexec);
         assert_eq!(options.access_times, AccessTimes::Never);
         assert_eq!(options.commit_interval, Duration::from_secs(5));
-        assert_eq!(options.memory_bytes_max, 64 << 20);
+        assert_eq!(options.memory_bytes_max, Some(64 << 20));
+        let memory = |list: &str| MountOptions::parse(list).map(|options| options.memory_bytes_max);
+        assert_eq!(memory("").unwrap(), None);
+        assert_eq!(memory("memory=64M,memory=auto").unwrap(), None);
+        assert!(memory("memory=15M").is_err() && memory("memory=much").is_err() && memory("memory").is_err());
     }
 
     #[test]

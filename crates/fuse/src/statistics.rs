@@ -3,6 +3,7 @@
 //! The ioctl's buffer is of fixed size: everything here is bounded, and a test builds the longest text there can be.
 
 use crate::ledger::Totals;
+use crate::memory::AutoMemory;
 use crate::messages::MessageCounts;
 use crate::syncs::Syncs;
 use fusering::{ActiveTransport, Classes};
@@ -28,6 +29,7 @@ pub(crate) fn describe(
     messages: &MessageCounts,
     staged: &Staged,
     transport: Option<&(ActiveTransport, Arc<Classes>)>,
+    memory: Option<&AutoMemory>,
 ) -> String {
     let info = fs.volume_info();
     let space = fs.statfs();
@@ -40,6 +42,7 @@ pub(crate) fn describe(
         "transport": transport.map(|(transport, _)| transport.kind.name()),
         "not_io_uring_because": transport.and_then(|(transport, _)| why_not_uring(transport)),
         "scheduling": transport.map(|(_, classes)| classes.to_string()),
+        "memory": memory.map_or_else(|| "as asked for".to_owned(), AutoMemory::to_string),
         "read_only": fs.is_read_only(),
         "space": {
             "block_bytes": space.block_bytes,
@@ -190,7 +193,7 @@ mod tests {
         let footprint = Footprint { bytes: u64::MAX, blocks: u64::MAX };
         let totals = Totals { users: usize::MAX, groups: usize::MAX, tickets: usize::MAX, footprint };
         let staged = Staged { open: (usize::MAX, u64::MAX), totals };
-        let text = describe(&fs, &syncs, &messages, &staged, Some(&(transport, Arc::default())));
+        let text = describe(&fs, &syncs, &messages, &staged, Some(&(transport, Arc::default())), None);
         let checkpoint_latency = LatencyHistogram::default();
         fill(&checkpoint_latency);
         let mut stats = fs.stats();

@@ -1,6 +1,7 @@
 //! The volume behind a mount: its engine, and the thread that maintains it.
 
 use crate::confinement::confine;
+use crate::memory::AutoMemory;
 use crate::{MountError, MountOptions, scheduling};
 use parking_lot::{Condvar, Mutex};
 use std::io::Write;
@@ -28,6 +29,8 @@ const PAUSE_MAX: Duration = Duration::from_millis(20);
 /// An opened volume with its maintenance running.
 pub(crate) struct OpenVolume {
     fs: Arc<Fs>,
+    /// Where the bound on memory follows the machine.
+    memory: Option<Arc<AutoMemory>>,
     stop: Arc<Stop>,
     maintenance: JoinHandle<()>,
 }
@@ -74,7 +77,17 @@ impl OpenVolume {
         confine();
         let device = device(file, options);
         let clock = Arc::new(SystemClock);
-        let opened = Fs::open_reporting(device, options.engine(), clock, &SystemEntropy::default());
+        let memory = match options.memory_bytes_max {
+            Some(_) => None,
+            None => Some(Arc::new(AutoMemory::new(Instant::now()))),
+        };
+        let engine = match &memory {
+            Some(memory) => {
+                options.engine().memory_bytes_max(usize::try_from(memory.bound()).unwrap_or(usize::MAX))
+            }
+            None => options.engine(),
+        };
+        let opened = Fs::open_reporting(device, engine, clock, &SystemEntropy::default());
         let (fs, recovery) =
             opened.map_err(|error| MountError::Volume { source_path: source.to_owned(), source: error })?;
         if recovery.batches > 0 || recovery.images > 0 {
@@ -91,18 +104,23 @@ impl OpenVolume {
         fs.on_demand(Box::new(move || of_writers.kick()));
         let interval = MAINTENANCE_INTERVAL.min(options.commit_interval / 4);
         let maintenance = {
-            let (fs, stop) = (fs.clone(), stop.clone());
+            let (fs, stop, memory) = (fs.clone(), stop.clone(), memory.clone());
             std::thread::Builder::new()
                 .name("syncline-maintain".to_owned())
-                .spawn(move || maintain(&fs, &stop, interval))
+                .spawn(move || maintain(&fs, memory.as_deref(), &stop, interval))
         };
         let maintenance =
             maintenance.map_err(|source| MountError::System { what: "starting a thread", source })?;
-        Ok(OpenVolume { fs, stop, maintenance })
+        Ok(OpenVolume { fs, memory, stop, maintenance })
     }
 
     pub(crate) fn fs(&self) -> &Arc<Fs> {
         &self.fs
+    }
+
+    /// Where the bound on memory follows the machine.
+    pub(crate) fn memory(&self) -> Option<&Arc<AutoMemory>> {
+        self.memory.as_ref()
     }
 
     /// Writes the last checkpoint and lets go of the device.
@@ -167,13 +185,16 @@ fn device(file: FileDevice, options: &MountOptions) -> Arc<dyn Device> {
     Arc::new(file)
 }
 
-fn maintain(fs: &Fs, stop: &Stop, interval: Duration) {
+fn maintain(fs: &Fs, memory: Option<&AutoMemory>, stop: &Stop, interval: Duration) {
     scheduling::ask_for_usual_slices();
     let clock = SystemClock;
     let mut failed = false;
     let mut pause = interval;
     while !stop.wait(pause, pause == interval) {
         let began = Instant::now();
+        if let Some(memory) = memory {
+            memory.maintain(fs, began);
+        }
         pause = match fs.maintain(clock.now(), MAINTENANCE_BUDGET) {
             Ok(more) => {
                 failed = false;

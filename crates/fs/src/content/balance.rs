@@ -41,7 +41,7 @@ impl Content {
     /// Sets the bounds by what is in memory now; true if more nodes may be dirty than before.
     pub(crate) fn balance_memory(&self) -> bool {
         let pages = self.core.account.cached() * BLOCK_BYTES as u64;
-        let memory = self.core.options.memory_bytes_max as u64;
+        let memory = self.core.memory_bytes_max() as u64;
         let bounds =
             Bounds::new(memory, self.core.charged_bytes(), pages, self.core.store.dirty_node_bytes());
         self.pages_bound.store(Content::pages_at_least(bounds.pages), Ordering::Relaxed);

@@ -8,6 +8,21 @@ use crate::limits::{EVICTION_VISIT_PAGES, EVICTION_VISITS_MAX};
 use std::sync::atomic::Ordering;
 
 impl Content {
+    /// Keeps to the bound on memory, which is another one now.
+    pub(crate) fn follow_memory_bound(&self) {
+        self.inodes.follow(self.core.memory_bytes_max());
+        self.balance_memory();
+        let mut left = u64::MAX;
+        // Each call visits some files only; the second one meets what the first has made old.
+        for _ in 0..2 {
+            while self.core.account.cached() < left {
+                left = self.core.account.cached();
+                self.shrink_cache();
+            }
+            left = u64::MAX;
+        }
+    }
+
     /// Drops clean pages if there are too many. The caller holds no inode.
     pub(crate) fn shrink_cache(&self) {
         if self.core.account.cached() <= self.pages_bound.load(Ordering::Relaxed) {

@@ -76,6 +76,7 @@ pub(crate) struct Content {
     pub(crate) core: Arc<Core>,
     /// Where the store keeps the files' items.
     pub(crate) tree: TreeId,
+    /// Most pages in memory by the bound at opening.
     pub(crate) pages_max: u64,
     /// Inodes in memory.
     pub(crate) inodes: InodeTable,
@@ -127,7 +128,7 @@ impl Content {
         let account = &self.core.account;
         PageStats {
             cached: account.cached(),
-            cached_max: self.pages_max,
+            cached_max: Content::pages_max_of(self.core.memory_bytes_max()),
             dirty: account.dirty(),
             logged: account.logged(),
             hits: account.hits.load(Ordering::Relaxed),

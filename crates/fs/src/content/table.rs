@@ -13,14 +13,14 @@ use crate::limits::{INODE_EVICTION_STEPS, INODE_MEMORY_BYTES, INODES_SHARE};
 use crate::{Error, Result};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use syncline_format::item::InodeItem;
 use syncline_format::{Key, ObjectNo};
 use syncline_store::lock_order::{Mutex, RwLock};
 
 /// The inodes in memory.
 pub(crate) struct InodeTable {
-    capacity: usize,
+    capacity: AtomicUsize,
     inner: Mutex<Inner>,
 }
 
@@ -33,10 +33,34 @@ struct Inner {
     removals: u64,
 }
 
+/// Inodes of so many bytes of memory.
+fn capacity_of(memory_bytes_max: usize) -> usize {
+    (memory_bytes_max / INODES_SHARE / INODE_MEMORY_BYTES).max(64)
+}
+
 impl InodeTable {
     pub(crate) fn new(memory_bytes_max: usize) -> InodeTable {
-        let capacity = (memory_bytes_max / INODES_SHARE / INODE_MEMORY_BYTES).max(64);
+        let capacity = AtomicUsize::new(capacity_of(memory_bytes_max));
         InodeTable { capacity, inner: Mutex::new(Lock::Table, Inner::default()) }
+    }
+
+    /// Has as many as belong to so many bytes of memory; what is beyond that goes, but for what somebody needs.
+    pub(crate) fn follow(&self, memory_bytes_max: usize) {
+        let capacity = capacity_of(memory_bytes_max);
+        self.capacity.store(capacity, Ordering::Relaxed);
+        // Each is visited twice, since the first visit only makes it old; a few at a time, because whoever looks one up
+        // waits for the lock.
+        for _ in 0..2 * self.len().div_ceil(INODE_EVICTION_STEPS) {
+            let mut inner = self.inner.lock();
+            if inner.by_number.len() < capacity {
+                return;
+            }
+            inner.evict(capacity);
+        }
+    }
+
+    fn capacity(&self) -> usize {
+        self.capacity.load(Ordering::Relaxed)
     }
 
     /// The inode if it is in memory.
@@ -67,7 +91,7 @@ impl InodeTable {
             return None;
         }
         let inode = Arc::new(inode);
-        inner.insert(inode.clone(), self.capacity);
+        inner.insert(inode.clone(), self.capacity());
         Some(inode)
     }
 
@@ -80,7 +104,7 @@ impl InodeTable {
 
     /// As [`InodeTable::insert_new`], for an inode that a transaction has kept to itself.
     pub(crate) fn insert_own(&self, inode: &Arc<Inode>) {
-        self.inner.lock().insert(inode.clone(), self.capacity);
+        self.inner.lock().insert(inode.clone(), self.capacity());
     }
 
     /// Forgets an inode that is gone.

@@ -54,7 +54,7 @@ impl Core {
 
     /// Errors: `TransactionMemory`, there is no room for more.
     pub(crate) fn check_charged(&self) -> Result<()> {
-        let bytes_max = self.options.memory_bytes_max / CHARGED_SHARE as usize;
+        let bytes_max = self.memory_bytes_max() / CHARGED_SHARE as usize;
         match self.charged_bytes() < bytes_max as u64 {
             true => Ok(()),
             false => Err(Error::TransactionMemory { bytes_max }),

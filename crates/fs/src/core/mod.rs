@@ -4,7 +4,7 @@
 use crate::clock::since;
 use crate::{Clock, Error, FsOptions, LatencyHistogram, Result};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use syncline_store::{Store, StoreError, VolumeInfo};
 
 pub(crate) mod account;
@@ -33,12 +33,14 @@ pub(crate) struct Core {
     pub(crate) lane: Lane,
     /// Bytes of all charges: what transactions keep beside their pages' content, and adapters.
     pub(crate) charged: Arc<AtomicU64>,
+    /// Bound on all memory, in bytes, as it is now.
+    memory_bytes_max: AtomicUsize,
 }
 
 impl Core {
     /// `light_max`: pages that cannot be dropped, with which light writers wait.
     pub(crate) fn new(store: Arc<Store>, options: FsOptions, clock: Arc<dyn Clock>, light_max: u64) -> Core {
-        let account = Arc::default();
+        let (account, memory_bytes_max) = (Arc::default(), options.memory_bytes_max);
         Core {
             hash_seed: store.info().hash_seed,
             store,
@@ -48,12 +50,22 @@ impl Core {
             lane: Lane::new(&account, light_max),
             account,
             charged: Arc::default(),
+            memory_bytes_max: AtomicUsize::new(memory_bytes_max),
         }
     }
 
     /// Somebody syncs little, or reads little from the device: bulk data leaves room for it there.
     pub(crate) fn note_small_request(&self) {
         self.lane.note_small_request();
+    }
+
+    /// Bound on all memory, in bytes, as it is now.
+    pub fn memory_bytes_max(&self) -> usize {
+        self.memory_bytes_max.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_memory_bytes_max(&self, bytes: usize) {
+        self.memory_bytes_max.store(bytes, Ordering::Relaxed);
     }
 
     /// Facts of the superblock.

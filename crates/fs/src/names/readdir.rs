@@ -133,7 +133,7 @@ impl Names {
         let mut failed = Ok(());
         let directory = self.content.open_file(handle)?.inode.clone();
         let (number, entries) = (directory.number, directory.state.read().item.entries);
-        let is_small = entries <= self.core.options.memory_bytes_max as u64 / MEMORY_BYTES_PER_ENTRY;
+        let is_small = entries <= self.core.memory_bytes_max() as u64 / MEMORY_BYTES_PER_ENTRY;
         let mut misses_max = self.core.store.counters().node_cache_misses + NODE_READS_MAX;
         let mut found = 0_u64;
         self.readdir(handle, cookie, &mut |entry| {

@@ -351,3 +351,57 @@ fn all_that_is_free_can_be_allocated_and_zeroed() {
         volume.sync(&file);
     }
 }
+
+/// What was read stays where the bound grows; what is beyond it goes at once where it shrinks, and is read again.
+#[test]
+fn the_bound_on_memory_can_be_moved_both_ways() {
+    let options = FsOptions { memory_bytes_max: 16 << 20, ..FsOptions::default() };
+    let volume = TestVolume::with_options(256 * MIB, 16 * MIB, options);
+    let files: Vec<_> = (0..40).map(|n| volume.create(&format!("f{n}"))).collect();
+    for (n, file) in files.iter().enumerate() {
+        volume.write(file, 0, &pattern(n as u64, MIB as usize));
+        volume.sync(file);
+    }
+    volume.fs.checkpoint().unwrap();
+    let read_all = || {
+        for (n, file) in files.iter().enumerate() {
+            let mut content = vec![0; MIB as usize];
+            volume.fs.shape.file_read(file, 0, &mut content).unwrap();
+            assert_eq!(content, pattern(n as u64, MIB as usize), "file {n}");
+        }
+    };
+    let evictions = || volume.fs.stats().pages.evictions;
+    let before = evictions();
+    read_all();
+    assert!(evictions() > before, "40 MiB do not fit");
+
+    volume.fs.set_memory_bytes_max(128 << 20);
+    read_all();
+    let before = evictions();
+    read_all();
+    assert_eq!(evictions(), before);
+    let stats = volume.fs.stats();
+    assert_eq!((stats.memory_bytes_max, stats.pages.cached), (128 << 20, 40 * 256));
+
+    volume.fs.set_memory_bytes_max(4 << 20);
+    let stats = volume.fs.stats();
+    let (cached, cached_max) = (stats.pages.cached, stats.pages.cached_max);
+    assert!(cached <= cached_max && cached_max < 40 * 256 / 4, "{cached} of {cached_max}");
+    read_all();
+}
+
+#[test]
+fn inodes_in_memory_follow_the_bound_too() {
+    let options = FsOptions { memory_bytes_max: 64 << 20, ..FsOptions::default() };
+    let volume = TestVolume::with_options(256 * MIB, 32 * MIB, options);
+    for n in 0..3000 {
+        volume.create(&format!("f{n}"));
+    }
+    volume.fs.sync_all().unwrap();
+    volume.fs.checkpoint().unwrap();
+    let many = volume.fs.stats().inodes_cached;
+    volume.fs.set_memory_bytes_max(1 << 20);
+    let few = volume.fs.stats().inodes_cached;
+    assert!(many > 2000 && few < many / 4, "{many} before, {few} behind");
+    assert!((0..3000).all(|n| volume.find(&format!("f{n}")).number.0 > 0));
+}

@@ -137,7 +137,7 @@ impl StagedFile {
 
 impl Staging {
     pub(crate) fn new(fs: &Fs) -> Staging {
-        let bytes = (fs.core.options.memory_bytes_max / STAGED_MEMORY_SHARE).min(STAGED_MEMORY_BYTES_MAX);
+        let bytes = (fs.core.memory_bytes_max() / STAGED_MEMORY_SHARE).min(STAGED_MEMORY_BYTES_MAX);
         Staging {
             files: BTreeMap::new(),
             pool: None,

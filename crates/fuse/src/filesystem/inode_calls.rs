@@ -54,6 +54,7 @@ impl Operations {
                     &self.messages,
                     &Staged { open: self.atomics.counts(), totals: self.ledger.totals() },
                     self.transport.get(),
+                    self.memory.as_deref(),
                 );
                 Ok(ioctl::encode_statistics(&text))
             }

@@ -127,7 +127,7 @@ impl Filesystem {
     /// Takes an opened volume, which [`Filesystem::close`] or the end of the connection closes.
     pub(crate) fn new(volume: OpenVolume, options: &MountOptions) -> Result<Filesystem, MountError> {
         let messages = Arc::new(MessageCounts::default());
-        let operations = Arc::new(Operations::new(volume.fs().clone(), options, messages.clone()));
+        let operations = Arc::new(Operations::new(&volume, options, messages.clone()));
         let driver = start_driver(&operations, None)
             .map_err(|source| MountError::System { what: "starting a thread", source })?;
         Ok(Filesystem {

@@ -5,9 +5,11 @@ use crate::atomic::{Atomics, Member};
 use crate::convert::{self, CACHE_TIME, Caller, entry, errno, handle, object, opened};
 use crate::droppers::Droppers;
 use crate::ledger::Ledger;
+use crate::memory::AutoMemory;
 use crate::messages::MessageCounts;
 use crate::removed::Removed;
 use crate::syncs::{By, Owed, Syncs};
+use crate::volume::OpenVolume;
 use fusering::request::NewMode;
 use fusering::{
     ActiveTransport, Classes, DeviceNumber, Entry, Errno, NodeId, Notifier, Opened, ReplyWrite, Totals,
@@ -32,6 +34,8 @@ pub(super) struct Operations {
     // Constant.
     pub(super) fs: Arc<Fs>,
     pub(super) syncs: Syncs,
+    /// Where the bound on memory follows the machine.
+    pub(super) memory: Option<Arc<AutoMemory>>,
     pub(super) ledger: Arc<Ledger>,
     pub(super) atomics: Arc<Atomics>,
     pub(super) droppers: Droppers,
@@ -79,9 +83,15 @@ pub(super) struct Writing {
 }
 
 impl Operations {
-    pub(super) fn new(fs: Arc<Fs>, options: &MountOptions, messages: Arc<MessageCounts>) -> Operations {
+    pub(super) fn new(
+        volume: &OpenVolume,
+        options: &MountOptions,
+        messages: Arc<MessageCounts>,
+    ) -> Operations {
+        let fs = volume.fs().clone();
         let ledger = Arc::new(Ledger::new(fs.clone()));
         Operations {
+            memory: volume.memory().cloned(),
             syncs: Syncs::new(fs.clone(), ledger.clone()),
             atomics: Arc::new(Atomics::new(fs.clone(), ledger.clone())),
             ledger,
