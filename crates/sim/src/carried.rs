@@ -13,8 +13,8 @@
 //! - what that recovery leaves holds the same when the leaves can be read again: the images were carried. The same
 //!   holds when that recovery is cut at any of its own writes, with another recovery behind it that carries as well.
 //!
-//! A volume may be refused if the journal changes a leaf that cannot be read. That is possible only if the leaf holds
-//! an inode.
+//! A volume may be refused if the journal changes a leaf that cannot be read: one that holds an inode, or extents of
+//! images that went home before the cut, because there were many.
 
 use crate::bitmaps::superblock;
 use crate::crash::{Builder, Effort, Lie, durable, states};
@@ -40,6 +40,8 @@ use shape::{
 };
 
 const EIO: i32 = 5;
+/// So many stay in the journal until the cut.
+const FEW_IMAGES: u64 = 3;
 
 /// How thorough a run is.
 #[derive(Debug, Clone, Copy)]
@@ -92,7 +94,8 @@ struct Rotten {
     device: Arc<SimDevice>,
     /// Files with something in it.
     files: BTreeSet<u64>,
-    with_inodes: bool,
+    /// The journal may change it: it holds an inode, or many images, of which a full ring brings some home.
+    may_be_changed: bool,
 }
 
 impl Rotten {
@@ -100,7 +103,11 @@ impl Rotten {
     fn new(disk: Disk, shape: &Shape, kind: Rot) -> Result<Rotten, String> {
         let view = &start().view;
         let (all, device) = (leaves(&disk), SimDevice::new(disk, 3));
-        let mut rotten = Rotten { device, files: BTreeSet::new(), with_inodes: shape.what == What::Inode };
+        let mut rotten = Rotten {
+            device,
+            files: BTreeSet::new(),
+            may_be_changed: shape.what == What::Inode || shape.images > FEW_IMAGES,
+        };
         for file in 0..shape.files {
             let number = ObjectNo(number_of(view, &spread(file)));
             let is_extent = |key: &Key| key.object == number && key.kind == KeyKind::Extent;
@@ -237,7 +244,7 @@ impl<'a> Run<'a> {
         let kept = fs.stats().set_aside.pages;
         self.tally.carried += kept;
         // A checkpoint brings home more than a few, and so does a ring that is nearly full.
-        let must_carry = self.shape.what == What::Extents && self.shape.images <= 3;
+        let must_carry = self.shape.what == What::Extents && self.shape.images <= FEW_IMAGES;
         if kept == 0 && must_carry {
             return Err("recovery has nothing to carry".to_owned());
         }
@@ -443,9 +450,10 @@ fn thin<T>(all: &mut Vec<T>, most: usize, random: &mut Random) {
     }
 }
 
-/// Behind the rot of an inode's leaf a volume whose journal changes that leaf does not open for writing.
+/// A volume whose journal changes a leaf that cannot be read does not open for writing.
 fn may_refuse(rotten: &Rotten, error: &Error) -> bool {
-    rotten.with_inodes && error.errno() == EIO
+    let changes_it = error.to_string().contains("the journal changes a tree node that cannot be read");
+    rotten.may_be_changed && changes_it && error.errno() == EIO
 }
 
 /// What concerns all files may tell of damaged ones only.
