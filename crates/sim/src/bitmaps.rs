@@ -236,7 +236,7 @@ fn rotten(
             match step(&fs, &clock, &mut model, &op) {
                 Ok(Told::Done) => {}
                 Ok(Told::NoSpace) => return filled(device, fs, &model, seed),
-                other => return Err(format!("{op} answers {other:?}")),
+                other => return Err(format!("{op} answers {other:?} ({:?})", fs.failure())),
             }
         }
     }

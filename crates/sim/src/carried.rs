@@ -424,13 +424,14 @@ impl<'a> Run<'a> {
             return Ok(());
         }
         for op in operations(text) {
-            let concerns_damage =
-                op.paths().iter().any(|path| damaged.contains(&number_of(&start().view, path)))
-                    || (op == Op::Checkpoint && !damaged.is_empty());
+            let concerns_damage = match &op {
+                Op::Write { path, .. } | Op::Fsync(path) => damaged.contains(&number_of(&start().view, path)),
+                _ => op == Op::Checkpoint && !damaged.is_empty(),
+            };
             match step(fs, clock, model, &op) {
                 Ok(told @ Told::Failed(EIO)) if concerns_damage => self.tally.count(&op, told),
                 Ok(Told::Done) => self.tally.count(&op, Told::Done),
-                other => return Err(format!("{op} answers {other:?}")),
+                other => return Err(format!("{op} answers {other:?} ({:?})", fs.failure())),
             }
             device.acknowledge(model.syncs());
         }
