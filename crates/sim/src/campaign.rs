@@ -11,8 +11,8 @@ use crate::random::derive;
 use crate::shrink::shrink;
 use crate::usage::ThreadTime;
 use crate::{
-    ace, actors, between, controls, damage, errors, frozen, killed, leaks, mkfs, pieces, polled, pressure,
-    reuse, shapes, storm, trims, volatile, watchdog, workload,
+    ace, actors, between, bitmaps, carried, controls, damage, errors, frozen, killed, leaks, mkfs, pieces,
+    polled, pressure, reuse, shapes, storm, trims, volatile, watchdog, workload,
 };
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -354,6 +354,28 @@ pub fn met_rot(plan: Plan, every: u64) -> Outcome {
 /// The rot of one block that a replay names.
 pub fn met_rot_alone(plan: Plan, number: u64) -> Outcome {
     run("met rot", plan, Some(1), &|_| damage::run(number, derive(plan.seed, 18 << 32 | number)))
+}
+
+/// Page images that recovery carries because their files cannot be read; with `only` no other run than this number.
+pub fn carried(plan: Plan, only: Option<u64>, depth: carried::Depth) -> Outcome {
+    let count = if only.is_some() { 1 } else { carried::COUNT };
+    run("carried", plan, Some(count), &|number| {
+        let number = only.unwrap_or(number);
+        let seed = derive(plan.seed, 20 << 32 | number);
+        let again =
+            || format!("cargo run --release -p syncline-sim -- carried --seed {} {number}", plan.seed);
+        watchdog::replayed_by(again());
+        with_replay(carried::run(number, seed, depth), again)
+    })
+}
+
+/// Bitmaps that a cut tears, and that rot.
+pub fn bitmaps(plan: Plan) -> Outcome {
+    run("bitmaps", plan, Some(bitmaps::COUNT), &|number| {
+        let again = || format!("cargo run --release -p syncline-sim -- bitmaps --seed {}", plan.seed);
+        watchdog::replayed_by(again());
+        with_replay(bitmaps::run(number, derive(plan.seed, 19 << 32 | number)), again)
+    })
 }
 
 /// The negative controls: planted and caught, and the campaign of rot.

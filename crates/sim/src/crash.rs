@@ -7,7 +7,7 @@
 //!
 //! A content is named by the set of writes (with their surviving sectors) that it consists of, hashed without order.
 
-use crate::device::{Disk, Event, Page, SECTOR_BYTES, Trace, Write, WriteId};
+use crate::device::{Disk, Event, Page, SECTOR_BYTES, SimDevice, Trace, Write, WriteId};
 use crate::random::{Random, mix};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -256,6 +256,13 @@ impl<'a> Builder<'a> {
         }
         disk
     }
+}
+
+/// What a power cut leaves at least of what a device was given: what was flushed.
+pub fn durable(device: &SimDevice) -> Disk {
+    let (base, trace) = device.recorded();
+    let state = CrashState { event: trace.events.len(), acknowledged: 0, survivors: Vec::new() };
+    Builder::new(base, &trace, Lie::None).build(&state)
 }
 
 fn apply(disk: &mut Disk, write: &Write, survives: Survives) {

@@ -18,7 +18,7 @@
 //! volume; it never shows less. A volume that was refused for a bitmap is whole again after a repair. The last record
 //! of the log is one that nobody misses, because its loss looks like that of one that was never written (C9).
 
-use crate::crash::{Builder, CrashState, Lie};
+use crate::crash::durable;
 use crate::device::{Disk, Rot, SimDevice};
 use crate::driver::{self, SimClock};
 use crate::lab::{Tally, guarded};
@@ -144,13 +144,6 @@ fn rotting(disk: &Disk) -> Vec<u64> {
     });
     blocks.extend(data.step_by(DATA_EVERY));
     blocks
-}
-
-/// What a power cut leaves of what was written: what was flushed.
-fn durable(device: &SimDevice) -> Disk {
-    let (base, trace) = device.recorded();
-    let state = CrashState { event: trace.events.len(), acknowledged: 0, survivors: Vec::new() };
-    Builder::new(base, &trace, Lie::None).build(&state)
 }
 
 /// Makes a file; of its content every `step` bytes a page is written, the last of them.

@@ -250,10 +250,12 @@ impl SimDevice {
         state.rotten.insert(block, Rotten { rot, content });
     }
 
-    /// Of this device's content the same blocks are rotten as of the other's, whose content it begins with.
+    /// What has rotten on the other device is rotten here as well, where it was not overwritten since.
     pub fn rot_as(&self, other: &SimDevice) {
-        let rotten = other.state.lock().rotten.clone();
-        self.state.lock().rotten = rotten;
+        let mut rotten = other.state.lock().rotten.clone();
+        let mut state = self.state.lock();
+        rotten.retain(|block, rotten| state.stored(*block) == rotten.content);
+        state.rotten = rotten;
     }
 
     /// What has rotten and was not overwritten is as it was before.

@@ -68,6 +68,8 @@ pub struct Tally {
     pub flushes: u64,
     /// Device errors that were injected.
     pub errors: u64,
+    /// Page images that recovery carried, because it could not bring them home.
+    pub carried: u64,
     pub by_operation: BTreeMap<&'static str, u64>,
     pub violations: Vec<Found>,
 }
@@ -91,6 +93,7 @@ impl Tally {
         self.writes += other.writes;
         self.flushes += other.flushes;
         self.errors += other.errors;
+        self.carried += other.carried;
         for (name, count) in other.by_operation {
             *self.by_operation.entry(name).or_default() += count;
         }

@@ -9,7 +9,8 @@
 //! - `actors`, `between`, `frozen`, `killed`, `leaks`, `mkfs`, `pieces`, `polled`, `pressure`, `reuse`, `shapes`,
 //!   `trims`, `volatile`: workloads that need something of their own around them;
 //! - `storm`: real threads on few files, judged by whether some order of their acts explains what is there;
-//! - `damage`: rot that is met while others work;
+//! - `damage`: rot that is met while others work; `carried`: page images that recovery cannot bring home because of it;
+//!   `bitmaps`: slots of bitmaps that a cut tears, and that rot;
 //! - `mounted`: the workloads of `ace` on a real mount whose daemon is killed;
 //! - `faults`: mistakes of the engine that the laboratory has to find; `watchdog`: what hangs is found as well;
 //! - `shrink`, `campaign`: smallest failing workload, many workloads on all cores.
@@ -20,7 +21,9 @@
 pub mod ace;
 pub mod actors;
 pub mod between;
+pub mod bitmaps;
 pub mod campaign;
+pub mod carried;
 pub mod content;
 pub mod controls;
 pub mod crash;

@@ -4,6 +4,7 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use syncline_sim::campaign::{self, Outcome, Plan};
+use syncline_sim::carried;
 use syncline_sim::controls::{Fault, Score};
 use syncline_sim::faults::hunt::hunt;
 use syncline_sim::faults::report::{self, Report, Verdict};
@@ -30,6 +31,8 @@ commands:
   reuse     blocks that are used again while the journal tells of their old content
   errors    device errors at every operation, full volumes, no space at each allocation
   damage [NUMBER]  each tree node and some blocks of data rot while others work
+  carried [NUMBER]  files that cannot be read have page images in the journal, and recovery is cut
+  bitmaps   allocation bitmaps are torn by a cut, or rot
   controls  planted faults, which have to be caught, and rot
   faults [NAME,...]  mistakes planted into a copy of the engine, which have to be caught (all, or those whose names begin so)
   storm     real threads at once on few files; a seed tells who does what, not who is first
@@ -182,6 +185,17 @@ fn main() -> ExitCode {
                 }
             }
         }
+        "bitmaps" => keep(campaign::bitmaps(plan(1.0))),
+        "carried" => {
+            let only = arguments.operations.as_deref().map(str::parse);
+            match only.transpose() {
+                Ok(only) => keep(campaign::carried(plan(1.0), only, carried::Depth::FULL)),
+                Err(_) => {
+                    eprintln!("{USAGE}");
+                    return ExitCode::from(2);
+                }
+            }
+        }
         "controls" => good &= controls(plan(1.0), &mut keep),
         "all" => {
             keep(campaign::seq1(plan(1.0)));
@@ -195,6 +209,8 @@ fn main() -> ExitCode {
                 );
             }
             keep(campaign::met_rot(plan(0.1), 1));
+            keep(campaign::bitmaps(plan(0.1)));
+            keep(campaign::carried(plan(0.1), None, carried::Depth::FULL));
             keep(campaign::device_errors(plan(0.1), 1));
             keep(campaign::allocations(plan(0.1), 1));
             keep(campaign::full_volumes(plan(0.2), 1));
@@ -315,6 +331,9 @@ fn print(outcome: &Outcome) {
     );
     if tally.errors + tally.no_space > 0 {
         println!("{:14} {} device errors injected, {} times no space", "", tally.errors, tally.no_space);
+    }
+    if tally.carried > 0 {
+        println!("{:14} {} page images carried, {} volumes refused", "", tally.carried, tally.refused);
     }
     for found in &tally.violations {
         println!("  VIOLATION {}\n    replay: {}", found.what, found.replay);

@@ -8,7 +8,8 @@ use syncline_sim::operation::from_text;
 use syncline_sim::random::derive;
 use syncline_sim::watchdog::{self, Watch};
 use syncline_sim::{
-    ace, between, controls, errors, frozen, killed, leaks, mkfs, polled, shapes, trims, volatile,
+    ace, between, bitmaps, carried, controls, errors, frozen, killed, leaks, mkfs, polled, shapes, trims,
+    volatile,
 };
 
 const SEED: u64 = 11;
@@ -68,6 +69,27 @@ fn bitmaps_are_those_of_the_freeze_whatever_is_committed_before_they_are_written
 #[test]
 fn a_bitmap_left_newer_than_the_superblock_is_never_taken_for_current() {
     assert_sound((0..2).map(|number| shapes::newer_slots(derive(SEED, number))));
+}
+
+// Shows: R9, C7.
+#[test]
+fn a_bitmap_that_is_torn_hurts_nobody_and_one_that_is_lost_is_never_replaced_by_the_one_before() {
+    let all = assert_sound((0..bitmaps::COUNT).map(|number| bitmaps::run(number, derive(SEED, number))));
+    assert!(all.refused > 0, "no volume was refused for a bitmap that rots");
+}
+
+// Shows: R10, C7.
+#[test]
+fn images_that_recovery_cannot_bring_home_survive_every_cut_of_every_recovery() {
+    let runs = (0..6).map(|number| carried::run(number, derive(SEED, number), carried::Depth::SAMPLED));
+    let all = assert_sound(runs);
+    assert!(
+        all.carried > 100 && all.recovery_states > 60,
+        "{} images, {} cuts",
+        all.carried,
+        all.recovery_states
+    );
+    assert!(all.refused * 4 < all.states, "{} volumes of {} are refused", all.refused, all.states);
 }
 
 #[test]

@@ -9,8 +9,8 @@ use crate::lab::{Depth, Start, Tally, examine, guarded};
 use crate::operation::{Op, from_text};
 use crate::random::{Random, derive};
 use crate::{
-    ace, actors, between, damage, frozen, killed, leaks, mkfs, pieces, polled, pressure, reuse, shapes,
-    storm, trims, volatile, watchdog, workload,
+    ace, actors, between, bitmaps, carried, damage, frozen, killed, leaks, mkfs, pieces, polled, pressure,
+    reuse, shapes, storm, trims, volatile, watchdog, workload,
 };
 use std::time::{Duration, Instant};
 
@@ -52,6 +52,7 @@ const REUSE_RUNS: u64 = 160;
 const REUSE_EVERY: u64 = 77;
 const TRIMS_RUNS: u64 = 120;
 const MET_ROT_EVERY: u64 = 1;
+const CARRIED_RUNS: u64 = 16;
 
 /// A part: its name, and its workloads until one finds something or there are no more.
 struct Part {
@@ -95,6 +96,13 @@ fn parts(seed: u64) -> Vec<Part> {
             let ops =
                 from_text(controls::WORKLOADS.get(number as usize)?).expect("the list holds operations");
             Some(controls::rot(&for_rot, &ops, derive(seed, number)).0)
+        }),
+        part("bitmaps", move |number| {
+            (number < bitmaps::COUNT).then(|| bitmaps::run(number, derive(seed, 19 << 32 | number)))
+        }),
+        part("carried", move |number| {
+            let run = || carried::run(number, derive(seed, 20 << 32 | number), carried::Depth::SAMPLED);
+            (number < CARRIED_RUNS).then(run)
         }),
         part("met rot", move |number| {
             let run = || damage::run(number * MET_ROT_EVERY, derive(seed, 18 << 32 | number));
