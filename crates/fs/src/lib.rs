@@ -30,6 +30,7 @@ mod read;
 mod removal;
 mod session;
 mod shape;
+mod statistics;
 mod sync;
 mod transaction;
 mod trim;
