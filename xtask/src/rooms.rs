@@ -31,7 +31,6 @@ const ROOMS: &[&str] = &[
     "names",
     "files",
     "engine",
-    "statistics",
     "transaction",
     "trim",
     "session",

@@ -30,7 +30,6 @@ mod read;
 mod removal;
 mod session;
 mod shape;
-mod statistics;
 mod sync;
 mod transaction;
 mod trim;

@@ -8,7 +8,8 @@ use crate::syncs::Syncs;
 use fusering::{ActiveTransport, Classes};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
-use syncline_fs::Fs;
+use std::time::Duration;
+use syncline_fs::{Fs, FsStats, LatencyHistogram};
 
 /// Longest description of a failure, and of why a transport is not in use, in characters.
 const FAILURE_CHARACTERS_MAX: usize = 256;
@@ -56,11 +57,12 @@ pub(crate) fn describe(
             "reserved_blocks": staged.totals.footprint.blocks,
         },
         "charged_bytes": fs.charged_bytes(),
-        "fsync_us": syncs.latency().to_json(),
+        "fsync_us": latencies(syncs.latency()),
         "driven_syncs": {"answered": answered, "batches": batches},
         "messages": messages.seen().map(|(name, count)| (name.to_owned(), count.into())).collect::<Map<_, _>>(),
     });
-    if let (Value::Object(all), Value::Object(engine)) = (&mut all, fs.stats().to_json(space.block_bytes)) {
+    if let (Value::Object(all), Value::Object(engine)) = (&mut all, counters(&fs.stats(), space.block_bytes))
+    {
         all.extend(engine);
     }
     all.to_string()
@@ -68,6 +70,72 @@ pub(crate) fn describe(
 
 fn why_not_uring(transport: &ActiveTransport) -> Option<String> {
     transport.uring_unavailable.as_ref().map(|reason| cut(&reason.to_string()))
+}
+
+fn counters(engine: &FsStats, block_bytes: u32) -> Value {
+    let (device, store, load, pages) = (&engine.device, &engine.store, &engine.load, &engine.pages);
+    json!({
+        "device": {
+            "reads": device.reads,
+            "read_bytes": device.read_bytes,
+            "writes": device.writes,
+            "written_bytes": device.written_bytes,
+            "flushes": device.flushes,
+            "discards": device.discards,
+        },
+        "store": {
+            "groups": store.groups,
+            "grouped_batches": store.grouped_batches,
+            "checkpoints": store.checkpoints,
+            "node_cache_hits": store.node_cache_hits,
+            "node_cache_misses": store.node_cache_misses,
+            "dirty_node_bytes": load.dirty_node_bytes,
+            "dirty_node_bytes_max": load.dirty_node_bytes_max,
+            "journal_bytes": load.ring_bytes,
+            "journal_bytes_max": load.ring_bytes_max,
+            "images": load.images,
+        },
+        "page_cache": {
+            "pages": pages.cached,
+            "pages_max": pages.cached_max,
+            "bytes": pages.cached * u64::from(block_bytes),
+            "dirty": pages.dirty,
+            "logged": pages.logged,
+            "hits": pages.hits,
+            "misses": pages.misses,
+            "evictions": pages.evictions,
+        },
+        "set_aside": {
+            "files": engine.set_aside.files,
+            "pages": engine.set_aside.pages,
+            "orphans": engine.set_aside.orphans,
+        },
+        "checkpoint_us": latencies(&engine.checkpoint_latency),
+        "inodes_cached": engine.inodes_cached,
+        "memory_bytes_max": engine.memory_bytes_max,
+    })
+}
+
+/// In microseconds; the buckets are by powers of two of nanoseconds.
+fn latencies(histogram: &LatencyHistogram) -> Value {
+    let at = |share| microseconds(histogram.quantile(share));
+    let bucket = |(up_to, count)| json!({"up_to": microseconds(up_to), "count": count});
+    json!({
+        "count": histogram.count(),
+        "total": microseconds(histogram.total()),
+        "mean": microseconds(histogram.mean()),
+        "p50": at(0.5),
+        "p90": at(0.9),
+        "p99": at(0.99),
+        "p999": at(0.999),
+        "max": microseconds(histogram.max()),
+        "last": microseconds(histogram.last()),
+        "buckets": histogram.buckets().into_iter().map(bucket).collect::<Vec<_>>(),
+    })
+}
+
+fn microseconds(duration: Duration) -> f64 {
+    duration.as_nanos() as f64 / 1000.0
 }
 
 fn cut(text: &str) -> String {
