@@ -16,6 +16,9 @@ LAB = $(RELEASE)/syncline-lab
 # What is installed: stripped; the line tables are files of their own in dist/debug.
 SHIPPED = dist/bin/syncline
 SQLITE = dist/bin/libsyncline_sqlite.so
+LIBRARY = dist/bin/libsyncline.so.1
+STATIC = dist/lib/libsyncline.a
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 TOOLS = syncline-bench syncline-demo
 NAMES = mkfs.syncline fsck.syncline mount.syncline mount.fuse.syncline mount.fuseblk.syncline
 
@@ -33,7 +36,7 @@ SCHEDULES ?= 20000
 .PHONY: help build tools lab test test-full crash cuts mount-cuts faults model threads fuzz golden workloads bench bench-full check fmt lint tidy demo man install install-tools install-debug uninstall clean
 
 help:
-	@echo "make build      the syncline command and the SQLite extension, optimised, and in dist/ without line tables"
+	@echo "make build      the syncline command, the SQLite extension and the C library, optimised, and in dist/ without line tables"
 	@echo "make tools      syncline-bench and syncline-demo, which \"syncline bench\" and \"syncline demo\" start"
 	@echo "make lab        syncline-lab: the command as tests of power cuts need it"
 	@echo "make demo       power cuts under SQLite and many small files, and what is left after them"
@@ -52,15 +55,17 @@ help:
 	@echo "make faults     mistakes planted into a copy of the engine, which the laboratory has to find (part of make crash)"
 	@echo "make check      format, lints, tidy and tests: run it before you send a change"
 	@echo "make man        manual pages and shell completions in dist/"
-	@echo "make install    what make build man has made: the command, its mkfs/fsck/mount names, the SQLite extension, the C header, manual pages (PREFIX, SBINDIR, DESTDIR)"
+	@echo "make install    what make build man has made: the command, its mkfs/fsck/mount names, the SQLite extension, the C library with its headers, manual pages (PREFIX, SBINDIR, DESTDIR)"
 	@echo "make install-tools what make tools man has made"
 	@echo "make install-debug the line tables of both, where debuggers look for them (DEBUGDIR)"
 	@echo "make uninstall  takes away what make install, install-tools and install-debug have put there"
 
 build:
 	@scripts/setup.sh build
-	$(CARGO) build --release --locked -p syncline-cli -p syncline-sqlite
-	@scripts/ship.sh dist $(BIN) $(RELEASE)/libsyncline_sqlite.so
+	$(CARGO) build --release --locked -p syncline-cli -p syncline-sqlite -p syncline-capi
+	@scripts/libsyncline.sh $(RELEASE)/libsyncline_capi.a $(RELEASE)/libsyncline
+	@scripts/ship.sh dist $(BIN) $(RELEASE)/libsyncline_sqlite.so $(RELEASE)/libsyncline/libsyncline.so.1
+	@install -D -m 0644 $(RELEASE)/libsyncline/libsyncline.a $(STATIC)
 
 # A call of its own: cargo gives each crate every feature that another one of the same call asks for.
 tools:
@@ -137,7 +142,7 @@ lint:
 	@scripts/setup.sh build
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	@# As it is shipped: the workspace together has the features of tests and benchmarks switched on.
-	$(CARGO) clippy -p syncline-cli -p syncline-sqlite --locked -- -D warnings
+	$(CARGO) clippy -p syncline-cli -p syncline-sqlite -p syncline-capi --locked -- -D warnings
 	@if command -v cargo-deny >/dev/null 2>&1; then $(CARGO) deny check; \
 	else echo "cargo-deny is not installed: licences and advisories are not checked"; fi
 
@@ -156,15 +161,23 @@ man:
 # the target directory. What `make build man` has made before is installed as it is.
 install:
 	@if [ "$$(id -u)" != 0 ]; then $(MAKE) --no-print-directory build man; \
-	elif ! [ -x $(SHIPPED) ] || ! [ -f $(SQLITE) ] || ! [ -d dist/man ] || ! [ -d dist/completions ]; then \
+	elif ! [ -x $(SHIPPED) ] || ! [ -f $(SQLITE) ] || ! [ -f $(LIBRARY) ] || ! [ -f $(STATIC) ] || ! [ -d dist/man ] || ! [ -d dist/completions ]; then \
 	echo "install: nothing is built here, and nothing is built as root; run \"make build man\" as a user first" >&2; exit 1; \
-	elif [ -n "$$(find Cargo.lock crates xtask include -newer $(SHIPPED) -type f \( -name '*.rs' -o -name '*.h' -o -name 'Cargo.*' \) 2>/dev/null | head -n 1)" ]; then \
+	elif [ -n "$$(find Cargo.lock crates xtask include -newer $(SHIPPED) -type f \( -name '*.rs' -o -name '*.h' -o -name '*.map' -o -name 'Cargo.*' \) 2>/dev/null | head -n 1)" ]; then \
 	echo "install: the sources are newer than what is built and now installed; \"make build man\" as a user brings it up to date" >&2; fi
 	install -D -m 0755 $(SHIPPED) $(DESTDIR)$(PREFIX)/bin/syncline
 	install -D -m 0755 $(SQLITE) $(DESTDIR)$(PREFIX)/lib/libsyncline_sqlite.so
-	@# SQLite's .load looks up libraries as programs do, by the table that ldconfig makes. A package does that for itself.
+	install -D -m 0755 $(LIBRARY) $(DESTDIR)$(PREFIX)/lib/libsyncline.so.1
+	ln -sf libsyncline.so.1 $(DESTDIR)$(PREFIX)/lib/libsyncline.so
+	install -D -m 0644 $(STATIC) $(DESTDIR)$(PREFIX)/lib/libsyncline.a
+	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' crates/capi/syncline.pc.in >$(DESTDIR)$(PREFIX)/lib/pkgconfig/syncline.pc
+	chmod 0644 $(DESTDIR)$(PREFIX)/lib/pkgconfig/syncline.pc
+	@# Programs find libsyncline.so.1, and SQLite's .load its extension, by the table that ldconfig makes. A package does that for itself.
 	if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ] && command -v $(LDCONFIG) >/dev/null; then $(LDCONFIG); fi
-	install -D -m 0644 include/syncline.h $(DESTDIR)$(PREFIX)/include/syncline.h
+	install -d $(DESTDIR)$(PREFIX)/include/syncline
+	install -m 0644 include/syncline/syncline.h include/syncline/ioctl.h $(DESTDIR)$(PREFIX)/include/syncline/
+	install -m 0644 include/syncline.h $(DESTDIR)$(PREFIX)/include/syncline.h
 	install -d $(DESTDIR)$(SBINDIR) $(DESTDIR)$(PREFIX)/share/man/man8
 	for name in $(NAMES); do ln -sf $(PREFIX)/bin/syncline $(DESTDIR)$(SBINDIR)/$$name; done
 	install -m 0644 dist/man/*.8 $(DESTDIR)$(PREFIX)/share/man/man8/
@@ -187,7 +200,8 @@ install-tools:
 # By the path of the program, as gdb and the runtime's own backtraces look them up.
 install-debug:
 	@[ -d dist/debug ] || { echo "install-debug: nothing is built here; run \"make build\" first" >&2; exit 1; }
-	install -D -m 0644 dist/debug/libsyncline_sqlite.so.debug $(DESTDIR)$(DEBUGDIR)$(PREFIX)/lib/libsyncline_sqlite.so.debug
+	for name in libsyncline_sqlite.so libsyncline.so.1; do \
+	install -D -m 0644 dist/debug/$$name.debug $(DESTDIR)$(DEBUGDIR)$(PREFIX)/lib/$$name.debug; done
 	for name in syncline $(TOOLS); do if [ -f dist/debug/$$name.debug ]; then \
 	install -D -m 0644 dist/debug/$$name.debug $(DESTDIR)$(DEBUGDIR)$(PREFIX)/bin/$$name.debug; fi; done
 
@@ -195,8 +209,11 @@ uninstall:
 	for name in syncline $(TOOLS); do rm -f $(DESTDIR)$(PREFIX)/bin/$$name $(DESTDIR)$(DEBUGDIR)$(PREFIX)/bin/$$name.debug; \
 	rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/$$name $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_$$name; \
 	rm -f $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/$$name.fish; done
-	rm -f $(DESTDIR)$(DEBUGDIR)$(PREFIX)/lib/libsyncline_sqlite.so.debug
-	rm -f $(DESTDIR)$(PREFIX)/lib/libsyncline_sqlite.so $(DESTDIR)$(PREFIX)/include/syncline.h
+	for name in libsyncline_sqlite.so libsyncline.so.1; do \
+	rm -f $(DESTDIR)$(PREFIX)/lib/$$name $(DESTDIR)$(DEBUGDIR)$(PREFIX)/lib/$$name.debug; done
+	rm -f $(DESTDIR)$(PREFIX)/lib/libsyncline.so $(DESTDIR)$(PREFIX)/lib/libsyncline.a $(DESTDIR)$(PREFIX)/lib/pkgconfig/syncline.pc
+	rm -f $(DESTDIR)$(PREFIX)/include/syncline.h $(DESTDIR)$(PREFIX)/include/syncline/syncline.h $(DESTDIR)$(PREFIX)/include/syncline/ioctl.h
+	if [ -d $(DESTDIR)$(PREFIX)/include/syncline ]; then rmdir --ignore-fail-on-non-empty $(DESTDIR)$(PREFIX)/include/syncline; fi
 	for name in $(NAMES); do rm -f $(DESTDIR)$(SBINDIR)/$$name $(DESTDIR)$(PREFIX)/share/man/man8/$$name.8; done
 	rm -f $(DESTDIR)$(PREFIX)/share/man/man8/syncline.8 $(DESTDIR)$(PREFIX)/share/man/man8/syncline-*.8
 

@@ -23,7 +23,11 @@ required="cc=gcc"
 case $target in
     build) wanted="" ;;
     fuzz) wanted="c++=g++" ;;
-    test) wanted="fusermount3=fuse3 losetup=util-linux mkfs.ext4=e2fsprogs sqlite3=sqlite3 python3=python3" ;;
+    # Not Go, which is large: the example in Go is skipped without it, by name.
+    test)
+        wanted="fusermount3=fuse3 losetup=util-linux mkfs.ext4=e2fsprogs sqlite3=sqlite3 python3=python3 c++=g++
+            valgrind=valgrind pkg-config=pkg-config"
+        ;;
     bench)
         wanted="fusermount3=fuse3 losetup=util-linux mkfs.ext4=e2fsprogs mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs fio=fio
             fs_mark=fsmark dbench=dbench sqlite3=sqlite3 pg_ctlcluster=postgresql"

@@ -8,7 +8,7 @@
  * together, and that nothing has to be synced one by one, is what the group adds.
  */
 #define _GNU_SOURCE
-#include "syncline.h"
+#include <syncline/ioctl.h>
 
 #include <stdio.h>
 #include <stdlib.h>

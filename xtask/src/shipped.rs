@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// The packages of `make build`, in the one call that builds them.
-const PACKAGES: [&str; 2] = ["syncline-cli", "syncline-sqlite"];
+const PACKAGES: [&str; 3] = ["syncline-cli", "syncline-sqlite", "syncline-capi"];
 /// Features that none of their dependencies may have.
 const FEATURES: [&str; 2] = ["ablation", "volatile"];
 

@@ -39,6 +39,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("crates/store", &["syncline-format", "syncline-device"]),
     ("crates/fs", &["syncline-format", "syncline-device", "syncline-store"]),
     ("crates/syncline", &["syncline-format", "syncline-device", "syncline-fs"]),
+    ("crates/capi", &["syncline"]),
     ("crates/check", &["syncline-format", "syncline-device"]),
     ("crates/fuse", &["syncline-format", "syncline-device", "syncline-fs"]),
     ("crates/fusering", &[]),

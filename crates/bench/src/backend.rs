@@ -147,7 +147,7 @@ impl Backend for Directory {
         ring::sync_pass(&self.0, names)
     }
 
-    /// By the ioctls of `include/syncline.h`.
+    /// By the ioctls of `include/syncline/ioctl.h`.
     fn ticket_pass(&self, names: &[String]) -> io::Result<()> {
         tickets::pass(&self.0, names)
     }

@@ -1,4 +1,4 @@
-//! What a program can ask of files on a mounted volume beyond POSIX: the Rust side of `include/syncline.h`, which
+//! What a program can ask of files on a mounted volume beyond POSIX: the Rust side of `include/syncline/ioctl.h`, which
 //! says what each call means. On a file of another filesystem all fail with ENOTTY.
 
 use crate::ioctl::{self, RANGE_BYTES, RangeArgument, TICKET_BYTES, TicketArgument};

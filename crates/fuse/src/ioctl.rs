@@ -15,10 +15,10 @@
 //! | multi-file commit | `_IOR(0xe7, 7, u64)`, `_IOW(0xe7, 8, u64)`, `9`, `10` | begin (gives a token), join, commit, abort (C4) |
 //! | writeback hint | `_IOWR(0xe7, 6, syncline_range)` | how many bytes are on their way (C6) |
 //!
-//! Those from 2 on are for programs: `include/syncline.h` says how they are used, and a test compares its numbers and
-//! layouts with these. They are answered on open files, not on directories. The statistics are answered on every file
-//! and directory of the volume. The kernel hands `FS_IOC_SHUTDOWN` over without its argument, so all its modes are
-//! the same one.
+//! Those from 2 on are for programs: `include/syncline/ioctl.h` says how they are used, and a test compares its numbers
+//! and layouts with these. They are answered on open files, not on directories. The statistics are answered on every
+//! file and directory of the volume. The kernel hands `FS_IOC_SHUTDOWN` over without its argument, so all its modes
+//! are the same one.
 
 use std::ops::Range;
 
@@ -242,7 +242,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         for (compiler, standard, extension) in [("cc", "-std=c11", "c"), ("c++", "-std=c++11", "cc")] {
             let assert = if extension == "c" { "_Static_assert" } else { "static_assert" };
-            let mut text = "#define _GNU_SOURCE\n#include <stddef.h>\n#include \"syncline.h\"\n".to_owned();
+            let mut text =
+                "#define _GNU_SOURCE\n#include <stddef.h>\n#include \"syncline/ioctl.h\"\n".to_owned();
             for (name, number) in HEADER {
                 text += &format!("{assert}({name} == {number}, \"{name}\");\n");
             }

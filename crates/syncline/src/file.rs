@@ -38,6 +38,7 @@ pub struct File {
     flags: OpenFlags,
     position: Mutex<u64>,
     behind: Option<WriteBehind>,
+    released: bool,
 }
 
 /// What was written since the last writeback hint that the handle gave by itself.
@@ -68,7 +69,7 @@ impl File {
         flags: OpenFlags,
         behind: Option<WriteBehind>,
     ) -> File {
-        File { shared, handle, flags, position: Mutex::new(0), behind }
+        File { shared, handle, flags, position: Mutex::new(0), behind, released: false }
     }
 
     /// The engine's handle, for adapters.
@@ -101,6 +102,25 @@ impl File {
             done += self.write_at(&data[done..], offset + done as u64)?;
         }
         Ok(())
+    }
+
+    /// Writes at the end; returns where the data begins, and how much was written. Errors: `InvalidInput` if the file
+    /// was not opened for appending.
+    ///
+    /// ```
+    /// use syncline::{OpenOptions, Volume};
+    ///
+    /// let volume = Volume::create_in_memory(64 << 20)?;
+    /// let log = OpenOptions::new().append(true).create(true).open(&volume, "log")?;
+    /// assert_eq!(log.append(b"one")?, (0, 3));
+    /// assert_eq!(log.append(b"four")?, (3, 4));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn append(&self, data: &[u8]) -> io::Result<(u64, usize)> {
+        match self.flags.append {
+            true => Ok(self.put(data, 0)?),
+            false => Err(Error::Invalid("the file was not opened for appending").into()),
+        }
     }
 
     fn put(&self, data: &[u8], offset: u64) -> crate::Result<(u64, usize)> {
@@ -192,7 +212,7 @@ impl File {
 
     /// Truncates or extends (with a hole).
     pub fn set_len(&self, size: u64) -> io::Result<()> {
-        self.set(SetAttr { size: Some(size), ..SetAttr::default() })
+        self.set_attributes(&SetAttr { size: Some(size), ..SetAttr::default() })
     }
 
     /// Attributes.
@@ -202,20 +222,37 @@ impl File {
 
     /// Sets the permission bits.
     pub fn set_permissions(&self, mode: u32) -> io::Result<()> {
-        self.set(SetAttr { mode: Some(mode), ..SetAttr::default() })
+        self.set_attributes(&SetAttr { mode: Some(mode), ..SetAttr::default() })
     }
 
     /// Sets the times that are given.
     pub fn set_times(&self, accessed: Option<SystemTime>, modified: Option<SystemTime>) -> io::Result<()> {
         let at = |time: Option<SystemTime>| time.map(|time| SetTime::At(from_system_time(time)));
-        self.set(SetAttr { accessed: at(accessed), modified: at(modified), ..SetAttr::default() })
+        self.set_attributes(&SetAttr { accessed: at(accessed), modified: at(modified), ..SetAttr::default() })
     }
 
-    fn set(&self, set: SetAttr) -> io::Result<()> {
+    /// Changes attributes.
+    pub fn set_attributes(&self, set: &SetAttr) -> io::Result<()> {
         let shared = &self.shared;
         let number = shared.fs()?.files().handle_inode(self.handle)?;
-        shared.fs()?.attributes().setattr(&shared.context, number, &set, Some(self.handle))?;
+        shared.fs()?.attributes().setattr(&shared.context, number, set, Some(self.handle))?;
         Ok(())
+    }
+
+    /// Closes the file and tells what dropping it would not: an error of writing back content that replaces what was
+    /// truncated (C3), or of removing a file without a name. It is closed all the same. It makes nothing durable.
+    ///
+    /// ```
+    /// let volume = syncline::Volume::create_in_memory(64 << 20)?;
+    /// let file = volume.create_file("file")?;
+    /// volume.remove_file("file")?;
+    /// file.close()?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn close(mut self) -> io::Result<()> {
+        let released = self.shared.fs()?.files().release(self.handle);
+        self.released = true;
+        Ok(released?)
     }
 
     /// Allocates space for a range, so that writes to it do not run out of space; the file grows if need be.
@@ -334,6 +371,9 @@ impl Drop for File {
     fn drop(&mut self) {
         // A forked child has nothing to release: the file is its parent's.
         let Ok(fs) = self.shared.fs() else { return };
+        if self.released {
+            return;
+        }
         match fs.files().release(self.handle) {
             // After `Volume::close` there is nothing left to release.
             Ok(()) | Err(Error::BadHandle) => {}

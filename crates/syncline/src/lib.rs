@@ -9,28 +9,34 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod attributes;
+mod errno;
 mod file;
 mod maintenance;
 mod metadata;
 mod open;
 mod path;
 mod read_dir;
+mod stats;
 mod sync_thread;
 mod ticket;
 mod transaction;
 mod volume;
 mod volume_options;
 
+pub use errno::errno;
 pub use file::File;
 pub use metadata::Metadata;
 pub use open::OpenOptions;
 pub use read_dir::{DirectoryEntry, ReadDir};
+pub use stats::VolumeStats;
+pub use syncline_device::{Forked, PerProcess};
 pub use syncline_fs::{
     AccessTimes, Attr, Clock, Context, Entropy, Error, FallocateMode, FsStats, LatencyHistogram, MkfsOptions,
-    RenameFlags, Result, SetAttr, SetTime, Started, SyncScope, SystemClock, SystemEntropy, Timestamp,
-    VolumeSpace,
+    RenameFlags, Result, SetAttr, SetTime, SetXattr, Started, SyncScope, SystemClock, SystemEntropy,
+    Timestamp, VolumeSpace,
 };
 pub use ticket::SyncTicket;
 pub use transaction::{TransactionFile, VolumeTransaction};
-pub use volume::{Volume, VolumeStats};
+pub use volume::Volume;
 pub use volume_options::VolumeOptions;

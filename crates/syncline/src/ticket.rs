@@ -11,6 +11,7 @@
 use crate::volume::Shared;
 use crate::{LatencyHistogram, Result};
 use parking_lot::Mutex;
+use std::borrow::Borrow;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
@@ -54,7 +55,12 @@ struct Inner {
     task: Option<Waker>,
     /// Of threads that wait, or did.
     threads: Vec<Waker>,
+    /// What else is to be done.
+    acts: Vec<Act>,
 }
+
+/// Called once, with the result.
+type Act = Box<dyn FnOnce(io::Result<()>) + Send>;
 
 /// How far a started sync is.
 pub(crate) struct Progress {
@@ -66,7 +72,7 @@ pub(crate) struct Progress {
 
 impl Progress {
     fn new(latency: Arc<LatencyHistogram>, stage: Stage) -> Arc<Progress> {
-        let inner = Mutex::new(Inner { stage, task: None, threads: Vec::new() });
+        let inner = Mutex::new(Inner { stage, task: None, threads: Vec::new(), acts: Vec::new() });
         Arc::new(Progress { began: Instant::now(), latency, inner })
     }
 
@@ -79,16 +85,26 @@ impl Progress {
 
     /// The result comes from whoever is first: they all have the same.
     fn complete(&self, result: Result<()>) {
-        let (task, threads) = {
+        let (task, threads, acts) = {
             let mut inner = self.inner.lock();
             if matches!(inner.stage, Stage::Done(_)) {
                 return;
             }
-            inner.stage = Stage::Done(result);
-            (inner.task.take(), std::mem::take(&mut inner.threads))
+            inner.stage = Stage::Done(result.clone());
+            (inner.task.take(), std::mem::take(&mut inner.threads), std::mem::take(&mut inner.acts))
         };
         self.latency.record(self.began.elapsed());
         task.into_iter().chain(threads).for_each(Waker::wake);
+        acts.into_iter().for_each(|act| act(result.clone().map_err(io::Error::from)));
+    }
+
+    /// Has `act` called at the end, at once if that was already.
+    fn act_at_end(&self, act: Act) {
+        let mut inner = self.inner.lock();
+        let Stage::Done(result) = &inner.stage else { return inner.acts.push(act) };
+        let result = result.clone();
+        drop(inner);
+        act(result.map_err(io::Error::from));
     }
 
     /// The calling thread is unparked at the end; false if that was already.
@@ -259,18 +275,42 @@ impl SyncTicket {
         self.result().map(|result| Ok(result?))
     }
 
+    /// Has `act` called once with the result: on the thread that ends the sync, or at once if it has ended. That
+    /// thread may be in the middle of others' syncs, so `act` must be short, and must not use the volume.
+    ///
+    /// On a volume without a thread for syncs ([`VolumeOptions::background`](crate::VolumeOptions::background)) the
+    /// sync ends when somebody polls or waits.
+    ///
+    /// ```
+    /// use syncline::{SyncScope, Volume};
+    ///
+    /// let volume = Volume::create_in_memory(64 << 20)?;
+    /// let file = volume.create_file("file")?;
+    /// file.write_at(b"content", 0)?;
+    /// let (sender, receiver) = std::sync::mpsc::channel();
+    /// file.sync_async(SyncScope::All).on_end(move |result| drop(sender.send(result)));
+    /// receiver.recv().expect("it is called")?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn on_end(&self, act: impl FnOnce(io::Result<()>) + Send + 'static) {
+        match self.progress() {
+            Ok(progress) => progress.act_at_end(Box::new(act)),
+            Err(forked) => act(Err(forked.into())),
+        }
+    }
+
     /// Indices of the tickets whose syncs have ended, ascending. Waits for nothing.
-    pub fn poll_many(tickets: &[SyncTicket]) -> Vec<usize> {
-        let complete = tickets.iter().enumerate().filter(|(_, ticket)| ticket.is_complete());
+    pub fn poll_many<T: Borrow<SyncTicket>>(tickets: &[T]) -> Vec<usize> {
+        let complete = tickets.iter().enumerate().filter(|(_, ticket)| (*ticket).borrow().is_complete());
         complete.map(|(index, _)| index).collect()
     }
 
     /// Waits until at least one of the syncs has ended, or `timeout` is over; returns what [`SyncTicket::poll_many`]
     /// does then. The tickets may belong to several volumes.
-    pub fn wait_any(tickets: &[SyncTicket], timeout: Option<Duration>) -> Vec<usize> {
+    pub fn wait_any<T: Borrow<SyncTicket>>(tickets: &[T], timeout: Option<Duration>) -> Vec<usize> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let is_pending =
-            |ticket: &SyncTicket| ticket.progress().is_ok_and(|progress| progress.unpark_at_end());
+            |ticket: &T| ticket.borrow().progress().is_ok_and(|progress| progress.unpark_at_end());
         loop {
             // Registered before looking, so that no end is missed.
             let all_pending = tickets.iter().all(is_pending);
@@ -280,7 +320,7 @@ impl SyncTicket {
             if !all_pending || !complete.is_empty() || over || tickets.is_empty() {
                 return complete;
             }
-            let undriven = tickets.iter().any(|ticket| !ticket.shared.drives_syncs());
+            let undriven = tickets.iter().any(|ticket| !ticket.borrow().shared.drives_syncs());
             let pause = undriven.then_some(LOOK).into_iter();
             match pause.chain(deadline.map(|deadline| deadline - now)).min() {
                 Some(pause) => std::thread::park_timeout(pause),

@@ -2,7 +2,6 @@
 
 use crate::file::File;
 use crate::maintenance::Maintenance;
-use crate::metadata::Metadata;
 use crate::open::OpenOptions;
 use crate::path::{again_if_stale, not_found_is_stale};
 use crate::read_dir::ReadDir;
@@ -10,8 +9,7 @@ use crate::sync_thread::SyncThread;
 use crate::ticket::Progress;
 use crate::volume_options::VolumeOptions;
 use crate::{
-    Attr, Context, Error, FsStats, LatencyHistogram, MkfsOptions, RenameFlags, SetAttr, SyncScope,
-    SystemClock, SystemEntropy, VolumeSpace,
+    Attr, Context, Error, LatencyHistogram, MkfsOptions, RenameFlags, SyncScope, VolumeSpace, VolumeStats,
 };
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -20,10 +18,10 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
-use syncline_device::{Device, FileDevice, InUse, MemoryDevice, ProcessBound};
+use syncline_device::{Device, InUse, ProcessBound};
+use syncline_format::Lsn;
 use syncline_format::item::{MODE_DIRECTORY, MODE_TYPE_MASK};
-use syncline_format::{BLOCK_BYTES, Lsn};
-use syncline_fs::{Fs, ObjectNo, SetXattr};
+use syncline_fs::{Fs, ObjectNo};
 
 /// Names in the longest canonical path; damage can make the parents of a directory a cycle.
 const PATH_DEPTH_MAX: usize = 1 << 16;
@@ -101,18 +99,6 @@ pub struct Volume {
     shared: Arc<Shared>,
 }
 
-/// What a volume has done and how full it is.
-#[derive(Debug, Clone, Default)]
-#[non_exhaustive]
-pub struct VolumeStats {
-    /// Latencies of file syncs made through this volume; their number is the histogram's count.
-    pub sync_latency: LatencyHistogram,
-    /// Counters of the engine, its store and its device.
-    pub engine: FsStats,
-    /// Space.
-    pub space: VolumeSpace,
-}
-
 impl Volume {
     /// Makes an empty volume and opens it. With [`MkfsOptions::size_bytes`], `path` becomes an image file of that
     /// size; otherwise it is an existing image file or block device, which is used as it is.
@@ -127,22 +113,7 @@ impl Volume {
     /// # Ok::<(), std::io::Error>(())
     /// ```
     pub fn create(path: impl AsRef<Path>, options: &MkfsOptions) -> io::Result<Volume> {
-        let path = path.as_ref();
-        if path.exists()
-            && let Some(signature) = syncline_device::probe(path).map_err(Error::from)?
-        {
-            let message = format!(
-                "{} already holds {signature}; remove that first if it is not needed",
-                path.display()
-            );
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, message));
-        }
-        let is_file = !path.exists() || path.metadata()?.is_file();
-        let device = match options.size_bytes {
-            Some(bytes) if is_file => FileDevice::create(path, bytes),
-            _ => FileDevice::open(path, &syncline_device::OpenOptions::default()),
-        };
-        Volume::format_and_open(Arc::new(device.map_err(Error::from)?), options)
+        VolumeOptions::new().create(path, options)
     }
 
     /// Opens the volume in an image file or on a block device, recovering it if it was not closed.
@@ -157,8 +128,7 @@ impl Volume {
 
     /// Makes a volume of `bytes` bytes in memory; it takes only what is written to it.
     pub fn create_in_memory(bytes: u64) -> io::Result<Volume> {
-        let device = Arc::new(MemoryDevice::new(bytes / BLOCK_BYTES as u64));
-        Volume::format_and_open(device, &MkfsOptions::default())
+        VolumeOptions::new().create_in_memory(bytes, &MkfsOptions::default())
     }
 
     /// Opens the volume on any device.
@@ -179,12 +149,6 @@ impl Volume {
         Ok(Volume { shared: Arc::new(shared) })
     }
 
-    fn format_and_open(device: Arc<dyn Device>, options: &MkfsOptions) -> io::Result<Volume> {
-        let entropy = SystemEntropy::default();
-        Fs::format(&*device, options, &SystemClock, &entropy, &mut |_, _| {})?;
-        Volume::on_device(device, &VolumeOptions::new())
-    }
-
     /// Writes everything, removes unlinked files that were still open, and marks the volume clean. Files of the volume
     /// that are still open are closed.
     pub fn close(self) -> io::Result<()> {
@@ -197,6 +161,14 @@ impl Volume {
             thread.stop();
         }
         Ok(own.fs.close()?)
+    }
+
+    /// Stops the volume at once, as a power cut would: nothing is written any more, and every sync fails. What was
+    /// synced is there after the next open. For a program that does not trust its own state any more.
+    pub fn shut_down(&self) {
+        if let Ok(fs) = self.shared.fs() {
+            fs.shut_down();
+        }
     }
 
     /// The engine, for adapters. It does not know what a fork is: an adapter refuses a child's calls itself, before
@@ -213,7 +185,7 @@ impl Volume {
         &self.shared
     }
 
-    fn existing(&self, path: &Path, follow: bool) -> crate::Result<Attr> {
+    pub(crate) fn existing(&self, path: &Path, follow: bool) -> crate::Result<Attr> {
         self.shared.resolve(path, follow)?.existing()
     }
 
@@ -261,9 +233,14 @@ impl Volume {
 
     /// Makes a directory.
     pub fn create_dir(&self, path: impl AsRef<Path>) -> io::Result<()> {
+        self.create_dir_with_mode(path, 0o777)
+    }
+
+    /// Makes a directory with these permission bits, before the umask.
+    pub fn create_dir_with_mode(&self, path: impl AsRef<Path>, mode: u32) -> io::Result<()> {
         Ok(again_if_stale(|| {
             let (parent, name) = self.vacant(path.as_ref(), true)?;
-            self.shared.fs()?.names().mkdir(&self.shared.context, parent, &name, 0o777).map(drop)
+            self.shared.fs()?.names().mkdir(&self.shared.context, parent, &name, mode).map(drop)
         })?)
     }
 
@@ -389,16 +366,6 @@ impl Volume {
         Ok(PathBuf::from(OsString::from_vec(target)))
     }
 
-    /// Attributes of what a path leads to.
-    pub fn metadata(&self, path: impl AsRef<Path>) -> io::Result<Metadata> {
-        Ok(Metadata::new(self.existing(path.as_ref(), true)?))
-    }
-
-    /// Attributes of what a path names, be it a symbolic link.
-    pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> io::Result<Metadata> {
-        Ok(Metadata::new(self.existing(path.as_ref(), false)?))
-    }
-
     /// Whether a path leads to something. Errors other than its absence are told.
     pub fn try_exists(&self, path: impl AsRef<Path>) -> io::Result<bool> {
         match self.existing(path.as_ref(), true) {
@@ -457,74 +424,6 @@ impl Volume {
         fs.files().release(handle)?;
         read?;
         Ok((parent, found.ok_or(Error::NotFound)?))
-    }
-
-    /// Sets the permission bits of what a path leads to.
-    pub fn set_permissions(&self, path: impl AsRef<Path>, mode: u32) -> io::Result<()> {
-        self.set_attributes(path, &SetAttr { mode: Some(mode), ..SetAttr::default() })
-    }
-
-    /// Changes attributes of what a path leads to.
-    pub fn set_attributes(&self, path: impl AsRef<Path>, set: &SetAttr) -> io::Result<()> {
-        Ok(again_if_stale(|| {
-            let attr = self.existing(path.as_ref(), true)?;
-            self.shared.fs()?.attributes().setattr(&self.shared.context, attr.inode, set, None).map(drop)
-        })?)
-    }
-
-    /// An extended attribute's value; `None` if there is none of that name.
-    pub fn xattr(&self, path: impl AsRef<Path>, name: impl AsRef<OsStr>) -> io::Result<Option<Vec<u8>>> {
-        let value = again_if_stale(|| {
-            let attr = self.existing(path.as_ref(), true)?;
-            self.shared.fs()?.attributes().xattr(&self.shared.context, attr.inode, name.as_ref().as_bytes())
-        });
-        match value {
-            Ok(value) => Ok(Some(value)),
-            Err(Error::NoAttribute) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// Sets an extended attribute. The name starts with `user.`, `trusted.` or `security.`.
-    pub fn set_xattr(
-        &self,
-        path: impl AsRef<Path>,
-        name: impl AsRef<OsStr>,
-        value: impl AsRef<[u8]>,
-    ) -> io::Result<()> {
-        let (name, value) = (name.as_ref().as_bytes(), value.as_ref());
-        Ok(again_if_stale(|| {
-            let attr = self.existing(path.as_ref(), true)?;
-            self.shared.fs()?.attributes().set_xattr(
-                &self.shared.context,
-                attr.inode,
-                name,
-                value,
-                SetXattr::Any,
-            )
-        })?)
-    }
-
-    /// Removes an extended attribute.
-    pub fn remove_xattr(&self, path: impl AsRef<Path>, name: impl AsRef<OsStr>) -> io::Result<()> {
-        Ok(again_if_stale(|| {
-            let attr = self.existing(path.as_ref(), true)?;
-            self.shared.fs()?.attributes().remove_xattr(
-                &self.shared.context,
-                attr.inode,
-                name.as_ref().as_bytes(),
-            )
-        })?)
-    }
-
-    /// Names of all extended attributes.
-    pub fn list_xattrs(&self, path: impl AsRef<Path>) -> io::Result<Vec<OsString>> {
-        let names = again_if_stale(|| {
-            let attr = self.existing(path.as_ref(), true)?;
-            self.shared.fs()?.attributes().list_xattrs(&self.shared.context, attr.inode)
-        })?;
-        let names = names.split(|&byte| byte == 0).filter(|name| !name.is_empty());
-        Ok(names.map(|name| OsString::from_vec(name.to_vec())).collect())
     }
 
     /// Space and limits; nothing but zeros in a forked child.

@@ -1,13 +1,16 @@
 //! [`VolumeOptions`].
 
 use crate::volume::Volume;
-use crate::{AccessTimes, Clock, Context, Entropy, SystemClock, SystemEntropy};
+use crate::{AccessTimes, Clock, Context, Entropy, Error, MkfsOptions, SystemClock, SystemEntropy};
 use std::io;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use syncline_device::{Device, FileDevice, Process};
-use syncline_fs::FsOptions;
+use syncline_device::{Device, FileDevice, MemoryDevice, Process};
+use syncline_format::BLOCK_BYTES;
+use syncline_format::layout::Layout;
+use syncline_fs::{Fs, FsOptions};
 
 /// How a [`Volume`] is opened.
 ///
@@ -110,16 +113,92 @@ impl VolumeOptions {
 
     /// Opens the volume in an image file or on a block device.
     pub fn open(&self, path: impl AsRef<Path>) -> io::Result<Volume> {
-        Process::may_open().map_err(crate::Error::from)?;
+        Process::may_open().map_err(Error::from)?;
         let options = syncline_device::OpenOptions::default()
             .read_only(self.fs.read_only)
             .wait_for_lock(self.wait_for_lock);
-        let device = FileDevice::open(path, &options).map_err(crate::Error::from)?;
+        let device = FileDevice::open(path, &options).map_err(Error::from)?;
         self.open_device(Arc::new(device))
+    }
+
+    /// Opens the volume in an image file or on a block device that is open already. The volume opens it once more, so
+    /// that the descriptor stays its owner's, who may close it at any time. Needs `/proc`.
+    ///
+    /// ```
+    /// use syncline::{MkfsOptions, VolumeOptions};
+    ///
+    /// let directory = tempfile::tempdir()?;
+    /// let path = directory.path().join("image");
+    /// VolumeOptions::new().create(&path, &MkfsOptions::default().size_bytes(16 << 20))?.close()?;
+    /// let file = std::fs::File::open(&path)?;
+    /// let volume = VolumeOptions::new().open_fd(&file)?;
+    /// drop(file);
+    /// volume.write("name", "content")?;
+    /// volume.close()?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn open_fd(&self, file: impl AsFd) -> io::Result<Volume> {
+        self.open(format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()))
+    }
+
+    /// Makes an empty volume and opens it with these options: see [`Volume::create`].
+    ///
+    /// Errors: `InvalidInput` with [`VolumeOptions::read_only`], and those of [`Volume::create`].
+    pub fn create(&self, path: impl AsRef<Path>, options: &MkfsOptions) -> io::Result<Volume> {
+        self.may_create()?;
+        let path = path.as_ref();
+        if path.exists()
+            && let Some(signature) = syncline_device::probe(path).map_err(Error::from)?
+        {
+            let message = format!(
+                "{} already holds {signature}; remove that first if it is not needed",
+                path.display()
+            );
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, message));
+        }
+        // Before there is a file of that size.
+        options.size_bytes.map_or(Ok(()), |bytes| check_size(bytes / BLOCK_BYTES as u64, options))?;
+        let is_file = !path.exists() || path.metadata()?.is_file();
+        let device = match options.size_bytes {
+            Some(bytes) if is_file => FileDevice::create(path, bytes),
+            _ => FileDevice::open(
+                path,
+                &syncline_device::OpenOptions::default().wait_for_lock(self.wait_for_lock),
+            ),
+        };
+        self.format_and_open(Arc::new(device.map_err(Error::from)?), options)
+    }
+
+    /// Makes a volume of `bytes` bytes in memory and opens it with these options; it takes only what is written to it.
+    ///
+    /// Errors: `InvalidInput` with [`VolumeOptions::read_only`], or for a size that no volume can have.
+    pub fn create_in_memory(&self, bytes: u64, options: &MkfsOptions) -> io::Result<Volume> {
+        self.may_create()?;
+        self.format_and_open(Arc::new(MemoryDevice::new(bytes / BLOCK_BYTES as u64)), options)
+    }
+
+    fn may_create(&self) -> io::Result<()> {
+        match self.fs.read_only {
+            true => Err(Error::Invalid("a volume cannot be made read-only").into()),
+            false => Ok(Process::may_open().map_err(Error::from)?),
+        }
+    }
+
+    fn format_and_open(&self, device: Arc<dyn Device>, options: &MkfsOptions) -> io::Result<Volume> {
+        check_size(options.size_bytes.map_or(device.blocks(), |bytes| bytes / BLOCK_BYTES as u64), options)?;
+        Fs::format(&*device, options, &*self.clock, &*self.entropy, &mut |_, _| {})?;
+        self.open_device(device)
     }
 
     /// Opens the volume on any device.
     pub fn open_device(&self, device: Arc<dyn Device>) -> io::Result<Volume> {
         Volume::on_device(device, self)
     }
+}
+
+/// Whether there can be a volume of so many blocks, with the journal that is asked for.
+fn check_size(blocks: u64, options: &MkfsOptions) -> io::Result<()> {
+    let journal_blocks = options.journal_bytes.map(|bytes| bytes / BLOCK_BYTES as u64);
+    let sentence = "a volume has 4 MiB to 4 PiB, and a journal of 256 KiB to 16 GiB and at most half of it";
+    Layout::new(blocks, journal_blocks).map(drop).map_err(|_| Error::Invalid(sentence).into())
 }

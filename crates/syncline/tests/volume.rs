@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
-use syncline::{File, MkfsOptions, OpenOptions, RenameFlags, Volume, VolumeOptions};
+use syncline::{File, MkfsOptions, OpenOptions, RenameFlags, SetAttr, SetXattr, Volume, VolumeOptions};
 use syncline_device::{MemoryDevice, Volatile};
 
 fn volume() -> Volume {
@@ -290,4 +290,81 @@ fn calls_by_path_never_answer_that_a_replaced_file_is_stale() {
         ended.store(true, Ordering::Relaxed);
     });
     volume.close().expect("close");
+}
+
+// Shows: C8.
+#[test]
+fn a_volume_that_was_shut_down_syncs_nothing_and_shows_after_the_next_open_what_was_synced() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("v.img");
+    let options = MkfsOptions::default().size_bytes(32 << 20);
+    let volume = VolumeOptions::new().create(&path, &options).expect("mkfs");
+    let file = volume.create_file("file").expect("create");
+    file.write_at(b"synced", 0).expect("write");
+    file.sync_all().expect("sync");
+    file.write_at(b"doomed", 0).expect("write");
+    volume.shut_down();
+    assert!(file.sync_all().is_err());
+    assert!(volume.sync_all().is_err());
+    drop((file, volume));
+    let volume = Volume::open(&path).expect("open");
+    assert_eq!(volume.read("file").expect("read"), b"synced");
+}
+
+#[test]
+fn attributes_of_a_link_and_of_what_it_leads_to_are_changed_apart() {
+    let volume = Volume::create_in_memory(64 << 20).expect("volume");
+    volume.create_dir_with_mode("directory", 0o750).expect("mkdir");
+    assert_eq!(volume.metadata("directory").expect("stat").mode(), 0o750);
+    volume.write("file", "x").expect("write");
+    volume.symlink("file", "link").expect("symlink");
+    let owner = |uid| SetAttr { uid: Some(uid), ..SetAttr::default() };
+    volume.set_symlink_attributes("link", &owner(7)).expect("chown of the link");
+    volume.set_attributes("link", &owner(9)).expect("chown through the link");
+    assert_eq!(volume.symlink_metadata("link").expect("stat").attr().uid, 7);
+    assert_eq!(volume.metadata("link").expect("stat").attr().uid, 9);
+    let set =
+        |how| volume.set_xattr_with("file", "user.a", "1", how).map_err(|error| syncline::errno(&error));
+    assert_eq!(set(SetXattr::Replace), Err(61));
+    assert_eq!(set(SetXattr::Create), Ok(()));
+    assert_eq!(set(SetXattr::Create), Err(17));
+    assert_eq!(set(SetXattr::Replace), Ok(()));
+}
+
+#[test]
+fn a_closed_file_is_gone_and_appending_needs_a_file_for_that() {
+    let volume = Volume::create_in_memory(64 << 20).expect("volume");
+    let file = volume.create_file("file").expect("create");
+    assert_eq!(file.append(b"x").map_err(|error| error.kind()), Err(ErrorKind::InvalidInput));
+    volume.remove_file("file").expect("remove");
+    let free = volume.statfs().blocks_free;
+    file.write_at(&[1; 1 << 20], 0).expect("write");
+    file.sync_all().expect("sync");
+    file.close().expect("close");
+    volume.sync_all().expect("sync");
+    assert!(volume.statfs().blocks_free.abs_diff(free) < 16);
+    let file = volume.create_file("other").expect("create");
+    volume.clone().close().expect("close");
+    assert!(file.close().is_err(), "the volume has closed it");
+}
+
+#[test]
+fn a_volume_of_an_impossible_size_is_refused_and_leaves_no_file() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("v.img");
+    let sized = |bytes: u64| MkfsOptions::default().size_bytes(bytes);
+    for options in [
+        sized(1 << 20),
+        sized(u64::MAX),
+        sized(64 << 20).journal_bytes(60 << 20),
+        sized(64 << 20).journal_bytes(1),
+    ] {
+        assert_eq!(kind(Volume::create(&path, &options)), ErrorKind::InvalidInput);
+        assert!(!path.exists());
+    }
+    assert_eq!(kind(Volume::create_in_memory(1 << 20)), ErrorKind::InvalidInput);
+    assert_eq!(
+        kind(VolumeOptions::new().read_only(true).create(&path, &sized(64 << 20))),
+        ErrorKind::InvalidInput
+    );
 }

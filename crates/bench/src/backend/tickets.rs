@@ -1,5 +1,5 @@
-//! Syncs by the ioctls of `include/syncline.h`: started one after another, then waited for. No thread, here or in the
-//! kernel, waits for one of them meanwhile.
+//! Syncs by the ioctls of `include/syncline/ioctl.h`: started one after another, then waited for. No thread, here or in
+//! the kernel, waits for one of them meanwhile.
 
 use std::collections::VecDeque;
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! The ioctls of atomic changes: f2fs's for a file by itself, and those of `include/syncline.h` for several.
+//! The ioctls of atomic changes: f2fs's for a file by itself, and those of `include/syncline/ioctl.h` for several.
 
 use super::operations::{Operations, Writing};
 use super::{Caller, Filesystem};

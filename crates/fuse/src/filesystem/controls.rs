@@ -1,5 +1,5 @@
 //! The ioctls that are calls of their own: on open files syncs of ranges, started syncs, writeback hints
-//! (`include/syncline.h`), and the trim, on files and directories.
+//! (`include/syncline/ioctl.h`), and the trim, on files and directories.
 
 use super::{Caller, Filesystem};
 use crate::convert::{errno, handle};

@@ -1,4 +1,4 @@
-//! The calls of `include/syncline.h` through the mount, and what a durable write costs in messages.
+//! The calls of `include/syncline/ioctl.h` through the mount, and what a durable write costs in messages.
 
 use crate::gate::Gate;
 use crate::harness::{Volume, check, errno, messages, statistics, wait_until};

@@ -1,5 +1,5 @@
-//! What a mount offers beyond plain calls: transactions, ranged syncs and hints as ioctls (`include/syncline.h`), and
-//! writes through a mapping.
+//! What a mount offers beyond plain calls: transactions, ranged syncs and hints as ioctls (`include/syncline/ioctl.h`),
+//! and writes through a mapping.
 //!
 //! A mapping of a file whose daemon has died answers with a signal. So the writing is done by a process of its own,
 //! this program with another command ([`write_mapped`]), whose death is that of the daemon.

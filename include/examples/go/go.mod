@@ -1,0 +1,3 @@
+module example/ledger
+
+go 1.19
