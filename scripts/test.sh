@@ -5,7 +5,7 @@
 #
 # First the tests of the crates. Then, where a mount is possible: power cuts through it, at chosen moments and twenty at random ones, a
 # user who takes all there is beside one who works, and what users do to each other's files, beside ext4.
-# Random programs of processes follow that share a volume by SQLite's VFS, and last the Python package (scripts/python.sh).
+# Last come random programs of processes that share a volume by SQLite's VFS.
 #
 # A test that lacks /dev/fuse, root, a loop device or a program writes one line "skipped: TEST: why" to the real standard
 # error (which the harness does not capture) and returns. This script counts those lines.
@@ -50,8 +50,6 @@ else
     [ "${PIPESTATUS[0]}" = 0 ] || echo "users: failed"
 fi 2>&1 | tee -a "$log"
 grep -q '^users: failed' "$log" && status=1
-scripts/python.sh test 2>&1 | tee -a "$log"
-grep -q '^python: passed' "$log" || grep -q '^skipped: python: ' "$log" || status=1
 for part in 'crash scenarios' 'random cuts' 'workloads on syncline'; do
     grep -q "^$part .* passed, 0 failed" "$log" || grep -q '^skipped: power cuts' "$log" || status=1
 done
