@@ -33,15 +33,18 @@ TRANSPORT ?= auto
 # Of make threads: schedules of each scenario and scheduler.
 SCHEDULES ?= 20000
 
-.PHONY: help build tools lab test test-full crash cuts mount-cuts faults model threads fuzz golden workloads bench bench-full check fmt lint tidy demo man install install-tools install-debug uninstall clean
+.PHONY: help build tools lab wheel test test-python bench-python test-full crash cuts mount-cuts faults model threads fuzz golden workloads bench bench-full check fmt lint tidy demo man install install-tools install-debug uninstall clean
 
 help:
 	@echo "make build      the syncline command, the SQLite extension and the C library, optimised, and in dist/ without line tables"
 	@echo "make tools      syncline-bench and syncline-demo, which \"syncline bench\" and \"syncline demo\" start"
 	@echo "make lab        syncline-lab: the command as tests of power cuts need it"
+	@echo "make wheel      the Python package, dist/syncline-*.whl (docs/python.md)"
 	@echo "make demo       power cuts under SQLite and many small files, and what is left after them"
 	@echo "make test       all tests that run in minutes (what CI runs)"
 	@echo "make test-full  the long rest as well: random power cuts, other programs' workloads (as root; hours)"
+	@echo "make test-python the Python package's tests, from its wheel, in an environment of their own"
+	@echo "make bench-python Python beside Rust, and fsspec beside the host's files (DIRECTORY=where)"
 	@echo "make workloads  other programs' workloads on a mount, in minutes (as root)"
 	@echo "make bench      what a sync costs here, beside ext4, xfs and btrfs, in ten minutes (as root)"
 	@echo "make bench-full the same and more in 45 minutes, into docs/measurements/full-run.md (as root; nothing else may run)"
@@ -80,6 +83,18 @@ lab:
 test:
 	@scripts/setup.sh test
 	@scripts/test.sh
+
+wheel:
+	@scripts/setup.sh test-python
+	@scripts/python.sh wheel
+
+test-python:
+	@scripts/setup.sh test-python
+	@scripts/python.sh test
+
+bench-python:
+	@scripts/setup.sh test-python
+	@scripts/python.sh bench $(if $(DIRECTORY),--directory $(DIRECTORY))
 
 test-full: build lab
 	@scripts/setup.sh test-full

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs the Debian or Ubuntu packages that a make target needs and the machine lacks, if the user says so.
 #
-# usage: scripts/setup.sh [--yes] build|test|test-full|fuzz|bench|demo
+# usage: scripts/setup.sh [--yes] build|test|test-python|test-full|fuzz|bench|demo
 #
 # It asks on a terminal. With --yes, SETUP=yes or CI=true it does not ask; where nobody can be asked and nobody has said so, it says
 # what to install and goes on.
@@ -16,13 +16,14 @@ if [ "${1:-}" = --yes ]; then
     agreed=yes
     shift
 fi
-target=${1:?usage: scripts/setup.sh [--yes] build|test|test-full|fuzz|bench|demo}
+target=${1:?usage: scripts/setup.sh [--yes] build|test|test-python|test-full|fuzz|bench|demo}
 
 # command=package pairs; a command that is found needs no package.
 required="cc=gcc"
 case $target in
     build) wanted="" ;;
     fuzz) wanted="c++=g++" ;;
+    test-python) wanted="python3=python3" ;;
     # Not Go, which is large: the example in Go is skipped without it, by name.
     test)
         wanted="fusermount3=fuse3 losetup=util-linux mkfs.ext4=e2fsprogs sqlite3=sqlite3 python3=python3 c++=g++
@@ -52,6 +53,12 @@ missing() {
     done | sort -u
 }
 
+# Debian's python3 makes environments only with another package, which brings no command.
+missing_venv() {
+    case $target in test | test-python) ;; *) return ;; esac
+    command -v python3 >/dev/null 2>&1 && python3 -c 'import ensurepip' >/dev/null 2>&1 || echo python3-venv
+}
+
 # Whether to install: agreed to before, or now, by somebody at a terminal.
 may_install() {
     [ "$agreed" = yes ] && return 0
@@ -74,7 +81,7 @@ as_root() {
 }
 
 # shellcheck disable=SC2086 # the lists are words on purpose
-packages=$(missing $required $wanted | tr '\n' ' ')
+packages=$({ missing $required $wanted; missing_venv; } | tr '\n' ' ')
 packages=${packages% }
 if [ -n "$packages" ]; then
     if ! command -v apt-get >/dev/null 2>&1; then

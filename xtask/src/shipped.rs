@@ -5,8 +5,8 @@
 use std::path::Path;
 use std::process::Command;
 
-/// The packages of `make build`, in the one call that builds them.
-const PACKAGES: [&str; 3] = ["syncline-cli", "syncline-sqlite", "syncline-capi"];
+/// The packages of `make build` and `make wheel`.
+const PACKAGES: [&str; 4] = ["syncline-cli", "syncline-sqlite", "syncline-capi", "syncline-python"];
 /// Features that none of their dependencies may have.
 const FEATURES: [&str; 2] = ["ablation", "volatile"];
 

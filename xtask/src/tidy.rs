@@ -48,6 +48,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &["syncline-format", "syncline-device", "syncline-fs", "syncline", "syncline-check", "syncline-fuse"],
     ),
     ("crates/sqlite", &["syncline-device", "syncline-fs", "syncline"]),
+    ("crates/python", &["syncline", "syncline-sqlite"]),
     (
         "crates/sim",
         &["syncline-format", "syncline-device", "syncline-store", "syncline-fs", "syncline-check"],

@@ -152,4 +152,11 @@ impl Lent {
     pub fn volume(&self) -> &Volume {
         self.volume.volume()
     }
+
+    /// Takes the volume back, as it is: it is not closed. From then on SQLite does not know it.
+    ///
+    /// Errors: itself, while connections to the volume are open, and in a forked child.
+    pub fn take_back(self) -> Result<Volume, Lent> {
+        volumes::take_back(self.volume).map_err(|volume| Lent { volume })
+    }
 }

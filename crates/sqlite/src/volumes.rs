@@ -223,6 +223,29 @@ pub(crate) fn add(name: &Path, volume: Volume) -> std::result::Result<VolumeRef,
     Ok(register(&mut volumes, name.to_owned(), volume, Absent::new(false)))
 }
 
+/// Takes a volume that was added off the table, without closing it.
+///
+/// Errors: its use back, if there are others.
+pub(crate) fn take_back(mut only: VolumeRef) -> std::result::Result<Volume, VolumeRef> {
+    // A forked child's table does not have it.
+    if only.open.as_ref().is_none_or(|open| open.get().is_err()) {
+        return Err(only);
+    }
+    let mut volumes = VOLUMES.get().lock();
+    let index = volumes.iter().position(|registered| Arc::ptr_eq(&registered.volume, only.shared()));
+    let index = index.expect("a volume in use is registered");
+    if volumes[index].users > 1 {
+        // What is given back is not dropped under the lock.
+        drop(volumes);
+        return Err(only);
+    }
+    let volume = only.volume.clone();
+    volumes.swap_remove(index);
+    // Nothing is left for its drop to do.
+    only.open = None;
+    Ok(volume)
+}
+
 /// The open volume of a full name, and the path within it.
 pub(crate) fn find(name: &[u8]) -> Option<(VolumeRef, PathBuf)> {
     let mut volumes = VOLUMES.get().lock();
@@ -339,5 +362,17 @@ pub(crate) mod tests {
         assert!(find(b"names:/other").is_none());
         drop((found, volume));
         assert!(find(&name).is_none(), "the last use closes the volume");
+    }
+
+    #[test]
+    fn a_volume_is_taken_back_open_and_only_by_its_last_user() {
+        let volume = in_memory("back");
+        let other = find(&volume.full_name(Path::new("/db"))).expect("found");
+        let Err(volume) = take_back(volume) else { panic!("somebody else uses it") };
+        drop(other);
+        let Ok(volume) = take_back(volume) else { panic!("nobody else uses it") };
+        assert!(!is_open(Path::new("back")));
+        volume.write("file", "it is open still").expect("written");
+        volume.close().expect("closed once");
     }
 }

@@ -1,0 +1,452 @@
+"""Volumes."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import itertools
+import os
+import warnings
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, overload
+
+from . import _modes, _native
+from ._file import LAYERS, BufferedRandom, BufferedReader, BufferedWriter, File, TextFile
+from ._path import VolumePath
+from ._transaction import Transaction
+
+if TYPE_CHECKING:
+    from _typeshed import (
+        OpenBinaryMode,
+        OpenBinaryModeReading,
+        OpenBinaryModeUpdating,
+        OpenBinaryModeWriting,
+        OpenTextMode,
+    )
+
+    OpenFile = Union[File, BufferedReader, BufferedWriter, BufferedRandom, TextFile]
+
+_T = TypeVar("_T")
+
+Name = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]", VolumePath]
+"""What names a file in a volume: from the root, with or without a leading slash."""
+
+AccessTimes = Literal["never", "relative", "always"]
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Latencies in microseconds; those of syncs that were made through one `Volume`."""
+
+    count: int
+    mean_us: float
+    p50_us: float
+    p99_us: float
+    max_us: float
+
+
+@dataclass(frozen=True)
+class VolumeStats:
+    """What a volume has done since it was opened, and how full it is."""
+
+    size_bytes: int
+    free_bytes: int
+    available_bytes: int
+    device_reads: int
+    device_read_bytes: int
+    device_writes: int
+    device_written_bytes: int
+    device_flushes: int
+    records: int
+    batches: int
+    checkpoints: int
+    journal_bytes: int
+    journal_bytes_max: int
+    pages_cached: int
+    pages_dirty: int
+    page_hits: int
+    page_misses: int
+    memory_bytes_max: int
+    sync: Latency
+
+
+class Volume:
+    """An open volume in an image file or on a block device. One process has it at a time.
+
+    `Volume(image)` opens one and recovers it if it was not closed; `Volume.create` makes one; `Volume.in_memory` makes
+    one that lives as long as the process. Threads may share it. Leaving a ``with`` block closes it.
+
+    >>> import syncline
+    >>> with syncline.Volume.create(tmp / "data.img", 64 << 20, label="notes") as volume:
+    ...     (volume / "notes").mkdir()
+    ...     with volume.open("/notes/today", "w") as file:
+    ...         _ = file.write("sync less, keep more")
+    ...         file.sync()
+    >>> with syncline.Volume(tmp / "data.img", read_only=True) as volume:
+    ...     [path.name for path in (volume / "notes").iterdir()]
+    ['today']
+
+    Closing writes everything that was written and not synced. A volume that is not closed loses nothing that was
+    synced. What is left open at the end of the program is closed then.
+
+    A volume belongs to the process that opened it. In a forked child every call fails with ``errno.ESTALE`` and a
+    sentence; start workers before the volume is opened, or with multiprocessing's ``spawn``.
+    """
+
+    def __init__(
+        self,
+        image: str | os.PathLike[str],
+        *,
+        read_only: bool = False,
+        commit_interval: float | None = None,
+        memory_bytes_max: int | None = None,
+        access_times: AccessTimes | None = None,
+        wait: float | None = None,
+    ) -> None:
+        """Opens a volume.
+
+        :param read_only: writes nothing, not even recovery
+        :param commit_interval: seconds that un-synced data may stay unwritten; 1
+        :param memory_bytes_max: bound on memory for cached data and metadata; 256 MiB
+        :param access_times: when reading updates them: "never", "relative" (the default) or "always"
+        :param wait: seconds to wait for another process to leave the volume; 0
+        """
+        options = {
+            "read_only": read_only,
+            "commit_interval": commit_interval,
+            "memory_bytes_max": memory_bytes_max,
+            "access_times": access_times,
+            "wait": wait,
+        }
+        name = os.fspath(image)
+        self._begin(_native.Volume.open(name, options), name, read_only)
+
+    @classmethod
+    def create(
+        cls,
+        image: str | os.PathLike[str],
+        size: int | None = None,
+        *,
+        label: str = "",
+        journal_size: int | None = None,
+        commit_interval: float | None = None,
+        memory_bytes_max: int | None = None,
+        access_times: AccessTimes | None = None,
+    ) -> Volume:
+        """Makes an empty volume and opens it. With `size` in bytes, `image` becomes an image file of that size;
+        otherwise it is an existing image file or block device, which is used as it is.
+
+        Raises `FileExistsError` if there is a volume or another filesystem on it already.
+        """
+        options = {
+            "read_only": False,
+            "commit_interval": commit_interval,
+            "memory_bytes_max": memory_bytes_max,
+            "access_times": access_times,
+            "wait": None,
+        }
+        name = os.fspath(image)
+        volume = cls.__new__(cls)
+        volume._begin(_native.Volume.create(name, size, journal_size, label, options), name, False)
+        return volume
+
+    @classmethod
+    def in_memory(cls, size: int) -> Volume:
+        """Makes a volume of `size` bytes in memory; it takes only what is written to it."""
+        volume = cls.__new__(cls)
+        volume._begin(_native.Volume.in_memory(size), None, False)
+        return volume
+
+    def _begin(self, native: _native.Volume, image: str | None, read_only: bool) -> None:
+        self._native = native
+        self._files: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._transactions: weakref.WeakSet[Transaction] = weakref.WeakSet()
+        # What SQLite calls one in memory.
+        self._number = next(_numbers)
+        self.image = None if image is None else os.path.realpath(image)
+        self.read_only = read_only
+        _open_volumes.add(self)
+
+    def __repr__(self) -> str:
+        state = "closed " if self.closed else ""
+        return f"<{state}syncline.Volume {self.image or 'in memory'} at {id(self):#x}>"
+
+    def __enter__(self) -> Volume:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        native = getattr(self, "_native", None)
+        if native is not None and not native.closed:
+            try:
+                warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
+            finally:
+                # Files that are open go on; the last one closes the volume.
+                native.release()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the volume was closed."""
+        return self._native.closed
+
+    def close(self) -> None:
+        """Closes the volume's files, ends its transactions, writes everything and marks the volume clean.
+
+        It waits for the calls of other threads. Raises `OSError` with ``errno.EBUSY`` while SQLite has connections to
+        it. A second call does nothing.
+        """
+        if not self._native.begin_close():
+            return
+        failure: BaseException | None = None
+        # Another thread may have been about to open one: all are closed until nothing is left.
+        while True:
+            for transaction in snapshot(self._transactions):
+                transaction.abort()
+            for file in snapshot(self._files):
+                try:
+                    file.close()
+                except (OSError, ValueError) as error:
+                    failure = failure or error
+            if self._native.end_close():
+                break
+        if failure is not None:
+            raise failure
+
+    def __truediv__(self, name: str) -> VolumePath:
+        return VolumePath(self, "/", name)
+
+    def path(self, *names: str) -> VolumePath:
+        """A path in the volume; the root, without arguments.
+
+        >>> import syncline
+        >>> volume = syncline.Volume.in_memory(64 << 20)
+        >>> volume.path("a", "b") == volume / "a" / "b"
+        True
+        >>> volume.close()
+        """
+        return VolumePath(self, "/", *names)
+
+    @overload
+    def open(
+        self,
+        path: Name,
+        mode: OpenTextMode = "r",
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+        *,
+        permissions: int = 0o666,
+        write_back_every: int = 0,
+    ) -> TextFile: ...
+    @overload
+    def open(
+        self,
+        path: Name,
+        mode: OpenBinaryMode,
+        buffering: Literal[0],
+        encoding: None = None,
+        errors: None = None,
+        newline: None = None,
+        *,
+        permissions: int = 0o666,
+        write_back_every: int = 0,
+    ) -> File: ...
+    @overload
+    def open(
+        self,
+        path: Name,
+        mode: OpenBinaryModeUpdating,
+        buffering: Literal[-1, 1] = -1,
+        encoding: None = None,
+        errors: None = None,
+        newline: None = None,
+        *,
+        permissions: int = 0o666,
+        write_back_every: int = 0,
+    ) -> BufferedRandom: ...
+    @overload
+    def open(
+        self,
+        path: Name,
+        mode: OpenBinaryModeWriting,
+        buffering: Literal[-1, 1] = -1,
+        encoding: None = None,
+        errors: None = None,
+        newline: None = None,
+        *,
+        permissions: int = 0o666,
+        write_back_every: int = 0,
+    ) -> BufferedWriter: ...
+    @overload
+    def open(
+        self,
+        path: Name,
+        mode: OpenBinaryModeReading,
+        buffering: Literal[-1, 1] = -1,
+        encoding: None = None,
+        errors: None = None,
+        newline: None = None,
+        *,
+        permissions: int = 0o666,
+        write_back_every: int = 0,
+    ) -> BufferedReader: ...
+    @overload
+    def open(
+        self,
+        path: Name,
+        mode: str,
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+        *,
+        permissions: int = 0o666,
+        write_back_every: int = 0,
+    ) -> Any: ...
+
+    def open(
+        self,
+        path: Name,
+        mode: str = "r",
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+        *,
+        permissions: int = 0o666,
+        write_back_every: int = 0,
+    ) -> Any:
+        """Opens a file as the builtin `open` does: the same modes, buffering and text layers, and the same errors.
+
+        What it returns has `sync`, `sync_range` and `sync_async` in addition. There is no descriptor: ``fileno`` raises
+        `io.UnsupportedOperation`.
+
+        :param permissions: of a file that is made, before the umask of 022
+        :param write_back_every: bytes after which what was written is sent to the device already; 0 for never
+        """
+        how = _modes.parse(mode)
+        _modes.check(how, buffering, encoding, errors, newline)
+        name = self._name(path)
+        native = self._native.open_file(
+            name,
+            {
+                "read": how.readable,
+                "write": how.writable,
+                "append": how.letter == "a",
+                "truncate": how.letter == "w",
+                "create": how.letter in "wa",
+                "create_new": how.letter == "x",
+                "follow": True,
+                "permissions": permissions,
+                "write_back_every": write_back_every,
+            },
+        )
+        raw = File(native, name, how.name, how.readable, how.writable)
+        if how.letter == "a":
+            raw.seek(0, os.SEEK_END)
+        file = _modes.layered(raw, how, buffering, encoding, errors, newline, LAYERS)
+        self._files.add(file)
+        return file
+
+    def transaction(self) -> Transaction:
+        """Begins a transaction: changes of any number of files that are seen together or not at all, also after a
+        crash, and are durable when the ``with`` block ends. An exception in the block leaves everything as it was.
+
+        >>> import syncline
+        >>> volume = syncline.Volume.in_memory(64 << 20)
+        >>> with volume.transaction() as t:
+        ...     _ = t.write_text("/hosts", "new hosts")
+        ...     _ = t.write_text("/users", "new users")
+        >>> sorted(path.name for path in volume.path().iterdir())
+        ['hosts', 'users']
+        >>> volume.close()
+        """
+        begun = Transaction(self._native.begin(), self._name)
+        self._transactions.add(begun)
+        return begun
+
+    def sync(self) -> None:
+        """Makes everything on the volume durable, un-synced data of all files included."""
+        self._native.sync()
+
+    def sync_files(self, files: Iterable[OpenFile]) -> None:
+        """Makes several open files durable together, with one group commit."""
+        natives = []
+        for file in files:
+            file.flush()
+            natives.append((file if isinstance(file, File) else file._file())._native)
+        self._native.sync_files(natives)
+
+    def checkpoint(self) -> None:
+        """Writes a checkpoint, so that the next open has little to recover. Not needed for durability."""
+        self._native.checkpoint()
+
+    def trim(self) -> int:
+        """Tells the device what is free; returns how many bytes. An image file gets holes there."""
+        return self._native.trim()
+
+    def stats(self) -> VolumeStats:
+        """What the volume has done and how full it is.
+
+        >>> import syncline
+        >>> volume = syncline.Volume.in_memory(64 << 20)
+        >>> with volume.open("/file", "wb", buffering=0) as file:
+        ...     _ = file.write(bytes(4096))
+        ...     before = volume.stats()
+        ...     file.sync()
+        ...     after = volume.stats()
+        >>> after.device_writes - before.device_writes, after.device_flushes - before.device_flushes
+        (1, 1)
+        >>> volume.close()
+        """
+        figures = self._native.stats()
+        return VolumeStats(**{**figures, "sync": Latency(**figures["sync"])})
+
+    def _name(self, path: Name) -> str:
+        if isinstance(path, VolumePath):
+            if path.volume is not self:
+                raise ValueError(f"{path!r} is a path of another volume")
+            return str(path)
+        name = os.fsdecode(path)
+        if "\0" in name:
+            raise ValueError("embedded null byte")
+        return name
+
+
+_open_volumes: weakref.WeakSet[Volume] = weakref.WeakSet()
+_numbers = itertools.count(1)
+
+
+def snapshot(things: weakref.WeakSet[_T]) -> list[_T]:
+    """What is in a set that other threads add to. A lock could be left locked in a forked child."""
+    while True:
+        try:
+            return list(things)
+        except RuntimeError:
+            continue
+
+
+
+def open_volume_of(image: str) -> Volume | None:
+    """The volume of an image that this process has open."""
+    wanted = os.path.realpath(image)
+    for volume in snapshot(_open_volumes):
+        if volume.image == wanted and not volume.closed:
+            return volume
+    return None
+
+
+@atexit.register
+def _close_all() -> None:
+    for volume in snapshot(_open_volumes):
+        # A forked child is refused, and SQLite may have connections: what was synced is safe in both.
+        with contextlib.suppress(OSError):
+            volume.close()
