@@ -17,6 +17,7 @@
 //! | [`checkpoint`] | checkpoints beside the logging (3.5) |
 //! | [`namespace`] | names, truncation, shared blocks, transactions |
 //! | [`recovery`] | recovery (3.7) |
+//! | [`replica`] | a model of its own: the protocol of replication (docs/replication-format.md) |
 //! | [`contract`] | C1 - C4, C7, C8 as a judge, and that a recovery of a recovery shows the same |
 //!
 //! What is smaller than the real thing, and why nothing is lost by it: completions of writes are no steps of their
@@ -37,6 +38,7 @@ pub mod journal;
 pub mod model;
 pub mod namespace;
 pub mod recovery;
+pub mod replica;
 pub mod rules;
 pub mod scope;
 pub mod scopes;

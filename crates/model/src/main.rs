@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 use std::time::Instant;
 use syncline_model::explore::{Outcome, Trace, explore, walk};
+use syncline_model::replica::{self, protocol};
 use syncline_model::rules::Rule;
 use syncline_model::scope::Scope;
 use syncline_model::scopes::{LARGE, SMALL, WIDE, WIDE_FAULTS, questions, scope_of};
@@ -24,23 +25,27 @@ const WALK_SEED: u64 = 1;
 /// One line of the report.
 struct Task {
     label: String,
-    scope: Scope,
-    /// Steps of random walks instead of a search.
-    walk: Option<u64>,
-    states_max: usize,
+    scope: &'static str,
+    run: Box<dyn Fn() -> Outcome + Sync>,
     kept: bool,
 }
 
 impl Task {
     fn search(label: impl Into<String>, scope: Scope, states_max: usize, kept: bool) -> Task {
-        Task { label: label.into(), scope, walk: None, states_max, kept }
+        let run = Box::new(move || explore(&scope, states_max));
+        Task { label: label.into(), scope: scope.name, run, kept }
     }
 
-    fn run(&self) -> Outcome {
-        match self.walk {
-            Some(steps) => walk(&self.scope, WALK_SEED, steps),
-            None => explore(&self.scope, self.states_max),
-        }
+    /// Random walks instead of a search.
+    fn walk(scope: Scope) -> Task {
+        let run = Box::new(move || walk(&scope, WALK_SEED, WALK_STEPS));
+        Task { label: scope.name.into(), scope: scope.name, run, kept: true }
+    }
+
+    /// A search of the protocol of replication.
+    fn replica(label: &str, scope: protocol::Scope, states_max: usize) -> Task {
+        let run = Box::new(move || replica::search::explore(&scope, states_max));
+        Task { label: label.into(), scope: scope.name, run, kept: scope.off.is_none() }
     }
 }
 
@@ -54,28 +59,33 @@ fn main() -> ExitCode {
             Ok(states) => report(true, states),
             Err(_) => usage(),
         },
-        ["trace", rule] => match Rule::ALL.into_iter().find(|known| known.name() == *rule) {
-            Some(rule) => trace(rule),
-            None => usage(),
-        },
+        ["trace", rule] => trace(rule).unwrap_or_else(usage),
         _ => usage(),
     }
 }
 
 fn usage() -> ExitCode {
     eprintln!("usage: syncline-model [large [STATES] | trace RULE]");
-    let names: Vec<&str> = Rule::ALL.iter().map(|rule| rule.name()).collect();
+    let names = Rule::ALL.iter().map(|rule| rule.name());
+    let names: Vec<&str> = names.chain(protocol::Rule::ALL.iter().map(|rule| rule.name())).collect();
     eprintln!("rules: {}", names.join("; "));
     ExitCode::FAILURE
 }
 
-fn trace(rule: Rule) -> ExitCode {
-    let outcome = explore(&scope_of(rule).without(rule), SMALL_STATES_MAX);
+/// `None` if no rule has this name.
+fn trace(name: &str) -> Option<ExitCode> {
+    let of_engine = Rule::ALL.into_iter().find(|rule| rule.name() == name);
+    let of_replica = protocol::Rule::ALL.into_iter().find(|rule| rule.name() == name);
+    let outcome = match (of_engine, of_replica) {
+        (Some(rule), _) => explore(&scope_of(rule).without(rule), SMALL_STATES_MAX),
+        (_, Some(rule)) => replica::search::explore(&rule.scope().without(rule), SMALL_STATES_MAX),
+        _ => return None,
+    };
     match outcome.found {
         Some(found) => print_trace(&found),
         None => println!("no violation in {} states", outcome.states),
     }
-    ExitCode::SUCCESS
+    Some(ExitCode::SUCCESS)
 }
 
 fn report(large: bool, states_max: usize) -> ExitCode {
@@ -94,10 +104,11 @@ fn report(large: bool, states_max: usize) -> ExitCode {
         let mut tasks: Vec<Task> =
             LARGE.map(|scope| Task::search(scope.name, scope, states_max, true)).into_iter().collect();
         for scope in [WIDE, WIDE_FAULTS] {
-            tasks.push(Task { walk: Some(WALK_STEPS), ..Task::search(scope.name, scope, 0, true) });
+            tasks.push(Task::walk(scope));
         }
         wrong += section("All rules kept, larger scopes and random walks.", &tasks);
     }
+    wrong += report_replica(large, states_max);
     match wrong {
         0 => ExitCode::SUCCESS,
         _ => {
@@ -105,6 +116,19 @@ fn report(large: bool, states_max: usize) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn report_replica(large: bool, states_max: usize) -> usize {
+    let small = protocol::SMALL.map(|scope| Task::replica(scope.name, scope, SMALL_STATES_MAX));
+    let mut wrong = section("Replication, all rules kept: nothing that counts may be lost.", &small);
+    let off = protocol::Rule::ALL
+        .map(|rule| Task::replica(rule.name(), rule.scope().without(rule), SMALL_STATES_MAX));
+    wrong += section("Replication, one rule switched off: something must be lost.", &off);
+    if large {
+        let tasks = protocol::LARGE.map(|scope| Task::replica(scope.name, scope, states_max));
+        wrong += section("Replication, all rules kept, larger scopes.", &tasks);
+    }
+    wrong
 }
 
 /// Runs the tasks on two threads and prints each as soon as those before it are printed; how many ended otherwise
@@ -119,7 +143,7 @@ fn section(title: &str, tasks: &[Task]) -> usize {
                 loop {
                     let index = lines.lock().expect("no task panics").take();
                     let Some(task) = tasks.get(index) else { break };
-                    let outcome = task.run();
+                    let outcome = (task.run)();
                     lines.lock().expect("no task panics").end(index, outcome, tasks);
                 }
             });
@@ -164,7 +188,7 @@ fn print_line(task: &Task, outcome: &Outcome) {
         None => "nothing, as far as explored".to_owned(),
     };
     let steps = outcome.found.as_ref().map_or(outcome.depth, |found| found.steps.len());
-    let (label, scope) = (&task.label, task.scope.name);
+    let (label, scope) = (&task.label, task.scope);
     println!("| {label} | {scope} | {} | {} | {steps} | {found} |", outcome.states, outcome.recoveries);
 }
 
