@@ -83,6 +83,7 @@ fn superblock(options: &FormatOptions, layout: Layout, root: NodePointer) -> Sup
         created_seconds: options.created_seconds,
         created_nanoseconds: options.created_nanoseconds,
         cut: None,
+        trees: None,
     }
 }
 

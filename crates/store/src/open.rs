@@ -20,7 +20,7 @@ use syncline_format::bitmap::{self, Bits, UNWRITTEN};
 use syncline_format::layout::{BACKUP_BLOCKS, Layout, VOLUME_BLOCKS_MIN};
 use syncline_format::node::NodePointer;
 use syncline_format::range::COUNTER_MAX;
-use syncline_format::superblock::{JournalTail, SUPERBLOCK_SLOTS, Superblock, VolumeState};
+use syncline_format::superblock::{JournalTail, SUPERBLOCK_SLOTS, Superblock, TREES, VolumeState};
 use syncline_format::{BLOCK_BYTES, BlockNo, FormatError, Generation, GroupNo, Key, Lsn, TreeId, checksum};
 
 /// A page image that recovery found live; its content is still in the ring ([`Recovery::read_images`]).
@@ -305,6 +305,9 @@ fn choose_superblock(device: &dyn Device) -> Result<(Superblock, usize), StoreEr
         device.read(block, &mut bytes)?;
         let decoded = Superblock::decode(&bytes, block, device.blocks());
         match decoded {
+            Ok(superblock) if superblock.trees.is_some() => {
+                failure = Some(FormatError::Features { unknown: TREES });
+            }
             Ok(superblock) => {
                 if best.as_ref().is_none_or(|(best, _)| best.rank() < superblock.rank()) {
                     best = Some((superblock, slot));

@@ -155,6 +155,10 @@ impl Replay<'_> {
         let mut next_object = 0;
         let mut trees = shared.trees.write();
         for op in ops {
+            if op.needs_trees() {
+                let what = "the journal holds an operation of a later version than the volume's";
+                return Err(StoreError::Inconsistent { block, what });
+            }
             check_tree(&trees, op, block)?;
             if new {
                 check_object(op, block)?;
@@ -250,7 +254,8 @@ fn check_tree(trees: &Trees, op: &Op<'_>, block: BlockNo) -> Result<(), StoreErr
         Op::Put { tree, .. } | Op::Delete { tree, .. } | Op::Image { tree, .. } | Op::Drop { tree, .. } => {
             *tree
         }
-        Op::Allocate { .. } | Op::Free { .. } => return Ok(()),
+        Op::Allocate { .. } | Op::Free { .. } | Op::Release { .. } => return Ok(()),
+        Op::MakeTree { tree, .. } | Op::TreeGone { tree } => *tree,
     };
     trees.tree(tree).map(drop).map_err(|_| {
         let what = "the journal names a tree that does not exist";

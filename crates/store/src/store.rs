@@ -488,7 +488,8 @@ impl crate::shared::Trees {
                 }
                 Op::Image { tree, object, page, .. } => self.images.insert(tree, object, page, lsn),
                 Op::Drop { tree, object, first, end } => self.images.drop_range(tree, object, first, end),
-                Op::Allocate { .. } | Op::Free { .. } => {}
+                Op::Allocate { .. } | Op::Free { .. } | Op::Release { .. } => {}
+                Op::MakeTree { .. } | Op::TreeGone { .. } => {}
             }
         }
     }

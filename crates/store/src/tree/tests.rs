@@ -3,7 +3,7 @@
 use super::*;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
-use syncline_format::{BlockNo, Generation, ObjectNo, VolumeId, node};
+use syncline_format::{BlockNo, Era, Generation, ObjectNo, VolumeId, node};
 
 /// A device of nodes: everything that was "written" stays resident.
 #[derive(Default)]
@@ -200,7 +200,8 @@ fn a_leaf_without_items_among_others_hides_nothing() {
 fn a_node_that_is_given_up_is_not_in_memory_either() {
     let layout = syncline_format::layout::Layout::new(2048, Some(64)).expect("valid");
     let cache = cache::NodeCache::new(1 << 20, VolumeId(5), layout);
-    let home = NodePointer { block: BlockNo(400), checksum: 1, generation: Generation(1), level: 0 };
+    let home =
+        NodePointer { block: BlockNo(400), checksum: 1, generation: Generation(1), level: 0, birth: Era(0) };
     cache.insert(Arc::new(Node::clean(Page::empty(TreeId::MAIN, 0), home)));
     assert!(cache.resident(&home).is_some());
     cache.give_up(home.block);
