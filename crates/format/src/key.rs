@@ -26,8 +26,8 @@ pub enum Kind {
     TreeInfo = 9,
     /// Reserved for reference counts of shared blocks.
     Shared = 10,
-    /// In the volume tree: a page run whose image a snapshot inherited; object = the snapshot's number, offset = 0, 1, 2
-    /// ...
+    /// In the volume tree: a page run whose image a snapshot inherited; object = the snapshot's number, offset = 0,
+    /// 1, 2 ...
     Overlay = 13,
 }
 

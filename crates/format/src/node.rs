@@ -158,8 +158,9 @@ pub fn slot_value(bytes: &[u8], index: usize) -> &[u8] {
     &bytes[at..at + usize::from(slot.value_len.get())]
 }
 
-/// Verifies a whole node read from where `pointer` points, so that every accessor above is safe to call on it:
-/// header and checksum, level and tree (what its nodes name), slots in bounds and strictly ascending, kinds known, child pointers decodable.
+/// Verifies a whole node read from where `pointer` points, so that every accessor above is safe to call on it: header
+/// and checksum, level and tree (what its nodes name), slots in bounds and strictly ascending, kinds known, child
+/// pointers decodable.
 pub fn verify(
     bytes: &[u8],
     pointer: &NodePointer,

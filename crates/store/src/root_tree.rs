@@ -1,9 +1,9 @@
 //! The root tree: which node each tree's root is, as the durable superblock has it.
 //!
-//! Only checkpoints change it, so it is no part of [`crate::trees::Trees`] but goes with the superblock. At the freeze a
-//! checkpoint says which trees have another root from here on: the way to these items is copied, and what that replaces
-//! is freed in the checkpoint's own bitmaps. The roots themselves are entered when they have been written. All of its
-//! nodes stay in memory (56 bytes for each tree), so that no checkpoint has to read.
+//! Only checkpoints change it, so it is no part of [`crate::trees::Trees`] but goes with the superblock. At the
+//! freeze a checkpoint says which trees have another root from here on: the way to these items is copied, and what
+//! that replaces is freed in the checkpoint's own bitmaps. The roots themselves are entered when they have been
+//! written. All of its nodes stay in memory (56 bytes for each tree), so that no checkpoint has to read.
 
 use crate::StoreError;
 use crate::shared::Shared;

@@ -181,7 +181,8 @@ impl Store {
         trees.branches.as_ref().map_or_else(BTreeMap::new, |branches| branches.items.clone())
     }
 
-    /// Settles some of the images that snapshots have inherited; returns whether there were any. Call it without locks.
+    /// Settles some of the images that snapshots have inherited; returns whether there were any. One caller at a time,
+    /// without locks.
     ///
     /// Errors: `Pressure(Nodes)` before a checkpoint.
     pub fn settle(&self) -> Result<bool, StoreError> {

@@ -216,8 +216,8 @@ impl Trees {
         next.is_some_and(|next| tree >= next) && !self.by_number.contains_key(&tree)
     }
 
-    /// A tree comes to be, as its source is now, with the images that live there (R22); the source's nodes do not change
-    /// any more (R23). `None`: an empty one is not made so far.
+    /// A tree comes to be, as its source is now, with the images that live there (R22); the source's nodes do not
+    /// change any more (R23).
     pub(crate) fn make(&mut self, tree: TreeId, source: TreeId, era: Era) -> Result<(), StoreError> {
         self.freeze += 1;
         let freeze = self.freeze;

@@ -1,10 +1,9 @@
-//! Random walks over trees with snapshots, on a device that loses power: the study's three walks on the real store, with
-//! real nodes, records and checkpoints.
+//! Random walks over trees with snapshots, on a device that loses power.
 //!
 //! After each crash the volume is the state behind some batch that no force had promised more than, all snapshots
-//! included, and each snapshot shows what it showed when it was made. Now and then all trees are read off the device and
-//! held against the bitmaps: what is reachable is in use, and nothing else. What the store cannot do yet, the walks do
-//! not do: trees are neither deleted nor cloned, and blocks are neither moved nor shared between files.
+//! included, and each snapshot shows what it showed when it was made. Now and then all trees are read off the device
+//! and held against the bitmaps: what is reachable is in use, and nothing else. What the store cannot do yet, the
+//! walks do not do: trees are neither deleted nor cloned, and blocks are neither moved nor shared between files.
 
 mod support;
 

@@ -2,9 +2,9 @@
 //!
 //! A node is *current* when it was made or copied since the last freeze: only current nodes are edited. Everything
 //! else is shared with the frozen tree of a checkpoint or identical to a node on the device; editing it makes a
-//! current copy and notes the old node as *superseded*. A freeze is therefore the cloning of one `Arc`. So is a snapshot:
-//! it makes all nodes of the tree immutable, and the ones that it shares from here on are not superseded by the tree
-//! that goes on, because that does not own them any more (R25).
+//! current copy and notes the old node as *superseded*. A freeze is therefore the cloning of one `Arc`. So is a
+//! snapshot: it makes all nodes of the tree immutable, and the ones that it shares from here on are not superseded by
+//! the tree that goes on, because that does not own them any more (R25).
 //!
 //! Children of interior nodes are either *clean* (only a pointer; the node is in the cache or on the device) or held by
 //! an `Arc`. Reading and editing never touch the device: a missing node is reported as [`Missing`] before anything is

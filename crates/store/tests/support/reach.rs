@@ -1,5 +1,6 @@
-//! What the newest superblock leads to, found by plain reading of the device: all nodes and blocks of all trees. It is
-//! held against the bitmaps, births against those of the trees that they are shared with. Nothing of the engine is used.
+//! What the newest superblock leads to, found by plain reading of the device: all nodes and blocks of all trees. It
+//! is held against the bitmaps, births against those of the trees that they are shared with. Nothing of the engine is
+//! used.
 
 use std::collections::{BTreeMap, BTreeSet};
 use syncline_device::Device;
