@@ -258,7 +258,7 @@ impl Visitor for ItemCheck<'_> {
             Kind::Xattr => self.xattr(key, value),
             Kind::XattrPiece => self.xattr_piece(key, value),
             Kind::Extent => self.extent(key, value),
-            Kind::Orphan | Kind::Tree | Kind::Snapshot | Kind::Shared => self.misplaced(key),
+            Kind::Orphan | Kind::Tree | Kind::TreeInfo | Kind::Shared | Kind::Overlay => self.misplaced(key),
         }
     }
 }

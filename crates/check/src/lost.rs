@@ -75,5 +75,5 @@ impl Lost {
 
 /// The keys of an object's own items, ends included.
 pub(crate) fn keys_of(object: ObjectNo) -> (Key, Key) {
-    (Key::new(object, Kind::Inode, 0), Key::new(object, Kind::Shared, u64::MAX))
+    (Key::new(object, Kind::Inode, 0), Key::new(object, Key::MAX.kind, u64::MAX))
 }

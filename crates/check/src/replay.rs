@@ -105,6 +105,11 @@ impl Replay {
             findings.add(Code::JournalTree, "a batch changes a tree other than the main tree");
             return;
         }
+        if op.needs_trees() {
+            findings
+                .add(Code::JournalTree, "a batch holds an operation of a later version than the volume's");
+            return;
+        }
         match *op {
             Op::Image { object, page, bytes, .. } => {
                 let (payload, position) = source;
@@ -128,6 +133,7 @@ impl Replay {
             }
             Op::Allocate { start, len } => self.space_op(start, len, true, layout, findings),
             Op::Free { start, len } => self.space_op(start, len, false, layout, findings),
+            Op::MakeTree { .. } | Op::Release { .. } | Op::TreeGone { .. } => {}
         }
     }
 

@@ -4,7 +4,8 @@
 
 use crate::item::ExtentItem;
 use crate::key::{KEY_BYTES, Key, Kind, array};
-use crate::{BLOCK_BYTES, BlockNo, FormatError, ITEM_VALUE_BYTES_MAX, ObjectNo, TreeId, range};
+use crate::tree_item::{OverlayItem, Role};
+use crate::{BLOCK_BYTES, BlockNo, Era, FormatError, ITEM_VALUE_BYTES_MAX, ObjectNo, TreeId, range};
 use std::sync::Arc;
 
 const OP_PUT: u8 = 1;
@@ -14,6 +15,8 @@ const OP_FREE: u8 = 4;
 const OP_IMAGE: u8 = 5;
 const OP_DROP: u8 = 6;
 const OP_PUT_FRESH: u8 = 7;
+const OP_MAKE_TREE: u8 = 8;
+const OP_TREE_GONE: u8 = 11;
 
 /// Bytes before a batch's operations: length of the whole batch (u32), number of operations (u32).
 pub const BATCH_HEADER_BYTES: usize = 8;
@@ -23,6 +26,12 @@ pub const PUT_OVERHEAD_BYTES: usize = 1 + 4 + KEY_BYTES + 2;
 pub const DELETE_BYTES: usize = 1 + 4 + KEY_BYTES;
 /// Encoded size of an allocation or a free.
 pub const SPACE_OP_BYTES: usize = 1 + 8 + 4;
+/// Encoded size of a release.
+pub const RELEASE_BYTES: usize = SPACE_OP_BYTES + 4;
+/// Encoded size of the making of a tree.
+pub const MAKE_TREE_BYTES: usize = 1 + 4 + 4 + 4 + 4;
+/// Encoded size of the end of a tree.
+pub const TREE_GONE_BYTES: usize = 1 + 4;
 /// Encoded size of an image without its bytes.
 pub const IMAGE_OVERHEAD_BYTES: usize = 1 + 4 + 8 + 8 + 2;
 /// Encoded size of a drop.
@@ -44,6 +53,60 @@ pub enum Op<'a> {
     Image { tree: TreeId, object: ObjectNo, page: u64, bytes: &'a [u8] },
     /// The images of the pages `first..end` are void (R5).
     Drop { tree: TreeId, object: ObjectNo, first: u64, end: u64 },
+    /// A tree comes to be: what the source is by now, its live images included, or empty. The volume's era is at least
+    /// `era` from here on.
+    MakeTree { tree: TreeId, source: Option<TreeId>, role: Role, era: Era },
+    /// An item that named the blocks since `birth` is gone.
+    Release { outcome: Outcome, start: BlockNo, len: u32, birth: Era },
+    /// A tree ceases to be.
+    TreeGone { tree: TreeId },
+}
+
+impl Op<'_> {
+    /// Whether only a volume of version 2 has it.
+    pub fn needs_trees(&self) -> bool {
+        matches!(self, Op::MakeTree { .. } | Op::Release { .. } | Op::TreeGone { .. })
+    }
+}
+
+/// What becomes of blocks that an item named: decided when the batch is committed, by one byte.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Outcome {
+    /// They are free, as by [`Op::Free`].
+    Free = 9,
+    /// A snapshot has them.
+    Left = 10,
+    /// Another item of the volume's heads has them.
+    Shared = 12,
+}
+
+impl Outcome {
+    fn of_code(code: u8) -> Option<Outcome> {
+        [Outcome::Free, Outcome::Left, Outcome::Shared].into_iter().find(|outcome| *outcome as u8 == code)
+    }
+}
+
+/// A place in a batch that is still being built.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mark {
+    /// In what the batch owns.
+    own: usize,
+    /// Shared bytes in front of it.
+    shared: usize,
+}
+
+impl Mark {
+    /// So many bytes further on, in the same operation.
+    #[must_use]
+    pub fn plus(self, bytes: usize) -> Mark {
+        Mark { own: self.own + bytes, ..self }
+    }
+
+    /// Where it is in the finished batch.
+    pub fn in_encoded(self) -> usize {
+        BATCH_HEADER_BYTES + self.own + self.shared
+    }
 }
 
 /// Shorter images are copied into the batch rather than shared: a page held for each would take much more memory.
@@ -108,6 +171,16 @@ impl BatchBuf {
         BATCH_HEADER_BYTES + self.own.len() + self.shared_bytes
     }
 
+    /// Where the next operation begins.
+    pub fn mark(&self) -> Mark {
+        Mark { own: self.own.len(), shared: self.shared_bytes }
+    }
+
+    /// Changes bytes of an operation that was appended: a birth, or the outcome of a release.
+    pub fn overwrite(&mut self, at: Mark, bytes: &[u8]) {
+        self.own[at.own..at.own + bytes.len()].copy_from_slice(bytes);
+    }
+
     /// Appends one operation.
     ///
     /// Panics if a value is larger than [`ITEM_VALUE_BYTES_MAX`] or an image larger than a block: callers check their
@@ -142,6 +215,21 @@ impl BatchBuf {
                 out.extend_from_slice(&object.0.to_le_bytes());
                 out.extend_from_slice(&first.to_le_bytes());
                 out.extend_from_slice(&end.to_le_bytes());
+            }
+            Op::MakeTree { tree, source, role, era } => {
+                out.push(OP_MAKE_TREE);
+                out.extend_from_slice(&tree.0.to_le_bytes());
+                out.extend_from_slice(&source.map_or(0, |source| source.0).to_le_bytes());
+                out.extend_from_slice(&[role as u8, 0, 0, 0]);
+                out.extend_from_slice(&era.0.to_le_bytes());
+            }
+            Op::Release { outcome, start, len, birth } => {
+                space(out, outcome as u8, start, len);
+                out.extend_from_slice(&birth.0.to_le_bytes());
+            }
+            Op::TreeGone { tree } => {
+                out.push(OP_TREE_GONE);
+                out.extend_from_slice(&tree.0.to_le_bytes());
             }
         }
         self.ops += 1;
@@ -273,17 +361,34 @@ pub fn decode_batches(payload: &[u8], batches: u32) -> Result<Vec<Vec<Op<'_>>>, 
 fn check(op: &Op<'_>) -> Result<(), FormatError> {
     match *op {
         Op::Put { key, value, fresh, tree } => {
-            if tree == TreeId::MAIN {
+            if tree.is_filesystem() {
                 key.check_offset()?;
+            } else if tree == TreeId::VOLUME {
+                key.check_volume()?;
             }
-            if fresh && key.kind != Kind::Extent {
-                return Err(field("fresh", key.kind as u64));
-            }
-            if fresh { ExtentItem::decode(value).map(drop) } else { Ok(()) }
+            if fresh { fresh_extent(key, value).map(drop) } else { Ok(()) }
         }
         Op::Image { page, .. } => range::OPERATION_IMAGE_PAGE.check(page).map(drop),
-        // Recovery holds runs against the volume's groups.
-        Op::Allocate { .. } | Op::Free { .. } | Op::Delete { .. } | Op::Drop { .. } => Ok(()),
+        Op::MakeTree { tree, source, era, .. } => {
+            range::SUPERBLOCK_NEXT_TREE.check(u64::from(tree.0))?;
+            range::OPERATION_TREE.check(u64::from(tree.0))?;
+            range::OPERATION_SOURCE.check(source.map_or(0, |source| u64::from(source.0)))?;
+            range::OPERATION_ERA.check(u64::from(era.0)).map(drop)
+        }
+        // Recovery holds runs against the volume's groups, and trees against those that there are.
+        Op::Allocate { .. } | Op::Free { .. } | Op::Release { .. } => Ok(()),
+        Op::Delete { .. } | Op::Drop { .. } | Op::TreeGone { .. } => Ok(()),
+    }
+}
+
+/// The extent whose data a batch wrote: of an item put as fresh.
+///
+/// Errors: items of other kinds bring no data, and those that do have to be decodable.
+pub fn fresh_extent(key: Key, value: &[u8]) -> Result<ExtentItem, FormatError> {
+    match key.kind {
+        Kind::Extent => ExtentItem::decode(value),
+        Kind::Overlay => OverlayItem::decode(value).map(|item| item.extent),
+        kind => Err(field("fresh", kind as u64)),
     }
 }
 
@@ -351,6 +456,17 @@ fn take_op<'a>(rest: &mut &'a [u8]) -> Result<Op<'a>, FormatError> {
             first: take_u64(rest)?,
             end: take_u64(rest)?,
         },
+        OP_MAKE_TREE => {
+            let tree = TreeId(take_u32(rest)?);
+            let source = Some(TreeId(take_u32(rest)?)).filter(|source| source.0 != 0);
+            let role = Role::try_from(take(rest, 4)?[0])?;
+            Op::MakeTree { tree, source, role, era: Era(take_u32(rest)?) }
+        }
+        OP_TREE_GONE => Op::TreeGone { tree: TreeId(take_u32(rest)?) },
+        code if let Some(outcome) = Outcome::of_code(code) => {
+            let (start, len) = (BlockNo(take_u64(rest)?), take_u32(rest)?);
+            Op::Release { outcome, start, len, birth: Era(take_u32(rest)?) }
+        }
         other => return Err(field("operation", u64::from(other))),
     })
 }
@@ -358,6 +474,7 @@ fn take_op<'a>(rest: &mut &'a [u8]) -> Result<Op<'a>, FormatError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::item::EXTENT_BIRTH_AT;
 
     #[test]
     fn a_batch_decodes_to_the_operations_that_were_pushed() {
@@ -370,6 +487,17 @@ mod tests {
         batch.push(Op::Free { start: BlockNo(100), len: 1 });
         batch.push(Op::Image { tree: TreeId::MAIN, object: ObjectNo(9), page: 1, bytes: b"ab\0\0" });
         batch.push(Op::Drop { tree: TreeId::MAIN, object: ObjectNo(9), first: 0, end: u64::MAX });
+        let (made, main) = (TreeId(17), Some(TreeId::MAIN));
+        batch.push(Op::MakeTree { tree: made, source: main, role: Role::Snapshot, era: Era(3) });
+        batch.push(Op::MakeTree { tree: made, source: None, role: Role::Head, era: Era(3) });
+        for outcome in [Outcome::Free, Outcome::Left, Outcome::Shared] {
+            batch.push(Op::Release { outcome, start: BlockNo(7), len: 3, birth: Era(u32::MAX) });
+        }
+        batch.push(Op::TreeGone { tree: made });
+        let item =
+            OverlayItem { object: ObjectNo(9), page: 4, extent: ExtentItem::written(BlockNo(5), vec![1]) };
+        let (key, value) = (Key::overlay(made, 0), item.encode());
+        batch.push(Op::Put { tree: TreeId::VOLUME, key, value: &value, fresh: true });
         let ops: Vec<_> = batch.clone().iter().map(|op| format!("{op:?}")).collect();
         let bytes = batch.into_encoded();
         let decoded = decode_batches(&bytes, 1).expect("well-formed");
@@ -401,6 +529,63 @@ mod tests {
         assert_eq!((shared.len(), shared.ops()), (copied.len(), copied.ops()));
         assert_eq!(shared.iter().collect::<Vec<_>>(), copied.iter().collect::<Vec<_>>());
         assert_eq!(shared.into_encoded(), copied.into_encoded());
+    }
+
+    #[test]
+    fn operations_have_the_lengths_that_estimates_count_on() {
+        let of = |op: Op<'_>| {
+            let mut batch = BatchBuf::new();
+            batch.push(op);
+            batch.len() - BATCH_HEADER_BYTES
+        };
+        let (tree, start, birth) = (TreeId(16), BlockNo(9), Era(1));
+        assert_eq!(of(Op::Free { start, len: 1 }), SPACE_OP_BYTES);
+        assert_eq!(of(Op::Release { outcome: Outcome::Free, start, len: 1, birth }), RELEASE_BYTES);
+        assert_eq!(of(Op::MakeTree { tree, source: None, role: Role::Head, era: birth }), MAKE_TREE_BYTES);
+        assert_eq!(of(Op::TreeGone { tree }), TREE_GONE_BYTES);
+    }
+
+    #[test]
+    fn births_and_outcomes_are_decided_in_a_batch_that_is_built_already() {
+        let key = Key::extent(ObjectNo(9), 3);
+        let build = |birth: Era, outcome: Outcome| {
+            let mut batch = BatchBuf::new();
+            batch.push_image(TreeId::MAIN, ObjectNo(9), 0, &Arc::new(vec![7; BLOCK_BYTES]));
+            let put = batch.mark();
+            let value = ExtentItem::written(BlockNo(500), vec![7]).born(birth).encode();
+            batch.push(Op::Put { tree: TreeId::MAIN, key, value: &value, fresh: true });
+            let release = batch.mark();
+            batch.push(Op::Release { outcome, start: BlockNo(80), len: 1, birth: Era(2) });
+            (batch, put.plus(PUT_OVERHEAD_BYTES + EXTENT_BIRTH_AT), release)
+        };
+        let (mut batch, birth, release) = build(Era(0), Outcome::Free);
+        let mut laid = batch.clone().into_encoded();
+        let decided = build(Era(5), Outcome::Left).0.into_encoded();
+        for (at, bytes) in [(birth, &5u32.to_le_bytes()[..]), (release, &[Outcome::Left as u8])] {
+            batch.overwrite(at, bytes);
+            laid[at.in_encoded()..at.in_encoded() + bytes.len()].copy_from_slice(bytes);
+        }
+        assert_eq!(laid, decided, "in the finished batch");
+        assert_eq!(batch.into_encoded(), decided, "before it is finished");
+    }
+
+    #[test]
+    fn what_only_other_trees_hold_is_refused() {
+        let decodes = |op: Op<'_>| {
+            let mut batch = BatchBuf::new();
+            batch.push(op);
+            decode_batches(&batch.into_encoded(), 1).is_ok()
+        };
+        let info = Key::tree_info(TreeId(16));
+        let put = |tree, key| Op::Put { tree, key, value: &[], fresh: false };
+        assert!(decodes(put(TreeId::VOLUME, info)) && !decodes(put(TreeId(16), info)));
+        assert!(decodes(put(TreeId(16), Key::inode(ObjectNo(5)))));
+        assert!(!decodes(put(TreeId::VOLUME, Key::inode(ObjectNo(5)))));
+        let make =
+            |tree, era| Op::MakeTree { tree: TreeId(tree), source: None, role: Role::Head, era: Era(era) };
+        assert!(decodes(make(16, 1)) && decodes(make(range::TREES_MAX as u32 - 1, u32::MAX - 1)));
+        assert!(!decodes(make(15, 1)) && !decodes(make(range::TREES_MAX as u32, 1)));
+        assert!(!decodes(make(16, 0)) && !decodes(make(16, u32::MAX)));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::BlockNo;
 pub enum FormatError {
     #[error("not a Syncline {what}: magic {got:#010x}")]
     Magic { what: &'static str, got: u64 },
-    #[error("format version {got} of the {what} is not supported (this software reads version 1)")]
+    #[error("format version {got} of the {what} is not supported (this software reads versions 1 and 2)")]
     Version { what: &'static str, got: u16 },
     #[error("checksum mismatch in the {what}: stored {want:#018x}, computed {got:#018x}")]
     Checksum { what: &'static str, want: u64, got: u64 },

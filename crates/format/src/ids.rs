@@ -41,8 +41,20 @@ id! {
     ObjectNo(u64)
 }
 id! {
-    /// A tree: 0 is the root tree that names the others, 1 the main subvolume.
+    /// A tree: 0 is the root tree that names the others, 1 the first head, 2 the volume tree. From 16 on: snapshots and
+    /// other heads, each number used once.
     TreeId(u32)
+}
+id! {
+    /// A part of the volume's life, which a snapshot ends: what a snapshot of era e shows was born in e or before. 0 on
+    /// a volume of version 1.
+    Era(u32)
+}
+
+impl Era {
+    pub fn next(self) -> Era {
+        Era(self.0 + 1)
+    }
 }
 
 impl BlockNo {
@@ -78,8 +90,22 @@ impl Generation {
 impl TreeId {
     /// The root tree: its items point at the other trees.
     pub const ROOT: TreeId = TreeId(0);
-    /// The main subvolume.
+    /// The first head: the filesystem itself, and the only one of a volume of version 1.
     pub const MAIN: TreeId = TreeId(1);
+    /// The volume tree: the tables of the volume. It changes by batches, and no snapshot is ever made of it.
+    pub const VOLUME: TreeId = TreeId(2);
+    /// The first number that a snapshot or a further head may get.
+    pub const FIRST_MADE: TreeId = TreeId(16);
+
+    /// Whether the tree holds a filesystem: it is a head or a snapshot.
+    pub fn is_filesystem(self) -> bool {
+        self == TreeId::MAIN || self >= TreeId::FIRST_MADE
+    }
+
+    /// The tree that its nodes name. Filesystems share nodes, so those of all of them name the first head.
+    pub fn of_nodes(self) -> TreeId {
+        if self.is_filesystem() { TreeId::MAIN } else { self }
+    }
 }
 
 impl ObjectNo {

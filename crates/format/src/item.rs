@@ -3,7 +3,7 @@
 use crate::key::array;
 pub use crate::orphan::{ORPHAN_BYTES_MAX, OrphanReason, Shift};
 use crate::range;
-use crate::{BlockNo, FormatError, ObjectNo};
+use crate::{BlockNo, Era, FormatError, ObjectNo};
 use zerocopy::little_endian::{I64, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -332,16 +332,20 @@ impl XattrItem {
 pub const EXTENT_PAGES_MAX: u32 = 128;
 /// Bytes of an extent item before its checksums.
 pub const EXTENT_HEADER_BYTES: usize = 16;
+/// Where an extent item's birth is.
+pub const EXTENT_BIRTH_AT: usize = 12;
 
 const EXTENT_UNWRITTEN: u16 = 1;
 
 /// A file's data: `len` blocks from `start`, for as many pages from the key's offset.
 ///
-/// Stored as block (8 bytes), pages (2), flags (2), reserved (4), then one XXH3-64 per page unless unwritten.
+/// Stored as block (8 bytes), pages (2), flags (2), birth (4), then one XXH3-64 per page unless unwritten.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExtentItem {
     pub start: BlockNo,
     pub content: ExtentContent,
+    /// The era in which the item's tree got these blocks at this place of the file. Every part keeps it.
+    pub birth: Era,
 }
 
 /// What an extent's blocks hold.
@@ -355,11 +359,17 @@ pub enum ExtentContent {
 
 impl ExtentItem {
     pub fn written(start: BlockNo, checksums: Vec<u64>) -> ExtentItem {
-        ExtentItem { start, content: ExtentContent::Written(checksums) }
+        ExtentItem { start, content: ExtentContent::Written(checksums), birth: Era(0) }
     }
 
     pub fn unwritten(start: BlockNo, pages: u32) -> ExtentItem {
-        ExtentItem { start, content: ExtentContent::Unwritten { pages } }
+        ExtentItem { start, content: ExtentContent::Unwritten { pages }, birth: Era(0) }
+    }
+
+    /// The same, born in that era.
+    #[must_use]
+    pub fn born(self, birth: Era) -> ExtentItem {
+        ExtentItem { birth, ..self }
     }
 
     /// Length in pages (= blocks).
@@ -379,12 +389,13 @@ impl ExtentItem {
     /// The part of the extent from page `skip` on, `pages` long.
     pub fn slice(&self, skip: u32, pages: u32) -> ExtentItem {
         let start = self.block_of(u64::from(skip));
-        match &self.content {
+        let slice = match &self.content {
             ExtentContent::Written(checksums) => {
                 ExtentItem::written(start, checksums[skip as usize..(skip + pages) as usize].to_vec())
             }
             ExtentContent::Unwritten { .. } => ExtentItem::unwritten(start, pages),
-        }
+        };
+        slice.born(self.birth)
     }
 
     /// Panics if the extent is empty or longer than [`EXTENT_PAGES_MAX`].
@@ -399,7 +410,7 @@ impl ExtentItem {
         out.extend_from_slice(&self.start.0.to_le_bytes());
         out.extend_from_slice(&(pages as u16).to_le_bytes());
         out.extend_from_slice(&flags.to_le_bytes());
-        out.extend_from_slice(&[0; 4]);
+        out.extend_from_slice(&self.birth.0.to_le_bytes());
         for sum in checksums {
             out.extend_from_slice(&sum.to_le_bytes());
         }
@@ -418,15 +429,16 @@ impl ExtentItem {
         let start = BlockNo(u64::from_le_bytes(array(&bytes[0..8])));
         let pages = u32::from(u16::from_le_bytes(array(&bytes[8..10])));
         let flags = u16::from_le_bytes(array(&bytes[10..12]));
+        let birth = Era(u32::from_le_bytes(array(&bytes[EXTENT_BIRTH_AT..EXTENT_HEADER_BYTES])));
         range::EXTENT_PAGES.check(u64::from(pages))?;
         range::EXTENT_START.check(start.0)?;
         let sums = &bytes[EXTENT_HEADER_BYTES..];
         match flags {
             0 if sums.len() == 8 * pages as usize => {
                 let sums = sums.chunks_exact(8).map(|sum| u64::from_le_bytes(array(sum))).collect();
-                Ok(ExtentItem::written(start, sums))
+                Ok(ExtentItem::written(start, sums).born(birth))
             }
-            EXTENT_UNWRITTEN if sums.is_empty() => Ok(ExtentItem::unwritten(start, pages)),
+            EXTENT_UNWRITTEN if sums.is_empty() => Ok(ExtentItem::unwritten(start, pages).born(birth)),
             0 | EXTENT_UNWRITTEN => field("length", bytes.len() as u64),
             _ => field("flags", u64::from(flags)),
         }
@@ -558,14 +570,14 @@ mod tests {
                 assert!(!decodes(&patched(value, field, field.least - 1)), "{field:?} below its least");
             }
         }
-        assert_eq!(looked_at, 26, "a field of an item has come or gone");
+        assert_eq!(looked_at, 27, "a field of an item has come or gone");
     }
 
     #[test]
     fn extents_of_both_kinds_survive_encoding_and_slicing() {
-        let written = ExtentItem::written(BlockNo(100), vec![1, 2, 3, 4]);
+        let written = ExtentItem::written(BlockNo(100), vec![1, 2, 3, 4]).born(Era(7));
         assert_eq!(ExtentItem::decode(&written.encode()), Ok(written.clone()));
-        assert_eq!(written.slice(1, 2), ExtentItem::written(BlockNo(101), vec![2, 3]));
+        assert_eq!(written.slice(1, 2), ExtentItem::written(BlockNo(101), vec![2, 3]).born(Era(7)));
         let unwritten = ExtentItem::unwritten(BlockNo(5), 128);
         assert_eq!(ExtentItem::decode(&unwritten.encode()), Ok(unwritten));
         assert!(ExtentItem::decode(&written.encode()[..24]).is_err());

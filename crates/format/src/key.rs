@@ -1,6 +1,6 @@
 //! Keys of the tree: (object, kind, offset), compared in that order.
 
-use crate::{FormatError, ObjectNo, range};
+use crate::{FormatError, ObjectNo, TreeId, range};
 
 /// What an item is. The numbers are persistent and never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -22,10 +22,13 @@ pub enum Kind {
     Orphan = 7,
     /// In the root tree: pointer to a tree's root node; object = tree number, offset 0.
     Tree = 8,
-    /// Reserved for snapshots.
-    Snapshot = 9,
+    /// In the volume tree: what a tree is; object = tree number, offset 0.
+    TreeInfo = 9,
     /// Reserved for reference counts of shared blocks.
     Shared = 10,
+    /// In the volume tree: a page run whose image a snapshot inherited; object = the snapshot's number, offset = 0,
+    /// 1, 2 ...
+    Overlay = 13,
 }
 
 impl TryFrom<u8> for Kind {
@@ -41,8 +44,9 @@ impl TryFrom<u8> for Kind {
             6 => Kind::Extent,
             7 => Kind::Orphan,
             8 => Kind::Tree,
-            9 => Kind::Snapshot,
+            9 => Kind::TreeInfo,
             10 => Kind::Shared,
+            13 => Kind::Overlay,
             _ => return Err(FormatError::Field { what: "key", field: "kind", value: u64::from(value) }),
         })
     }
@@ -63,7 +67,7 @@ impl Key {
     /// The smallest possible key.
     pub const MIN: Key = Key { object: ObjectNo(0), kind: Kind::Inode, offset: 0 };
     /// The largest possible key.
-    pub const MAX: Key = Key { object: ObjectNo(u64::MAX), kind: Kind::Shared, offset: u64::MAX };
+    pub const MAX: Key = Key { object: ObjectNo(u64::MAX), kind: Kind::Overlay, offset: u64::MAX };
 
     pub fn new(object: ObjectNo, kind: Kind, offset: u64) -> Key {
         Key { object, kind, offset }
@@ -93,11 +97,29 @@ impl Key {
         Key::new(ObjectNo::VOLUME, Kind::Orphan, object.0)
     }
 
-    pub fn tree(tree: crate::TreeId) -> Key {
+    pub fn tree(tree: TreeId) -> Key {
         Key::new(ObjectNo(u64::from(tree.0)), Kind::Tree, 0)
     }
 
-    /// Whether an item of the main tree may lie at this key. Errors: the field that is outside of its range.
+    pub fn tree_info(tree: TreeId) -> Key {
+        Key::new(ObjectNo(u64::from(tree.0)), Kind::TreeInfo, 0)
+    }
+
+    pub fn overlay(tree: TreeId, number: u64) -> Key {
+        Key::new(ObjectNo(u64::from(tree.0)), Kind::Overlay, number)
+    }
+
+    /// Whether an item of the volume tree may lie at this key. Errors: the field that is outside of its range.
+    pub fn check_volume(&self) -> Result<(), FormatError> {
+        range::VOLUME_KEY_TREE.check(self.object.0)?;
+        match self.kind {
+            Kind::TreeInfo => range::KEY_TREE_INFO_OFFSET.check(self.offset).map(drop),
+            Kind::Overlay => range::KEY_OVERLAY_OFFSET.check(self.offset).map(drop),
+            kind => Err(FormatError::Field { what: "key", field: "kind", value: kind as u64 }),
+        }
+    }
+
+    /// Whether an item of a filesystem may lie at this key. Errors: the field that is outside of its range.
     pub fn check(&self) -> Result<(), FormatError> {
         if self.kind != Kind::Orphan {
             range::KEY_OBJECT.check(self.object.0)?;
@@ -117,7 +139,7 @@ impl Key {
             Kind::XattrPiece => &range::KEY_PIECE_OFFSET,
             Kind::Extent => &range::KEY_EXTENT_OFFSET,
             Kind::Orphan => &range::KEY_ORPHAN_OFFSET,
-            Kind::Tree | Kind::Snapshot | Kind::Shared => {
+            Kind::Tree | Kind::TreeInfo | Kind::Shared | Kind::Overlay => {
                 return range::KEY_KIND.check(self.kind as u64).map(drop);
             }
         };
@@ -175,10 +197,35 @@ mod tests {
             Key::orphan(beyond),
             Key::new(of, Kind::Orphan, 5),
             Key::new(of, Kind::Tree, 0),
+            Key::tree_info(TreeId::MAIN),
+            Key::overlay(TreeId::FIRST_MADE, 0),
             Key::MIN,
             Key::MAX,
         ] {
             assert!(key.check().is_err(), "{key:?}");
+        }
+    }
+
+    #[test]
+    fn the_volume_tree_has_keys_of_its_own() {
+        let last = TreeId(range::TREES_MAX as u32 - 1);
+        for key in [
+            Key::tree_info(TreeId::MAIN),
+            Key::tree_info(last),
+            Key::overlay(last, 0),
+            Key::overlay(TreeId::FIRST_MADE, range::OVERLAY_ITEMS_MAX - 1),
+        ] {
+            assert_eq!(key.check_volume(), Ok(()), "{key:?}");
+        }
+        for key in [
+            Key::tree_info(TreeId::ROOT),
+            Key::tree_info(TreeId(range::TREES_MAX as u32)),
+            Key::new(ObjectNo(16), Kind::TreeInfo, 1),
+            Key::overlay(last, range::OVERLAY_ITEMS_MAX),
+            Key::inode(ObjectNo(16)),
+            Key::new(ObjectNo(16), Kind::Shared, 0),
+        ] {
+            assert!(key.check_volume().is_err(), "{key:?}");
         }
     }
 }

@@ -21,13 +21,14 @@ pub mod node;
 pub mod range;
 pub mod record;
 pub mod superblock;
+pub mod tree_item;
 
 mod error;
 mod orphan;
 
 pub use error::FormatError;
 pub use header::{BlockHeader, VolumeId};
-pub use ids::{BlockNo, Generation, GroupNo, Lsn, ObjectNo, Sequence, TreeId};
+pub use ids::{BlockNo, Era, Generation, GroupNo, Lsn, ObjectNo, Sequence, TreeId};
 pub use key::{Key, Kind};
 
 use twox_hash::XxHash3_64;
@@ -38,8 +39,10 @@ pub const BLOCK_BYTES: usize = 4096;
 pub const NODE_BYTES: usize = 16384;
 /// Blocks per tree node, and the alignment of a node relative to its group.
 pub const NODE_BLOCKS: u32 = (NODE_BYTES / BLOCK_BYTES) as u32;
-/// The on-disk format version that this crate writes. Software versions are a different number.
+/// The version of every block's own layout but the superblock's. Software versions are a different number.
 pub const FORMAT_VERSION: u16 = 1;
+/// The volume's version, which its superblocks bear, from which on it has trees beside the first head.
+pub const TREES_VERSION: u16 = 2;
 /// Largest value of one item, in bytes; three such items always fit a leaf, so every overfull leaf can be split in two.
 pub const ITEM_VALUE_BYTES_MAX: usize = 4096;
 

@@ -6,7 +6,8 @@
 
 use crate::header::{self, BlockHeader, HEADER_BYTES, MAGIC_NODE, VolumeId};
 use crate::{
-    BlockNo, FormatError, Generation, ITEM_VALUE_BYTES_MAX, Key, Kind, NODE_BYTES, ObjectNo, TreeId, range,
+    BlockNo, Era, FormatError, Generation, ITEM_VALUE_BYTES_MAX, Key, Kind, NODE_BYTES, ObjectNo, TreeId,
+    range,
 };
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -23,7 +24,7 @@ pub struct NodeHeader {
     /// Offset in the node of the lowest byte of the value heap.
     pub heap: U16,
     pub reserved: U16,
-    /// The tree this node belongs to.
+    /// The tree this node belongs to ([`TreeId::of_nodes`]).
     pub tree: U32,
     pub reserved2: U32,
     pub reserved3: U64,
@@ -63,10 +64,12 @@ pub struct NodePointerRaw {
     pub checksum: U64,
     pub generation: U64,
     pub level: U16,
-    pub reserved: [u8; 6],
+    pub reserved: [u8; 2],
+    pub birth: U32,
 }
 
 const _: () = assert!(size_of::<NodePointerRaw>() == NODE_POINTER_BYTES);
+const _: () = assert!(std::mem::offset_of!(NodePointerRaw, birth) == 28);
 
 /// Bytes of a stored node pointer.
 pub const NODE_POINTER_BYTES: usize = 32;
@@ -79,6 +82,8 @@ pub struct NodePointer {
     pub checksum: u64,
     pub generation: Generation,
     pub level: u16,
+    /// The era in which the node was made, or last copied by a change.
+    pub birth: Era,
 }
 
 impl From<NodePointer> for NodePointerRaw {
@@ -88,7 +93,8 @@ impl From<NodePointer> for NodePointerRaw {
             checksum: U64::new(pointer.checksum),
             generation: U64::new(pointer.generation.0),
             level: U16::new(pointer.level),
-            reserved: [0; 6],
+            reserved: [0; 2],
+            birth: U32::new(pointer.birth.0),
         }
     }
 }
@@ -103,6 +109,7 @@ impl TryFrom<NodePointerRaw> for NodePointer {
             checksum: raw.checksum.get(),
             generation: Generation(raw.generation.get()),
             level: raw.level.get(),
+            birth: Era(raw.birth.get()),
         })
     }
 }
@@ -151,8 +158,9 @@ pub fn slot_value(bytes: &[u8], index: usize) -> &[u8] {
     &bytes[at..at + usize::from(slot.value_len.get())]
 }
 
-/// Verifies a whole node read from where `pointer` points, so that every accessor above is safe to call on it:
-/// header and checksum, level and tree, slots in bounds and strictly ascending, kinds known, child pointers decodable.
+/// Verifies a whole node read from where `pointer` points, so that every accessor above is safe to call on it: header
+/// and checksum, level and tree (what its nodes name), slots in bounds and strictly ascending, kinds known, child
+/// pointers decodable.
 pub fn verify(
     bytes: &[u8],
     pointer: &NodePointer,
@@ -176,7 +184,7 @@ pub fn verify(
     if level != pointer.level || level > LEVEL_MAX {
         return field("level", u64::from(level));
     }
-    if head.tree.get() != tree.0 {
+    if head.tree.get() != tree.of_nodes().0 {
         return field("tree", u64::from(head.tree.get()));
     }
     let count = usize::from(head.count.get());
@@ -240,9 +248,9 @@ impl Slot {
     }
 }
 
-/// Completes a node's common header for its final address and computes its checksum.
+/// Completes a node's common header for its final address and computes its checksum. The pointer is one of birth 0.
 pub fn seal(bytes: &mut [u8], block: BlockNo, generation: Generation, volume: VolumeId) -> NodePointer {
     head_mut(bytes).header = BlockHeader::new(MAGIC_NODE, block, generation, volume);
     let checksum = header::seal(bytes);
-    NodePointer { block, checksum, generation, level: head(bytes).level.get() }
+    NodePointer { block, checksum, generation, level: head(bytes).level.get(), birth: Era(0) }
 }

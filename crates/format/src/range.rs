@@ -16,7 +16,7 @@ use crate::layout::{
 };
 use crate::node::LEVEL_MAX;
 use crate::record::RECORD_BYTES_MAX;
-use crate::{BLOCK_BYTES, FormatError, NAME_HASH_MAX, NAME_HASH_MIN, NAME_PROBES, NODE_BYTES};
+use crate::{BLOCK_BYTES, FormatError, NAME_HASH_MAX, NAME_HASH_MIN, NAME_PROBES, NODE_BYTES, TreeId};
 
 /// Counters that only grow end here, far from any overflow. Object numbers are below it.
 pub const COUNTER_MAX: u64 = 1 << 62;
@@ -26,6 +26,13 @@ pub const FILE_PAGES_MAX: u64 = FILE_BYTES_MAX.div_ceil(BLOCK_BYTES as u64);
 pub const ENTRIES_MAX: u64 = 1 << 47;
 /// The last slot of the last name hash: a positive `i64`, since directory offsets are signed.
 pub const NAME_SLOT_MAX: u64 = NAME_HASH_MAX + NAME_PROBES - 1;
+
+/// Tree numbers are below it, so that a tree's and an object's number fit into one of 63 bits.
+pub const TREES_MAX: u64 = 1 << 24;
+/// The last era: the one that no snapshot can end any more.
+pub const ERA_MAX: u64 = u32::MAX as u64 - 1;
+/// Overlay items of one snapshot: it inherits no more images.
+pub const OVERLAY_ITEMS_MAX: u64 = 1024;
 
 /// The byte offset of an extent's end is a number.
 const EXTENT_START_MAX: u64 = u64::MAX / BLOCK_BYTES as u64 - EXTENT_PAGES_MAX as u64;
@@ -45,13 +52,15 @@ pub enum Structure {
     Bitmap,
     Node,
     NodePointer,
-    /// Of an item in the main tree.
+    /// Of an item in a filesystem, unless it says otherwise.
     Key,
     Inode,
     Dirent,
     Xattr,
     Extent,
     Orphan,
+    Overlay,
+    TreeItem,
     Record,
     /// An operation of a batch; places count from its code.
     Operation,
@@ -71,6 +80,8 @@ impl Structure {
             Structure::Xattr => "xattr",
             Structure::Extent => "extent",
             Structure::Orphan => "orphan",
+            Structure::Overlay => "overlay item",
+            Structure::TreeItem => "tree item",
             Structure::Record => "journal record",
             Structure::Operation => "batch",
         }
@@ -156,6 +167,8 @@ fields! {
     SUPERBLOCK_CREATED_SECONDS = Superblock, "created_seconds", 280, 8, ANY, "signed";
     SUPERBLOCK_CREATED_NANOSECONDS = Superblock, "created_nanoseconds", 288, 4, ANY, "informational";
     SUPERBLOCK_CUT_LSN = Superblock, "cut_lsn", 292, 8, ANY, "";
+    SUPERBLOCK_ERA = Superblock, "era", 300, 4, (1, ERA_MAX), "of version 2";
+    SUPERBLOCK_NEXT_TREE = Superblock, "next_tree", 304, 4, (TreeId::FIRST_MADE.0 as u64, TREES_MAX), "of version 2; above every tree";
 
     BITMAP_GENERATION = Bitmap, "generation", 24, 8, ANY, "above the superblock's: the slot does not count";
     BITMAP_GROUP = Bitmap, "group", 40, 4, (0, VOLUME_BLOCKS_MAX / GROUP_BLOCKS_MAX), "the group's number";
@@ -164,15 +177,16 @@ fields! {
     NODE_LEVEL = Node, "level", 40, 2, (0, LEVEL_MAX as u64), "one below the parent's";
     NODE_COUNT = Node, "count", 42, 2, (0, 680), "at least 1 in an interior node; slots end at or below heap";
     NODE_HEAP = Node, "heap", 44, 2, (64, NODE_BYTES as u64), "";
-    NODE_TREE = Node, "tree", 48, 4, (0, 1), "";
+    NODE_TREE = Node, "tree", 48, 4, (0, 2), "2 from version 2 on";
 
     POINTER_BLOCK = NodePointer, "block", 0, 8, ANY, "a whole chunk inside of a group";
     POINTER_CHECKSUM = NodePointer, "checksum", 8, 8, ANY, "the node's";
     POINTER_GENERATION = NodePointer, "generation", 16, 8, ANY, "the node's, at most the parent's";
     POINTER_LEVEL = NodePointer, "level", 24, 2, (0, LEVEL_MAX as u64), "the node's";
+    POINTER_BIRTH = NodePointer, "birth", 28, 4, (0, u32::MAX as u64), "at most the parent's and the tree's era";
 
     KEY_OBJECT = Key, "object", 0, 8, OBJECT, "0 for orphans";
-    KEY_KIND = Key, "kind", 20, 1, (1, 7), "of an item in the main tree";
+    KEY_KIND = Key, "kind", 20, 1, (1, 7), "of an item in a filesystem";
     KEY_INODE_OFFSET = Key, "offset of an inode", 8, 8, (0, 0), "";
     KEY_SYMLINK_OFFSET = Key, "offset of a symlink", 8, 8, (0, 0), "";
     KEY_DIRENT_OFFSET = Key, "offset of a dirent", 8, 8, SLOT, "the name's hash plus 0 to 7";
@@ -180,6 +194,9 @@ fields! {
     KEY_PIECE_OFFSET = Key, "offset of an xattr piece", 8, 8, ANY, "";
     KEY_EXTENT_OFFSET = Key, "offset of an extent", 8, 8, (0, FILE_PAGES_MAX - 1), "the last page too";
     KEY_ORPHAN_OFFSET = Key, "offset of an orphan", 8, 8, OBJECT, "";
+    VOLUME_KEY_TREE = Key, "object in the volume tree", 0, 8, (1, TREES_MAX - 1), "a head's or snapshot's number";
+    KEY_TREE_INFO_OFFSET = Key, "offset of a tree item", 8, 8, (0, 0), "";
+    KEY_OVERLAY_OFFSET = Key, "offset of an overlay item", 8, 8, (0, OVERLAY_ITEMS_MAX - 1), "";
 
     INODE_MODE = Inode, "mode", 0, 4, (0o010000, 0o147777), "one of the seven types";
     INODE_NLINK = Inode, "nlink", 4, 4, (0, LINKS_MAX as u64), "";
@@ -213,6 +230,24 @@ fields! {
     EXTENT_START = Extent, "start", 0, 8, (0, EXTENT_START_MAX), "the whole run inside of a group";
     EXTENT_PAGES = Extent, "pages", 8, 2, (1, EXTENT_PAGES_MAX as u64), "";
     EXTENT_FLAGS = Extent, "flags", 10, 2, (0, 1), "";
+    EXTENT_BIRTH = Extent, "birth", 12, 4, (0, u32::MAX as u64), "at most the era of a node that holds it";
+
+    OVERLAY_OBJECT = Overlay, "object", 0, 8, OBJECT, "";
+    OVERLAY_PAGE = Overlay, "page", 8, 8, (0, FILE_PAGES_MAX - 1), "the last page too";
+
+    TREE_ROLE = TreeItem, "role", 0, 1, (1, 2), "";
+    TREE_STATE = TreeItem, "state", 1, 1, (1, 2), "";
+    TREE_FLAGS = TreeItem, "flags", 2, 2, (0, 3), "";
+    TREE_ERA = TreeItem, "era", 4, 4, (0, ERA_MAX), "of a head 0, of a snapshot at least 1";
+    TREE_PARENT = TreeItem, "parent", 8, 4, (0, TREES_MAX - 1), "a snapshot of a lower era";
+    TREE_KNOWN = TreeItem, "known", 12, 4, (0, ERA_MAX), "of a head at least its parent's era; of a snapshot 0";
+    TREE_LSN = TreeItem, "lsn", 16, 8, (0, COUNTER_MAX), "";
+    TREE_MADE_SECONDS = TreeItem, "made", 24, 8, ANY, "signed";
+    TREE_MADE_NANOSECONDS = TreeItem, "nanoseconds", 32, 4, (0, NANOSECONDS_MAX), "made";
+    TREE_CURSOR_OBJECT = TreeItem, "cursor object", 104, 8, ANY, "of state 2; else 0";
+    TREE_CURSOR_KIND = TreeItem, "cursor kind", 112, 1, (0, 13), "of state 2 a kind; else 0";
+    TREE_CURSOR_OFFSET = TreeItem, "cursor offset", 113, 8, ANY, "of state 2; else 0";
+    TREE_NAME_LENGTH = TreeItem, "name length", 136, 2, (0, NAME_BYTES_MAX as u64), "a name without / and NUL";
 
     ORPHAN_REASON = Orphan, "reason", 0, 1, (1, 3), "";
     ORPHAN_FLAGS = Orphan, "flags", 1, 1, (0, 1), "of reason 3";
@@ -229,7 +264,10 @@ fields! {
     RECORD_BATCHES = Record, "batches", 80, 4, (1, u32::MAX as u64), "as many as the payload holds";
     RECORD_PAYLOAD_BYTES = Record, "payload_bytes", 84, 4, (0, RECORD_BYTES_MAX as u64), "";
 
-    OPERATION_TREE = Operation, "tree", 1, 4, (1, 1), "";
+    OPERATION_TREE = Operation, "tree", 1, 4, (1, TREES_MAX - 1), "1 in version 1";
+    OPERATION_SOURCE = Operation, "source", 5, 4, (0, TREES_MAX - 1), "of a tree that is made";
+    OPERATION_ROLE = Operation, "role", 9, 1, (1, 2), "of a tree that is made";
+    OPERATION_ERA = Operation, "era", 13, 4, (1, ERA_MAX), "of a tree that is made";
     OPERATION_IMAGE_OBJECT = Operation, "image object", 5, 8, ANY, "of a file";
     OPERATION_IMAGE_PAGE = Operation, "image page", 13, 8, (0, FILE_PAGES_MAX - 1), "";
     OPERATION_IMAGE_LENGTH = Operation, "image length", 21, 2, (0, BLOCK_BYTES as u64), "";

@@ -4,7 +4,8 @@ use crate::header::VolumeId;
 use crate::layout::Layout;
 use crate::node::{NodePointer, NodePointerRaw};
 use crate::{
-    BLOCK_BYTES, BlockNo, FORMAT_VERSION, FormatError, Generation, Lsn, ObjectNo, Sequence, checksum, range,
+    BLOCK_BYTES, BlockNo, Era, FORMAT_VERSION, FormatError, Generation, Lsn, ObjectNo, Sequence,
+    TREES_VERSION, TreeId, checksum, range,
 };
 use zerocopy::little_endian::{I64, U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -16,6 +17,8 @@ pub const SUPERBLOCK_SLOTS: [BlockNo; 2] = [BlockNo(1), BlockNo(2)];
 
 /// Incompatible feature: a bitmap slot of zeros is that of a group which nothing uses.
 pub const UNWRITTEN_BITMAPS: u64 = 1;
+/// Incompatible feature of version 2: births, operations 8 to 12 of a batch, more than one tree, the volume tree.
+pub const TREES: u64 = 1 << 5;
 
 /// The superblock as stored.
 #[repr(C)]
@@ -50,13 +53,29 @@ pub struct SuperblockRaw {
     created_seconds: I64,
     created_nanoseconds: U32,
     cut_lsn: U64,
-    reserved: [u8; 3796],
+    era: U32,
+    next_tree: U32,
+    reserved: [u8; 3788],
 }
 
 const _: () = assert!(size_of::<SuperblockRaw>() == BLOCK_BYTES);
 const _: () = assert!(std::mem::offset_of!(SuperblockRaw, uuid) == 24);
 const _: () = assert!(std::mem::offset_of!(SuperblockRaw, label) == 40);
 const _: () = assert!(std::mem::offset_of!(SuperblockRaw, root) == 224);
+const _: () = assert!(std::mem::offset_of!(SuperblockRaw, era) == 300);
+
+impl SuperblockRaw {
+    /// Of a superblock of version 2, whose features hold [`TREES`].
+    fn trees_state(&self) -> Result<TreesState, FormatError> {
+        let features = self.features_incompatible.get();
+        if features & TREES == 0 {
+            return Err(FormatError::Field { what: "superblock", field: "features", value: features });
+        }
+        let era = range::SUPERBLOCK_ERA.check(u64::from(self.era.get()))? as u32;
+        let next_tree = range::SUPERBLOCK_NEXT_TREE.check(u64::from(self.next_tree.get()))? as u32;
+        Ok(TreesState { era: Era(era), next_tree: TreeId(next_tree) })
+    }
+}
 
 /// Where replay starts in the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,6 +96,20 @@ pub enum VolumeState {
     InUse = 1,
     /// Closed: the checkpoint holds everything.
     Clean = 2,
+}
+
+/// What a superblock of version 2 says about the trees, as of its checkpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TreesState {
+    /// What is made from here on is born in this era.
+    pub era: Era,
+    /// Lowest number that was never given out to a tree.
+    pub next_tree: TreeId,
+}
+
+impl TreesState {
+    /// Of a volume that has had no snapshot and no head but the first one.
+    pub const FIRST: TreesState = TreesState { era: Era(1), next_tree: TreeId::FIRST_MADE };
 }
 
 /// The superblock, decoded and checked.
@@ -105,6 +138,8 @@ pub struct Superblock {
     /// The first batch of the log that a recovery has found not to be whole, and has cut off with all behind it: it
     /// stays cut off even if it should verify later (R12).
     pub cut: Option<Lsn>,
+    /// The feature [`TREES`], and with it version 2; `None`: version 1.
+    pub trees: Option<TreesState>,
 }
 
 impl Superblock {
@@ -131,11 +166,20 @@ impl Superblock {
         VolumeId(u64::from_le_bytes(first))
     }
 
+    fn version(&self) -> u16 {
+        if self.trees.is_some() { TREES_VERSION } else { FORMAT_VERSION }
+    }
+
+    fn features(&self) -> u64 {
+        let bit = |set: bool, bit: u64| if set { bit } else { 0 };
+        bit(self.unwritten_bitmaps, UNWRITTEN_BITMAPS) | bit(self.trees.is_some(), TREES)
+    }
+
     /// The superblock's bytes for the slot at `block`.
     pub fn encode(&self, block: BlockNo) -> Vec<u8> {
         let mut raw = SuperblockRaw::new_zeroed();
         raw.magic = SUPERBLOCK_MAGIC;
-        raw.version = U16::new(FORMAT_VERSION);
+        raw.version = U16::new(self.version());
         raw.block_bytes_log2 = U16::new(BLOCK_BYTES.trailing_zeros() as u16);
         raw.state = U32::new(self.state as u32);
         raw.uuid = self.uuid;
@@ -144,7 +188,7 @@ impl Superblock {
         raw.label[..label_bytes].copy_from_slice(&label[..label_bytes]);
         raw.block = U64::new(block.0);
         raw.generation = U64::new(self.generation.0);
-        raw.features_incompatible = U64::new(if self.unwritten_bitmaps { UNWRITTEN_BITMAPS } else { 0 });
+        raw.features_incompatible = U64::new(self.features());
         raw.blocks = U64::new(self.layout.blocks);
         raw.journal_start = U64::new(self.layout.journal_start.0);
         raw.journal_blocks = U64::new(self.layout.journal_blocks);
@@ -162,6 +206,10 @@ impl Superblock {
         raw.created_seconds = I64::new(self.created_seconds);
         raw.created_nanoseconds = U32::new(self.created_nanoseconds);
         raw.cut_lsn = U64::new(self.cut.map_or(0, |lsn| lsn.0));
+        if let Some(trees) = self.trees {
+            raw.era = U32::new(trees.era.0);
+            raw.next_tree = U32::new(trees.next_tree.0);
+        }
         let mut bytes = raw.as_bytes().to_vec();
         crate::header::seal(&mut bytes);
         bytes
@@ -183,8 +231,9 @@ impl Superblock {
         if raw.checksum.get() != got {
             return Err(FormatError::Checksum { what: WHAT, want: raw.checksum.get(), got });
         }
-        if raw.version.get() != FORMAT_VERSION {
-            return Err(FormatError::Version { what: WHAT, got: raw.version.get() });
+        let version = raw.version.get();
+        if !(FORMAT_VERSION..=TREES_VERSION).contains(&version) {
+            return Err(FormatError::Version { what: WHAT, got: version });
         }
         if raw.block.get() != block.0 {
             return Err(FormatError::Address { what: WHAT, want: block, got: BlockNo(raw.block.get()) });
@@ -194,10 +243,15 @@ impl Superblock {
             return Err(field("block_bytes_log2", u64::from(raw.block_bytes_log2.get())));
         }
         let incompatible = raw.features_incompatible.get();
-        let unknown = incompatible & !UNWRITTEN_BITMAPS | raw.features_read_only.get();
+        let known = if version == TREES_VERSION { UNWRITTEN_BITMAPS | TREES } else { UNWRITTEN_BITMAPS };
+        let unknown = incompatible & !known | raw.features_read_only.get();
         if unknown != 0 {
             return Err(FormatError::Features { unknown });
         }
+        let trees = match version == TREES_VERSION {
+            true => Some(raw.trees_state()?),
+            false => None,
+        };
         let layout = Layout {
             blocks: raw.blocks.get(),
             journal_start: BlockNo(raw.journal_start.get()),
@@ -241,6 +295,92 @@ impl Superblock {
             created_seconds: raw.created_seconds.get(),
             created_nanoseconds: raw.created_nanoseconds.get(),
             cut: Some(Lsn(raw.cut_lsn.get())).filter(|lsn| lsn.0 != 0),
+            trees,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BLOCKS: u64 = 4096;
+    const AT: BlockNo = SUPERBLOCK_SLOTS[0];
+
+    fn superblock(trees: Option<TreesState>) -> Superblock {
+        let layout = Layout::new(BLOCKS, None).expect("16 MiB is allowed");
+        Superblock {
+            uuid: [7; 16],
+            label: "label".to_owned(),
+            generation: Generation(5),
+            state: VolumeState::Clean,
+            layout,
+            unwritten_bitmaps: true,
+            checkpoint_lsn: Lsn(9),
+            epoch: 3,
+            tail: JournalTail { block: 4, sequence: Sequence(2), predecessor: 8 },
+            root: NodePointer {
+                block: layout.groups_start.plus(4),
+                checksum: 6,
+                generation: Generation(5),
+                level: 1,
+                birth: Era(2),
+            },
+            hash_seed: 11,
+            next_object: ObjectNo(12),
+            free_blocks: 13,
+            created_seconds: -14,
+            created_nanoseconds: 15,
+            cut: None,
+            trees,
+        }
+    }
+
+    fn decode_sealed(mut bytes: Vec<u8>) -> Result<Superblock, FormatError> {
+        crate::header::seal(&mut bytes);
+        Superblock::decode(&bytes, AT, BLOCKS)
+    }
+
+    #[test]
+    fn both_versions_survive_encoding_and_tell_themselves_apart() {
+        let trees = TreesState { era: Era(80), next_tree: TreeId(77) };
+        for (trees, version, features) in [(None, 1, 1), (Some(trees), 2, 1 | 32)] {
+            let bytes = superblock(trees).encode(AT);
+            assert_eq!(Superblock::decode(&bytes, AT, BLOCKS), Ok(superblock(trees)));
+            assert_eq!(bytes[16..18], u16::to_le_bytes(version));
+            assert_eq!(bytes[120..128], u64::to_le_bytes(features));
+            let behind = &bytes[300..308];
+            assert_eq!(behind == [0; 8], trees.is_none(), "version 1 has no trees' fields");
+        }
+    }
+
+    #[test]
+    fn a_version_refuses_what_only_another_has() {
+        let of = |at: usize, value: u8, trees: Option<TreesState>| {
+            let mut bytes = superblock(trees).encode(AT);
+            bytes[at] = value;
+            decode_sealed(bytes)
+        };
+        let refused = of(16, 3, None).expect_err("version 3").to_string();
+        let told =
+            "format version 3 of the superblock is not supported (this software reads versions 1 and 2)";
+        assert_eq!(refused, told);
+        assert_eq!(of(120, 32, None), Err(FormatError::Features { unknown: 32 }), "trees in version 1");
+        assert!(matches!(of(120, 1, Some(TreesState::FIRST)), Err(FormatError::Field { .. })), "none in 2");
+        let future = Err(FormatError::Features { unknown: 2 });
+        assert_eq!(of(120, 34, Some(TreesState::FIRST)), future, "a feature to come");
+    }
+
+    #[test]
+    fn eras_and_tree_numbers_end_where_their_ranges_do() {
+        for field in [range::SUPERBLOCK_ERA, range::SUPERBLOCK_NEXT_TREE] {
+            let decodes = |number: u64| {
+                let mut bytes = superblock(Some(TreesState::FIRST)).encode(AT);
+                bytes[field.at..field.at + 4].copy_from_slice(&(number as u32).to_le_bytes());
+                decode_sealed(bytes).is_ok()
+            };
+            assert!(decodes(field.least) && decodes(field.most), "{field:?}");
+            assert!(!decodes(field.least - 1) && !decodes(field.most + 1), "{field:?}");
+        }
     }
 }

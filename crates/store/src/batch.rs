@@ -5,9 +5,9 @@ use crate::primitives::{AtomicU64, Ordering};
 use crate::shared::Shared;
 use std::sync::Arc;
 use syncline_device::{Buffer, Ticket};
-use syncline_format::batch::{BatchBuf, Op};
-use syncline_format::item::ExtentItem;
-use syncline_format::{BlockNo, Key, ObjectNo, TreeId};
+use syncline_format::batch::{BatchBuf, Mark, Op, Outcome, PUT_OVERHEAD_BYTES};
+use syncline_format::item::{EXTENT_BIRTH_AT, ExtentItem};
+use syncline_format::{BlockNo, Era, Key, ObjectNo, TreeId};
 
 /// Who asks for admission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,6 +69,15 @@ impl Drop for DataSlot {
     }
 }
 
+/// Since when a tree has blocks at a place of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Birth {
+    /// Since the batch is committed: they are other blocks, or at another place, than before.
+    Now,
+    /// Since the item says: it is what is left of another one, or its blocks are written for the first time.
+    Kept,
+}
+
 /// A change of one tree: operations that become durable together or not at all.
 #[derive(Debug)]
 pub struct Batch {
@@ -80,12 +89,18 @@ pub struct Batch {
     pub(crate) images: usize,
     /// Some blocks are freed.
     pub(crate) frees: bool,
+    /// The volume has version 2: births and releases are noted, and decided by the commit.
+    pub(crate) has_trees: bool,
+    /// Where births are written that are those of the commit.
+    pub(crate) births: Vec<Mark>,
+    /// Where releases are, and since when their blocks were named.
+    pub(crate) releases: Vec<(Mark, Era)>,
     pub(crate) data: Vec<Ticket>,
     pub(crate) slots: Vec<DataSlot>,
 }
 
 impl Batch {
-    /// An empty change of a tree.
+    /// An empty change of a tree of a volume of version 1. For any volume: [`crate::Store::batch`].
     pub fn new(tree: TreeId) -> Batch {
         Batch {
             tree,
@@ -93,6 +108,9 @@ impl Batch {
             items: 0,
             images: 0,
             frees: false,
+            has_trees: false,
+            births: Vec::new(),
+            releases: Vec::new(),
             data: Vec::new(),
             slots: Vec::new(),
         }
@@ -130,8 +148,21 @@ impl Batch {
     /// Puts an extent whose data this very batch brings: the data is complete, or in flight under a ticket given to
     /// [`Batch::depends_on`]. Recovery verifies it (R4).
     pub fn put_fresh_extent(&mut self, key: Key, extent: &ExtentItem) {
+        self.put_extent(key, extent, Birth::Now, true);
+    }
+
+    /// Puts an extent. `fresh`: as [`Batch::put_fresh_extent`].
+    pub fn put_extent(&mut self, key: Key, extent: &ExtentItem, birth: Birth, fresh: bool) {
+        self.put_born(key, &extent.encode(), EXTENT_BIRTH_AT, birth, fresh);
+    }
+
+    /// Puts an item with a birth at this byte of its value.
+    pub(crate) fn put_born(&mut self, key: Key, value: &[u8], at: usize, birth: Birth, fresh: bool) {
+        if birth == Birth::Now && self.has_trees {
+            self.births.push(self.ops.mark().plus(PUT_OVERHEAD_BYTES + at));
+        }
         self.items += 1;
-        self.ops.push(Op::Put { tree: self.tree, key, value: &extent.encode(), fresh: true });
+        self.ops.push(Op::Put { tree: self.tree, key, value, fresh });
     }
 
     /// Blocks from [`crate::Store::allocate`] that this batch puts to use.
@@ -139,8 +170,19 @@ impl Batch {
         self.ops.push(Op::Allocate { start, len });
     }
 
-    /// Blocks that no item names any more once this batch is applied.
+    /// Blocks that an extent of this birth named, and that no item of the tree names any more once this batch is
+    /// applied. The commit decides whether they are free then, or a snapshot has them (R24).
+    pub fn release(&mut self, start: BlockNo, len: u32, birth: Era) {
+        if !self.has_trees {
+            return self.free(start, len);
+        }
+        self.releases.push((self.ops.mark(), birth));
+        self.ops.push(Op::Release { outcome: Outcome::Free, start, len, birth });
+    }
+
+    /// Blocks that no item names any more once this batch is applied, on a volume of version 1.
     pub fn free(&mut self, start: BlockNo, len: u32) {
+        assert!(!self.has_trees, "what a snapshot may have is released");
         self.frees = true;
         self.ops.push(Op::Free { start, len });
     }

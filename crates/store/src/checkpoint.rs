@@ -1,6 +1,6 @@
 //! Checkpoints: the tree and the bitmaps as of one LSN, made durable while logging goes on.
 //!
-//! Freeze under the locks, in constant time: the root's `Arc`, the bitmaps, the frees, the journal's tail. Then,
+//! Freeze under the locks, in constant time: the roots' `Arc`s, the bitmaps, the frees, the journal's tail. Then,
 //! without them: dirty nodes bottom-up, bitmaps, `force(X)` (R1), flush, superblock, flush; then the frees are handed
 //! out (R11, R16) and the tail moves (R3). Forces and commits go on all the while and wait for none of it.
 
@@ -18,15 +18,22 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use syncline_device::{Buffer, Device, Ticket};
 use syncline_format::node::{self, NodePointer};
-use syncline_format::superblock::{JournalTail, SUPERBLOCK_SLOTS, Superblock, VolumeState};
-use syncline_format::{BlockNo, Generation, Key, Lsn, ObjectNo, TreeId, bitmap};
+use syncline_format::superblock::{JournalTail, SUPERBLOCK_SLOTS, Superblock, TreesState, VolumeState};
+use syncline_format::{BlockNo, Era, Generation, Lsn, ObjectNo, TreeId, bitmap};
 
 /// What was frozen.
 struct Frozen {
     lsn: Lsn,
     /// The oldest LSN whose record replay still needs (R2).
     oldest: Lsn,
-    main: Tree,
+    /// Trees with another root than the durable superblock leads to.
+    roots: Vec<(TreeId, Root)>,
+    /// Whether the root tree is another one: some tree is gone, or has another root.
+    root_changes: bool,
+    /// Trees that change all the time.
+    changing: usize,
+    /// Of version 2.
+    trees: Option<TreesState>,
     next_object: ObjectNo,
     /// The log is needed although the tree holds all of it: images are live that could not be destaged.
     has_images: bool,
@@ -35,8 +42,6 @@ struct Frozen {
 /// What has been written of it, all but the superblock.
 struct Written {
     superblock: Superblock,
-    /// Root of the main tree.
-    main: NodePointer,
     /// The record that the journal's tail moves to.
     record: Option<RecordMeta>,
 }
@@ -82,13 +87,13 @@ impl Store {
             }
         }
         let mut durable = shared.checkpointing.lock();
-        let frozen = match shared.freeze(&durable, purpose) {
+        let frozen = match shared.freeze(&mut durable, purpose) {
             Ok(Some(frozen)) => frozen,
             Ok(None) => return Ok(()),
             Err(error) => return Err(self.stop(error)),
         };
         let mut writes = Writes::new(&*shared.device, shared.journal.get());
-        let written = self.write_frozen(&frozen, &durable, purpose, &mut writes);
+        let written = self.write_frozen(&frozen, &mut durable, purpose, &mut writes);
         // R8: whatever happened, no write of ours is in flight when we leave.
         let settled = writes.wait_all();
         match written.and_then(|written| settled.map(|()| written)).and_then(|written| {
@@ -115,22 +120,24 @@ impl Store {
     fn write_frozen(
         &self,
         frozen: &Frozen,
-        durable: &Durable,
+        durable: &mut Durable,
         purpose: Purpose,
         writes: &mut Writes<'_>,
     ) -> Result<Written, StoreError> {
         let shared = &self.shared;
         let generation = durable.superblock.generation.next();
-        let main = match &frozen.main.root {
-            Root::Clean(pointer) => *pointer,
-            Root::Held(node) => shared.write_node(node, generation, writes)?,
+        for (tree, root) in &frozen.roots {
+            let pointer = match root {
+                Root::Clean(pointer) => *pointer,
+                Root::Held(node) => shared.write_node(node, generation, writes)?,
+            };
+            durable.root_tree.set(*tree, pointer);
+        }
+        let root = match frozen.root_changes {
+            false => durable.superblock.root,
+            true => shared.write_node(durable.root_tree.root(), generation, writes)?,
         };
-        // A root that is clean may still be another one: a tree whose root lost all children but one continues with
-        // that.
-        let root = match main == durable.main {
-            true => durable.superblock.root,
-            false => shared.write_root_leaf(frozen.main.id, main, generation, writes)?,
-        };
+        durable.root_tree.written(shared, frozen.changing);
         // The lock is not held while anything is written.
         let groups = shared.space.lock().frozen_groups();
         for (group, slot, bits) in groups {
@@ -150,12 +157,12 @@ impl Store {
         let free_blocks = shared.space.lock().frozen_free();
         let superblock =
             next_superblock(&durable.superblock, frozen, root, tail, free_blocks, purpose, shared);
-        Ok(Written { superblock, main, record })
+        Ok(Written { superblock, record })
     }
 
     fn write_superblock(&self, written: Written, durable: &mut Durable) -> Result<(), StoreError> {
         let shared = &self.shared;
-        let Written { superblock, main, record } = written;
+        let Written { superblock, record } = written;
         let slot = 1 - durable.slot;
         let block = SUPERBLOCK_SLOTS[slot];
         shared.device.write(block, vec![Arc::new(Buffer::from_bytes(&superblock.encode(block)))])?;
@@ -165,8 +172,8 @@ impl Store {
         let generation = superblock.generation;
         shared.generation.store(generation.0, Ordering::Relaxed);
         shared.checkpoint_lsn.store(superblock.checkpoint_lsn.0, Ordering::Relaxed);
-        *durable = Durable { superblock, slot, main };
-        shared.settle();
+        (durable.superblock, durable.slot) = (superblock, slot);
+        shared.settle(durable.root_tree.bound_of_one_more());
         shared.space.lock().thaw();
         shared.checkpoints.fetch_add(1, Ordering::Relaxed);
         if let (Some(journal), Some(record)) = (shared.journal.get(), record) {
@@ -198,6 +205,7 @@ fn next_superblock(
         next_object: frozen.next_object,
         free_blocks,
         cut: None,
+        trees: frozen.trees,
         ..old.clone()
     }
 }
@@ -206,7 +214,7 @@ impl Shared {
     /// Takes the state as of now. `None` if a regular checkpoint would change nothing.
     ///
     /// Errors: the bitmaps contradict the tree; the volume has to stop then.
-    fn freeze(&self, durable: &Durable, purpose: Purpose) -> Result<Option<Frozen>, StoreError> {
+    fn freeze(&self, durable: &mut Durable, purpose: Purpose) -> Result<Option<Frozen>, StoreError> {
         if purpose == Purpose::Again && self.trims_end.load(Ordering::Relaxed) {
             // The session may have ended; a superblock would say that it has not.
             return Ok(None);
@@ -224,21 +232,26 @@ impl Shared {
                 space.free_node(home)?;
             }
         }
-        let root = match &trees.main.root {
-            Root::Held(node) if node.home.get().is_none() => trees.main.root.clone(),
-            Root::Held(node) => Root::Clean(*node.home.get().expect("just seen")),
-            Root::Clean(pointer) => Root::Clean(*pointer),
-        };
-        if !matches!(root, Root::Clean(pointer) if pointer == durable.main) {
-            space.free_node(old.root.block)?;
+        let roots: Vec<(TreeId, Root)> = trees
+            .all()
+            .filter_map(|(number, tree)| other_root(tree, durable.root_tree.root_of(number)))
+            .collect();
+        let changed: Vec<TreeId> = roots.iter().map(|(tree, _)| *tree).collect();
+        let is_gone = |tree: &TreeId| trees.tree(*tree).is_err();
+        let gone: Vec<TreeId> = durable.root_tree.trees().filter(is_gone).collect();
+        let root_changes = !changed.is_empty() || !gone.is_empty();
+        if root_changes {
+            let (claimed, era) = (std::mem::take(&mut trees.root_claims), trees.era());
+            durable.root_tree.freeze(&changed, &gone, claimed, era, &mut space)?;
         }
         space.freeze();
-        trees.freeze += 1;
+        trees.freeze();
         self.frozen_nodes.store(std::mem::take(&mut trees.current_nodes), Ordering::Relaxed);
         let next_object = ObjectNo(self.next_object.load(Ordering::Relaxed));
         let has_images = trees.images.len() > 0;
-        let main = Tree { id: trees.main.id, root };
-        Ok(Some(Frozen { lsn, oldest, main, next_object, has_images }))
+        let changing = trees.changing().len();
+        let trees = trees.branches.as_ref().map(|branches| branches.state);
+        Ok(Some(Frozen { lsn, oldest, roots, root_changes, changing, trees, next_object, has_images }))
     }
 
     fn tail_would_move(&self, old: &Superblock, oldest: Lsn) -> bool {
@@ -262,25 +275,9 @@ impl Shared {
                 page.set_value(index, &pointer.encode());
             }
         }
-        let (home, bytes) = self.place_page(page, generation)?;
+        let (home, bytes) = self.place_page(page, node.birth, generation)?;
         writes.submit(home.block, bytes)?;
         node.home.set(home).expect("a node is written by one checkpoint");
-        Ok(home)
-    }
-
-    fn write_root_leaf(
-        &self,
-        tree: TreeId,
-        root: NodePointer,
-        generation: Generation,
-        writes: &mut Writes<'_>,
-    ) -> Result<NodePointer, StoreError> {
-        let mut page = Page::empty(TreeId::ROOT, 0);
-        page.put(Key::tree(tree), &root.encode()).expect("an empty page has room");
-        let (home, bytes) = self.place_page(page, generation)?;
-        // The claim for the next checkpoint's root leaf.
-        self.space.lock().adjust_claims(0, 1);
-        writes.submit(home.block, bytes)?;
         Ok(home)
     }
 
@@ -294,6 +291,7 @@ impl Shared {
     fn place_page(
         &self,
         page: Page,
+        birth: Era,
         generation: Generation,
     ) -> Result<(NodePointer, Arc<Buffer>), StoreError> {
         let block = {
@@ -303,32 +301,34 @@ impl Shared {
             block
         };
         let mut bytes = (**page.bytes()).clone();
-        let home = node::seal(&mut bytes, block, generation, self.volume);
+        let home = NodePointer { birth, ..node::seal(&mut bytes, block, generation, self.volume) };
         Ok((home, Arc::new(bytes)))
     }
 
     /// After a checkpoint: nodes that were written and not changed since become clean, so that the cache's bound holds
     /// again. They go to the cache as they are: what is changed next is most likely among them.
-    fn settle(&self) {
+    fn settle(&self, root_bound: u64) {
         let mut trees = self.trees.write();
+        trees.root_bound = root_bound;
         self.frozen_nodes.store(0, Ordering::Relaxed);
         self.cache.set_dirty(trees.current_nodes);
         trees.superseded.iter_mut().for_each(Superseded::settle);
-        let home = match &mut trees.main.root {
-            Root::Clean(_) => return,
-            Root::Held(node) => match node.home.get() {
+        for tree in trees.all_mut() {
+            let Root::Held(node) = &mut tree.root else { continue };
+            match node.home.get().copied() {
                 Some(home) => {
-                    self.retire(node, *home);
-                    *home
+                    self.retire(node, home);
+                    tree.root = Root::Clean(home);
                 }
-                None => return self.settle_children(node),
-            },
-        };
-        trees.main.root = Root::Clean(home);
+                None => self.settle_children(node, tree.freeze),
+            }
+        }
     }
 
-    fn settle_children(&self, node: &mut Arc<Node>) {
-        if node.children.iter().all(Option::is_none) {
+    /// Of nodes that may be edited in place: others that are not written yet a snapshot holds as well, and of each of
+    /// them there is one, whoever holds it.
+    fn settle_children(&self, node: &mut Arc<Node>, freeze: u64) {
+        if node.freeze != freeze || node.children.iter().all(Option::is_none) {
             return;
         }
         let node = Arc::make_mut(node);
@@ -340,7 +340,7 @@ impl Shared {
                     node.children[index] = None;
                     node.page.set_value(index, &home.encode());
                 }
-                None => self.settle_children(child),
+                None => self.settle_children(child, freeze),
             }
         }
     }
@@ -357,6 +357,17 @@ impl Shared {
         }
         self.cache.insert(Arc::new(Node::clean(page, home)));
     }
+}
+
+/// The tree with its root, if that is not the one of the durable superblock. A root that is clean may still be another
+/// one: a tree whose root lost all children but one continues with that.
+fn other_root(tree: &Tree, durable: Option<NodePointer>) -> Option<(TreeId, Root)> {
+    let root = match &tree.root {
+        Root::Held(node) => node.home.get().map_or(tree.root.clone(), |home| Root::Clean(*home)),
+        Root::Clean(pointer) => Root::Clean(*pointer),
+    };
+    let is_same = matches!(root, Root::Clean(pointer) if Some(pointer) == durable);
+    (!is_same).then_some((tree.id, root))
 }
 
 /// Writes of a checkpoint: what goes to consecutive blocks becomes one write; those in flight are bounded.

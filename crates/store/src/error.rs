@@ -61,6 +61,19 @@ pub enum StoreError {
     ReplayUnreadable { cause: Box<StoreError> },
     #[error("the volume has no tree {tree}")]
     NoTree { tree: TreeId },
+    /// It never changes.
+    #[error("tree {tree} is a snapshot: it never changes")]
+    NotAHead { tree: TreeId },
+    #[error("the volume has version 1 of the format, which has no snapshots; upgrade it first")]
+    NeedsUpgrade,
+    #[error("a tree named \"{name}\" exists already")]
+    TreeExists { name: String },
+    #[error(
+        "\"{name}\" is no name for a tree: it is empty, longer than 255 bytes, \".\" or \"..\", or has a \"/\" or a NUL"
+    )]
+    BadTreeName { name: String },
+    #[error("the volume has as many trees as it may have ({most})")]
+    TooManyTrees { most: usize },
     #[error("no space left on the volume")]
     NoSpace,
     /// Not an error to report: relieve the pressure and try again.

@@ -2,7 +2,7 @@
 //!
 //! The store keeps *items* (key to value) in copy-on-write trees and makes changes to them durable through a journal
 //! of batches. It knows no name and no permission; of values it understands only extents, because recovery proves
-//! freshly written data by its checksums. `docs/design.md` argues the rules R1-R20 that this crate cites by number.
+//! freshly written data by its checksums. `docs/design.md` argues the rules that this crate cites by number.
 //!
 //! Life of a change: [`Store::admit`] (may have to wait for space in the ring; no lock of the caller's is held),
 //! [`Store::commit`] (applies the batch to the tree and appends the same bytes to the journal buffer under one short
@@ -33,17 +33,21 @@ mod primitives;
 mod replay;
 mod reservation;
 mod ring_scan;
+mod root_tree;
 mod shared;
+mod snapshot;
 mod space;
 mod store;
 mod tree;
+mod trees;
 mod trim;
 
 #[cfg(feature = "ablation")]
 pub use ablation::Ablation;
-pub use batch::{Batch, Class, DataSlot, Estimate, Permit};
+pub use batch::{Batch, Birth, Class, DataSlot, Estimate, Permit};
 pub use error::{Pressure, StoreError};
 pub use open::{PageImage, Recovery, RecoverySummary};
 pub use options::{FormatOptions, StoreOptions};
 pub use reservation::Reservation;
+pub use snapshot::SnapshotLabel;
 pub use store::{Counters, Load, Piggyback, Run, Space, Store, VolumeInfo};

@@ -108,6 +108,18 @@ pub(crate) const PROOF_BYTES_MAX: usize = 8 << 20;
 /// Blocks of one record of carried images at most, so that little of a full one is left unused.
 pub(crate) const CARRIED_RECORD_BLOCKS_MAX: u64 = 256;
 
+// Snapshots.
+
+/// Trees at a time: their items are in memory.
+pub(crate) const TREES_MAX: usize = 1 << 16;
+/// Images that may be logged between looking how many a snapshot inherits and making it.
+pub(crate) const INHERITED_SLACK: u64 = 16;
+/// Inherited images that are settled by one batch.
+pub(crate) const SETTLED_TOGETHER: usize = 64;
+/// Available behind a snapshot are at least so many blocks (16 MiB), or this share of the volume (R35).
+pub(crate) const AVAILABLE_BEHIND_SNAPSHOT: u64 = 1 << 12;
+pub(crate) const AVAILABLE_SHARE: u64 = 50;
+
 // Formatting.
 
 /// Blocks of zeros written at a time (1 MiB).

@@ -18,9 +18,10 @@ use syncline_device::{Buffer, Device};
 use syncline_format::bitmap::{self, empty_bits};
 use syncline_format::layout::{GROUP_HEAD_BLOCKS, Layout};
 use syncline_format::node::{self, NodePointer};
-use syncline_format::superblock::{SUPERBLOCK_SLOTS, Superblock, VolumeState};
+use syncline_format::superblock::{SUPERBLOCK_SLOTS, Superblock, TreesState, VolumeState};
+use syncline_format::tree_item::TreeItem;
 use syncline_format::{
-    BLOCK_BYTES, BlockNo, Generation, GroupNo, Key, Kind, Lsn, NODE_BLOCKS, ObjectNo, TreeId, VolumeId,
+    BLOCK_BYTES, BlockNo, Era, Generation, GroupNo, Key, Kind, Lsn, NODE_BLOCKS, ObjectNo, TreeId, VolumeId,
 };
 
 const FIRST: Generation = Generation(1);
@@ -34,27 +35,55 @@ impl Store {
         options: &FormatOptions,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<(), StoreError> {
-        let blocks = options.blocks.unwrap_or(device.blocks());
-        let layout = Layout::new(blocks, options.journal_blocks)
-            .and_then(|layout| layout.validate(device.blocks()).map(|()| layout))
-            .map_err(StoreError::Layout)?;
-        wipe(device, &layout)?;
-        let volume = volume_id(options);
-        let main = layout.groups_start.plus(u64::from(NODE_BLOCKS));
-        let root = main.plus(u64::from(NODE_BLOCKS));
-        zero_journal(device, &layout, progress)?;
-        let unwritten_bitmaps = write_bitmaps(device, &layout, volume)?;
-        let main_pointer = write_leaf(device, TreeId::MAIN, main, volume, &options.items)?;
-        let root_items = [(Key::tree(TreeId::MAIN), main_pointer.encode().to_vec())];
-        let root_pointer = write_leaf(device, TreeId::ROOT, root, volume, &root_items)?;
-        device.flush()?;
-        let superblock = Superblock { unwritten_bitmaps, ..superblock(options, layout, root_pointer) };
-        for block in [SUPERBLOCK_SLOTS[0], layout.backup_start(), layout.backup_start().plus(1)] {
-            device.write(block, vec![Arc::new(Buffer::from_bytes(&superblock.encode(block)))])?;
-        }
-        device.flush()?;
-        Ok(())
+        format(device, options, None, progress)
     }
+
+    /// As [`Store::format`], of version 2. For tests, until all of it is there.
+    #[doc(hidden)]
+    pub fn format_with_trees(device: &dyn Device, options: &FormatOptions) -> Result<(), StoreError> {
+        format(device, options, Some(TreesState::FIRST), &mut |_, _| {})
+    }
+}
+
+fn format(
+    device: &dyn Device,
+    options: &FormatOptions,
+    trees: Option<TreesState>,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<(), StoreError> {
+    let blocks = options.blocks.unwrap_or(device.blocks());
+    let layout = Layout::new(blocks, options.journal_blocks)
+        .and_then(|layout| layout.validate(device.blocks()).map(|()| layout))
+        .map_err(StoreError::Layout)?;
+    wipe(device, &layout)?;
+    let volume = volume_id(options);
+    let main = layout.groups_start.plus(u64::from(NODE_BLOCKS));
+    let root = main.plus(u64::from(NODE_BLOCKS));
+    zero_journal(device, &layout, progress)?;
+    let leaves = if trees.is_some() { 3 } else { 2 };
+    let unwritten_bitmaps = write_bitmaps(device, &layout, volume, leaves)?;
+    let birth = trees.map_or(Era(0), |trees| trees.era);
+    let leaf = |tree: TreeId, at: BlockNo, items: &[(Key, Vec<u8>)]| {
+        write_leaf(device, tree, at, volume, items).map(|pointer| NodePointer { birth, ..pointer })
+    };
+    let mut root_items =
+        vec![(Key::tree(TreeId::MAIN), leaf(TreeId::MAIN, main, &options.items)?.encode().to_vec())];
+    if trees.is_some() {
+        let first_head = [(Key::tree_info(TreeId::MAIN), TreeItem::first_head().encode())];
+        let at = root.plus(u64::from(NODE_BLOCKS));
+        let pointer = leaf(TreeId::VOLUME, at, &first_head)?;
+        root_items.push((Key::tree(TreeId::VOLUME), pointer.encode().to_vec()));
+    }
+    let root_pointer = leaf(TreeId::ROOT, root, &root_items)?;
+    device.flush()?;
+    let free_blocks = layout.data_blocks() - u64::from(leaves * NODE_BLOCKS);
+    let superblock =
+        Superblock { unwritten_bitmaps, free_blocks, trees, ..superblock(options, layout, root_pointer) };
+    for block in [SUPERBLOCK_SLOTS[0], layout.backup_start(), layout.backup_start().plus(1)] {
+        device.write(block, vec![Arc::new(Buffer::from_bytes(&superblock.encode(block)))])?;
+    }
+    device.flush()?;
+    Ok(())
 }
 
 fn volume_id(options: &FormatOptions) -> VolumeId {
@@ -83,6 +112,7 @@ fn superblock(options: &FormatOptions, layout: Layout, root: NodePointer) -> Sup
         created_seconds: options.created_seconds,
         created_nanoseconds: options.created_nanoseconds,
         cut: None,
+        trees: None,
     }
 }
 
@@ -141,7 +171,12 @@ impl<'a> Holes<'a> {
 }
 
 /// Returns whether some were left out.
-fn write_bitmaps(device: &dyn Device, layout: &Layout, volume: VolumeId) -> Result<bool, StoreError> {
+fn write_bitmaps(
+    device: &dyn Device,
+    layout: &Layout,
+    volume: VolumeId,
+    leaves: u32,
+) -> Result<bool, StoreError> {
     let mut in_flight = std::collections::VecDeque::new();
     let is_huge = layout.group_count() > MKFS_GROUPS_MAX;
     let mut left_out = false;
@@ -155,8 +190,8 @@ fn write_bitmaps(device: &dyn Device, layout: &Layout, volume: VolumeId) -> Resu
         }
         let mut bits = empty_bits(layout, group);
         if number == 0 {
-            // The first two trees' leaves.
-            for index in NODE_BLOCKS..3 * NODE_BLOCKS {
+            // The trees' leaves.
+            for index in NODE_BLOCKS..(leaves + 1) * NODE_BLOCKS {
                 bits[index as usize / 64] |= 1 << (index % 64);
             }
         }

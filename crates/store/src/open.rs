@@ -1,27 +1,33 @@
 //! Opening a volume: superblock, bitmaps, replay, and the checkpoint that ends recovery.
 
 use crate::carry::Carried;
-use crate::images::ImageIndex;
 use crate::journal::{Journal, JournalStart, first_tail};
-use crate::limits::GROUPS_PER_READ;
+use crate::limits::{GROUPS_PER_READ, SETTLED_TOGETHER};
 use crate::locks::{Lock, Mutex, RwLock};
 use crate::primitives::{AtomicBool, AtomicU64, Ordering};
 use crate::replay::Replayed;
 use crate::ring_scan::RingReader;
-use crate::shared::{Durable, Shared, Trees};
+use crate::root_tree::RootTree;
+use crate::shared::{Durable, Shared};
+use crate::snapshot::InheritedPage;
 use crate::space::SpaceMap;
-use crate::tree::cache::NodeCache;
-use crate::tree::{Root, Tree};
+use crate::store::misplaced;
+use crate::tree::Root;
+use crate::tree::cache::{NodeCache, Pinned};
+use crate::trees::{Branches, Trees};
 use crate::{Store, StoreError, StoreOptions, VolumeInfo, checkpoint, replay};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use syncline_device::{Buffer, Device, ReadRequest};
 use syncline_format::bitmap::{self, Bits, UNWRITTEN};
 use syncline_format::layout::{BACKUP_BLOCKS, Layout, VOLUME_BLOCKS_MIN};
-use syncline_format::node::NodePointer;
 use syncline_format::range::COUNTER_MAX;
-use syncline_format::superblock::{JournalTail, SUPERBLOCK_SLOTS, Superblock, VolumeState};
-use syncline_format::{BLOCK_BYTES, BlockNo, FormatError, Generation, GroupNo, Key, Lsn, TreeId, checksum};
+use syncline_format::superblock::{JournalTail, SUPERBLOCK_SLOTS, Superblock, TREES, VolumeState};
+use syncline_format::tree_item::TreeItem;
+use syncline_format::{
+    BLOCK_BYTES, BlockNo, FormatError, Generation, GroupNo, Key, Kind, Lsn, TreeId, checksum,
+};
 
 /// A page image that recovery found live; its content is still in the ring ([`Recovery::read_images`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,6 +93,9 @@ impl Store {
     /// nothing else is written.
     pub fn open(device: Arc<dyn Device>, options: StoreOptions) -> Result<Recovery, StoreError> {
         let (superblock, slot) = choose_superblock(&*device)?;
+        if superblock.trees.is_some() && !options.trees {
+            return Err(StoreError::NoSuperblock { source: FormatError::Features { unknown: TREES } });
+        }
         if !options.read_only {
             device.flush()?;
         }
@@ -96,32 +105,26 @@ impl Store {
             // R9: a slot newer than the superblock must not survive to be taken for current one day.
             space.mark_dirty(*group);
         }
-        // The root tree's leaf is written by every checkpoint that changes anything.
-        space.adjust_claims(0, 1);
         let volume = superblock.volume_id();
         let cache = NodeCache::new(options.node_cache_bytes, volume, superblock.layout);
-        let main = main_root(&*device, &cache, &superblock)?;
+        let mut root_tree = RootTree::read(&*device, &cache, &superblock)?;
+        let roots = root_tree.roots().map(|(tree, root)| (tree, Root::Clean(root))).collect();
+        let mut trees = Trees::new(roots, superblock.trees.map(Branches::new), superblock.checkpoint_lsn);
+        trees.load(tree_items(&*device, &cache, &trees)?);
+        trees.root_bound = root_tree.bound_of_one_more();
+        check_trees(&trees, &superblock)?;
+        root_tree.claim(&mut space, trees.changing().len());
         let shared = Arc::new(Shared {
             volume,
             cache,
             journal: OnceLock::new(),
             checkpointing: Mutex::new(
                 Lock::Checkpointing,
-                Durable { superblock: superblock.clone(), slot, main },
+                Durable { superblock: superblock.clone(), slot, root_tree },
             ),
             trimming: Mutex::new(Lock::Trimming, ()),
             trims_end: AtomicBool::new(false),
-            trees: RwLock::new(
-                Lock::Trees,
-                Trees {
-                    main: Tree { id: TreeId::MAIN, root: Root::Clean(main) },
-                    freeze: 1,
-                    superseded: Vec::new(),
-                    current_nodes: 0,
-                    images: ImageIndex::default(),
-                    lsn: superblock.checkpoint_lsn,
-                },
-            ),
+            trees: RwLock::new(Lock::Trees, trees),
             space: Mutex::new(Lock::Space, space),
             piggyback: OnceLock::new(),
             next_object: AtomicU64::new(superblock.next_object.0),
@@ -141,12 +144,14 @@ impl Store {
             epoch: OnceLock::new(),
             layout: superblock.layout,
             frozen_nodes: AtomicU64::new(0),
+            has_trees: superblock.trees.is_some(),
             device,
             options,
         });
         let mut reader = RingReader::new(&*shared.device, &superblock);
         let replayed = replay::replay(&shared, &superblock, &mut reader)?;
         check_reach(&superblock, &replayed)?;
+        check_trees(&shared.trees.read(), &superblock)?;
         let log = replayed.walk.places().to_vec();
         let found_cut = superblock.cut.is_none().then_some(replayed.cut).flatten();
         let empty = replayed.last_lsn.is_none();
@@ -171,7 +176,10 @@ impl Recovery {
     /// Takes the live page images. A writable volume has to destage them before `finish` (R10), but for those that
     /// cannot be; a read-only one serves them from memory.
     pub fn take_images(&mut self) -> Vec<PageImage> {
-        std::mem::take(&mut self.images)
+        let trees = self.store.shared.trees.read();
+        let images = std::mem::take(&mut self.images);
+        // Those of snapshots are the store's own matter.
+        images.into_iter().filter(|image| trees.changing_tree(image.tree).is_ok()).collect()
     }
 
     /// The content of some images, each a whole page, with as many reads in flight as there are images.
@@ -205,6 +213,7 @@ impl Recovery {
     pub fn finish(self) -> Result<Arc<Store>, StoreError> {
         let shared = &self.store.shared;
         if !shared.options.read_only {
+            self.settle_inherited()?;
             let (carried, tail) = self.carry_images()?;
             self.store.write_checkpoint(checkpoint::Purpose::Recovery { tail })?;
             let durable = shared.checkpointing.lock();
@@ -232,6 +241,24 @@ impl Recovery {
         shared.space.lock().end_recovery();
         shared.opened.store(true, Ordering::Release);
         Ok(self.store)
+    }
+
+    /// Pages that snapshots inherited as images get blocks (R10).
+    fn settle_inherited(&self) -> Result<(), StoreError> {
+        let inherited: Vec<PageImage> = {
+            let trees = self.store.shared.trees.read();
+            let is_live = |image: &&PageImage| {
+                let is_snapshots = trees.changing_tree(image.tree).is_err();
+                is_snapshots && trees.images.holds(image.tree, image.object, image.page)
+            };
+            self.found.iter().filter(is_live).cloned().collect()
+        };
+        for images in inherited.chunks(SETTLED_TOGETHER) {
+            let pages = self.read_images(images)?;
+            let pages: Vec<InheritedPage> = images.iter().zip(pages).map(InheritedPage::from).collect();
+            self.store.settle_pages(pages)?;
+        }
+        Ok(())
     }
 
     /// Begins the new epoch's log with the images that were not destaged; returns its records, and its tail.
@@ -475,20 +502,47 @@ fn current_slot(
     }
 }
 
-/// Pointer to the main tree's root, from the root tree.
-fn main_root(
+/// The tree items of the volume tree, as the checkpoint has them. Of version 1: none.
+fn tree_items(
     device: &dyn Device,
     cache: &NodeCache,
-    superblock: &Superblock,
-) -> Result<NodePointer, StoreError> {
+    trees: &Trees,
+) -> Result<BTreeMap<TreeId, TreeItem>, StoreError> {
+    let mut items = BTreeMap::new();
+    let Ok(tree) = trees.tree(TreeId::VOLUME) else { return Ok(items) };
+    let pinned = Pinned::new(cache);
+    let mut from = Key::MIN;
+    loop {
+        let found = match tree.find(from, &pinned) {
+            Ok(found) => found,
+            Err(missing) => {
+                pinned.load_many(device, &[missing])?;
+                continue;
+            }
+        };
+        let block = found.leaf.block();
+        if !found.is_in_place() {
+            return Err(misplaced(block));
+        }
+        let page = &found.leaf.page;
+        for index in 0..page.count() {
+            let key = page.key(index);
+            let decoded = key.check_volume().and_then(|()| match key.kind {
+                Kind::TreeInfo => TreeItem::decode(page.value(index)).map(Some),
+                _ => Ok(None),
+            });
+            let item = decoded.map_err(|source| StoreError::Corrupt { block, source })?;
+            items.extend(item.map(|item| (TreeId(key.object.0 as u32), item)));
+        }
+        match found.place.end {
+            Some(next) if next > from => from = next,
+            Some(_) => return Err(misplaced(block)),
+            None => return Ok(items),
+        }
+    }
+}
+
+fn check_trees(trees: &Trees, superblock: &Superblock) -> Result<(), StoreError> {
     let block = superblock.root.block;
-    let leaf = cache.load(device, TreeId::ROOT, &superblock.root)?;
-    if !leaf.is_leaf() {
-        return Err(StoreError::Inconsistent { block, what: "the root tree has more than one leaf" });
-    }
-    match leaf.page.search(Key::tree(TreeId::MAIN)) {
-        Ok(index) => NodePointer::decode(leaf.page.value(index))
-            .map_err(|source| StoreError::Corrupt { block, source }),
-        Err(_) => Err(StoreError::Inconsistent { block, what: "the root tree does not name the main tree" }),
-    }
+    trees.fault().map_or(Ok(()), |what| Err(StoreError::Inconsistent { block, what }))
 }

@@ -38,6 +38,9 @@ pub struct StoreOptions {
     pub piggyback_bytes: usize,
     /// Buffered batches beyond this many bytes are written out without a flush.
     pub stream_bytes: usize,
+    /// Volumes of version 2 are opened as well. For tests: who is above the store does not know of trees yet.
+    #[doc(hidden)]
+    pub trees: bool,
     /// Mechanisms to do without.
     #[cfg(feature = "ablation")]
     pub ablation: Ablation,
@@ -52,6 +55,7 @@ impl StoreOptions {
             epoch,
             piggyback_bytes: PIGGYBACK_BYTES,
             stream_bytes: STREAM_BYTES,
+            trees: false,
             #[cfg(feature = "ablation")]
             ablation: Ablation::default(),
         }
@@ -83,6 +87,14 @@ impl StoreOptions {
     #[must_use]
     pub fn stream_bytes(mut self, stream_bytes: usize) -> StoreOptions {
         self.stream_bytes = stream_bytes;
+        self
+    }
+
+    /// Volumes of version 2 are opened as well.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn trees(mut self) -> StoreOptions {
+        self.trees = true;
         self
     }
 

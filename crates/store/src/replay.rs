@@ -9,15 +9,16 @@
 
 use crate::limits::REPLAY_KEPT_BYTES_MAX;
 use crate::ring_scan::{Chained, RingReader, Walk};
-use crate::shared::{Shared, Trees};
+use crate::shared::Shared;
+use crate::trees::Trees;
 use crate::{PageImage, RecoverySummary, Run, StoreError};
 use gathered::Gathered;
 use std::collections::{BTreeMap, VecDeque};
-use syncline_format::batch::{Op, decode_batches};
+use syncline_format::batch::{Op, Outcome, decode_batches};
 use syncline_format::range::COUNTER_MAX;
 use syncline_format::record::RECORD_HEADER_BYTES;
 use syncline_format::superblock::Superblock;
-use syncline_format::{BLOCK_BYTES, BlockNo, Lsn, ObjectNo, TreeId, checksum};
+use syncline_format::{BLOCK_BYTES, BlockNo, Kind, Lsn, ObjectNo, TreeId, checksum};
 
 mod gathered;
 mod proof;
@@ -155,7 +156,19 @@ impl Replay<'_> {
         let mut next_object = 0;
         let mut trees = shared.trees.write();
         for op in ops {
-            check_tree(&trees, op, block)?;
+            if op.needs_trees() && !shared.has_trees {
+                let what = "the journal holds an operation of a later version than the volume's";
+                return Err(StoreError::Inconsistent { block, what });
+            }
+            if new && changes_trees(op) {
+                // Whose a node is that a change replaces is what it was then.
+                drop(trees);
+                self.items.enter(shared)?;
+                trees = shared.trees.write();
+            }
+            if new || !shared.has_trees {
+                check_tree(&trees, op, block)?;
+            }
             if new {
                 check_object(op, block)?;
             }
@@ -173,18 +186,58 @@ impl Replay<'_> {
                     trees.images.drop_range(tree, object, first, end);
                     self.drop_range(tree, object, first, end);
                 }
-                Op::Allocate { .. } | Op::Free { .. } if new => replay_space(shared, op, block)?,
+                Op::MakeTree { tree, source, era, .. } => {
+                    let Some(source) = source else {
+                        let what = "the journal makes a tree of nothing";
+                        return Err(StoreError::Inconsistent { block, what });
+                    };
+                    self.inherit(source, tree);
+                    // The checkpoint has it otherwise, but for the images (R22).
+                    match new {
+                        true => trees.make(tree, source, era)?,
+                        false => trees.images.inherit(source, tree),
+                    }
+                }
+                Op::TreeGone { tree } => {
+                    self.images.retain(|(of, ..), _| *of != tree);
+                    match new {
+                        true => trees.remove(tree),
+                        false => trees.images.drop_tree(tree),
+                    }
+                }
+                Op::Allocate { .. } | Op::Free { .. } | Op::Release { .. } if new => {
+                    replay_space(shared, op, block)?;
+                }
                 Op::Put { tree, key, value, .. } if new => {
-                    next_object = next_object.max(key.object.0.saturating_add(1));
+                    if tree == TreeId::VOLUME {
+                        trees
+                            .note(key, Some(value))
+                            .map_err(|source| StoreError::Corrupt { block, source })?;
+                    } else {
+                        next_object = next_object.max(key.object.0.saturating_add(1));
+                    }
                     self.items.put(tree, key, value);
                 }
-                Op::Delete { tree, key } if new => self.items.delete(tree, key),
+                Op::Delete { tree, key } if new => {
+                    if tree == TreeId::VOLUME {
+                        trees.note(key, None).map_err(|source| StoreError::Corrupt { block, source })?;
+                    }
+                    self.items.delete(tree, key);
+                }
                 _ => {}
             }
         }
         trees.lsn = trees.lsn.max(lsn);
         shared.next_object.fetch_max(next_object, crate::primitives::Ordering::Relaxed);
         Ok(())
+    }
+
+    /// The images of one tree are from here on another one's as well.
+    fn inherit(&mut self, from: TreeId, to: TreeId) {
+        let all = (from, ObjectNo(0), 0)..=(from, ObjectNo(u64::MAX), u64::MAX);
+        let inherited: Vec<_> =
+            self.images.range(all).map(|((_, object, page), place)| ((to, *object, *page), *place)).collect();
+        self.images.extend(inherited);
     }
 
     fn drop_range(&mut self, tree: TreeId, object: ObjectNo, first: u64, end: u64) {
@@ -201,8 +254,11 @@ impl Replay<'_> {
     fn finish(mut self, walk: Walk, last_lsn: Option<Lsn>) -> Result<Replayed, StoreError> {
         self.items.enter(self.shared)?;
         // The next checkpoint writes these nodes: destaging must leave them their chunks (R18).
-        let current = self.shared.trees.read().current_nodes;
-        self.shared.space.lock().adjust_claims(0, current);
+        let claims = {
+            let trees = self.shared.trees.read();
+            trees.current_nodes + trees.root_claims
+        };
+        self.shared.space.lock().adjust_claims(0, claims);
         self.summary.images = self.images.len() as u64;
         self.summary.records_cut = u64::from(self.cut.is_some());
         let images = self.images.into_iter().map(|((tree, object, page), place)| PageImage {
@@ -236,7 +292,7 @@ fn replay_space(shared: &Shared, op: &Op<'_>, block: BlockNo) -> Result<(), Stor
             let run = run(shared, start, len, block)?;
             (start, shared.space.lock().replay_allocate(run), "the journal allocates a block that is in use")
         }
-        Op::Free { start, len } => {
+        Op::Free { start, len } | Op::Release { outcome: Outcome::Free, start, len, .. } => {
             let run = run(shared, start, len, block)?;
             (start, shared.space.lock().replay_free(run), "the journal frees a block that is free")
         }
@@ -245,17 +301,35 @@ fn replay_space(shared: &Shared, op: &Op<'_>, block: BlockNo) -> Result<(), Stor
     if done { Ok(()) } else { Err(StoreError::Inconsistent { block: start, what }) }
 }
 
-fn check_tree(trees: &Trees, op: &Op<'_>, block: BlockNo) -> Result<(), StoreError> {
-    let tree = match op {
-        Op::Put { tree, .. } | Op::Delete { tree, .. } | Op::Image { tree, .. } | Op::Drop { tree, .. } => {
-            *tree
+/// Whether the operation changes which trees there are, or who owns what.
+fn changes_trees(op: &Op<'_>) -> bool {
+    match op {
+        Op::MakeTree { .. } | Op::TreeGone { .. } => true,
+        Op::Put { tree, key, .. } | Op::Delete { tree, key } => {
+            *tree == TreeId::VOLUME && key.kind == Kind::TreeInfo
         }
-        Op::Allocate { .. } | Op::Free { .. } => return Ok(()),
-    };
-    trees.tree(tree).map(drop).map_err(|_| {
-        let what = "the journal names a tree that does not exist";
-        StoreError::Inconsistent { block, what }
-    })
+        _ => false,
+    }
+}
+
+/// Whether there are the trees that an operation behind the checkpoint names. (Those of one before it may be gone.)
+fn check_tree(trees: &Trees, op: &Op<'_>, block: BlockNo) -> Result<(), StoreError> {
+    let inconsistent = |what| Err(StoreError::Inconsistent { block, what });
+    match op {
+        Op::Put { tree, .. } | Op::Delete { tree, .. } if trees.changing_tree(*tree).is_err() => {
+            inconsistent("the journal changes a tree that does not exist, or is a snapshot")
+        }
+        Op::Image { tree, .. } | Op::Drop { tree, .. } | Op::TreeGone { tree }
+            if trees.tree(*tree).is_err() || !tree.is_filesystem() =>
+        {
+            inconsistent("the journal names a tree that does not exist")
+        }
+        Op::MakeTree { tree, source, .. } => match source.map(|source| trees.changing_tree(source).is_ok()) {
+            Some(true) if trees.is_next(*tree) => Ok(()),
+            _ => inconsistent("the journal makes a tree that exists, or of one that is none"),
+        },
+        _ => Ok(()),
+    }
 }
 
 /// No superblock could say which object comes next.

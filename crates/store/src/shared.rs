@@ -1,20 +1,19 @@
 //! What every handle of one opened volume shares. The order of its locks is in `locks.rs`.
 
-use crate::images::ImageIndex;
+use crate::StoreOptions;
 use crate::journal::Journal;
 use crate::locks::{Mutex, RwLock};
 use crate::primitives::{AtomicBool, AtomicU64, Ordering};
+use crate::root_tree::RootTree;
 use crate::space::SpaceMap;
 use crate::store::{Piggyback, VolumeInfo};
 use crate::tree::cache::NodeCache;
-use crate::tree::{Editor, Resident, Superseded, Tree};
-use crate::{StoreError, StoreOptions};
+use crate::trees::Trees;
 use std::sync::{Arc, OnceLock, Weak};
 use syncline_device::Device;
+use syncline_format::VolumeId;
 use syncline_format::layout::Layout;
-use syncline_format::node::NodePointer;
 use syncline_format::superblock::Superblock;
-use syncline_format::{Lsn, TreeId, VolumeId};
 
 pub(crate) struct Shared {
     // Constant after open.
@@ -46,6 +45,8 @@ pub(crate) struct Shared {
     /// Recovery is over (a read-only volume has no journal even then).
     pub(crate) opened: AtomicBool,
     pub(crate) layout: Layout,
+    /// The volume has version 2.
+    pub(crate) has_trees: bool,
     /// Facts of the superblock; its generation as of the open.
     pub(crate) info: VolumeInfo,
     /// Nodes of the running checkpoint that are still in memory because of it.
@@ -57,39 +58,8 @@ pub(crate) struct Durable {
     pub(crate) superblock: Superblock,
     /// 0 or 1; the next superblock goes to the other one (R9).
     pub(crate) slot: usize,
-    /// Root of the main tree under it.
-    pub(crate) main: NodePointer,
-}
-
-/// What the trees' lock guards.
-pub(crate) struct Trees {
-    pub(crate) main: Tree,
-    /// Number of the current freeze; nodes of it may be edited in place.
-    pub(crate) freeze: u64,
-    /// Nodes that left the tree and have (or will have) a home to be freed at the next freeze.
-    pub(crate) superseded: Vec<Superseded>,
-    pub(crate) current_nodes: u64,
-    pub(crate) images: ImageIndex,
-    /// LSN of the newest applied batch.
-    pub(crate) lsn: Lsn,
-}
-
-impl Trees {
-    /// The tree of that number. There is one so far; the root tree is known by its leaf only, which checkpoints write.
-    pub(crate) fn tree(&self, tree: TreeId) -> Result<&Tree, StoreError> {
-        if tree == self.main.id { Ok(&self.main) } else { Err(StoreError::NoTree { tree }) }
-    }
-
-    /// The same, to be changed.
-    pub(crate) fn editor<'a>(
-        &'a mut self,
-        tree: TreeId,
-        resident: &'a dyn Resident,
-    ) -> Result<(&'a mut Tree, Editor<'a>), StoreError> {
-        self.tree(tree)?;
-        let Trees { main, freeze, superseded, current_nodes, .. } = self;
-        Ok((main, Editor { resident, freeze: *freeze, superseded, current_nodes }))
-    }
+    /// The root tree under it.
+    pub(crate) root_tree: RootTree,
 }
 
 impl std::fmt::Debug for Shared {

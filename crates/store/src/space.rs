@@ -23,7 +23,7 @@ use crate::{Batch, StoreError};
 use bits::{all_bits, chunk_count, free_chunks, next_free, run_length, set_bits};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use syncline_format::batch::Op;
+use syncline_format::batch::{Op, Outcome};
 use syncline_format::bitmap::{BITMAP_WORDS, Bits};
 use syncline_format::layout::{GROUP_HEAD_BLOCKS, Layout};
 use syncline_format::{BlockNo, GroupNo, NODE_BLOCKS};
@@ -264,7 +264,9 @@ impl SpaceMap {
         for op in batch.ops.iter() {
             let (run, frees) = match op {
                 Op::Allocate { start, len } => (Run { start, len }, false),
-                Op::Free { start, len } => (Run { start, len }, true),
+                Op::Free { start, len } | Op::Release { outcome: Outcome::Free, start, len, .. } => {
+                    (Run { start, len }, true)
+                }
                 _ => continue,
             };
             match &mut open {
@@ -309,7 +311,10 @@ impl SpaceMap {
     pub(crate) fn check_frees(&self, batch: &Batch) -> Result<(), StoreError> {
         let mut freed: Vec<Run> = Vec::new();
         for op in batch.ops.iter() {
-            let Op::Free { start, len } = op else { continue };
+            let (Op::Free { start, len } | Op::Release { outcome: Outcome::Free, start, len, .. }) = op
+            else {
+                continue;
+            };
             let run = Run { start, len };
             if !self.layout.holds_run(start, len) || !self.all_committed(run, true) {
                 let what = "an item names blocks that are free or outside of any group";

@@ -7,12 +7,13 @@ use crate::primitives::{Ordering, yield_now};
 use crate::shared::Shared;
 use crate::tree::cache::Pinned;
 use crate::tree::{Found, Missing, Obstacle, Resident, Tree};
+use crate::trees::Trees;
 use crate::{Batch, Permit, Reservation, StoreError};
 use std::ops::ControlFlow;
 use std::sync::{Arc, Weak};
 use syncline_device::{Device, DeviceError};
 use syncline_format::batch::Op;
-use syncline_format::{BlockNo, Generation, Key, Lsn, NODE_BYTES, ObjectNo, TreeId};
+use syncline_format::{BlockNo, Era, Generation, Key, Lsn, NODE_BYTES, ObjectNo, TreeId};
 
 /// Contiguous blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -254,7 +255,7 @@ impl Store {
     /// Applies the batch and appends it to the journal buffer; it is then visible, ordered, and durable once
     /// `force` has returned for its LSN. Reads tree nodes from the device if they are not cached, before anything is
     /// changed: an error leaves no trace. Never waits for the journal.
-    pub fn commit(&self, mut permit: Permit, batch: Batch) -> Result<Lsn, StoreError> {
+    pub fn commit(&self, mut permit: Permit, mut batch: Batch) -> Result<Lsn, StoreError> {
         let shared = &self.shared;
         if batch.bytes() > permit.estimate.bytes {
             let (bytes, bytes_max) = (batch.bytes(), permit.estimate.bytes);
@@ -268,7 +269,8 @@ impl Store {
             // No force will look at the tickets: the data has to be there before recovery's checkpoint flushes (R10).
             None => batch.data.iter().try_for_each(|ticket| shared.device.wait(ticket))?,
         }
-        let laid = shared.journal.get().and_then(|journal| journal.lay_out(&batch.ops));
+        assert_eq!(batch.has_trees, shared.has_trees, "a batch is made for the volume's version");
+        let mut laid = shared.journal.get().and_then(|journal| journal.lay_out(&batch.ops));
         // Milliseconds of work: where processors are few, those who sync are let in between its parts.
         let is_large = laid.is_some();
         if is_large {
@@ -278,7 +280,7 @@ impl Store {
         let mut stale = None;
         let mut trees = loop {
             let trees = shared.trees.write();
-            match check_resident(trees.tree(batch.tree)?, &batch, &pinned) {
+            match check_resident(trees.changing_tree(batch.tree)?, &batch, &pinned) {
                 Ok(()) => break trees,
                 Err(Obstacle::Missing(missing)) => {
                     drop(trees);
@@ -287,12 +289,37 @@ impl Store {
                 Err(Obstacle::Misplaced(block)) => return Err(misplaced(block)),
             }
         };
+        trees.decide(&mut batch, laid.as_mut().and_then(Encoded::laid_bytes))?;
         if batch.frees {
             shared.space.lock().check_frees(&batch)?;
         }
+        let (lsn, is_long) = self.enter(&mut trees, &mut permit, batch, laid, &pinned);
+        drop(trees);
+        if let Some(journal) = shared.journal.get() {
+            if is_large {
+                yield_now();
+            }
+            if is_long {
+                journal.stream();
+            }
+        }
+        Ok(lsn)
+    }
+
+    /// Applies a batch that was checked and logs it. Returns its LSN and whether the journal's buffer has become long.
+    pub(crate) fn enter(
+        &self,
+        trees: &mut Trees,
+        permit: &mut Permit,
+        batch: Batch,
+        laid: Option<Encoded>,
+        resident: &Pinned<'_>,
+    ) -> (Lsn, bool) {
+        let shared = &self.shared;
         let before = trees.current_nodes;
+        let claims_before = trees.root_claims;
         let lsn = trees.lsn.next();
-        trees.apply_items(&batch, &pinned, lsn);
+        trees.apply_items(&batch, resident, lsn);
         trees.lsn = lsn;
         let more = trees.current_nodes.saturating_sub(before);
         if more > 0 {
@@ -303,23 +330,31 @@ impl Store {
         {
             let mut space = shared.space.lock();
             space.commit_batch(&batch);
-            space.adjust_claims(std::mem::take(&mut permit.nodes) + less, more);
+            let root_claims = trees.root_claims - claims_before;
+            space.adjust_claims(std::mem::take(&mut permit.nodes) + less, more + root_claims);
         }
-        if let Some(journal) = shared.journal.get() {
-            let bytes = laid.unwrap_or(Encoded::Batch(batch.ops));
-            let promised = std::mem::take(&mut permit.ring);
-            let (logged, is_long) =
-                journal.append(bytes, batch.data, batch.slots, trees.images.len(), promised);
-            assert_eq!(logged, lsn, "batches are logged in the order in which they are applied");
-            drop(trees);
-            if is_large {
-                yield_now();
-            }
-            if is_long {
-                journal.stream();
-            }
-        }
-        Ok(lsn)
+        let Some(journal) = shared.journal.get() else { return (lsn, false) };
+        let bytes = laid.unwrap_or(Encoded::Batch(batch.ops));
+        let promised = std::mem::take(&mut permit.ring);
+        let (logged, is_long) = journal.append(bytes, batch.data, batch.slots, trees.images.len(), promised);
+        assert_eq!(logged, lsn, "batches are logged in the order in which they are applied");
+        (lsn, is_long)
+    }
+
+    /// An empty change of a tree of this volume.
+    pub fn batch(&self, tree: TreeId) -> Batch {
+        Batch { has_trees: self.shared.has_trees, ..Batch::new(tree) }
+    }
+
+    /// A change that will take about so many encoded bytes, but for those of page images.
+    pub fn batch_with_capacity(&self, tree: TreeId, bytes: usize) -> Batch {
+        Batch { has_trees: self.shared.has_trees, ..Batch::with_capacity(tree, bytes) }
+    }
+
+    /// Whether the tree itself has the blocks that an extent of this birth names, so that it may write into them. A
+    /// snapshot that is made later ends that: ask again under what keeps snapshots out.
+    pub fn owns(&self, tree: TreeId, birth: Era) -> Result<bool, StoreError> {
+        self.shared.trees.read().owns(tree, birth)
     }
 
     /// LSN of the newest batch.
@@ -414,7 +449,7 @@ impl Store {
     }
 
     /// Runs a lookup in a tree under the read lock; loads what is missing without it and tries again.
-    fn look<T>(
+    pub(crate) fn look<T>(
         &self,
         tree: TreeId,
         lookup: impl Fn(&Tree, &dyn Resident) -> Result<T, Missing>,
@@ -437,7 +472,7 @@ impl Store {
 }
 
 /// Errors: `Inconsistent` for a leaf with keys of another place: what is looked for here may lie there.
-fn check_place(found: &Found) -> Result<(), StoreError> {
+pub(crate) fn check_place(found: &Found) -> Result<(), StoreError> {
     if found.is_in_place() {
         return Ok(());
     }
@@ -473,7 +508,7 @@ fn check_resident(tree: &Tree, batch: &Batch, resident: &dyn Resident) -> Result
     Ok(())
 }
 
-impl crate::shared::Trees {
+impl Trees {
     /// Applies everything of a batch but its space operations. Its tree has been looked up before.
     pub(crate) fn apply_items(&mut self, batch: &Batch, resident: &dyn Resident, lsn: Lsn) {
         for op in batch.ops.iter() {
@@ -481,20 +516,26 @@ impl crate::shared::Trees {
                 Op::Put { key, value, .. } => {
                     let (tree, mut editor) = self.editor(batch.tree, resident).expect("the tree is there");
                     tree.put(key, value, &mut editor);
+                    if batch.tree == TreeId::VOLUME {
+                        self.note(key, Some(value)).expect("a tree item is encoded before it is put");
+                    }
                 }
                 Op::Delete { key, .. } => {
                     let (tree, mut editor) = self.editor(batch.tree, resident).expect("the tree is there");
                     tree.delete(key, &mut editor);
+                    if batch.tree == TreeId::VOLUME {
+                        self.note(key, None).expect("nothing has to be decoded");
+                    }
                 }
                 Op::Image { tree, object, page, .. } => self.images.insert(tree, object, page, lsn),
                 Op::Drop { tree, object, first, end } => self.images.drop_range(tree, object, first, end),
-                Op::Allocate { .. } | Op::Free { .. } => {}
+                Op::Allocate { .. } | Op::Free { .. } | Op::Release { .. } => {}
+                Op::MakeTree { tree, source, era, .. } => {
+                    let source = source.expect("no tree is made empty so far");
+                    self.make(tree, source, era).expect("the source is there");
+                }
+                Op::TreeGone { tree } => self.remove(tree),
             }
         }
-    }
-
-    /// Bound on the nodes that `items` puts and deletes can make current.
-    pub(crate) fn nodes_bound(&self, items: usize) -> u64 {
-        crate::tree::nodes_bound(self.main.root_level(), items)
     }
 }

@@ -9,7 +9,7 @@ use syncline_format::node::{
     LEVEL_MAX, NODE_HEADER_BYTES, NODE_SPACE_BYTES, NodeHeader, NodePointer, SLOT_BYTES, Slot,
 };
 use syncline_format::superblock::Superblock;
-use syncline_format::{Generation, Key, NODE_BYTES, TreeId};
+use syncline_format::{Era, Generation, Key, NODE_BYTES, TreeId};
 
 /// Bytes of a node that are filled; the rest is left to later inserts.
 const FILL_BYTES: usize = NODE_SPACE_BYTES * 7 / 8;
@@ -114,7 +114,7 @@ impl<'a, 'd> TreeBuilder<'a, 'd> {
         let checksum = header::seal(&mut bytes);
         write(self.device, block, &bytes)?;
         let first = node.slots.first().map_or(Key::MIN, |(key, _)| *key);
-        Ok((first, NodePointer { block, checksum, generation: self.generation, level }))
+        Ok((first, NodePointer { block, checksum, generation: self.generation, level, birth: Era(0) }))
     }
 }
 

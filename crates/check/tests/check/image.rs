@@ -59,13 +59,20 @@ impl Image {
             checkpoint_lsn: Lsn(100),
             epoch: 0xfeed,
             tail: JournalTail { block: 0, sequence: Sequence(1), predecessor: 0xfeed },
-            root: NodePointer { block: BlockNo(0), checksum: 0, generation: GENERATION, level: 0 },
+            root: NodePointer {
+                block: BlockNo(0),
+                checksum: 0,
+                generation: GENERATION,
+                level: 0,
+                birth: Era(0),
+            },
             hash_seed: 42,
             next_object: ObjectNo(1000),
             free_blocks: 0,
             created_seconds: 0,
             created_nanoseconds: 0,
             cut: None,
+            trees: None,
         };
         let mut image = Image {
             superblock,
@@ -266,7 +273,7 @@ impl Image {
         let bytes = encode_node(block, generation, &self.superblock, tree, level, slots);
         write(device, block, &bytes);
         let checksum = u64::from_le_bytes(bytes[8..16].try_into().expect("eight bytes"));
-        NodePointer { block, checksum, generation, level }
+        NodePointer { block, checksum, generation, level, birth: Era(0) }
     }
 }
 

@@ -1,7 +1,7 @@
 use crate::image::*;
 use syncline_check::Code;
 use syncline_format::node::NodePointer;
-use syncline_format::{BlockNo, Generation, Key, Kind, ObjectNo, TreeId};
+use syncline_format::{BlockNo, Era, Generation, Key, Kind, ObjectNo, TreeId};
 
 /// Nothing may be repaired while a tree is damaged, though there is a leak that could be.
 #[track_caller]
@@ -112,7 +112,13 @@ fn a_volume_without_its_main_tree_is_reported() {
 fn an_unknown_tree_is_reported_and_its_blocks_are_not_freed() {
     let mut image = Image::populated();
     image.root_hook = Box::new(|_, slots| {
-        let other = NodePointer { block: BlockNo(30_000), checksum: 0, generation: GENERATION, level: 0 };
+        let other = NodePointer {
+            block: BlockNo(30_000),
+            checksum: 0,
+            generation: GENERATION,
+            level: 0,
+            birth: Era(0),
+        };
         slots.push((Key::tree(TreeId(7)), other.encode().to_vec()));
     });
     expect_refused(&mut image, &[Code::RootTreeItem]);
@@ -147,7 +153,7 @@ fn items_in_the_wrong_place_are_reported() {
         (Key::new(ObjectNo::VOLUME, Kind::Inode, 0), file),
         (Key::new(ObjectNo::ROOT_DIR, Kind::Orphan, 1), vec![1]),
         (Key::new(ObjectNo::ROOT_DIR, Kind::Tree, 0), vec![0; 32]),
-        (Key::new(ObjectNo::ROOT_DIR, Kind::Snapshot, 0), vec![]),
+        (Key::new(ObjectNo::ROOT_DIR, Kind::TreeInfo, 0), vec![]),
         (Key::new(ObjectNo::ROOT_DIR, Kind::Shared, 0), vec![]),
     ];
     for (key, value) in cases {

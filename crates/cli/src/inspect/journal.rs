@@ -5,7 +5,7 @@ use crate::error::Failure;
 use crate::output::{self, Form, Table};
 use serde_json::{Map, Value, json};
 use syncline_device::Device;
-use syncline_format::batch::{Op, decode_batches};
+use syncline_format::batch::{Op, Outcome, decode_batches};
 use syncline_format::record::{self, RecordInfo};
 use syncline_format::superblock::{JournalTail, Superblock};
 use syncline_format::{BLOCK_BYTES, BlockNo, FormatError, Key};
@@ -158,6 +158,20 @@ fn describe(op: &Op<'_>) -> Value {
         Op::Allocate { start, len } => {
             json!({ "operation": "allocate", "what": format!("blocks {start} +{len}") })
         }
+        Op::MakeTree { tree, source, role, era } => json!({
+            "operation": "make tree",
+            "tree": tree.0,
+            "what": format!("{role:?} of tree {}, era {era}", source.map_or(0, |source| source.0)).to_lowercase(),
+        }),
+        Op::Release { outcome, start, len, birth } => json!({
+            "operation": match outcome {
+                Outcome::Free => "free",
+                Outcome::Left => "leave to snapshots",
+                Outcome::Shared => "let go of",
+            },
+            "what": format!("blocks {start} +{len}, born in {birth}"),
+        }),
+        Op::TreeGone { tree } => json!({ "operation": "end of a tree", "tree": tree.0 }),
         Op::Free { start, len } => json!({ "operation": "free", "what": format!("blocks {start} +{len}") }),
         Op::Image { tree, object, page, bytes } => json!({
             "operation": "image",

@@ -64,5 +64,8 @@ fn fields(superblock: &Superblock, block: u64, counts: bool) -> Value {
         "next_object": superblock.next_object.0,
         "cut_lsn": superblock.cut.map(|lsn| lsn.0),
         "created": superblock.created_seconds,
+        "version": if superblock.trees.is_some() { 2 } else { 1 },
+        "era": superblock.trees.map(|trees| trees.era.0),
+        "next_tree": superblock.trees.map(|trees| trees.next_tree.0),
     })
 }

@@ -17,6 +17,7 @@ use syncline_format::item::{
 };
 use syncline_format::node::{self, NodePointer};
 use syncline_format::superblock::Superblock;
+use syncline_format::tree_item::{OverlayItem, TreeItem};
 use syncline_format::{BlockNo, FormatError, Key, Kind, NODE_BYTES, ObjectNo, TreeId};
 
 const NODE_COLUMNS: &[(&str, usize)] = &[
@@ -219,7 +220,12 @@ fn summary(key: Key, value: &[u8]) -> String {
             .map(|extent| format!("block {} +{} {}", extent.start, extent.pages(), state(&extent))),
         Kind::Orphan => OrphanReason::decode(value).map(|reason| format!("{reason:?}").to_lowercase()),
         Kind::Tree => NodePointer::decode(value).map(|pointer| format!("node at block {}", pointer.block)),
-        Kind::XattrPiece | Kind::Snapshot | Kind::Shared => Ok(String::new()),
+        Kind::TreeInfo => {
+            TreeItem::decode(value).map(|tree| format!("{:?} {}", tree.role, tree.name).to_lowercase())
+        }
+        Kind::Overlay => OverlayItem::decode(value)
+            .map(|item| format!("object {} page {} block {}", item.object, item.page, item.extent.start)),
+        Kind::XattrPiece | Kind::Shared => Ok(String::new()),
     };
     text.unwrap_or_else(|error| format!("undecodable: {error}"))
 }

@@ -9,7 +9,8 @@ use syncline_format::item::{DirentItem, ExtentItem, InodeItem, OrphanReason, Xat
 use syncline_format::node::{self, NodePointer};
 use syncline_format::record::{self, RECORD_HEADER_BYTES};
 use syncline_format::superblock::{SUPERBLOCK_MAGIC, SUPERBLOCK_SLOTS, Superblock};
-use syncline_format::{BLOCK_BYTES, BlockNo, GroupNo, NODE_BYTES, TreeId, VolumeId, bitmap};
+use syncline_format::tree_item::{OverlayItem, TreeItem};
+use syncline_format::{BLOCK_BYTES, BlockNo, Era, GroupNo, NODE_BYTES, TreeId, VolumeId, bitmap};
 
 const VOLUME: VolumeId = VolumeId(0x0123_4567_89ab_cdef);
 const AT: BlockNo = BlockNo(100);
@@ -49,7 +50,8 @@ pub fn node(input: &[u8]) {
     let mut bytes = sized(input, NODE_BYTES);
     let generation = node::head(&bytes).header.generation();
     let tree = TreeId(node::head(&bytes).tree.get());
-    let pointer = NodePointer { block: AT, checksum: 0, generation, level: node::head(&bytes).level.get() };
+    let level = node::head(&bytes).level.get();
+    let pointer = NodePointer { block: AT, checksum: 0, generation, level, birth: Era(0) };
     let _ = node::verify(input, &pointer, tree, VOLUME);
     let pointer = node::seal(&mut bytes, AT, generation, VOLUME);
     if node::verify(&bytes, &pointer, tree, VOLUME).is_err() {
@@ -120,7 +122,19 @@ fn decode_item(kind: u8, value: &[u8]) {
             let _ = OrphanReason::decode(value);
         }
         8 => {
-            let _ = NodePointer::decode(value);
+            if let Ok(pointer) = NodePointer::decode(value) {
+                assert_eq!(NodePointer::decode(&pointer.encode()), Ok(pointer));
+            }
+        }
+        9 => {
+            if let Ok(tree) = TreeItem::decode(value) {
+                assert_eq!(TreeItem::decode(&tree.encode()), Ok(tree));
+            }
+        }
+        13 => {
+            if let Ok(item) = OverlayItem::decode(value) {
+                assert_eq!(OverlayItem::decode(&item.encode()), Ok(item));
+            }
         }
         _ => {}
     }
@@ -154,6 +168,6 @@ pub fn record(input: &[u8]) {
         for op in &ops {
             batch.push(*op);
         }
-        assert_eq!(batch.iter().count(), ops.len());
+        assert!(batch.iter().eq(ops));
     }
 }

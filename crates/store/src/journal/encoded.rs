@@ -39,6 +39,16 @@ impl Encoded {
         }
     }
 
+    /// The bytes of a batch that is laid out already, to be changed before anybody sees them.
+    pub(crate) fn laid_bytes(&mut self) -> Option<&mut [u8]> {
+        match self {
+            Encoded::Batch(_) => None,
+            Encoded::Laid(laid) => {
+                Some(&mut laid.record[RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + laid.len])
+            }
+        }
+    }
+
     /// Copies the batch; `out` has its length.
     pub(super) fn copy_into(&self, out: &mut [u8]) {
         match self {

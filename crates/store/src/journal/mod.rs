@@ -342,6 +342,11 @@ impl Journal {
         }
     }
 
+    /// First block of the record that holds a batch which is durable and whose record the ring keeps.
+    pub(crate) fn block_of(&self, lsn: Lsn) -> BlockNo {
+        self.start.plus(self.tail_for(lsn).0.block)
+    }
+
     /// LSN of the newest batch.
     pub(crate) fn last_lsn(&self) -> Lsn {
         Lsn(self.last.load(Ordering::Acquire))

@@ -6,7 +6,7 @@ use crate::limits::PROOF_BYTES_MAX;
 use crate::ring_scan::RingReader;
 use std::collections::VecDeque;
 use syncline_device::{Buffer, ReadRequest};
-use syncline_format::batch::{Op, decode_batches};
+use syncline_format::batch::{Op, decode_batches, fresh_extent};
 use syncline_format::item::{ExtentContent, ExtentItem};
 use syncline_format::{BLOCK_BYTES, Lsn, checksum};
 
@@ -36,8 +36,8 @@ impl Replay<'_> {
                     continue;
                 }
                 for op in ops {
-                    let Op::Put { value, fresh: true, .. } = op else { continue };
-                    match ExtentItem::decode(value) {
+                    let Op::Put { key, value, fresh: true, .. } = *op else { continue };
+                    match fresh_extent(key, value) {
                         Ok(extent) if self.shared.layout().holds_run(extent.start, extent.pages()) => {
                             claims.add(lsn, extent);
                         }

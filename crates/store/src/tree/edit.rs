@@ -3,15 +3,19 @@
 use super::page::{Full, Page};
 use super::{Found, Node, Obstacle, Place, Resident, Root, Superseded, Tree};
 use crate::limits::{MERGED_BYTES_MAX, UNDERFULL_BYTES};
-use std::sync::{Arc, OnceLock};
-use syncline_format::Key;
+use std::sync::Arc;
 use syncline_format::node::{NODE_POINTER_BYTES, NODE_SPACE_BYTES, SLOT_BYTES};
+use syncline_format::{Era, Key};
 
 /// What editing needs to know and what it leaves behind.
 pub(crate) struct Editor<'a> {
     pub(crate) resident: &'a dyn Resident,
-    /// Current freeze number; nodes of it may be edited in place.
+    /// The tree's freeze number; nodes of it may be edited in place.
     pub(crate) freeze: u64,
+    /// The era that nodes are made in.
+    pub(crate) birth: Era,
+    /// The tree owns what was born behind this era; `None`: everything.
+    pub(crate) low: Option<Era>,
     /// Nodes that are not part of the tree any more; their homes are kept until the next freeze.
     pub(crate) superseded: &'a mut Vec<Superseded>,
     /// Number of current nodes in the tree.
@@ -112,13 +116,13 @@ impl Tree {
         let id = self.id;
         let root = self.hold_root(editor);
         if let Some(split) = editor.put(root, key, value) {
-            let mut page = Page::empty(id, root.page.level() + 1);
+            let mut page = Page::empty(id.of_nodes(), root.page.level() + 1);
             let left = Arc::clone(root);
             page.insert(0, Key::MIN, &[0; NODE_POINTER_BYTES]).expect("an empty page has room");
             page.insert(1, split.key, &[0; NODE_POINTER_BYTES]).expect("an empty page has room");
             let children = vec![Some(left), Some(split.node)];
             *editor.current_nodes += 1;
-            *root = Arc::new(Node { page, freeze: editor.freeze, home: OnceLock::new(), children });
+            *root = Arc::new(Node::made(page, editor, children));
         }
     }
 
@@ -154,7 +158,7 @@ impl Tree {
             }
             match root.page.count() {
                 0 => {
-                    let leaf = Arc::new(Node::empty_leaf(id, editor.freeze));
+                    let leaf = Arc::new(Node::made(Page::empty(id.of_nodes(), 0), editor, Vec::new()));
                     *editor.current_nodes += 1;
                     editor.discard(std::mem::replace(root, leaf));
                     return;
@@ -202,12 +206,15 @@ impl Editor<'_> {
                 // Values of a node from the device may overlap; edited in place, one would change another.
                 page.compact();
             }
-            let copy =
-                Node { page, freeze: self.freeze, home: OnceLock::new(), children: node.children.clone() };
-            self.superseded.push(Superseded::new(std::mem::replace(node, Arc::new(copy))));
+            let copy = Node::made(page, self, node.children.clone());
+            let old = std::mem::replace(node, Arc::new(copy));
+            self.let_go(old);
             *self.current_nodes += 1;
         }
-        Arc::make_mut(node)
+        let node = Arc::make_mut(node);
+        // A snapshot of another tree may have ended the era in which it was made.
+        node.birth = node.birth.max(self.birth);
+        node
     }
 
     /// A node has left the tree.
@@ -215,6 +222,13 @@ impl Editor<'_> {
         if node.freeze == self.freeze {
             *self.current_nodes -= 1;
         } else {
+            self.let_go(node);
+        }
+    }
+
+    /// The tree does not hold an immutable node any more, which is freed if it was the tree's own (R25).
+    fn let_go(&mut self, node: Arc<Node>) {
+        if self.low.is_none_or(|low| node.birth > low) {
             self.superseded.push(Superseded::new(node));
         }
     }
@@ -267,7 +281,7 @@ impl Editor<'_> {
 
     fn new_node(&mut self, page: Page, children: Vec<Option<Arc<Node>>>) -> Arc<Node> {
         *self.current_nodes += 1;
-        Arc::new(Node { page, freeze: self.freeze, home: OnceLock::new(), children })
+        Arc::new(Node::made(page, self, children))
     }
 
     /// Enters a new child at `index` of an interior node.

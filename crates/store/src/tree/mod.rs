@@ -2,7 +2,9 @@
 //!
 //! A node is *current* when it was made or copied since the last freeze: only current nodes are edited. Everything
 //! else is shared with the frozen tree of a checkpoint or identical to a node on the device; editing it makes a
-//! current copy and notes the old node as *superseded*. A freeze is therefore the cloning of one `Arc`.
+//! current copy and notes the old node as *superseded*. A freeze is therefore the cloning of one `Arc`. So is a
+//! snapshot: it makes all nodes of the tree immutable, and the ones that it shares from here on are not superseded by
+//! the tree that goes on, because that does not own them any more (R25).
 //!
 //! Children of interior nodes are either *clean* (only a pointer; the node is in the cache or on the device) or held by
 //! an `Arc`. Reading and editing never touch the device: a missing node is reported as [`Missing`] before anything is
@@ -22,7 +24,7 @@ mod edit;
 use page::Page;
 use std::sync::{Arc, OnceLock};
 use syncline_format::node::NodePointer;
-use syncline_format::{BlockNo, Key, TreeId};
+use syncline_format::{BlockNo, Era, Key, TreeId};
 
 pub(crate) use edit::{Editor, nodes_bound};
 
@@ -32,6 +34,8 @@ pub(crate) struct Node {
     pub(crate) page: Page,
     /// The freeze number during which this copy was made; 0 for nodes read from the device.
     pub(crate) freeze: u64,
+    /// The era in which it was.
+    pub(crate) birth: Era,
     /// Where the node lies on the device, once a checkpoint has written it.
     pub(crate) home: OnceLock<NodePointer>,
     /// Interior nodes: children that are in memory because they (or theirs) changed. Parallel to the slots.
@@ -104,15 +108,20 @@ pub(crate) enum Root {
 pub(crate) struct Tree {
     pub(crate) id: TreeId,
     pub(crate) root: Root,
+    /// Number of the freeze or snapshot that its newest nodes are behind; they may be edited in place.
+    pub(crate) freeze: u64,
+    /// The era of its parent: what was born behind it the tree owns. `None`: it owns everything.
+    pub(crate) low: Option<Era>,
 }
 
 impl Node {
     pub(crate) fn clean(page: Page, home: NodePointer) -> Node {
-        Node { page, freeze: 0, home: OnceLock::from(home), children: Vec::new() }
+        Node { page, freeze: 0, birth: home.birth, home: OnceLock::from(home), children: Vec::new() }
     }
 
-    pub(crate) fn empty_leaf(tree: TreeId, freeze: u64) -> Node {
-        Node { page: Page::empty(tree, 0), freeze, home: OnceLock::new(), children: Vec::new() }
+    /// A node that is current.
+    pub(crate) fn made(page: Page, editor: &Editor<'_>, children: Vec<Option<Arc<Node>>>) -> Node {
+        Node { page, freeze: editor.freeze, birth: editor.birth, home: OnceLock::new(), children }
     }
 
     pub(crate) fn is_leaf(&self) -> bool {
@@ -197,6 +206,10 @@ impl Found {
 }
 
 impl Tree {
+    pub(crate) fn new(id: TreeId, root: Root, freeze: u64) -> Tree {
+        Tree { id, root, freeze, low: None }
+    }
+
     pub(crate) fn root(&self, resident: &dyn Resident) -> Result<Arc<Node>, Missing> {
         match &self.root {
             Root::Held(node) => Ok(Arc::clone(node)),

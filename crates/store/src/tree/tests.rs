@@ -3,7 +3,7 @@
 use super::*;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
-use syncline_format::{BlockNo, Generation, ObjectNo, VolumeId, node};
+use syncline_format::{BlockNo, Era, Generation, ObjectNo, VolumeId, node};
 
 /// A device of nodes: everything that was "written" stays resident.
 #[derive(Default)]
@@ -35,6 +35,22 @@ fn write_out(node: &Arc<Node>, shelf: &Shelf, next: &mut u64) -> NodePointer {
     home
 }
 
+fn empty_tree(freeze: u64) -> Tree {
+    let page = Page::empty(TreeId::MAIN, 0);
+    let leaf = Node { page, freeze, birth: Era(0), home: OnceLock::new(), children: Vec::new() };
+    Tree::new(TreeId::MAIN, Root::Held(Arc::new(leaf)), freeze)
+}
+
+/// Of a tree that owns everything.
+fn editor<'a>(
+    resident: &'a Shelf,
+    freeze: u64,
+    superseded: &'a mut Vec<Superseded>,
+    current_nodes: &'a mut u64,
+) -> Editor<'a> {
+    Editor { resident, freeze, birth: Era(0), low: None, superseded, current_nodes }
+}
+
 fn contents(tree: &Tree, resident: &dyn Resident) -> BTreeMap<Key, Vec<u8>> {
     let mut out = BTreeMap::new();
     let mut from = Key::MIN;
@@ -58,15 +74,13 @@ fn the_tree_is_a_sorted_map_and_frozen_trees_do_not_change() {
     let mut current = 1u64;
     let mut freeze = 1;
     let mut next = 0;
-    let mut tree =
-        Tree { id: TreeId::MAIN, root: Root::Held(Arc::new(Node::empty_leaf(TreeId::MAIN, freeze))) };
+    let mut tree = empty_tree(freeze);
     let mut model: BTreeMap<Key, Vec<u8>> = BTreeMap::new();
     let mut frozen: Option<(Tree, BTreeMap<Key, Vec<u8>>)> = None;
     let mut seed = 42u64;
     for step in 0..60_000u32 {
         seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        let mut editor =
-            Editor { resident: &shelf, freeze, superseded: &mut superseded, current_nodes: &mut current };
+        let mut editor = editor(&shelf, freeze, &mut superseded, &mut current);
         let key = Key::extent(ObjectNo(1 + (seed >> 60)), (seed >> 33) % 4000);
         // Grow, then shrink, so that splits and merges both happen.
         let delete = (seed >> 20) % 10 < if (step / 10_000).is_multiple_of(2) { 2 } else { 8 };
@@ -106,8 +120,7 @@ fn the_tree_is_a_sorted_map_and_frozen_trees_do_not_change() {
         }
     }
     for key in model.keys() {
-        let mut editor =
-            Editor { resident: &shelf, freeze, superseded: &mut superseded, current_nodes: &mut current };
+        let mut editor = editor(&shelf, freeze, &mut superseded, &mut current);
         tree.delete(*key, &mut editor);
     }
     assert!(contents(&tree, &shelf).is_empty());
@@ -119,9 +132,8 @@ fn the_tree_is_a_sorted_map_and_frozen_trees_do_not_change() {
 fn a_first_child_that_was_emptied_leaves_its_keys_to_the_next_one_in_order() {
     let shelf = Shelf::default();
     let (mut superseded, mut current, mut next) = (Vec::new(), 1u64, 0);
-    let mut tree = Tree { id: TreeId::MAIN, root: Root::Held(Arc::new(Node::empty_leaf(TreeId::MAIN, 1))) };
-    let mut editor =
-        Editor { resident: &shelf, freeze: 1, superseded: &mut superseded, current_nodes: &mut current };
+    let mut tree = empty_tree(1);
+    let mut editor = editor(&shelf, 1, &mut superseded, &mut current);
     let key = |n: u64| Key::extent(ObjectNo(7), n);
     for n in 1000..1200 {
         tree.put(key(n), &[1; 500], &mut editor);
@@ -151,14 +163,15 @@ fn shelved(shelf: &Shelf, leaves: [std::ops::Range<u64>; 4]) -> Tree {
         for (index, (key, value)) in slots.iter().enumerate() {
             page.insert(index, *key, value).expect("room");
         }
-        let node = Arc::new(Node { page, freeze: 1, home: OnceLock::new(), children: Vec::new() });
+        let node =
+            Arc::new(Node { page, freeze: 1, birth: Era(0), home: OnceLock::new(), children: Vec::new() });
         write_out(&node, shelf, &mut next)
     };
     let item = |key: Key| (key, vec![key.offset as u8; 300]);
     let leaves = leaves.map(|keys| write(0, &keys_of(keys).into_iter().map(item).collect::<Vec<_>>()));
     let places = keys_of(0..40).into_iter().step_by(10);
     let slots: Vec<_> = places.zip(leaves).map(|(key, leaf)| (key, leaf.encode().to_vec())).collect();
-    Tree { id: TreeId::MAIN, root: Root::Clean(write(1, &slots)) }
+    Tree::new(TreeId::MAIN, Root::Clean(write(1, &slots)), 1)
 }
 
 #[test]
@@ -166,8 +179,7 @@ fn leaves_in_each_others_places_are_neither_edited_nor_merged() {
     let shelf = Shelf::default();
     let mut tree = shelved(&shelf, [0..10, 20..30, 10..20, 30..40]);
     let (mut superseded, mut current) = (Vec::new(), 0);
-    let mut editor =
-        Editor { resident: &shelf, freeze: 2, superseded: &mut superseded, current_nodes: &mut current };
+    let mut editor = editor(&shelf, 2, &mut superseded, &mut current);
     for key in keys_of(0..40) {
         let way = tree.check_resident(key, &shelf);
         assert_eq!(way.is_ok(), !(10..30).contains(&key.offset), "{way:?}");
@@ -200,7 +212,8 @@ fn a_leaf_without_items_among_others_hides_nothing() {
 fn a_node_that_is_given_up_is_not_in_memory_either() {
     let layout = syncline_format::layout::Layout::new(2048, Some(64)).expect("valid");
     let cache = cache::NodeCache::new(1 << 20, VolumeId(5), layout);
-    let home = NodePointer { block: BlockNo(400), checksum: 1, generation: Generation(1), level: 0 };
+    let home =
+        NodePointer { block: BlockNo(400), checksum: 1, generation: Generation(1), level: 0, birth: Era(0) };
     cache.insert(Arc::new(Node::clean(Page::empty(TreeId::MAIN, 0), home)));
     assert!(cache.resident(&home).is_some());
     cache.give_up(home.block);

@@ -3,6 +3,9 @@
 
 #![allow(dead_code)] // Each test binary uses a part of it.
 
+pub mod reach;
+pub mod view;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -34,7 +37,16 @@ pub struct CrashDevice {
 
 /// Puts an empty volume, or one with these items, on the whole device.
 pub fn format(device: &dyn Device, journal_blocks: u64, items: Vec<(Key, Vec<u8>)>) {
-    let options = FormatOptions {
+    Store::format(device, &options(journal_blocks, items), &mut |_, _| {}).expect("format");
+}
+
+/// The same of version 2.
+pub fn format_with_trees(device: &dyn Device, journal_blocks: u64, items: Vec<(Key, Vec<u8>)>) {
+    Store::format_with_trees(device, &options(journal_blocks, items)).expect("format");
+}
+
+fn options(journal_blocks: u64, items: Vec<(Key, Vec<u8>)>) -> FormatOptions {
+    FormatOptions {
         uuid: [7; 16],
         label: "test".into(),
         journal_blocks: Some(journal_blocks),
@@ -44,8 +56,7 @@ pub fn format(device: &dyn Device, journal_blocks: u64, items: Vec<(Key, Vec<u8>
         created_seconds: 0,
         created_nanoseconds: 0,
         items,
-    };
-    Store::format(device, &options, &mut |_, _| {}).expect("format");
+    }
 }
 
 /// Small deterministic generator (SplitMix64, Steele et al. 2014).

@@ -7,7 +7,7 @@ use syncline_format::node::{
     self, NODE_HEADER_BYTES, NODE_POINTER_BYTES, NODE_SPACE_BYTES, NodeHeader, NodePointer, SLOT_BYTES, Slot,
 };
 use syncline_format::superblock::Superblock;
-use syncline_format::{BlockNo, Generation, Key, NODE_BYTES, ObjectNo, TreeId};
+use syncline_format::{BlockNo, Era, Generation, Key, NODE_BYTES, ObjectNo, TreeId};
 use zerocopy::IntoBytes;
 
 /// Levels that may be put on top of a tree.
@@ -113,7 +113,13 @@ impl Writer<'_> {
             leaves = nodes;
         }
         leaves.first().map_or(
-            NodePointer { block: BlockNo(0), checksum: 0, generation: Generation(0), level: 0 },
+            NodePointer {
+                block: BlockNo(0),
+                checksum: 0,
+                generation: Generation(0),
+                level: 0,
+                birth: Era(0),
+            },
             |leaf| leaf.1,
         )
     }

@@ -1,0 +1,332 @@
+//! Making snapshots, and settling the images that they inherit.
+//!
+//! A snapshot is one batch: it shares the root of its head, and from then on nothing of what both have changes. Its
+//! *inherited images* are pages whose newest content was in the journal only. The head goes on and drops its own; those
+//! of the snapshot live on, and keep the journal's tail, until they are *settled*: written to blocks that were reserved
+//! when the snapshot was made, and entered in the volume tree as the snapshot's overlay. The snapshot's own tree stays
+//! as it is (R28): the head shares it.
+
+use crate::journal::Journal;
+use crate::limits::{
+    AVAILABLE_BEHIND_SNAPSHOT, AVAILABLE_SHARE, INHERITED_SLACK, SETTLED_TOGETHER, TREES_MAX,
+};
+use crate::store::{check_place, misplaced};
+use crate::tree::Obstacle;
+use crate::tree::cache::Pinned;
+use crate::trees::{Inherited, Trees};
+use crate::{Batch, Birth, Class, Estimate, PageImage, Permit, Pressure, Reservation, Store, StoreError};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use syncline_device::Buffer;
+use syncline_format::batch::{
+    BATCH_HEADER_BYTES, DROP_BYTES, MAKE_TREE_BYTES, Op, PUT_OVERHEAD_BYTES, SPACE_OP_BYTES, decode_batches,
+};
+use syncline_format::item::{EXTENT_BIRTH_AT, EXTENT_HEADER_BYTES, ExtentItem, NAME_BYTES_MAX, Timestamp};
+use syncline_format::range::{ERA_MAX, OVERLAY_ITEMS_MAX};
+use syncline_format::record;
+use syncline_format::tree_item::{
+    OVERLAY_HEAD_BYTES, OverlayItem, Role, TREE_ITEM_BYTES, TreeItem, TreeState, is_tree_name,
+};
+use syncline_format::{BLOCK_BYTES, Era, Key, Lsn, ObjectNo, TreeId, checksum};
+
+/// What a snapshot is called by people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SnapshotLabel {
+    /// 1 to 255 bytes, without `/` and NUL, neither `.` nor `..`; no other tree of the volume has it.
+    pub name: String,
+    pub uuid: [u8; 16],
+    pub made: Timestamp,
+}
+
+/// A page whose content a snapshot inherited as an image.
+pub(crate) struct InheritedPage {
+    tree: TreeId,
+    object: ObjectNo,
+    page: u64,
+    content: Buffer,
+}
+
+impl From<(&PageImage, Buffer)> for InheritedPage {
+    fn from((image, content): (&PageImage, Buffer)) -> InheritedPage {
+        InheritedPage { tree: image.tree, object: image.object, page: image.page, content }
+    }
+}
+
+/// Bytes of a batch that makes a snapshot.
+const SNAPSHOT_BATCH_BYTES: usize =
+    BATCH_HEADER_BYTES + MAKE_TREE_BYTES + 2 * (PUT_OVERHEAD_BYTES + TREE_ITEM_BYTES + NAME_BYTES_MAX);
+/// Bytes that settling one page adds to a batch.
+const SETTLED_BYTES: usize =
+    SPACE_OP_BYTES + PUT_OVERHEAD_BYTES + OVERLAY_HEAD_BYTES + EXTENT_HEADER_BYTES + 8 + DROP_BYTES;
+
+impl Store {
+    /// Makes a snapshot of a head: what all batches before have left, with the images that live. Visible at once, and
+    /// durable once `force` has returned for its LSN.
+    ///
+    /// Errors: among others `NeedsUpgrade`, `BadTreeName`, `TreeExists`, `NotAHead`, `NoSpace` if so little would be
+    /// left behind it that the first changes fail (R35), and `Pressure`: images have to be destaged first.
+    pub fn snapshot(&self, of: TreeId, label: &SnapshotLabel) -> Result<(TreeId, Lsn), StoreError> {
+        loop {
+            let images = self.shared.trees.read().images.of(of).count() as u64 + INHERITED_SLACK;
+            if images > OVERLAY_ITEMS_MAX {
+                return Err(StoreError::Pressure(Pressure::Journal));
+            }
+            self.check_snapshot(&self.shared.trees.read(), of, label)?;
+            let blocks = self.reserve(images)?;
+            self.check_available()?;
+            let estimate = Estimate { bytes: SNAPSHOT_BATCH_BYTES, items: 2, images: images as usize };
+            let permit = self.admit(Class::Normal, estimate)?;
+            if let Some(made) = self.make_snapshot(of, label, permit, blocks)? {
+                return Ok(made);
+            }
+        }
+    }
+
+    /// R35: what is available behind a snapshot suffices for its head to go on.
+    fn check_available(&self) -> Result<(), StoreError> {
+        let space = self.space();
+        let least = AVAILABLE_BEHIND_SNAPSHOT.min(space.total / AVAILABLE_SHARE);
+        if space.available < least { Err(StoreError::NoSpace) } else { Ok(()) }
+    }
+
+    fn check_snapshot(&self, trees: &Trees, of: TreeId, label: &SnapshotLabel) -> Result<(), StoreError> {
+        let name = || label.name.clone();
+        let Some(branches) = &trees.branches else { return Err(StoreError::NeedsUpgrade) };
+        trees.changing_tree(of)?;
+        match () {
+            () if !of.is_filesystem() => Err(StoreError::NotAHead { tree: of }),
+            () if !is_tree_name(&label.name) => Err(StoreError::BadTreeName { name: name() }),
+            () if branches.items.values().any(|item| item.name == label.name) => {
+                Err(StoreError::TreeExists { name: name() })
+            }
+            () if branches.items.len() >= TREES_MAX || u64::from(branches.state.era.0) >= ERA_MAX => {
+                Err(StoreError::TooManyTrees { most: TREES_MAX })
+            }
+            () => Ok(()),
+        }
+    }
+
+    /// `None`: more images have come than were reckoned with.
+    fn make_snapshot(
+        &self,
+        of: TreeId,
+        label: &SnapshotLabel,
+        mut permit: Permit,
+        blocks: Reservation,
+    ) -> Result<Option<(TreeId, Lsn)>, StoreError> {
+        let shared = &self.shared;
+        if let Some(journal) = shared.journal.get() {
+            journal.failure().map_or(Ok(()), Err)?;
+        }
+        let pinned = Pinned::new(&shared.cache);
+        let mut stale = None;
+        let (mut trees, batch, tree) = loop {
+            let trees = shared.trees.write();
+            self.check_snapshot(&trees, of, label)?;
+            if trees.images.of(of).count() as u64 > blocks.blocks {
+                return Ok(None);
+            }
+            let (batch, tree) = self.snapshot_batch(&trees, of, label);
+            let volume = trees.tree(TreeId::VOLUME)?;
+            let keys = [Key::tree_info(of), Key::tree_info(tree)];
+            match keys.iter().try_for_each(|key| volume.check_resident(*key, &pinned).map(drop)) {
+                Ok(()) => break (trees, batch, tree),
+                Err(Obstacle::Missing(missing)) => {
+                    drop(trees);
+                    pinned.load(&*shared.device, &missing, &mut stale)?;
+                }
+                Err(Obstacle::Misplaced(block)) => return Err(misplaced(block)),
+            }
+        };
+        let (lsn, _) = self.enter(&mut trees, &mut permit, batch, None, &pinned);
+        // Kept for settling; without images nothing has to be.
+        let inherits = trees.images.of(tree).next().is_some();
+        if let Some(branches) = trees.branches.as_mut().filter(|_| inherits) {
+            let mut blocks = blocks;
+            let reserved = std::mem::take(&mut blocks.blocks);
+            branches.inherited.insert(tree, Inherited { source: of, reserved });
+        }
+        Ok(Some((tree, lsn)))
+    }
+
+    /// The batch, and the new tree's number.
+    fn snapshot_batch(&self, trees: &Trees, of: TreeId, label: &SnapshotLabel) -> (Batch, TreeId) {
+        let branches = trees.branches.as_ref().expect("checked before");
+        let (era, tree) = (branches.state.era, branches.state.next_tree);
+        let head = &branches.items[&of];
+        let item = TreeItem {
+            role: Role::Snapshot,
+            state: TreeState::Live,
+            is_default: false,
+            is_hidden: false,
+            era,
+            parent: head.parent,
+            known: Era(0),
+            lsn: trees.lsn.next(),
+            made: label.made,
+            uuid: label.uuid,
+            name: label.name.clone(),
+        };
+        let head = TreeItem { parent: Some(tree), known: era, ..head.clone() };
+        let mut batch = self.batch(TreeId::VOLUME);
+        batch.ops.push(Op::MakeTree { tree, source: Some(of), role: Role::Snapshot, era: era.next() });
+        batch.put(Key::tree_info(tree), &item.encode());
+        batch.put(Key::tree_info(of), &head.encode());
+        (batch, tree)
+    }
+
+    /// The heads and snapshots of the volume, and what they are; of version 1 none.
+    pub fn trees(&self) -> BTreeMap<TreeId, TreeItem> {
+        let trees = self.shared.trees.read();
+        trees.branches.as_ref().map_or_else(BTreeMap::new, |branches| branches.items.clone())
+    }
+
+    /// Settles some of the images that snapshots have inherited; returns whether there were any. One caller at a time,
+    /// without locks.
+    ///
+    /// Errors: `Pressure(Nodes)` before a checkpoint.
+    pub fn settle(&self) -> Result<bool, StoreError> {
+        let shared = &self.shared;
+        let Some(journal) = shared.journal.get() else { return Ok(false) };
+        let (tree, source, images) = {
+            let trees = shared.trees.read();
+            let inherited = trees.branches.as_ref().and_then(|branches| branches.inherited.iter().next());
+            let Some((tree, Inherited { source, .. })) = inherited else { return Ok(false) };
+            (*tree, *source, trees.images.of(*tree).take(SETTLED_TOGETHER).collect::<Vec<_>>())
+        };
+        // A record that is still in memory cannot be read.
+        self.force(images.iter().map(|(.., lsn)| *lsn).max().unwrap_or_default())?;
+        let pages = self.read_inherited(journal, tree, source, &images)?;
+        self.settle_pages(pages)?;
+        let mut trees = shared.trees.write();
+        let is_settled = trees.images.of(tree).next().is_none();
+        if let Some(branches) = trees.branches.as_mut().filter(|_| is_settled)
+            && let Some(inherited) = branches.inherited.remove(&tree)
+        {
+            shared.space.lock().unreserve(inherited.reserved);
+        }
+        Ok(true)
+    }
+
+    /// The content of images out of the records that hold them. The ring keeps these while the images live.
+    fn read_inherited(
+        &self,
+        journal: &Journal,
+        tree: TreeId,
+        source: TreeId,
+        images: &[(ObjectNo, u64, Lsn)],
+    ) -> Result<Vec<InheritedPage>, StoreError> {
+        let mut by_lsn: BTreeMap<Lsn, Vec<(ObjectNo, u64)>> = BTreeMap::new();
+        for (object, page, lsn) in images {
+            by_lsn.entry(*lsn).or_default().push((*object, *page));
+        }
+        let mut pages = Vec::with_capacity(images.len());
+        for (lsn, wanted) in by_lsn {
+            let block = journal.block_of(lsn);
+            let corrupt = |source| StoreError::Corrupt { block, source };
+            let mut head = Buffer::zeroed(1);
+            self.shared.device.read(block, &mut head)?;
+            let info = record::peek(&head, block, self.shared.volume).map_err(corrupt)?;
+            let mut bytes = Buffer::zeroed(info.blocks() as usize);
+            self.shared.device.read(block, &mut bytes)?;
+            let (info, _, payload) = record::verify(&bytes, block, self.shared.volume).map_err(corrupt)?;
+            let batches = decode_batches(payload, info.batches).map_err(corrupt)?;
+            let batch = lsn.0.checked_sub(info.first_lsn.0).and_then(|index| batches.get(index as usize));
+            for (object, page) in wanted {
+                let found = batch.into_iter().flatten().rev().find_map(|op| match *op {
+                    Op::Image { tree, object: of, page: at, bytes } => {
+                        ((tree, of, at) == (source, object, page)).then_some(bytes)
+                    }
+                    _ => None,
+                });
+                let what = "a journal record does not hold an image that lives in it";
+                let bytes = found.ok_or(StoreError::Inconsistent { block, what })?;
+                pages.push(InheritedPage { tree, object, page, content: Buffer::from_bytes(bytes) });
+            }
+        }
+        Ok(pages)
+    }
+
+    /// Writes pages of snapshots to blocks and enters these as overlays.
+    pub(crate) fn settle_pages(&self, pages: Vec<InheritedPage>) -> Result<(), StoreError> {
+        let shared = &self.shared;
+        let count = pages.len();
+        let bytes = BATCH_HEADER_BYTES + count * SETTLED_BYTES;
+        let permit = self.admit(Class::Destage, Estimate { bytes, items: count, images: 0 })?;
+        let mut batch = self.batch(TreeId::VOLUME);
+        let mut tickets = Vec::with_capacity(count);
+        let mut numbers: BTreeMap<TreeId, u64> = BTreeMap::new();
+        for InheritedPage { tree, object, page, content } in pages {
+            let mut blocks = self.reserved_for(tree)?;
+            let run = self.allocate(&mut blocks, 1, None);
+            let extent = ExtentItem::written(run.start, vec![checksum(&content)]);
+            let item = OverlayItem { object, page, extent };
+            let number = match numbers.get(&tree) {
+                Some(number) => *number,
+                None => self.overlay_len(tree)?,
+            };
+            numbers.insert(tree, number + 1);
+            batch.allocate(run.start, run.len);
+            let key = Key::overlay(tree, number);
+            batch.put_born(key, &item.encode(), OVERLAY_HEAD_BYTES + EXTENT_BIRTH_AT, Birth::Now, true);
+            batch.ops.push(Op::Drop { tree, object, first: page, end: page + 1 });
+            assert_eq!(content.len(), BLOCK_BYTES, "an image is a page");
+            tickets.push(shared.device.submit_write(run.start, vec![Arc::new(content)]));
+        }
+        // Written before it is logged: nobody waits for it, and it takes nothing of the window for data in flight.
+        let written: Vec<_> = tickets.iter().map(|ticket| shared.device.wait(ticket)).collect();
+        if let Some(error) = written.into_iter().find_map(Result::err) {
+            self.fail(error.clone());
+            return Err(error.into());
+        }
+        self.commit(permit, batch).map(drop)
+    }
+
+    /// One of the blocks that were reserved for a snapshot's images; while the volume recovers, any.
+    fn reserved_for(&self, tree: TreeId) -> Result<Reservation, StoreError> {
+        let mut trees = self.shared.trees.write();
+        let inherited = trees.branches.as_mut().and_then(|branches| branches.inherited.get_mut(&tree));
+        match inherited {
+            Some(inherited) => {
+                inherited.reserved -= 1;
+                Ok(Reservation { shared: Arc::clone(&self.shared), blocks: 1 })
+            }
+            None => {
+                drop(trees);
+                self.reserve(1)
+            }
+        }
+    }
+
+    /// Overlay items of a snapshot, which are numbered from 0.
+    fn overlay_len(&self, tree: TreeId) -> Result<u64, StoreError> {
+        let last = self.last_at_or_before(TreeId::VOLUME, Key::overlay(tree, u64::MAX))?;
+        Ok(match last {
+            Some((key, _)) if key.object.0 == u64::from(tree.0) && key.kind == Key::overlay(tree, 0).kind => {
+                key.offset + 1
+            }
+            _ => 0,
+        })
+    }
+
+    /// The pages of a snapshot that stand for what its tree has there. All of them once nothing is to be settled.
+    pub fn overlay(&self, tree: TreeId) -> Result<Vec<OverlayItem>, StoreError> {
+        let mut items = Vec::new();
+        let (mut from, end) = (Key::overlay(tree, 0), Key::overlay(tree, u64::MAX));
+        loop {
+            let found = self.look(TreeId::VOLUME, |tree, resident| tree.find(from, resident))?;
+            check_place(&found)?;
+            let page = &found.leaf.page;
+            let first = page.search(from).unwrap_or_else(|index| index);
+            for index in (first..page.count()).take_while(|index| page.key(*index) < end) {
+                let block = found.leaf.block();
+                let item = OverlayItem::decode(page.value(index));
+                items.push(item.map_err(|source| StoreError::Corrupt { block, source })?);
+            }
+            match found.place.end {
+                Some(next) if next < end => from = from.max(next),
+                _ => return Ok(items),
+            }
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! The trees of a volume in memory: their roots, what they are, and who owns what they share.
+//!
+//! A volume of version 1 has one filesystem. From version 2 on there are snapshots too, which share nodes and blocks
+//! with the head that they were made of. Nothing is counted. Each node and each extent bears the *era* of its birth,
+//! and a snapshot ends an era. So a head owns what was born behind its newest snapshot, its parent, and may free that
+//! and nothing else (R25): whatever is older, the parent has as well.
+//!
+//! Changes of tree items take effect here at once, in the order of the log: who owns what depends on them.
+
+use crate::StoreError;
+use crate::images::ImageIndex;
+use crate::tree::{Editor, Resident, Root, Superseded, Tree};
+use std::collections::BTreeMap;
+use syncline_format::batch::{BatchBuf, Mark, Outcome};
+use syncline_format::superblock::TreesState;
+use syncline_format::tree_item::{Role, TreeItem};
+use syncline_format::{Era, FormatError, Key, Kind, Lsn, TreeId};
+
+/// What the trees' lock guards.
+pub(crate) struct Trees {
+    /// The filesystems and, of version 2, the volume tree.
+    by_number: BTreeMap<TreeId, Tree>,
+    /// Those that may change: the heads and the volume tree.
+    changing: Vec<TreeId>,
+    /// What the trees are; of version 2 only.
+    pub(crate) branches: Option<Branches>,
+    /// Number of the newest freeze or snapshot.
+    freeze: u64,
+    /// Nodes that left a tree and have (or will have) a home to be freed at the next freeze.
+    pub(crate) superseded: Vec<Superseded>,
+    pub(crate) current_nodes: u64,
+    pub(crate) images: ImageIndex,
+    /// LSN of the newest applied batch.
+    pub(crate) lsn: Lsn,
+    /// Chunks claimed for the root tree since the last freeze, because trees were made.
+    pub(crate) root_claims: u64,
+    /// Chunks that one more tree needs there.
+    pub(crate) root_bound: u64,
+}
+
+/// What trees there are.
+pub(crate) struct Branches {
+    pub(crate) items: BTreeMap<TreeId, TreeItem>,
+    pub(crate) state: TreesState,
+    /// Snapshots whose inherited images are not settled yet.
+    pub(crate) inherited: BTreeMap<TreeId, Inherited>,
+}
+
+/// Images that a snapshot has from its head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Inherited {
+    /// The head, which the journal's records name.
+    pub(crate) source: TreeId,
+    /// Blocks that are reserved for them.
+    pub(crate) reserved: u64,
+}
+
+impl Branches {
+    pub(crate) fn new(state: TreesState) -> Branches {
+        Branches { items: BTreeMap::new(), state, inherited: BTreeMap::new() }
+    }
+
+    /// The era up to which the tree owns nothing.
+    fn low(&self, tree: TreeId) -> Option<Era> {
+        let parent = self.items.get(&tree)?.parent?;
+        // A parent that does not exist owns nothing, and whoever frees what it had is told by the bitmaps.
+        self.items.get(&parent).map(|parent| parent.era)
+    }
+
+    /// What is wrong with the items, if anything: each filesystem has one, and parents are snapshots of lower eras.
+    fn fault(&self, trees: &BTreeMap<TreeId, Tree>) -> Option<&'static str> {
+        let state = self.state;
+        let filesystems = trees.keys().filter(|tree| tree.is_filesystem());
+        if !filesystems.eq(self.items.keys()) {
+            return Some("the volume tree and the root tree name other trees");
+        }
+        for (number, item) in &self.items {
+            if *number >= state.next_tree || item.era >= state.era || item.known >= state.era {
+                return Some("a tree is newer than the volume");
+            }
+            let Some(parent) = item.parent else { continue };
+            match self.items.get(&parent) {
+                Some(parent) if parent.role != Role::Snapshot => {
+                    return Some("a tree descends from one that is no snapshot");
+                }
+                Some(parent) if item.role == Role::Snapshot && parent.era >= item.era => {
+                    return Some("a snapshot descends from a newer one");
+                }
+                Some(parent) if item.role == Role::Head && parent.era > item.known => {
+                    return Some("a head does not know of the era that its parent ended");
+                }
+                Some(_) => {}
+                None => return Some("a tree descends from one that does not exist"),
+            }
+        }
+        None
+    }
+}
+
+impl Trees {
+    pub(crate) fn new(roots: BTreeMap<TreeId, Root>, branches: Option<Branches>, lsn: Lsn) -> Trees {
+        let mut trees = Trees {
+            by_number: BTreeMap::new(),
+            changing: Vec::new(),
+            branches,
+            freeze: 1,
+            superseded: Vec::new(),
+            current_nodes: 0,
+            images: ImageIndex::default(),
+            lsn,
+            root_claims: 0,
+            root_bound: 0,
+        };
+        for (number, root) in roots {
+            trees.by_number.insert(number, Tree::new(number, root, trees.freeze));
+        }
+        trees.changing = trees.by_number.keys().copied().collect();
+        trees
+    }
+
+    /// The tree of that number.
+    pub(crate) fn tree(&self, tree: TreeId) -> Result<&Tree, StoreError> {
+        self.by_number.get(&tree).ok_or(StoreError::NoTree { tree })
+    }
+
+    /// The same, if it may be changed.
+    pub(crate) fn changing_tree(&self, tree: TreeId) -> Result<&Tree, StoreError> {
+        match self.changing.contains(&tree) {
+            true => self.tree(tree),
+            false => Err(self.tree(tree).err().unwrap_or(StoreError::NotAHead { tree })),
+        }
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (TreeId, &Tree)> {
+        self.by_number.iter().map(|(number, tree)| (*number, tree))
+    }
+
+    pub(crate) fn all_mut(&mut self) -> impl Iterator<Item = &mut Tree> {
+        self.by_number.values_mut()
+    }
+
+    /// The tree, to be changed.
+    pub(crate) fn editor<'a>(
+        &'a mut self,
+        tree: TreeId,
+        resident: &'a dyn Resident,
+    ) -> Result<(&'a mut Tree, Editor<'a>), StoreError> {
+        let birth = self.era();
+        let Trees { by_number, superseded, current_nodes, .. } = self;
+        let tree = by_number.get_mut(&tree).ok_or(StoreError::NoTree { tree })?;
+        let editor =
+            Editor { resident, freeze: tree.freeze, birth, low: tree.low, superseded, current_nodes };
+        Ok((tree, editor))
+    }
+
+    /// What is made now is born in this era.
+    pub(crate) fn era(&self) -> Era {
+        self.branches.as_ref().map_or(Era(0), |branches| branches.state.era)
+    }
+
+    /// Bound on the nodes that `items` puts and deletes of one tree can make current.
+    pub(crate) fn nodes_bound(&self, items: usize) -> u64 {
+        let levels = self.changing.iter().filter_map(|tree| self.by_number.get(tree)).map(Tree::root_level);
+        crate::tree::nodes_bound(levels.max().unwrap_or(0), items)
+    }
+
+    /// Trees of which each checkpoint may name a new root.
+    pub(crate) fn changing(&self) -> &[TreeId] {
+        &self.changing
+    }
+
+    /// Everything in memory is part of a checkpoint or a snapshot from here on: the trees copy before they change.
+    pub(crate) fn freeze(&mut self) {
+        self.freeze += 1;
+        for tree in self.by_number.values_mut() {
+            tree.freeze = self.freeze;
+        }
+    }
+
+    /// Writes into the batch, and its bytes as `laid` out, what depends on the snapshots that there are (R23, R24).
+    pub(crate) fn decide(
+        &self,
+        batch: &mut crate::Batch,
+        mut laid: Option<&mut [u8]>,
+    ) -> Result<(), StoreError> {
+        let Some(branches) = &self.branches else { return Ok(()) };
+        let low = self.tree(batch.tree)?.low;
+        let mut write = |ops: &mut BatchBuf, at: Mark, bytes: &[u8]| {
+            ops.overwrite(at, bytes);
+            if let Some(laid) = &mut laid {
+                laid[at.in_encoded()..at.in_encoded() + bytes.len()].copy_from_slice(bytes);
+            }
+        };
+        let era = branches.state.era.0.to_le_bytes();
+        for at in &batch.births {
+            write(&mut batch.ops, *at, &era);
+        }
+        for (at, birth) in &batch.releases {
+            let is_owned = low.is_none_or(|low| *birth > low);
+            batch.frees |= is_owned;
+            let outcome = if is_owned { Outcome::Free } else { Outcome::Left };
+            write(&mut batch.ops, *at, &[outcome as u8]);
+        }
+        Ok(())
+    }
+
+    /// Whether the tree may write into blocks that an extent of this birth names, and frees them with it (R25).
+    pub(crate) fn owns(&self, tree: TreeId, birth: Era) -> Result<bool, StoreError> {
+        Ok(self.tree(tree)?.low.is_none_or(|low| birth > low))
+    }
+
+    /// Whether a tree of this number may be made next.
+    pub(crate) fn is_next(&self, tree: TreeId) -> bool {
+        let next = self.branches.as_ref().map(|branches| branches.state.next_tree);
+        next.is_some_and(|next| tree >= next) && !self.by_number.contains_key(&tree)
+    }
+
+    /// A tree comes to be, as its source is now, with the images that live there (R22); the source's nodes do not
+    /// change any more (R23).
+    pub(crate) fn make(&mut self, tree: TreeId, source: TreeId, era: Era) -> Result<(), StoreError> {
+        self.freeze += 1;
+        let freeze = self.freeze;
+        let of = self.by_number.get_mut(&source).ok_or(StoreError::NoTree { tree: source })?;
+        of.freeze = freeze;
+        let root = of.root.clone();
+        self.root_claims += self.root_bound;
+        self.by_number.insert(tree, Tree::new(tree, root, freeze));
+        self.images.inherit(source, tree);
+        if let Some(branches) = &mut self.branches {
+            let state = &mut branches.state;
+            state.era = state.era.max(era);
+            state.next_tree = state.next_tree.max(TreeId(tree.0 + 1));
+        }
+        Ok(())
+    }
+
+    /// A tree is no more, nor are its images.
+    pub(crate) fn remove(&mut self, tree: TreeId) {
+        self.by_number.remove(&tree);
+        self.images.drop_tree(tree);
+        if let Some(branches) = &mut self.branches {
+            branches.inherited.remove(&tree);
+        }
+        self.root_claims += self.root_bound;
+        self.changing.retain(|changing| *changing != tree);
+    }
+
+    /// Takes note of an item of the volume tree that changes; `None`: it is deleted.
+    pub(crate) fn note(&mut self, key: Key, value: Option<&[u8]>) -> Result<(), FormatError> {
+        let Some(branches) = self.branches.as_mut().filter(|_| key.kind == Kind::TreeInfo) else {
+            return Ok(());
+        };
+        let tree = TreeId(key.object.0 as u32);
+        match value {
+            Some(value) => drop(branches.items.insert(tree, TreeItem::decode(value)?)),
+            None => drop(branches.items.remove(&tree)),
+        }
+        // A parent's item comes before those of its children, and its era stays.
+        let low = branches.low(tree);
+        let is_head = branches.items.get(&tree).is_some_and(|item| item.role == Role::Head);
+        if let Some(tree) = self.by_number.get_mut(&tree) {
+            tree.low = low;
+        }
+        self.changing.retain(|changing| *changing != tree);
+        self.changing.extend(Some(tree).filter(|_| is_head));
+        Ok(())
+    }
+
+    /// Takes over the items of the volume tree, as they are stored.
+    pub(crate) fn load(&mut self, items: BTreeMap<TreeId, TreeItem>) {
+        let Some(branches) = &mut self.branches else { return };
+        branches.items = items;
+        for (number, tree) in &mut self.by_number {
+            tree.low = branches.low(*number);
+        }
+        let heads = branches.items.iter().filter(|(_, item)| item.role == Role::Head);
+        self.changing = heads.map(|(number, _)| *number).chain([TreeId::VOLUME]).collect();
+    }
+
+    /// What is wrong with the trees as a whole.
+    pub(crate) fn fault(&self) -> Option<&'static str> {
+        let fault = self.branches.as_ref().and_then(|branches| branches.fault(&self.by_number));
+        let is_there = |tree: TreeId| self.by_number.contains_key(&tree);
+        fault.or_else(|| {
+            self.images
+                .trees()
+                .any(|tree| !is_there(tree))
+                .then_some("an image is of a tree that does not exist")
+        })
+    }
+}

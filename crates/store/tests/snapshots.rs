@@ -1,0 +1,566 @@
+//! Random walks over trees with snapshots, on a device that loses power.
+//!
+//! After each crash the volume is the state behind some batch that no force had promised more than, all snapshots
+//! included, and each snapshot shows what it showed when it was made. Now and then all trees are read off the device
+//! and held against the bitmaps: what is reachable is in use, and nothing else. What the store cannot do yet, the
+//! walks do not do: trees are neither deleted nor cloned, and blocks are neither moved nor shared between files.
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use support::reach::Volume;
+use support::view::{OBJECTS, View, extents, object, view};
+use support::{CrashDevice, Random};
+use syncline_device::{Buffer, Device};
+use syncline_format::item::{ExtentContent, ExtentItem, Timestamp};
+use syncline_format::{BLOCK_BYTES, BlockNo, Era, Key, Lsn, TreeId, checksum};
+use syncline_store::{
+    Batch, Birth, Class, Estimate, Permit, Pressure, Run, SnapshotLabel, Store, StoreError, StoreOptions,
+};
+
+const BLOCKS: u64 = 8192;
+const JOURNAL_BLOCKS: u64 = 256;
+const PAGES: u64 = 12;
+const SNAPSHOTS_MAX: usize = 9;
+
+const MAIN: TreeId = TreeId::MAIN;
+
+/// What the volume shows.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct State {
+    head: View,
+    snapshots: BTreeMap<TreeId, View>,
+}
+
+/// How often things happened: a walk that does not get somewhere shows nothing there.
+#[derive(Debug, Default)]
+struct Tally {
+    snapshots: u64,
+    inherited: u64,
+    settled: u64,
+    settled_by_recovery: u64,
+    in_place: u64,
+    left: u64,
+    recoveries: u64,
+    made_by_replay: u64,
+    images_only: u64,
+    judged: u64,
+}
+
+struct Walk {
+    device: Arc<CrashDevice>,
+    store: Arc<Store>,
+    state: State,
+    /// The state behind each batch of the session, the one it began with included.
+    history: BTreeMap<Lsn, State>,
+    durable: Lsn,
+    images: BTreeSet<(u64, u64)>,
+    random: Random,
+    clock: u8,
+    names: u64,
+}
+
+fn options(epoch: u64) -> StoreOptions {
+    StoreOptions::new(epoch).node_cache_bytes(40 * 16384).trees()
+}
+
+/// A change of a file's extents, as a filesystem would make it.
+#[derive(Default)]
+struct Change {
+    deletes: Vec<u64>,
+    puts: Vec<(u64, ExtentItem, Birth, bool)>,
+    releases: Vec<(BlockNo, u32, Era)>,
+}
+
+impl Change {
+    fn cost(&self) -> Estimate {
+        let items = self.deletes.len() + self.puts.len();
+        Estimate { bytes: 600 + items * 180 + self.releases.len() * 20, items, images: 0 }
+    }
+
+    fn emit(&self, file: u64, batch: &mut Batch) {
+        for page in &self.deletes {
+            batch.delete(Key::extent(object(file), *page));
+        }
+        for (page, extent, birth, fresh) in &self.puts {
+            batch.put_extent(Key::extent(object(file), *page), extent, *birth, *fresh);
+        }
+        for (start, len, birth) in &self.releases {
+            batch.release(*start, *len, *birth);
+        }
+    }
+}
+
+impl Walk {
+    fn new(seed: u64) -> Walk {
+        let device = CrashDevice::new(BLOCKS);
+        support::format_with_trees(&*device, JOURNAL_BLOCKS, Vec::new());
+        let store = Store::open(device.clone(), options(seed)).expect("open").finish().expect("finish");
+        let history = BTreeMap::from([(store.last_lsn(), State::default())]);
+        let durable = store.last_lsn();
+        Walk {
+            device,
+            store,
+            state: State::default(),
+            history,
+            durable,
+            images: BTreeSet::new(),
+            random: Random(seed),
+            clock: 0,
+            names: 0,
+        }
+    }
+
+    fn admit(&mut self, class: Class, estimate: Estimate) -> Option<Permit> {
+        for _ in 0..20 {
+            match self.store.admit(class, estimate) {
+                Ok(permit) => return Some(permit),
+                Err(StoreError::Pressure(pressure)) => {
+                    if pressure == Pressure::Journal && class != Class::Destage {
+                        self.relieve();
+                    }
+                    self.store.checkpoint().expect("checkpoint");
+                }
+                Err(StoreError::NoSpace) => return None,
+                Err(other) => panic!("{other}"),
+            }
+        }
+        panic!("pressure that nothing relieves")
+    }
+
+    fn relieve(&mut self) {
+        while self.settle_some() {}
+        for (file, page) in self.images.clone() {
+            self.destage(file, page, &mut Tally::default());
+        }
+    }
+
+    fn settle_some(&mut self) -> bool {
+        let before = self.store.last_lsn();
+        match self.store.settle() {
+            Ok(settled) => {
+                let now = self.store.last_lsn();
+                if now > before {
+                    self.note(now);
+                }
+                settled
+            }
+            Err(StoreError::Pressure(_)) => {
+                self.store.checkpoint().expect("checkpoint");
+                true
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    fn note(&mut self, lsn: Lsn) {
+        assert_eq!(self.history.keys().next_back().map(|last| last.next()), Some(lsn), "each batch is noted");
+        self.history.insert(lsn, self.state.clone());
+    }
+
+    fn commit(&mut self, permit: Permit, batch: Batch) {
+        let lsn = self.store.commit(permit, batch).expect("commit");
+        self.note(lsn);
+    }
+
+    fn extents(&self, tree: TreeId, file: u64) -> BTreeMap<u64, ExtentItem> {
+        extents(&self.store, tree, file)
+    }
+
+    /// Takes pages out of a file's extents.
+    fn cut(&self, file: u64, pages: std::ops::Range<u64>) -> Change {
+        let mut change = Change::default();
+        for (first, item) in self.extents(MAIN, file) {
+            let end = first + u64::from(item.pages());
+            let (from, to) = (first.max(pages.start), end.min(pages.end));
+            if from >= to {
+                continue;
+            }
+            change.deletes.push(first);
+            if first < from {
+                change.puts.push((first, item.slice(0, (from - first) as u32), Birth::Kept, false));
+            }
+            if to < end {
+                let right = item.slice((to - first) as u32, (end - to) as u32);
+                change.puts.push((to, right, Birth::Kept, false));
+            }
+            change.releases.push((item.block_of(from - first), (to - from) as u32, item.birth));
+        }
+        change.deletes.retain(|page| !change.puts.iter().any(|(put, ..)| put == page));
+        change
+    }
+
+    /// Blocks with the content on them, or `None` on a full volume.
+    fn write_data(&mut self, pages: u32, content: Option<u8>) -> Option<Run> {
+        let mut blocks = self.store.reserve(u64::from(pages)).ok()?;
+        let run = self.store.allocate(&mut blocks, pages, None);
+        if let Some(content) = content {
+            self.write_at(run, content);
+        }
+        Some(run)
+    }
+
+    fn write_at(&self, run: Run, content: u8) {
+        let bytes = vec![content; run.len as usize * BLOCK_BYTES];
+        self.device.write(run.start, vec![Arc::new(Buffer::from_bytes(&bytes))]).expect("write");
+    }
+
+    fn next_content(&mut self) -> u8 {
+        self.clock = self.clock % 250 + 1;
+        self.clock
+    }
+
+    /// New content for a run of pages, in other blocks.
+    fn write(&mut self, file: u64, first: u64, pages: u64, class: Class, content: u8, tally: &mut Tally) {
+        let Some(run) = self.write_data(pages as u32, Some(content)) else { return };
+        let end = first + u64::from(run.len);
+        // A reservation that admission would have to wait for is another matter than what is looked at here.
+        let cost = Estimate { bytes: 4000, items: 2 * PAGES as usize, images: 0 };
+        let Some(permit) = self.admit(class, cost) else { return };
+        let mut change = self.cut(file, first..end);
+        let sums = vec![checksum(&[content; BLOCK_BYTES]); run.len as usize];
+        change.deletes.retain(|page| *page != first);
+        change.puts.push((first, ExtentItem::written(run.start, sums), Birth::Now, true));
+        self.count_left(&change, tally);
+        let mut batch = self.store.batch(MAIN);
+        batch.allocate(run.start, run.len);
+        change.emit(file, &mut batch);
+        batch.drop_images(object(file), first, end);
+        for page in first..end {
+            self.images.remove(&(file, page));
+            self.state.head.pages.insert((file, page), content);
+        }
+        self.commit(permit, batch);
+    }
+
+    fn count_left(&self, change: &Change, tally: &mut Tally) {
+        let owned = |birth: &Era| self.store.owns(MAIN, *birth).expect("the head is there");
+        tally.left += change.releases.iter().filter(|(.., birth)| !owned(birth)).count() as u64;
+    }
+
+    fn punch(&mut self, file: u64, first: u64, end: u64, tally: &mut Tally) {
+        let change = self.cut(file, first..end);
+        self.count_left(&change, tally);
+        let Some(permit) = self.admit(Class::Reclaim, change.cost()) else { return };
+        let change = self.cut(file, first..end);
+        let mut batch = self.store.batch(MAIN);
+        change.emit(file, &mut batch);
+        batch.drop_images(object(file), first, end);
+        for page in first..end {
+            self.images.remove(&(file, page));
+            self.state.head.pages.remove(&(file, page));
+        }
+        self.commit(permit, batch);
+    }
+
+    /// Blocks for pages that have none.
+    fn allocate(&mut self, file: u64, page: u64) {
+        if self
+            .extents(MAIN, file)
+            .iter()
+            .any(|(first, item)| (*first..first + u64::from(item.pages())).contains(&page))
+        {
+            return;
+        }
+        let Some(run) = self.write_data(1, None) else { return };
+        let Some(permit) = self.admit(Class::Normal, Estimate { bytes: 400, items: 1, images: 0 }) else {
+            return;
+        };
+        let mut batch = self.store.batch(MAIN);
+        batch.allocate(run.start, run.len);
+        let extent = ExtentItem::unwritten(run.start, run.len);
+        batch.put_extent(Key::extent(object(file), page), &extent, Birth::Now, false);
+        self.commit(permit, batch);
+    }
+
+    /// The first content for an unwritten page: in its own blocks if they are the head's alone (R25).
+    fn write_unwritten(&mut self, file: u64, page: u64, tally: &mut Tally) {
+        let item = self.extents(MAIN, file).remove(&page);
+        let Some(item) = item.filter(|item| matches!(item.content, ExtentContent::Unwritten { .. })) else {
+            return;
+        };
+        let content = self.next_content();
+        if !self.store.owns(MAIN, item.birth).expect("the head is there") {
+            return self.write(file, page, 1, Class::Normal, content, tally);
+        }
+        let Some(permit) = self.admit(Class::Normal, Estimate { bytes: 600, items: 1, images: 0 }) else {
+            return;
+        };
+        self.write_at(Run { start: item.start, len: 1 }, content);
+        let written =
+            ExtentItem::written(item.start, vec![checksum(&[content; BLOCK_BYTES])]).born(item.birth);
+        let mut batch = self.store.batch(MAIN);
+        batch.put_extent(Key::extent(object(file), page), &written, Birth::Kept, true);
+        batch.drop_images(object(file), page, page + 1);
+        self.images.remove(&(file, page));
+        self.state.head.pages.insert((file, page), content);
+        self.commit(permit, batch);
+        tally.in_place += 1;
+    }
+
+    fn image(&mut self, file: u64, page: u64) {
+        let Some(permit) = self.admit(Class::Normal, Estimate { bytes: 4300, items: 0, images: 1 }) else {
+            return;
+        };
+        let content = self.next_content();
+        let mut batch = self.store.batch(MAIN);
+        batch.image(object(file), page, &[content; BLOCK_BYTES]);
+        self.images.insert((file, page));
+        self.state.head.pages.insert((file, page), content);
+        self.commit(permit, batch);
+    }
+
+    fn destage(&mut self, file: u64, page: u64, tally: &mut Tally) {
+        if self.images.contains(&(file, page)) {
+            let content = self.state.head.pages[&(file, page)];
+            self.write(file, page, 1, Class::Destage, content, tally);
+        }
+    }
+
+    /// Items that only give the tree a shape: leaves split, are emptied and merged.
+    fn shape(&mut self) {
+        let Some(permit) = self.admit(Class::Normal, Estimate { bytes: 12_000, items: 3, images: 0 }) else {
+            return;
+        };
+        let mut batch = self.store.batch(MAIN);
+        for _ in 0..3 {
+            let number = self.random.below(OBJECTS);
+            if self.random.one_in(3) {
+                batch.delete(Key::inode(object(number)));
+                self.state.head.items.remove(&number);
+            } else {
+                let value = vec![self.next_content(); 200 + self.random.below(3600) as usize];
+                batch.put(Key::inode(object(number)), &value);
+                self.state.head.items.insert(number, value);
+            }
+        }
+        self.commit(permit, batch);
+    }
+
+    fn snapshot(&mut self, tally: &mut Tally) {
+        if self.state.snapshots.len() >= SNAPSHOTS_MAX {
+            return;
+        }
+        self.names += 1;
+        let made = Timestamp::default();
+        let label = SnapshotLabel { name: format!("{}", self.names), uuid: [self.names as u8; 16], made };
+        for _ in 0..4 {
+            match self.store.snapshot(MAIN, &label) {
+                Ok((tree, lsn)) => {
+                    self.state.snapshots.insert(tree, self.state.head.clone());
+                    self.note(lsn);
+                    tally.snapshots += 1;
+                    tally.inherited += self.images.len() as u64;
+                    return;
+                }
+                Err(StoreError::Pressure(_)) => {
+                    self.relieve();
+                    self.store.checkpoint().expect("checkpoint");
+                }
+                Err(StoreError::NoSpace) => return,
+                Err(other) => panic!("{other}"),
+            }
+        }
+    }
+
+    fn step(&mut self, tally: &mut Tally) {
+        let (file, page) = (self.random.below(OBJECTS), self.random.below(PAGES));
+        let pages = 1 + self.random.below(4.min(PAGES - page));
+        match self.random.below(100) {
+            0..20 => {
+                let content = self.next_content();
+                self.write(file, page, pages, Class::Normal, content, tally);
+            }
+            20..28 => self.punch(file, page, page + pages, tally),
+            28..34 => self.allocate(file, page),
+            34..42 => self.write_unwritten(file, page, tally),
+            42..58 => self.image(file % 4, page),
+            58..64 => self.destage(file % 4, page, tally),
+            64..74 => self.shape(),
+            74..80 => self.snapshot(tally),
+            80..85 => tally.settled += u64::from(self.settle_some()),
+            85..89 => self.store.checkpoint().expect("checkpoint"),
+            89..91 => self.judge(tally),
+            _ => {
+                let lsn = self.store.last_lsn();
+                self.store.force(lsn).expect("force");
+                self.durable = lsn;
+            }
+        }
+    }
+
+    /// Everything is on the device, and all that is free can be used again.
+    fn judge(&mut self, tally: &mut Tally) {
+        self.store.checkpoint().expect("checkpoint");
+        // What the first one froze is released; what it replaced of the trees' own is in the second one's bitmaps.
+        let volume = Volume::read(&*self.device);
+        volume.judge(&*self.device, "at work");
+        assert_eq!(volume.infos.len(), self.state.snapshots.len() + 1);
+        tally.judged += 1;
+    }
+
+    /// What the store shows of all trees.
+    fn shown(&mut self) -> State {
+        while self.settle_some() {}
+        let trees = self.store.trees();
+        let snapshots: Vec<TreeId> = trees.keys().copied().filter(|tree| *tree != MAIN).collect();
+        let mut head = view(&self.store, MAIN);
+        for (file, page) in &self.images {
+            head.pages.insert((*file, *page), self.state.head.pages[&(*file, *page)]);
+        }
+        State { head, snapshots: snapshots.into_iter().map(|tree| (tree, view(&self.store, tree))).collect() }
+    }
+
+    /// The power goes off. Returns the walk on what is left, after it was held against what may be left.
+    fn crash(mut self, tally: &mut Tally) -> Walk {
+        let durable = self.durable;
+        let mut device = self.device.crash(&mut self.random);
+        if self.random.one_in(3) {
+            device.power_off_after(self.random.below(20));
+            drop(recover(&device, self.random.next(), &mut Tally::default()));
+            device = device.crash(&mut self.random);
+        }
+        let checkpoint = Volume::read(&*device).superblock;
+        let store = recover(&device, self.random.next(), tally);
+        tally.recoveries += 1;
+        let known = |state: &State| state.snapshots.len();
+        let history = std::mem::take(&mut self.history);
+        let mut walk = Walk {
+            history: BTreeMap::new(),
+            durable: store.last_lsn(),
+            images: BTreeSet::new(),
+            state: State::default(),
+            device,
+            store,
+            ..self
+        };
+        let shown = walk.shown();
+        let found = history.iter().find(|(lsn, state)| **lsn >= durable && **state == shown);
+        let Some((lsn, _)) = found else {
+            let last = history.values().next_back().expect("a state");
+            panic!(
+                "after the crash the volume is no state from batch {durable} on: {}",
+                difference(last, &shown)
+            )
+        };
+        let at_checkpoint = history.get(&checkpoint.checkpoint_lsn);
+        if at_checkpoint.is_some_and(|state| known(state) < known(&shown)) {
+            tally.made_by_replay += 1;
+        }
+        if at_checkpoint.is_some_and(|state| known(state) > 0) && *lsn > checkpoint.checkpoint_lsn {
+            tally.images_only += 1;
+        }
+        Volume::read(&*walk.device).judge(&*walk.device, "after recovery");
+        walk.state = shown;
+        walk.history.insert(walk.store.last_lsn(), walk.state.clone());
+        walk
+    }
+}
+
+fn difference(wanted: &State, shown: &State) -> String {
+    let view = |wanted: &View, shown: &View| {
+        let pages: Vec<_> =
+            wanted.pages.iter().filter(|(at, byte)| shown.pages.get(at) != Some(byte)).collect();
+        let more: Vec<_> = shown.pages.iter().filter(|(at, _)| !wanted.pages.contains_key(at)).collect();
+        format!("missing pages {pages:?}, others {more:?}, items alike: {}", wanted.items == shown.items)
+    };
+    let mut told = format!("head: {}\n", view(&wanted.head, &shown.head));
+    for (tree, wanted) in &wanted.snapshots {
+        let empty = View::default();
+        told += &format!("tree {tree}: {}\n", view(wanted, shown.snapshots.get(tree).unwrap_or(&empty)));
+    }
+    told
+}
+
+/// Opens the volume as a filesystem would: the head's images become extents.
+fn recover(device: &Arc<CrashDevice>, epoch: u64, tally: &mut Tally) -> Arc<Store> {
+    let mut recovery = Store::open(device.clone(), options(epoch)).expect("recovery");
+    let all = recovery.summary().images;
+    let images = recovery.take_images();
+    tally.settled_by_recovery += all - images.len() as u64;
+    let store = Arc::clone(recovery.store());
+    let pages = recovery.read_images(&images).expect("images are in the ring");
+    for (image, page) in images.iter().zip(pages) {
+        assert_eq!(image.tree, MAIN, "those of snapshots are the store's");
+        let mut blocks = store.reserve(1).expect("space for images");
+        let run = store.allocate(&mut blocks, 1, None);
+        let extent = ExtentItem::written(run.start, vec![checksum(&page)]);
+        store.device().write(run.start, vec![Arc::new(page)]).expect("write");
+        let mut batch = store.batch(MAIN);
+        let mut puts = Vec::new();
+        for (first, item) in extents(&store, MAIN, image.object.0 - 100) {
+            let end = first + u64::from(item.pages());
+            if !(first..end).contains(&image.page) {
+                continue;
+            }
+            let (left, right) = ((image.page - first) as u32, (end - image.page - 1) as u32);
+            if left == 0 {
+                batch.delete(Key::extent(image.object, first));
+            } else {
+                puts.push((first, item.slice(0, left)));
+            }
+            if right > 0 {
+                puts.push((image.page + 1, item.slice(left + 1, right)));
+            }
+            batch.release(item.block_of(u64::from(left)), 1, item.birth);
+        }
+        for (page, item) in puts {
+            batch.put_extent(Key::extent(image.object, page), &item, Birth::Kept, false);
+        }
+        batch.put_fresh_extent(Key::extent(image.object, image.page), &extent);
+        batch.allocate(run.start, 1);
+        batch.drop_images(image.object, image.page, image.page + 1);
+        let estimate = Estimate { bytes: batch.bytes(), items: 4, images: 0 };
+        let permit = store.admit(Class::Destage, estimate).expect("recovery admits everything");
+        store.commit(permit, batch).expect("commit");
+    }
+    recovery.finish().expect("finish")
+}
+
+fn walk(seed: u64, tally: &mut Tally) {
+    let mut walk = Walk::new(seed);
+    for _ in 0..5 {
+        for _ in 0..40 + walk.random.below(160) {
+            walk.step(tally);
+        }
+        if walk.random.one_in(2) {
+            let shown = walk.shown();
+            assert_eq!(shown, walk.state, "{}", difference(&walk.state, &shown));
+        } else {
+            // A snapshot of the last moment, which only the log has.
+            walk.snapshot(tally);
+            (0..2).for_each(|file| walk.image(file, 1));
+            walk.store.force(walk.store.last_lsn()).expect("force");
+            walk.durable = walk.store.last_lsn();
+        }
+        walk = walk.crash(tally);
+    }
+}
+
+// Shows: R22, R23, R24, R25, R26, R28.
+#[test]
+fn every_crash_leaves_each_snapshot_as_it_was_made_and_what_is_reachable_in_use() {
+    let seeds = std::env::var("SYNCLINE_CRASH_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(20);
+    let mut tally = Tally::default();
+    for seed in 1..=seeds {
+        let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| walk(seed, &mut tally)));
+        assert!(told.is_ok(), "seed {seed}");
+    }
+    println!("{tally:?}");
+    let Tally { snapshots, inherited, settled, settled_by_recovery, in_place, left, .. } = tally;
+    for (what, count) in [
+        ("snapshots made", snapshots),
+        ("images inherited", inherited),
+        ("images settled", settled),
+        ("images settled by recovery", settled_by_recovery),
+        ("pages written in place", in_place),
+        ("releases left to a snapshot", left),
+        ("snapshots made by replay", tally.made_by_replay),
+        ("recoveries behind a checkpoint with snapshots", tally.images_only),
+        ("looks at what is reachable", tally.judged),
+        ("recoveries", tally.recoveries),
+    ] {
+        assert!(count > seeds / 4, "{what}: {count}");
+    }
+}
