@@ -1,5 +1,5 @@
-//! A model of replication to an object store (docs/replication-format.md, section 4): claims, units, manifests, deletion,
-//! branches, and machines that stand still between any two steps.
+//! A model of replication to an object store (docs/replication-format.md, section 4): claims, units, manifests,
+//! deletion, branches, and machines that stand still between any two steps.
 //!
 //! The model is apart from that of the engine, because nothing of the engine's state matters here: a volume is the
 //! list of the writes that made it ([`world::Stamp`]), a unit ships some of them. The store is linearizable by name;
