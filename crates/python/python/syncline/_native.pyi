@@ -15,7 +15,6 @@ __all__ = [
 ]
 
 __version__: Final[str]
-__file__: str
 
 # Mode, inode, links, owner, group, size, four times in nanoseconds, blocks of 512 bytes, device number.
 _Stat = tuple[int, int, int, int, int, int, int, int, int, int, int, int]
