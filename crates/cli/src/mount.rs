@@ -51,7 +51,7 @@ mod tests {
     fn every_option_that_the_help_explains_is_accepted() {
         let values = [
             ("SECONDS", "5"),
-            ("SIZE", "64M"),
+            ("auto|SIZE", "64M"),
             ("NUMBER", "1"),
             ("FILE", "/x"),
             ("auto|dev|uring", "dev"),

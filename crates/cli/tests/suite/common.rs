@@ -152,7 +152,7 @@ pub fn can_mount(test: &str) -> bool {
 pub fn age(path: &Path, block: u64) {
     let content = fs::read(path).expect("read");
     let mut bytes = content[block as usize * 4096..][..4096].to_vec();
-    bytes[16..18].copy_from_slice(&2_u16.to_le_bytes());
+    bytes[16..18].copy_from_slice(&3_u16.to_le_bytes());
     let sum = syncline_format::checksum(&bytes[16..]);
     bytes[8..16].copy_from_slice(&sum.to_le_bytes());
     poke(path, block * 4096, &bytes);
