@@ -21,6 +21,14 @@ fn alone_with_sync() -> MutexGuard<'static, ()> {
     SYNC.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Held by the test that makes a mount namespace, and by those that expect umount(2) to end their mount: a copy of the
+/// mount in another namespace keeps the superblock, so the kernel lets go of the device only behind that namespace.
+static NAMESPACES: Mutex<()> = Mutex::new(());
+
+fn alone_with_namespaces() -> MutexGuard<'static, ()> {
+    NAMESPACES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A loop device over a volume's image.
 struct Loop<'a> {
     volume: &'a Volume,
@@ -146,6 +154,7 @@ fn batches_left(image: &Path) -> u64 {
 fn umount_returns_when_the_last_checkpoint_is_written() {
     let Some(volume) = Volume::format(crate::harness::VOLUME_BYTES) else { return };
     let Some(device) = Loop::over(&volume, "umount_returns_when_the_last_checkpoint") else { return };
+    let _alone = alone_with_namespaces();
     assert!(device.mount("commit=1000").status.success());
     for number in 0..300 {
         fs::write(volume.path(&format!("f{number}")), vec![7; 20_000]).unwrap();
@@ -165,6 +174,7 @@ fn unmounting_returns_when_the_kernel_has_let_go_of_the_device_as_well() {
     let Some(volume) = Volume::format(crate::harness::VOLUME_BYTES) else { return };
     let test = "unmounting_returns_when_the_kernel_has_let_go_of_the_device_as_well";
     let Some(device) = Loop::over(&volume, test) else { return };
+    let _alone = alone_with_namespaces();
     assert!(device.mount("").status.success());
     // In a namespace of its own the mount outlives umount(2), up to the end of the last process there.
     let holder = Command::new("unshare")
