@@ -93,8 +93,8 @@ pub struct Batch {
     pub(crate) has_trees: bool,
     /// Where births are written that are those of the commit.
     pub(crate) births: Vec<Mark>,
-    /// Where releases are, and since when their blocks were named.
-    pub(crate) releases: Vec<(Mark, Era)>,
+    /// Where releases are, the key of the first page that they are of, and since when their blocks were named.
+    pub(crate) releases: Vec<(Mark, Key, Era)>,
     pub(crate) data: Vec<Ticket>,
     pub(crate) slots: Vec<DataSlot>,
 }
@@ -170,13 +170,20 @@ impl Batch {
         self.ops.push(Op::Allocate { start, len });
     }
 
-    /// Blocks that an extent of this birth named, and that no item of the tree names any more once this batch is
-    /// applied. The commit decides whether they are free then, or a snapshot has them (R24).
-    pub fn release(&mut self, start: BlockNo, len: u32, birth: Era) {
+    /// Blocks of pages from `key`'s on, which an extent of this birth named there, and which no item of the tree names
+    /// any more once this batch is applied. The commit decides whether they are free then, or a snapshot has them
+    /// (R24).
+    pub fn release(&mut self, key: Key, start: BlockNo, len: u32, birth: Era) {
         if !self.has_trees {
             return self.free(start, len);
         }
-        self.releases.push((self.ops.mark(), birth));
+        self.releases.push((self.ops.mark(), key, birth));
+        self.ops.push(Op::Release { outcome: Outcome::Free, start, len, birth });
+    }
+
+    /// Blocks that nothing names any more once this batch is applied, whatever the snapshots have.
+    pub(crate) fn give_back(&mut self, start: BlockNo, len: u32, birth: Era) {
+        self.frees = true;
         self.ops.push(Op::Release { outcome: Outcome::Free, start, len, birth });
     }
 

@@ -64,6 +64,8 @@ pub enum StoreError {
     /// It never changes.
     #[error("tree {tree} is a snapshot: it never changes")]
     NotAHead { tree: TreeId },
+    #[error("the default head cannot be deleted; make another head the default one first")]
+    DefaultHead,
     #[error("the volume has version 1 of the format, which has no snapshots; upgrade it first")]
     NeedsUpgrade,
     #[error("a tree named \"{name}\" exists already")]

@@ -20,6 +20,7 @@ mod admission;
 mod batch;
 mod carry;
 mod checkpoint;
+mod deletion;
 mod error;
 mod images;
 mod journal;
@@ -45,6 +46,7 @@ mod trim;
 #[cfg(feature = "ablation")]
 pub use ablation::Ablation;
 pub use batch::{Batch, Birth, Class, DataSlot, Estimate, Permit};
+pub use deletion::TreeReader;
 pub use error::{Pressure, StoreError};
 pub use open::{PageImage, Recovery, RecoverySummary};
 pub use options::{FormatOptions, StoreOptions};

@@ -119,6 +119,16 @@ pub(crate) const SETTLED_TOGETHER: usize = 64;
 /// Available behind a snapshot are at least so many blocks (16 MiB), or this share of the volume (R35).
 pub(crate) const AVAILABLE_BEHIND_SNAPSHOT: u64 = 1 << 12;
 pub(crate) const AVAILABLE_SHARE: u64 = 50;
+/// Pages of an overlay that are given back by one batch of a deletion.
+pub(crate) const REAPED_OVERLAYS: usize = 128;
+/// Leaves that one batch of a deletion looks at, and runs of dead blocks after which it looks at no more: the trees' lock
+/// is held so long.
+pub(crate) const REAPED_LEAVES: usize = 32;
+pub(crate) const REAPED_RUNS: usize = 200;
+/// Bytes of a batch that gives back data: those runs, and twice those of the leaf that is looked at last.
+pub(crate) const REAPED_BYTES: usize = 48 << 10;
+/// Nodes that one step looks at for others that nobody else has.
+pub(crate) const REAPED_NODES: usize = 64;
 
 // Formatting.
 

@@ -200,10 +200,7 @@ impl Replay<'_> {
                 }
                 Op::TreeGone { tree } => {
                     self.images.retain(|(of, ..), _| *of != tree);
-                    match new {
-                        true => trees.remove(tree),
-                        false => trees.images.drop_tree(tree),
-                    }
+                    trees.images.drop_tree(tree);
                 }
                 Op::Allocate { .. } | Op::Free { .. } | Op::Release { .. } if new => {
                     replay_space(shared, op, block)?;
@@ -319,7 +316,11 @@ fn check_tree(trees: &Trees, op: &Op<'_>, block: BlockNo) -> Result<(), StoreErr
         Op::Put { tree, .. } | Op::Delete { tree, .. } if trees.changing_tree(*tree).is_err() => {
             inconsistent("the journal changes a tree that does not exist, or is a snapshot")
         }
-        Op::Image { tree, .. } | Op::Drop { tree, .. } | Op::TreeGone { tree }
+        // Its nodes were given back by a checkpoint that both superblocks are behind.
+        Op::TreeGone { tree } if !trees.is_emptied(*tree) => {
+            inconsistent("the journal ends a tree that the checkpoint still has")
+        }
+        Op::Image { tree, .. } | Op::Drop { tree, .. }
             if trees.tree(*tree).is_err() || !tree.is_filesystem() =>
         {
             inconsistent("the journal names a tree that does not exist")

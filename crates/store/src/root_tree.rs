@@ -116,6 +116,7 @@ impl RootTree {
             low: None,
             superseded: &mut superseded,
             current_nodes: &mut self.current_nodes,
+            lost: None,
         };
         for tree in changed {
             self.tree.put(Key::tree(*tree), &[0; NODE_POINTER_BYTES], &mut editor);
@@ -138,6 +139,7 @@ impl RootTree {
             low: None,
             superseded: &mut superseded,
             current_nodes: &mut self.current_nodes,
+            lost: None,
         };
         self.tree.put(Key::tree(tree), &root.encode(), &mut editor);
         assert!(superseded.is_empty(), "the freeze has copied the way to the item");

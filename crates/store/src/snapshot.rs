@@ -194,10 +194,13 @@ impl Store {
             let Some((tree, Inherited { source, .. })) = inherited else { return Ok(false) };
             (*tree, *source, trees.images.of(*tree).take(SETTLED_TOGETHER).collect::<Vec<_>>())
         };
-        // A record that is still in memory cannot be read.
-        self.force(images.iter().map(|(.., lsn)| *lsn).max().unwrap_or_default())?;
-        let pages = self.read_inherited(journal, tree, source, &images)?;
-        self.settle_pages(pages)?;
+        // Of a tree that was deleted meanwhile there are none.
+        if let Some(newest) = images.iter().map(|(.., lsn)| *lsn).max() {
+            // A record that is still in memory cannot be read.
+            self.force(newest)?;
+            let pages = self.read_inherited(journal, tree, source, &images)?;
+            self.settle_pages(pages)?;
+        }
         let mut trees = shared.trees.write();
         let is_settled = trees.images.of(tree).next().is_none();
         if let Some(branches) = trees.branches.as_mut().filter(|_| is_settled)
@@ -311,6 +314,10 @@ impl Store {
 
     /// The pages of a snapshot that stand for what its tree has there. All of them once nothing is to be settled.
     pub fn overlay(&self, tree: TreeId) -> Result<Vec<OverlayItem>, StoreError> {
+        Ok(self.overlay_items(tree)?.into_iter().map(|(_, item)| item).collect())
+    }
+
+    pub(crate) fn overlay_items(&self, tree: TreeId) -> Result<Vec<(Key, OverlayItem)>, StoreError> {
         let mut items = Vec::new();
         let (mut from, end) = (Key::overlay(tree, 0), Key::overlay(tree, u64::MAX));
         loop {
@@ -321,7 +328,8 @@ impl Store {
             for index in (first..page.count()).take_while(|index| page.key(*index) < end) {
                 let block = found.leaf.block();
                 let item = OverlayItem::decode(page.value(index));
-                items.push(item.map_err(|source| StoreError::Corrupt { block, source })?);
+                let item = item.map_err(|source| StoreError::Corrupt { block, source })?;
+                items.push((page.key(index), item));
             }
             match found.place.end {
                 Some(next) if next < end => from = from.max(next),

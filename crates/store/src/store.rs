@@ -485,7 +485,7 @@ pub(crate) fn misplaced(block: BlockNo) -> StoreError {
 
 /// Reports the first node that applying the batch to its tree will need and that is not in memory, or not in its
 /// place.
-fn check_resident(tree: &Tree, batch: &Batch, resident: &dyn Resident) -> Result<(), Obstacle> {
+pub(crate) fn check_resident(tree: &Tree, batch: &Batch, resident: &dyn Resident) -> Result<(), Obstacle> {
     let deletes = batch.ops.iter().filter(|op| matches!(op, Op::Delete { .. })).count();
     // Keys of the leaf that was found last: a large batch has many that follow one another.
     let mut found: Option<(Key, Option<Key>)> = None;
@@ -534,7 +534,7 @@ impl Trees {
                     let source = source.expect("no tree is made empty so far");
                     self.make(tree, source, era).expect("the source is there");
                 }
-                Op::TreeGone { tree } => self.remove(tree),
+                Op::TreeGone { tree } => self.images.drop_tree(tree),
             }
         }
     }

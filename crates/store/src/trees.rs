@@ -10,11 +10,11 @@
 use crate::StoreError;
 use crate::images::ImageIndex;
 use crate::tree::{Editor, Resident, Root, Superseded, Tree};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use syncline_format::batch::{BatchBuf, Mark, Outcome};
 use syncline_format::superblock::TreesState;
-use syncline_format::tree_item::{Role, TreeItem};
-use syncline_format::{Era, FormatError, Key, Kind, Lsn, TreeId};
+use syncline_format::tree_item::{Role, TreeItem, TreeState};
+use syncline_format::{BlockNo, Era, FormatError, Key, Kind, Lsn, TreeId};
 
 /// What the trees' lock guards.
 pub(crate) struct Trees {
@@ -36,6 +36,21 @@ pub(crate) struct Trees {
     pub(crate) root_claims: u64,
     /// Chunks that one more tree needs there.
     pub(crate) root_bound: u64,
+    /// The nodes of a tree that goes away are being looked for.
+    pub(crate) node_walk: Option<NodeWalk>,
+}
+
+/// The last part of a deletion: the nodes of a tree that no other tree has.
+pub(crate) struct NodeWalk {
+    pub(crate) tree: TreeId,
+    /// The tree that descends from it, and goes on changing if it is a head.
+    pub(crate) child: Option<TreeId>,
+    /// The era of its parent, which has all that is older.
+    pub(crate) low: Option<Era>,
+    /// Found so far; also what the child has let go of since the walk began.
+    pub(crate) lost: BTreeSet<BlockNo>,
+    /// What lies before this key has been looked at.
+    pub(crate) at: Key,
 }
 
 /// What trees there are.
@@ -44,6 +59,8 @@ pub(crate) struct Branches {
     pub(crate) state: TreesState,
     /// Snapshots whose inherited images are not settled yet.
     pub(crate) inherited: BTreeMap<TreeId, Inherited>,
+    /// How many read a tree, which is not taken apart meanwhile (R27).
+    pub(crate) readers: BTreeMap<TreeId, usize>,
 }
 
 /// Images that a snapshot has from its head.
@@ -57,21 +74,52 @@ pub(crate) struct Inherited {
 
 impl Branches {
     pub(crate) fn new(state: TreesState) -> Branches {
-        Branches { items: BTreeMap::new(), state, inherited: BTreeMap::new() }
+        Branches { items: BTreeMap::new(), state, inherited: BTreeMap::new(), readers: BTreeMap::new() }
     }
 
-    /// The era up to which the tree owns nothing.
-    fn low(&self, tree: TreeId) -> Option<Era> {
-        let parent = self.items.get(&tree)?.parent?;
-        // A parent that does not exist owns nothing, and whoever frees what it had is told by the bitmaps.
-        self.items.get(&parent).map(|parent| parent.era)
+    /// The parent that still has something: one of which all is given back stands for its own parent.
+    fn parent(&self, tree: TreeId, trees: &BTreeMap<TreeId, Tree>) -> Option<(TreeId, &TreeItem)> {
+        let mut parent = self.items.get(&tree)?.parent?;
+        loop {
+            let item = self.items.get(&parent)?;
+            if trees.contains_key(&parent) {
+                return Some((parent, item));
+            }
+            parent = item.parent?;
+        }
+    }
+
+    /// The era up to which the tree owns nothing. A parent that does not exist owns nothing, and whoever frees what it
+    /// had is told by the bitmaps.
+    fn low(&self, tree: TreeId, trees: &BTreeMap<TreeId, Tree>) -> Option<Era> {
+        self.parent(tree, trees).map(|(_, parent)| parent.era)
+    }
+
+    /// The tree's parent goes away: what lies before this key, and was born behind that era, is the tree's already.
+    fn passed(&self, tree: TreeId, trees: &BTreeMap<TreeId, Tree>) -> Option<(Key, Option<Era>)> {
+        let (number, parent) = self.parent(tree, trees)?;
+        match parent.state {
+            TreeState::Deleting { cursor } => Some((cursor, self.low(number, trees))),
+            TreeState::Live => None,
+        }
+    }
+
+    /// The trees that descend from this one.
+    pub(crate) fn children(&self, tree: TreeId) -> impl Iterator<Item = TreeId> {
+        let descends = move |item: &TreeItem| item.parent == Some(tree);
+        self.items.iter().filter(move |(_, item)| descends(item)).map(|(number, _)| *number)
     }
 
     /// What is wrong with the items, if anything: each filesystem has one, and parents are snapshots of lower eras.
     fn fault(&self, trees: &BTreeMap<TreeId, Tree>) -> Option<&'static str> {
         let state = self.state;
+        // Of a tree that goes away the root goes first.
+        let may_lack_root = |item: &TreeItem| item.state == TreeState::Deleting { cursor: Key::MAX };
+        let has_root = |(number, item): &(&TreeId, &TreeItem)| {
+            trees.contains_key(number) || !may_lack_root(item)
+        };
         let filesystems = trees.keys().filter(|tree| tree.is_filesystem());
-        if !filesystems.eq(self.items.keys()) {
+        if !filesystems.eq(self.items.iter().filter(has_root).map(|(number, _)| number)) {
             return Some("the volume tree and the root tree name other trees");
         }
         for (number, item) in &self.items {
@@ -93,7 +141,12 @@ impl Branches {
                 None => return Some("a tree descends from one that does not exist"),
             }
         }
-        None
+        let is_branch = |tree: &TreeId| self.children(*tree).nth(1).is_some();
+        let is_going = |item: &TreeItem| item.state != TreeState::Live;
+        self.items
+            .iter()
+            .any(|(number, item)| is_going(item) && is_branch(number))
+            .then_some("a tree is deleted although two descend from it")
     }
 }
 
@@ -110,6 +163,7 @@ impl Trees {
             lsn,
             root_claims: 0,
             root_bound: 0,
+            node_walk: None,
         };
         for (number, root) in roots {
             trees.by_number.insert(number, Tree::new(number, root, trees.freeze));
@@ -147,10 +201,12 @@ impl Trees {
         resident: &'a dyn Resident,
     ) -> Result<(&'a mut Tree, Editor<'a>), StoreError> {
         let birth = self.era();
-        let Trees { by_number, superseded, current_nodes, .. } = self;
+        let Trees { by_number, superseded, current_nodes, node_walk, .. } = self;
+        let lost = node_walk.as_mut().filter(|walk| walk.child == Some(tree));
+        let lost = lost.map(|walk| (walk.low, &mut walk.lost));
         let tree = by_number.get_mut(&tree).ok_or(StoreError::NoTree { tree })?;
         let editor =
-            Editor { resident, freeze: tree.freeze, birth, low: tree.low, superseded, current_nodes };
+            Editor { resident, freeze: tree.freeze, birth, low: tree.low, superseded, current_nodes, lost };
         Ok((tree, editor))
     }
 
@@ -186,6 +242,7 @@ impl Trees {
     ) -> Result<(), StoreError> {
         let Some(branches) = &self.branches else { return Ok(()) };
         let low = self.tree(batch.tree)?.low;
+        let passed = branches.passed(batch.tree, &self.by_number);
         let mut write = |ops: &mut BatchBuf, at: Mark, bytes: &[u8]| {
             ops.overwrite(at, bytes);
             if let Some(laid) = &mut laid {
@@ -196,8 +253,10 @@ impl Trees {
         for at in &batch.births {
             write(&mut batch.ops, *at, &era);
         }
-        for (at, birth) in &batch.releases {
-            let is_owned = low.is_none_or(|low| *birth > low);
+        for (at, key, birth) in &batch.releases {
+            let is_behind = |low: Option<Era>| low.is_none_or(|low| *birth > low);
+            let is_owned =
+                is_behind(low) || passed.is_some_and(|(cursor, low)| *key < cursor && is_behind(low));
             batch.frees |= is_owned;
             let outcome = if is_owned { Outcome::Free } else { Outcome::Left };
             write(&mut batch.ops, *at, &[outcome as u8]);
@@ -205,7 +264,7 @@ impl Trees {
         Ok(())
     }
 
-    /// Whether the tree may write into blocks that an extent of this birth names, and frees them with it (R25).
+    /// Whether the tree may write into blocks that an extent of this birth names (R25).
     pub(crate) fn owns(&self, tree: TreeId, birth: Era) -> Result<bool, StoreError> {
         Ok(self.tree(tree)?.low.is_none_or(|low| birth > low))
     }
@@ -227,6 +286,10 @@ impl Trees {
         self.root_claims += self.root_bound;
         self.by_number.insert(tree, Tree::new(tree, root, freeze));
         self.images.inherit(source, tree);
+        if let Some(walk) = self.node_walk.as_mut().filter(|walk| walk.child == Some(source)) {
+            // It has what its source has, and keeps that; the source lets go of nothing any more.
+            walk.child = Some(tree);
+        }
         if let Some(branches) = &mut self.branches {
             let state = &mut branches.state;
             state.era = state.era.max(era);
@@ -235,35 +298,50 @@ impl Trees {
         Ok(())
     }
 
-    /// A tree is no more, nor are its images.
-    pub(crate) fn remove(&mut self, tree: TreeId) {
-        self.by_number.remove(&tree);
-        self.images.drop_tree(tree);
-        if let Some(branches) = &mut self.branches {
-            branches.inherited.remove(&tree);
+    /// All nodes of a tree are given back that no other has: it has no root any more, and what its child shares with it
+    /// is the child's. Returns the chunks that the root tree may need for that.
+    pub(crate) fn empty(&mut self, walk: NodeWalk) -> u64 {
+        self.superseded.extend(walk.lost.into_iter().map(Superseded::At));
+        self.by_number.remove(&walk.tree);
+        if let Some(branches) = &self.branches {
+            for child in branches.children(walk.tree) {
+                let low = branches.low(child, &self.by_number);
+                if let Some(tree) = self.by_number.get_mut(&child) {
+                    tree.low = low;
+                }
+            }
         }
         self.root_claims += self.root_bound;
-        self.changing.retain(|changing| *changing != tree);
+        self.root_bound
+    }
+
+    /// Whether nothing is left of a tree that goes away but its item.
+    pub(crate) fn is_emptied(&self, tree: TreeId) -> bool {
+        let item = self.branches.as_ref().and_then(|branches| branches.items.get(&tree));
+        item.is_some_and(|item| item.state == TreeState::Deleting { cursor: Key::MAX })
+            && !self.by_number.contains_key(&tree)
     }
 
     /// Takes note of an item of the volume tree that changes; `None`: it is deleted.
     pub(crate) fn note(&mut self, key: Key, value: Option<&[u8]>) -> Result<(), FormatError> {
-        let Some(branches) = self.branches.as_mut().filter(|_| key.kind == Kind::TreeInfo) else {
+        let Some(branches) = self.branches.as_mut() else { return Ok(()) };
+        key.check_volume()?;
+        if key.kind != Kind::TreeInfo {
             return Ok(());
-        };
+        }
         let tree = TreeId(key.object.0 as u32);
         match value {
             Some(value) => drop(branches.items.insert(tree, TreeItem::decode(value)?)),
             None => drop(branches.items.remove(&tree)),
         }
         // A parent's item comes before those of its children, and its era stays.
-        let low = branches.low(tree);
-        let is_head = branches.items.get(&tree).is_some_and(|item| item.role == Role::Head);
+        let low = branches.low(tree, &self.by_number);
+        let changes = branches.items.get(&tree).is_some_and(changes);
         if let Some(tree) = self.by_number.get_mut(&tree) {
             tree.low = low;
         }
         self.changing.retain(|changing| *changing != tree);
-        self.changing.extend(Some(tree).filter(|_| is_head));
+        self.changing.extend(Some(tree).filter(|_| changes));
         Ok(())
     }
 
@@ -271,10 +349,14 @@ impl Trees {
     pub(crate) fn load(&mut self, items: BTreeMap<TreeId, TreeItem>) {
         let Some(branches) = &mut self.branches else { return };
         branches.items = items;
-        for (number, tree) in &mut self.by_number {
-            tree.low = branches.low(*number);
+        let numbers: Vec<TreeId> = self.by_number.keys().copied().collect();
+        for number in numbers {
+            let low = branches.low(number, &self.by_number);
+            if let Some(tree) = self.by_number.get_mut(&number) {
+                tree.low = low;
+            }
         }
-        let heads = branches.items.iter().filter(|(_, item)| item.role == Role::Head);
+        let heads = branches.items.iter().filter(|(_, item)| changes(item));
         self.changing = heads.map(|(number, _)| *number).chain([TreeId::VOLUME]).collect();
     }
 
@@ -289,4 +371,9 @@ impl Trees {
                 .then_some("an image is of a tree that does not exist")
         })
     }
+}
+
+/// Whether a tree changes.
+fn changes(item: &TreeItem) -> bool {
+    item.role == Role::Head && item.state == TreeState::Live
 }

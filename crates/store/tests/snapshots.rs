@@ -3,7 +3,7 @@
 //! After each crash the volume is the state behind some batch that no force had promised more than, all snapshots
 //! included, and each snapshot shows what it showed when it was made. Now and then all trees are read off the device
 //! and held against the bitmaps: what is reachable is in use, and nothing else. What the store cannot do yet, the
-//! walks do not do: trees are neither deleted nor cloned, and blocks are neither moved nor shared between files.
+//! walks do not do: trees are not cloned, and blocks are neither moved nor shared between files.
 
 mod support;
 
@@ -14,6 +14,7 @@ use support::view::{OBJECTS, View, extents, object, view};
 use support::{CrashDevice, Random};
 use syncline_device::{Buffer, Device};
 use syncline_format::item::{ExtentContent, ExtentItem, Timestamp};
+use syncline_format::tree_item::{Role, TreeItem};
 use syncline_format::{BLOCK_BYTES, BlockNo, Era, Key, Lsn, TreeId, checksum};
 use syncline_store::{
     Batch, Birth, Class, Estimate, Permit, Pressure, Run, SnapshotLabel, Store, StoreError, StoreOptions,
@@ -46,6 +47,9 @@ struct Tally {
     made_by_replay: u64,
     images_only: u64,
     judged: u64,
+    deleted: u64,
+    reaped: u64,
+    gone: u64,
 }
 
 struct Walk {
@@ -70,7 +74,7 @@ fn options(epoch: u64) -> StoreOptions {
 struct Change {
     deletes: Vec<u64>,
     puts: Vec<(u64, ExtentItem, Birth, bool)>,
-    releases: Vec<(BlockNo, u32, Era)>,
+    releases: Vec<(u64, BlockNo, u32, Era)>,
 }
 
 impl Change {
@@ -86,8 +90,8 @@ impl Change {
         for (page, extent, birth, fresh) in &self.puts {
             batch.put_extent(Key::extent(object(file), *page), extent, *birth, *fresh);
         }
-        for (start, len, birth) in &self.releases {
-            batch.release(*start, *len, *birth);
+        for (page, start, len, birth) in &self.releases {
+            batch.release(Key::extent(object(file), *page), *start, *len, *birth);
         }
     }
 }
@@ -185,7 +189,7 @@ impl Walk {
                 let right = item.slice((to - first) as u32, (end - to) as u32);
                 change.puts.push((to, right, Birth::Kept, false));
             }
-            change.releases.push((item.block_of(from - first), (to - from) as u32, item.birth));
+            change.releases.push((from, item.block_of(from - first), (to - from) as u32, item.birth));
         }
         change.deletes.retain(|page| !change.puts.iter().any(|(put, ..)| put == page));
         change
@@ -275,11 +279,10 @@ impl Walk {
     }
 
     /// The first content for an unwritten page: in its own blocks if they are the head's alone (R25).
-    fn write_unwritten(&mut self, file: u64, page: u64, tally: &mut Tally) {
-        let item = self.extents(MAIN, file).remove(&page);
-        let Some(item) = item.filter(|item| matches!(item.content, ExtentContent::Unwritten { .. })) else {
-            return;
-        };
+    fn write_unwritten(&mut self, file: u64, tally: &mut Tally) {
+        let is_unwritten = |item: &ExtentItem| matches!(item.content, ExtentContent::Unwritten { .. });
+        let unwritten = self.extents(MAIN, file).into_iter().find(|(_, item)| is_unwritten(item));
+        let Some((page, item)) = unwritten else { return };
         let content = self.next_content();
         if !self.store.owns(MAIN, item.birth).expect("the head is there") {
             return self.write(file, page, 1, Class::Normal, content, tally);
@@ -364,6 +367,48 @@ impl Walk {
         }
     }
 
+    fn delete(&mut self, tally: &mut Tally) {
+        let index = self.random.below(self.state.snapshots.len().max(1) as u64) as usize;
+        let Some(tree) = self.state.snapshots.keys().nth(index).copied() else { return };
+        for _ in 0..4 {
+            match self.store.delete_tree(tree) {
+                Ok(lsn) => {
+                    self.state.snapshots.remove(&tree);
+                    self.note(lsn);
+                    tally.deleted += 1;
+                    return;
+                }
+                Err(StoreError::Pressure(_)) => {
+                    self.relieve();
+                    self.store.checkpoint().expect("checkpoint");
+                }
+                Err(other) => panic!("{other}"),
+            }
+        }
+    }
+
+    /// One step of a deletion; returns whether there was any.
+    fn reap(&mut self, tally: &mut Tally) -> bool {
+        let before = self.store.last_lsn();
+        let was = self.store.trees().len();
+        match self.store.reap() {
+            Ok(reaped) => {
+                let now = self.store.last_lsn();
+                if now > before {
+                    self.note(now);
+                }
+                tally.reaped += u64::from(reaped);
+                tally.gone += (was - self.store.trees().len()) as u64;
+                reaped
+            }
+            Err(StoreError::Pressure(_)) => {
+                self.store.checkpoint().expect("checkpoint");
+                true
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+
     fn step(&mut self, tally: &mut Tally) {
         let (file, page) = (self.random.below(OBJECTS), self.random.below(PAGES));
         let pages = 1 + self.random.below(4.min(PAGES - page));
@@ -374,14 +419,16 @@ impl Walk {
             }
             20..28 => self.punch(file, page, page + pages, tally),
             28..34 => self.allocate(file, page),
-            34..42 => self.write_unwritten(file, page, tally),
+            34..42 => self.write_unwritten(file, tally),
             42..58 => self.image(file % 4, page),
             58..64 => self.destage(file % 4, page, tally),
             64..74 => self.shape(),
-            74..80 => self.snapshot(tally),
+            74..78 => self.snapshot(tally),
+            78..80 => self.delete(tally),
             80..85 => tally.settled += u64::from(self.settle_some()),
             85..89 => self.store.checkpoint().expect("checkpoint"),
             89..91 => self.judge(tally),
+            91..95 => drop(self.reap(tally)),
             _ => {
                 let lsn = self.store.last_lsn();
                 self.store.force(lsn).expect("force");
@@ -396,15 +443,14 @@ impl Walk {
         // What the first one froze is released; what it replaced of the trees' own is in the second one's bitmaps.
         let volume = Volume::read(&*self.device);
         volume.judge(&*self.device, "at work");
-        assert_eq!(volume.infos.len(), self.state.snapshots.len() + 1);
+        assert_eq!(snapshots(&volume.infos).count(), self.state.snapshots.len());
         tally.judged += 1;
     }
 
     /// What the store shows of all trees.
     fn shown(&mut self) -> State {
         while self.settle_some() {}
-        let trees = self.store.trees();
-        let snapshots: Vec<TreeId> = trees.keys().copied().filter(|tree| *tree != MAIN).collect();
+        let snapshots: Vec<TreeId> = snapshots(&self.store.trees()).collect();
         let mut head = view(&self.store, MAIN);
         for (file, page) in &self.images {
             head.pages.insert((*file, *page), self.state.head.pages[&(*file, *page)]);
@@ -458,6 +504,12 @@ impl Walk {
     }
 }
 
+/// Those that people see.
+fn snapshots(trees: &BTreeMap<TreeId, TreeItem>) -> impl Iterator<Item = TreeId> {
+    let is_seen = |item: &TreeItem| item.role == Role::Snapshot && !item.name.is_empty();
+    trees.iter().filter(move |(_, item)| is_seen(item)).map(|(tree, _)| *tree)
+}
+
 fn difference(wanted: &State, shown: &State) -> String {
     let view = |wanted: &View, shown: &View| {
         let pages: Vec<_> =
@@ -503,7 +555,7 @@ fn recover(device: &Arc<CrashDevice>, epoch: u64, tally: &mut Tally) -> Arc<Stor
             if right > 0 {
                 puts.push((image.page + 1, item.slice(left + 1, right)));
             }
-            batch.release(item.block_of(u64::from(left)), 1, item.birth);
+            batch.release(Key::extent(image.object, image.page), item.block_of(u64::from(left)), 1, item.birth);
         }
         for (page, item) in puts {
             batch.put_extent(Key::extent(image.object, page), &item, Birth::Kept, false);
@@ -536,6 +588,13 @@ fn walk(seed: u64, tally: &mut Tally) {
         }
         walk = walk.crash(tally);
     }
+    // In the end all snapshots can be deleted, and nothing is left of them.
+    while !walk.state.snapshots.is_empty() {
+        walk.delete(tally);
+    }
+    while walk.reap(tally) {}
+    assert_eq!(walk.store.trees().len(), 1);
+    walk.judge(tally);
 }
 
 // Shows: R22, R23, R24, R25, R26, R28.
@@ -560,6 +619,9 @@ fn every_crash_leaves_each_snapshot_as_it_was_made_and_what_is_reachable_in_use(
         ("recoveries behind a checkpoint with snapshots", tally.images_only),
         ("looks at what is reachable", tally.judged),
         ("recoveries", tally.recoveries),
+        ("snapshots deleted", tally.deleted),
+        ("steps of deletions", tally.reaped),
+        ("snapshots of which nothing is left", tally.gone),
     ] {
         assert!(count > seeds / 4, "{what}: {count}");
     }

@@ -3,9 +3,10 @@
 use super::page::{Full, Page};
 use super::{Found, Node, Obstacle, Place, Resident, Root, Superseded, Tree};
 use crate::limits::{MERGED_BYTES_MAX, UNDERFULL_BYTES};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use syncline_format::node::{NODE_POINTER_BYTES, NODE_SPACE_BYTES, SLOT_BYTES};
-use syncline_format::{Era, Key};
+use syncline_format::{BlockNo, Era, Key};
 
 /// What editing needs to know and what it leaves behind.
 pub(crate) struct Editor<'a> {
@@ -20,6 +21,9 @@ pub(crate) struct Editor<'a> {
     pub(crate) superseded: &'a mut Vec<Superseded>,
     /// Number of current nodes in the tree.
     pub(crate) current_nodes: &'a mut u64,
+    /// The tree's parent goes away, and what both have of nodes behind this era is nobody's once the tree lets go of
+    /// it.
+    pub(crate) lost: Option<(Option<Era>, &'a mut BTreeSet<BlockNo>)>,
 }
 
 /// A new right sibling, to be entered into the parent.
@@ -226,10 +230,16 @@ impl Editor<'_> {
         }
     }
 
-    /// The tree does not hold an immutable node any more, which is freed if it was the tree's own (R25).
+    /// The tree does not hold an immutable node any more, which is freed if it was the tree's own (R25), or the tree was
+    /// the last but one that had it and the last goes away.
     fn let_go(&mut self, node: Arc<Node>) {
         if self.low.is_none_or(|low| node.birth > low) {
             self.superseded.push(Superseded::new(node));
+        } else if let Some((low, lost)) = &mut self.lost
+            && low.is_none_or(|low| node.birth > low)
+        {
+            // Its parent is wholly on the device.
+            lost.insert(node.block());
         }
     }
 

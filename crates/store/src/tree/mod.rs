@@ -156,7 +156,7 @@ impl Node {
 /// The keys that a node may hold.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Place {
-    low: Option<Key>,
+    pub(crate) low: Option<Key>,
     /// From here on the next node holds all.
     pub(crate) end: Option<Key>,
 }
@@ -200,7 +200,12 @@ impl Found {
         self.place.holds(&self.leaf)
     }
 
-    fn child(&self, index: usize, resident: &dyn Resident) -> Result<Found, Missing> {
+    /// The place of the child at `index`.
+    pub(crate) fn place_of(&self, index: usize) -> Place {
+        self.place.child(&self.leaf, index)
+    }
+
+    pub(crate) fn child(&self, index: usize, resident: &dyn Resident) -> Result<Found, Missing> {
         Ok(Found { leaf: self.leaf.child(index, resident)?, place: self.place.child(&self.leaf, index) })
     }
 }
@@ -219,9 +224,46 @@ impl Tree {
         }
     }
 
+    /// The root, in its place.
+    pub(crate) fn root_found(&self, resident: &dyn Resident) -> Result<Found, Missing> {
+        Ok(Found { leaf: self.root(resident)?, place: Place::default() })
+    }
+
+    /// Where the node lies that covers `key` at a level; `None` if there is none, or it was never written.
+    pub(crate) fn block_at(
+        &self,
+        level: u16,
+        key: Key,
+        resident: &dyn Resident,
+    ) -> Result<Option<BlockNo>, Missing> {
+        if self.root_level() <= level {
+            let root = match &self.root {
+                Root::Clean(pointer) => Some(*pointer),
+                Root::Held(node) => node.home.get().copied(),
+            };
+            return Ok(root.filter(|root| root.level == level).map(|root| root.block));
+        }
+        let mut node = self.root(resident)?;
+        loop {
+            let index = node.page.child_index(key);
+            if node.page.level() == level + 1 {
+                return Ok(match node.children.get(index) {
+                    Some(Some(child)) => child.home.get().map(|home| home.block),
+                    _ => Some(node.pointer(index).block),
+                });
+            }
+            let child = node.child(index, resident)?;
+            // Levels fall on every way; a damaged volume's may not.
+            if child.page.level() >= node.page.level() {
+                return Ok(None);
+            }
+            node = child;
+        }
+    }
+
     /// The leaf that covers `key`.
     pub(crate) fn find(&self, key: Key, resident: &dyn Resident) -> Result<Found, Missing> {
-        let mut found = Found { leaf: self.root(resident)?, place: Place::default() };
+        let mut found = self.root_found(resident)?;
         while !found.leaf.is_leaf() {
             found = found.child(found.leaf.page.child_index(key), resident)?;
         }

@@ -48,7 +48,7 @@ fn editor<'a>(
     superseded: &'a mut Vec<Superseded>,
     current_nodes: &'a mut u64,
 ) -> Editor<'a> {
-    Editor { resident, freeze, birth: Era(0), low: None, superseded, current_nodes }
+    Editor { resident, freeze, birth: Era(0), low: None, superseded, current_nodes, lost: None }
 }
 
 fn contents(tree: &Tree, resident: &dyn Resident) -> BTreeMap<Key, Vec<u8>> {

@@ -8,7 +8,7 @@ use syncline_format::bitmap;
 use syncline_format::item::ExtentItem;
 use syncline_format::node::{self, NodePointer};
 use syncline_format::superblock::{SUPERBLOCK_SLOTS, Superblock};
-use syncline_format::tree_item::{OverlayItem, TreeItem};
+use syncline_format::tree_item::{OverlayItem, TreeItem, TreeState};
 use syncline_format::{BLOCK_BYTES, BlockNo, Era, Key, Kind, NODE_BLOCKS, NODE_BYTES, TreeId};
 
 /// What one tree has.
@@ -63,10 +63,15 @@ impl Volume {
         let (mut reached, mut owners) = (BTreeSet::new(), BTreeMap::new());
         for (number, tree) in &self.trees {
             let nodes = tree.nodes.keys().flat_map(|block| *block..*block + u64::from(NODE_BLOCKS));
-            reached.extend(nodes.chain(tree.blocks.keys().copied()));
+            let given_back = self.given_back(*number);
+            let blocks = tree.blocks.keys().copied().filter(|block| !given_back.contains(block));
+            reached.extend(nodes.chain(blocks));
             // Of each block one tree is the first of its line.
             let low = self.low(*number);
             for (block, birth) in tree.nodes.iter().chain(&tree.blocks) {
+                if given_back.contains(block) {
+                    continue;
+                }
                 if low.is_none_or(|low| *birth > low)
                     && let Some(other) = owners.insert(*block, *number)
                 {
@@ -81,9 +86,37 @@ impl Volume {
         assert!(leaked.is_empty(), "{what}: leaked: {leaked:?}");
     }
 
+    /// The nearest ancestor that has something.
+    fn parent(&self, tree: TreeId) -> Option<TreeId> {
+        let mut parent = self.infos.get(&tree)?.parent?;
+        while !self.trees.contains_key(&parent) {
+            let item = self.infos.get(&parent).expect("a parent exists");
+            assert_eq!(item.state, TreeState::Deleting { cursor: Key::MAX }, "a tree without a root");
+            parent = item.parent?;
+        }
+        Some(parent)
+    }
+
     fn low(&self, tree: TreeId) -> Option<Era> {
-        let parent = self.infos.get(&tree)?.parent?;
-        Some(self.infos.get(&parent).expect("a parent exists").era)
+        self.parent(tree).map(|parent| self.infos[&parent].era)
+    }
+
+    /// Blocks that a tree which goes away still names, and has given back or left to the one that descends from it.
+    fn given_back(&self, tree: TreeId) -> BTreeSet<u64> {
+        let state = self.infos.get(&tree).map(|item| item.state);
+        let Some(TreeState::Deleting { cursor }) = state else { return BTreeSet::new() };
+        let (low, mut given_back) = (self.low(tree), BTreeSet::new());
+        for (key, value) in self.trees[&tree].items.iter().filter(|(key, _)| key.kind == Kind::Extent) {
+            let item = ExtentItem::decode(value).expect("an extent");
+            let pages = 0..u64::from(item.pages());
+            let is_before = *key < cursor;
+            let end = Key::extent(key.object, key.offset + pages.end);
+            assert!(!is_before || end <= cursor, "the cursor lies inside of an extent");
+            if is_before && low.is_none_or(|low| item.birth > low) {
+                given_back.extend(pages.map(|page| item.block_of(page).0));
+            }
+        }
+        given_back
     }
 
     /// What was born up to the parent's era the parent has as well (P1); what was born behind the tree's own is not in
@@ -91,10 +124,10 @@ impl Volume {
     fn judge_births(&self, what: &str) {
         let Some(state) = self.superblock.trees else { return };
         for (number, item) in &self.infos {
-            let tree = &self.trees[number];
+            let Some(tree) = self.trees.get(number) else { continue };
             let most = if item.era == Era(0) { state.era } else { item.era };
             let low = self.low(*number);
-            let parent = item.parent.map(|parent| &self.trees[&parent]);
+            let parent = self.parent(*number).map(|parent| &self.trees[&parent]);
             type Part = fn(&Reached) -> &BTreeMap<u64, Era>;
             for part in [(|tree| &tree.nodes) as Part, |tree| &tree.blocks] {
                 for (block, birth) in part(tree) {

@@ -1,0 +1,396 @@
+//! Deleting trees.
+//!
+//! A tree is deleted by one batch that takes its name and its images away; the rest is done behind it, by [`Store::reap`],
+//! a step at a time. What the tree has and neither its parent nor the tree that descends from it has too is nobody's
+//! any more. Its parent has everything that was born up to the parent's era, so that is passed by. There is at most one
+//! tree that descends from it (R27), and no other tree can have what is behind the parent's era.
+//!
+//! The steps, in this order:
+//! 1. The overlay, by batches.
+//! 2. The *data*: leaf after leaf is held against the child's, by batches of frees that also move a cursor (R29). What
+//!    lies before the cursor and the child has is the child's own from then on (R25).
+//! 3. The *nodes*, in memory: only interior nodes are read. What is found, and what the child lets go of meanwhile, goes
+//!    into the bitmaps of the next checkpoint, whose root tree lacks the tree. Frees of nodes are never logged: which
+//!    nodes a tree has is decided by checkpoints and by replay, and these need not agree.
+//! 4. When neither superblock leads to the tree any more, a batch ends its item, and the child gets its parent.
+
+mod data;
+mod nodes;
+
+use crate::checkpoint::Purpose;
+use crate::limits::{REAPED_BYTES, REAPED_OVERLAYS};
+use crate::primitives::Ordering;
+use crate::shared::Shared;
+use crate::tree::cache::Pinned;
+use crate::tree::{Missing, Obstacle, Resident, Root, Tree};
+use crate::trees::Trees;
+use crate::{Batch, Class, Estimate, Store, StoreError};
+use std::sync::Arc;
+use syncline_format::batch::{
+    BATCH_HEADER_BYTES, DELETE_BYTES, DROP_BYTES, Op, PUT_OVERHEAD_BYTES, RELEASE_BYTES, TREE_GONE_BYTES,
+};
+use syncline_format::item::NAME_BYTES_MAX;
+use syncline_format::range::OVERLAY_ITEMS_MAX;
+use syncline_format::tree_item::{Role, TREE_ITEM_BYTES, TreeItem, TreeState};
+use syncline_format::{BlockNo, Era, Key, Lsn, TreeId};
+
+/// Bytes of an encoded tree item, with its operation.
+const PUT_TREE_BYTES: usize = PUT_OVERHEAD_BYTES + TREE_ITEM_BYTES + NAME_BYTES_MAX;
+
+/// Keeps a tree from being taken apart: somebody reads it (R27).
+#[derive(Debug)]
+pub struct TreeReader {
+    shared: Arc<Shared>,
+    tree: TreeId,
+}
+
+impl Drop for TreeReader {
+    fn drop(&mut self) {
+        let mut trees = self.shared.trees.write();
+        let Some(branches) = &mut trees.branches else { return };
+        if let Some(readers) = branches.readers.get_mut(&self.tree) {
+            *readers -= 1;
+            if *readers == 0 {
+                branches.readers.remove(&self.tree);
+            }
+        }
+    }
+}
+
+/// What the reaper turns to next.
+enum Task {
+    /// Nobody needs a hidden tree any more.
+    Begin(TreeId),
+    /// The tree's inherited images, which nobody reads any more, still stand in the way.
+    Settle,
+    /// The tree is not wholly on the device yet.
+    Checkpoint,
+    Overlay(TreeId),
+    Data(TreeId),
+    Nodes(TreeId),
+    /// Only its item is left.
+    End(TreeId),
+}
+
+/// What two trees are held against each other by.
+struct Pair<'a> {
+    dying: &'a Tree,
+    /// Everything up to this era its parent has.
+    low: Option<Era>,
+    child: Option<&'a Tree>,
+    resident: &'a dyn Resident,
+}
+
+impl Store {
+    /// A tree to be read: it is not taken apart while the reader exists. Errors: `NoTree`, also if it is being deleted.
+    pub fn reader(&self, tree: TreeId) -> Result<TreeReader, StoreError> {
+        let mut trees = self.shared.trees.write();
+        trees.tree(tree)?;
+        if let Some(branches) = &mut trees.branches {
+            let is_live = |item: &TreeItem| item.state == TreeState::Live && !item.is_hidden;
+            if !branches.items.get(&tree).is_some_and(is_live) {
+                return Err(StoreError::NoTree { tree });
+            }
+            *branches.readers.entry(tree).or_default() += 1;
+        }
+        Ok(TreeReader { shared: Arc::clone(&self.shared), tree })
+    }
+
+    /// Deletes a snapshot, or a head that is not the default one. It has no name any more when this has returned, and it
+    /// is gone for good once `force` has returned for the LSN. Its space comes back by [`Store::reap`]: when nobody
+    /// reads it any more, and at most one tree descends from it.
+    ///
+    /// Errors: among others `NoTree`, `DefaultHead`.
+    pub fn delete_tree(&self, tree: TreeId) -> Result<Lsn, StoreError> {
+        let bytes = BATCH_HEADER_BYTES + PUT_TREE_BYTES + OVERLAY_ITEMS_MAX as usize * DROP_BYTES;
+        self.change_trees(Class::Reclaim, Estimate { bytes, items: 1, images: 0 }, |trees, batch| {
+            let branches = trees.branches.as_ref().ok_or(StoreError::NeedsUpgrade)?;
+            let is_there = |item: &&TreeItem| item.state == TreeState::Live && !item.is_hidden;
+            let item = branches.items.get(&tree).filter(is_there).ok_or(StoreError::NoTree { tree })?;
+            if item.is_default {
+                return Err(StoreError::DefaultHead);
+            }
+            let item = TreeItem { name: String::new(), ..item.clone() };
+            match is_needed(trees, tree) {
+                true => batch.put(Key::tree_info(tree), &TreeItem { is_hidden: true, ..item }.encode()),
+                false => begin(trees, tree, item, batch),
+            }
+            Ok(())
+        })
+    }
+
+    /// Whether some tree was deleted whose space has not come back so far.
+    pub fn is_reaping(&self) -> bool {
+        let trees = self.shared.trees.read();
+        let gone = |item: &TreeItem| item.is_hidden || item.state != TreeState::Live;
+        trees.branches.as_ref().is_some_and(|branches| branches.items.values().any(gone))
+    }
+
+    /// Takes one step in giving back what deleted trees had; `false`: nothing is to be done now. One caller at a time,
+    /// the one that calls [`Store::settle`], without locks.
+    ///
+    /// Errors: `Pressure` before a checkpoint. Damage in the tree: it stays as it is.
+    pub fn reap(&self) -> Result<bool, StoreError> {
+        if self.shared.journal.get().is_none() {
+            return Ok(false);
+        }
+        let task = next_task(&self.shared.trees.read());
+        match task {
+            None => return Ok(false),
+            Some(Task::Begin(tree)) => drop(self.begin_hidden(tree)?),
+            Some(Task::Settle) => drop(self.settle()?),
+            Some(Task::Checkpoint) => return self.checkpoint_again(),
+            Some(Task::Overlay(tree)) => self.reap_overlay(tree)?,
+            Some(Task::Data(tree)) => self.reap_data(tree)?,
+            Some(Task::Nodes(tree)) => self.reap_nodes(tree)?,
+            Some(Task::End(tree)) => return self.end_tree(tree),
+        }
+        Ok(true)
+    }
+
+    /// Writes a checkpoint, also of a state that is on the device already; `false`: the session ends, and writes none.
+    fn checkpoint_again(&self) -> Result<bool, StoreError> {
+        let generation = || self.shared.generation.load(Ordering::Relaxed);
+        let before = generation();
+        self.write_checkpoint(Purpose::Again)?;
+        Ok(generation() > before)
+    }
+
+    fn begin_hidden(&self, tree: TreeId) -> Result<Lsn, StoreError> {
+        let bytes = BATCH_HEADER_BYTES + PUT_TREE_BYTES + OVERLAY_ITEMS_MAX as usize * DROP_BYTES;
+        self.change_trees(Class::Reclaim, Estimate { bytes, items: 1, images: 0 }, |trees, batch| {
+            let item = item_of(trees, tree)?.clone();
+            // A reader may have come: the next step looks again.
+            if !is_needed(trees, tree) {
+                begin(trees, tree, item, batch);
+            }
+            Ok(())
+        })
+    }
+
+    /// Gives back some pages of the tree's overlay.
+    fn reap_overlay(&self, tree: TreeId) -> Result<(), StoreError> {
+        let mut overlay = self.overlay_items(tree)?;
+        overlay.truncate(REAPED_OVERLAYS);
+        let bytes = BATCH_HEADER_BYTES + overlay.len() * (DELETE_BYTES + RELEASE_BYTES);
+        let items = overlay.len();
+        self.change_trees(Class::Reclaim, Estimate { bytes, items, images: 0 }, |_, batch| {
+            for (key, item) in &overlay {
+                batch.delete(*key);
+                batch.give_back(item.extent.start, item.extent.pages(), item.extent.birth);
+            }
+            Ok(())
+        })?;
+        if overlay.is_empty() {
+            self.set_cursor(tree, BEGUN)?;
+        }
+        Ok(())
+    }
+
+    /// The tree has no root any more: its item ends when no superblock leads to it.
+    fn end_tree(&self, tree: TreeId) -> Result<bool, StoreError> {
+        // A superblock that is lost is replaced by the one before: that must not have the tree either.
+        for _ in 0..2 {
+            if !self.checkpoint_again()? {
+                return Ok(false);
+            }
+        }
+        let bytes = BATCH_HEADER_BYTES + 2 * PUT_TREE_BYTES + DELETE_BYTES + TREE_GONE_BYTES;
+        self.change_trees(Class::Reclaim, Estimate { bytes, items: 2, images: 0 }, |trees, batch| {
+            let parent = item_of(trees, tree)?.parent;
+            batch.ops.push(Op::TreeGone { tree });
+            let branches = trees.branches.as_ref().ok_or(StoreError::NeedsUpgrade)?;
+            if let Some(child) = branches.children(tree).next() {
+                let item = TreeItem { parent, ..item_of(trees, child)?.clone() };
+                batch.put(Key::tree_info(child), &item.encode());
+            }
+            batch.delete(Key::tree_info(tree));
+            Ok(())
+        })?;
+        Ok(true)
+    }
+
+    /// Moves the cursor of a tree that goes away.
+    fn set_cursor(&self, tree: TreeId, cursor: Key) -> Result<Lsn, StoreError> {
+        let bytes = BATCH_HEADER_BYTES + PUT_TREE_BYTES;
+        self.change_trees(Class::Reclaim, Estimate { bytes, items: 1, images: 0 }, |trees, batch| {
+            put_cursor(trees, tree, cursor, batch)
+        })
+    }
+
+    /// Commits a batch of the volume tree that is made under the lock under which trees come and go. `make` is called
+    /// again where nodes were missing. A batch that stays empty is not logged.
+    fn change_trees(
+        &self,
+        class: Class,
+        estimate: Estimate,
+        make: impl Fn(&Trees, &mut Batch) -> Result<(), StoreError>,
+    ) -> Result<Lsn, StoreError> {
+        let pinned = Pinned::new(&self.shared.cache);
+        self.change_trees_with(class, estimate, &pinned, |trees, batch| {
+            make(trees, batch).map_err(Hindered::For)
+        })
+    }
+
+    /// The same, with nodes of other trees that have to be in memory.
+    fn change_trees_with(
+        &self,
+        class: Class,
+        estimate: Estimate,
+        pinned: &Pinned<'_>,
+        make: impl Fn(&Trees, &mut Batch) -> Result<(), Hindered>,
+    ) -> Result<Lsn, StoreError> {
+        let shared = &self.shared;
+        let mut permit = self.admit(class, estimate)?;
+        if let Some(journal) = shared.journal.get() {
+            journal.failure().map_or(Ok(()), Err)?;
+        }
+        let mut stale = None;
+        loop {
+            let mut trees = shared.trees.write();
+            let mut batch = self.batch(TreeId::VOLUME);
+            let hindered = match make(&trees, &mut batch) {
+                Ok(()) if batch.is_empty() => return Ok(trees.lsn),
+                Ok(()) => trees.check_volume(&batch, pinned),
+                Err(hindered) => Err(hindered),
+            };
+            let missing = match hindered {
+                Ok(()) => {
+                    assert!(batch.bytes() <= estimate.bytes && batch.items <= estimate.items, "as admitted");
+                    if batch.frees {
+                        shared.space.lock().check_frees(&batch)?;
+                    }
+                    return Ok(self.enter(&mut trees, &mut permit, batch, None, pinned).0);
+                }
+                Err(Hindered::Missing(missing)) => missing,
+                Err(Hindered::For(error)) => return Err(error),
+            };
+            drop(trees);
+            pinned.load(&*shared.device, &missing, &mut stale)?;
+        }
+    }
+}
+
+/// Why a batch cannot be made now.
+enum Hindered {
+    Missing(Missing),
+    For(StoreError),
+}
+
+impl From<Missing> for Hindered {
+    fn from(missing: Missing) -> Hindered {
+        Hindered::Missing(missing)
+    }
+}
+
+impl From<StoreError> for Hindered {
+    fn from(error: StoreError) -> Hindered {
+        Hindered::For(error)
+    }
+}
+
+impl Trees {
+    /// Whether a batch of the volume tree can be applied.
+    fn check_volume(&self, batch: &Batch, resident: &dyn Resident) -> Result<(), Hindered> {
+        match crate::store::check_resident(self.tree(TreeId::VOLUME)?, batch, resident) {
+            Ok(()) => Ok(()),
+            Err(Obstacle::Missing(missing)) => Err(Hindered::Missing(missing)),
+            Err(Obstacle::Misplaced(block)) => Err(Hindered::For(crate::store::misplaced(block))),
+        }
+    }
+
+    /// A tree that goes away beside the one that descends from it.
+    fn pair<'a>(&'a self, tree: TreeId, resident: &'a dyn Resident) -> Result<Pair<'a>, StoreError> {
+        let branches = self.branches.as_ref().ok_or(StoreError::NeedsUpgrade)?;
+        let dying = self.tree(tree)?;
+        let child = branches.children(tree).next().map(|child| self.tree(child)).transpose()?;
+        Ok(Pair { dying, low: dying.low, child, resident })
+    }
+}
+
+impl Pair<'_> {
+    /// Whether nobody but the dying tree may have a node: it was born behind its parent, and the child has another one
+    /// there. `place` is where its keys begin.
+    fn is_alone(&self, block: BlockNo, level: u16, birth: Era, place: Key) -> Result<bool, Missing> {
+        if self.low.is_some_and(|low| birth <= low) {
+            return Ok(false);
+        }
+        let Some(child) = self.child else { return Ok(true) };
+        Ok(child.block_at(level, place, self.resident)? != Some(block))
+    }
+
+    /// The dying tree's root. It lies on the device.
+    fn root(&self) -> Option<syncline_format::node::NodePointer> {
+        match &self.dying.root {
+            Root::Clean(pointer) => Some(*pointer),
+            Root::Held(node) => node.home.get().copied(),
+        }
+    }
+}
+
+fn item_of(trees: &Trees, tree: TreeId) -> Result<&TreeItem, StoreError> {
+    let item = trees.branches.as_ref().and_then(|branches| branches.items.get(&tree));
+    item.ok_or(StoreError::NoTree { tree })
+}
+
+/// Whether a tree has to stay, although it has no name any more (R27).
+fn is_needed(trees: &Trees, tree: TreeId) -> bool {
+    let Some(branches) = &trees.branches else { return true };
+    branches.readers.contains_key(&tree) || branches.children(tree).nth(1).is_some()
+}
+
+/// From here on the tree goes away.
+fn begin(trees: &Trees, tree: TreeId, item: TreeItem, batch: &mut Batch) {
+    // Nobody reads its images any more, and they would hold the ring's tail (R26).
+    let mut images = trees.images.of(tree).map(|(object, page, _)| (object, page)).peekable();
+    while let Some((object, first)) = images.next() {
+        let mut end = first + 1;
+        while images.next_if_eq(&(object, end)).is_some() {
+            end += 1;
+        }
+        batch.ops.push(Op::Drop { tree, object, first, end });
+    }
+    let state = TreeState::Deleting { cursor: Key::MIN };
+    batch.put(Key::tree_info(tree), &TreeItem { state, is_hidden: false, ..item }.encode());
+}
+
+fn put_cursor(trees: &Trees, tree: TreeId, cursor: Key, batch: &mut Batch) -> Result<(), StoreError> {
+    let item = TreeItem { state: TreeState::Deleting { cursor }, ..item_of(trees, tree)?.clone() };
+    batch.put(Key::tree_info(tree), &item.encode());
+    Ok(())
+}
+
+/// The overlay has been given back, and nothing of the data: no item lies before this key.
+const BEGUN: Key = Key { offset: 1, ..Key::MIN };
+
+/// One tree at a time goes away: the one with which something was begun, and then the lowest number.
+fn next_task(trees: &Trees) -> Option<Task> {
+    let branches = trees.branches.as_ref()?;
+    let going = || {
+        branches.items.iter().filter_map(|(number, item)| match item.state {
+            TreeState::Deleting { cursor } => Some((*number, cursor, item)),
+            TreeState::Live => None,
+        })
+    };
+    let begun = going().find(|(_, cursor, _)| *cursor > Key::MIN);
+    let Some((tree, cursor, item)) = begun.or_else(|| going().next()) else {
+        let hidden = branches.items.iter().filter(|(_, item)| item.is_hidden).map(|(number, _)| *number);
+        return hidden.into_iter().find(|tree| !is_needed(trees, *tree)).map(Task::Begin);
+    };
+    if trees.is_emptied(tree) {
+        return Some(Task::End(tree));
+    }
+    // Of a head, what was dirty when it was deleted has to be written as well.
+    let is_clean = trees.tree(tree).is_ok_and(|tree| matches!(tree.root, Root::Clean(_)));
+    debug_assert!(item.role == Role::Snapshot || !trees.changing().contains(&tree), "it changes no more");
+    Some(match cursor {
+        _ if branches.inherited.contains_key(&tree) => Task::Settle,
+        _ if !is_clean => Task::Checkpoint,
+        Key::MIN => Task::Overlay(tree),
+        Key::MAX => Task::Nodes(tree),
+        _ => Task::Data(tree),
+    })
+}
+
+/// Bytes of the batch that one step through the data makes.
+const DATA_BATCH_BYTES: usize = BATCH_HEADER_BYTES + PUT_TREE_BYTES + REAPED_BYTES;

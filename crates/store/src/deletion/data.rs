@@ -1,0 +1,211 @@
+//! The second part of a deletion: blocks of data.
+//!
+//! The dying tree does not change, so what it has to read is read without locks. That the child lacks a page is looked
+//! for under the lock under which the batch is committed: the child may be a head, which goes on changing (R29).
+
+use super::{DATA_BATCH_BYTES, Hindered, Pair, put_cursor};
+use crate::limits::{REAPED_BYTES, REAPED_LEAVES, REAPED_RUNS};
+use crate::store::misplaced;
+use crate::tree::cache::Pinned;
+use crate::tree::{Found, Missing, Tree};
+use crate::{Class, Estimate, Store, StoreError};
+use syncline_format::batch::RELEASE_BYTES;
+use syncline_format::item::{ExtentItem, EXTENT_HEADER_BYTES};
+use syncline_format::node::NODE_SPACE_BYTES;
+use syncline_format::tree_item::TreeState;
+use syncline_format::{BlockNo, Era, Key, Kind, TreeId};
+
+/// Blocks that nobody has but the dying tree.
+struct Dead {
+    start: BlockNo,
+    len: u32,
+    birth: Era,
+}
+
+/// One leaf always fits: it has fewer pages than its space has sums, and runs of one tree lie apart.
+const _: () = assert!((NODE_SPACE_BYTES - EXTENT_HEADER_BYTES) / 8 / 2 * RELEASE_BYTES <= REAPED_BYTES / 2);
+
+impl Store {
+    /// Gives back the data of some leaves of the tree.
+    pub(super) fn reap_data(&self, tree: TreeId) -> Result<(), StoreError> {
+        let shared = &self.shared;
+        let pinned = Pinned::new(&shared.cache);
+        let mut stale = None;
+        // Everything that the step needs is read before the lock is taken for writing.
+        loop {
+            let trees = shared.trees.read();
+            let looked = cursor_of(&trees, tree)
+                .and_then(|cursor| collect(&trees.pair(tree, &pinned)?, cursor).map(drop));
+            drop(trees);
+            match looked {
+                Ok(()) => break,
+                Err(Hindered::Missing(missing)) => pinned.load(&*shared.device, &missing, &mut stale)?,
+                Err(Hindered::For(error)) => return Err(error),
+            }
+        }
+        let estimate = Estimate { bytes: DATA_BATCH_BYTES, items: 1, images: 0 };
+        self.change_trees_with(Class::Reclaim, estimate, &pinned, |trees, batch| {
+            let cursor = cursor_of(trees, tree)?;
+            let (dead, next) = collect(&trees.pair(tree, &pinned)?, cursor)?;
+            for Dead { start, len, birth } in dead {
+                batch.give_back(start, len, birth);
+            }
+            Ok(put_cursor(trees, tree, next, batch)?)
+        })?;
+        Ok(())
+    }
+}
+
+fn cursor_of(trees: &crate::trees::Trees, tree: TreeId) -> Result<Key, Hindered> {
+    match super::item_of(trees, tree)?.state {
+        TreeState::Deleting { cursor } => Ok(cursor),
+        TreeState::Live => Err(StoreError::NoTree { tree }.into()),
+    }
+}
+
+/// What dies of some leaves from the cursor on, and where the cursor lies behind them.
+fn collect(pair: &Pair<'_>, cursor: Key) -> Result<(Vec<Dead>, Key), Hindered> {
+    let (mut dead, mut cursor) = (Vec::new(), cursor);
+    for _ in 0..REAPED_LEAVES {
+        let (next, leaf) = next_leaf(pair, cursor)?;
+        cursor = next;
+        let Some(found) = leaf else { break };
+        if !found.is_in_place() {
+            return Err(misplaced(found.leaf.block()).into());
+        }
+        let page = &found.leaf.page;
+        for index in page.search(cursor).unwrap_or_else(|index| index)..page.count() {
+            let key = page.key(index);
+            if key.kind == Kind::Extent {
+                let block = found.leaf.block();
+                let item = ExtentItem::decode(page.value(index));
+                let item = item.map_err(|source| StoreError::Corrupt { block, source })?;
+                bury(pair, key, &item, &mut dead)?;
+            }
+        }
+        cursor = found.place.end.unwrap_or(Key::MAX);
+        if dead.len() >= REAPED_RUNS {
+            break;
+        }
+    }
+    // An extent may reach beyond the keys of its leaf, and the child may hold a later part of it on its own.
+    if cursor < Key::MAX
+        && let Some((found, index)) = pair.dying.last_at_or_before(cursor, pair.resident)?
+    {
+        let (key, page) = (found.leaf.page.key(index), &found.leaf.page);
+        if key.kind == Kind::Extent && key < cursor {
+            let block = found.leaf.block();
+            let item = ExtentItem::decode(page.value(index));
+            let item = item.map_err(|source| StoreError::Corrupt { block, source })?;
+            cursor = cursor.max(Key::extent(key.object, key.offset.saturating_add(u64::from(item.pages()))));
+        }
+    }
+    Ok((dead, cursor))
+}
+
+/// The next leaf, from `from` on, that may name data that only the dying tree has; all that lies before the key can be
+/// passed by. Without a leaf nothing is left.
+fn next_leaf(pair: &Pair<'_>, from: Key) -> Result<(Key, Option<Found>), Missing> {
+    let nothing = Ok((Key::MAX, None));
+    let Some(root) = pair.root() else { return nothing };
+    if from == Key::MAX || !pair.is_alone(root.block, root.level, root.birth, Key::MIN)? {
+        return nothing;
+    }
+    let mut from = from;
+    'descent: loop {
+        let mut found = pair.dying.root_found(pair.resident)?;
+        while !found.leaf.is_leaf() {
+            let mut index = found.leaf.page.child_index(from);
+            loop {
+                let (pointer, place) = (found.leaf.pointer(index), found.place_of(index));
+                let low = place.low.unwrap_or(Key::MIN);
+                if may_hold_extents(low, place.end)
+                    && pair.is_alone(pointer.block, pointer.level, pointer.birth, low)?
+                {
+                    break;
+                }
+                let Some(end) = place.end else { return nothing };
+                from = from.max(end);
+                index += 1;
+                if index == found.leaf.page.count() {
+                    continue 'descent;
+                }
+            }
+            found = found.child(index, pair.resident)?;
+        }
+        return Ok((from, Some(found)));
+    }
+}
+
+/// Whether extents may lie among these keys: a leaf in the midst of one directory's names need not be read.
+fn may_hold_extents(low: Key, end: Option<Key>) -> bool {
+    let Some(end) = end.filter(|end| end.object == low.object) else { return true };
+    low.kind <= Kind::Extent && end > Key::extent(low.object, 0)
+}
+
+/// Adds the pages of an extent of the dying tree that the child does not have.
+fn bury(pair: &Pair<'_>, key: Key, item: &ExtentItem, dead: &mut Vec<Dead>) -> Result<(), Hindered> {
+    if pair.low.is_some_and(|low| item.birth <= low) {
+        return Ok(());
+    }
+    let (first, end) = (key.offset, key.offset + u64::from(item.pages()));
+    let mut at = first;
+    let mut bury = |from: u64, to: u64| {
+        if from < to {
+            dead.push(Dead { start: item.block_of(from - first), len: (to - from) as u32, birth: item.birth });
+        }
+    };
+    let Some(child) = pair.child else {
+        bury(first, end);
+        return Ok(());
+    };
+    while at < end {
+        let Some((page, other)) = next_extent(child, Key::extent(key.object, at), end, pair)? else { break };
+        let (from, to) = (page.max(at), (page + u64::from(other.pages())).min(end));
+        let is_same = other.birth == item.birth && other.block_of(from - page) == item.block_of(from - first);
+        bury(at, if is_same { from } else { to });
+        at = to;
+    }
+    bury(at, end);
+    Ok(())
+}
+
+/// The first extent of the child that covers a page from `key`'s up to `end`.
+fn next_extent(
+    child: &Tree,
+    key: Key,
+    end: u64,
+    pair: &Pair<'_>,
+) -> Result<Option<(u64, ExtentItem)>, Hindered> {
+    let decode = |found: &Found, index: usize| {
+        let block = found.leaf.block();
+        ExtentItem::decode(found.leaf.page.value(index)).map_err(|source| StoreError::Corrupt { block, source })
+    };
+    if let Some((found, index)) = child.last_at_or_before(key, pair.resident)? {
+        let at = found.leaf.page.key(index);
+        if at.object == key.object && at.kind == Kind::Extent {
+            let item = decode(&found, index)?;
+            if at.offset + u64::from(item.pages()) > key.offset {
+                return Ok(Some((at.offset, item)));
+            }
+        }
+    }
+    let mut from = key;
+    loop {
+        let found = child.find(from, pair.resident)?;
+        if !found.is_in_place() {
+            return Err(misplaced(found.leaf.block()).into());
+        }
+        let page = &found.leaf.page;
+        let index = page.search(from).unwrap_or_else(|index| index);
+        if index < page.count() {
+            let at = page.key(index);
+            let is_next = at.object == key.object && at.kind == Kind::Extent && at.offset < end;
+            return if is_next { Ok(Some((at.offset, decode(&found, index)?))) } else { Ok(None) };
+        }
+        match found.place.end {
+            Some(next) if next < Key::extent(key.object, end) => from = next,
+            _ => return Ok(None),
+        }
+    }
+}
