@@ -18,7 +18,7 @@ mod data;
 mod nodes;
 
 use crate::checkpoint::Purpose;
-use crate::limits::{REAPED_BYTES, REAPED_OVERLAYS};
+use crate::limits::{REAPED_BYTES, REAPED_LEAVES_MAX, REAPED_OVERLAYS};
 use crate::primitives::Ordering;
 use crate::shared::Shared;
 use crate::tree::cache::Pinned;
@@ -126,11 +126,12 @@ impl Store {
         trees.branches.as_ref().is_some_and(|branches| branches.items.values().any(gone))
     }
 
-    /// Takes one step in giving back what deleted trees had; `false`: nothing is to be done now. One caller at a time,
-    /// the one that calls [`Store::settle`], without locks.
+    /// Takes one step in giving back what deleted trees had, in which it looks at no more than `leaves` leaves (or 32),
+    /// or nodes above; `false`: nothing is to be done now. One caller at a time, the one that calls [`Store::settle`],
+    /// without locks.
     ///
     /// Errors: `Pressure` before a checkpoint. Damage in the tree: it stays as it is.
-    pub fn reap(&self) -> Result<bool, StoreError> {
+    pub fn reap(&self, leaves: usize) -> Result<bool, StoreError> {
         if self.shared.journal.get().is_none() {
             return Ok(false);
         }
@@ -141,8 +142,8 @@ impl Store {
             Some(Task::Settle) => drop(self.settle()?),
             Some(Task::Checkpoint) => return self.checkpoint_again(),
             Some(Task::Overlay(tree)) => self.reap_overlay(tree)?,
-            Some(Task::Data(tree)) => self.reap_data(tree)?,
-            Some(Task::Nodes(tree)) => self.reap_nodes(tree)?,
+            Some(Task::Data(tree)) => self.reap_data(tree, leaves.clamp(1, REAPED_LEAVES_MAX))?,
+            Some(Task::Nodes(tree)) => self.reap_nodes(tree, leaves.max(1))?,
             Some(Task::End(tree)) => return self.end_tree(tree),
         }
         Ok(true)

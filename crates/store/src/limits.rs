@@ -123,12 +123,10 @@ pub(crate) const AVAILABLE_SHARE: u64 = 50;
 pub(crate) const REAPED_OVERLAYS: usize = 128;
 /// Leaves that one batch of a deletion looks at, and runs of dead blocks after which it looks at no more: the trees' lock
 /// is held so long.
-pub(crate) const REAPED_LEAVES: usize = 32;
+pub(crate) const REAPED_LEAVES_MAX: usize = 32;
 pub(crate) const REAPED_RUNS: usize = 200;
 /// Bytes of a batch that gives back data: those runs, and twice those of the leaf that is looked at last.
 pub(crate) const REAPED_BYTES: usize = 48 << 10;
-/// Nodes that one step looks at for others that nobody else has.
-pub(crate) const REAPED_NODES: usize = 64;
 
 // Formatting.
 

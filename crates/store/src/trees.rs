@@ -115,9 +115,8 @@ impl Branches {
         let state = self.state;
         // Of a tree that goes away the root goes first.
         let may_lack_root = |item: &TreeItem| item.state == TreeState::Deleting { cursor: Key::MAX };
-        let has_root = |(number, item): &(&TreeId, &TreeItem)| {
-            trees.contains_key(number) || !may_lack_root(item)
-        };
+        let has_root =
+            |(number, item): &(&TreeId, &TreeItem)| trees.contains_key(number) || !may_lack_root(item);
         let filesystems = trees.keys().filter(|tree| tree.is_filesystem());
         if !filesystems.eq(self.items.iter().filter(has_root).map(|(number, _)| number)) {
             return Some("the volume tree and the root tree name other trees");

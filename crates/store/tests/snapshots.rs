@@ -369,7 +369,9 @@ impl Walk {
 
     fn delete(&mut self, tally: &mut Tally) {
         let index = self.random.below(self.state.snapshots.len().max(1) as u64) as usize;
-        let Some(tree) = self.state.snapshots.keys().nth(index).copied() else { return };
+        // The head goes on changing beside the deletion of the newest.
+        let newest = self.random.one_in(2).then(|| self.state.snapshots.keys().next_back()).flatten();
+        let Some(tree) = newest.or_else(|| self.state.snapshots.keys().nth(index)).copied() else { return };
         for _ in 0..4 {
             match self.store.delete_tree(tree) {
                 Ok(lsn) => {
@@ -391,7 +393,7 @@ impl Walk {
     fn reap(&mut self, tally: &mut Tally) -> bool {
         let before = self.store.last_lsn();
         let was = self.store.trees().len();
-        match self.store.reap() {
+        match self.store.reap(1) {
             Ok(reaped) => {
                 let now = self.store.last_lsn();
                 if now > before {
@@ -413,22 +415,22 @@ impl Walk {
         let (file, page) = (self.random.below(OBJECTS), self.random.below(PAGES));
         let pages = 1 + self.random.below(4.min(PAGES - page));
         match self.random.below(100) {
-            0..20 => {
+            0..18 => {
                 let content = self.next_content();
                 self.write(file, page, pages, Class::Normal, content, tally);
             }
-            20..28 => self.punch(file, page, page + pages, tally),
-            28..34 => self.allocate(file, page),
-            34..42 => self.write_unwritten(file, tally),
-            42..58 => self.image(file % 4, page),
-            58..64 => self.destage(file % 4, page, tally),
-            64..74 => self.shape(),
-            74..78 => self.snapshot(tally),
-            78..80 => self.delete(tally),
-            80..85 => tally.settled += u64::from(self.settle_some()),
-            85..89 => self.store.checkpoint().expect("checkpoint"),
-            89..91 => self.judge(tally),
-            91..95 => drop(self.reap(tally)),
+            18..25 => self.punch(file, page, page + pages, tally),
+            25..31 => self.allocate(file, page),
+            31..38 => self.write_unwritten(file, tally),
+            38..52 => self.image(file % 4, page),
+            52..58 => self.destage(file % 4, page, tally),
+            58..68 => self.shape(),
+            68..71 => self.snapshot(tally),
+            71..74 => self.delete(tally),
+            74..79 => tally.settled += u64::from(self.settle_some()),
+            79..82 => self.store.checkpoint().expect("checkpoint"),
+            82..84 => self.judge(tally),
+            84..94 => drop(self.reap(tally)),
             _ => {
                 let lsn = self.store.last_lsn();
                 self.store.force(lsn).expect("force");
@@ -555,7 +557,12 @@ fn recover(device: &Arc<CrashDevice>, epoch: u64, tally: &mut Tally) -> Arc<Stor
             if right > 0 {
                 puts.push((image.page + 1, item.slice(left + 1, right)));
             }
-            batch.release(Key::extent(image.object, image.page), item.block_of(u64::from(left)), 1, item.birth);
+            batch.release(
+                Key::extent(image.object, image.page),
+                item.block_of(u64::from(left)),
+                1,
+                item.birth,
+            );
         }
         for (page, item) in puts {
             batch.put_extent(Key::extent(image.object, page), &item, Birth::Kept, false);

@@ -4,13 +4,13 @@
 //! for under the lock under which the batch is committed: the child may be a head, which goes on changing (R29).
 
 use super::{DATA_BATCH_BYTES, Hindered, Pair, put_cursor};
-use crate::limits::{REAPED_BYTES, REAPED_LEAVES, REAPED_RUNS};
+use crate::limits::{REAPED_BYTES, REAPED_RUNS};
 use crate::store::misplaced;
 use crate::tree::cache::Pinned;
 use crate::tree::{Found, Missing, Tree};
 use crate::{Class, Estimate, Store, StoreError};
 use syncline_format::batch::RELEASE_BYTES;
-use syncline_format::item::{ExtentItem, EXTENT_HEADER_BYTES};
+use syncline_format::item::{EXTENT_HEADER_BYTES, ExtentItem};
 use syncline_format::node::NODE_SPACE_BYTES;
 use syncline_format::tree_item::TreeState;
 use syncline_format::{BlockNo, Era, Key, Kind, TreeId};
@@ -27,7 +27,7 @@ const _: () = assert!((NODE_SPACE_BYTES - EXTENT_HEADER_BYTES) / 8 / 2 * RELEASE
 
 impl Store {
     /// Gives back the data of some leaves of the tree.
-    pub(super) fn reap_data(&self, tree: TreeId) -> Result<(), StoreError> {
+    pub(super) fn reap_data(&self, tree: TreeId, leaves: usize) -> Result<(), StoreError> {
         let shared = &self.shared;
         let pinned = Pinned::new(&shared.cache);
         let mut stale = None;
@@ -35,7 +35,7 @@ impl Store {
         loop {
             let trees = shared.trees.read();
             let looked = cursor_of(&trees, tree)
-                .and_then(|cursor| collect(&trees.pair(tree, &pinned)?, cursor).map(drop));
+                .and_then(|cursor| collect(&trees.pair(tree, &pinned)?, cursor, leaves).map(drop));
             drop(trees);
             match looked {
                 Ok(()) => break,
@@ -46,7 +46,7 @@ impl Store {
         let estimate = Estimate { bytes: DATA_BATCH_BYTES, items: 1, images: 0 };
         self.change_trees_with(Class::Reclaim, estimate, &pinned, |trees, batch| {
             let cursor = cursor_of(trees, tree)?;
-            let (dead, next) = collect(&trees.pair(tree, &pinned)?, cursor)?;
+            let (dead, next) = collect(&trees.pair(tree, &pinned)?, cursor, leaves)?;
             for Dead { start, len, birth } in dead {
                 batch.give_back(start, len, birth);
             }
@@ -63,10 +63,10 @@ fn cursor_of(trees: &crate::trees::Trees, tree: TreeId) -> Result<Key, Hindered>
     }
 }
 
-/// What dies of some leaves from the cursor on, and where the cursor lies behind them.
-fn collect(pair: &Pair<'_>, cursor: Key) -> Result<(Vec<Dead>, Key), Hindered> {
+/// What dies of up to so many leaves from the cursor on, and where the cursor lies behind them.
+fn collect(pair: &Pair<'_>, cursor: Key, leaves: usize) -> Result<(Vec<Dead>, Key), Hindered> {
     let (mut dead, mut cursor) = (Vec::new(), cursor);
-    for _ in 0..REAPED_LEAVES {
+    for _ in 0..leaves {
         let (next, leaf) = next_leaf(pair, cursor)?;
         cursor = next;
         let Some(found) = leaf else { break };
@@ -152,7 +152,11 @@ fn bury(pair: &Pair<'_>, key: Key, item: &ExtentItem, dead: &mut Vec<Dead>) -> R
     let mut at = first;
     let mut bury = |from: u64, to: u64| {
         if from < to {
-            dead.push(Dead { start: item.block_of(from - first), len: (to - from) as u32, birth: item.birth });
+            dead.push(Dead {
+                start: item.block_of(from - first),
+                len: (to - from) as u32,
+                birth: item.birth,
+            });
         }
     };
     let Some(child) = pair.child else {
@@ -179,7 +183,8 @@ fn next_extent(
 ) -> Result<Option<(u64, ExtentItem)>, Hindered> {
     let decode = |found: &Found, index: usize| {
         let block = found.leaf.block();
-        ExtentItem::decode(found.leaf.page.value(index)).map_err(|source| StoreError::Corrupt { block, source })
+        ExtentItem::decode(found.leaf.page.value(index))
+            .map_err(|source| StoreError::Corrupt { block, source })
     };
     if let Some((found, index)) = child.last_at_or_before(key, pair.resident)? {
         let at = found.leaf.page.key(index);

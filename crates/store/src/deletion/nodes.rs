@@ -1,7 +1,6 @@
 //! The third part of a deletion: the nodes, found by reading those that have children.
 
 use super::{Hindered, Pair};
-use crate::limits::REAPED_NODES;
 use crate::store::misplaced;
 use crate::tree::cache::Pinned;
 use crate::trees::{NodeWalk, Trees};
@@ -10,13 +9,14 @@ use syncline_format::{BlockNo, Key, TreeId};
 
 impl Store {
     /// Looks for some more nodes of the tree; at the end the tree has no root any more.
-    pub(super) fn reap_nodes(&self, tree: TreeId) -> Result<(), StoreError> {
+    pub(super) fn reap_nodes(&self, tree: TreeId, nodes: usize) -> Result<(), StoreError> {
         let shared = &self.shared;
         // For the root tree, which loses an item.
         let mut permit = self.admit(Class::Reclaim, Estimate { bytes: 0, items: 1, images: 0 })?;
         let pinned = Pinned::new(&shared.cache);
         let mut stale = None;
-        for _ in 0..REAPED_NODES {
+        let mut looked_at = 0;
+        while looked_at < nodes {
             let mut trees = shared.trees.write();
             let looked = begin(&mut trees, tree).and_then(|from| look(&trees.pair(tree, &pinned)?, from));
             match looked {
@@ -24,6 +24,7 @@ impl Store {
                     let Some(walk) = &mut trees.node_walk else { return Ok(()) };
                     walk.lost.extend(lost);
                     walk.at = next;
+                    looked_at += 1;
                     if next == Key::MAX
                         && let Some(walk) = trees.node_walk.take()
                     {
