@@ -76,6 +76,9 @@ pub enum Birth {
     Now,
     /// Since the item says: it is what is left of another one, or its blocks are written for the first time.
     Kept,
+    /// Since the batch is committed: the blocks, which the tree has had elsewhere since the item says, are moved. The
+    /// commit refuses it with `SharedBlocks` if a snapshot has them as well: nothing is named in two places.
+    Moved,
 }
 
 /// A change of one tree: operations that become durable together or not at all.
@@ -93,6 +96,10 @@ pub struct Batch {
     pub(crate) has_trees: bool,
     /// Where births are written that are those of the commit.
     pub(crate) births: Vec<Mark>,
+    /// Births of extents that are moved.
+    pub(crate) moved: Vec<Era>,
+    /// Moves that begin with this batch and go on in later ones, less those that end.
+    pub(crate) moves: i64,
     /// Where releases are, the key of the first page that they are of, and since when their blocks were named.
     pub(crate) releases: Vec<(Mark, Key, Era)>,
     pub(crate) data: Vec<Ticket>,
@@ -110,6 +117,8 @@ impl Batch {
             frees: false,
             has_trees: false,
             births: Vec::new(),
+            moved: Vec::new(),
+            moves: 0,
             releases: Vec::new(),
             data: Vec::new(),
             slots: Vec::new(),
@@ -153,12 +162,26 @@ impl Batch {
 
     /// Puts an extent. `fresh`: as [`Batch::put_fresh_extent`].
     pub fn put_extent(&mut self, key: Key, extent: &ExtentItem, birth: Birth, fresh: bool) {
+        if birth == Birth::Moved && self.has_trees {
+            self.moved.push(extent.birth);
+        }
         self.put_born(key, &extent.encode(), EXTENT_BIRTH_AT, birth, fresh);
+    }
+
+    /// Extents are moved by this batch, and more by later ones: until `ends_moving` no snapshot is made, which would
+    /// show half of it.
+    pub fn begins_moving(&mut self) {
+        self.moves += 1;
+    }
+
+    /// The last batch of what [`Batch::begins_moving`] began.
+    pub fn ends_moving(&mut self) {
+        self.moves -= 1;
     }
 
     /// Puts an item with a birth at this byte of its value.
     pub(crate) fn put_born(&mut self, key: Key, value: &[u8], at: usize, birth: Birth, fresh: bool) {
-        if birth == Birth::Now && self.has_trees {
+        if birth != Birth::Kept && self.has_trees {
             self.births.push(self.ops.mark().plus(PUT_OVERHEAD_BYTES + at));
         }
         self.items += 1;

@@ -31,7 +31,7 @@ use syncline_format::batch::{
 };
 use syncline_format::item::NAME_BYTES_MAX;
 use syncline_format::range::OVERLAY_ITEMS_MAX;
-use syncline_format::tree_item::{Role, TREE_ITEM_BYTES, TreeItem, TreeState};
+use syncline_format::tree_item::{Role, TREE_ITEM_BYTES, TreeItem, TreeState, is_tree_name};
 use syncline_format::{BlockNo, Era, Key, Lsn, TreeId};
 
 /// Bytes of an encoded tree item, with its operation.
@@ -126,20 +126,40 @@ impl Store {
         trees.branches.as_ref().is_some_and(|branches| branches.items.values().any(gone))
     }
 
+    /// Gives a snapshot, or another head than the default one, another name; durable once `force` has returned for the
+    /// LSN. Errors: among others `NoTree`, `TreeExists`, `BadTreeName`.
+    pub fn rename_tree(&self, tree: TreeId, name: &str) -> Result<Lsn, StoreError> {
+        if !is_tree_name(name) {
+            return Err(StoreError::BadTreeName { name: name.to_owned() });
+        }
+        let estimate = Estimate { bytes: BATCH_HEADER_BYTES + PUT_TREE_BYTES, items: 1, images: 0 };
+        self.change_trees(Class::Normal, estimate, |trees, batch| {
+            let branches = trees.branches.as_ref().ok_or(StoreError::NeedsUpgrade)?;
+            let is_there = |item: &&TreeItem| item.state == TreeState::Live && !item.is_hidden;
+            let item = branches.items.get(&tree).filter(is_there).ok_or(StoreError::NoTree { tree })?;
+            if branches.items.iter().any(|(number, item)| *number != tree && item.name == name) {
+                return Err(StoreError::TreeExists { name: name.to_owned() });
+            }
+            batch.put(Key::tree_info(tree), &TreeItem { name: name.to_owned(), ..item.clone() }.encode());
+            Ok(())
+        })
+    }
+
     /// Takes one step in giving back what deleted trees had, in which it looks at no more than `leaves` leaves (or 32),
-    /// or nodes above; `false`: nothing is to be done now. One caller at a time, the one that calls [`Store::settle`],
-    /// without locks.
+    /// or nodes above; `false`: nothing is to be done now. Call it without locks: one caller at a time does it, the
+    /// others wait.
     ///
     /// Errors: `Pressure` before a checkpoint. Damage in the tree: it stays as it is.
     pub fn reap(&self, leaves: usize) -> Result<bool, StoreError> {
         if self.shared.journal.get().is_none() {
             return Ok(false);
         }
+        let _turn = self.shared.settling.lock();
         let task = next_task(&self.shared.trees.read());
         match task {
             None => return Ok(false),
             Some(Task::Begin(tree)) => drop(self.begin_hidden(tree)?),
-            Some(Task::Settle) => drop(self.settle()?),
+            Some(Task::Settle) => drop(self.settle_some()?),
             Some(Task::Checkpoint) => return self.checkpoint_again(),
             Some(Task::Overlay(tree)) => self.reap_overlay(tree)?,
             Some(Task::Data(tree)) => self.reap_data(tree, leaves.clamp(1, REAPED_LEAVES_MAX))?,

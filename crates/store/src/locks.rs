@@ -10,6 +10,8 @@ pub(crate) use crate::lock_order::{Condvar, Mutex, MutexGuard, RwLock};
 /// A class of the store's locks, outermost first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lock {
+    /// Whoever settles what snapshots inherited, or takes deleted trees apart (`Shared::settling`).
+    Settling,
     /// Whoever holds free blocks to discard them (`Shared::trimming`).
     Trimming,
     /// The checkpoint under way (`Shared::checkpointing`).
@@ -31,13 +33,14 @@ pub(crate) enum Lock {
 impl Level for Lock {
     fn rank(self) -> Rank {
         match self {
-            Lock::Trimming | Lock::Checkpointing => Rank::of_checkpoints(self as u8),
+            Lock::Settling | Lock::Trimming | Lock::Checkpointing => Rank::of_checkpoints(self as u8),
             _ => Rank::of_store(self as u8),
         }
     }
 
     fn name(self) -> &'static str {
         match self {
+            Lock::Settling => "the turn to settle snapshots",
             Lock::Trimming => "the turn to discard",
             Lock::Checkpointing => "the checkpoint",
             Lock::Trees => "the trees",

@@ -27,6 +27,8 @@ pub(crate) struct Shared {
     pub(crate) journal: OnceLock<Journal>,
     /// The durable superblock and its slot. One checkpoint at a time holds this.
     pub(crate) checkpointing: Mutex<Durable>,
+    /// Held by whoever settles what snapshots inherited, or takes deleted trees apart.
+    pub(crate) settling: Mutex<()>,
     /// Held by who holds free blocks to discard them.
     pub(crate) trimming: Mutex<()>,
     /// Nothing more is to be discarded. Relaxed: one more discard does no harm.

@@ -64,7 +64,7 @@ impl Store {
     /// durable once `force` has returned for its LSN.
     ///
     /// Errors: among others `NeedsUpgrade`, `BadTreeName`, `TreeExists`, `NotAHead`, `NoSpace` if so little would be
-    /// left behind it that the first changes fail (R35), and `Pressure`: images have to be destaged first.
+    /// left behind it that the first changes fail (R35), `Moving`, and `Pressure`: images have to be destaged first.
     pub fn snapshot(&self, of: TreeId, label: &SnapshotLabel) -> Result<(TreeId, Lsn), StoreError> {
         loop {
             let images = self.shared.trees.read().images.of(of).count() as u64 + INHERITED_SLACK;
@@ -94,6 +94,7 @@ impl Store {
         let Some(branches) = &trees.branches else { return Err(StoreError::NeedsUpgrade) };
         trees.changing_tree(of)?;
         match () {
+            () if trees.moves != 0 => Err(StoreError::Moving),
             () if !of.is_filesystem() => Err(StoreError::NotAHead { tree: of }),
             () if !is_tree_name(&label.name) => Err(StoreError::BadTreeName { name: name() }),
             () if branches.items.values().any(|item| item.name == label.name) => {
@@ -181,11 +182,22 @@ impl Store {
         trees.branches.as_ref().map_or_else(BTreeMap::new, |branches| branches.items.clone())
     }
 
-    /// Settles some of the images that snapshots have inherited; returns whether there were any. One caller at a time,
-    /// without locks.
+    /// Settles some of the images that snapshots have inherited; returns whether there were any. Call it without locks:
+    /// one caller at a time does it, the others wait.
     ///
     /// Errors: `Pressure(Nodes)` before a checkpoint.
     pub fn settle(&self) -> Result<bool, StoreError> {
+        let _turn = self.shared.settling.lock();
+        self.settle_some()
+    }
+
+    /// Whether a snapshot has images that are not settled: its overlay is not all there.
+    pub fn is_settling(&self, tree: TreeId) -> bool {
+        let trees = self.shared.trees.read();
+        trees.branches.as_ref().is_some_and(|branches| branches.inherited.contains_key(&tree))
+    }
+
+    pub(crate) fn settle_some(&self) -> Result<bool, StoreError> {
         let shared = &self.shared;
         let Some(journal) = shared.journal.get() else { return Ok(false) };
         let (tree, source, images) = {

@@ -320,6 +320,7 @@ impl Store {
         let claims_before = trees.root_claims;
         let lsn = trees.lsn.next();
         trees.apply_items(&batch, resident, lsn);
+        trees.moves += batch.moves;
         trees.lsn = lsn;
         let more = trees.current_nodes.saturating_sub(before);
         if more > 0 {

@@ -36,6 +36,8 @@ pub(crate) struct Trees {
     pub(crate) root_claims: u64,
     /// Chunks that one more tree needs there.
     pub(crate) root_bound: u64,
+    /// Moves of extents that have begun and not ended.
+    pub(crate) moves: i64,
     /// The nodes of a tree that goes away are being looked for.
     pub(crate) node_walk: Option<NodeWalk>,
 }
@@ -162,6 +164,7 @@ impl Trees {
             lsn,
             root_claims: 0,
             root_bound: 0,
+            moves: 0,
             node_walk: None,
         };
         for (number, root) in roots {
@@ -248,6 +251,9 @@ impl Trees {
                 laid[at.in_encoded()..at.in_encoded() + bytes.len()].copy_from_slice(bytes);
             }
         };
+        if batch.moved.iter().any(|birth| low.is_some_and(|low| *birth <= low)) {
+            return Err(StoreError::SharedBlocks);
+        }
         let era = branches.state.era.0.to_le_bytes();
         for at in &batch.births {
             write(&mut batch.ops, *at, &era);
