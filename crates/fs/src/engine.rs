@@ -78,8 +78,13 @@ impl Fs {
     /// The rooms over a store, each on those below it.
     pub(crate) fn over(store: Arc<Store>, options: FsOptions, clock: Arc<dyn Clock>) -> Arc<Fs> {
         let (_, light_max) = pinned_max_of(options.memory_bytes_max);
-        let core = Arc::new(Core::new(store, options, clock, light_max));
-        let content = Arc::new(Content::new(&core, TreeId::MAIN));
+        Fs::of_tree(Core::new(store, options, clock, light_max), TreeId::MAIN)
+    }
+
+    /// The rooms of one tree.
+    pub(crate) fn of_tree(core: Core, tree: TreeId) -> Arc<Fs> {
+        let core = Arc::new(core);
+        let content = Arc::new(Content::new(&core, tree));
         let reader = Arc::new(Reader::new(&content));
         let writeback = Arc::new(Writeback::new(&content));
         let shape = Arc::new(Shape::new(&reader, &writeback));

@@ -57,6 +57,9 @@ pub enum Error {
     /// EOPNOTSUPP.
     #[error("operation not supported")]
     NotSupported,
+    /// EOPNOTSUPP: a range was to be taken out of a file, or put in, whose blocks behind it a snapshot has too.
+    #[error("blocks behind the range are a snapshot's as well and cannot be moved; copy the file and change the copy")]
+    SharedWithSnapshot,
     /// EBADF.
     #[error("bad file handle")]
     BadHandle,
@@ -170,6 +173,7 @@ impl From<StoreError> for Error {
             StoreError::NoSpace | StoreError::BatchTooLarge { .. } => Error::NoSpace,
             StoreError::ReadOnly => Error::ReadOnly,
             StoreError::NoDiscard => Error::NotSupported,
+            StoreError::SharedBlocks => Error::SharedWithSnapshot,
             other => Error::Store(other),
         }
     }
@@ -222,17 +226,31 @@ impl Error {
             Error::NotEmpty => 39,
             Error::SymlinkLoop => 40,
             Error::NoAttribute => 61,
-            Error::NotSupported => 95,
+            Error::NotSupported | Error::SharedWithSnapshot => 95,
             Error::Stale | Error::Forked(_) => 116,
             Error::TransactionMemory { .. } => 122,
             Error::Checksum { .. }
             | Error::Inconsistent { .. }
             | Error::Format(_)
             | Error::SetAside { .. }
-            | Error::Store(_)
             | Error::Device(_) => 5,
+            Error::Store(error) => store_errno(error),
             Error::Open(error) => error.errno(),
         }
+    }
+}
+
+/// What has a number of its own, of the errors that keep their words.
+fn store_errno(error: &StoreError) -> i32 {
+    match error {
+        StoreError::NoTree { .. } => 2,
+        StoreError::DefaultHead => 16,
+        StoreError::TreeExists { .. } => 17,
+        StoreError::BadTreeName { .. } => 22,
+        StoreError::TooManyTrees { .. } => 28,
+        StoreError::NotAHead { .. } => 30,
+        StoreError::NeedsUpgrade => 95,
+        _ => 5,
     }
 }
 
@@ -243,6 +261,7 @@ impl From<Error> for std::io::Error {
         match error {
             Error::Checksum { .. }
             | Error::Conflict
+            | Error::SharedWithSnapshot
             | Error::TransactionTooLarge { .. }
             | Error::TransactionNames { .. }
             | Error::TransactionMemory { .. }

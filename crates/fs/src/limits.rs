@@ -228,3 +228,10 @@ pub(crate) const NECESSARY_ITEMS_MAX: usize = 128;
 /// What a transaction remembers of names and attributes that it has only looked at, in bytes. What it changes is
 /// bounded by a record, of which a change takes more than it does of memory.
 pub(crate) const LOOKED_AT_BYTES_MAX: usize = 16 << 20;
+
+// Snapshots.
+
+/// Memory of a snapshot that is read, for pages and inodes; the nodes are the volume's.
+pub(crate) const SNAPSHOT_MEMORY_BYTES: usize = 32 << 20;
+/// Times that making or deleting one starts over because others use up what was relieved.
+pub(crate) const SNAPSHOT_TRIES: u32 = 64;

@@ -114,6 +114,8 @@ pub struct MkfsOptions {
     pub root_gid: u32,
     /// Permission bits of the root directory.
     pub root_mode: u32,
+    /// Version of the format: 1, or 2 for a volume that can have snapshots.
+    pub format: u32,
 }
 
 impl Default for MkfsOptions {
@@ -126,6 +128,7 @@ impl Default for MkfsOptions {
             root_uid: 0,
             root_gid: 0,
             root_mode: 0o755,
+            format: 1,
         }
     }
 }
@@ -170,6 +173,13 @@ impl MkfsOptions {
     #[must_use]
     pub fn root_gid(mut self, root_gid: u32) -> MkfsOptions {
         self.root_gid = root_gid;
+        self
+    }
+
+    /// Version of the format: 1, or 2 for a volume that can have snapshots.
+    #[must_use]
+    pub fn format(mut self, format: u32) -> MkfsOptions {
+        self.format = format;
         self
     }
 

@@ -38,7 +38,11 @@ impl Fs {
             created_nanoseconds: now.nanoseconds,
             items: vec![(Key::inode(ObjectNo::ROOT_DIR), root_directory(options, now).encode().to_vec())],
         };
-        Ok(Store::format(device, &format, progress)?)
+        match options.format {
+            1 => Ok(Store::format(device, &format, progress)?),
+            2 => Ok(Store::format_with_trees(device, &format, progress)?),
+            _ => Err(Error::Invalid("the format's version is 1 or 2")),
+        }
     }
 
     /// Opens the volume on a device, recovering what the last session synced. Read-only, nothing is written.
@@ -70,6 +74,7 @@ impl Fs {
         entropy: &dyn Entropy,
     ) -> Result<(Arc<Fs>, RecoverySummary)> {
         let store_options = StoreOptions::new(entropy.number())
+            .trees()
             .read_only(options.read_only)
             .node_cache_bytes(options.memory_bytes_max / RECOVERY_NODES_SHARE);
         #[cfg(feature = "ablation")]
@@ -127,7 +132,7 @@ impl Fs {
     }
 }
 
-fn random_uuid(entropy: &dyn Entropy) -> [u8; 16] {
+pub(crate) fn random_uuid(entropy: &dyn Entropy) -> [u8; 16] {
     let mut uuid = [0; 16];
     uuid[..8].copy_from_slice(&entropy.number().to_le_bytes());
     uuid[8..].copy_from_slice(&entropy.number().to_le_bytes());

@@ -98,8 +98,6 @@ pub struct Batch {
     pub(crate) births: Vec<Mark>,
     /// Births of extents that are moved.
     pub(crate) moved: Vec<Era>,
-    /// Moves that begin with this batch and go on in later ones, less those that end.
-    pub(crate) moves: i64,
     /// Where releases are, the key of the first page that they are of, and since when their blocks were named.
     pub(crate) releases: Vec<(Mark, Key, Era)>,
     pub(crate) data: Vec<Ticket>,
@@ -118,7 +116,6 @@ impl Batch {
             has_trees: false,
             births: Vec::new(),
             moved: Vec::new(),
-            moves: 0,
             releases: Vec::new(),
             data: Vec::new(),
             slots: Vec::new(),
@@ -166,17 +163,6 @@ impl Batch {
             self.moved.push(extent.birth);
         }
         self.put_born(key, &extent.encode(), EXTENT_BIRTH_AT, birth, fresh);
-    }
-
-    /// Extents are moved by this batch, and more by later ones: until `ends_moving` no snapshot is made, which would
-    /// show half of it.
-    pub fn begins_moving(&mut self) {
-        self.moves += 1;
-    }
-
-    /// The last batch of what [`Batch::begins_moving`] began.
-    pub fn ends_moving(&mut self) {
-        self.moves -= 1;
     }
 
     /// Puts an item with a birth at this byte of its value.

@@ -67,9 +67,6 @@ pub enum StoreError {
     /// Moved blocks would be named in two places.
     #[error("the blocks are a snapshot's as well")]
     SharedBlocks,
-    /// Not an error to report: the move has to be finished first.
-    #[error("extents of a file are being moved")]
-    Moving,
     #[error("the default head cannot be deleted; make another head the default one first")]
     DefaultHead,
     #[error("the volume has version 1 of the format, which has no snapshots; upgrade it first")]

@@ -38,10 +38,13 @@ impl Store {
         format(device, options, None, progress)
     }
 
-    /// As [`Store::format`], of version 2. For tests, until all of it is there.
-    #[doc(hidden)]
-    pub fn format_with_trees(device: &dyn Device, options: &FormatOptions) -> Result<(), StoreError> {
-        format(device, options, Some(TreesState::FIRST), &mut |_, _| {})
+    /// As [`Store::format`], of version 2.
+    pub fn format_with_trees(
+        device: &dyn Device,
+        options: &FormatOptions,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<(), StoreError> {
+        format(device, options, Some(TreesState::FIRST), progress)
     }
 }
 

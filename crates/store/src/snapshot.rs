@@ -64,7 +64,7 @@ impl Store {
     /// durable once `force` has returned for its LSN.
     ///
     /// Errors: among others `NeedsUpgrade`, `BadTreeName`, `TreeExists`, `NotAHead`, `NoSpace` if so little would be
-    /// left behind it that the first changes fail (R35), `Moving`, and `Pressure`: images have to be destaged first.
+    /// left behind it that the first changes fail (R35), and `Pressure`: images have to be destaged first.
     pub fn snapshot(&self, of: TreeId, label: &SnapshotLabel) -> Result<(TreeId, Lsn), StoreError> {
         loop {
             let images = self.shared.trees.read().images.of(of).count() as u64 + INHERITED_SLACK;
@@ -82,6 +82,11 @@ impl Store {
         }
     }
 
+    /// Whether a snapshot of the head may be called that. Errors: as [`Store::snapshot`].
+    pub fn check_label(&self, of: TreeId, label: &SnapshotLabel) -> Result<(), StoreError> {
+        self.check_snapshot(&self.shared.trees.read(), of, label)
+    }
+
     /// R35: what is available behind a snapshot suffices for its head to go on.
     fn check_available(&self) -> Result<(), StoreError> {
         let space = self.space();
@@ -94,7 +99,6 @@ impl Store {
         let Some(branches) = &trees.branches else { return Err(StoreError::NeedsUpgrade) };
         trees.changing_tree(of)?;
         match () {
-            () if trees.moves != 0 => Err(StoreError::Moving),
             () if !of.is_filesystem() => Err(StoreError::NotAHead { tree: of }),
             () if !is_tree_name(&label.name) => Err(StoreError::BadTreeName { name: name() }),
             () if branches.items.values().any(|item| item.name == label.name) => {

@@ -320,7 +320,6 @@ impl Store {
         let claims_before = trees.root_claims;
         let lsn = trees.lsn.next();
         trees.apply_items(&batch, resident, lsn);
-        trees.moves += batch.moves;
         trees.lsn = lsn;
         let more = trees.current_nodes.saturating_sub(before);
         if more > 0 {

@@ -36,8 +36,6 @@ pub(crate) struct Trees {
     pub(crate) root_claims: u64,
     /// Chunks that one more tree needs there.
     pub(crate) root_bound: u64,
-    /// Moves of extents that have begun and not ended.
-    pub(crate) moves: i64,
     /// The nodes of a tree that goes away are being looked for.
     pub(crate) node_walk: Option<NodeWalk>,
 }
@@ -164,7 +162,6 @@ impl Trees {
             lsn,
             root_claims: 0,
             root_bound: 0,
-            moves: 0,
             node_walk: None,
         };
         for (number, root) in roots {

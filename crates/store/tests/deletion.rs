@@ -13,6 +13,8 @@ use syncline_store::{Class, Estimate, Permit, SnapshotLabel, Store, StoreError, 
 /// Items of 3800 bytes, four to a leaf: more leaves than one interior node has children.
 const ITEMS: u64 = 4800;
 const BYTES: usize = 3800;
+/// Items that change: few, so that the same leaves change again and again.
+const SPOTS: u64 = 60;
 
 fn admit(store: &Store, items: usize) -> Permit {
     loop {
@@ -77,7 +79,7 @@ fn a_head_and_new_snapshots_change_while_the_nodes_of_an_old_one_are_looked_for(
             name += 1;
             snapshots.push(snapshot(&store, name));
             for _ in 0..30 {
-                put(&store, &[random.below(ITEMS)], round);
+                put(&store, &[random.below(SPOTS) * (ITEMS / SPOTS)], round);
             }
             store.checkpoint().expect("checkpoint");
             // The newest, whose nodes the head has, more often than another.
@@ -87,7 +89,7 @@ fn a_head_and_new_snapshots_change_while_the_nodes_of_an_old_one_are_looked_for(
             let mut steps = 0;
             while relieved(&store, || store.reap(1)) {
                 steps += 1;
-                put(&store, &[random.below(ITEMS)], round);
+                put(&store, &[random.below(SPOTS) * (ITEMS / SPOTS)], round);
                 match random.below(12) {
                     0 if snapshots.len() < 4 => {
                         name += 1;
@@ -141,7 +143,7 @@ fn deletions_checkpoints_and_changes_run_beside_each_other() {
         });
         let mut random = Random(7);
         for round in 0..24_u64 {
-            (0..12).for_each(|_| put(&store, &[random.below(ITEMS)], round as u8));
+            (0..12).for_each(|_| put(&store, &[random.below(SPOTS) * (ITEMS / SPOTS)], round as u8));
             snapshot(&store, round);
         }
         done.store(true, Ordering::Relaxed);

@@ -225,7 +225,7 @@ impl Attributes {
         }
         let acl_bytes = 300 + crate::acl::ACL_BYTES_MAX;
         let permit = self.writeback.admit(Class::Normal, estimate(1, 0, 1, acl_bytes))?;
-        let mut change = Change::new(self.content.tree, Locked::new(&[inode]));
+        let mut change = Change::new(&self.content, Locked::new(&[inode]));
         if change.state(number).is_gone() {
             return Err(Error::Stale);
         }

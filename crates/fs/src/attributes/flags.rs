@@ -70,7 +70,7 @@ impl Attributes {
         }
         let inode = self.content.live_inode(number)?;
         let permit = self.writeback.admit(Class::Normal, estimate(1, 0, 0, 0))?;
-        let mut change = Change::new(self.content.tree, Locked::new(&[&inode]));
+        let mut change = Change::new(&self.content, Locked::new(&[&inode]));
         let now = self.core.clock.now();
         let item = change.item(number);
         if !item.is_regular() && !item.is_directory() {

@@ -41,7 +41,7 @@ impl Attributes {
             return Err(Error::NoSpace);
         }
         let permit = self.writeback.admit(Class::Normal, estimate(1, 2, 1, 300 + ACL_BYTES_MAX))?;
-        let mut change = Change::new(self.content.tree, Locked::new(&[&inode]));
+        let mut change = Change::new(&self.content, Locked::new(&[&inode]));
         let is_default = name == DEFAULT_XATTR;
         let now = self.core.clock.now();
         let item = change.item(number);

@@ -147,7 +147,7 @@ impl Attributes {
         }
         let inode = self.content.live_inode(number)?;
         let (permit, locked) = self.admit_replacement(Class::Normal, &inode, name, value.len())?;
-        let mut change = Change::new(self.content.tree, locked);
+        let mut change = Change::new(&self.content, locked);
         let item = change.item(number);
         forbid_change(item)?;
         check_user_namespace(name, item)?;
@@ -184,7 +184,7 @@ impl Attributes {
         }
         let inode = self.content.live_inode(number)?;
         let (permit, locked) = self.admit_replacement(Class::Reclaim, &inode, name, 0)?;
-        let mut change = Change::new(self.content.tree, locked);
+        let mut change = Change::new(&self.content, locked);
         let item = change.item(number);
         forbid_change(item)?;
         check_user_namespace(name, item)?;

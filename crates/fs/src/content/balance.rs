@@ -40,6 +40,10 @@ impl Bounds {
 impl Content {
     /// Sets the bounds by what is in memory now; true if more nodes may be dirty than before.
     pub(crate) fn balance_memory(&self) -> bool {
+        if self.core.reader.is_some() {
+            // The nodes are the head's to bound.
+            return false;
+        }
         let pages = self.core.account.cached() * BLOCK_BYTES as u64;
         let memory = self.core.memory_bytes_max() as u64;
         let bounds =

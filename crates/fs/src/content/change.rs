@@ -9,7 +9,7 @@ use crate::content::inode::{Inode, InodeState};
 use std::sync::Arc;
 use syncline_format::batch::{BATCH_HEADER_BYTES, PUT_OVERHEAD_BYTES};
 use syncline_format::item::{INODE_BYTES, InodeItem, NAME_BYTES_MAX};
-use syncline_format::{Key, ObjectNo, TreeId};
+use syncline_format::{Key, ObjectNo};
 use syncline_store::lock_order::WriteGuard;
 use syncline_store::{Batch, Estimate, Permit};
 
@@ -71,8 +71,8 @@ pub(crate) struct Change<'a> {
 }
 
 impl<'a> Change<'a> {
-    pub(crate) fn new(tree: TreeId, locked: Locked<'a>) -> Change<'a> {
-        Change { locked, batch: Batch::new(tree), items: Vec::new(), removed: Vec::new() }
+    pub(crate) fn new(content: &Content, locked: Locked<'a>) -> Change<'a> {
+        Change { locked, batch: content.batch(), items: Vec::new(), removed: Vec::new() }
     }
 
     /// The inode's attributes as this operation leaves them.

@@ -7,11 +7,11 @@ use crate::content::Content;
 use crate::{Error, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{ControlFlow, Range};
-use syncline_format::batch::{DELETE_BYTES, DROP_BYTES, PUT_OVERHEAD_BYTES, SPACE_OP_BYTES};
+use syncline_format::batch::{DELETE_BYTES, DROP_BYTES, PUT_OVERHEAD_BYTES, RELEASE_BYTES};
 use syncline_format::item::{EXTENT_HEADER_BYTES, EXTENT_PAGES_MAX, ExtentContent, ExtentItem};
 use syncline_format::range::FILE_PAGES_MAX;
-use syncline_format::{BlockNo, Key, ObjectNo};
-use syncline_store::{Batch, Run};
+use syncline_format::{BlockNo, Era, Key, ObjectNo};
+use syncline_store::{Batch, Birth, Run};
 
 /// An upper bound of what a change adds to a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -40,6 +40,21 @@ struct Entry {
     item: ExtentItem,
     changed: bool,
     fresh: bool,
+    birth: Birth,
+}
+
+/// Blocks that edits have taken out of an extent: the page that they were of, and since when they were.
+#[derive(Debug)]
+struct Cut {
+    page: u64,
+    run: Run,
+    birth: Era,
+}
+
+impl Entry {
+    fn stored(item: ExtentItem) -> Entry {
+        Entry { item, changed: false, fresh: false, birth: Birth::Kept }
+    }
 }
 
 /// Extents by first page.
@@ -49,8 +64,8 @@ pub(crate) struct ExtentMap {
     entries: BTreeMap<u64, Entry>,
     /// Keys that are stored.
     stored: BTreeSet<u64>,
-    /// Blocks that edits have set free.
-    freed: Vec<Run>,
+    /// Blocks that the file gives up.
+    freed: Vec<Cut>,
     /// Extents that begin before this page were read, or left out for good.
     scanned: u64,
     /// The page behind the last stored extent that was read.
@@ -136,7 +151,7 @@ impl ExtentMap {
                         self.stored_end = key.offset.saturating_add(u64::from(item.pages()));
                         count += usize::from(key.offset > pages.start);
                         self.stored.insert(key.offset);
-                        self.entries.insert(key.offset, Entry { item, changed: false, fresh: false });
+                        self.entries.insert(key.offset, Entry::stored(item));
                         ControlFlow::Continue(())
                     }
                     Ok(_) => {
@@ -214,7 +229,7 @@ impl ExtentMap {
                 Some(left) if left > 0 => put_cost(left),
                 _ => Cost { bytes: DELETE_BYTES, items: 1 },
             });
-            cost.bytes += SPACE_OP_BYTES;
+            cost.bytes += RELEASE_BYTES;
             if end > pages.end {
                 cost = cost.plus(put_cost(end - pages.end));
             }
@@ -230,37 +245,41 @@ impl ExtentMap {
         let hit: Vec<u64> = self.overlapping(pages.clone()).map(|(first, _)| first).collect();
         let mut cut = 0;
         for first in hit {
-            let Some(Entry { item, fresh, .. }) = self.entries.remove(&first) else { continue };
+            let Some(Entry { item, fresh, birth, .. }) = self.entries.remove(&first) else { continue };
             let end = first + u64::from(item.pages());
             let (from, to) = (first.max(pages.start), end.min(pages.end));
             if first < from {
                 let left = item.slice(0, (from - first) as u32);
-                self.entries.insert(first, Entry { item: left, changed: true, fresh });
+                self.entries.insert(first, Entry { item: left, changed: true, fresh, birth });
             }
             if to < end {
                 let right = item.slice((to - first) as u32, (end - to) as u32);
-                self.entries.insert(to, Entry { item: right, changed: true, fresh });
+                self.entries.insert(to, Entry { item: right, changed: true, fresh, birth });
             }
             cut += to - from;
             if free {
-                let start = item.block_of(from - first);
-                self.freed.push(Run { start, len: (to - from) as u32 });
+                let run = Run { start: item.block_of(from - first), len: (to - from) as u32 };
+                self.freed.push(Cut { page: from, run, birth: item.birth });
             }
         }
         cut
     }
 
-    /// Enters an extent into a range that nothing covers. `fresh`: the batch brings its data (R4).
+    /// Enters an extent of new blocks into a range that nothing covers. `fresh`: the batch brings its data (R4).
     pub(crate) fn put(&mut self, first: u64, item: ExtentItem, fresh: bool) {
-        self.entries.insert(first, Entry { item, changed: true, fresh });
+        self.entries.insert(first, Entry { item, changed: true, fresh, birth: Birth::Now });
+    }
+
+    /// Enters an extent whose blocks the range had already, born as the item says; the batch brings their data.
+    pub(crate) fn put_in_place(&mut self, first: u64, item: ExtentItem) {
+        self.entries.insert(first, Entry { item, changed: true, fresh: true, birth: Birth::Kept });
     }
 
     /// Bound of what [`ExtentMap::emit`] adds to a batch, of which the items are exact.
     pub(crate) fn emit_cost(&self) -> Cost {
         let deletes = self.stored.iter().filter(|first| !self.entries.contains_key(first)).count();
         let puts = self.entries.values().filter(|entry| entry.changed);
-        let edges =
-            Cost { bytes: deletes * DELETE_BYTES + self.freed.len() * SPACE_OP_BYTES, items: deletes };
+        let edges = Cost { bytes: deletes * DELETE_BYTES + self.freed.len() * RELEASE_BYTES, items: deletes };
         puts.fold(edges, |cost, entry| cost.plus(put_cost(u64::from(entry.item.pages()))))
     }
 
@@ -271,14 +290,10 @@ impl ExtentMap {
         }
         for (&first, entry) in self.entries.iter().filter(|(_, entry)| entry.changed) {
             let key = Key::extent(self.object, first);
-            if entry.fresh {
-                batch.put_fresh_extent(key, &entry.item);
-            } else {
-                batch.put(key, &entry.item.encode());
-            }
+            batch.put_extent(key, &entry.item, entry.birth, entry.fresh);
         }
-        for run in &self.freed {
-            batch.free(run.start, run.len);
+        for Cut { page, run, birth } in &self.freed {
+            batch.release(Key::extent(self.object, *page), run.start, run.len, *birth);
         }
     }
 
@@ -288,16 +303,17 @@ impl ExtentMap {
         let left = (page - first) as u32;
         let right = item.pages() - left;
         let (left, right) = (item.slice(0, left), item.slice(left, right));
-        self.entries.insert(first, Entry { item: left, changed: true, fresh: false });
-        self.entries.insert(page, Entry { item: right, changed: true, fresh: false });
+        self.entries.insert(first, Entry { changed: true, ..Entry::stored(left) });
+        self.entries.insert(page, Entry { changed: true, ..Entry::stored(right) });
     }
 
-    /// Moves every extent from page `from` on by `by` pages (collapse, insert); nothing else may be edited.
+    /// Moves every extent from page `from` on by `by` pages (collapse, insert); nothing else may be edited. There they
+    /// are since now: a snapshot has them where they were.
     pub(crate) fn shift(&mut self, from: u64, by: i64) {
         let moved = self.entries.split_off(&from);
         for (first, entry) in moved {
             let first = first.checked_add_signed(by).expect("the caller checked the range");
-            self.entries.insert(first, Entry { changed: true, ..entry });
+            self.entries.insert(first, Entry { changed: true, birth: Birth::Moved, ..entry });
         }
     }
 }

@@ -46,8 +46,9 @@ use crate::core::levels::Lock;
 use crate::limits::{PAGES_MIN, PAGES_PERCENT};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use syncline_format::{BLOCK_BYTES, TreeId};
-use syncline_store::lock_order::Mutex;
+use syncline_format::{BLOCK_BYTES, Era, TreeId};
+use syncline_store::Batch;
+use syncline_store::lock_order::{Mutex, RwLock};
 
 pub(crate) mod aside;
 pub(crate) mod balance;
@@ -90,6 +91,8 @@ pub(crate) struct Content {
     /// Staged pages that all transactions keep in memory.
     pub(crate) staged: Arc<AtomicU64>,
     pub(crate) lists: Mutex<Lists>,
+    /// Held to write while a snapshot is made, to read while a move of extents begins: no snapshot shows half of one.
+    pub(crate) moving: RwLock<()>,
     pub(crate) aside: AsideFiles,
 }
 
@@ -110,8 +113,19 @@ impl Content {
             under_way: Arc::default(),
             staged: Arc::default(),
             lists: Mutex::new(Lock::Lists, Lists { forced: now, checkpointed: now, ..Lists::default() }),
+            moving: RwLock::new(Lock::Moving, ()),
             aside: AsideFiles::default(),
         }
+    }
+
+    /// Whether the tree may write into blocks that it has since this era: no snapshot has them.
+    pub(crate) fn owns(&self, birth: Era) -> bool {
+        self.core.store.owns(self.tree, birth).unwrap_or(false)
+    }
+
+    /// An empty change of the tree.
+    pub(crate) fn batch(&self) -> Batch {
+        self.core.store.batch(self.tree)
     }
 
     /// Most pages in memory, of so many bytes of memory.

@@ -71,6 +71,12 @@ impl InodeTable {
         Some(inode.clone())
     }
 
+    /// Those that extents are being moved of.
+    pub(crate) fn shifting(&self) -> Vec<Arc<Inode>> {
+        let all: Vec<_> = self.inner.lock().by_number.values().cloned().collect();
+        all.into_iter().filter(|inode| inode.state.read().data.stored.shifting.is_some()).collect()
+    }
+
     /// How many are in memory.
     pub(crate) fn len(&self) -> usize {
         self.inner.lock().by_number.len()

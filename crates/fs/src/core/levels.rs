@@ -9,6 +9,8 @@ use syncline_store::lock_order::{Level, Rank};
 pub(crate) enum Lock {
     /// Renames between directories (`Names::renames`).
     Renames,
+    /// Snapshots, and moves of extents that begin (`Content::moving`).
+    Moving,
     /// Who carries the images of damaged files on in the journal (`AsideFiles::carrying`).
     Carrying,
     /// A file's turn (`TurnLock`).
@@ -43,7 +45,8 @@ impl Level for Lock {
     fn rank(self) -> Rank {
         let (class, number) = match self {
             Lock::Renames => return Rank::around_checkpoints(0),
-            Lock::Carrying => return Rank::around_checkpoints(1),
+            Lock::Moving => return Rank::around_checkpoints(1),
+            Lock::Carrying => return Rank::around_checkpoints(2),
             Lock::Turn(number) => (0, number.0),
             Lock::Flight => (1, 0),
             Lock::Inode(number) => (2, number.0),
@@ -64,6 +67,7 @@ impl Level for Lock {
     fn name(self) -> &'static str {
         match self {
             Lock::Renames => "the lock of renames",
+            Lock::Moving => "the moves of extents",
             Lock::Carrying => "the carrying of images",
             Lock::Turn(_) => "a file's turn",
             Lock::Flight => "a flight",

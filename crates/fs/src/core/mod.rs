@@ -5,7 +5,7 @@ use crate::clock::since;
 use crate::{Clock, Error, FsOptions, LatencyHistogram, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use syncline_store::{Store, StoreError, VolumeInfo};
+use syncline_store::{Store, StoreError, TreeReader, VolumeInfo};
 
 pub(crate) mod account;
 pub(crate) mod charge;
@@ -35,6 +35,8 @@ pub(crate) struct Core {
     pub(crate) charged: Arc<AtomicU64>,
     /// Bound on all memory, in bytes, as it is now.
     memory_bytes_max: AtomicUsize,
+    /// The tree is a snapshot, beside the volume's head: keeps it from being taken apart (R27).
+    pub(crate) reader: Option<TreeReader>,
 }
 
 impl Core {
@@ -51,6 +53,7 @@ impl Core {
             account,
             charged: Arc::default(),
             memory_bytes_max: AtomicUsize::new(memory_bytes_max),
+            reader: None,
         }
     }
 

@@ -124,7 +124,7 @@ impl Names {
         let mut inherited = self.inherit(ctx, parent, &locked.state(parent).item, default, &new);
         inherited.item.nlink = 0;
         let number = self.core.store.new_object();
-        let mut batch = Batch::new(self.content.tree);
+        let mut batch = self.content.batch();
         batch.put(Key::orphan(number), &OrphanReason::Unlinked.encode());
         let inode = Inode::new(number, inherited.item.clone());
         inode.state.write().linkable = !exclusive;
@@ -176,7 +176,7 @@ impl Names {
         let number = self.core.store.new_object();
         let inode = Inode::new(number, inherited.item.clone());
         inode.handles.store(u64::from(counted), std::sync::atomic::Ordering::SeqCst);
-        let mut change = Change::new(self.content.tree, locked);
+        let mut change = Change::new(&self.content, locked);
         self.put_new(&mut change.batch, &inode, &inherited, new);
         change.batch.put(Key::dirent(parent, slot), &dirent_value(number, new.mode, name));
         let item = change.item(parent);
@@ -344,7 +344,7 @@ impl Names {
         let (mode, nameless) = (state.item.mode, state.item.nlink == 0);
         let unfinished = state.data.orphan_reason();
         let now = self.core.clock.now();
-        let mut change = Change::new(self.content.tree, locked);
+        let mut change = Change::new(&self.content, locked);
         change.batch.put(Key::dirent(parent, slot), &dirent_value(number, mode, name));
         match unfinished {
             Some(reason) if nameless => change.batch.put(Key::orphan(number), &reason.encode()),

@@ -99,7 +99,7 @@ impl Names {
                 continue;
             }
             check_removable(&locked, parent, inode.number, what)?;
-            let mut change = Change::new(self.content.tree, locked);
+            let mut change = Change::new(&self.content, locked);
             change.batch.delete(Key::dirent(parent, found.slot));
             let now = self.core.clock.now();
             let item = change.item(parent);

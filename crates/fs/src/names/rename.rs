@@ -290,7 +290,7 @@ impl Names {
             return Ok(Attempt::Again);
         }
         check_rename(&locked, old, new, parties, flags)?;
-        let mut change = Change::new(self.content.tree, locked);
+        let mut change = Change::new(&self.content, locked);
         let mut whiteout = None;
         match &parties.target {
             Some(target) if flags.exchange => exchange(&mut change, old, new, parties, target),

@@ -136,7 +136,7 @@ impl Removal {
             let bytes = BATCH_HEADER_BYTES + keys.len() * DELETE_BYTES;
             let estimate = |items| Estimate { bytes, items, images: 0 };
             let (permit, items) = self.writeback.admit_necessary(Class::Reclaim, estimate, keys.len())?;
-            let mut batch = Batch::new(self.content.tree);
+            let mut batch = self.content.batch();
             keys.iter().take(items).for_each(|key| batch.delete(*key));
             self.core.store.commit(permit, batch)?;
         }
@@ -149,7 +149,7 @@ impl Removal {
             return self.shape.remove_file_content(inode, &mut last);
         }
         let permit = self.admit_removal_of(0, 3)?;
-        let mut batch = Batch::new(self.content.tree);
+        let mut batch = self.content.batch();
         last(&mut batch);
         let mut state = inode.state.write();
         self.core.store.commit(permit, batch)?;
@@ -260,7 +260,7 @@ impl Removal {
     /// Deletes an orphan item that means nothing.
     fn forget_orphan(&self, number: ObjectNo) -> Result<()> {
         let permit = self.admit_removal_of(0, 1)?;
-        let mut batch = Batch::new(self.content.tree);
+        let mut batch = self.content.batch();
         batch.delete(Key::orphan(number));
         self.core.store.commit(permit, batch)?;
         Ok(())

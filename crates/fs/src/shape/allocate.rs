@@ -16,7 +16,7 @@ use std::sync::Arc;
 use syncline_format::Key;
 use syncline_format::batch::{BATCH_HEADER_BYTES, PUT_OVERHEAD_BYTES, SPACE_OP_BYTES};
 use syncline_format::item::{EXTENT_PAGES_MAX, ExtentItem, FILE_BYTES_MAX, INODE_BYTES, InodeItem};
-use syncline_store::{Batch, Class, Estimate, Reservation};
+use syncline_store::{Class, Estimate, Reservation};
 
 impl Shape {
     /// `fallocate(2)`. `adjust` sees the inode under its lock.
@@ -144,7 +144,7 @@ impl Shape {
             return Ok(true);
         }
         let mut map = ExtentMap::load(&self.content, inode.number, window.clone())?;
-        let mut batch = Batch::new(self.content.tree);
+        let mut batch = self.content.batch();
         let mut runs = Vec::new();
         let mut near = map.near(window.start);
         'holes: for hole in holes(&map, window) {
@@ -215,7 +215,7 @@ impl Shape {
         if !grows {
             logged.size = state.data.logged_size(item.size);
         }
-        let mut batch = Batch::new(self.content.tree);
+        let mut batch = self.content.batch();
         batch.put(Key::inode(inode.number), &logged.encode());
         self.core.store.commit(permit, batch)?;
         if grows {

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use syncline_device::Block;
 use syncline_format::item::InodeItem;
 use syncline_format::{BLOCK_BYTES, Key};
-use syncline_store::{Batch, Reservation};
+use syncline_store::Reservation;
 
 /// A part of a page that is to be zeroed.
 struct End {
@@ -106,7 +106,7 @@ impl Shape {
         }
         let grows = size > item.size;
         item.size = item.size.max(size);
-        let mut batch = Batch::new(self.content.tree);
+        let mut batch = self.content.batch();
         item.blocks = item.blocks.saturating_sub(map.cut(freed.clone(), true));
         map.emit(&mut batch);
         // Every removal of content voids its images (R5).

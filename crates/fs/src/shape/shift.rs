@@ -17,14 +17,15 @@ use crate::content::pages::PAGE_BYTES;
 use crate::limits::{EXTENTS_PER_BATCH, SETTLE_TRIES};
 use crate::shape::Shape;
 use crate::{Error, Result};
+use std::ops::ControlFlow;
 use std::sync::Arc;
-use syncline_format::batch::{BATCH_HEADER_BYTES, DELETE_BYTES, PUT_OVERHEAD_BYTES, SPACE_OP_BYTES};
+use syncline_format::batch::{BATCH_HEADER_BYTES, DELETE_BYTES, PUT_OVERHEAD_BYTES, RELEASE_BYTES};
 use syncline_format::item::{
     EXTENT_PAGES_MAX, ExtentItem, FILE_BYTES_MAX, INODE_BYTES, InodeItem, ORPHAN_BYTES_MAX, OrphanReason,
     Shift,
 };
 use syncline_format::{Key, ObjectNo};
-use syncline_store::{Batch, Class, Estimate, Permit};
+use syncline_store::{Class, Estimate, Permit};
 
 #[cfg(test)]
 mod tests;
@@ -47,7 +48,7 @@ impl Shape {
     /// Takes `len` bytes at `offset` out, or puts a hole of that length in. `adjust` sees the inode under its lock.
     ///
     /// Errors: `Invalid` for a range that is misaligned or reaches the end of the file; `FileTooLarge`; `Busy` if
-    /// others never stop changing the file.
+    /// others never stop changing the file; `SharedWithSnapshot` if a snapshot has blocks behind the range.
     pub(crate) fn shift(
         &self,
         inode: &Arc<Inode>,
@@ -66,11 +67,25 @@ impl Shape {
             self.finish_truncation(inode)?;
             check_range(inode.state.read().item.size, offset, len, inserts)?;
             self.settle(inode, first)?;
+            self.check_own(inode.number, first)?;
             if self.begin_shift(inode, shift, adjust)? {
                 return self.finish_truncation(inode);
             }
         }
         Err(Error::Busy)
+    }
+
+    /// A file's own extents can be moved; those that a snapshot has as well would be named in two places.
+    fn check_own(&self, object: ObjectNo, first: u64) -> Result<()> {
+        let (store, mut is_shared) = (&self.core.store, false);
+        let from = Key::extent(object, first.saturating_sub(u64::from(EXTENT_PAGES_MAX)));
+        store.scan(self.content.tree, from, Key::extent(object, u64::MAX), &mut |key, value| {
+            let Ok(item) = ExtentItem::decode(value) else { return ControlFlow::Continue(()) };
+            let is_behind = key.offset + u64::from(item.pages()) > first;
+            is_shared = is_behind && !self.content.owns(item.birth);
+            if is_shared { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        if is_shared { Err(Error::SharedWithSnapshot) } else { Ok(()) }
     }
 
     /// The first batch; false if the file has to be settled again.
@@ -80,6 +95,7 @@ impl Shape {
         shift: Shift,
         adjust: &mut dyn FnMut(&mut InodeItem),
     ) -> Result<bool> {
+        let _moving = self.content.moving.read();
         let (permit, limit) = self.admit_shift(Class::Normal)?;
         let turn = inode.lock_turn();
         let step = self.plan_shift(inode.number, shift, limit)?;
@@ -99,7 +115,7 @@ impl Shape {
         (item.modified, item.changed) = (now, now);
         item.size = if shift.inserts { item.size + len } else { item.size - len };
         item.blocks = item.blocks.saturating_sub(step.blocks_cut);
-        let mut batch = Batch::new(self.content.tree);
+        let mut batch = self.content.batch();
         step.map.emit(&mut batch);
         batch.drop_images(inode.number, shift.first, u64::MAX);
         // One without a name is an orphan already, and loses everything at the next mount.
@@ -135,7 +151,7 @@ impl Shape {
             (state.data.stored.truncating_from, state.data.stored.shifting) = (None, None);
             return Ok(());
         }
-        let mut batch = Batch::new(self.content.tree);
+        let mut batch = self.content.batch();
         step.map.emit(&mut batch);
         // One that lost its last name meanwhile stays an orphan.
         match step.rest {
@@ -166,7 +182,7 @@ impl Shape {
     fn admit_shift(&self, class: Class) -> Result<(Permit, usize)> {
         // An extent that is moved is deleted and put.
         let one = put_cost(u64::from(EXTENT_PAGES_MAX))
-            .plus(Cost { bytes: DELETE_BYTES + SPACE_OP_BYTES, items: 1 });
+            .plus(Cost { bytes: DELETE_BYTES + RELEASE_BYTES, items: 1 });
         let inode = Cost { bytes: PUT_OVERHEAD_BYTES + INODE_BYTES, items: 1 };
         let orphan = Cost { bytes: PUT_OVERHEAD_BYTES + ORPHAN_BYTES_MAX, items: 1 };
         let edges = (0..EDGES).fold(inode.plus(orphan).plus(DROP_COST), |cost, _| cost.plus(one));

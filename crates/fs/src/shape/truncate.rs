@@ -21,7 +21,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use syncline_device::{Block, Buffer};
 use syncline_format::Key;
-use syncline_format::batch::{DELETE_BYTES, SPACE_OP_BYTES};
+use syncline_format::batch::{DELETE_BYTES, RELEASE_BYTES};
 use syncline_format::item::{EXTENT_PAGES_MAX, FILE_BYTES_MAX, InodeItem, OrphanReason};
 use syncline_store::{Batch, Class, Estimate, Permit, Reservation};
 
@@ -95,7 +95,7 @@ impl Shape {
         let mut item = state.item.clone();
         adjust(&mut item);
         (item.modified, item.changed) = (now, now);
-        let mut batch = Batch::new(self.content.tree);
+        let mut batch = self.content.batch();
         item.size = size;
         item.blocks = item.blocks.saturating_sub(map.cut(first..u64::MAX, true));
         map.emit(&mut batch);
@@ -205,7 +205,7 @@ impl Shape {
                 // Its removal frees everything.
                 break;
             }
-            let mut batch = Batch::new(self.content.tree);
+            let mut batch = self.content.batch();
             let cut = map.cut(first..u64::MAX, true);
             map.emit(&mut batch);
             batch.drop_images(inode.number, first, u64::MAX);
@@ -246,7 +246,7 @@ impl Shape {
             let turn = inode.lock_turn();
             let (mut map, cut_off) = ExtentMap::load_some(&self.content, inode.number, 0..u64::MAX, limit)?;
             let mut state = inode.state.write();
-            let mut batch = Batch::new(self.content.tree);
+            let mut batch = self.content.batch();
             let cut = map.cut(0..u64::MAX, true);
             map.emit(&mut batch);
             batch.drop_images(inode.number, 0, u64::MAX);
@@ -325,7 +325,7 @@ impl Shape {
         let found = map.overlapping(pages).count().clamp(1, EXTENTS_PER_BATCH);
         let estimate = |items: usize| {
             let rest = put_cost(u64::from(EXTENT_PAGES_MAX)).bytes;
-            let extents = items * (DELETE_BYTES + SPACE_OP_BYTES);
+            let extents = items * (DELETE_BYTES + RELEASE_BYTES);
             let image = image_estimate(1);
             Estimate {
                 bytes: image.bytes + 2 * rest + extents + LAST_BYTES + DROP_COST.bytes,

@@ -13,7 +13,7 @@ use crate::{Result, SyncPlan, Syncs};
 use std::rc::Rc;
 use syncline_format::Lsn;
 use syncline_format::batch::BATCH_HEADER_BYTES;
-use syncline_store::{Batch, Class, DataSlot};
+use syncline_store::{Class, DataSlot};
 
 impl Syncs {
     /// Logs what the plan has to write out, and writes it without waiting; what has to be forced then.
@@ -52,7 +52,7 @@ impl Syncs {
     /// Logs a round whose data is in flight, as the slot for all of it grants.
     fn log_in_flight(&self, round: Round, slot: DataSlot) -> Result<Option<Lsn>> {
         let Round { mut parts, permit, tickets } = round;
-        let mut batch = Batch::new(self.content.tree);
+        let mut batch = self.content.batch();
         let mut data = tickets.iter().map(|(ticket, _)| ticket.clone());
         if let Some(first) = data.next() {
             batch.depends_on(first, slot);

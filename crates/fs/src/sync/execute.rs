@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use syncline_format::Key;
 use syncline_format::batch::IMAGE_OVERHEAD_BYTES;
-use syncline_store::{Batch, Class, Permit, Pressure, StoreError};
+use syncline_store::{Class, Permit, Pressure, StoreError};
 
 /// What of a file was logged as images.
 pub(crate) struct Logged {
@@ -173,7 +173,7 @@ impl Syncs {
             // Others have logged it, this moment at the latest.
             return Ok(Logged { lsn: self.core.store.last_lsn(), bytes: 0 });
         }
-        let mut batch = Batch::with_capacity(
+        let mut batch = self.core.store.batch_with_capacity(
             self.content.tree,
             image_estimate(0).bytes + logged.len() * IMAGE_OVERHEAD_BYTES,
         );

@@ -138,7 +138,7 @@ impl Transaction {
         if needed.bytes > bound.bytes || needed.items > bound.items || needed.images > bound.images {
             return Ok(Attempt::Again);
         }
-        let mut batch = Batch::with_capacity(fs.content.tree, needed.bytes);
+        let mut batch = fs.core.store.batch_with_capacity(fs.content.tree, needed.bytes);
         self.staging.attach_flights(&fs, &mut batch)?;
         let inodes = self.inodes();
         let mut locked = Locked::new(&inodes.iter().collect::<Vec<_>>());

@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use syncline_format::batch::{DELETE_BYTES, SPACE_OP_BYTES};
+use syncline_format::batch::{DELETE_BYTES, RELEASE_BYTES, SPACE_OP_BYTES};
 use syncline_format::item::{EXTENT_PAGES_MAX, ExtentItem, InodeItem, OrphanReason};
 use syncline_format::{BlockNo, Key, ObjectNo};
 use syncline_store::{Batch, Estimate};
@@ -299,8 +299,8 @@ impl StagedFile {
                 && self.size.exact.is_some_and(|size| size <= cut * PAGE_BYTES);
             let bytes_max = fs.core.store.batch_bytes_max();
             let limit = match is_last {
-                true => FREED_EXTENTS_MAX.min(bytes_max / 2 / (DELETE_BYTES + SPACE_OP_BYTES)),
-                false => bytes_max / (DELETE_BYTES + SPACE_OP_BYTES),
+                true => FREED_EXTENTS_MAX.min(bytes_max / 2 / (DELETE_BYTES + RELEASE_BYTES)),
+                false => bytes_max / (DELETE_BYTES + RELEASE_BYTES),
             };
             cut_off = map.load_rest(&fs.content, first.unwrap_or(cut).min(cut), limit)?;
             if cut_off.is_some() && !is_last {

@@ -10,7 +10,9 @@ use crate::transaction::staged_commit::FilePlan;
 use crate::{Error, Fs, ObjectNo, Result};
 use std::ops::Range;
 use syncline_format::BLOCK_BYTES;
-use syncline_format::batch::{BATCH_HEADER_BYTES, DELETE_BYTES, PUT_OVERHEAD_BYTES, SPACE_OP_BYTES};
+use syncline_format::batch::{
+    BATCH_HEADER_BYTES, DELETE_BYTES, PUT_OVERHEAD_BYTES, RELEASE_BYTES, SPACE_OP_BYTES,
+};
 use syncline_format::item::{EXTENT_PAGES_MAX, INODE_BYTES};
 
 /// Bytes of a checksum.
@@ -24,7 +26,7 @@ impl StagedFile {
         if added == 0 {
             return 0;
         }
-        let piece = put_cost(0).bytes + 2 * SPACE_OP_BYTES + DELETE_BYTES + DROP_COST.bytes;
+        let piece = put_cost(0).bytes + SPACE_OP_BYTES + RELEASE_BYTES + DELETE_BYTES + DROP_COST.bytes;
         let pieces = added / EXTENT_PAGES_MAX as usize + 1 + staged.min(added);
         // What is left of an old extent keeps its checksums, at each end of a run; one that only becomes longer has its
         // ends counted.

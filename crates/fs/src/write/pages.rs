@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use syncline_device::{Block, Buffer};
 use syncline_format::BLOCK_BYTES;
-use syncline_format::item::{FILE_BYTES_MAX, InodeItem};
+use syncline_format::item::{ExtentItem, FILE_BYTES_MAX, InodeItem};
 use syncline_store::{Reservation, StoreError};
 
 impl Writer {
@@ -126,7 +126,9 @@ impl Writer {
                         // the turn it is sure to stay so until the page is dirty.
                         turn = Some(inode.lock_turn());
                         let map = ExtentMap::load(&self.content, inode.number, span.pages())?;
-                        if !map.find(span.pages().start).is_some_and(|(_, item)| is_unwritten(item)) {
+                        let has_block =
+                            |item: &ExtentItem| is_unwritten(item) && self.content.owns(item.birth);
+                        if !map.find(span.pages().start).is_some_and(|(_, item)| has_block(item)) {
                             return Err(Error::NoSpace);
                         }
                         continue;

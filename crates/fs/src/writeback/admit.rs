@@ -110,6 +110,18 @@ impl Writeback {
         result.map(|()| true)
     }
 
+    /// What snapshots have inherited holds the journal's tail as well (R26).
+    fn settle_snapshots(&self) -> Result<()> {
+        loop {
+            match self.core.store.settle() {
+                Ok(true) => {}
+                Ok(false) => return Ok(()),
+                Err(StoreError::Pressure(_)) => self.core.checkpoint()?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
     fn relieve_now(&self, pressure: Pressure) -> Result<()> {
         // Memory that pages do not need may do instead of a checkpoint.
         if self.content.balance_memory() && pressure == Pressure::Nodes {
@@ -119,6 +131,7 @@ impl Writeback {
             // The tail cannot pass the oldest live image (R2).
             self.destage_everything()?;
             self.carry_images()?;
+            self.settle_snapshots()?;
         }
         self.core.checkpoint()
     }

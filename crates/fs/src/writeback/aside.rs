@@ -30,7 +30,7 @@ use std::sync::Arc;
 use syncline_format::batch::{BATCH_HEADER_BYTES, IMAGE_OVERHEAD_BYTES};
 use syncline_format::item::Timestamp;
 use syncline_format::{BLOCK_BYTES, ObjectNo};
-use syncline_store::{Batch, Class, Estimate, Permit, StoreError};
+use syncline_store::{Class, Estimate, Permit, StoreError};
 
 impl Writeback {
     /// Takes a file out of what the background writes.
@@ -150,7 +150,7 @@ impl Writeback {
         let pages: Vec<u64> = state.data.logged_numbers(first..u64::MAX).take(count).collect();
         let Some(&last) = pages.last() else { return Ok(None) };
         let size = state.loggable().size;
-        let mut batch = Batch::new(self.content.tree);
+        let mut batch = self.content.batch();
         for page in pages {
             let slot = state.data.get(page).expect("logged pages are cached");
             // What is stored beyond the stored size is zero; newer content may have grown the file.
@@ -166,7 +166,7 @@ impl Writeback {
         let (permit, count) = self.admit_carried()?;
         let unclaimed = self.content.aside.unclaimed.lock();
         let Some(file) = unclaimed.get(&number) else { return Ok(None) };
-        let mut batch = Batch::new(self.content.tree);
+        let mut batch = self.content.batch();
         let mut last = None;
         for (&page, content) in file.images.range(first..).take(count) {
             batch.image(number, page, content);

@@ -6,9 +6,9 @@ use crate::content::pages::{FileData, PAGE_BYTES};
 use crate::content::select::Select;
 use std::sync::Arc;
 use syncline_device::Buffer;
-use syncline_format::BlockNo;
 use syncline_format::batch::SPACE_OP_BYTES;
-use syncline_format::item::EXTENT_PAGES_MAX;
+use syncline_format::item::{EXTENT_PAGES_MAX, ExtentItem};
+use syncline_format::{BlockNo, Era};
 use syncline_store::Reservation;
 
 pub(crate) type Pages = Vec<(u64, Arc<Buffer>)>;
@@ -64,23 +64,33 @@ pub(crate) fn unchoose(data: &mut FileData, page: u64, pool: &mut Option<Reserva
     data.update(page, |slot| slot.state.put_back());
 }
 
-/// How many of the `pages` pages from `page` on can be one extent whose cost is within `left`, and the block if they
-/// are to be written in place, because their extent was never written.
+/// Blocks that were allocated for pages, and never written.
+pub(crate) struct InPlace {
+    pub(crate) start: BlockNo,
+    /// Since when the file has them.
+    pub(crate) birth: Era,
+}
+
+/// How many of the `pages` pages from `page` on can be one extent whose cost is within `left`, and, if they are to be
+/// written in place because their extent was never written, where that is. A snapshot must not have it as well: `owns`
+/// tells by the birth (R25).
 pub(crate) fn fit(
     map: &ExtentMap,
     page: u64,
     pages: u64,
     left: Cost,
-) -> Option<(u64, Cost, Option<BlockNo>)> {
+    owns: &dyn Fn(Era) -> bool,
+) -> Option<(u64, Cost, Option<InPlace>)> {
     let mut len = pages.min(u64::from(EXTENT_PAGES_MAX));
     let mut in_place = None;
-    match map.find(page).filter(|(_, item)| is_unwritten(item)) {
+    let may_take = |item: &ExtentItem| is_unwritten(item) && owns(item.birth);
+    match map.find(page).filter(|(_, item)| may_take(item)) {
         Some((first, item)) => {
             len = len.min(first + u64::from(item.pages()) - page);
-            in_place = Some(item.block_of(page - first));
+            in_place = Some(InPlace { start: item.block_of(page - first), birth: item.birth });
         }
         None => {
-            let unwritten = map.overlapping(page..page + len).find(|(_, item)| is_unwritten(item));
+            let unwritten = map.overlapping(page..page + len).find(|(_, item)| may_take(item));
             if let Some((first, _)) = unwritten {
                 len = len.min(first - page);
             }

@@ -11,12 +11,12 @@ use crate::writeback::stream::Pace;
 use std::sync::atomic::Ordering;
 use syncline_format::BLOCK_BYTES;
 use syncline_format::item::Timestamp;
-use syncline_store::Load;
+use syncline_store::{Load, StoreError};
 
 impl Writeback {
     /// See [`Fs::maintain`](crate::Fs::maintain).
     pub fn maintain(&self, now: Timestamp, budget: usize) -> Result<bool> {
-        if self.core.store.is_read_only() || self.core.store.failure().is_some() {
+        if self.core.options.read_only || self.core.store.failure().is_some() {
             return Ok(false);
         }
         self.begin_background();
@@ -26,9 +26,11 @@ impl Writeback {
         let forced = self.force_if_due(now);
         self.content.balance_memory();
         let checkpointed = self.checkpoint_if_due(now);
+        let tended = self.tend_snapshots();
         self.content.shrink_cache();
         let more = wrote?;
-        forced.and(checkpointed).map(|()| more)
+        forced.and(checkpointed)?;
+        Ok(more | tended?)
     }
 }
 
@@ -59,6 +61,30 @@ impl Writeback {
             }
         }
         Ok(more)
+    }
+
+    /// One step of what snapshots have left to be done: images that they inherited, and deleted ones; true if there may
+    /// be more.
+    fn tend_snapshots(&self) -> Result<bool> {
+        let store = &self.core.store;
+        let leaves = if self.gives_way() { 1 } else { usize::MAX };
+        let tended = match store.settle() {
+            Ok(false) => store.reap(leaves),
+            settled => settled,
+        };
+        match tended {
+            // The next call goes on.
+            Err(StoreError::Pressure(pressure)) => self.relieve(pressure).map(|_| true),
+            // What a deleted snapshot has stays in use; `check` tells of the damage.
+            Err(error) if error.is_unreadable() && store.failure().is_none() => {
+                if !self.has_told_of_snapshots.swap(true, Ordering::Relaxed) {
+                    tracing::error!(%error, "a snapshot is damaged; its space does not come back");
+                }
+                Ok(false)
+            }
+            Err(StoreError::NoSpace) => Ok(false),
+            tended => Ok(tended?),
+        }
     }
 
     /// Whether a file is dirty for longer than the commit interval (C9).

@@ -65,6 +65,8 @@ pub(crate) struct Writeback {
     gives_way: AtomicBool,
     /// Writers that were slowed down since the background last looked.
     slowed: AtomicBool,
+    /// That a snapshot is damaged has been told once.
+    pub(crate) has_told_of_snapshots: AtomicBool,
 }
 
 /// Pages that may be in memory and cannot be dropped, of so many bytes of memory: for all writers, and for light ones.
@@ -96,6 +98,7 @@ impl Writeback {
             quiet_calls: AtomicU32::new(QUIET_CALLS),
             gives_way: AtomicBool::new(false),
             slowed: AtomicBool::new(false),
+            has_told_of_snapshots: AtomicBool::new(false),
         }
     }
 

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use syncline_device::Buffer;
 use syncline_format::ObjectNo;
 use syncline_format::batch::{BATCH_HEADER_BYTES, DROP_BYTES};
-use syncline_store::{Batch, Class, Estimate, PageImage, Recovery};
+use syncline_store::{Class, Estimate, PageImage, Recovery};
 
 impl Writeback {
     /// Takes over the live images, before recovery is finished; no more of them are in memory than destaging takes at
@@ -22,7 +22,7 @@ impl Writeback {
     pub(crate) fn recover_images(&self, recovery: &mut Recovery) -> Result<()> {
         for images in recovery.take_images().chunks(IMAGES_TOGETHER) {
             let files = self.adopt_all(images, recovery.read_images(images)?)?;
-            if !self.core.store.is_read_only() {
+            if !self.core.options.read_only {
                 self.write_out_all(Class::Destage, files.into_values().collect(), true)?;
                 self.content.shrink_cache();
             }
@@ -61,8 +61,8 @@ impl Writeback {
     }
 
     /// Caches an image as a logged page.
-    fn adopt(&self, inode: &Arc<Inode>, page: u64, content: Buffer) {
-        let block = if self.core.store.is_read_only() { None } else { self.core.store.reserve(1).ok() };
+    pub(crate) fn adopt(&self, inode: &Arc<Inode>, page: u64, content: Buffer) {
+        let block = if self.core.options.read_only { None } else { self.core.store.reserve(1).ok() };
         let mut state = inode.state.write();
         state.data.discard_range(page..page + 1);
         state.data.insert_clean(&self.core.account, page, Arc::new(content));
@@ -75,12 +75,12 @@ impl Writeback {
 
     /// Voids an image that no file has a place for.
     fn drop_image(&self, image: &PageImage) -> Result<()> {
-        if self.core.store.is_read_only() {
+        if self.core.options.read_only {
             return Ok(());
         }
         let estimate = Estimate { bytes: BATCH_HEADER_BYTES + DROP_BYTES, items: 0, images: 0 };
         let permit = self.admit(Class::Destage, estimate)?;
-        let mut batch = Batch::new(self.content.tree);
+        let mut batch = self.content.batch();
         batch.drop_images(image.object, image.page, image.page + 1);
         self.core.store.commit(permit, batch)?;
         Ok(())

@@ -14,7 +14,7 @@ use crate::content::select::{Select, gauge};
 use crate::content::turn::Turn;
 use crate::limits::{ROUND_BYTES_MIN, ROUND_ITEMS_MAX, ROUND_PAGES_MAX};
 use crate::writeback::Writeback;
-use crate::writeback::choice::{Purpose, covered_by, fit, select_pages, unchoose};
+use crate::writeback::choice::{InPlace, Purpose, covered_by, fit, select_pages, unchoose};
 use crate::writeback::submit::Way;
 use std::ops::Range;
 use std::rc::Rc;
@@ -219,6 +219,7 @@ impl Writeback {
             self.leave_out(part, 0);
             return Ok(());
         }
+        let owns = |birth| self.content.owns(birth);
         let mut near = if unsettled > 0 { near.or(map.near(first)) } else { map.near(first).or(near) };
         let mut spare: Option<Run> = None;
         let mut index = 0;
@@ -226,11 +227,11 @@ impl Writeback {
             let page = part.chosen[index].page;
             let consecutive = consecutive(&part.chosen[index..]);
             map.load_more(&self.content, page..page + consecutive)?;
-            let Some((mut len, mut cost, in_place)) = fit(&map, page, consecutive, *left) else {
+            let Some((mut len, mut cost, in_place)) = fit(&map, page, consecutive, *left, &owns) else {
                 break;
             };
-            let start = match in_place {
-                Some(start) => start,
+            let start = match &in_place {
+                Some(InPlace { start, .. }) => *start,
                 None => {
                     let run = match spare.take() {
                         Some(run) => run,
@@ -239,7 +240,7 @@ impl Writeback {
                     if u64::from(run.len) < len {
                         // Where free space is in pieces, an extent ends within another one, of which the rest is put
                         // as well.
-                        let Some(shorter) = fit(&map, page, u64::from(run.len), *left) else {
+                        let Some(shorter) = fit(&map, page, u64::from(run.len), *left, &owns) else {
                             spare = Some(run);
                             break;
                         };
@@ -259,7 +260,11 @@ impl Writeback {
                 chosen.checksum = chosen.buffer.checksum();
                 chosen.checksum
             });
-            map.put(page, ExtentItem::written(start, checksums.collect()), true);
+            let written = ExtentItem::written(start, checksums.collect());
+            match &in_place {
+                Some(InPlace { birth, .. }) => map.put_in_place(page, written.born(*birth)),
+                None => map.put(page, written, true),
+            }
             part.pieces.push(Piece { chosen, start, in_place: in_place.is_some() });
             *left = Cost { bytes: left.bytes - cost.bytes, items: left.items - cost.items };
             index += len as usize;
@@ -313,7 +318,7 @@ impl Writeback {
             (false, false) => Way::Here,
         };
         let tickets = self.submit(parts, way);
-        let mut batch = Batch::new(self.content.tree);
+        let mut batch = self.content.batch();
         for (ticket, _) in tickets.iter().take_while(|_| in_flight) {
             match slot.take() {
                 Some(slot) => {
@@ -372,7 +377,7 @@ impl Writeback {
     pub(crate) fn finish_round(&self, mut round: Round) -> Result<Option<Lsn>> {
         let complete = self.complete(&round.tickets);
         let result = complete.and_then(|()| {
-            self.commit_parts(&mut round.parts, round.permit, Batch::new(self.content.tree), &round.tickets)
+            self.commit_parts(&mut round.parts, round.permit, self.content.batch(), &round.tickets)
         });
         if result.is_err() {
             round.parts.into_iter().for_each(|part| self.undo(part));

@@ -42,7 +42,7 @@ pub fn format(device: &dyn Device, journal_blocks: u64, items: Vec<(Key, Vec<u8>
 
 /// The same of version 2.
 pub fn format_with_trees(device: &dyn Device, journal_blocks: u64, items: Vec<(Key, Vec<u8>)>) {
-    Store::format_with_trees(device, &options(journal_blocks, items)).expect("format");
+    Store::format_with_trees(device, &options(journal_blocks, items), &mut |_, _| {}).expect("format");
 }
 
 fn options(journal_blocks: u64, items: Vec<(Key, Vec<u8>)>) -> FormatOptions {
