@@ -58,7 +58,9 @@ pub enum Error {
     #[error("operation not supported")]
     NotSupported,
     /// EOPNOTSUPP: a range was to be taken out of a file, or put in, whose blocks behind it a snapshot has too.
-    #[error("blocks behind the range are a snapshot's as well and cannot be moved; copy the file and change the copy")]
+    #[error(
+        "blocks behind the range are a snapshot's as well and cannot be moved; copy the file and change the copy"
+    )]
     SharedWithSnapshot,
     /// EBADF.
     #[error("bad file handle")]

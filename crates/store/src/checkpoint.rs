@@ -75,7 +75,9 @@ impl Store {
         if self.shared.journal.get().is_none() {
             return Ok(());
         }
-        self.write_checkpoint(Purpose::Close)
+        self.write_checkpoint(Purpose::Close)?;
+        self.shared.ended.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     pub(crate) fn write_checkpoint(&self, purpose: Purpose) -> Result<(), StoreError> {

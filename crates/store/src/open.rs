@@ -122,6 +122,7 @@ impl Store {
                 Lock::Checkpointing,
                 Durable { superblock: superblock.clone(), slot, root_tree },
             ),
+            ended: AtomicBool::new(false),
             settling: Mutex::new(Lock::Settling, ()),
             trimming: Mutex::new(Lock::Trimming, ()),
             trims_end: AtomicBool::new(false),

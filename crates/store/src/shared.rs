@@ -44,6 +44,8 @@ pub(crate) struct Shared {
     pub(crate) generation: AtomicU64,
     /// LSN of the last durable checkpoint.
     pub(crate) checkpoint_lsn: AtomicU64,
+    /// The session has ended: the device may be somebody else's. Relaxed: whoever reads beside the end verifies sums.
+    pub(crate) ended: AtomicBool,
     /// Recovery is over (a read-only volume has no journal even then).
     pub(crate) opened: AtomicBool,
     pub(crate) layout: Layout,

@@ -455,6 +455,9 @@ impl Store {
         lookup: impl Fn(&Tree, &dyn Resident) -> Result<T, Missing>,
     ) -> Result<T, StoreError> {
         let shared = &self.shared;
+        if shared.ended.load(Ordering::Relaxed) {
+            return Err(StoreError::ShutDown);
+        }
         let missing = match lookup(shared.trees.read().tree(tree)?, &shared.cache) {
             Ok(found) => return Ok(found),
             Err(missing) => missing,

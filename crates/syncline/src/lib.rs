@@ -17,6 +17,7 @@ mod metadata;
 mod open;
 mod path;
 mod read_dir;
+mod snapshot;
 mod stats;
 mod sync_thread;
 mod ticket;
@@ -29,6 +30,7 @@ pub use file::File;
 pub use metadata::Metadata;
 pub use open::OpenOptions;
 pub use read_dir::{DirectoryEntry, ReadDir};
+pub use snapshot::Snapshot;
 pub use stats::VolumeStats;
 pub use syncline_device::{Forked, PerProcess};
 pub use syncline_fs::{

@@ -9,7 +9,8 @@ use crate::sync_thread::SyncThread;
 use crate::ticket::Progress;
 use crate::volume_options::VolumeOptions;
 use crate::{
-    Attr, Context, Error, LatencyHistogram, MkfsOptions, RenameFlags, SyncScope, VolumeSpace, VolumeStats,
+    Attr, Context, Entropy, Error, LatencyHistogram, MkfsOptions, RenameFlags, SyncScope, VolumeSpace,
+    VolumeStats,
 };
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -30,6 +31,7 @@ const PATH_DEPTH_MAX: usize = 1 << 16;
 pub(crate) struct Shared {
     own: ProcessBound<Own>,
     pub(crate) context: Context,
+    pub(crate) entropy: Arc<dyn Entropy>,
     pub(crate) sync_latency: Arc<LatencyHistogram>,
 }
 
@@ -144,6 +146,19 @@ impl Volume {
         let shared = Shared {
             own: ProcessBound::new(Own { fs, maintenance, sync_thread, _in_use: in_use }),
             context: options.context.clone(),
+            entropy: options.entropy.clone(),
+            sync_latency: Arc::default(),
+        };
+        Ok(Volume { shared: Arc::new(shared) })
+    }
+
+    /// A volume over an engine that nobody has to tend: a snapshot of `of`.
+    pub(crate) fn over(fs: Arc<Fs>, of: &Shared) -> Result<Volume, syncline_device::Forked> {
+        let own = Own { fs, maintenance: None, sync_thread: None, _in_use: InUse::begin()? };
+        let shared = Shared {
+            own: ProcessBound::new(own),
+            context: of.context.clone(),
+            entropy: of.entropy.clone(),
             sync_latency: Arc::default(),
         };
         Ok(Volume { shared: Arc::new(shared) })

@@ -1,0 +1,93 @@
+//! Snapshots of a volume.
+
+use crate::{Error, Timestamp, Volume};
+use std::io;
+use std::time::{Duration, SystemTime};
+
+/// A snapshot of a volume: what it is, not what is in it ([`Volume::at`]).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Snapshot {
+    /// 1 to 255 bytes, without `/` and NUL.
+    pub name: String,
+    /// Of this snapshot alone.
+    pub uuid: [u8; 16],
+    /// When it was made.
+    pub made: SystemTime,
+}
+
+impl From<syncline_fs::SnapshotInfo> for Snapshot {
+    fn from(info: syncline_fs::SnapshotInfo) -> Snapshot {
+        Snapshot { name: info.name, uuid: info.uuid, made: system_time(info.made) }
+    }
+}
+
+fn system_time(time: Timestamp) -> SystemTime {
+    let nanoseconds = Duration::from_nanos(u64::from(time.nanoseconds));
+    let seconds = Duration::from_secs(time.seconds.unsigned_abs());
+    let whole = match time.seconds {
+        0.. => SystemTime::UNIX_EPOCH.checked_add(seconds),
+        _ => SystemTime::UNIX_EPOCH.checked_sub(seconds),
+    };
+    whole.and_then(|whole| whole.checked_add(nanoseconds)).unwrap_or(SystemTime::UNIX_EPOCH)
+}
+
+/// Snapshots: the whole volume as it was at one moment, for good (C10, C11). The volume has version 2 of the format
+/// ([`MkfsOptions::format`](crate::MkfsOptions::format)).
+impl Volume {
+    /// Makes a snapshot of the volume as it is now: data of all writes that have returned is in it. It is durable when
+    /// this has returned. Beyond the data that was dirty it costs one write and one flush.
+    ///
+    /// Errors: `AlreadyExists`; `InvalidInput` for what is no name; `Unsupported` on a volume of version 1;
+    /// `StorageFull` if too little would be left for the volume to go on.
+    ///
+    /// ```
+    /// use syncline::{MkfsOptions, Volume, VolumeOptions};
+    ///
+    /// let options = MkfsOptions::default().format(2);
+    /// let volume = VolumeOptions::new().create_in_memory(64 << 20, &options)?;
+    /// volume.write("notes", "first")?;
+    /// volume.snapshot("before")?;
+    /// volume.write("notes", "second")?;
+    /// assert_eq!(volume.at("before")?.read("notes")?, b"first");
+    /// volume.delete_snapshot("before")?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn snapshot(&self, name: &str) -> io::Result<Snapshot> {
+        let shared = self.shared();
+        Ok(shared.fs()?.snapshot(name, &*shared.entropy)?.into())
+    }
+
+    /// The snapshots, in the order in which they were made; none on a volume of version 1.
+    pub fn snapshots(&self) -> io::Result<Vec<Snapshot>> {
+        Ok(self.shared().fs()?.snapshots().into_iter().map(Snapshot::from).collect())
+    }
+
+    /// A snapshot as a volume of its own that cannot be changed. While it or a file of it is open, the snapshot's space
+    /// does not come back, even if it is deleted.
+    ///
+    /// Errors: `NotFound`.
+    pub fn at(&self, name: &str) -> io::Result<Volume> {
+        let view = self.shared().fs()?.at(name)?;
+        Ok(Volume::over(view, self.shared()).map_err(Error::from)?)
+    }
+
+    /// Deletes a snapshot, for good when this has returned. Its space comes back in the background, what other
+    /// snapshots have excepted.
+    ///
+    /// Errors: `NotFound`.
+    pub fn delete_snapshot(&self, name: &str) -> io::Result<()> {
+        Ok(self.shared().fs()?.delete_snapshot(name)?)
+    }
+
+    /// Gives a snapshot another name, for good when this has returned. Errors: `NotFound`, `AlreadyExists`,
+    /// `InvalidInput`.
+    pub fn rename_snapshot(&self, name: &str, to: &str) -> io::Result<()> {
+        Ok(self.shared().fs()?.rename_snapshot(name, to)?)
+    }
+
+    /// Waits until all space of deleted snapshots that nobody reads is free.
+    pub fn reclaim(&self) -> io::Result<()> {
+        Ok(self.shared().fs()?.reclaim()?)
+    }
+}

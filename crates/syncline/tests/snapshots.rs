@@ -1,0 +1,263 @@
+//! Snapshots through the library: what they show, how long, and what their end gives back.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::sync::Arc;
+use syncline::{FallocateMode, MkfsOptions, OpenOptions, Volume, VolumeOptions};
+use syncline_device::{Device, MemoryDevice};
+
+const BYTES: u64 = 64 << 20;
+
+fn format(device: &Arc<MemoryDevice>, options: &MkfsOptions) {
+    let entropy = syncline::SystemEntropy::default();
+    syncline_fs::Fs::format(&**device, options, &syncline::SystemClock, &entropy, &mut |_, _| {})
+        .expect("format");
+}
+
+fn open(device: &Arc<MemoryDevice>, background: bool) -> Volume {
+    let device: Arc<dyn Device> = device.clone();
+    Volume::on_device(device, &VolumeOptions::new().background(background)).expect("open")
+}
+
+fn fresh() -> (Arc<MemoryDevice>, Volume) {
+    let device = Arc::new(MemoryDevice::new(BYTES / 4096));
+    format(&device, &MkfsOptions::default().format(2));
+    let volume = open(&device, false);
+    (device, volume)
+}
+
+/// Files by path.
+type View = BTreeMap<String, Vec<u8>>;
+
+fn view(volume: &Volume) -> View {
+    let mut files = View::new();
+    for entry in volume.read_dir("/").expect("read_dir") {
+        let name = entry.expect("entry").file_name().to_str().expect("a name").to_owned();
+        files.insert(name.clone(), volume.read(&name).expect("read"));
+    }
+    files
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (self.0 >> 33) % bound
+    }
+}
+
+/// One change of the volume, and of what it is held against.
+fn step(volume: &Volume, files: &mut View, random: &mut Random) {
+    let name = format!("f{}", random.below(12));
+    let byte = random.below(255) as u8 + 1;
+    let content = files.get(&name).cloned();
+    match (random.below(11), content) {
+        (0, _) => {
+            let content = vec![byte; random.below(40_000) as usize];
+            volume.write(&name, &content).expect("write");
+            files.insert(name, content);
+        }
+        (1..=4, Some(mut content)) => {
+            // In place: what a database does. Synced, so that pages live in the journal.
+            let file = OpenOptions::new().write(true).open(volume, &name).expect("open");
+            let (at, len) = (random.below(content.len() as u64 + 1) as usize, random.below(6000) as usize);
+            file.write_all_at(&vec![byte; len], at as u64).expect("write");
+            content.resize(content.len().max(at + len), 0);
+            content[at..at + len].fill(byte);
+            if random.below(2) == 0 {
+                file.sync_data().expect("sync");
+            }
+            files.insert(name, content);
+        }
+        (5, Some(mut content)) => {
+            let file = OpenOptions::new().write(true).open(volume, &name).expect("open");
+            let len = random.below(content.len() as u64 + 3000) as usize;
+            file.set_len(len as u64).expect("truncate");
+            content.resize(len, 0);
+            files.insert(name, content);
+        }
+        (6, Some(mut content)) if content.len() > 9000 => {
+            let file = OpenOptions::new().write(true).open(volume, &name).expect("open");
+            let (at, len) = (random.below(4000) as usize, 4500);
+            file.fallocate(FallocateMode::PunchHole, at as u64, len as u64).expect("punch");
+            content[at..at + len].fill(0);
+            files.insert(name, content);
+        }
+        (7, Some(content)) => {
+            let file = OpenOptions::new().write(true).open(volume, &name).expect("open");
+            let len = content.len() as u64 + random.below(20_000) + 1;
+            file.fallocate(FallocateMode::Allocate { keep_size: true }, 0, len).expect("allocate");
+        }
+        (8, Some(content)) => {
+            let to = format!("f{}", random.below(12));
+            volume.rename(&name, &to).expect("rename");
+            files.remove(&name);
+            files.insert(to, content);
+        }
+        (9, Some(_)) => {
+            volume.remove_file(&name).expect("remove");
+            files.remove(&name);
+        }
+        (10, _) => volume.sync_all().expect("sync"),
+        _ => {}
+    }
+}
+
+// Shows: C10, C11.
+#[test]
+fn snapshots_show_what_was_there_whatever_happens_to_the_volume() {
+    for seed in 1..=8 {
+        let (device, mut volume) = fresh();
+        let mut random = Random(seed);
+        let (mut files, mut snapshots) = (View::new(), BTreeMap::<String, View>::new());
+        for round in 0..30 {
+            (0..random.below(60)).for_each(|_| step(&volume, &mut files, &mut random));
+            let name = format!("s{round}");
+            volume.snapshot(&name).expect("snapshot");
+            snapshots.insert(name, files.clone());
+            if random.below(2) == 0
+                && let Some(name) =
+                    snapshots.keys().nth(random.below(snapshots.len() as u64) as usize).cloned()
+            {
+                volume.delete_snapshot(&name).expect("delete");
+                snapshots.remove(&name);
+            }
+            match random.below(6) {
+                0 => volume.reclaim().expect("reclaim"),
+                1 => {
+                    // As a power cut behind the last sync: a snapshot has forced all before it.
+                    volume.sync_all().expect("sync");
+                    volume.shut_down();
+                    volume = open(&device, false);
+                }
+                2 => {
+                    volume.close().expect("close");
+                    volume = open(&device, false);
+                }
+                _ => {}
+            }
+            assert_eq!(volume.snapshots().expect("list").len(), snapshots.len());
+            for (name, wanted) in &snapshots {
+                assert!(view(&volume.at(name).expect("at")) == *wanted, "seed {seed}, round {round}: {name}");
+            }
+            assert!(view(&volume) == files, "seed {seed}, round {round}");
+        }
+        // Everything can be deleted, and all of it comes back.
+        for name in snapshots.keys().chain([&"none".to_owned()]) {
+            let deleted = volume.delete_snapshot(name);
+            assert_eq!(deleted.is_ok(), name != "none");
+        }
+        for name in files.keys() {
+            volume.remove_file(name).expect("remove");
+        }
+        volume.reclaim().expect("reclaim");
+        volume.sync_all().expect("sync");
+        volume.reclaim().expect("reclaim");
+        let space = volume.statfs();
+        let nodes = space.blocks - space.blocks_free;
+        assert!(nodes <= 5 * 4, "{nodes} blocks are in use though nothing is left");
+        volume.close().expect("close");
+    }
+}
+
+// Shows: C10: one write and one flush beyond what was dirty.
+#[test]
+fn a_snapshot_of_a_clean_volume_is_one_write_and_one_flush_and_a_sync_beside_many_costs_the_same() {
+    let (device, volume) = fresh();
+    volume.write("f", vec![1; 10_000]).expect("write");
+    volume.sync_all().expect("sync");
+    let file = OpenOptions::new().append(true).open(&volume, "f").expect("open");
+    let mut costs = Vec::new();
+    for number in 0..200 {
+        let before = device.counters();
+        volume.snapshot(&number.to_string()).expect("snapshot");
+        let made = device.counters();
+        file.write_all_at(&[2; 100], 10_000 + number * 100).expect("write");
+        file.sync_data().expect("sync");
+        let synced = device.counters();
+        costs.push([
+            (made.writes - before.writes, made.flushes - before.flushes),
+            (synced.writes - made.writes, synced.flushes - made.flushes),
+        ]);
+        // What the sync has logged goes home before the next one is made.
+        volume.sync_all().expect("sync");
+        volume.inner().maintain(syncline::Clock::now(&syncline::SystemClock), 64).expect("maintain");
+    }
+    let exact = costs.iter().filter(|cost| cost[1] == (1, 1)).count();
+    assert!(exact >= 195, "a sync is one write and one flush, but beside a checkpoint: {costs:?}");
+    let flushes = costs.iter().filter(|cost| cost[0].1 == 1).count();
+    assert!(flushes >= 195, "a snapshot is one flush: {costs:?}");
+}
+
+// Shows: C11, R27.
+#[test]
+fn a_deleted_snapshot_is_read_to_the_end_by_whoever_has_it_open() {
+    let (_device, volume) = fresh();
+    let content: Vec<u8> = (0..3_000_000_u32).map(|index| (index / 7) as u8).collect();
+    volume.write("large", &content).expect("write");
+    volume.snapshot("s").expect("snapshot");
+    volume.remove_file("large").expect("remove");
+    let old = volume.at("s").expect("at");
+    volume.delete_snapshot("s").expect("delete");
+    assert_eq!(volume.at("s").expect_err("it is deleted").kind(), ErrorKind::NotFound);
+    volume.reclaim().expect("reclaim");
+    // Written over if it were free.
+    volume.write("other", vec![9; 20 << 20]).expect("write");
+    volume.sync_all().expect("sync");
+    assert!(old.read("large").expect("read") == content);
+    drop(old);
+    let before = volume.statfs().blocks_free;
+    volume.reclaim().expect("reclaim");
+    let after = volume.statfs().blocks_free;
+    assert!(after >= before + 700, "now its space is free: {before} to {after}");
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_the_right_error() {
+    let (_device, volume) = fresh();
+    volume.snapshot("s").expect("snapshot");
+    let kind = |result: std::io::Result<_>| result.map(drop).expect_err("refused").kind();
+    assert_eq!(kind(volume.snapshot("s").map(drop)), ErrorKind::AlreadyExists);
+    for name in ["", ".", "..", "a/b", "a\0b", &"n".repeat(256)] {
+        assert_eq!(kind(volume.snapshot(name).map(drop)), ErrorKind::InvalidInput, "{name:?}");
+        assert_eq!(kind(volume.rename_snapshot("s", name)), ErrorKind::InvalidInput, "{name:?}");
+    }
+    assert_eq!(kind(volume.delete_snapshot("t")), ErrorKind::NotFound);
+    assert_eq!(kind(volume.delete_snapshot("main")), ErrorKind::NotFound, "the head is none");
+    assert_eq!(kind(volume.at("t").map(drop)), ErrorKind::NotFound);
+    volume.rename_snapshot("s", "t").expect("rename");
+    let old = volume.at("t").expect("at");
+    assert_eq!(kind(old.write("f", "x")), ErrorKind::ReadOnlyFilesystem);
+    assert_eq!(kind(old.snapshot("u").map(drop)), ErrorKind::ReadOnlyFilesystem);
+    let version1 = Volume::create_in_memory(BYTES).expect("create");
+    assert_eq!(kind(version1.snapshot("s").map(drop)), ErrorKind::Unsupported);
+    assert!(version1.snapshots().expect("list").is_empty());
+}
+
+#[test]
+fn a_snapshot_is_not_readable_beyond_the_end_of_the_session() {
+    let (_device, volume) = fresh();
+    volume.write("f", "there").expect("write");
+    volume.snapshot("s").expect("snapshot");
+    let old = volume.at("s").expect("at");
+    volume.close().expect("close");
+    assert!(old.read("f").is_err(), "the device may be somebody else's");
+}
+
+#[test]
+fn a_range_is_moved_only_where_no_snapshot_has_the_blocks_behind_it() {
+    let (_device, volume) = fresh();
+    volume.write("f", [vec![1; 8192], vec![2; 8192]].concat()).expect("write");
+    volume.snapshot("s").expect("snapshot");
+    let file = OpenOptions::new().write(true).open(&volume, "f").expect("open");
+    let refused =
+        file.fallocate(FallocateMode::CollapseRange, 0, 4096).expect_err("a snapshot has the blocks");
+    assert_eq!(refused.kind(), ErrorKind::Unsupported);
+    volume.write("g", [vec![1; 8192], vec![2; 8192]].concat()).expect("write");
+    let file = OpenOptions::new().write(true).open(&volume, "g").expect("open");
+    file.fallocate(FallocateMode::CollapseRange, 0, 4096).expect("collapse");
+    volume.snapshot("t").expect("snapshot");
+    volume.remove_file("g").expect("remove");
+    assert_eq!(volume.at("t").expect("at").read("g").expect("read"), [vec![1; 4096], vec![2; 8192]].concat());
+}
