@@ -132,6 +132,31 @@ struct syncline_ticket {
 #define SYNCLINE_IOC_GROUP_COMMIT _IOW(SYNCLINE_IOC_MAGIC, 9, __u64)
 #define SYNCLINE_IOC_GROUP_ABORT _IOW(SYNCLINE_IOC_MAGIC, 10, __u64)
 
+/*
+ * A snapshot of the whole volume: how it was when the call returned, for good. On any open file or directory of the volume. MAKE
+ * fills the fields in; what is only in the kernel (mmap, writeback_cache) is no part of the snapshot: call syncfs(2) before. DELETE
+ * and RENAME (to `to`) go by `name`. NEXT tells the first snapshot whose `tree` is greater than the given one, or fails with ENOENT. Names
+ * have 1 to 255 bytes of UTF-8, a NUL behind them, no '/'. MAKE, DELETE and RENAME need CAP_SYS_ADMIN (EPERM). EEXIST: there is one
+ * of that name. EOPNOTSUPP: the volume has version 1. ENOSPC: too little would be left for the volume to go on.
+ */
+#define SYNCLINE_SNAPSHOT_MAKE 1u
+#define SYNCLINE_SNAPSHOT_DELETE 2u
+#define SYNCLINE_SNAPSHOT_RENAME 3u
+#define SYNCLINE_SNAPSHOT_NEXT 4u
+
+struct syncline_snapshot {
+	__u32 action;
+	__u32 tree; /* in and out */
+	__u8 uuid[16]; /* out */
+	__s64 seconds; /* out: when it was made */
+	__u32 nanoseconds; /* out */
+	__u32 reserved[3];
+	char name[256]; /* in and out */
+	char to[256];
+};
+
+#define SYNCLINE_IOC_SNAPSHOT _IOWR(SYNCLINE_IOC_MAGIC, 11, struct syncline_snapshot)
+
 /* Hands the daemon what the kernel holds of the range. -1: errno. */
 static inline int syncline_hand_on(int fd, __u64 offset, __u64 length)
 {

@@ -15,6 +15,10 @@ pub const MOUNT_OPTIONS: &[(&str, &str)] = &[
         "Never change access times; only when they are older than the last change or than a day \
       (the default); or at each read that the kernel's page cache cannot answer.",
     ),
+    (
+        "snapshot=NAME",
+        "Show this snapshot of the volume instead of the volume as it is. Read-only; the volume is nobody else's meanwhile.",
+    ),
     ("sync", "Every write, and every change of names and attributes, is durable when it returns."),
     ("dirsync", "Every change of names and attributes is durable when it returns."),
     ("commit=SECONDS", "What nobody syncs is durable after at most this long, 0.01 to 3600 (default 1)."),
@@ -112,6 +116,11 @@ pub(crate) enum Action {
     Ls(LsArguments),
     /// Print files of an unmounted volume.
     Cat(CatArguments),
+    /// Make, list, rename and delete snapshots of a volume, mounted or not.
+    ///
+    /// A snapshot is the whole volume as it was at one moment. It needs a volume of version 2 of the format ("syncline
+    /// mkfs --format 2"). "ls", "cat" and "export" take --snapshot, and mount -o snapshot=NAME shows one.
+    Snapshot(SnapshotArguments),
     /// Make files durable; parts of them, or many at once, on a mounted volume.
     Sync(SyncArguments),
     /// Show counters and latencies of a mounted volume.
@@ -138,6 +147,9 @@ pub(crate) struct MkfsArguments {
     /// UUID of the volume. Default: a random one.
     #[arg(long, short = 'U', value_name = "UUID")]
     pub(crate) uuid: Option<String>,
+    /// Version of the format: 1, or 2 for a volume that can have snapshots (a preview: it will change).
+    #[arg(long, value_name = "VERSION", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=2))]
+    pub(crate) format: u32,
     /// Overwrite what is there, even if it looks like somebody's data.
     #[arg(long, short = 'f', short_alias = 'F')]
     pub(crate) force: bool,
@@ -250,6 +262,9 @@ pub(crate) struct ImportArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct ExportArguments {
+    /// Of this snapshot, instead of the volume as it is.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) snapshot: Option<String>,
     /// Replace files that exist, each by a rename.
     #[arg(long, short = 'f')]
     pub(crate) force: bool,
@@ -275,6 +290,9 @@ pub(crate) struct ExportArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct LsArguments {
+    /// Of this snapshot, instead of the volume as it is.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) snapshot: Option<String>,
     /// Type, permissions, links, owner, size and time of each.
     #[arg(long, short = 'l')]
     pub(crate) long: bool,
@@ -297,12 +315,67 @@ pub(crate) struct LsArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct CatArguments {
+    /// Of this snapshot, instead of the volume as it is.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) snapshot: Option<String>,
     /// Image file or block device.
     #[arg(value_name = "IMAGE")]
     pub(crate) path: PathBuf,
     /// Files in the volume.
     #[arg(required = true)]
     pub(crate) files: Vec<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SnapshotArguments {
+    #[command(subcommand)]
+    pub(crate) action: SnapshotAction,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum SnapshotAction {
+    /// Make a snapshot of the volume as it is now.
+    Create {
+        /// Print the snapshot as JSON.
+        #[arg(long)]
+        json: bool,
+        /// Image file, block device, or a directory of a mounted volume.
+        #[arg(value_name = "VOLUME")]
+        target: PathBuf,
+        /// 1 to 255 bytes, without "/".
+        name: String,
+    },
+    /// List the snapshots in the order in which they were made.
+    List {
+        /// Print as JSON.
+        #[arg(long)]
+        json: bool,
+        /// Image file, block device, or a directory of a mounted volume.
+        #[arg(value_name = "VOLUME")]
+        target: PathBuf,
+    },
+    /// Delete snapshots. What only they had becomes free, in the background.
+    Delete {
+        /// Return when the space is free; for a volume that is not mounted.
+        #[arg(long)]
+        wait: bool,
+        /// Image file, block device, or a directory of a mounted volume.
+        #[arg(value_name = "VOLUME")]
+        target: PathBuf,
+        /// Snapshots.
+        #[arg(required = true, value_name = "NAME")]
+        names: Vec<String>,
+    },
+    /// Give a snapshot another name.
+    Rename {
+        /// Image file, block device, or a directory of a mounted volume.
+        #[arg(value_name = "VOLUME")]
+        target: PathBuf,
+        /// Its name.
+        name: String,
+        /// Its new name.
+        to: String,
+    },
 }
 
 #[derive(Debug, Args)]

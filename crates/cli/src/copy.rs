@@ -25,6 +25,7 @@ use crate::arguments::{ExportArguments, ImportArguments};
 use crate::error::Failure;
 use crate::output::{self, Form};
 use crate::size::Size;
+use crate::snapshot;
 use copier::{Copied, Copier, Damaged, Shortfall, Start};
 use host::Host;
 use serde_json::{Value, json};
@@ -68,7 +69,7 @@ pub(crate) fn export(arguments: &ExportArguments) -> Result<ExitCode, Failure> {
     let image = &arguments.path;
     // Before the volume has threads.
     signals::watch().map_err(Failure::io("cannot wait for signals"))?;
-    let volume = open(image, true)?;
+    let volume = snapshot::view(open(image, true)?, image, arguments.snapshot.as_deref())?;
     let (host, inside) = (Host::without(image), Inside::new(image, volume));
     let (partial, form) = (arguments.partial, Form::json_if(arguments.json));
     let manner = Manner { force: arguments.force, partial, quiet: arguments.quiet, form };

@@ -40,6 +40,19 @@ pub(crate) enum Failure {
     Version { path: PathBuf, source: FormatError },
     #[error("{} holds {found}; to overwrite it, give -f", .path.display())]
     Foreign { path: PathBuf, found: String },
+    #[error("{} is on no mounted Syncline volume; name an image, a device, or a directory of a mounted volume", .path.display())]
+    NoVolumeThere { path: PathBuf },
+    #[error("{} has no snapshot \"{name}\"; \"syncline snapshot list\" shows them", .path.display())]
+    NoSnapshot { path: PathBuf, name: String },
+    #[error("{} has a snapshot \"{name}\" already; choose another name, or delete it first", .path.display())]
+    SnapshotExists { path: PathBuf, name: String },
+    #[error(
+        "{} has version 1 of the format, which has no snapshots; copy it into a volume made with \"syncline mkfs --format 2\"",
+        .path.display()
+    )]
+    NoSnapshots { path: PathBuf },
+    #[error("{}: snapshot \"{name}\": {source}", .path.display())]
+    Snapshot { path: PathBuf, name: String, source: io::Error },
     #[error("{} does not exist; give --size to create it", .path.display())]
     Missing { path: PathBuf },
     #[error(

@@ -24,6 +24,7 @@ mod output;
 mod pages;
 mod program;
 mod size;
+mod snapshot;
 mod stats;
 mod sync;
 mod umount;

@@ -4,6 +4,7 @@ use crate::arguments::{CatArguments, LsArguments};
 use crate::copy;
 use crate::error::Failure;
 use crate::output::{Form, Table, printable};
+use crate::snapshot;
 use serde_json::{Map, Value, json};
 use std::collections::HashSet;
 use std::io::{self, IsTerminal, Read, Write};
@@ -32,6 +33,7 @@ const CHUNK_BYTES: usize = 256 << 10;
 /// Lists a directory, or the attributes of one file.
 pub(crate) fn ls(arguments: &LsArguments) -> Result<ExitCode, Failure> {
     let volume = copy::open(&arguments.path, true)?;
+    let volume = snapshot::view(volume, &arguments.path, arguments.snapshot.as_deref())?;
     let listing = Listing { arguments, volume };
     let found = listing.collect()?;
     let printed = if arguments.json || arguments.long {
@@ -46,6 +48,7 @@ pub(crate) fn ls(arguments: &LsArguments) -> Result<ExitCode, Failure> {
 /// Prints files' contents one after another.
 pub(crate) fn cat(arguments: &CatArguments) -> Result<ExitCode, Failure> {
     let volume = copy::open(&arguments.path, true)?;
+    let volume = snapshot::view(volume, &arguments.path, arguments.snapshot.as_deref())?;
     let mut out = io::stdout().lock();
     let mut buffer = vec![0; CHUNK_BYTES];
     for path in &arguments.files {
@@ -212,6 +215,19 @@ fn as_text(found: &Found, attr: &Attr, leads_to: Option<String>) -> Map<String, 
 }
 
 /// `2026-11-21T18:29:01`, in UTC; any time that can be stored, some of which have years of twelve digits.
+/// As [`date`], of the standard library's time.
+pub(crate) fn date_of(time: std::time::SystemTime) -> String {
+    let seconds = match time.duration_since(std::time::UNIX_EPOCH) {
+        Ok(since) => i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+        Err(before) => {
+            let before = before.duration();
+            let whole = i64::try_from(before.as_secs()).unwrap_or(i64::MAX);
+            -whole.saturating_add(i64::from(before.subsec_nanos() > 0))
+        }
+    };
+    date(Timestamp { seconds, nanoseconds: 0 })
+}
+
 fn date(time: Timestamp) -> String {
     let (days, second) = (time.seconds.div_euclid(86_400), time.seconds.rem_euclid(86_400));
     // Days since 1970 to a date: http://howardhinnant.github.io/date_algorithms.html, civil_from_days.

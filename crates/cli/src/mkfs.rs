@@ -79,6 +79,7 @@ fn make(
     let options = MkfsOptions::default()
         .uuid(uuid)
         .label(&arguments.label)
+        .format(arguments.format)
         .journal_bytes(Size::of_blocks(layout.journal_blocks).0)
         .size_bytes(Size::of_blocks(layout.blocks).0)
         // An image made by a user is the user's, when it is mounted, too.

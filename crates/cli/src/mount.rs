@@ -53,6 +53,7 @@ mod tests {
             ("SECONDS", "5"),
             ("auto|SIZE", "64M"),
             ("NUMBER", "1"),
+            ("NAME", "before"),
             ("FILE", "/x"),
             ("auto|dev|uring", "dev"),
             ("auto|usual", "usual"),

@@ -3,7 +3,7 @@
 use crate::arguments::{Action, CheckArguments, MkfsArguments, MountArguments, Syncline, mount_options_help};
 use crate::error::{Failure, Tool};
 use crate::pages::exit_codes;
-use crate::{check, companion, copy, fail, inspect, list, mkfs, mount, stats, sync, umount};
+use crate::{check, companion, copy, fail, inspect, list, mkfs, mount, snapshot, stats, sync, umount};
 use clap::{CommandFactory, FromArgMatches, Parser};
 use std::ffi::OsString;
 use std::io::Write;
@@ -127,6 +127,7 @@ impl Request {
             Request::Action(Action::Export(arguments)) => copy::export(&arguments),
             Request::Action(Action::Ls(arguments)) => list::ls(&arguments),
             Request::Action(Action::Cat(arguments)) => list::cat(&arguments),
+            Request::Action(Action::Snapshot(arguments)) => snapshot::run(&arguments),
             Request::Action(Action::Sync(arguments)) => sync::run(&arguments),
             Request::Action(Action::Stats(arguments)) => stats::run(&arguments),
             Request::Action(Action::Demo(line)) => companion::start("syncline-demo", &line.arguments),

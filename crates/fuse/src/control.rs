@@ -83,7 +83,7 @@ fn hand_on(file: &File, range: &Range<u64>) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-fn call(file: &File, command: u32, argument: &mut [u8]) -> io::Result<()> {
+pub(crate) fn call(file: &File, command: u32, argument: &mut [u8]) -> io::Result<()> {
     assert_eq!(ioctl::argument_bytes(command), argument.len(), "the number names the size of its argument");
     // SAFETY: the descriptor is open, and the kernel reads and writes as many bytes as the number says.
     let result = unsafe { libc::ioctl(file.as_raw_fd(), command as libc::c_ulong, argument.as_mut_ptr()) };

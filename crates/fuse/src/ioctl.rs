@@ -14,9 +14,10 @@
 //! | atomic writes | `_IOR(0xf5, 12, u32)`, `_IO(0xf5, 1)`, `2`, `5` | features, start, commit, abort, as f2fs has them; 3 and 4: `EOPNOTSUPP` |
 //! | multi-file commit | `_IOR(0xe7, 7, u64)`, `_IOW(0xe7, 8, u64)`, `9`, `10` | begin (gives a token), join, commit, abort (C4) |
 //! | writeback hint | `_IOWR(0xe7, 6, syncline_range)` | how many bytes are on their way (C6) |
+//! | snapshot | `_IOWR(0xe7, 11, syncline_snapshot)` | make, delete, rename, tell the next (C10, C11); changes need CAP_SYS_ADMIN |
 //!
 //! Those from 2 on are for programs: `include/syncline/ioctl.h` says how they are used, and a test compares its numbers
-//! and layouts with these. They are answered on open files, not on directories. The statistics are answered on every
+//! and layouts with these. They are answered on open files, not on directories. Statistics and snapshots are answered on every
 //! file and directory of the volume. The kernel hands `FS_IOC_SHUTDOWN` over without its argument, so all its modes
 //! are the same one.
 
@@ -66,6 +67,10 @@ pub(crate) const GROUP_BEGIN: u32 = number(READ, 0xe7, 7, 8);
 pub(crate) const GROUP_JOIN: u32 = number(WRITE, 0xe7, 8, 8);
 pub(crate) const GROUP_COMMIT: u32 = number(WRITE, 0xe7, 9, 8);
 pub(crate) const GROUP_ABORT: u32 = number(WRITE, 0xe7, 10, 8);
+
+/// Bytes of `struct syncline_snapshot`.
+pub(crate) const SNAPSHOT_BYTES: usize = 560;
+pub(crate) const SNAPSHOT: u32 = number(READ | WRITE, 0xe7, 11, SNAPSHOT_BYTES as u32);
 
 /// f2fs's, which SQLite uses.
 pub(crate) const F2FS_START_ATOMIC_WRITE: u32 = number(0, 0xf5, 1, 0);
@@ -225,6 +230,18 @@ mod tests {
         ("SYNCLINE_IOC_SYNC_POLL", SYNC_POLL as u64),
         ("SYNCLINE_IOC_SYNC_WAIT", SYNC_WAIT as u64),
         ("SYNCLINE_IOC_WRITE_BACK", WRITE_BACK as u64),
+        ("sizeof(struct syncline_snapshot)", SNAPSHOT_BYTES as u64),
+        ("offsetof(struct syncline_snapshot, tree)", 4),
+        ("offsetof(struct syncline_snapshot, uuid)", 8),
+        ("offsetof(struct syncline_snapshot, seconds)", 24),
+        ("offsetof(struct syncline_snapshot, nanoseconds)", 32),
+        ("offsetof(struct syncline_snapshot, name)", 48),
+        ("offsetof(struct syncline_snapshot, to)", 304),
+        ("SYNCLINE_SNAPSHOT_MAKE", 1),
+        ("SYNCLINE_SNAPSHOT_DELETE", 2),
+        ("SYNCLINE_SNAPSHOT_RENAME", 3),
+        ("SYNCLINE_SNAPSHOT_NEXT", 4),
+        ("SYNCLINE_IOC_SNAPSHOT", SNAPSHOT as u64),
         ("SYNCLINE_IOC_GROUP_BEGIN", GROUP_BEGIN as u64),
         ("SYNCLINE_IOC_GROUP_JOIN", GROUP_JOIN as u64),
         ("SYNCLINE_IOC_GROUP_COMMIT", GROUP_COMMIT as u64),

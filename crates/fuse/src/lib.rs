@@ -32,6 +32,7 @@ mod remount;
 mod removed;
 mod scheduling;
 pub mod signals;
+pub mod snapshots;
 mod statistics;
 mod syncs;
 mod tickets;

@@ -34,7 +34,7 @@ pub(crate) fn options_for(source: &Path, options: &MountOptions) -> fusering::Mo
         .source(source)
         .subtype(SUBTYPE)
         .block_device((is_block_device && may_mount()).then_some(BLOCK_BYTES))
-        .read_only(options.read_only)
+        .read_only(options.is_read_only())
         .nosuid(options.nosuid)
         .nodev(options.nodev)
         .noexec(options.noexec)

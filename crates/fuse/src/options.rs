@@ -54,6 +54,8 @@ const MEMORY_EXPECTED: &str = "auto, or a size of at least 16M, like 256M or 1G"
 pub struct MountOptions {
     /// Nothing is written to the device, not even recovery.
     pub read_only: bool,
+    /// Show this snapshot instead of the head; read-only.
+    pub snapshot: Option<String>,
     /// Change what is mounted already: `read_only`, and nothing else.
     pub remount: bool,
     /// As they were given: a change has to know what was asked for and what was not.
@@ -97,6 +99,7 @@ impl Default for MountOptions {
         let engine = FsOptions::default();
         MountOptions {
             read_only: engine.read_only,
+            snapshot: None,
             remount: false,
             words: Vec::new(),
             access_times: engine.access_times,
@@ -147,6 +150,8 @@ impl MountOptions {
         match (name, value) {
             ("ro", None) => self.read_only = true,
             ("rw", None) => self.read_only = false,
+            ("snapshot", Some(name)) if !name.is_empty() => self.snapshot = Some(name.to_owned()),
+            ("snapshot", _) => return Err(bad("the name of a snapshot")),
             ("noatime", None) => self.access_times = AccessTimes::Never,
             ("relatime" | "atime", None) => self.access_times = AccessTimes::Relative,
             ("strictatime", None) => self.access_times = AccessTimes::Always,
@@ -208,13 +213,18 @@ impl MountOptions {
         Ok(())
     }
 
+    /// Nothing is written: it was asked for, or the mount shows a snapshot.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.read_only || self.snapshot.is_some()
+    }
+
     /// What the engine needs to know.
     #[allow(clippy::needless_update, reason = "a build for benchmarks has more options")]
     pub fn engine(&self) -> FsOptions {
         let engine = FsOptions::default();
         let memory_bytes_max = self.memory_bytes_max.unwrap_or(engine.memory_bytes_max);
         engine
-            .read_only(self.read_only)
+            .read_only(self.is_read_only())
             .commit_interval(self.commit_interval)
             .memory_bytes_max(memory_bytes_max)
             .access_times(self.access_times)

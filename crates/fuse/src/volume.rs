@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use syncline_device::{Device, FileDevice, OpenError, OpenOptions};
-use syncline_fs::{Clock, Fs, SystemClock, SystemEntropy};
+use syncline_fs::{Clock, Error, Fs, SystemClock, SystemEntropy};
 
 /// How long to wait for a daemon that is writing its last checkpoint.
 const LEAVING_DAEMON_PATIENCE: Duration = Duration::from_secs(60);
@@ -73,7 +73,7 @@ impl OpenVolume {
     /// Opens the device (waiting for a daemon that is just leaving), gives up what the process needs no more,
     /// recovers, and starts maintenance.
     pub(crate) fn open(source: &Path, options: &MountOptions) -> Result<OpenVolume, MountError> {
-        let file = open_device(source, options.read_only)?;
+        let file = open_device(source, options.is_read_only())?;
         confine();
         let device = device(file, options);
         let clock = Arc::new(SystemClock);
@@ -99,6 +99,15 @@ impl OpenVolume {
                 "the volume was not unmounted cleanly; recovered what was synced"
             );
         }
+        let fs = match &options.snapshot {
+            Some(name) => fs.at(name).map_err(|error| match error {
+                Error::NotFound => {
+                    MountError::NoSnapshot { source_path: source.to_owned(), name: name.clone() }
+                }
+                source_error => MountError::Volume { source_path: source.to_owned(), source: source_error },
+            })?,
+            None => fs,
+        };
         let stop = Arc::new(Stop::default());
         let of_writers = stop.clone();
         fs.on_demand(Box::new(move || of_writers.kick()));

@@ -71,10 +71,10 @@ pub enum StoreError {
     DefaultHead,
     #[error("the volume has version 1 of the format, which has no snapshots; upgrade it first")]
     NeedsUpgrade,
-    #[error("a tree named \"{name}\" exists already")]
+    #[error("a snapshot or head named \"{name}\" exists already")]
     TreeExists { name: String },
     #[error(
-        "\"{name}\" is no name for a tree: it is empty, longer than 255 bytes, \".\" or \"..\", or has a \"/\" or a NUL"
+        "\"{name}\" is no name for a snapshot: it is empty, longer than 255 bytes, \".\" or \"..\", or has a \"/\" or a NUL"
     )]
     BadTreeName { name: String },
     #[error("the volume has as many trees as it may have ({most})")]

@@ -8,3 +8,4 @@ mod copying;
 mod damaged;
 mod mkfs;
 mod mounted;
+mod snapshots;

@@ -9,20 +9,20 @@ use std::process::{Command, Stdio};
 use syncline_device::{FileDevice, OpenOptions};
 
 /// A directory for a mount, unmounted whatever happens.
-struct MountPoint(PathBuf);
+pub struct MountPoint(pub PathBuf);
 
 impl MountPoint {
-    fn new(bench: &Bench, name: &str) -> MountPoint {
+    pub fn new(bench: &Bench, name: &str) -> MountPoint {
         let path = bench.path(name);
         fs::create_dir(&path).expect("mkdir");
         MountPoint(path)
     }
 
-    fn text(&self) -> &str {
+    pub fn text(&self) -> &str {
         self.0.to_str().expect("UTF-8")
     }
 
-    fn unmount(&self) {
+    pub fn unmount(&self) {
         syncline(&["umount", self.text()]).ok();
     }
 }
@@ -34,7 +34,7 @@ impl Drop for MountPoint {
     }
 }
 
-fn text(path: &Path) -> &str {
+pub fn text(path: &Path) -> &str {
     path.to_str().expect("UTF-8")
 }
 

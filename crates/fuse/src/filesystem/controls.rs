@@ -5,6 +5,7 @@ use super::{Caller, Filesystem};
 use crate::convert::{errno, handle};
 use crate::ioctl::{self, RangeArgument, TicketArgument, TrimArgument};
 use crate::privilege::may_administer;
+use crate::snapshots::SnapshotArgument;
 use crate::syncs::Owed;
 use fusering::request::Ioctl;
 use fusering::{Errno, Handle, ReplyIoctl, RequestContext};
@@ -20,6 +21,7 @@ pub(super) enum Control {
     SyncWait(TicketArgument),
     WriteBack(RangeArgument),
     Trim(TrimArgument),
+    Snapshot(Box<SnapshotArgument>),
 }
 
 impl Control {
@@ -40,6 +42,10 @@ impl Control {
             ioctl::TRIM => {
                 let argument = TrimArgument::decode(request.input).ok_or(Errno::EINVAL);
                 return Some(argument.map(Control::Trim));
+            }
+            ioctl::SNAPSHOT => {
+                let argument = SnapshotArgument::decode(request.input).ok_or(Errno::EINVAL);
+                return Some(argument.map(|argument| Control::Snapshot(Box::new(argument))));
             }
             _ => return None,
         };
@@ -82,6 +88,7 @@ impl Filesystem {
                 self.operations.syncs.tickets().wait(file, argument.ticket, reply);
             }
             Ok(Control::Trim(argument)) => self.trim(context, argument, reply),
+            Ok(Control::Snapshot(argument)) => self.snapshot(context, *argument, reply),
             Ok(Control::WriteBack(argument)) => {
                 match self.operations.fs.files().write_back_handle(file, argument.range.clone()) {
                     Ok(started) => reply.output(0, &argument.encode(started.bytes)),
@@ -98,6 +105,19 @@ impl Filesystem {
             }
             match operations.fs.trim(argument.range.clone(), argument.length_min) {
                 Ok(discarded) => reply.output(0, &argument.encode(discarded)),
+                Err(error) => reply.error(errno(error)),
+            }
+        });
+    }
+
+    fn snapshot(&self, context: &RequestContext<'_>, argument: SnapshotArgument, reply: ReplyIoctl) {
+        self.serve(context, true, move |operations, caller: &Caller| {
+            if argument.is_change() && !may_administer(caller) {
+                return reply.error(Errno::EPERM);
+            }
+            match argument.run(&operations.fs).map(|told| told.encode()) {
+                Ok(Some(told)) => reply.output(0, &told),
+                Ok(None) => reply.error(Errno::EIO),
                 Err(error) => reply.error(errno(error)),
             }
         });

@@ -60,6 +60,10 @@ impl Volume {
     /// Holds everything against everything.
     pub fn judge(&self, device: &dyn Device, what: &str) {
         self.judge_births(what);
+        for key in self.trees.get(&TreeId::VOLUME).into_iter().flat_map(|volume| volume.items.keys()) {
+            let of = TreeId(key.object.0 as u32);
+            assert!(self.infos.contains_key(&of), "{what}: {key:?} is of a tree that is gone");
+        }
         let (mut reached, mut owners) = (BTreeSet::new(), BTreeMap::new());
         for (number, tree) in &self.trees {
             let nodes = tree.nodes.keys().flat_map(|block| *block..*block + u64::from(NODE_BLOCKS));

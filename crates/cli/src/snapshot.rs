@@ -1,0 +1,175 @@
+//! `syncline snapshot`: snapshots of a volume in an image or on a device, or of a mounted one by its directory.
+
+use crate::arguments::{SnapshotAction, SnapshotArguments};
+use crate::copy;
+use crate::error::Failure;
+use crate::list::date_of;
+use crate::output::{self, Form, Table, printable};
+use crate::volume::uuid_text;
+use serde_json::{Map, Value, json};
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::SystemTime;
+use syncline::Volume;
+use syncline_fuse::snapshots;
+
+const COLUMNS: &[(&str, usize)] = &[("made", 19), ("uuid", 36), ("name", 1)];
+
+/// What is told of a snapshot.
+struct Listed {
+    name: String,
+    uuid: [u8; 16],
+    made: SystemTime,
+}
+
+/// The volume, wherever it is.
+enum Place {
+    /// In an image or on a device that nobody has.
+    Own(Box<Volume>),
+    /// Below a directory.
+    Mounted(File),
+}
+
+pub(crate) fn run(arguments: &SnapshotArguments) -> Result<ExitCode, Failure> {
+    match &arguments.action {
+        SnapshotAction::Create { target, name, json } => {
+            let made = change(target, Some(name), |place| place.create(name))?;
+            if *json {
+                let row = Value::Object(row(&made, Form::Json));
+                output::object(Form::Json, &row).map_err(Failure::io("cannot print"))?;
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        SnapshotAction::List { target, json } => list(target, Form::json_if(*json)),
+        SnapshotAction::Delete { target, names, wait } => {
+            for name in names {
+                change(target, Some(name), |place| place.delete(name, *wait))?;
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        SnapshotAction::Rename { target, name, to } => {
+            change(target, Some(name), |place| place.rename(name, to))?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn open(path: &Path, read_only: bool) -> Result<Place, Failure> {
+    if path.is_dir() {
+        let directory = File::open(path).map_err(Failure::io(format!("cannot open {}", path.display())))?;
+        return Ok(Place::Mounted(directory));
+    }
+    Ok(Place::Own(Box::new(copy::open(path, read_only)?)))
+}
+
+/// Opens the volume, changes it and closes it.
+fn change<T>(
+    path: &Path,
+    name: Option<&str>,
+    change: impl FnOnce(&Place) -> io::Result<T>,
+) -> Result<T, Failure> {
+    let place = open(path, false)?;
+    let changed = change(&place).map_err(|source| failed(path, name, source));
+    let closed = match place {
+        Place::Own(volume) => volume.close().map_err(|source| Failure::of_volume(path, source)),
+        Place::Mounted(_) => Ok(()),
+    };
+    let changed = changed?;
+    closed.map(|()| changed)
+}
+
+impl Place {
+    fn create(&self, name: &str) -> io::Result<Listed> {
+        match self {
+            Place::Own(volume) => volume.snapshot(name).map(Listed::from),
+            Place::Mounted(directory) => snapshots::make_snapshot(directory, name).map(Listed::from),
+        }
+    }
+
+    fn delete(&self, name: &str, wait: bool) -> io::Result<()> {
+        match self {
+            Place::Own(volume) => {
+                volume.delete_snapshot(name)?;
+                if wait { volume.reclaim() } else { Ok(()) }
+            }
+            Place::Mounted(_) if wait => Err(io::Error::other(
+                "--wait is for a volume that is not mounted; a mounted one gives the space back in the background",
+            )),
+            Place::Mounted(directory) => snapshots::delete_snapshot(directory, name),
+        }
+    }
+
+    fn rename(&self, name: &str, to: &str) -> io::Result<()> {
+        match self {
+            Place::Own(volume) => volume.rename_snapshot(name, to),
+            Place::Mounted(directory) => snapshots::rename_snapshot(directory, name, to),
+        }
+    }
+
+    fn list(&self) -> io::Result<Vec<Listed>> {
+        match self {
+            Place::Own(volume) => Ok(volume.snapshots()?.into_iter().map(Listed::from).collect()),
+            Place::Mounted(directory) => {
+                Ok(snapshots::snapshots(directory)?.into_iter().map(Listed::from).collect())
+            }
+        }
+    }
+}
+
+impl From<syncline::Snapshot> for Listed {
+    fn from(snapshot: syncline::Snapshot) -> Listed {
+        Listed { name: snapshot.name, uuid: snapshot.uuid, made: snapshot.made }
+    }
+}
+
+impl From<snapshots::SnapshotEntry> for Listed {
+    fn from(entry: snapshots::SnapshotEntry) -> Listed {
+        Listed { name: entry.name, uuid: entry.uuid, made: entry.made }
+    }
+}
+
+/// The snapshot of an open volume that a command is to look at.
+pub(crate) fn view(volume: Volume, image: &Path, name: Option<&str>) -> Result<Volume, Failure> {
+    let Some(name) = name else { return Ok(volume) };
+    volume.at(name).map_err(|source| failed(image, Some(name), source))
+}
+
+fn failed(path: &Path, name: Option<&str>, source: io::Error) -> Failure {
+    let (path, name) = (path.to_owned(), name.unwrap_or_default().to_owned());
+    match (source.kind(), source.raw_os_error()) {
+        (io::ErrorKind::NotFound, _) => Failure::NoSnapshot { path, name },
+        (io::ErrorKind::AlreadyExists, _) => Failure::SnapshotExists { path, name },
+        (io::ErrorKind::Unsupported, _) => Failure::NoSnapshots { path },
+        // ENOTTY; the standard library has no kind for it.
+        (_, Some(25)) => Failure::NoVolumeThere { path },
+        _ => Failure::Snapshot { path, name, source },
+    }
+}
+
+fn list(path: &Path, form: Form) -> Result<ExitCode, Failure> {
+    let listed = open(path, true)?.list().map_err(|source| failed(path, None, source))?;
+    let printed = || -> io::Result<()> {
+        let mut table = Table::new(form, COLUMNS)?;
+        for snapshot in &listed {
+            table.row(&row(snapshot, form))?;
+        }
+        table.finish()
+    };
+    printed().map_err(Failure::io("cannot print"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn row(snapshot: &Listed, form: Form) -> Map<String, Value> {
+    let name = match form {
+        Form::Json => snapshot.name.clone(),
+        Form::Text => printable(&snapshot.name),
+    };
+    let columns = [
+        ("made", json!(date_of(snapshot.made))),
+        ("uuid", json!(uuid_text(&snapshot.uuid))),
+        ("name", json!(name)),
+    ];
+    columns.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+}

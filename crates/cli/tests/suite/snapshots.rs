@@ -1,0 +1,125 @@
+//! Snapshots as people make them: of images and of mounted volumes.
+
+use super::common::{Bench, can_mount, open, syncline};
+use super::mounted::{MountPoint, text};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// A volume of version 2.
+fn volume(bench: &Bench, size: &str) -> PathBuf {
+    let image = bench.path("volume.img");
+    syncline(&["mkfs", "--quiet", "--format", "2", "--size", size, text(&image)]).ok();
+    image
+}
+
+fn names(shown: &serde_json::Value) -> Vec<&str> {
+    shown
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|snapshot| snapshot["name"].as_str().expect("a name"))
+        .collect()
+}
+
+#[test]
+fn snapshots_of_an_image_are_made_listed_read_renamed_and_deleted() {
+    let bench = Bench::new();
+    let image = volume(&bench, "64M");
+    let write = |content: &str| {
+        let volume = open(&image);
+        volume.write("/f", content).expect("write");
+        volume.close().expect("close");
+    };
+    write("first");
+    let made = syncline(&["snapshot", "create", "--json", text(&image), "one"]).ok().json();
+    assert_eq!(made["name"], "one");
+    write("second");
+    syncline(&["snapshot", "create", text(&image), "two"]).ok();
+    write("third");
+    let cat = |arguments: &[&str]| syncline(&[&["cat"], arguments, &[text(&image), "/f"]].concat()).ok().out;
+    assert_eq!(cat(&[]), "third");
+    assert_eq!(cat(&["--snapshot", "one"]), "first");
+    assert_eq!(cat(&["--snapshot", "two"]), "second");
+    let to = bench.path("out");
+    syncline(&["export", "--quiet", "--snapshot", "one", text(&image), "/f", text(&to)]).ok();
+    assert_eq!(fs::read(&to).expect("read"), b"first");
+    assert!(syncline(&["ls", "--snapshot", "two", text(&image)]).ok().out.contains('f'));
+    syncline(&["snapshot", "rename", text(&image), "one", "eins"]).ok();
+    let shown = syncline(&["snapshot", "list", "--json", text(&image)]).ok().json();
+    assert_eq!(names(&shown), ["eins", "two"]);
+    let table = syncline(&["snapshot", "list", text(&image)]).ok().out;
+    assert_eq!(table.lines().count(), 3, "{table}");
+    syncline(&["snapshot", "delete", "--wait", text(&image), "eins", "two"]).ok();
+    assert_eq!(names(&syncline(&["snapshot", "list", "--json", text(&image)]).ok().json()), [""; 0]);
+    assert_eq!(cat(&[]), "third");
+}
+
+#[test]
+fn what_cannot_be_is_told_in_one_sentence() {
+    let bench = Bench::new();
+    let image = volume(&bench, "64M");
+    let fails = |arguments: &[&str], words: &str| {
+        syncline(&[&["snapshot"], arguments].concat()).fails(1, Path::new(arguments[1]), words);
+    };
+    syncline(&["snapshot", "create", text(&image), "s"]).ok();
+    fails(&["create", text(&image), "s"], "already");
+    fails(&["create", text(&image), "a/b"], "is no name");
+    fails(&["rename", text(&image), "s", ""], "is no name");
+    fails(&["rename", text(&image), "t", "u"], "has no snapshot \"t\"");
+    fails(&["delete", text(&image), "t"], "has no snapshot \"t\"");
+    fails(&["delete", text(&image), "main"], "has no snapshot \"main\"");
+    syncline(&["cat", "--snapshot", "t", text(&image), "/f"]).fails(1, &image, "has no snapshot \"t\"");
+    fails(&["create", bench.path("").to_str().expect("UTF-8"), "s"], "on no mounted Syncline volume");
+    let old = bench.path("old.img");
+    syncline(&["mkfs", "--quiet", "--size", "16M", text(&old)]).ok();
+    fails(&["create", text(&old), "s"], "mkfs --format 2");
+    assert_eq!(syncline(&["mkfs", "--format", "3", "--size", "16M", text(&bench.path("new"))]).code, 2);
+}
+
+fn free(directory: &Path) -> u64 {
+    rustix::fs::statvfs(directory).expect("statvfs").f_bfree
+}
+
+#[test]
+fn a_mounted_volume_is_snapshotted_by_its_directory_and_a_snapshot_can_be_mounted() {
+    if !can_mount("a_mounted_volume_is_snapshotted_by_its_directory_and_a_snapshot_can_be_mounted") {
+        return;
+    }
+    let bench = Bench::new();
+    let image = volume(&bench, "64M");
+    let at = MountPoint::new(&bench, "mnt");
+    syncline(&["mount", text(&image), at.text()]).ok();
+    fs::create_dir(at.0.join("d")).expect("mkdir");
+    fs::write(at.0.join("d/f"), vec![7; 8 << 20]).expect("write");
+    let made = syncline(&["snapshot", "create", "--json", text(&at.0.join("d")), "s"]).ok().json();
+    assert_eq!(made["name"], "s");
+    let used = free(&at.0);
+    fs::write(at.0.join("d/f"), b"changed").expect("write");
+    assert_eq!(names(&syncline(&["snapshot", "list", "--json", at.text()]).ok().json()), ["s"]);
+    syncline(&["snapshot", "create", at.text(), "s"]).fails(1, &at.0, "already");
+    syncline(&["snapshot", "rename", at.text(), "s", "t"]).ok();
+    at.unmount();
+    syncline(&["mount", "-o", "snapshot=t", text(&image), at.text()]).ok();
+    assert!(fs::read(at.0.join("d/f")).expect("read") == vec![7; 8 << 20]);
+    assert_eq!(fs::write(at.0.join("x"), b"x").expect_err("it never changes").raw_os_error(), Some(30));
+    at.unmount();
+    syncline(&["mount", "-o", "snapshot=none", text(&image), at.text()]).fails(
+        32,
+        &image,
+        "has no snapshot \"none\"",
+    );
+    syncline(&["mount", text(&image), at.text()]).ok();
+    assert_eq!(fs::read(at.0.join("d/f")).expect("read"), b"changed");
+    syncline(&["snapshot", "delete", at.text(), "t"]).ok();
+    // In the background.
+    let began = Instant::now();
+    while free(&at.0) < used + 2000 {
+        assert!(
+            began.elapsed() < Duration::from_secs(60),
+            "the space of a deleted snapshot does not come back"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    at.unmount();
+}
