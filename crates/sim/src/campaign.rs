@@ -12,7 +12,7 @@ use crate::shrink::shrink;
 use crate::usage::ThreadTime;
 use crate::{
     ace, actors, between, bitmaps, carried, controls, damage, errors, frozen, killed, leaks, mkfs, pieces,
-    polled, pressure, reuse, shapes, storm, trims, volatile, watchdog, workload,
+    polled, pressure, reuse, shapes, snapshots, storm, trims, volatile, watchdog, workload,
 };
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -366,6 +366,17 @@ pub fn carried(plan: Plan, only: Option<u64>, depth: carried::Depth) -> Outcome 
             || format!("cargo run --release -p syncline-sim -- carried --seed {} {number}", plan.seed);
         watchdog::replayed_by(again());
         with_replay(carried::run(number, seed, depth), again)
+    })
+}
+
+/// Random workloads with snapshots; `only`: the one of that seed.
+pub fn snapshots(plan: Plan, only: Option<u64>) -> Outcome {
+    let count = only.map_or(u64::from(u32::MAX), |_| 1);
+    run("snapshots", plan, Some(count), &|number| {
+        let seed = only.unwrap_or_else(|| derive(plan.seed, 7_000_000 + number));
+        with_replay(snapshots::run(seed), || {
+            format!("cargo run --release -p syncline-sim -- snapshots {seed}")
+        })
     })
 }
 

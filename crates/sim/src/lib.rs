@@ -48,6 +48,7 @@ pub mod random;
 pub mod reuse;
 pub mod shapes;
 pub mod shrink;
+pub mod snapshots;
 pub mod storm;
 pub mod times;
 pub mod transact;

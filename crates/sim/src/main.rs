@@ -32,6 +32,7 @@ commands:
   errors    device errors at every operation, full volumes, no space at each allocation
   damage [NUMBER]  each tree node and some blocks of data rot while others work
   carried [NUMBER]  files that cannot be read have page images in the journal, and recovery is cut
+  snapshots [SEED]  snapshots are made and deleted between the operations of random workloads
   bitmaps   allocation bitmaps are torn by a cut, or rot
   controls  planted faults, which have to be caught, and rot
   faults [NAME,...]  mistakes planted into a copy of the engine, which have to be caught (all, or those whose names begin so)
@@ -186,6 +187,16 @@ fn main() -> ExitCode {
             }
         }
         "bitmaps" => keep(campaign::bitmaps(plan(1.0))),
+        "snapshots" => {
+            let only = arguments.operations.as_deref().map(str::parse);
+            match only.transpose() {
+                Ok(only) => keep(campaign::snapshots(plan(1.0), only)),
+                Err(_) => {
+                    eprintln!("{USAGE}");
+                    return ExitCode::from(2);
+                }
+            }
+        }
         "carried" => {
             let only = arguments.operations.as_deref().map(str::parse);
             match only.transpose() {
@@ -210,6 +221,7 @@ fn main() -> ExitCode {
             }
             keep(campaign::met_rot(plan(0.1), 1));
             keep(campaign::bitmaps(plan(0.1)));
+            keep(campaign::snapshots(plan(0.1), None));
             keep(campaign::carried(plan(0.1), None, carried::Depth::FULL));
             keep(campaign::device_errors(plan(0.1), 1));
             keep(campaign::allocations(plan(0.1), 1));

@@ -96,7 +96,8 @@ pub fn round_seed(seed: u64, round: u64) -> u64 {
     derive(seed, 30 + round)
 }
 
-fn operations(start: &Start, seed: u64, round: u64) -> Vec<Op> {
+/// What a round of a seed does.
+pub(crate) fn operations(start: &Start, seed: u64, round: u64) -> Vec<Op> {
     let mut random = Random::new(derive(seed, 40 + round));
     let mut maker = Maker { model: Model::new(&start.view), made: DRY_INODES, large: 1 + random.below(3) };
     let count = 30 + random.below(150);

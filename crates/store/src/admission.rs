@@ -63,7 +63,7 @@ impl Store {
         let dirty = current + shared.frozen_nodes.load(Ordering::Relaxed);
         let (may_claim, spare) = {
             let space = shared.space.lock();
-            (space.may_claim_nodes(bound, true), space.spare_chunks())
+            (space.may_claim_nodes(bound, Class::Normal), space.spare_chunks())
         };
         (dirty <= shared.cache.dirty_max() || current == 0)
             && may_claim
@@ -101,7 +101,11 @@ impl Store {
         let shared = &self.shared;
         let (bound, unlink, current, live) = {
             let trees = shared.trees.read();
-            let bound = trees.nodes_bound(estimate.items);
+            let bound = match class {
+                // Of the volume tree alone, which is small.
+                Class::Deletion => trees.volume_nodes_bound(estimate.items),
+                _ => trees.nodes_bound(estimate.items),
+            };
             (bound, trees.nodes_bound(HEADROOM_ITEMS), trees.current_nodes, trees.images.len())
         };
         let dirty = current + shared.frozen_nodes.load(Ordering::Relaxed);
@@ -114,7 +118,7 @@ impl Store {
             return Err(StoreError::Pressure(Pressure::Nodes).into());
         }
         space.widen_headroom(unlink);
-        if space.claim_nodes(bound, class == Class::Normal) {
+        if space.claim_nodes(bound, class) {
             return Ok(bound);
         }
         // A checkpoint turns claims into nodes and brings back what they superseded.

@@ -16,6 +16,9 @@ pub enum Class {
     Normal,
     /// What frees space (unlink, truncate, punch): may use the headroom of nodes that is kept for a full volume.
     Reclaim,
+    /// The deletion of trees: may use what is kept for it from everybody else as well (R33). Changes the volume tree
+    /// only.
+    Deletion,
     /// Destaging and what it needs: draws on the ring's reserve as well, so that it always gets through (R17).
     Destage,
 }

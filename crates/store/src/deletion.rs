@@ -30,7 +30,6 @@ use syncline_format::batch::{
     BATCH_HEADER_BYTES, DELETE_BYTES, DROP_BYTES, Op, PUT_OVERHEAD_BYTES, RELEASE_BYTES, TREE_GONE_BYTES,
 };
 use syncline_format::item::NAME_BYTES_MAX;
-use syncline_format::range::OVERLAY_ITEMS_MAX;
 use syncline_format::tree_item::{Role, TREE_ITEM_BYTES, TreeItem, TreeState, is_tree_name};
 use syncline_format::{BlockNo, Era, Key, Lsn, TreeId};
 
@@ -102,8 +101,7 @@ impl Store {
     ///
     /// Errors: among others `NoTree`, `DefaultHead`.
     pub fn delete_tree(&self, tree: TreeId) -> Result<Lsn, StoreError> {
-        let bytes = BATCH_HEADER_BYTES + PUT_TREE_BYTES + OVERLAY_ITEMS_MAX as usize * DROP_BYTES;
-        self.change_trees(Class::Reclaim, Estimate { bytes, items: 1, images: 0 }, |trees, batch| {
+        self.change_trees(Class::Deletion, self.beginning_of(tree), |trees, batch| {
             let branches = trees.branches.as_ref().ok_or(StoreError::NeedsUpgrade)?;
             let is_there = |item: &&TreeItem| item.state == TreeState::Live && !item.is_hidden;
             let item = branches.items.get(&tree).filter(is_there).ok_or(StoreError::NoTree { tree })?;
@@ -178,8 +176,7 @@ impl Store {
     }
 
     fn begin_hidden(&self, tree: TreeId) -> Result<Lsn, StoreError> {
-        let bytes = BATCH_HEADER_BYTES + PUT_TREE_BYTES + OVERLAY_ITEMS_MAX as usize * DROP_BYTES;
-        self.change_trees(Class::Reclaim, Estimate { bytes, items: 1, images: 0 }, |trees, batch| {
+        self.change_trees(Class::Deletion, self.beginning_of(tree), |trees, batch| {
             let item = item_of(trees, tree)?.clone();
             // A reader may have come: the next step looks again.
             if !is_needed(trees, tree) {
@@ -189,13 +186,19 @@ impl Store {
         })
     }
 
+    /// What the batch takes that begins a deletion. A snapshot's images become fewer only.
+    fn beginning_of(&self, tree: TreeId) -> Estimate {
+        let images = self.shared.trees.read().images.of(tree).count();
+        Estimate { bytes: BATCH_HEADER_BYTES + PUT_TREE_BYTES + images * DROP_BYTES, items: 1, images: 0 }
+    }
+
     /// Gives back some pages of the tree's overlay.
     fn reap_overlay(&self, tree: TreeId) -> Result<(), StoreError> {
         let mut overlay = self.overlay_items(tree)?;
         overlay.truncate(REAPED_OVERLAYS);
         let bytes = BATCH_HEADER_BYTES + overlay.len() * (DELETE_BYTES + RELEASE_BYTES);
         let items = overlay.len();
-        self.change_trees(Class::Reclaim, Estimate { bytes, items, images: 0 }, |_, batch| {
+        self.change_trees(Class::Deletion, Estimate { bytes, items, images: 0 }, |_, batch| {
             for (key, item) in &overlay {
                 batch.delete(*key);
                 batch.give_back(item.extent.start, item.extent.pages(), item.extent.birth);
@@ -217,7 +220,7 @@ impl Store {
             }
         }
         let bytes = BATCH_HEADER_BYTES + 2 * PUT_TREE_BYTES + DELETE_BYTES + TREE_GONE_BYTES;
-        self.change_trees(Class::Reclaim, Estimate { bytes, items: 2, images: 0 }, |trees, batch| {
+        self.change_trees(Class::Deletion, Estimate { bytes, items: 2, images: 0 }, |trees, batch| {
             let parent = item_of(trees, tree)?.parent;
             batch.ops.push(Op::TreeGone { tree });
             let branches = trees.branches.as_ref().ok_or(StoreError::NeedsUpgrade)?;
@@ -234,7 +237,7 @@ impl Store {
     /// Moves the cursor of a tree that goes away.
     fn set_cursor(&self, tree: TreeId, cursor: Key) -> Result<Lsn, StoreError> {
         let bytes = BATCH_HEADER_BYTES + PUT_TREE_BYTES;
-        self.change_trees(Class::Reclaim, Estimate { bytes, items: 1, images: 0 }, |trees, batch| {
+        self.change_trees(Class::Deletion, Estimate { bytes, items: 1, images: 0 }, |trees, batch| {
             put_cursor(trees, tree, cursor, batch)
         })
     }

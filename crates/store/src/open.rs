@@ -101,6 +101,9 @@ impl Store {
         }
         let (bitmaps, newer) = load_bitmaps(&*device, &superblock)?;
         let mut space = SpaceMap::new(superblock.layout, bitmaps);
+        if superblock.trees.is_some() {
+            space.keep_for_deletions();
+        }
         for group in &newer {
             // R9: a slot newer than the superblock must not survive to be taken for current one day.
             space.mark_dirty(*group);

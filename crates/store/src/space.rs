@@ -17,9 +17,9 @@ mod hold;
 
 pub(crate) use hold::Cursor;
 
-use crate::limits::{HEADROOM_MAX, HEADROOM_MIN, OVERWRITE_SHARE, RUN_CANDIDATES_MAX};
+use crate::limits::{DELETION_CHUNKS, HEADROOM_MAX, HEADROOM_MIN, OVERWRITE_SHARE, RUN_CANDIDATES_MAX};
 use crate::store::Run;
-use crate::{Batch, StoreError};
+use crate::{Batch, Class, StoreError};
 use bits::{all_bits, chunk_count, free_chunks, next_free, run_length, set_bits};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -57,6 +57,8 @@ pub(crate) struct SpaceMap {
     node_claims: u64,
     /// Chunks kept for freeing space on a full volume.
     headroom: u64,
+    /// Chunks kept from freeing as well, for the deletion of trees (R33): a removal frees nothing that a snapshot has.
+    for_deletions: u64,
     recovering: bool,
     /// Groups whose committed bits differ from their slot on the device.
     dirty: BTreeSet<u32>,
@@ -84,6 +86,7 @@ impl SpaceMap {
             held: 0,
             node_claims: 0,
             headroom: 0,
+            for_deletions: 0,
             recovering: true,
             dirty: BTreeSet::new(),
             frozen_dirty: None,
@@ -131,7 +134,17 @@ impl SpaceMap {
     /// other than freeing find chunks too on a volume whose free space is in fragments. Recovery may use them: it has
     /// to get through whatever state the volume was in.
     fn kept_chunks(&self) -> u64 {
-        if self.recovering { 0 } else { 2 * self.headroom }
+        if self.recovering { 0 } else { 2 * self.headroom + self.for_deletions }
+    }
+
+    /// The part of them that stays when space is being freed.
+    fn kept_when_freeing(&self) -> u64 {
+        if self.recovering { 0 } else { self.headroom + self.for_deletions }
+    }
+
+    /// The volume has trees that can be deleted.
+    pub(crate) fn keep_for_deletions(&mut self) {
+        self.for_deletions = DELETION_CHUNKS;
     }
 
     /// Recovery is over.
@@ -150,13 +163,13 @@ impl SpaceMap {
     /// Like `reserve`, for a block that replaces one which is freed then: half of what data leaves alone may be used
     /// as well.
     pub(crate) fn reserve_for_freeing(&mut self, blocks: u64) -> Result<(), StoreError> {
-        self.reserve_beside(self.kept_chunks() / 2, blocks)
+        self.reserve_beside(self.kept_when_freeing(), blocks)
     }
 
     /// Like `reserve_for_freeing`, but leaves half of what that could use. The blocks that come back for it are
     /// counted, not their place: chunks that are broken for it stay broken, and serve the next ones.
     pub(crate) fn reserve_to_overwrite(&mut self, blocks: u64) -> Result<(), StoreError> {
-        self.reserve_beside(self.kept_chunks() / 2 + self.headroom / OVERWRITE_SHARE / 2, blocks)
+        self.reserve_beside(self.kept_when_freeing() + self.headroom / OVERWRITE_SHARE / 2, blocks)
     }
 
     fn reserve_beside(&mut self, kept: u64, blocks: u64) -> Result<(), StoreError> {
@@ -179,19 +192,24 @@ impl SpaceMap {
         self.headroom = self.headroom.max(nodes + 1);
     }
 
-    /// Claims chunks for nodes; false if the volume cannot give them. `spare_headroom`: leave the headroom alone, and
-    /// the blocks that are kept for overwriting.
-    pub(crate) fn claim_nodes(&mut self, nodes: u64, spare_headroom: bool) -> bool {
-        let may = self.may_claim_nodes(nodes, spare_headroom);
+    /// Claims chunks for nodes; false if the volume cannot give them.
+    pub(crate) fn claim_nodes(&mut self, nodes: u64, class: Class) -> bool {
+        let may = self.may_claim_nodes(nodes, class);
         self.node_claims += if may { nodes } else { 0 };
         may
     }
 
-    /// Whether [`SpaceMap::claim_nodes`] would claim them.
-    pub(crate) fn may_claim_nodes(&self, nodes: u64, spare_headroom: bool) -> bool {
-        let headroom = if spare_headroom { self.headroom } else { 0 };
+    /// Whether [`SpaceMap::claim_nodes`] would claim them. Only what frees space takes of the headroom, and only
+    /// deletions of what is kept for them.
+    pub(crate) fn may_claim_nodes(&self, nodes: u64, class: Class) -> bool {
+        let (headroom, overwrites) = match class {
+            Class::Normal => (self.headroom + self.for_deletions, self.headroom / OVERWRITE_SHARE),
+            Class::Reclaim => (self.for_deletions, 0),
+            // What is destaged was promised its place; and nothing may be kept from a deletion.
+            Class::Destage | Class::Deletion => (0, 0),
+        };
         let claims = self.node_claims + nodes;
-        let blocks = (claims + headroom + headroom / OVERWRITE_SHARE) * u64::from(NODE_BLOCKS);
+        let blocks = (claims + headroom + overwrites) * u64::from(NODE_BLOCKS);
         claims + headroom <= self.free_chunks && blocks + self.reserved <= self.free
     }
 
@@ -608,7 +626,7 @@ mod tests {
     fn data_never_takes_the_last_whole_chunks_from_nodes() {
         let mut map = map();
         let claims = 10;
-        assert!(map.claim_nodes(claims, true));
+        assert!(map.claim_nodes(claims, Class::Normal));
         let all = map.available();
         map.reserve(all).expect("space");
         let mut left = all;

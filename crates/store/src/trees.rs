@@ -220,6 +220,12 @@ impl Trees {
         crate::tree::nodes_bound(levels.max().unwrap_or(0), items)
     }
 
+    /// The same of the volume tree.
+    pub(crate) fn volume_nodes_bound(&self, items: usize) -> u64 {
+        let level = self.by_number.get(&TreeId::VOLUME).map_or(0, Tree::root_level);
+        crate::tree::nodes_bound(level, items)
+    }
+
     /// Trees of which each checkpoint may name a new root.
     pub(crate) fn changing(&self) -> &[TreeId] {
         &self.changing

@@ -2,10 +2,13 @@
 
 mod support;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use support::reach::Volume;
 use support::{CrashDevice, Random};
+use syncline_device::{Buffer, Device};
 use syncline_format::item::Timestamp;
+use syncline_format::superblock::SUPERBLOCK_SLOTS;
 use syncline_format::tree_item::Role;
 use syncline_format::{Key, ObjectNo, TreeId};
 use syncline_store::{Class, Estimate, Permit, SnapshotLabel, Store, StoreError, StoreOptions};
@@ -48,7 +51,7 @@ fn snapshot(store: &Store, name: u64) -> TreeId {
     relieved(store, || store.snapshot(TreeId::MAIN, &label)).0
 }
 
-fn open(seed: u64) -> (std::sync::Arc<CrashDevice>, std::sync::Arc<Store>) {
+fn open(seed: u64) -> (Arc<CrashDevice>, Arc<Store>) {
     let device = CrashDevice::new(65_536);
     support::format_with_trees(&*device, 512, Vec::new());
     let recovery = Store::open(device.clone(), StoreOptions::new(seed).trees()).expect("open");
@@ -91,13 +94,13 @@ fn a_head_and_new_snapshots_change_while_the_nodes_of_an_old_one_are_looked_for(
                 steps += 1;
                 put(&store, &[random.below(SPOTS) * (ITEMS / SPOTS)], round);
                 match random.below(12) {
-                    0 if snapshots.len() < 4 => {
+                    0 | 1 if snapshots.len() < 12 => {
                         name += 1;
                         snapshots.push(snapshot(&store, name));
                         beside += 1;
                     }
-                    1 => drop(judge(&device, &store, "while one goes away")),
-                    2 => store.checkpoint().expect("checkpoint"),
+                    2 => drop(judge(&device, &store, "while one goes away")),
+                    3 => store.checkpoint().expect("checkpoint"),
                     _ => {}
                 }
             }
@@ -152,4 +155,32 @@ fn deletions_checkpoints_and_changes_run_beside_each_other() {
     });
     assert_eq!(gone, 24);
     judge(&device, &store, "beside each other");
+}
+
+// Shows: the end of a deletion is logged behind two checkpoints: whichever superblock is lost then, the other one does not
+// lead to the tree.
+#[test]
+fn the_loss_of_a_superblock_behind_a_deletion_loses_nothing() {
+    let (device, store) = open(3);
+    let tree = snapshot(&store, 1);
+    put(&store, &[0, 1000, 2000], 1);
+    relieved(&store, || store.delete_tree(tree));
+    while relieved(&store, || store.reap(32)) {}
+    assert_eq!(store.trees().len(), 1);
+    store.force(store.last_lsn()).expect("force");
+    let newest = Volume::read(&*device).superblock.generation;
+    drop(store);
+    for (slot, at) in SUPERBLOCK_SLOTS.into_iter().enumerate() {
+        let copy = device.crash(&mut Random(1));
+        copy.write(at, vec![Arc::new(Buffer::zeroed(1))]).expect("write");
+        let recovery = match Store::open(copy.clone(), StoreOptions::new(9).trees()) {
+            Ok(recovery) => recovery,
+            // Where records of the newest generation are there, its superblock is missed, and nothing is guessed.
+            Err(StoreError::SuperblockLost { .. }) => continue,
+            Err(other) => panic!("slot {slot} of generation {newest:?}: {other}"),
+        };
+        let store = recovery.finish().expect("finish");
+        judge(&copy, &store, "without a superblock");
+        assert_eq!(store.trees().len(), 1);
+    }
 }

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::sync::Arc;
 use syncline::{FallocateMode, MkfsOptions, OpenOptions, Volume, VolumeOptions};
-use syncline_device::{Device, MemoryDevice};
+use syncline_device::{Buffer, Device, MemoryDevice};
+use syncline_format::BlockNo;
 
 const BYTES: u64 = 64 << 20;
 
@@ -260,4 +261,71 @@ fn a_range_is_moved_only_where_no_snapshot_has_the_blocks_behind_it() {
     volume.snapshot("t").expect("snapshot");
     volume.remove_file("g").expect("remove");
     assert_eq!(volume.at("t").expect("at").read("g").expect("read"), [vec![1; 4096], vec![2; 8192]].concat());
+}
+
+/// A volume of 12 MiB with two snapshots and a tree of many nodes, none of which a removal gives back.
+fn crowded() -> Arc<MemoryDevice> {
+    let device = Arc::new(MemoryDevice::new(3072));
+    format(&device, &MkfsOptions::default().format(2).journal_bytes(512 << 10));
+    let volume = open(&device, false);
+    for file in 0..FILES {
+        volume.create_file(format!("{file:0200}")).expect("create");
+    }
+    volume.write("data", vec![1; 200_000]).expect("write");
+    volume.snapshot("one").expect("snapshot");
+    volume.write("data", vec![2; 200_000]).expect("write");
+    volume.snapshot("two").expect("snapshot");
+    volume.close().expect("close");
+    device
+}
+
+const FILES: u64 = 900;
+
+fn copy(device: &MemoryDevice) -> Arc<MemoryDevice> {
+    let copy = MemoryDevice::new(device.blocks());
+    for block in (0..device.blocks()).map(BlockNo) {
+        let mut content = Buffer::zeroed(1);
+        device.read(block, &mut content).expect("read");
+        copy.write(block, vec![Arc::new(content)]).expect("write");
+    }
+    Arc::new(copy)
+}
+
+// Shows: C8, C11, R33: however full it is, a volume is emptied by deleting its snapshots.
+#[test]
+fn a_full_volume_is_emptied_by_deleting_its_snapshots_at_every_number_of_free_blocks() {
+    let crowded = crowded();
+    let is_full = |error: &std::io::Error| error.kind() == ErrorKind::StorageFull;
+    let mut refused = 0;
+    for free in 0..120_u64 {
+        let device = copy(&crowded);
+        let volume = open(&device, false);
+        let filler = volume.create_file("filler").expect("create");
+        let available = volume.statfs().blocks_available;
+        filler.allocate(0, available.saturating_sub(free).max(1) * 4096).expect("allocate");
+        // What is left goes for small files, and then for removals, which free nothing: the snapshots have it.
+        for number in 0.. {
+            let made = volume.write(format!("small{number}"), vec![3; 4096]);
+            if let Err(error) = made.and_then(|()| volume.sync_all()) {
+                assert!(is_full(&error), "{free} free: {error}");
+                break;
+            }
+        }
+        for file in (0..FILES).map(|file| file * 7 % FILES) {
+            if let Err(error) = volume.remove_file(format!("{file:0200}")) {
+                assert!(is_full(&error), "{free} free: {error}");
+                refused += 1;
+                break;
+            }
+        }
+        for name in ["two", "one"] {
+            volume.delete_snapshot(name).unwrap_or_else(|error| panic!("{free} free: {error}"));
+        }
+        volume.reclaim().unwrap_or_else(|error| panic!("{free} free: {error}"));
+        assert!(volume.snapshots().expect("list").is_empty());
+        volume.write("after", vec![4; 100_000]).unwrap_or_else(|error| panic!("{free} free: {error}"));
+        volume.sync_all().expect("sync");
+        volume.close().expect("close");
+    }
+    assert!(refused > 40, "removals found no space {refused} times: else this shows nothing");
 }

@@ -22,8 +22,12 @@ struct Dead {
     birth: Era,
 }
 
-/// One leaf always fits: it has fewer pages than its space has sums, and runs of one tree lie apart.
-const _: () = assert!((NODE_SPACE_BYTES - EXTENT_HEADER_BYTES) / 8 / 2 * RELEASE_BYTES <= REAPED_BYTES / 2);
+/// One leaf always fits behind the runs of those before: it has fewer pages than its space has sums, and between two runs
+/// of one extent the child has a page. Two extents take more than two pages and their sums.
+const _: () = {
+    let runs_of_a_leaf = (NODE_SPACE_BYTES - EXTENT_HEADER_BYTES) / 8 / 2;
+    assert!((REAPED_RUNS + runs_of_a_leaf) * RELEASE_BYTES <= REAPED_BYTES);
+};
 
 impl Store {
     /// Gives back the data of some leaves of the tree.
@@ -44,7 +48,7 @@ impl Store {
             }
         }
         let estimate = Estimate { bytes: DATA_BATCH_BYTES, items: 1, images: 0 };
-        self.change_trees_with(Class::Reclaim, estimate, &pinned, |trees, batch| {
+        self.change_trees_with(Class::Deletion, estimate, &pinned, |trees, batch| {
             let cursor = cursor_of(trees, tree)?;
             let (dead, next) = collect(&trees.pair(tree, &pinned)?, cursor, leaves)?;
             for Dead { start, len, birth } in dead {

@@ -12,7 +12,7 @@ impl Store {
     pub(super) fn reap_nodes(&self, tree: TreeId, nodes: usize) -> Result<(), StoreError> {
         let shared = &self.shared;
         // For the root tree, which loses an item.
-        let mut permit = self.admit(Class::Reclaim, Estimate { bytes: 0, items: 1, images: 0 })?;
+        let mut permit = self.admit(Class::Deletion, Estimate { bytes: 0, items: 1, images: 0 })?;
         let pinned = Pinned::new(&shared.cache);
         let mut stale = None;
         let mut looked_at = 0;

@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn a_hold_leaves_what_was_promised() {
         let mut map = map();
-        assert!(map.claim_nodes(5, true));
+        assert!(map.claim_nodes(5, crate::Class::Normal));
         map.reserve(map.available() - 10).expect("space");
         let mut cursor = map.cursor(GroupNo(0), ALL, 1).expect("a group");
         let run = map.hold(&mut cursor).expect("free blocks");
