@@ -44,6 +44,8 @@ struct Written {
     superblock: Superblock,
     /// The record that the journal's tail moves to.
     record: Option<RecordMeta>,
+    /// Trees of which the next checkpoint may name a new root.
+    changing: usize,
 }
 
 /// Why a checkpoint is written.
@@ -139,7 +141,7 @@ impl Store {
             false => durable.superblock.root,
             true => shared.write_node(durable.root_tree.root(), generation, writes)?,
         };
-        durable.root_tree.written(shared, frozen.changing);
+        durable.root_tree.written();
         // The lock is not held while anything is written.
         let groups = shared.space.lock().frozen_groups();
         for (group, slot, bits) in groups {
@@ -159,12 +161,12 @@ impl Store {
         let free_blocks = shared.space.lock().frozen_free();
         let superblock =
             next_superblock(&durable.superblock, frozen, root, tail, free_blocks, purpose, shared);
-        Ok(Written { superblock, record })
+        Ok(Written { superblock, record, changing: frozen.changing })
     }
 
     fn write_superblock(&self, written: Written, durable: &mut Durable) -> Result<(), StoreError> {
         let shared = &self.shared;
-        let Written { superblock, record } = written;
+        let Written { superblock, record, changing } = written;
         let slot = 1 - durable.slot;
         let block = SUPERBLOCK_SLOTS[slot];
         shared.device.write(block, vec![Arc::new(Buffer::from_bytes(&superblock.encode(block)))])?;
@@ -176,7 +178,12 @@ impl Store {
         shared.checkpoint_lsn.store(superblock.checkpoint_lsn.0, Ordering::Relaxed);
         (durable.superblock, durable.slot) = (superblock, slot);
         shared.settle(durable.root_tree.bound_of_one_more());
-        shared.space.lock().thaw();
+        {
+            // In one step: nobody may be promised what the root tree's next nodes come back from (R18).
+            let mut space = shared.space.lock();
+            space.thaw();
+            durable.root_tree.claim(&mut space, changing);
+        }
         shared.checkpoints.fetch_add(1, Ordering::Relaxed);
         if let (Some(journal), Some(record)) = (shared.journal.get(), record) {
             journal.checkpointed(&record, generation);

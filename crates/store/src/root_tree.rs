@@ -6,7 +6,6 @@
 //! written. All of its nodes stay in memory (56 bytes for each tree), so that no checkpoint has to read.
 
 use crate::StoreError;
-use crate::shared::Shared;
 use crate::space::SpaceMap;
 use crate::tree::cache::NodeCache;
 use crate::tree::page::Page;
@@ -89,7 +88,9 @@ impl RootTree {
         nodes_bound(self.level(), 1)
     }
 
-    /// Claims what a checkpoint may need when so many trees change, before anything is frozen.
+    /// Claims what a checkpoint may need when so many trees change, before anything is frozen. It asks nobody, so it
+    /// has to be there: at the beginning of a session, and with the chunks that a checkpoint has just released, which
+    /// are those of the nodes that it has made anew.
     pub(crate) fn claim(&mut self, space: &mut SpaceMap, changing: usize) {
         let ways = if self.level() == 0 { 1 } else { changing as u64 * (u64::from(self.level()) + 1) };
         space.adjust_claims(self.claims, ways);
@@ -155,10 +156,9 @@ impl RootTree {
     }
 
     /// The nodes that were made are written, with chunks that were claimed for them.
-    pub(crate) fn written(&mut self, shared: &Shared, changing: usize) {
+    pub(crate) fn written(&mut self) {
         let written = std::mem::take(&mut self.current_nodes);
         self.claims = self.claims.checked_sub(written).expect("each way that changes is claimed");
-        self.claim(&mut shared.space.lock(), changing);
     }
 }
 

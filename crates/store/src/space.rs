@@ -218,9 +218,26 @@ impl SpaceMap {
         self.free_chunks.saturating_sub(self.node_claims + self.headroom)
     }
 
-    /// Changes the claims to what is really needed now.
+    /// Changes the claims to what is really needed now: no more than was claimed for it before, or is free beside all
+    /// that is promised.
     pub(crate) fn adjust_claims(&mut self, less: u64, more: u64) {
+        let kept = self.keeps_promises();
         self.node_claims = (self.node_claims + more).checked_sub(less).expect("claims are returned once");
+        debug_assert!(
+            !kept || self.keeps_promises(),
+            "{more} claims instead of {less} leave {} chunks of {} and {} blocks of {} promised",
+            self.node_claims,
+            self.free_chunks,
+            self.reserved,
+            self.free
+        );
+    }
+
+    /// Whether claimed chunks are whole and free, and reserved blocks beside them (R18). Recovery makes do with what
+    /// there is.
+    fn keeps_promises(&self) -> bool {
+        let chunks = self.node_claims * u64::from(NODE_BLOCKS);
+        self.recovering || self.node_claims <= self.free_chunks && chunks + self.reserved <= self.free
     }
 
     /// Allocates up to `blocks` reserved blocks as one run.
