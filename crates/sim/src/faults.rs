@@ -34,6 +34,7 @@ pub const LISTS: &[(&str, &str)] = &[
     ("store.faults", include_str!("../faults/store.faults")),
     ("fs.faults", include_str!("../faults/fs.faults")),
     ("transactions.faults", include_str!("../faults/transactions.faults")),
+    ("trees.faults", include_str!("../faults/trees.faults")),
 ];
 
 /// One change of one file.

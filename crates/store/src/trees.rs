@@ -263,8 +263,8 @@ impl Trees {
         }
         for (at, key, birth) in &batch.releases {
             let is_behind = |low: Option<Era>| low.is_none_or(|low| *birth > low);
-            let is_owned =
-                is_behind(low) || passed.is_some_and(|(cursor, low)| *key < cursor && is_behind(low));
+            let is_passed = |(cursor, low): (Key, Option<Era>)| *key < cursor && is_behind(low);
+            let is_owned = is_behind(low) || passed.is_some_and(is_passed);
             batch.frees |= is_owned;
             let outcome = if is_owned { Outcome::Free } else { Outcome::Left };
             write(&mut batch.ops, *at, &[outcome as u8]);

@@ -10,7 +10,7 @@ use crate::operation::{Op, from_text};
 use crate::random::{Random, derive};
 use crate::{
     ace, actors, between, bitmaps, carried, damage, frozen, killed, leaks, mkfs, pieces, polled, pressure,
-    reuse, shapes, storm, trims, volatile, watchdog, workload,
+    reuse, shapes, snapshots, storm, trims, volatile, watchdog, workload,
 };
 use std::time::{Duration, Instant};
 
@@ -53,6 +53,7 @@ const REUSE_EVERY: u64 = 77;
 const TRIMS_RUNS: u64 = 120;
 const MET_ROT_EVERY: u64 = 1;
 const CARRIED_RUNS: u64 = 16;
+const SNAPSHOTS_RUNS: u64 = 300;
 
 /// A part: its name, and its workloads until one finds something or there are no more.
 struct Part {
@@ -96,6 +97,9 @@ fn parts(seed: u64) -> Vec<Part> {
             let ops =
                 from_text(controls::WORKLOADS.get(number as usize)?).expect("the list holds operations");
             Some(controls::rot(&for_rot, &ops, derive(seed, number)).0)
+        }),
+        part("snapshots", move |number| {
+            (number < SNAPSHOTS_RUNS).then(|| snapshots::run(derive(seed, 21 << 32 | number)))
         }),
         part("bitmaps", move |number| {
             (number < bitmaps::COUNT).then(|| bitmaps::run(number, derive(seed, 19 << 32 | number)))
