@@ -115,7 +115,7 @@ struct syncline_create_options {
 	const uint8_t *uuid;    /* 16 bytes; NULL: random */
 	uint32_t root_uid, root_gid;
 	uint32_t root_mode;     /* of the root directory; 0: 0755 */
-	uint32_t reserved;      /* 0 */
+	uint32_t format;        /* version: 0: the default, which is 1; 2: a volume that can have snapshots (a preview) */
 };
 
 /*
@@ -359,6 +359,50 @@ int syncline_dir_open(syncline_volume *volume, const char *path, syncline_dir **
 int syncline_dir_next(syncline_dir *dir, struct syncline_dirent *entry);
 
 int syncline_dir_close(syncline_dir *dir);
+
+/* ---- Snapshots ---- */
+
+/*
+ * A snapshot is the whole volume as it was at one moment, for good. Volumes of version 2 of the format can have them. Names
+ * have 1 to 255 bytes of UTF-8, without '/'; names are the caller's.
+ */
+struct syncline_snapshot_info {
+	uint32_t number; /* greater of what was made later */
+	uint32_t reserved;
+	struct timespec made;
+	uint8_t uuid[16];
+	char name[256]; /* with a NUL */
+};
+
+/*
+ * Makes a snapshot of the volume as it is now, data of all writes that have returned included. It is durable on return.
+ * Errors: -EEXIST, -EINVAL (no name), -EOPNOTSUPP (version 1), -ENOSPC (too little would be left to go on).
+ */
+int syncline_snapshot_create(syncline_volume *volume, const char *name);
+
+/*
+ * Deletes a snapshot, for good on return. What only it had becomes free in the background, when nobody reads it any more.
+ * Errors: -ENOENT.
+ */
+int syncline_snapshot_delete(syncline_volume *volume, const char *name);
+
+/* Gives a snapshot another name. Errors: -ENOENT, -EEXIST, -EINVAL. */
+int syncline_snapshot_rename(syncline_volume *volume, const char *name, const char *to);
+
+/*
+ * 1 and the snapshot that was made next behind the one that `snapshot` tells, 0 behind the last, when nothing is written.
+ * Begin with zeros.
+ */
+int syncline_snapshot_next(syncline_volume *volume, struct syncline_snapshot_info *snapshot);
+
+/*
+ * A snapshot as a volume of its own that cannot be changed: changes are refused with -EROFS. The handle is ended by
+ * syncline_volume_close(); reads through it fail when the volume itself has been closed. Errors: -ENOENT.
+ */
+int syncline_snapshot_open(syncline_volume *volume, const char *name, syncline_volume **snapshot);
+
+/* Waits until what only deleted snapshots had is free, as far as nobody reads them. */
+int syncline_snapshot_reclaim(syncline_volume *volume);
 
 /* ---- Attributes ---- */
 

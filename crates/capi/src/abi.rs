@@ -78,8 +78,8 @@ pub struct syncline_create_options {
     pub root_gid: u32,
     /// 0: 0755.
     pub root_mode: u32,
-    /// 0.
-    pub reserved: u32,
+    /// 0: the default.
+    pub format: u32,
 }
 
 /// See the header.
@@ -146,6 +146,22 @@ pub struct syncline_dirent {
     pub r#type: u32,
     /// Without the NUL.
     pub name_bytes: u32,
+    /// With a NUL.
+    pub name: [c_char; 256],
+}
+
+/// See the header.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct syncline_snapshot_info {
+    /// Ascending.
+    pub number: u32,
+    /// 0.
+    pub reserved: u32,
+    /// When it was made.
+    pub made: timespec,
+    /// Of this snapshot alone.
+    pub uuid: [u8; 16],
     /// With a NUL.
     pub name: [c_char; 256],
 }

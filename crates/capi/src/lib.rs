@@ -7,7 +7,7 @@
 //! - `handles`: what a caller's pointers stand for. They are numbers, never followed, so that a handle that is closed,
 //!   of another kind or of another process is told from a good one.
 //! - `opened`: a volume, and what stops it when a call on it has panicked. `notifier`: its thread for callbacks.
-//! - `volume`, `file`, `ticket`, `names`, `attributes`, `directory`, `transaction`: the functions.
+//! - `volume`, `file`, `ticket`, `names`, `attributes`, `directory`, `transaction`, `snapshot`: the functions.
 //!
 //! The crate stands on the facade `syncline` alone.
 #![deny(missing_docs)]
@@ -21,6 +21,7 @@ mod handles;
 mod names;
 mod notifier;
 mod opened;
+mod snapshot;
 mod ticket;
 mod transaction;
 mod volume;
@@ -30,6 +31,7 @@ pub use directory::*;
 pub use error::{syncline_last_error, syncline_version};
 pub use file::*;
 pub use names::*;
+pub use snapshot::*;
 pub use ticket::*;
 pub use transaction::*;
 pub use volume::*;

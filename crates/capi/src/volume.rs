@@ -62,7 +62,7 @@ unsafe fn create_options(pointer: *const syncline_create_options) -> Result<Mkfs
     let Some(given) = (unsafe { read_sized(pointer, "the options of creation")? }) else {
         return Ok(MkfsOptions::default());
     };
-    if given.reserved != 0 || given.root_mode & !0o7777 != 0 {
+    if given.root_mode & !0o7777 != 0 {
         return Err(Failure::invalid("the options of creation have a bit that this version does not know"));
     }
     let given_or_none = |bytes: u64| (bytes > 0).then_some(bytes);
@@ -71,6 +71,11 @@ unsafe fn create_options(pointer: *const syncline_create_options) -> Result<Mkfs
         .journal_bytes(given_or_none(given.journal_bytes))
         .root_uid(given.root_uid)
         .root_gid(given.root_gid);
+    match given.format {
+        0 => {}
+        format @ 1..=2 => options = options.format(format),
+        _ => return Err(Failure::invalid("the format's version is 1 or 2; 0 is the default")),
+    }
     if given.root_mode != 0 {
         options = options.root_mode(given.root_mode);
     }

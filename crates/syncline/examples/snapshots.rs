@@ -79,7 +79,9 @@ fn small(volume: &Volume, floor: &Path) -> Result<(), Failure> {
             let after = volume.stats().engine.device;
             if round == 5 {
                 let (writes, flushes) = (after.writes - before.writes, after.flushes - before.flushes);
-                println!("beside {snapshots:4} snapshots: one more takes {writes} writes and {flushes} flushes");
+                println!(
+                    "beside {snapshots:4} snapshots: one more takes {writes} writes and {flushes} flushes"
+                );
             }
         }
         for round in 0..ROUNDS / 10 {

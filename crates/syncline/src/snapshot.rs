@@ -14,11 +14,13 @@ pub struct Snapshot {
     pub uuid: [u8; 16],
     /// When it was made.
     pub made: SystemTime,
+    /// Of a snapshot that was made later it is greater.
+    pub number: u32,
 }
 
 impl From<syncline_fs::SnapshotInfo> for Snapshot {
     fn from(info: syncline_fs::SnapshotInfo) -> Snapshot {
-        Snapshot { name: info.name, uuid: info.uuid, made: system_time(info.made) }
+        Snapshot { name: info.name, uuid: info.uuid, made: system_time(info.made), number: info.tree }
     }
 }
 

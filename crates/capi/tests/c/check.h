@@ -78,6 +78,7 @@ void test_names(void);
 void test_attributes(void);
 void test_tickets(void);
 void test_transactions(void);
+void test_snapshots(void);
 void test_hostile(void);
 void test_threads(void);
 void test_fork(void);

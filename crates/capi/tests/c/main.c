@@ -80,6 +80,7 @@ static const struct {
 	{ "attributes", test_attributes },
 	{ "tickets", test_tickets },
 	{ "transactions", test_transactions },
+	{ "snapshots", test_snapshots },
 	{ "hostile", test_hostile },
 	{ "threads", test_threads },
 	{ "fork", test_fork },

@@ -90,11 +90,12 @@ fn layouts() -> Vec<String> {
         syncline_open_options {
             size, flags, access_times, wait_for_lock_ms, commit_interval_ms, memory_bytes_max, uid, gid, umask, reserved
         }
-        syncline_create_options { size, volume_bytes, journal_bytes, label, uuid, root_uid, root_gid, root_mode, reserved }
+        syncline_create_options { size, volume_bytes, journal_bytes, label, uuid, root_uid, root_gid, root_mode, format }
         syncline_stat {
             ino, size, blocks, rdev, mode, nlink, uid, gid, accessed, modified, changed, created, flags, reserved
         }
         syncline_statvfs { blocks, blocks_free, blocks_available, id, block_bytes, name_bytes_max, reserved }
+        syncline_snapshot_info { number, reserved, made, uuid, name }
         syncline_dirent { ino, name_bytes, name }
     };
     for (structure, size, fields) in layouts {

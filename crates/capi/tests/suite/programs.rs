@@ -37,7 +37,7 @@ fn run(flags: &[&str], linked: &[String], runner: &[&str], tests: &[&str]) {
     succeeded(&output);
     let passed =
         String::from_utf8_lossy(&output.stdout).lines().filter(|line| line.starts_with("ok ")).count();
-    assert_eq!(passed, if tests.is_empty() { 10 } else { tests.len() });
+    assert_eq!(passed, if tests.is_empty() { 11 } else { tests.len() });
 }
 
 // Shows: C8b.

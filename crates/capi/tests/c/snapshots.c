@@ -1,0 +1,77 @@
+/* Snapshots: made, listed, read, renamed, deleted. */
+#include "check.h"
+
+static void write_all(syncline_volume *volume, const char *path, const char *content)
+{
+	syncline_file *file;
+
+	EXPECT(0, syncline_open(volume, path, O_WRONLY | O_CREAT | O_TRUNC, 0644, &file));
+	EXPECT((ssize_t)strlen(content), syncline_file_pwrite(file, content, strlen(content), 0));
+	EXPECT(0, syncline_file_close(file));
+}
+
+static void holds(syncline_volume *volume, const char *path, const char *content)
+{
+	syncline_file *file;
+	char found[64] = { 0 };
+
+	EXPECT(0, syncline_open(volume, path, O_RDONLY, 0, &file));
+	EXPECT((ssize_t)strlen(content), syncline_file_pread(file, found, sizeof found, 0));
+	CHECK(strcmp(found, content) == 0);
+	EXPECT(0, syncline_file_close(file));
+}
+
+void test_snapshots(void)
+{
+	struct syncline_create_options create;
+	struct syncline_snapshot_info info;
+	syncline_volume *volume, *view, *old;
+	syncline_file *file;
+	uint32_t first;
+
+	memset(&create, 0, sizeof create);
+	create.size = sizeof create;
+	create.format = 3;
+	REFUSED(-EINVAL, "format", syncline_volume_create_in_memory(64 * MIB, &create, NULL, &volume));
+	EXPECT(0, syncline_volume_create_in_memory(64 * MIB, NULL, NULL, &old));
+	REFUSED(-EOPNOTSUPP, "version 1", syncline_snapshot_create(old, "s"));
+	EXPECT(0, syncline_volume_close(old));
+	create.format = 2;
+	EXPECT(0, syncline_volume_create_in_memory(64 * MIB, &create, NULL, &volume));
+
+	write_all(volume, "f", "first");
+	EXPECT(0, syncline_snapshot_create(volume, "one"));
+	write_all(volume, "f", "second");
+	EXPECT(0, syncline_snapshot_create(volume, "two"));
+	write_all(volume, "f", "third");
+	EXPECT(-EEXIST, syncline_snapshot_create(volume, "two"));
+	EXPECT(-EINVAL, syncline_snapshot_create(volume, ""));
+	EXPECT(-EINVAL, syncline_snapshot_create(volume, "a/b"));
+	EXPECT(-EINVAL, syncline_snapshot_create(volume, "\xff"));
+	EXPECT(-EFAULT, syncline_snapshot_create(volume, NULL));
+
+	memset(&info, 0, sizeof info);
+	EXPECT(1, syncline_snapshot_next(volume, &info));
+	CHECK(strcmp(info.name, "one") == 0 && info.made.tv_sec > 1600000000);
+	first = info.number;
+	EXPECT(1, syncline_snapshot_next(volume, &info));
+	CHECK(strcmp(info.name, "two") == 0 && info.number > first);
+	EXPECT(0, syncline_snapshot_next(volume, &info));
+
+	EXPECT(-ENOENT, syncline_snapshot_open(volume, "three", &view));
+	EXPECT(0, syncline_snapshot_open(volume, "one", &view));
+	holds(view, "f", "first");
+	holds(volume, "f", "third");
+	EXPECT(-EROFS, syncline_open(view, "f", O_WRONLY, 0, &file));
+	EXPECT(-EROFS, syncline_snapshot_create(view, "x"));
+	EXPECT(0, syncline_snapshot_delete(volume, "one"));
+	holds(view, "f", "first");
+	EXPECT(0, syncline_volume_close(view));
+	EXPECT(0, syncline_snapshot_rename(volume, "two", "zwei"));
+	EXPECT(-ENOENT, syncline_snapshot_delete(volume, "two"));
+	EXPECT(0, syncline_snapshot_delete(volume, "zwei"));
+	EXPECT(0, syncline_snapshot_reclaim(volume));
+	memset(&info, 0, sizeof info);
+	EXPECT(0, syncline_snapshot_next(volume, &info));
+	EXPECT(0, syncline_volume_close(volume));
+}
