@@ -1,8 +1,8 @@
 //! The table of `docs/testing.md` that tells which test shows which promise or rule.
 //!
 //! A test names what it shows in a comment above its attribute: `// Shows: C1, R19.` (`# Shows:` in Python). The
-//! planted faults name their rule themselves. Each promise of `docs/contract.md` and each rule of `docs/design.md`
-//! must be shown by one test or fault at least.
+//! planted faults name their rule themselves. Each promise of `docs/contract.md` and each rule of `docs/design.md` and
+//! `docs/snapshots.md` must be shown by one test or fault at least.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -75,7 +75,7 @@ fn table(root: &Path) -> Result<String, String> {
 /// The promises from the headings of the contract, the rules from the tables of the design.
 fn titles(root: &Path) -> Result<Titles, String> {
     let contract = read(&root.join("docs/contract.md"))?;
-    let design = read(&root.join("docs/design.md"))?;
+    let design = read(&root.join("docs/design.md"))? + &read(&root.join("docs/snapshots.md"))?;
     let promises = contract.lines().filter_map(|line| line.strip_prefix("## "));
     let promises = promises.filter_map(|line| line.split_once(". "));
     let rules = design.lines().filter_map(|line| line.strip_prefix("| "));

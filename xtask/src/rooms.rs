@@ -34,6 +34,7 @@ const ROOMS: &[&str] = &[
     "transaction",
     "trim",
     "session",
+    "snapshots",
 ];
 
 /// Largest share of all lines that a room may have, in percent.

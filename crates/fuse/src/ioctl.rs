@@ -17,9 +17,9 @@
 //! | snapshot | `_IOWR(0xe7, 11, syncline_snapshot)` | make, delete, rename, tell the next (C10, C11); changes need CAP_SYS_ADMIN |
 //!
 //! Those from 2 on are for programs: `include/syncline/ioctl.h` says how they are used, and a test compares its numbers
-//! and layouts with these. They are answered on open files, not on directories. Statistics and snapshots are answered on every
-//! file and directory of the volume. The kernel hands `FS_IOC_SHUTDOWN` over without its argument, so all its modes
-//! are the same one.
+//! and layouts with these. They are answered on open files, not on directories. Statistics and snapshots are answered
+//! on every file and directory of the volume. The kernel hands `FS_IOC_SHUTDOWN` over without its argument, so all its
+//! modes are the same one.
 
 use std::ops::Range;
 

@@ -1,17 +1,17 @@
 //! Deleting trees.
 //!
-//! A tree is deleted by one batch that takes its name and its images away; the rest is done behind it, by [`Store::reap`],
-//! a step at a time. What the tree has and neither its parent nor the tree that descends from it has too is nobody's
-//! any more. Its parent has everything that was born up to the parent's era, so that is passed by. There is at most one
-//! tree that descends from it (R27), and no other tree can have what is behind the parent's era.
+//! A tree is deleted by one batch that takes its name and its images away; the rest is done behind it, by
+//! [`Store::reap`], a step at a time. What the tree has and neither its parent nor the tree that descends from it has
+//! too is nobody's any more. Its parent has everything that was born up to the parent's era, so that is passed by.
+//! There is at most one tree that descends from it (R27), and no other tree can have what is behind the parent's era.
 //!
 //! The steps, in this order:
 //! 1. The overlay, by batches.
 //! 2. The *data*: leaf after leaf is held against the child's, by batches of frees that also move a cursor (R29). What
 //!    lies before the cursor and the child has is the child's own from then on (R25).
-//! 3. The *nodes*, in memory: only interior nodes are read. What is found, and what the child lets go of meanwhile, goes
-//!    into the bitmaps of the next checkpoint, whose root tree lacks the tree. Frees of nodes are never logged: which
-//!    nodes a tree has is decided by checkpoints and by replay, and these need not agree.
+//! 3. The *nodes*, in memory: only interior nodes are read. What is found, and what the child lets go of meanwhile,
+//!    goes into the bitmaps of the next checkpoint, whose root tree lacks the tree. Frees of nodes are never logged:
+//!    which nodes a tree has is decided by checkpoints and by replay, and these need not agree.
 //! 4. When neither superblock leads to the tree any more, a batch ends its item, and the child gets its parent.
 
 mod data;
@@ -95,8 +95,8 @@ impl Store {
         Ok(TreeReader { shared: Arc::clone(&self.shared), tree })
     }
 
-    /// Deletes a snapshot, or a head that is not the default one. It has no name any more when this has returned, and it
-    /// is gone for good once `force` has returned for the LSN. Its space comes back by [`Store::reap`]: when nobody
+    /// Deletes a snapshot, or a head that is not the default one. It has no name any more when this has returned, and
+    /// it is gone for good once `force` has returned for the LSN. Its space comes back by [`Store::reap`]: when nobody
     /// reads it any more, and at most one tree descends from it.
     ///
     /// Errors: among others `NoTree`, `DefaultHead`.

@@ -121,11 +121,11 @@ pub(crate) const AVAILABLE_BEHIND_SNAPSHOT: u64 = 1 << 12;
 pub(crate) const AVAILABLE_SHARE: u64 = 50;
 /// Pages of an overlay that are given back by one batch of a deletion.
 pub(crate) const REAPED_OVERLAYS: usize = 4;
-/// Chunks that nobody but a deletion gets (R33): a step copies the way to two items of the volume tree and to one of the
-/// root tree, and so does the checkpoint that has not brought the chunks of the step before back.
+/// Chunks that nobody but a deletion gets (R33): a step copies the way to two items of the volume tree and to one of
+/// the root tree, and so does the checkpoint that has not brought the chunks of the step before back.
 pub(crate) const DELETION_CHUNKS: u64 = 24;
-/// Leaves that one batch of a deletion looks at, and runs of dead blocks after which it looks at no more: the trees' lock
-/// is held so long.
+/// Leaves that one batch of a deletion looks at, and runs of dead blocks after which it looks at no more: the trees'
+/// lock is held so long.
 pub(crate) const REAPED_LEAVES_MAX: usize = 32;
 pub(crate) const REAPED_RUNS: usize = 200;
 /// Bytes of a batch that gives back data: those runs, and all of the leaf that is looked at last. The smallest journal

@@ -157,8 +157,8 @@ fn deletions_checkpoints_and_changes_run_beside_each_other() {
     judge(&device, &store, "beside each other");
 }
 
-// Shows: the end of a deletion is logged behind two checkpoints: whichever superblock is lost then, the other one does not
-// lead to the tree.
+// Shows: the end of a deletion is logged behind two checkpoints: whichever superblock is lost then, the other one does
+// not lead to the tree.
 #[test]
 fn the_loss_of_a_superblock_behind_a_deletion_loses_nothing() {
     let (device, store) = open(3);

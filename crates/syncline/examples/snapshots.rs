@@ -1,9 +1,10 @@
 //! What snapshots cost: `cargo run --release -p syncline --example snapshots -- IMAGE [FILES]`.
 //!
-//! Makes a volume of version 2 in a new image and prints, as medians in microseconds with the device's writes and flushes:
-//! making a snapshot of a clean volume; an append of 100 bytes with its sync, beside 0, 1 and 1,000 snapshots, in turn with
-//! a write and a flush of 4 KiB to a file of the host (the floor); and in seconds how long what deleted snapshots had takes
-//! to come back, of a tree of so many files (default 100,000) of which nothing, one in a hundred, and everything has changed.
+//! Makes a volume of version 2 in a new image and prints, as medians in microseconds with the device's writes and
+//! flushes: making a snapshot of a clean volume; an append of 100 bytes with its sync, beside 0, 1 and 1,000 snapshots,
+//! in turn with a write and a flush of 4 KiB to a file of the host (the floor); and in seconds how long what deleted
+//! snapshots had takes to come back, of a tree of so many files (default 100,000) of which nothing, one in a hundred,
+//! and everything has changed.
 
 use std::fs::File;
 use std::io::Write;

@@ -22,8 +22,8 @@ struct Dead {
     birth: Era,
 }
 
-/// One leaf always fits behind the runs of those before: it has fewer pages than its space has sums, and between two runs
-/// of one extent the child has a page. Two extents take more than two pages and their sums.
+/// One leaf always fits behind the runs of those before: it has fewer pages than its space has sums, and between two
+/// runs of one extent the child has a page. Two extents take more than two pages and their sums.
 const _: () = {
     let runs_of_a_leaf = (NODE_SPACE_BYTES - EXTENT_HEADER_BYTES) / 8 / 2;
     assert!((REAPED_RUNS + runs_of_a_leaf) * RELEASE_BYTES <= REAPED_BYTES);

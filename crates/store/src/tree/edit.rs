@@ -230,8 +230,8 @@ impl Editor<'_> {
         }
     }
 
-    /// The tree does not hold an immutable node any more, which is freed if it was the tree's own (R25), or the tree was
-    /// the last but one that had it and the last goes away.
+    /// The tree does not hold an immutable node any more, which is freed if it was the tree's own (R25), or the tree
+    /// was the last but one that had it and the last goes away.
     fn let_go(&mut self, node: Arc<Node>) {
         if self.low.is_none_or(|low| node.birth > low) {
             self.superseded.push(Superseded::new(node));
