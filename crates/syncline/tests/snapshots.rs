@@ -162,7 +162,7 @@ fn snapshots_show_what_was_there_whatever_happens_to_the_volume() {
     }
 }
 
-// Shows: C10. One write and one flush beyond what was dirty.
+// Shows: C10.
 #[test]
 fn a_snapshot_of_a_clean_volume_is_one_write_and_one_flush_and_a_sync_beside_many_costs_the_same() {
     let (device, volume) = fresh();
@@ -291,7 +291,7 @@ fn copy(device: &MemoryDevice) -> Arc<MemoryDevice> {
     Arc::new(copy)
 }
 
-// Shows: C8, C11, R33. However full it is, a volume is emptied by deleting its snapshots.
+// Shows: C8, C11, R33.
 #[test]
 fn a_full_volume_is_emptied_by_deleting_its_snapshots_at_every_number_of_free_blocks() {
     let crowded = crowded();
