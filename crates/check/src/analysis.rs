@@ -4,20 +4,25 @@ use crate::Code;
 use crate::block_map::BlockMap;
 use crate::data::DataCheck;
 use crate::facts::Facts;
+use crate::forest::{Branch, Forest};
 use crate::items::ItemCheck;
 use crate::lost::Lost;
+use crate::marks::Marks;
 use crate::names::{DirentCheck, NameCheck, NameFault};
+use crate::owner::Owner;
 use crate::paths;
 use crate::progress::{Phase, Reporter};
 use crate::replay::Replay;
 use crate::report::{Findings, Totals};
 use crate::space::SpaceCheck;
-use crate::walk::{RootTree, Trees, Visitor};
+use crate::volume_tree::VolumeCheck;
+use crate::walk::{Trees, Visitor};
 use std::collections::BTreeMap;
 use syncline_device::Device;
 use syncline_format::item::DirentItem;
 use syncline_format::node::NodePointer;
 use syncline_format::superblock::Superblock;
+use syncline_format::tree_item::TreeState;
 use syncline_format::{Key, TreeId};
 
 /// What the look is at, and how close.
@@ -27,12 +32,17 @@ pub(crate) struct Subject<'a> {
     pub(crate) replay: &'a Replay,
     /// Read and verify file data.
     pub(crate) data: bool,
+    /// Judge names, links and sizes in each snapshot too, and not only in the default head.
+    pub(crate) all: bool,
 }
 
 /// What was learned beside the findings.
 pub(crate) struct Analysis {
+    /// The root of the default head; of version 1 the main tree's.
     pub(crate) main: Option<NodePointer>,
+    /// Of the default head.
     pub(crate) facts: Facts,
+    /// Of all trees.
     pub(crate) nodes: BlockMap,
     pub(crate) data: BlockMap,
     /// Leaves that could not be read.
@@ -40,7 +50,23 @@ pub(crate) struct Analysis {
     pub(crate) name_faults: BTreeMap<Key, (DirentItem, NameFault)>,
 }
 
+/// What a look at one tree goes on.
+struct Look<'l> {
+    findings: &'l mut Findings,
+    totals: &'l mut Totals,
+    progress: &'l mut Reporter,
+    marks: Marks,
+}
+
 impl Subject<'_> {
+    fn forest(&self) -> &Forest {
+        &self.replay.forest
+    }
+
+    fn trees(&self) -> Trees<'_> {
+        Trees::new(self.device, self.superblock, &self.replay.given_up)
+    }
+
     /// Walks the trees and judges items and names, but not the bitmaps.
     pub(crate) fn look(
         &self,
@@ -48,45 +74,114 @@ impl Subject<'_> {
         totals: &mut Totals,
         progress: &mut Reporter,
     ) -> Analysis {
-        let trees = Trees::new(self.device, self.superblock, &self.replay.given_up);
-        let root = RootTree::read(&trees, &self.superblock.root);
-        for (code, block, message) in root.damage {
-            findings.at(code, block, message);
+        let mut look = Look { findings, totals, progress, marks: Marks::new(self.superblock.layout) };
+        for node in &self.forest().root_nodes {
+            look.marks.node(node, look.findings, look.totals);
         }
-        let verify = DataCheck { device: self.device, wanted: self.data, progress: &mut *progress };
-        let mut check = ItemCheck::new(self.superblock, findings, totals, verify);
-        for node in &root.nodes {
-            check.mark_node(node);
+        let default = self.forest().default_head();
+        let (mut facts, mut lost, mut name_faults) = Default::default();
+        for tree in self.forest().order() {
+            let branch = &self.forest().branches[&tree];
+            look.findings.within(self.name_of(tree));
+            if tree == TreeId::VOLUME {
+                self.look_at_volume_tree(branch, &mut look);
+                continue;
+            }
+            let in_full = tree == default || self.is_judged_in_full(tree);
+            let (found, leaves) = self.look_at_tree(tree, branch, in_full, &mut look);
+            if !in_full {
+                crate::names::judge_next_object(self.superblock, &found, look.findings);
+                continue;
+            }
+            look.progress.report(Phase::Names, 0, found.inodes.len() as u64);
+            let faults = self.judge_names(tree, branch, (&found, &leaves), look.findings);
+            if tree == default {
+                (facts, lost, name_faults) = (found, leaves, faults);
+            } else {
+                let what = (self.name_of(tree), tree);
+                paths::add(&self.trees(), what, branch, &found, look.findings);
+            }
         }
-        if let Some(main) = &root.main {
-            trees.walk(TreeId::MAIN, main, &self.replay.overlay, &mut check as &mut dyn Visitor);
+        look.findings.within(None);
+        if !self.forest().branches.contains_key(&default) {
+            // Nothing of it is there, its root directory neither.
+            self.judge_without_tree(look.findings);
         }
-        let mut analysis = check.finish(root.main);
-        progress.report(Phase::Names, 0, analysis.facts.inodes.len() as u64);
-        self.judge_names(&trees, &mut analysis, findings);
-        analysis
+        let main = self.forest().branches.get(&default).map(|branch| branch.root);
+        let Marks { nodes, data, .. } = look.marks;
+        look.totals.blocks_used = nodes.len() + data.len();
+        Analysis { main, facts, nodes, data, lost, name_faults }
     }
 
-    fn judge_names(&self, trees: &Trees<'_>, analysis: &mut Analysis, findings: &mut Findings) {
-        let incomplete = is_incomplete(findings) || !analysis.lost.is_empty();
-        let mut names = NameCheck { facts: &analysis.facts, findings, incomplete };
-        names.run(self.superblock, self.replay);
-        if incomplete {
-            return;
-        }
-        let (Some(main), Some(mut second)) = (&analysis.main, DirentCheck::needed(&analysis.facts)) else {
-            return;
+    /// How findings call a tree: of version 1 there is only one.
+    fn name_of(&self, tree: TreeId) -> Option<TreeId> {
+        self.forest().state.map(|_| tree)
+    }
+
+    fn is_judged_in_full(&self, tree: TreeId) -> bool {
+        let item = self.forest().items.get(&tree);
+        self.all && item.is_some_and(|item| item.state == TreeState::Live)
+    }
+
+    fn look_at_volume_tree(&self, branch: &Branch, look: &mut Look<'_>) {
+        let mut check = VolumeCheck {
+            superblock: self.superblock,
+            forest: self.forest(),
+            findings: look.findings,
+            totals: look.totals,
+            marks: &mut look.marks,
+            verify: DataCheck { device: self.device, wanted: self.data, progress: look.progress },
+            overlay: (TreeId::ROOT, Vec::new()),
         };
-        trees.walk(TreeId::MAIN, main, &self.replay.overlay, &mut second as &mut dyn Visitor);
-        second.report(findings);
-        analysis.name_faults = second.faults;
+        self.trees().walk(TreeId::VOLUME, &branch.root, &branch.overlay, &mut check as &mut dyn Visitor);
     }
 
-    /// Adds to each finding where its inode is, as far as names lead to it.
+    fn look_at_tree(
+        &self,
+        tree: TreeId,
+        branch: &Branch,
+        in_full: bool,
+        look: &mut Look<'_>,
+    ) -> (Facts, Lost) {
+        look.totals.trees += 1;
+        let owner = Owner::new(tree, self.forest(), self.trees());
+        let verify = DataCheck { device: self.device, wanted: self.data, progress: look.progress };
+        let told = (&mut *look.findings, &mut *look.totals);
+        let mut check = ItemCheck::new(self.superblock, (owner, in_full), told, &mut look.marks, verify);
+        self.trees().walk(tree, &branch.root, &branch.overlay, &mut check as &mut dyn Visitor);
+        check.finish()
+    }
+
+    fn judge_without_tree(&self, findings: &mut Findings) {
+        let facts = Facts::default();
+        let mut names = NameCheck { facts: &facts, findings, incomplete: true };
+        names.run(self.superblock, self.replay, TreeId::MAIN);
+    }
+
+    fn judge_names(
+        &self,
+        tree: TreeId,
+        branch: &Branch,
+        (facts, lost): (&Facts, &Lost),
+        findings: &mut Findings,
+    ) -> BTreeMap<Key, (DirentItem, NameFault)> {
+        let incomplete = is_incomplete(findings) || !lost.is_empty();
+        let mut names = NameCheck { facts, findings, incomplete };
+        names.run(self.superblock, self.replay, tree);
+        let Some(mut second) = DirentCheck::needed(facts).filter(|_| !incomplete) else {
+            return BTreeMap::new();
+        };
+        self.trees().walk(tree, &branch.root, &branch.overlay, &mut second as &mut dyn Visitor);
+        second.report(findings);
+        second.faults
+    }
+
+    /// Adds to each finding of the default head where its inode is, as far as names lead to it.
     pub(crate) fn tell_paths(&self, analysis: &Analysis, findings: &mut Findings) {
-        if let Some(main) = &analysis.main {
-            let trees = Trees::new(self.device, self.superblock, &self.replay.given_up);
-            paths::add(&trees, main, &self.replay.overlay, &analysis.facts, findings);
+        let tree = self.forest().default_head();
+        if let Some(branch) = self.forest().branches.get(&tree) {
+            let what = (self.name_of(tree), tree);
+            paths::add(&self.trees(), what, branch, &analysis.facts, findings);
         }
     }
 

@@ -1,7 +1,8 @@
 //! The stable codes of everything the check can find.
 //!
 //! A code is never reused for another meaning: scripts and tests match on it. The letter names the area: S superblock,
-//! J journal, B bitmaps and blocks, T trees, I items, F files, D data, N names, X extended attributes, O orphans.
+//! J journal, B bitmaps and blocks, T trees, V how trees belong together, I items, F files, D data, N names, X extended
+//! attributes, O orphans.
 
 use std::fmt;
 
@@ -87,6 +88,21 @@ codes! {
     MainTreeMissing = "T006", Fatal, "the root tree does not name the main tree";
     RootTreeItem = "T007", Fatal, "the root tree holds an unknown item";
     LeafUnreadable = "T008", Error, "a leaf of the tree is damaged";
+
+    VolumeTreeMissing = "V001", Fatal, "the root tree does not name the volume tree";
+    TreeItem = "V002", Fatal, "an item of the volume tree cannot be read";
+    TreesDiffer = "V003", Fatal, "the root tree and the volume tree name different trees";
+    TreesTooMany = "V004", Fatal, "the volume has more trees than a volume may have";
+    TreeNewer = "V005", Fatal, "a tree is newer than the volume";
+    TreeParent = "V006", Fatal, "a tree does not descend from a snapshot that is older";
+    TreeBranch = "V007", Fatal, "a tree is being deleted although several descend from it";
+    TreeCursor = "V008", Fatal, "an extent lies across the cursor of its tree's deletion";
+    TreeName = "V009", Error, "two trees have the same name";
+    DefaultHead = "V010", Error, "there is not exactly one default head";
+    BirthBeyond = "V011", Fatal, "a node or extent was born later than it can have been";
+    NodeNotInParent = "V012", Fatal, "a tree has an old node that the tree it descends from has not";
+    ExtentNotInParent = "V013", Fatal, "a tree has old blocks that the tree it descends from has not";
+    OverlayItem = "V014", Error, "pages are kept for a snapshot that cannot have them";
 
     ItemUndecodable = "I001", Fatal, "an item cannot be decoded";
     ItemMisplaced = "I002", Error, "an item is where its kind does not belong";

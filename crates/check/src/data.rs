@@ -1,6 +1,7 @@
 //! Reads file data and compares it with the checksums in the extents.
 
 use crate::Code;
+use crate::marks::Marks;
 use crate::progress::{Phase, Reporter};
 use crate::report::{Findings, Totals};
 use syncline_device::{Buffer, Device};
@@ -20,6 +21,7 @@ impl DataCheck<'_> {
         &mut self,
         key: Key,
         extent: &ExtentItem,
+        marks: &mut Marks,
         findings: &mut Findings,
         totals: &mut Totals,
     ) {
@@ -29,17 +31,27 @@ impl DataCheck<'_> {
         }
         let mut data = Buffer::zeroed(sums.len());
         let mut matching = 0;
+        let mut note = |index: u64, matches: bool| {
+            if !matches {
+                marks.damaged.insert(extent.block_of(index), 1);
+            }
+            u64::from(matches)
+        };
         if self.device.read(extent.start, &mut data).is_ok() {
             for (index, (block, &want)) in data.chunks_exact(BLOCK_BYTES).zip(sums).enumerate() {
-                matching += u64::from(compare(block, want, key, extent, index as u64, findings));
+                let index = index as u64;
+                matching += note(index, compare(block, want, key, extent, index, findings));
             }
         } else {
             // Block by block, to say which one it is.
             for (index, &want) in (0u64..).zip(sums) {
                 let mut block = Buffer::zeroed(1);
                 match self.device.read(extent.block_of(index), &mut block) {
-                    Ok(()) => matching += u64::from(compare(&block, want, key, extent, index, findings)),
+                    Ok(()) => {
+                        matching += note(index, compare(&block, want, key, extent, index, findings));
+                    }
                     Err(error) => {
+                        note(index, false);
                         let message = format!("page {}: {error}", key.offset + index);
                         findings.both(Code::DataUnreadable, extent.block_of(index), key.object, message);
                     }
@@ -49,6 +61,18 @@ impl DataCheck<'_> {
         totals.data_blocks_verified += matching;
         totals.data_blocks_damaged += sums.len() as u64 - matching;
         self.progress.advance(Phase::Data, totals.data_blocks_verified + totals.data_blocks_damaged);
+    }
+
+    /// Tells what was found damaged where another tree has it, to which it belongs.
+    pub(crate) fn tell_shared(key: Key, extent: &ExtentItem, marks: &Marks, findings: &mut Findings) {
+        for index in 0..u64::from(extent.pages()) {
+            let block = extent.block_of(index);
+            if marks.damaged.first_of(block, 1).is_some() {
+                let message =
+                    format!("page {}: damaged in the snapshot that it is shared with", key.offset + index);
+                findings.both(Code::DataChecksum, block, key.object, message);
+            }
+        }
     }
 }
 

@@ -2,16 +2,20 @@
 //!
 //! Items come in key order, so everything of one object is judged with a small state for the current object; what
 //! concerns several objects goes into [`Facts`] and is judged by `names`.
+//!
+//! Of a tree that shares nodes with its parent, only what is its own is accounted, and what is not has to be the
+//! parent's. Unless the tree is judged in full, what it shares is not even read.
 
-use crate::analysis::Analysis;
 use crate::block_map::BlockMap;
 use crate::data::DataCheck;
 use crate::facts::Facts;
+use crate::forest::fault_of_birth;
 use crate::lost::{Lost, LostLeaf};
+use crate::marks::Marks;
+use crate::owner::Owner;
 use crate::report::{Findings, Totals};
-use crate::walk::Visitor;
+use crate::walk::{Place, Source, Visitor};
 use crate::{Code, acl, object};
-use std::collections::BTreeMap;
 use syncline_format::item::{DirentItem, ExtentItem, InodeItem, OrphanReason, XattrItem, is_symlink_target};
 use syncline_format::node::NodePointer;
 pub(crate) use syncline_format::range::FILE_PAGES_MAX;
@@ -24,11 +28,13 @@ pub(crate) struct ItemCheck<'a> {
     pub(crate) findings: &'a mut Findings,
     pub(crate) totals: &'a mut Totals,
     pub(crate) facts: Facts,
-    /// Blocks of tree nodes.
-    pub(crate) nodes: BlockMap,
-    /// Blocks of extents.
-    pub(crate) data: BlockMap,
+    pub(crate) marks: &'a mut Marks,
     pub(crate) verify: DataCheck<'a>,
+    owner: Owner<'a>,
+    /// Names, links and sizes are judged too.
+    in_full: bool,
+    /// The nodes met so far, whosever they are; of a tree that shares any.
+    met: BlockMap,
     lost: Lost,
     object: object::Current,
 }
@@ -36,8 +42,9 @@ pub(crate) struct ItemCheck<'a> {
 impl<'a> ItemCheck<'a> {
     pub(crate) fn new(
         superblock: &'a Superblock,
-        findings: &'a mut Findings,
-        totals: &'a mut Totals,
+        (owner, in_full): (Owner<'a>, bool),
+        (findings, totals): (&'a mut Findings, &'a mut Totals),
+        marks: &'a mut Marks,
         verify: DataCheck<'a>,
     ) -> ItemCheck<'a> {
         ItemCheck {
@@ -45,30 +52,22 @@ impl<'a> ItemCheck<'a> {
             findings,
             totals,
             facts: Facts::default(),
-            nodes: BlockMap::new(superblock.layout),
-            data: BlockMap::new(superblock.layout),
+            marks,
             verify,
+            owner,
+            in_full,
+            met: BlockMap::new(superblock.layout),
             lost: Lost::default(),
             object: object::Current::default(),
         }
     }
 
     /// Judges the last object and returns what was learned.
-    pub(crate) fn finish(mut self, main: Option<NodePointer>) -> Analysis {
-        self.close_object();
-        self.totals.blocks_used = self.nodes.len() + self.data.len();
-        let ItemCheck { facts, nodes, data, lost, .. } = self;
-        Analysis { main, facts, nodes, data, lost, name_faults: BTreeMap::new() }
-    }
-
-    /// Accounts the four blocks of a node; `false` if it must not be entered.
-    pub(crate) fn mark_node(&mut self, pointer: &NodePointer) -> bool {
-        self.totals.nodes += 1;
-        if let Some(block) = self.nodes.insert(pointer.block, NODE_BLOCKS) {
-            self.findings.at(Code::NodeShared, block, "two pointers lead to one node");
-            return false;
+    pub(crate) fn finish(mut self) -> (Facts, Lost) {
+        if self.in_full {
+            self.close_object();
         }
-        true
+        (self.facts, self.lost)
     }
 
     fn close_object(&mut self) {
@@ -177,8 +176,10 @@ impl<'a> ItemCheck<'a> {
         }
     }
 
-    fn extent(&mut self, key: Key, value: &[u8]) {
-        self.expect_type(key, self.object.inode.as_ref().is_some_and(InodeItem::is_regular));
+    fn extent(&mut self, key: Key, value: &[u8], source: Source) {
+        if self.in_full {
+            self.expect_type(key, self.object.inode.as_ref().is_some_and(InodeItem::is_regular));
+        }
         let extent = match ExtentItem::decode(value) {
             Ok(extent) => extent,
             Err(error) => return self.undecodable(key, &error),
@@ -187,20 +188,73 @@ impl<'a> ItemCheck<'a> {
         if key.offset > FILE_PAGES_MAX - pages {
             return self.misplaced(key);
         }
-        self.object.add_extent(key.object, key.offset, &extent, &self.facts, self.findings);
-        self.facts.of(key.object).pages_found += pages;
+        if self.in_full {
+            self.object.add_extent(key.object, key.offset, &extent, &self.facts, self.findings);
+            self.facts.of(key.object).pages_found += pages;
+        }
         if !self.superblock.layout.holds_run(extent.start, extent.pages()) {
             let message = format!("page {}: {pages} blocks from {}", key.offset, extent.start);
             self.findings.both(Code::BlockRange, extent.start, key.object, message);
             return;
         }
-        let of_node = self.nodes.first_of(extent.start, extent.pages());
-        let twice = self.data.insert(extent.start, extent.pages());
-        if let Some(block) = twice.or(of_node) {
+        self.birth(key, &extent, source);
+        if let Some(cursor) = self.owner.cursor_behind(key, extent.birth) {
+            // It was given back, or is the child's.
+            if Key::extent(key.object, key.offset + pages) > cursor {
+                let message = format!("page {}: it is {pages} pages long", key.offset);
+                self.findings.both(Code::TreeCursor, extent.start, key.object, message);
+            }
+            return;
+        }
+        if !self.owner.owns_extent(key, extent.birth) {
+            if self.in_full && self.verify.wanted {
+                DataCheck::tell_shared(key, &extent, self.marks, self.findings);
+            }
+            return;
+        }
+        if let Some(block) = self.marks.extent(&extent) {
             let message = format!("page {} lies in a block that something else uses", key.offset);
             self.findings.both(Code::BlockShared, block, key.object, message);
         }
-        self.verify.extent(key, &extent, self.findings, self.totals);
+        self.verify.extent(key, &extent, self.marks, self.findings, self.totals);
+    }
+
+    /// Judges the birth of an extent, and whether the parent has what was born in its time.
+    fn birth(&mut self, key: Key, extent: &ExtentItem, source: Source) {
+        let Some(most) = self.owner.most() else { return };
+        let (above, is_own) = match source {
+            Source::Leaf(birth) => (Some(birth), self.owner.owns_node(birth)),
+            Source::Log => (None, true),
+        };
+        if let Some(message) = fault_of_birth(extent.birth, above, most) {
+            let message = format!("page {}: {message}", key.offset);
+            self.findings.both(Code::BirthBeyond, extent.start, key.object, message);
+        }
+        // A leaf of the parent has been held against the parent as a whole.
+        if let Some(parent) = self.owner.parent_with(extent.birth).filter(|_| is_own)
+            && !parent.has_extent(key, extent)
+        {
+            let message = format!("page {} has blocks since era {}", key.offset, extent.birth);
+            self.findings.both(Code::ExtentNotInParent, extent.start, key.object, message);
+        }
+    }
+
+    /// An item of a tree that is not judged in full.
+    fn alone(&mut self, key: Key, value: &[u8], source: Source) {
+        if key.check().is_err() {
+            return self.misplaced(key);
+        }
+        let error = match key.kind {
+            Kind::Extent => return self.extent(key, value, source),
+            Kind::Inode => InodeItem::decode(value).err(),
+            Kind::Dirent => DirentItem::decode(value).err(),
+            Kind::Xattr => XattrItem::decode(value).err(),
+            Kind::Orphan => OrphanReason::decode(value).err(),
+            _ => None,
+        };
+        if let Some(error) = error {
+            self.undecodable(key, &error);
+        }
     }
 
     fn orphan(&mut self, key: Key, value: &[u8]) {
@@ -215,12 +269,31 @@ impl<'a> ItemCheck<'a> {
 }
 
 impl Visitor for ItemCheck<'_> {
-    fn node(&mut self, pointer: &NodePointer) -> bool {
-        if let Some(block) = self.data.first_of(pointer.block, NODE_BLOCKS) {
-            let message = "a tree node lies in a block of file data";
-            self.findings.at(Code::BlockShared, block, message);
+    fn node(&mut self, pointer: &NodePointer, place: &Place) -> bool {
+        let birth = pointer.birth;
+        let Some(most) = self.owner.most() else {
+            return self.marks.node(pointer, self.findings, self.totals);
+        };
+        if let Some(message) = fault_of_birth(birth, place.above, most) {
+            self.findings.at(Code::BirthBeyond, pointer.block, message);
         }
-        self.mark_node(pointer)
+        if let Some(block) = self.met.insert(pointer.block, NODE_BLOCKS) {
+            self.findings.at(Code::NodeShared, block, "two pointers of a tree lead to one node");
+            return false;
+        }
+        if self.owner.owns_node(birth) {
+            return self.marks.node(pointer, self.findings, self.totals);
+        }
+        // Below a node that is the parent's, all is.
+        let is_first = place.above.is_none_or(|above| self.owner.owns_node(above));
+        if is_first
+            && let Some(parent) = self.owner.parent_with(birth)
+            && !parent.has_node(pointer, place.slot)
+        {
+            let message = format!("a node of level {} has been here since era {birth}", pointer.level);
+            self.findings.at(Code::NodeNotInParent, pointer.block, message);
+        }
+        self.in_full || self.owner.may_hold_passed(place.low, birth)
     }
 
     fn damaged(&mut self, code: Code, block: BlockNo, message: String) {
@@ -236,9 +309,12 @@ impl Visitor for ItemCheck<'_> {
         self.facts.stored_object_max = self.facts.stored_object_max.max(key.object.0);
     }
 
-    fn item(&mut self, key: Key, value: &[u8]) {
+    fn item(&mut self, key: Key, value: &[u8], source: Source) {
         self.totals.items += 1;
         self.verify.progress.item();
+        if !self.in_full {
+            return self.alone(key, value, source);
+        }
         if (key.object == ObjectNo::VOLUME) != (key.kind == Kind::Orphan) {
             return self.misplaced(key);
         }
@@ -257,7 +333,7 @@ impl Visitor for ItemCheck<'_> {
             Kind::Dirent => self.dirent(key, value),
             Kind::Xattr => self.xattr(key, value),
             Kind::XattrPiece => self.xattr_piece(key, value),
-            Kind::Extent => self.extent(key, value),
+            Kind::Extent => self.extent(key, value, source),
             Kind::Orphan | Kind::Tree | Kind::TreeInfo | Kind::Shared | Kind::Overlay => self.misplaced(key),
         }
     }

@@ -3,15 +3,16 @@
 //! Independent of the engine's recovery on purpose: the two must agree on every volume. The walk is bounded: the chain
 //! can be no longer than the ring, and the search behind a break verifies at most four times the ring.
 
+use crate::forest::Forest;
 use crate::replay::{ImageAt, Replay};
 use crate::report::Findings;
 use crate::{CheckError, Code};
 use syncline_device::{Buffer, Device};
-use syncline_format::batch::{Op, decode_batches};
+use syncline_format::batch::{Op, decode_batches, fresh_extent};
 use syncline_format::item::{ExtentContent, ExtentItem};
 use syncline_format::record::{self, RecordInfo};
 use syncline_format::superblock::Superblock;
-use syncline_format::{BLOCK_BYTES, BlockNo, Lsn, Sequence, checksum};
+use syncline_format::{BLOCK_BYTES, BlockNo, Lsn, Sequence, TreeId, checksum};
 
 /// A record takes at most this share of the ring.
 const RECORD_RING_SHARE: u64 = 8;
@@ -49,10 +50,10 @@ impl<'a> Journal<'a> {
     }
 
     /// Follows the chain, decides where the log ends, and applies it.
-    pub(crate) fn replay(&self, findings: &mut Findings) -> Replay {
+    pub(crate) fn replay(&self, forest: Forest, findings: &mut Findings) -> Replay {
         let chain = self.chain(findings);
         self.check_end(&chain, findings);
-        let mut replay = Replay::new(self.superblock.layout, self.superblock.checkpoint_lsn);
+        let mut replay = Replay::new(self.superblock.layout, self.superblock.checkpoint_lsn, forest);
         replay.known_flushed = chain.last().map_or(Sequence(0), |link| link.info.known_flushed);
         for link in &chain {
             let Some(record) = self.read_record(link.position, |_| true) else {
@@ -72,6 +73,13 @@ impl<'a> Journal<'a> {
                     break;
                 }
             }
+        }
+        if replay.forest.is_whole && replay.batches > 0 && replay.forest.state.is_some() {
+            replay.forest.is_whole = replay.forest.judge(findings);
+        }
+        let is_there = |tree: &TreeId| replay.forest.branches.contains_key(tree);
+        if replay.forest.state.is_some() && replay.images.keys().any(|(tree, ..)| !is_there(tree)) {
+            findings.add(Code::JournalTree, "a page image is of a tree that does not exist");
         }
         if replay.batches > 0 || !replay.images.is_empty() {
             let message = format!(
@@ -245,8 +253,8 @@ impl<'a> Journal<'a> {
     /// Whether the data of every fresh extent of a batch is there.
     fn data_arrived(&self, ops: &[Op<'_>]) -> bool {
         ops.iter().all(|op| match *op {
-            Op::Put { value, fresh: true, .. } => {
-                ExtentItem::decode(value).is_ok_and(|extent| self.extent_matches(&extent))
+            Op::Put { key, value, fresh: true, .. } => {
+                fresh_extent(key, value).is_ok_and(|extent| self.extent_matches(&extent))
             }
             _ => true,
         })

@@ -11,10 +11,15 @@
 //! the main tree that are unreadable it gives up: what was in them is told inode by inode, by a check without repair
 //! too, and what is left around them is kept.
 //!
+//! A volume of version 2 has several trees, which share nodes and blocks. Each block is accounted to one tree, the first
+//! of its line, and every other that has it from there is held against that one, so that only differences are read.
+//! Names are judged in the default head, and in all trees if asked for. Of such a volume repair makes bitmaps and
+//! superblocks anew, and nothing else.
+//!
 //! Invariants:
 //! - without `repair` nothing is written;
 //! - whatever the device holds, the outcome is an error or findings: no panic, no endless loop, memory bounded by the
-//!   number of inodes, the length of the journal and one bit per used block.
+//!   number of inodes of one tree, the number of trees, the length of the journal and a few bits per used block.
 #![forbid(unsafe_code)]
 
 mod acl;
@@ -24,11 +29,16 @@ mod code;
 mod data;
 mod error;
 mod facts;
+mod forest;
 mod items;
 mod journal;
 mod lost;
+mod marks;
 mod names;
 mod object;
+mod overlay;
+mod owner;
+mod parent;
 mod paths;
 mod progress;
 mod repair;
@@ -36,6 +46,7 @@ mod replay;
 mod report;
 mod space;
 mod superblocks;
+mod volume_tree;
 mod walk;
 
 pub use code::{Code, Severity};
@@ -47,6 +58,7 @@ pub use report::{
 };
 
 use analysis::{Analysis, Subject};
+use forest::Forest;
 use journal::Journal;
 use progress::Reporter;
 use repair::salvage;
@@ -63,6 +75,8 @@ pub struct CheckOptions {
     pub repair: bool,
     /// Read all file data and verify its checksums.
     pub data: bool,
+    /// Judge names, links and sizes in all heads and snapshots, not only in the default head.
+    pub all: bool,
     /// Is told now and then how far the check is.
     pub progress: Option<ProgressCallback>,
 }
@@ -82,6 +96,13 @@ impl CheckOptions {
         self
     }
 
+    /// Judge names, links and sizes in all heads and snapshots, not only in the default head.
+    #[must_use]
+    pub fn all(mut self, all: bool) -> CheckOptions {
+        self.all = all;
+        self
+    }
+
     /// Is told now and then how far the check is.
     #[must_use]
     pub fn progress(mut self, progress: impl FnMut(Progress) + Send + 'static) -> CheckOptions {
@@ -96,39 +117,50 @@ impl CheckOptions {
 /// volume is no error but a finding.
 pub fn check(device: &dyn Device, options: CheckOptions) -> Result<Report, CheckError> {
     let mut progress = Reporter::new(options.progress);
-    let mut report = check_once(device, options.repair, options.data, &mut progress)?;
+    let scope = Scope { repair: options.repair, data: options.data, all: options.all };
+    let mut report = check_once(device, scope, &mut progress)?;
     if report.repaired {
-        let after = check_once(device, false, options.data, &mut progress)?;
+        let after = check_once(device, Scope { repair: false, ..scope }, &mut progress)?;
         report.settle(after);
     }
     Ok(report)
 }
 
-/// One check, and if asked for and possible the repair behind it.
-fn check_once(
-    device: &dyn Device,
+/// What one check does.
+#[derive(Clone, Copy)]
+struct Scope {
     repair: bool,
     data: bool,
-    progress: &mut Reporter,
-) -> Result<Report, CheckError> {
+    all: bool,
+}
+
+/// One check, and if asked for and possible the repair behind it.
+fn check_once(device: &dyn Device, scope: Scope, progress: &mut Reporter) -> Result<Report, CheckError> {
+    let Scope { repair, data, all } = scope;
     let (mut findings, mut totals) = (Findings::default(), Totals::default());
     let Some(chosen) = superblocks::choose(device, &mut findings)? else {
         return Ok(refuse(findings, totals, repair));
     };
     let superblock = &chosen.superblock;
     progress.report(Phase::Journal, 0, 0);
-    let mut replay = Journal::new(device, superblock).replay(&mut findings);
+    let has_trees = superblock.trees.is_some();
+    findings.of_volume(has_trees);
+    let forest = Forest::read(device, superblock, &mut findings);
+    let mut replay = Journal::new(device, superblock).replay(forest, &mut findings);
     totals.records_replayed = replay.records;
     totals.batches_replayed = replay.batches;
-    let analysis = look(device, superblock, data, &mut replay, (&mut findings, &mut totals), progress);
-    let subject = Subject { device, superblock, replay: &replay, data };
+    let analysis = look((device, superblock), scope, &mut replay, (&mut findings, &mut totals), progress);
+    let subject = Subject { device, superblock, replay: &replay, data, all };
     subject.compare_bitmaps(&analysis, &mut findings, progress);
     subject.tell_paths(&analysis, &mut findings);
     if findings.fatal().is_some() {
         return Ok(refuse(findings, totals, repair));
     }
-    if !repair || !repair::is_wanted(&findings) {
-        return Ok(findings.into_report(totals));
+    if !repair || !repair::is_wanted(&findings, has_trees) {
+        let mut report = findings.into_report(totals);
+        let is_refused = repair && has_trees && !report.is_sound();
+        report.refused = is_refused.then(|| repair::BITMAPS_ONLY.to_owned());
+        return Ok(report);
     }
     repair::Repair { device, chosen: &chosen, analysis, progress }.run(&findings, replay)?;
     let mut report = findings.into_report(totals);
@@ -139,22 +171,22 @@ fn check_once(
 /// Looks at trees, items and names. Where leaves are lost, and nothing else is unreadable, what is left is looked at
 /// once more, as a repair would leave it.
 fn look(
-    device: &dyn Device,
-    superblock: &Superblock,
-    data: bool,
+    (device, superblock): (&dyn Device, &Superblock),
+    scope: Scope,
     replay: &mut Replay,
     (findings, totals): (&mut Findings, &mut Totals),
     progress: &mut Reporter,
 ) -> Analysis {
+    let Scope { data, all, .. } = scope;
     let before = (findings.clone(), *totals);
-    let analysis = Subject { device, superblock, replay, data }.look(findings, totals, progress);
+    let analysis = Subject { device, superblock, replay, data, all }.look(findings, totals, progress);
     if !salvage::is_possible(&analysis, findings) {
         return analysis;
     }
     let beyond = findings.objects_with(Code::ExtentBeyondSize);
     (*findings, *totals) = before;
     salvage::run((device, superblock), &analysis, &beyond, replay, findings);
-    Subject { device, superblock, replay, data }.look(findings, totals, progress)
+    Subject { device, superblock, replay, data, all }.look(findings, totals, progress)
 }
 
 /// The report when nothing may be changed.

@@ -6,12 +6,12 @@ use crate::facts::{Facts, InodeFacts};
 use crate::items::lossy;
 use crate::replay::Replay;
 use crate::report::Findings;
-use crate::walk::Visitor;
+use crate::walk::{Source, Visitor};
 use std::collections::{BTreeMap, BTreeSet};
 use syncline_format::item::{DirentItem, OrphanReason};
 use syncline_format::range::SUPERBLOCK_NEXT_OBJECT;
 use syncline_format::superblock::Superblock;
-use syncline_format::{Key, Kind, ObjectNo};
+use syncline_format::{Key, Kind, ObjectNo, TreeId};
 
 const ROOT: u64 = ObjectNo::ROOT_DIR.0;
 /// `mode >> 12` of a file with content.
@@ -27,9 +27,9 @@ pub(crate) struct NameCheck<'a> {
 
 impl NameCheck<'_> {
     /// Everything but the names themselves, which need another walk (see [`DirentCheck`]).
-    pub(crate) fn run(&mut self, superblock: &Superblock, replay: &Replay) {
+    pub(crate) fn run(&mut self, superblock: &Superblock, replay: &Replay, tree: TreeId) {
         self.root();
-        self.next_object(superblock);
+        judge_next_object(superblock, self.facts, self.findings);
         if self.incomplete {
             return;
         }
@@ -41,27 +41,13 @@ impl NameCheck<'_> {
         }
         self.orphans();
         self.reach();
-        self.images(replay);
+        self.images(replay, tree);
     }
 
     fn root(&mut self) {
         if !self.facts.inodes.get(&ROOT).is_some_and(InodeFacts::is_directory) {
             let message = "object 1 is no directory";
             self.findings.of(Code::RootDirectory, ObjectNo::ROOT_DIR, message);
-        }
-    }
-
-    fn next_object(&mut self, superblock: &Superblock) {
-        let highest = self.facts.stored_object_max;
-        if superblock.next_object.0 <= highest {
-            let message = format!("next is {}, but object {highest} exists", superblock.next_object);
-            self.findings.add(Code::NextObject, message);
-        }
-        let highest = highest.max(self.facts.object_max);
-        if highest >= SUPERBLOCK_NEXT_OBJECT.most {
-            // No superblock could say what comes next.
-            let message = format!("object {highest} has an impossibly high number");
-            self.findings.add(Code::SuperblockExhausted, message);
         }
     }
 
@@ -168,9 +154,10 @@ impl NameCheck<'_> {
         }
     }
 
-    fn images(&mut self, replay: &Replay) {
+    fn images(&mut self, replay: &Replay, tree: TreeId) {
         let mut last = None;
-        for &(object, page) in replay.images.keys() {
+        let all = (tree, ObjectNo(0), 0)..=(tree, ObjectNo(u64::MAX), u64::MAX);
+        for (&(_, object, page), _) in replay.images.range(all) {
             if let Some(OrphanReason::Shifting(shift)) = self.facts.orphans.get(&object)
                 && page >= shift.first
                 && last != Some(object)
@@ -188,6 +175,21 @@ impl NameCheck<'_> {
             let message = format!("an image of page {page}, but there is no such file");
             self.findings.of(Code::JournalImage, object, message);
         }
+    }
+}
+
+/// No object has a number that the next one may get.
+pub(crate) fn judge_next_object(superblock: &Superblock, facts: &Facts, findings: &mut Findings) {
+    let highest = facts.stored_object_max;
+    if superblock.next_object.0 <= highest {
+        let message = format!("next is {}, but object {highest} exists", superblock.next_object);
+        findings.add(Code::NextObject, message);
+    }
+    let highest = highest.max(facts.object_max);
+    if highest >= SUPERBLOCK_NEXT_OBJECT.most {
+        // No superblock could say what comes next.
+        let message = format!("object {highest} has an impossibly high number");
+        findings.add(Code::SuperblockExhausted, message);
     }
 }
 
@@ -254,7 +256,7 @@ impl<'a> DirentCheck<'a> {
 }
 
 impl Visitor for DirentCheck<'_> {
-    fn item(&mut self, key: Key, value: &[u8]) {
+    fn item(&mut self, key: Key, value: &[u8], _source: Source) {
         if key.kind != Kind::Dirent || key.object == ObjectNo::VOLUME {
             return;
         }

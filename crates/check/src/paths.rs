@@ -4,8 +4,9 @@
 //! that findings name, and of the directories above them.
 
 use crate::facts::Facts;
+use crate::forest::Branch;
 use crate::report::Findings;
-use crate::walk::{Trees, Visitor};
+use crate::walk::{Place, Source, Trees, Visitor};
 use std::collections::{BTreeMap, BTreeSet};
 use syncline_format::item::DirentItem;
 use syncline_format::node::NodePointer;
@@ -18,16 +19,16 @@ const PATH_BYTES_MAX: usize = 4096;
 /// Nodes that are read for names; a damaged tree may lead to the same one again and again.
 const NODES_MAX: u64 = 1 << 20;
 
-/// Adds paths to the findings that name inodes.
+/// Adds paths to the findings that name inodes of a tree.
 pub(crate) fn add(
     trees: &Trees<'_>,
-    main: &NodePointer,
-    overlay: &crate::replay::Overlay,
+    (name, tree): (Option<TreeId>, TreeId),
+    branch: &Branch,
     facts: &Facts,
     findings: &mut Findings,
 ) {
     let mut names = Names { wanted: BTreeMap::new(), found: BTreeMap::new(), nodes: 0 };
-    for object in findings.objects() {
+    for object in findings.objects(name) {
         for (directory, below) in way_up(facts, object.0) {
             names.wanted.entry(directory).or_default().insert(below);
         }
@@ -36,9 +37,10 @@ pub(crate) fn add(
     for directory in directories {
         let object = ObjectNo(directory);
         let range = (Key::dirent(object, 0), Key::dirent(object, u64::MAX));
-        trees.walk_range(TreeId::MAIN, main, overlay, range, &mut names as &mut dyn Visitor);
+        let visitor = &mut names as &mut dyn Visitor;
+        trees.walk_range(tree, &branch.root, &branch.overlay, range, visitor);
     }
-    findings.set_paths(|object| path(facts, &names.found, object.0));
+    findings.set_paths(name, |object| path(facts, &names.found, object.0));
 }
 
 /// The directories from an inode up to the root, each with what it names on the way. Empty if they do not lead there.
@@ -75,12 +77,12 @@ struct Names {
 }
 
 impl Visitor for Names {
-    fn node(&mut self, _pointer: &NodePointer) -> bool {
+    fn node(&mut self, _pointer: &NodePointer, _place: &Place) -> bool {
         self.nodes += 1;
         self.nodes <= NODES_MAX
     }
 
-    fn item(&mut self, key: Key, value: &[u8]) {
+    fn item(&mut self, key: Key, value: &[u8], _source: Source) {
         if key.kind != Kind::Dirent {
             return;
         }

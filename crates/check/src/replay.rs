@@ -1,18 +1,18 @@
-//! What the log adds to the checkpoint, kept in memory: an overlay over the main tree, space operations, page images.
+//! What the log adds to the checkpoint, kept in memory: overlays over the trees, space operations, page images.
 
 use crate::Code;
 use crate::block_map::BlockMap;
+use crate::forest::Forest;
+use crate::overlay::Overlay;
 use crate::report::Findings;
 use crate::walk::GivenUp;
 use std::collections::BTreeMap;
-use syncline_format::batch::Op;
-use syncline_format::item::ExtentItem;
+use syncline_format::batch::{Op, Outcome, fresh_extent};
 use syncline_format::layout::Layout;
 use syncline_format::range::COUNTER_MAX;
-use syncline_format::{BlockNo, Key, Lsn, ObjectNo, Sequence, TreeId};
+use syncline_format::{BlockNo, Key, Kind, Lsn, ObjectNo, Sequence, TreeId};
 
-/// Changes over the main tree: a value, or `None` for a deleted item.
-pub(crate) type Overlay = BTreeMap<Key, Option<Vec<u8>>>;
+const NO_MAIN_TREE: &str = "a volume without a main tree is not repaired";
 
 /// One allocation or free of a batch, in the order of the log.
 #[derive(Debug, Clone, Copy)]
@@ -35,11 +35,12 @@ pub(crate) struct ImageAt {
 /// The log, applied.
 #[derive(Debug)]
 pub(crate) struct Replay {
-    pub(crate) overlay: Overlay,
+    /// The trees, with the changes of the log over them.
+    pub(crate) forest: Forest,
     /// By group.
     pub(crate) space: BTreeMap<u32, Vec<SpaceOp>>,
-    /// By inode and page.
-    pub(crate) images: BTreeMap<(ObjectNo, u64), ImageAt>,
+    /// By tree, inode and page.
+    pub(crate) images: BTreeMap<(TreeId, ObjectNo, u64), ImageAt>,
     /// Blocks that any chained record names, cut-off ones included: never to be written to (R12).
     pub(crate) named: BlockMap,
     /// Leaves that walks leave out: what is lost with them was made whole in `overlay`.
@@ -56,9 +57,9 @@ pub(crate) struct Replay {
 }
 
 impl Replay {
-    pub(crate) fn new(layout: Layout, checkpoint: Lsn) -> Replay {
+    pub(crate) fn new(layout: Layout, checkpoint: Lsn, forest: Forest) -> Replay {
         Replay {
-            overlay: Overlay::new(),
+            forest,
             space: BTreeMap::new(),
             images: BTreeMap::new(),
             named: BlockMap::new(layout),
@@ -72,12 +73,22 @@ impl Replay {
         }
     }
 
+    /// The changes of the main tree. Only for volumes that have one.
+    pub(crate) fn overlay(&self) -> &Overlay {
+        &self.forest.branches.get(&TreeId::MAIN).expect(NO_MAIN_TREE).overlay
+    }
+
+    /// The same, to be edited.
+    pub(crate) fn overlay_mut(&mut self) -> &mut Overlay {
+        &mut self.forest.branches.get_mut(&TreeId::MAIN).expect(NO_MAIN_TREE).overlay
+    }
+
     /// Remembers every block that the operation names as used, whether or not it counts.
     pub(crate) fn note_blocks(&mut self, op: &Op<'_>, layout: &Layout) {
         let run = match *op {
             Op::Allocate { start, len } => Some((start, len)),
-            Op::Put { value, fresh: true, .. } => {
-                ExtentItem::decode(value).ok().map(|extent| (extent.start, extent.pages()))
+            Op::Put { key, value, fresh: true, .. } => {
+                fresh_extent(key, value).ok().map(|extent| (extent.start, extent.pages()))
             }
             _ => None,
         };
@@ -96,61 +107,110 @@ impl Replay {
         layout: &Layout,
         findings: &mut Findings,
     ) {
-        let tree = match *op {
-            Op::Put { tree, .. } | Op::Delete { tree, .. } => Some(tree),
-            Op::Image { tree, .. } | Op::Drop { tree, .. } => Some(tree),
-            _ => None,
-        };
-        if tree.is_some_and(|tree| tree != TreeId::MAIN) {
-            findings.add(Code::JournalTree, "a batch changes a tree other than the main tree");
-            return;
+        let has_trees = self.forest.state.is_some();
+        if op.needs_trees() && !has_trees {
+            let message = "a batch holds an operation of a later version than the volume's";
+            return findings.add(Code::JournalTree, message);
         }
-        if op.needs_trees() {
-            findings
-                .add(Code::JournalTree, "a batch holds an operation of a later version than the volume's");
-            return;
+        // Trees that a batch before the checkpoint names may be gone.
+        let judged = newer || !has_trees;
+        if let Some(message) = self.forest.refuses(op).filter(|_| judged) {
+            return findings.add(Code::JournalTree, message);
         }
         match *op {
-            Op::Image { object, page, bytes, .. } => {
+            Op::Image { tree, object, page, bytes } => {
                 let (payload, position) = source;
                 let offset = bytes.as_ptr().addr() - payload.as_ptr().addr();
-                self.images.insert((object, page), ImageAt { position, offset, len: bytes.len() });
+                self.images.insert((tree, object, page), ImageAt { position, offset, len: bytes.len() });
             }
-            Op::Drop { object, first, end, .. } => self.drop_images(object, first, end),
+            Op::Drop { tree, object, first, end } => self.drop_images(tree, object, first, end),
+            Op::MakeTree { tree, source, era, .. } => self.make(tree, source, era, newer, findings),
+            Op::TreeGone { tree } => self.images.retain(|(of, ..), _| *of != tree),
             _ if !newer => {}
-            Op::Put { key, value, .. } => {
-                if key.object.0 >= COUNTER_MAX {
-                    // Also where the log deletes it again: no superblock could say what comes next.
-                    let message = format!("a batch holds object {}", key.object);
-                    findings.add(Code::SuperblockExhausted, message);
-                    return;
-                }
-                self.object_max = self.object_max.max(key.object);
-                self.overlay.insert(key, Some(value.to_vec()));
+            Op::Put { tree, key, value, .. } => self.change(tree, key, Some(value), findings),
+            Op::Delete { tree, key } => self.change(tree, key, None, findings),
+            Op::Allocate { start, len } => self.space_op(start, len, Some(true), layout, findings),
+            Op::Free { start, len } => self.space_op(start, len, Some(false), layout, findings),
+            Op::Release { outcome, start, len, .. } => {
+                let frees = (outcome == Outcome::Free).then_some(false);
+                self.space_op(start, len, frees, layout, findings);
             }
-            Op::Delete { key, .. } => {
-                self.overlay.insert(key, None);
-            }
-            Op::Allocate { start, len } => self.space_op(start, len, true, layout, findings),
-            Op::Free { start, len } => self.space_op(start, len, false, layout, findings),
-            Op::MakeTree { .. } | Op::Release { .. } | Op::TreeGone { .. } => {}
         }
     }
 
-    pub(crate) fn drop_images(&mut self, object: ObjectNo, first: u64, end: u64) {
+    /// A tree comes to be, with the images that its source has. The checkpoint may hold it already, but for these.
+    fn make(
+        &mut self,
+        tree: TreeId,
+        source: Option<TreeId>,
+        era: syncline_format::Era,
+        newer: bool,
+        findings: &mut Findings,
+    ) {
+        if newer && let Err(message) = self.forest.make(tree, source, era) {
+            return findings.add(Code::JournalTree, message);
+        }
+        let Some(source) = source else { return };
+        let all = (source, ObjectNo(0), 0)..=(source, ObjectNo(u64::MAX), u64::MAX);
+        let inherited: Vec<_> =
+            self.images.range(all).map(|((_, object, page), at)| ((tree, *object, *page), *at)).collect();
+        self.images.extend(inherited);
+    }
+
+    fn change(&mut self, tree: TreeId, key: Key, value: Option<&[u8]>, findings: &mut Findings) {
+        if tree == TreeId::VOLUME {
+            if let Err(error) = self.forest.note(key, value) {
+                return findings.add(Code::JournalTree, format!("a batch changes the volume tree: {error}"));
+            }
+        } else if value.is_some() {
+            if key.object.0 >= COUNTER_MAX {
+                // Also where the log deletes it again: no superblock could say what comes next.
+                let message = format!("a batch holds object {}", key.object);
+                return findings.add(Code::SuperblockExhausted, message);
+            }
+            self.object_max = self.object_max.max(key.object);
+        }
+        self.judge_birth(key, value, findings);
+        if let Some(branch) = self.forest.branches.get_mut(&tree) {
+            branch.overlay.insert(key, value.map(<[u8]>::to_vec));
+        }
+    }
+
+    /// What a batch puts was born in the era of that moment, or before.
+    fn judge_birth(&self, key: Key, value: Option<&[u8]>, findings: &mut Findings) {
+        let (Some(state), Some(value)) = (self.forest.state, value) else { return };
+        let may_be_extent = matches!(key.kind, Kind::Extent | Kind::Overlay);
+        let extent = fresh_extent(key, value).ok().filter(|_| may_be_extent);
+        if let Some(extent) = extent.filter(|extent| extent.birth > state.era) {
+            let message = format!("a batch of era {} puts an extent of era {}", state.era, extent.birth);
+            findings.both(Code::BirthBeyond, extent.start, key.object, message);
+        }
+    }
+
+    pub(crate) fn drop_images(&mut self, tree: TreeId, object: ObjectNo, first: u64, end: u64) {
         if first >= end {
             return;
         }
-        let pages: Vec<_> = self.images.range((object, first)..(object, end)).map(|(key, _)| *key).collect();
+        let pages = self.images.range((tree, object, first)..(tree, object, end));
+        let pages: Vec<_> = pages.map(|(key, _)| *key).collect();
         for page in pages {
             self.images.remove(&page);
         }
     }
 
-    fn space_op(&mut self, start: BlockNo, len: u32, used: bool, layout: &Layout, findings: &mut Findings) {
+    /// `used`: what becomes of the blocks; `None`: they stay as they are.
+    fn space_op(
+        &mut self,
+        start: BlockNo,
+        len: u32,
+        used: Option<bool>,
+        layout: &Layout,
+        findings: &mut Findings,
+    ) {
         match layout.locate(start) {
             Some((group, index)) if layout.holds_run(start, len) => {
-                self.space.entry(group.0).or_default().push(SpaceOp { index, len, used });
+                let op = used.map(|used| SpaceOp { index, len, used });
+                self.space.entry(group.0).or_default().extend(op);
             }
             _ => findings.at(
                 Code::JournalSpace,

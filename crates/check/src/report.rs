@@ -2,7 +2,7 @@
 
 use crate::{CheckError, Code, Severity, repair};
 use std::collections::{BTreeMap, BTreeSet};
-use syncline_format::{BlockNo, ObjectNo};
+use syncline_format::{BlockNo, ObjectNo, TreeId};
 
 /// Findings of one code that are kept; of more only the number is told, so that a hostile image cannot fill memory.
 pub const FINDINGS_PER_CODE_MAX: u64 = 1000;
@@ -17,7 +17,9 @@ pub struct Finding {
     pub block: Option<BlockNo>,
     /// The inode concerned, if there is one.
     pub object: Option<ObjectNo>,
-    /// Where it is: a path to it from the volume's root, if names lead there.
+    /// The tree concerned; `None` on a volume of version 1, and where all of them are.
+    pub tree: Option<TreeId>,
+    /// Where it is: a path to it from the tree's root, if names lead there.
     pub path: Option<Vec<u8>>,
     /// One sentence with the particulars.
     pub message: String,
@@ -33,6 +35,8 @@ pub struct Totals {
     pub directories: u64,
     pub items: u64,
     pub nodes: u64,
+    /// Heads and snapshots.
+    pub trees: u64,
     /// Blocks in use, tree nodes included.
     pub blocks_used: u64,
     /// Blocks of file data that were read and match their checksums.
@@ -58,6 +62,8 @@ pub struct Report {
     pub repaired: bool,
     /// Why repair left the volume as it is although it was asked for and there was something to repair.
     pub refused: Option<String>,
+    /// The volume has trees (version 2), of which repair corrects less.
+    pub has_trees: bool,
     pub totals: Totals,
 }
 
@@ -80,7 +86,7 @@ impl Report {
     pub fn beyond_repair(&self) -> impl Iterator<Item = Code> {
         let fatal = self.left.keys().any(|code| code.severity() == Severity::Fatal);
         let errors = self.left.keys().copied().filter(|code| code.severity() >= Severity::Error);
-        errors.filter(move |&code| fatal || !repair::corrects(code))
+        errors.filter(move |&code| fatal || !repair::corrects(code, self.has_trees))
     }
 
     /// Whether the volume has no errors (any more).
@@ -102,7 +108,7 @@ impl Report {
 
     /// Takes what a second look after the repair found.
     pub(crate) fn settle(&mut self, after: Report) {
-        let identity = |f: &Finding| (f.code, f.block, f.object);
+        let identity = |f: &Finding| (f.code, f.block, f.object, f.tree);
         let still: BTreeSet<_> = after.findings.iter().map(identity).collect();
         let before: BTreeSet<_> = self.findings.iter().map(identity).collect();
         for finding in &mut self.findings {
@@ -129,9 +135,27 @@ pub(crate) struct Findings {
     counts: BTreeMap<Code, u64>,
     /// Errors that repair leaves alone although it corrects others of their code.
     hopeless: u64,
+    /// What is looked at.
+    tree: Option<TreeId>,
+    has_trees: bool,
 }
 
 impl Findings {
+    /// Whether the volume has trees.
+    pub(crate) fn of_volume(&mut self, has_trees: bool) {
+        self.has_trees = has_trees;
+    }
+
+    /// What is found from here on is of this tree.
+    pub(crate) fn within(&mut self, tree: Option<TreeId>) {
+        self.tree = tree;
+    }
+
+    /// How many there are.
+    pub(crate) fn total(&self) -> u64 {
+        self.counts.values().sum()
+    }
+
     pub(crate) fn add(&mut self, code: Code, message: impl Into<String>) {
         self.push(code, None, None, message.into());
     }
@@ -159,8 +183,8 @@ impl Findings {
         *count += 1;
         if *count <= FINDINGS_PER_CODE_MAX {
             let severity = code.severity();
-            let path = None;
-            self.list.push(Finding { code, severity, block, object, path, message, corrected: false });
+            let (tree, path) = (self.tree, None);
+            self.list.push(Finding { code, severity, block, object, tree, path, message, corrected: false });
         }
     }
 
@@ -180,14 +204,15 @@ impl Findings {
         findings.filter_map(|finding| finding.object).collect()
     }
 
-    /// The inodes that findings name.
-    pub(crate) fn objects(&self) -> BTreeSet<ObjectNo> {
-        self.list.iter().filter_map(|finding| finding.object).collect()
+    /// The inodes of a tree that findings name.
+    pub(crate) fn objects(&self, tree: Option<TreeId>) -> BTreeSet<ObjectNo> {
+        let of_tree = self.list.iter().filter(|finding| finding.tree == tree);
+        of_tree.filter_map(|finding| finding.object).collect()
     }
 
-    /// Tells every finding with an inode where that is.
-    pub(crate) fn set_paths(&mut self, path: impl Fn(ObjectNo) -> Option<Vec<u8>>) {
-        for finding in &mut self.list {
+    /// Tells every finding with an inode of a tree where that is.
+    pub(crate) fn set_paths(&mut self, tree: Option<TreeId>, path: impl Fn(ObjectNo) -> Option<Vec<u8>>) {
+        for finding in self.list.iter_mut().filter(|finding| finding.tree == tree) {
             finding.path = finding.object.and_then(&path);
         }
     }
@@ -198,8 +223,8 @@ impl Findings {
             return 0;
         }
         let counts = self.counts.iter();
-        let corrected =
-            counts.filter(|(code, _)| code.severity() == Severity::Error && repair::corrects(**code));
+        let corrects = |code: &Code| repair::corrects(*code, self.has_trees);
+        let corrected = counts.filter(|(code, _)| code.severity() == Severity::Error && corrects(code));
         corrected.map(|(_, count)| count).sum::<u64>().saturating_sub(self.hopeless)
     }
 
@@ -213,6 +238,7 @@ impl Findings {
             findings: self.list,
             left: self.counts.clone(),
             counts: self.counts,
+            has_trees: self.has_trees,
             totals,
             ..Report::default()
         }

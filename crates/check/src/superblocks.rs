@@ -4,7 +4,7 @@ use crate::report::Findings;
 use crate::{CheckError, Code};
 use syncline_device::Device;
 use syncline_format::layout::{BACKUP_BLOCKS, VOLUME_BLOCKS_MIN};
-use syncline_format::superblock::{SUPERBLOCK_MAGIC, SUPERBLOCK_SLOTS, Superblock, TREES};
+use syncline_format::superblock::{SUPERBLOCK_MAGIC, SUPERBLOCK_SLOTS, Superblock};
 use syncline_format::{BLOCK_BYTES, BlockNo, FormatError};
 
 /// The superblock that counts, and where it is.
@@ -72,10 +72,6 @@ fn read_slot(device: &dyn Device, block: BlockNo) -> Slot {
         return Slot::Zero;
     }
     match Superblock::decode(&bytes, block, device.blocks()) {
-        // What other trees hold would look like a leak.
-        Ok(superblock) if superblock.trees.is_some() => {
-            Slot::Foreign(FormatError::Features { unknown: TREES })
-        }
         Ok(superblock) => Slot::Valid(Box::new(superblock)),
         Err(error @ (FormatError::Version { .. } | FormatError::Features { .. })) => Slot::Foreign(error),
         Err(error) => Slot::Damaged(error),

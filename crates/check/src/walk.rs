@@ -5,18 +5,18 @@
 
 use crate::Code;
 use crate::lost::LostLeaf;
-use crate::replay::Overlay;
-use std::collections::{BTreeSet, btree_map};
+use crate::overlay::{self, Overlay};
+use std::collections::BTreeSet;
 use std::iter::Peekable;
 use syncline_device::{Buffer, Device};
 use syncline_format::node::{self, NodePointer};
 use syncline_format::superblock::Superblock;
-use syncline_format::{BlockNo, Generation, Key, Kind, NODE_BLOCKS, TreeId};
+use syncline_format::{BlockNo, Era, Generation, Key, NODE_BLOCKS, TreeId};
 
 /// Receives what a walk meets.
 pub(crate) trait Visitor {
     /// A node is about to be read; `false` leaves it and everything below out.
-    fn node(&mut self, _pointer: &NodePointer) -> bool {
+    fn node(&mut self, _pointer: &NodePointer, _place: &Place) -> bool {
         true
     }
 
@@ -27,10 +27,29 @@ pub(crate) trait Visitor {
     fn lost(&mut self, _leaf: LostLeaf, _message: String) {}
 
     /// An item of the tree as the log leaves it, in key order.
-    fn item(&mut self, key: Key, value: &[u8]);
+    fn item(&mut self, key: Key, value: &[u8], source: Source);
 
     /// A key that a leaf holds, whatever the log says of it.
     fn stored_key(&mut self, _key: Key) {}
+}
+
+/// Where a node hangs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    /// No key below it is in the node.
+    pub(crate) low: Key,
+    /// The key of the slot that leads to it; of a root the smallest of all.
+    pub(crate) slot: Key,
+    /// Birth of the node above; `None`: it is a root.
+    pub(crate) above: Option<Era>,
+}
+
+/// Where an item comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// A leaf of this birth.
+    Leaf(Era),
+    Log,
 }
 
 /// Leaves that a walk leaves out, because they could not be read.
@@ -52,7 +71,7 @@ struct Walk<'a, 'v> {
     root: BlockNo,
     /// Items below and beyond are left out.
     range: (Key, Key),
-    overlay: Peekable<btree_map::Range<'a, Key, Option<Vec<u8>>>>,
+    overlay: Peekable<overlay::Range<'a>>,
     visitor: &'v mut dyn Visitor,
 }
 
@@ -63,6 +82,8 @@ struct Bounds {
     /// Exclusive; `None` is the end of all keys.
     high: Option<Key>,
     generation: Generation,
+    slot: Key,
+    above: Option<Era>,
 }
 
 impl<'a> Trees<'a> {
@@ -96,7 +117,8 @@ impl<'a> Trees<'a> {
     ) {
         let overlay = overlay.range(range.0..=range.1).peekable();
         let mut walk = Walk { trees: *self, tree, root: root.block, range, overlay, visitor };
-        let bounds = Bounds { low: Key::MIN, high: None, generation: self.superblock.generation };
+        let generation = self.superblock.generation;
+        let bounds = Bounds { low: Key::MIN, high: None, generation, slot: Key::MIN, above: None };
         walk.descend(root, bounds);
         walk.overlay_until(None);
     }
@@ -110,13 +132,26 @@ impl<'a> Trees<'a> {
     ) -> Vec<(Key, Vec<u8>)> {
         struct Collect(Vec<(Key, Vec<u8>)>);
         impl Visitor for Collect {
-            fn item(&mut self, key: Key, value: &[u8]) {
+            fn item(&mut self, key: Key, value: &[u8], _source: Source) {
                 self.0.push((key, value.to_vec()));
             }
         }
         let mut collect = Collect(Vec::new());
         self.walk_range(TreeId::MAIN, root, overlay, range, &mut collect);
         collect.0
+    }
+
+    /// A node that a pointer of the tree leads to. Errors: what is wrong with it.
+    pub(crate) fn read(&self, tree: TreeId, pointer: &NodePointer) -> Result<Buffer, String> {
+        let mut bytes = Buffer::zeroed(NODE_BLOCKS as usize);
+        self.device.read(pointer.block, &mut bytes).map_err(|error| error.to_string())?;
+        let verified = node::verify(&bytes, pointer, tree, self.superblock.volume_id());
+        verified.map(|()| bytes).map_err(|error| error.to_string())
+    }
+
+    /// Whether a node may lie where the pointer leads.
+    pub(crate) fn holds(&self, pointer: &NodePointer) -> bool {
+        self.superblock.layout.holds_node(pointer.block)
     }
 
     /// One item of the main tree.
@@ -138,18 +173,14 @@ impl Walk<'_, '_> {
                 format!("generation {}, but {} points to it", pointer.generation, bounds.generation);
             self.visitor.damaged(Code::NodeNewer, pointer.block, message);
         }
-        if !self.visitor.node(pointer) || self.is_given_up(pointer) {
+        let place = Place { low: bounds.low, slot: bounds.slot, above: bounds.above };
+        if !self.visitor.node(pointer, &place) || self.is_given_up(pointer) {
             return;
         }
-        let mut bytes = Buffer::zeroed(NODE_BLOCKS as usize);
-        let read = self.trees.device.read(pointer.block, &mut bytes).map_err(|error| error.to_string());
-        let valid = read.and_then(|()| {
-            let verified = node::verify(&bytes, pointer, self.tree, superblock.volume_id());
-            verified.map_err(|error| error.to_string())
-        });
-        if let Err(message) = valid {
-            return self.unreadable(pointer, bounds, message);
-        }
+        let bytes = match self.trees.read(self.tree, pointer) {
+            Ok(bytes) => bytes,
+            Err(message) => return self.unreadable(pointer, bounds, message),
+        };
         if pointer.level == 0 {
             self.leaf(&bytes, pointer, bounds);
         } else {
@@ -163,7 +194,9 @@ impl Walk<'_, '_> {
 
     fn unreadable(&mut self, pointer: &NodePointer, bounds: Bounds, message: String) {
         let block = pointer.block;
-        if self.tree == TreeId::MAIN && pointer.level == 0 && block != self.root {
+        // Where trees share leaves, nothing is given up.
+        let may_be_given_up = self.tree == TreeId::MAIN && self.trees.superblock.trees.is_none();
+        if may_be_given_up && pointer.level == 0 && block != self.root {
             let leaf = LostLeaf { block, low: bounds.low, high: bounds.high };
             return self.visitor.lost(leaf, message);
         }
@@ -189,7 +222,10 @@ impl Walk<'_, '_> {
                 continue;
             }
             match NodePointer::decode(node::slot_value(bytes, index)) {
-                Ok(child) => self.descend(&child, Bounds { low, high, generation: pointer.generation }),
+                Ok(child) => {
+                    let (generation, above) = (pointer.generation, Some(pointer.birth));
+                    self.descend(&child, Bounds { low, high, generation, slot: key, above });
+                }
                 Err(error) => {
                     self.visitor.damaged(Code::NodeUnreadable, pointer.block, error.to_string());
                 }
@@ -215,7 +251,7 @@ impl Walk<'_, '_> {
             }
             self.visitor.stored_key(key);
             if !self.overlay_until(Some(key)) {
-                self.visitor.item(key, node::slot_value(bytes, index));
+                self.visitor.item(key, node::slot_value(bytes, index), Source::Leaf(pointer.birth));
             }
         }
     }
@@ -227,64 +263,9 @@ impl Walk<'_, '_> {
         {
             spoken |= Some(*over) == key;
             if let Some(value) = value {
-                self.visitor.item(*over, value);
+                self.visitor.item(*over, value, Source::Log);
             }
         }
         spoken
-    }
-}
-
-/// Reads the root tree: the pointer of the main tree, and what else is there.
-pub(crate) struct RootTree {
-    pub(crate) main: Option<NodePointer>,
-    /// Code, block and message of what is wrong with the root tree.
-    pub(crate) damage: Vec<(Code, BlockNo, String)>,
-    /// Its nodes.
-    pub(crate) nodes: Vec<NodePointer>,
-    root: BlockNo,
-}
-
-/// Items and nodes of a root tree beyond which it is nonsense: it has one item per tree.
-const ROOT_TREE_NODES_MAX: usize = 1024;
-
-impl RootTree {
-    pub(crate) fn read(trees: &Trees<'_>, root: &NodePointer) -> RootTree {
-        let mut found = RootTree { main: None, damage: Vec::new(), nodes: Vec::new(), root: root.block };
-        let overlay = Overlay::new();
-        Trees { ..*trees }.walk(TreeId::ROOT, root, &overlay, &mut found);
-        if found.main.is_none() && found.damage.is_empty() {
-            found.damage.push((Code::MainTreeMissing, root.block, "no pointer to tree 1".into()));
-        }
-        found
-    }
-}
-
-impl Visitor for RootTree {
-    fn node(&mut self, pointer: &NodePointer) -> bool {
-        if self.nodes.len() >= ROOT_TREE_NODES_MAX
-            || self.nodes.iter().any(|node| node.block == pointer.block)
-        {
-            self.damaged(Code::NodeShared, pointer.block, "the root tree is no tree".into());
-            return false;
-        }
-        self.nodes.push(*pointer);
-        true
-    }
-
-    fn damaged(&mut self, code: Code, block: BlockNo, message: String) {
-        self.damage.push((code, block, message));
-    }
-
-    fn item(&mut self, key: Key, value: &[u8]) {
-        let is_main = key == Key::tree(TreeId::MAIN);
-        match NodePointer::decode(value) {
-            Ok(pointer) if is_main => self.main = Some(pointer),
-            Err(error) if is_main => self.damaged(Code::MainTreeMissing, self.root, error.to_string()),
-            _ => {
-                let what = if key.kind == Kind::Tree { "a tree" } else { "an item" };
-                let message = format!("{what} with object {} that this version does not know", key.object);
-                self.damaged(Code::RootTreeItem, self.root, message);
-            }
-        }
     }
 }

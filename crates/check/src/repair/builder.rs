@@ -2,7 +2,7 @@
 
 use super::{allocator::Allocator, write};
 use crate::CheckError;
-use crate::walk::Visitor;
+use crate::walk::{Source, Visitor};
 use syncline_device::Device;
 use syncline_format::header::{self, BlockHeader, MAGIC_NODE};
 use syncline_format::node::{
@@ -119,7 +119,7 @@ impl<'a, 'd> TreeBuilder<'a, 'd> {
 }
 
 impl Visitor for TreeBuilder<'_, '_> {
-    fn item(&mut self, key: Key, value: &[u8]) {
+    fn item(&mut self, key: Key, value: &[u8], _source: Source) {
         if self.failed.is_none() {
             self.push(0, key, value.to_vec());
         }

@@ -16,10 +16,10 @@ impl Editor<'_> {
         let images = std::mem::take(&mut self.replay.images);
         let mut run: Vec<ImageAt> = Vec::new();
         let mut images = images.into_iter().peekable();
-        while let Some(((object, page), image)) = images.next() {
+        while let Some(((tree, object, page), image)) = images.next() {
             run.push(image);
             let first = page + 1 - run.len() as u64;
-            let goes_on = images.peek().is_some_and(|(key, _)| *key == (object, page + 1))
+            let goes_on = images.peek().is_some_and(|(key, _)| *key == (tree, object, page + 1))
                 && run.len() < EXTENT_PAGES_MAX as usize;
             if !goes_on {
                 let pages = self.pages_of(object, facts).saturating_sub(first).min(run.len() as u64);
@@ -60,7 +60,7 @@ impl Editor<'_> {
             let sums = data.chunks_exact(BLOCK_BYTES).map(checksum).collect();
             self.cut_extents(object, first, first + u64::from(len));
             let value = ExtentItem::written(start, sums).encode();
-            self.replay.overlay.insert(Key::extent(object, first), Some(value));
+            self.put(Key::extent(object, first), value);
             first += u64::from(len);
             images = later;
         }
@@ -77,14 +77,14 @@ impl Editor<'_> {
             if extent_end <= first || key.offset >= end {
                 continue;
             }
-            self.replay.overlay.insert(key, None);
+            self.delete(key);
             if key.offset < first {
                 let left = extent.slice(0, (first - key.offset) as u32);
-                self.replay.overlay.insert(key, Some(left.encode()));
+                self.put(key, left.encode());
             }
             if extent_end > end {
                 let right = extent.slice((end - key.offset) as u32, (extent_end - end) as u32);
-                self.replay.overlay.insert(Key::extent(object, end), Some(right.encode()));
+                self.put(Key::extent(object, end), right.encode());
             }
         }
     }

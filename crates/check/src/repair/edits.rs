@@ -29,12 +29,12 @@ pub(crate) struct Editor<'a> {
 impl Editor<'_> {
     /// One item as it is now.
     pub(crate) fn get(&self, key: Key) -> Option<Vec<u8>> {
-        self.trees().get(&self.main, &self.replay.overlay, key)
+        self.trees().get(&self.main, self.replay.overlay(), key)
     }
 
     /// The items of a range as they are now.
     pub(crate) fn items(&self, range: (Key, Key)) -> Vec<(Key, Vec<u8>)> {
-        self.trees().items(&self.main, &self.replay.overlay, range)
+        self.trees().items(&self.main, self.replay.overlay(), range)
     }
 
     /// An inode as it is now.
@@ -47,11 +47,11 @@ impl Editor<'_> {
     }
 
     pub(crate) fn put(&mut self, key: Key, value: Vec<u8>) {
-        self.replay.overlay.insert(key, Some(value));
+        self.replay.overlay_mut().insert(key, Some(value));
     }
 
     pub(crate) fn delete(&mut self, key: Key) {
-        self.replay.overlay.insert(key, None);
+        self.replay.overlay_mut().insert(key, None);
     }
 
     /// First round: finishes orphans, corrects names, gives the nameless a name.

@@ -5,21 +5,24 @@
 //! and the bitmaps are written to places that neither the old checkpoint nor any journal record names, flushed, and
 //! only then the superblock. A crash anywhere before leaves the old volume, journal and all.
 //!
-//! Only called when every node, item and durable record was readable.
+//! Only called when every node, item and durable record was readable. Of a volume with trees less is corrected: see
+//! [`bitmaps`].
 
 mod allocator;
+mod bitmaps;
 mod builder;
 mod destage;
 mod edits;
 pub(crate) mod salvage;
 
 use crate::analysis::{Analysis, Subject};
+use crate::block_map::BlockMap;
 use crate::progress::{Phase, Reporter};
 use crate::replay::Replay;
 use crate::report::{Findings, Totals};
 use crate::space::{GroupBitmap, encode_slot};
 use crate::superblocks::Chosen;
-use crate::walk::{Trees, Visitor};
+use crate::walk::{Source, Trees, Visitor};
 use crate::{CheckError, Code};
 use allocator::Allocator;
 use builder::TreeBuilder;
@@ -60,14 +63,29 @@ const IN_CHECKPOINT: &[Code] = &[
     Code::OrphanNamed,
 ];
 
+/// What rewriting the bitmaps corrects, on a volume with trees.
+const IN_BITMAPS: &[Code] = &[
+    Code::BitmapLost,
+    Code::BlockLeaked,
+    Code::BlockUnmarked,
+    Code::BitmapEdge,
+    Code::FreeBlocks,
+    Code::JournalDoubleSpace,
+];
+
+/// What repair refuses to do, in a sentence for people.
+pub(crate) const BITMAPS_ONLY: &str = "of a volume with snapshots only bitmaps and superblocks are repaired; \
+     export what is needed, and delete the snapshots or files that are damaged";
+
 /// Whether there is anything that repair can do.
-pub(crate) fn is_wanted(findings: &Findings) -> bool {
-    IN_SUPERBLOCKS.iter().chain(IN_CHECKPOINT).any(|&code| findings.has(code))
+pub(crate) fn is_wanted(findings: &Findings, has_trees: bool) -> bool {
+    Code::ALL.iter().any(|&code| corrects(code, has_trees) && findings.has(code))
 }
 
 /// Whether repair corrects what has this code.
-pub(crate) fn corrects(code: Code) -> bool {
-    IN_SUPERBLOCKS.contains(&code) || IN_CHECKPOINT.contains(&code)
+pub(crate) fn corrects(code: Code, has_trees: bool) -> bool {
+    let more = if has_trees { IN_BITMAPS } else { IN_CHECKPOINT };
+    IN_SUPERBLOCKS.contains(&code) || more.contains(&code)
 }
 
 /// A repair about to be made.
@@ -85,11 +103,14 @@ impl Repair<'_> {
     pub(crate) fn run(self, findings: &Findings, replay: Replay) -> Result<(), CheckError> {
         // What was read may only be in the device's cache (R13).
         self.device.flush()?;
-        let of_checkpoint = IN_CHECKPOINT.iter().any(|&code| findings.has(code));
-        if of_checkpoint || self.has_newer_bitmaps() {
-            return self.checkpoint(replay);
+        let has_trees = self.chosen.superblock.trees.is_some();
+        let of_checkpoint = if has_trees { IN_BITMAPS } else { IN_CHECKPOINT };
+        let is_more = of_checkpoint.iter().any(|&code| findings.has(code)) || self.has_newer_bitmaps();
+        match (is_more, has_trees) {
+            (false, _) => self.superblocks_only(),
+            (true, true) => self.bitmaps(),
+            (true, false) => self.checkpoint(replay),
         }
-        self.superblocks_only()
     }
 
     /// Whether a superblock of the next generation would make bitmaps count that belong to another tree.
@@ -117,12 +138,14 @@ impl Repair<'_> {
             editor.destage(&self.analysis.facts, &mut allocator)?;
         }
         let facts = {
-            let subject = Subject { device: self.device, superblock: old, replay: &replay, data: false };
+            let subject =
+                Subject { device: self.device, superblock: old, replay: &replay, data: false, all: false };
             subject.look(&mut Findings::default(), &mut Totals::default(), self.progress)
         };
         Editor { device: self.device, superblock: old, main, replay: &mut replay }.counts(&facts.facts);
         let root = self.write_trees(&main, &replay, generation, &mut allocator)?;
-        let used = self.write_bitmaps(&facts, generation, &allocator)?;
+        self.write_bitmaps([&facts.data, allocator.nodes()], generation)?;
+        let used = facts.data.len() + allocator.nodes().len();
         self.device.flush()?;
         let mut superblock = old.clone();
         superblock.generation = generation;
@@ -155,31 +178,26 @@ impl Repair<'_> {
         let superblock = &self.chosen.superblock;
         let trees = Trees::new(self.device, superblock, &replay.given_up);
         let mut builder = TreeBuilder::new(self.device, superblock, TreeId::MAIN, generation, allocator);
-        trees.walk(TreeId::MAIN, main, &replay.overlay, &mut builder as &mut dyn Visitor);
+        trees.walk(TreeId::MAIN, main, replay.overlay(), &mut builder as &mut dyn Visitor);
         let main = builder.finish()?;
         let mut builder = TreeBuilder::new(self.device, superblock, TreeId::ROOT, generation, allocator);
-        builder.item(Key::tree(TreeId::MAIN), &main.encode());
+        builder.item(Key::tree(TreeId::MAIN), &main.encode(), Source::Log);
         builder.finish()
     }
 
-    /// Writes the slot that does not count of every group; returns the number of blocks in use.
-    fn write_bitmaps(
-        &self,
-        found: &Analysis,
-        generation: Generation,
-        allocator: &Allocator<'_>,
-    ) -> Result<u64, CheckError> {
+    /// Writes the slot that does not count of every group, with these blocks in use.
+    fn write_bitmaps(&self, used: [&BlockMap; 2], generation: Generation) -> Result<(), CheckError> {
         let superblock = &self.chosen.superblock;
         let groups = superblock.layout.group_count();
         for group in (0..groups).map(GroupNo) {
             let bitmap = GroupBitmap::read(self.device, superblock, group);
             let counts = bitmap.current.map(|(slot, _)| slot).or(bitmap.unwritten);
             let slot = counts.map_or(0, |slot| 1 - slot);
-            let sets = [found.data.group(group), allocator.nodes().group(group)];
+            let sets = used.map(|set| set.group(group));
             let bytes = encode_slot(superblock, group, slot, generation, sets);
             write(self.device, superblock.layout.bitmap_slot(group, slot), &bytes)?;
         }
-        Ok(found.data.len() + allocator.nodes().len())
+        Ok(())
     }
 
     /// Writes the slot that does not hold the old superblock, then the backups; flushes after each.

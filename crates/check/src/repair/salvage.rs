@@ -22,8 +22,10 @@ use syncline_format::item::{
     XATTR_PIECE_BYTES, XATTR_PIECES_MAX, XattrItem, XattrValue,
 };
 use syncline_format::superblock::Superblock;
-use syncline_format::{BLOCK_BYTES, Key, Kind, ObjectNo};
+use syncline_format::{BLOCK_BYTES, Key, Kind, ObjectNo, TreeId};
 
+/// Leaves are given up of volumes with one tree.
+const MAIN: TreeId = TreeId::MAIN;
 const PAGE: u64 = BLOCK_BYTES as u64;
 /// Ranges of pages that are told of one file.
 const RANGES_TOLD_MAX: usize = 4;
@@ -75,7 +77,7 @@ impl Salvage<'_> {
         for (leaf, _) in self.lost.leaves() {
             touched.extend(self.facts.inodes.range(leaf.objects()).map(|(&object, _)| ObjectNo(object)));
         }
-        touched.extend(self.editor.replay.images.keys().map(|&(object, _)| object));
+        touched.extend(self.editor.replay.images.keys().map(|&(_, object, _)| object));
         touched.remove(&ObjectNo::VOLUME);
         touched
     }
@@ -115,7 +117,7 @@ impl Salvage<'_> {
         for (key, _) in self.editor.items(keys_of(object)) {
             self.editor.delete(key);
         }
-        self.editor.replay.drop_images(object, 0, u64::MAX);
+        self.editor.replay.drop_images(MAIN, object, 0, u64::MAX);
     }
 
     fn without_inode(&mut self, object: ObjectNo, found: &InodeFacts) {
@@ -161,11 +163,12 @@ impl Salvage<'_> {
     /// An inode for these items and the images; `None` if they make none.
     fn made_anew(&self, object: ObjectNo, items: &[(Key, Vec<u8>)]) -> Option<InodeItem> {
         let has = |kind| items.iter().any(|(key, _)| key.kind == kind);
-        let images = self.editor.replay.images.range((object, 0)..=(object, u64::MAX)).next_back();
+        let images =
+            self.editor.replay.images.range((MAIN, object, 0)..=(MAIN, object, u64::MAX)).next_back();
         let is_directory = has(Kind::Dirent) || object == ObjectNo::ROOT_DIR;
         let (mode, size) = match (has(Kind::Extent) || images.is_some(), is_directory, has(Kind::Symlink)) {
             (true, false, false) => {
-                let of_image = images.map_or(0, |(&(_, page), image)| page * PAGE + image.len as u64);
+                let of_image = images.map_or(0, |(&(.., page), image)| page * PAGE + image.len as u64);
                 (MODE_REGULAR | 0o600, content_end(items).max(of_image).min(i64::MAX as u64))
             }
             (false, true, false) => (MODE_DIRECTORY | 0o700, 0),

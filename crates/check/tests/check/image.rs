@@ -19,7 +19,7 @@ use zerocopy::IntoBytes;
 pub const VOLUME_BLOCKS: u64 = 40_000;
 pub const GENERATION: Generation = Generation(5);
 
-type Slots = Vec<(Key, Vec<u8>)>;
+pub type Slots = Vec<(Key, Vec<u8>)>;
 type LeafHook = Box<dyn Fn(usize, &mut Slots)>;
 type PointerHook = Box<dyn Fn(&mut Vec<(Key, NodePointer)>)>;
 
@@ -277,7 +277,7 @@ impl Image {
     }
 }
 
-fn encode_node(
+pub fn encode_node(
     block: BlockNo,
     generation: Generation,
     superblock: &Superblock,

@@ -2,6 +2,9 @@
 
 mod advice;
 mod bitmaps;
+mod forest;
+mod forest_log;
+mod grove;
 mod hostile;
 mod image;
 mod journal;
@@ -27,6 +30,7 @@ fn a_sound_volume_has_no_findings() {
 fn every_code_has_a_test_that_names_it() {
     let sources = [
         include_str!("bitmaps.rs"),
+        include_str!("forest.rs"),
         include_str!("journal.rs"),
         include_str!("lost.rs"),
         include_str!("names.rs"),
