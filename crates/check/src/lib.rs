@@ -11,9 +11,9 @@
 //! the main tree that are unreadable it gives up: what was in them is told inode by inode, by a check without repair
 //! too, and what is left around them is kept.
 //!
-//! A volume of version 2 has several trees, which share nodes and blocks. Each block is accounted to one tree, the first
-//! of its line, and every other that has it from there is held against that one, so that only differences are read.
-//! Names are judged in the default head, and in all trees if asked for. Of such a volume repair makes bitmaps and
+//! A volume of version 2 has several trees, which share nodes and blocks. Each block is accounted to one tree, the
+//! first of its line, and every other that has it from there is held against that one, so that only differences are
+//! read. Names are judged in the default head, and in all trees if asked for. Of such a volume repair makes bitmaps and
 //! superblocks anew, and nothing else.
 //!
 //! Invariants:

@@ -77,6 +77,9 @@ fn parts(seed: u64) -> Vec<Part> {
     vec![
         part("mkfs", move |number| (number < 4).then(|| mkfs::run(derive(seed, number)))),
         part("polled", move |number| (number < 4).then(|| polled::run(derive(seed, number)))),
+        part("snapshots", move |number| {
+            (number < SNAPSHOTS_RUNS).then(|| snapshots::run(derive(seed, 21 << 32 | number)))
+        }),
         part("seq-1", move |number| {
             let step = single.get(number as usize)?;
             Some(examine(&for_seq1, &ace::workload(&[step]), derive(seed, number), Depth::FULL))
@@ -97,9 +100,6 @@ fn parts(seed: u64) -> Vec<Part> {
             let ops =
                 from_text(controls::WORKLOADS.get(number as usize)?).expect("the list holds operations");
             Some(controls::rot(&for_rot, &ops, derive(seed, number)).0)
-        }),
-        part("snapshots", move |number| {
-            (number < SNAPSHOTS_RUNS).then(|| snapshots::run(derive(seed, 21 << 32 | number)))
         }),
         part("bitmaps", move |number| {
             (number < bitmaps::COUNT).then(|| bitmaps::run(number, derive(seed, 19 << 32 | number)))
