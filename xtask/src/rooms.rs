@@ -31,6 +31,7 @@ const ROOMS: &[&str] = &[
     "names",
     "files",
     "engine",
+    "statistics",
     "transaction",
     "trim",
     "session",

@@ -31,6 +31,7 @@ mod removal;
 mod session;
 mod shape;
 mod snapshots;
+mod statistics;
 mod sync;
 mod transaction;
 mod trim;

@@ -9,8 +9,7 @@ use crate::syncs::Syncs;
 use fusering::{ActiveTransport, Classes};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
-use std::time::Duration;
-use syncline_fs::{Fs, FsStats, LatencyHistogram};
+use syncline_fs::Fs;
 
 /// Longest description of a failure, and of why a transport is not in use, in characters.
 const FAILURE_CHARACTERS_MAX: usize = 256;
@@ -32,10 +31,9 @@ pub(crate) fn describe(
     memory: Option<&AutoMemory>,
 ) -> String {
     let info = fs.volume_info();
-    let space = fs.statfs();
     let (answered, batches) = syncs.answered();
     let failure = fs.failure().map(|error| cut(&error.to_string()));
-    let mut all = json!({
+    let own = json!({
         "label": info.label,
         "generation": info.generation.0,
         "failure": failure,
@@ -44,12 +42,6 @@ pub(crate) fn describe(
         "scheduling": transport.map(|(_, classes)| classes.to_string()),
         "memory": memory.map_or_else(|| "as asked for".to_owned(), AutoMemory::to_string),
         "read_only": fs.is_read_only(),
-        "space": {
-            "block_bytes": space.block_bytes,
-            "blocks": space.blocks,
-            "blocks_free": space.blocks_free,
-            "blocks_available": space.blocks_available,
-        },
         "staged": {
             "users": staged.totals.users,
             "groups": staged.totals.groups,
@@ -60,85 +52,20 @@ pub(crate) fn describe(
             "reserved_blocks": staged.totals.footprint.blocks,
         },
         "charged_bytes": fs.charged_bytes(),
-        "fsync_us": latencies(syncs.latency()),
         "driven_syncs": {"answered": answered, "batches": batches},
         "messages": messages.seen().map(|(name, count)| (name.to_owned(), count.into())).collect::<Map<_, _>>(),
     });
-    if let (Value::Object(all), Value::Object(engine)) = (&mut all, counters(&fs.stats(), space.block_bytes))
-    {
-        all.extend(engine);
-    }
-    all.to_string()
+    joined(&own.to_string(), &fs.stats().to_json(&fs.statfs(), syncs.latency()))
+}
+
+/// The members of two JSON objects, neither of them empty, in one.
+fn joined(first: &str, second: &str) -> String {
+    let (first, second) = (first.strip_suffix('}'), second.strip_prefix('{'));
+    format!("{},{}", first.expect("an object"), second.expect("an object"))
 }
 
 fn why_not_uring(transport: &ActiveTransport) -> Option<String> {
     transport.uring_unavailable.as_ref().map(|reason| cut(&reason.to_string()))
-}
-
-fn counters(engine: &FsStats, block_bytes: u32) -> Value {
-    let (device, store, load, pages) = (&engine.device, &engine.store, &engine.load, &engine.pages);
-    json!({
-        "device": {
-            "reads": device.reads,
-            "read_bytes": device.read_bytes,
-            "writes": device.writes,
-            "written_bytes": device.written_bytes,
-            "flushes": device.flushes,
-            "discards": device.discards,
-        },
-        "store": {
-            "groups": store.groups,
-            "grouped_batches": store.grouped_batches,
-            "checkpoints": store.checkpoints,
-            "node_cache_hits": store.node_cache_hits,
-            "node_cache_misses": store.node_cache_misses,
-            "dirty_node_bytes": load.dirty_node_bytes,
-            "dirty_node_bytes_max": load.dirty_node_bytes_max,
-            "journal_bytes": load.ring_bytes,
-            "journal_bytes_max": load.ring_bytes_max,
-            "images": load.images,
-        },
-        "page_cache": {
-            "pages": pages.cached,
-            "pages_max": pages.cached_max,
-            "bytes": pages.cached * u64::from(block_bytes),
-            "dirty": pages.dirty,
-            "logged": pages.logged,
-            "hits": pages.hits,
-            "misses": pages.misses,
-            "evictions": pages.evictions,
-        },
-        "set_aside": {
-            "files": engine.set_aside.files,
-            "pages": engine.set_aside.pages,
-            "orphans": engine.set_aside.orphans,
-        },
-        "checkpoint_us": latencies(&engine.checkpoint_latency),
-        "inodes_cached": engine.inodes_cached,
-        "memory_bytes_max": engine.memory_bytes_max,
-    })
-}
-
-/// In microseconds; the buckets are by powers of two of nanoseconds.
-fn latencies(histogram: &LatencyHistogram) -> Value {
-    let at = |share| microseconds(histogram.quantile(share));
-    let bucket = |(up_to, count)| json!({"up_to": microseconds(up_to), "count": count});
-    json!({
-        "count": histogram.count(),
-        "total": microseconds(histogram.total()),
-        "mean": microseconds(histogram.mean()),
-        "p50": at(0.5),
-        "p90": at(0.9),
-        "p99": at(0.99),
-        "p999": at(0.999),
-        "max": microseconds(histogram.max()),
-        "last": microseconds(histogram.last()),
-        "buckets": histogram.buckets().into_iter().map(bucket).collect::<Vec<_>>(),
-    })
-}
-
-fn microseconds(duration: Duration) -> f64 {
-    duration.as_nanos() as f64 / 1000.0
 }
 
 fn cut(text: &str) -> String {
@@ -152,9 +79,9 @@ mod tests {
     use crate::ledger::Ledger;
     use crate::messages::Message;
     use fusering::{Errno, TransportKind, UringUnavailable};
-    use std::sync::Arc;
+    use std::time::Duration;
     use syncline_device::MemoryDevice;
-    use syncline_fs::{Footprint, MkfsOptions, SystemClock, SystemEntropy};
+    use syncline_fs::{Footprint, LatencyHistogram, MkfsOptions, SystemClock, SystemEntropy, VolumeSpace};
 
     fn opened(label: &str) -> Arc<Fs> {
         let device = Arc::new(MemoryDevice::new(4096));
@@ -201,20 +128,27 @@ mod tests {
         stats.checkpoint_latency = checkpoint_latency;
         // Counters and messages could each grow to 20 digits, and so could 64 buckets of two histograms, by 16 here.
         let digits = 20 * 64 + 16 * 128;
-        let longest =
-            text.len() + counters(&stats, 4096).to_string().len() + 2 * 6 * FAILURE_CHARACTERS_MAX + digits;
+        let longest = text.len()
+            + stats.to_json(&VolumeSpace::default(), &LatencyHistogram::default()).len()
+            + 2 * 6 * FAILURE_CHARACTERS_MAX
+            + digits;
         assert!(longest <= ioctl::STATISTICS_BYTES - 4, "{longest} bytes");
     }
 
     #[test]
-    fn latencies_are_told_in_microseconds() {
-        let histogram = LatencyHistogram::default();
-        for nanoseconds in [1000, 1000, 3000] {
-            histogram.record(Duration::from_nanos(nanoseconds));
+    fn the_mount_tells_all_that_the_library_tells() {
+        let volume = syncline::Volume::create_in_memory(16 << 20).unwrap();
+        let of_library: Map<String, Value> = serde_json::from_str(&volume.stats().to_json()).unwrap();
+        let fs = opened("x");
+        let syncs = Syncs::new(fs.clone(), Arc::new(Ledger::new(fs.clone())));
+        let text = describe(&fs, &syncs, &MessageCounts::default(), &Staged::default(), None, None);
+        let of_mount: Map<String, Value> = serde_json::from_str(&text).unwrap();
+        let names = |map: &Map<String, Value>| map.keys().cloned().collect::<Vec<_>>();
+        for (name, value) in &of_library {
+            let same = of_mount.get(name).unwrap_or_else(|| panic!("{name} is missing"));
+            assert_eq!(value.as_object().map(names), same.as_object().map(names), "{name}");
         }
-        let told = latencies(&histogram);
-        assert_eq!((&told["count"], &told["total"], &told["last"]), (&json!(3), &json!(5.0), &json!(3.0)));
-        let buckets = json!([{"up_to": 1.023, "count": 2}, {"up_to": 4.095, "count": 1}]);
-        assert_eq!(told["buckets"], buckets);
+        assert_eq!(of_mount["label"], "x");
+        assert_eq!(text.matches("\"space\"").count(), 1, "nothing is told twice");
     }
 }
