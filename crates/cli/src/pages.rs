@@ -158,6 +158,20 @@ pub const PAGES: &[Page] = &[
         see_also: &[],
     },
     Page {
+        name: "syncline-snapshot",
+        exit_codes: PLAIN,
+        examples: &[
+            ("Of a mounted volume:", "syncline snapshot create /mnt monday"),
+            ("", "syncline snapshot list /mnt"),
+            (
+                "What is in it, when the volume is unmounted:",
+                "syncline ls --snapshot monday disk.img /project",
+            ),
+            ("Give its space back:", "syncline snapshot delete /mnt monday"),
+        ],
+        see_also: &[],
+    },
+    Page {
         name: "mkfs.syncline",
         exit_codes: MADE,
         examples: &[
