@@ -61,7 +61,12 @@ pub const MOUNT_OPTIONS: &[(&str, &str)] = &[
     ),
     ("cpu=NUMBER", "Run the daemon on this CPU only."),
     ("threads=NUMBER", "Requests served at once, 1 to 64 (default 8)."),
-    ("log=FILE", "Where the daemon's log goes. Default: the system log; where there is none, the kernel's."),
+    (
+        "log=FILE",
+        "Where the daemon's log goes. Default: the system log; where there is none, the kernel's. SYNCLINE_LOG in the \
+      environment is what it tells: error, warn, info (the default), debug or trace, for modules apart like \
+      warn,syncline_fuse=debug.",
+    ),
     (
         "defaults, nofail, noauto, user, _netdev, x-...",
         "Words of /etc/fstab; accepted, and of no meaning here.",

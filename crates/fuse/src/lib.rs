@@ -23,6 +23,7 @@ mod filesystem;
 mod ioctl;
 mod ledger;
 mod log;
+mod log_line;
 mod memory;
 mod messages;
 mod mount_point;

@@ -4,6 +4,7 @@
 //! that was opened beforehand, and a line goes out by one system call.
 
 use crate::MountError;
+use crate::log_line::{KeysAndValues, Value};
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::{AsRawFd, IntoRawFd};
@@ -11,6 +12,7 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use tracing_subscriber::EnvFilter;
 
 /// Facility "daemon", severity "notice", as syslog writes them.
 const SYSLOG_PREFIX: &str = "<29>";
@@ -19,8 +21,9 @@ const SYSLOG_SOCKET: &str = "/dev/log";
 const KERNEL_LOG: &str = "/dev/kmsg";
 /// The kernel's log refuses longer lines, its prefix counted.
 const LOG_LINE_BYTES_MAX: usize = 900;
-/// Environment variable with a filter, like `debug` or `syncline_fuse=trace`.
+/// Environment variable with a filter, like `debug` or `warn,syncline_fuse=trace`.
 const FILTER_VARIABLE: &str = "SYNCLINE_LOG";
+const LEVEL_DEFAULT: &str = "info";
 
 static DESTINATION: AtomicI32 = AtomicI32::new(libc::STDERR_FILENO);
 static TO_SYSLOG: AtomicBool = AtomicBool::new(false);
@@ -57,19 +60,30 @@ pub(crate) fn install(destination: Destination<'_>) -> Result<(), MountError> {
             }
         }
     }
-    let filter = std::env::var(FILTER_VARIABLE).unwrap_or_else(|_| "info".to_owned());
+    let asked = std::env::var_os(FILTER_VARIABLE).map(|filter| filter.to_string_lossy().into_owned());
+    let (filter, wrong) = filter(asked.as_deref());
     let events = tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::new(filter))
+        .with_env_filter(filter)
         .with_ansi(false)
+        .event_format(KeysAndValues { with_time: !TO_SYSLOG.load(Ordering::Relaxed) })
         .with_writer(|| LogWriter);
     // A subscriber that the program has installed before stays.
-    let _ = if TO_SYSLOG.load(Ordering::Relaxed) {
-        tracing::subscriber::set_global_default(events.without_time().finish())
-    } else {
-        tracing::subscriber::set_global_default(events.finish())
-    };
+    let _ = tracing::subscriber::set_global_default(events.finish());
+    if let Some(error) = wrong {
+        tracing::warn!(error, "{FILTER_VARIABLE} is not understood, the level is {LEVEL_DEFAULT}");
+    }
     report_panics();
     report_fatal_signals()
+}
+
+/// The filter that was asked for, else the usual one; and what is wrong with the one that was asked for.
+fn filter(asked: Option<&str>) -> (EnvFilter, Option<String>) {
+    let usual = || EnvFilter::new(LEVEL_DEFAULT);
+    match asked.filter(|filter| !filter.is_empty()).map(EnvFilter::try_new) {
+        None => (usual(), None),
+        Some(Ok(filter)) => (filter, None),
+        Some(Err(error)) => (usual(), Some(error.to_string())),
+    }
 }
 
 /// A regular file, made if need be, or a character device like /dev/null. A FIFO or a terminal that nobody reads from
@@ -135,7 +149,12 @@ fn report_panics() {
         let thread = std::thread::current();
         let name = thread.name().unwrap_or("unnamed").to_owned();
         let trace = std::backtrace::Backtrace::force_capture();
-        let text = format!("internal error in thread {name}, stopping the daemon: {panic}\n{trace}\n");
+        // The trace is lines of its own.
+        let text = format!(
+            "level=error message=\"internal error, stopping the daemon\" thread={} panic={}\n{trace}\n",
+            Value(&name),
+            Value(&panic.to_string())
+        );
         let _ = io::Write::write(&mut LogWriter, text.as_bytes());
         std::process::abort();
     }));
@@ -168,14 +187,16 @@ extern "C" fn on_fatal_signal(signal: i32, info: *mut libc::siginfo_t, _: *mut l
         let mut line = Line::default();
         if TO_SYSLOG.load(Ordering::Relaxed) {
             line.push(SYSLOG_PREFIX.as_bytes());
+            line.push(b"syncline: ");
         }
-        line.push(b"syncline: fatal signal ");
+        line.push(b"level=error message=\"fatal signal, stopping the daemon; the next mount recovers what was synced\"");
+        line.push(b" signal=");
         line.push_number(signal as usize, 10);
-        line.push(b" at address 0x");
+        line.push(b" address=0x");
         line.push_number(address, 16);
-        line.push(b" in thread ");
+        line.push(b" thread=\"");
         line.push(name.split(|byte| *byte == 0).next().unwrap_or_default());
-        line.push(b", stopping the daemon; the next mount recovers what was synced\n");
+        line.push(b"\"\n");
         write_out(&line.bytes[..line.len]);
     }
     // SAFETY: raise is async-signal-safe; the default action is in force again (SA_RESETHAND).
@@ -233,6 +254,22 @@ pub(crate) fn leave_terminal() -> Result<(), MountError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_filter_is_a_level_or_levels_of_modules_and_a_wrong_one_is_told() {
+        for (asked, taken) in [
+            (None, "info"),
+            (Some(""), "info"),
+            (Some("debug"), "debug"),
+            (Some("warn,syncline_fuse=trace"), "syncline_fuse=trace,warn"),
+        ] {
+            let (filter, wrong) = filter(asked);
+            assert_eq!((filter.to_string().as_str(), wrong), (taken, None), "{asked:?}");
+        }
+        let (filter, wrong) = filter(Some("syncline_fuse=loud"));
+        assert_eq!(filter.to_string(), "info");
+        assert!(wrong.is_some());
+    }
 
     #[test]
     fn numbers_are_written_in_both_bases_and_long_text_is_cut() {
