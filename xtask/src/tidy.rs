@@ -34,14 +34,15 @@ const FORBIDDEN: &[[&str; 2]] = &[
 
 /// Which crates of the workspace each crate may use (tests may use more). Arrows point down only.
 const ARROWS: &[(&str, &[&str])] = &[
+    ("crates/probes", &[]),
     ("crates/format", &[]),
     ("crates/device", &["syncline-format"]),
-    ("crates/store", &["syncline-format", "syncline-device"]),
+    ("crates/store", &["syncline-probes", "syncline-format", "syncline-device"]),
     ("crates/fs", &["syncline-format", "syncline-device", "syncline-store"]),
     ("crates/syncline", &["syncline-format", "syncline-device", "syncline-fs"]),
     ("crates/capi", &["syncline"]),
     ("crates/check", &["syncline-format", "syncline-device"]),
-    ("crates/fuse", &["syncline-format", "syncline-device", "syncline-fs"]),
+    ("crates/fuse", &["syncline-probes", "syncline-format", "syncline-device", "syncline-fs"]),
     ("crates/fusering", &[]),
     (
         "crates/cli",
@@ -64,8 +65,8 @@ const ARROWS: &[(&str, &[&str])] = &[
             "syncline-check",
         ],
     ),
-    ("crates/threads", &["syncline-format", "syncline-device"]),
-    ("crates/threads/loom", &["syncline-format", "syncline-device"]),
+    ("crates/threads", &["syncline-probes", "syncline-format", "syncline-device"]),
+    ("crates/threads/loom", &["syncline-probes", "syncline-format", "syncline-device"]),
     ("crates/model", &[]),
     (
         "crates/bench",

@@ -282,6 +282,7 @@ impl Journal {
                     state.durable = state.durable.max(lsn);
                     self.durable.store(state.durable.0, Ordering::Release);
                     state.groups += 1;
+                    syncline_probes::flush_end(state.durable.0);
                     while state.in_flight.front().is_some_and(|record| record.sequence <= upto) {
                         state.in_flight.pop_front();
                     }

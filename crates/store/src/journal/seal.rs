@@ -113,6 +113,7 @@ impl Journal {
         let cut = self.cut_record(state, upto)?;
         let (record, checksum) = MutexGuard::unlocked(state, || self.put_together(cut));
         state.ring.sealed(checksum);
+        syncline_probes::seal(record.sequence.0, record.used as u64);
         Some(record)
     }
 
