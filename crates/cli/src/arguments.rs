@@ -68,6 +68,11 @@ pub const MOUNT_OPTIONS: &[(&str, &str)] = &[
       warn,syncline_fuse=debug.",
     ),
     (
+        "metrics=[ADDRESS:]PORT|unix:PATH",
+        "Tell metrics to Prometheus by HTTP, under /metrics: on the loopback's address, unless another one is named, or \
+      on a socket of this absolute path, which is its owner's alone.",
+    ),
+    (
         "defaults, nofail, noauto, user, _netdev, x-...",
         "Words of /etc/fstab; accepted, and of no meaning here.",
     ),

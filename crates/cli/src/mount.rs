@@ -55,6 +55,7 @@ mod tests {
             ("NUMBER", "1"),
             ("NAME", "before"),
             ("FILE", "/x"),
+            ("[ADDRESS:]PORT|unix:PATH", "127.0.0.1:9464"),
             ("auto|dev|uring", "dev"),
             ("auto|usual", "usual"),
             ("x-...", "x-y"),

@@ -64,6 +64,7 @@ pub const PAGES: &[Page] = &[
                 "Without changes of access times, and with un-synced changes durable after 5 seconds:",
                 "syncline mount -o noatime,commit=5 disk.img /mnt",
             ),
+            ("With metrics for Prometheus:", "syncline mount -o metrics=9464 disk.img /mnt"),
             (
                 "Make it read-only, with everything durable, and writable again:",
                 "syncline mount -o remount,ro disk.img /mnt",

@@ -14,6 +14,7 @@
 //! process ends; whoever still uses the mount gets ENOTCONN.
 
 use crate::filesystem::{Filesystem, MESSAGE_BYTES_MAX, config};
+use crate::metrics::{Endpoint, Served};
 use crate::mount_point::{Detach, detach, is_ours, mounted_at, options_for, widen_read_ahead};
 use crate::remount::remount;
 use crate::unmount::clear_dead_mount;
@@ -148,6 +149,8 @@ impl Mount {
             .map_err(|error| MountError::Open(Box::new(error)))?;
         let source = source.canonicalize().unwrap_or(source);
         let directory = self.mount_point()?;
+        // Before rights are given up, and before anything is mounted.
+        let endpoint = self.options.metrics.as_ref().map(Endpoint::bind).transpose()?;
         let volume = OpenVolume::open(&source, &self.options)?;
         let fs = Arc::downgrade(volume.fs());
         let filesystem = Arc::new(Filesystem::new(volume, &self.options)?);
@@ -162,6 +165,8 @@ impl Mount {
         filesystem.set_transport(session.transport(), session.classes());
         widen_read_ahead(&directory, MESSAGE_BYTES_MAX);
         let transport = session.transport().to_string();
+        // Until this function returns.
+        let _endpoint = serve_metrics(endpoint, &filesystem);
         let served = spawn_signal_thread(signals, directory.clone(), fs).and_then(|()| {
             // By now a daemon without a system log has left the terminal: success says nothing there.
             live();
@@ -214,6 +219,23 @@ impl Mount {
             }
             error => MountError::Session(error),
         })
+    }
+}
+
+/// Has metrics told for as long as what it returns lives. A mount without them is of more use than none.
+fn serve_metrics(endpoint: Option<Endpoint>, filesystem: &Arc<Filesystem>) -> Option<Served> {
+    let endpoint = endpoint?;
+    let filesystem = Arc::downgrade(filesystem);
+    let address = endpoint.to_string();
+    match endpoint.serve(move || filesystem.upgrade().map(|filesystem| filesystem.metrics())) {
+        Ok(served) => {
+            tracing::info!(address, "metrics are told");
+            Some(served)
+        }
+        Err(error) => {
+            tracing::error!(%error, address, "metrics are not told");
+            None
+        }
     }
 }
 

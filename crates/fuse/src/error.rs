@@ -55,6 +55,8 @@ pub enum MountError {
     Close(syncline_fs::Error),
     #[error("{path}, the log file of option log=, cannot be opened: {source}")]
     Log { path: PathBuf, source: io::Error },
+    #[error("the address of option metrics={address} cannot be listened on: {source}")]
+    Metrics { address: String, source: io::Error },
     #[error("{path} cannot be opened: {source}")]
     Look { path: PathBuf, source: io::Error },
     #[error("{what} failed: {source}")]

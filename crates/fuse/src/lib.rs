@@ -10,6 +10,7 @@
 //! for data, not when the kernel's page cache has it. A mount of an image file learns of a close after `close` has
 //! returned, so the space of a file that was removed while open is free a moment later.
 
+mod account;
 mod atomic;
 mod callers;
 mod confinement;
@@ -26,6 +27,7 @@ mod log;
 mod log_line;
 mod memory;
 mod messages;
+mod metrics;
 mod mount_point;
 mod options;
 mod privilege;

@@ -1,6 +1,7 @@
 //! Mount options: what `-o` accepts, and what becomes of it.
 
 use crate::MountError;
+use crate::metrics::Address;
 use fusering::TransportChoice;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -49,6 +50,9 @@ const KERNELS: [&str; 5] = ["user_id", "group_id", "rootmode", "max_read", "blks
 
 const MEMORY_EXPECTED: &str = "auto, or a size of at least 16M, like 256M or 1G";
 
+const METRICS_EXPECTED: &str =
+    "a port, an address with a port, or unix: and an absolute path, like 127.0.0.1:9464";
+
 /// How a volume is mounted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountOptions {
@@ -89,6 +93,8 @@ pub struct MountOptions {
     pub idle_class: bool,
     /// Where the daemon's log goes; `None` is the system log (in the foreground: standard error).
     pub log: Option<PathBuf>,
+    /// Where metrics are told to Prometheus.
+    pub(crate) metrics: Option<Address>,
     /// Keep unflushed writes in memory only, so that killing the daemon is a power cut. For tests and demonstrations.
     #[cfg(feature = "volatile")]
     pub volatile: bool,
@@ -119,6 +125,7 @@ impl Default for MountOptions {
             transport: TransportChoice::Auto,
             idle_class: true,
             log: None,
+            metrics: None,
             #[cfg(feature = "volatile")]
             volatile: false,
         }
@@ -197,6 +204,10 @@ impl MountOptions {
             ("scheduling", Some("usual")) => self.idle_class = false,
             ("scheduling", _) => return Err(bad("auto or usual")),
             ("transport", _) => return Err(bad("auto, dev or uring")),
+            ("metrics", value) => {
+                let address = value.and_then(Address::parse);
+                self.metrics = Some(address.ok_or_else(|| bad(METRICS_EXPECTED))?);
+            }
             ("log", Some(value)) => self.log = Some(PathBuf::from(value)),
             #[cfg(feature = "volatile")]
             ("volatile", None) => self.volatile = true,
@@ -298,7 +309,7 @@ mod tests {
         assert!(message("ro,frobnicate").contains("'frobnicate'"));
         assert!(message("commit=never").contains("seconds"));
         assert!(message("commit").contains("'commit' needs a number of seconds"));
-        for option in ["memory", "cpu", "threads", "log"] {
+        for option in ["memory", "cpu", "threads", "log", "metrics", "metrics=unix:x", "metrics=host:1"] {
             assert!(message(option).contains(&format!("'{option}' needs")), "{option}");
         }
         assert!(message("memory=1k").contains("16M"));

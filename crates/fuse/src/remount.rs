@@ -72,7 +72,7 @@ fn may_be_said(word: &str, flags: libc::c_ulong, changes: bool) -> bool {
         "strictatime" => !is_set(libc::ST_NOATIME | libc::ST_RELATIME),
         _ if changes => true,
         "dirsync" | "writeback_cache" | "direct_writes" | "volatile" => false,
-        _ => !["commit=", "memory=", "cpu=", "threads=", "transport=", "log="]
+        _ => !["commit=", "memory=", "cpu=", "threads=", "transport=", "log=", "metrics="]
             .iter()
             .any(|name| word.starts_with(name)),
     }

@@ -2,6 +2,7 @@
 //!
 //! The ioctl's buffer is of fixed size: everything here is bounded, and a test builds the longest text there can be.
 
+use crate::account::Program;
 use crate::ledger::Totals;
 use crate::memory::AutoMemory;
 use crate::messages::MessageCounts;
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use syncline_fs::Fs;
 
 /// Longest description of a failure, and of why a transport is not in use, in characters.
-const FAILURE_CHARACTERS_MAX: usize = 256;
+const FAILURE_CHARACTERS_MAX: usize = 224;
 
 /// What users have open in groups and tickets.
 #[derive(Debug, Default)]
@@ -22,14 +23,18 @@ pub(crate) struct Staged {
     pub(crate) totals: Totals,
 }
 
-pub(crate) fn describe(
-    fs: &Fs,
-    syncs: &Syncs,
-    messages: &MessageCounts,
-    staged: &Staged,
-    transport: Option<&(ActiveTransport, Arc<Classes>)>,
-    memory: Option<&AutoMemory>,
-) -> String {
+/// Who is asked.
+pub(crate) struct Sources<'a> {
+    pub(crate) fs: &'a Fs,
+    pub(crate) syncs: &'a Syncs,
+    pub(crate) messages: &'a MessageCounts,
+    pub(crate) staged: Staged,
+    pub(crate) transport: Option<&'a (ActiveTransport, Arc<Classes>)>,
+    pub(crate) memory: Option<&'a AutoMemory>,
+}
+
+pub(crate) fn describe(sources: &Sources<'_>) -> String {
+    let Sources { fs, syncs, messages, staged, transport, memory } = sources;
     let info = fs.volume_info();
     let (answered, batches) = syncs.answered();
     let failure = fs.failure().map(|error| cut(&error.to_string()));
@@ -52,16 +57,26 @@ pub(crate) fn describe(
             "reserved_blocks": staged.totals.footprint.blocks,
         },
         "charged_bytes": fs.charged_bytes(),
+        "callers": syncs.account().programs().iter().map(caller).collect::<Vec<_>>(),
         "driven_syncs": {"answered": answered, "batches": batches},
         "messages": messages.seen().map(|(name, count)| (name.to_owned(), count.into())).collect::<Map<_, _>>(),
     });
-    joined(&own.to_string(), &fs.stats().to_json(&fs.statfs(), syncs.latency()))
+    joined(&own.to_string(), &fs.stats().to_json(&fs.statfs(), syncs.account().latency()))
 }
 
 /// The members of two JSON objects, neither of them empty, in one.
 fn joined(first: &str, second: &str) -> String {
     let (first, second) = (first.strip_suffix('}'), second.strip_prefix('{'));
     format!("{},{}", first.expect("an object"), second.expect("an object"))
+}
+
+fn caller(program: &Program) -> Value {
+    json!({
+        "pid": program.pid,
+        "name": program.name,
+        "fsyncs": program.syncs,
+        "fsync_total_us": program.waited.as_nanos() as f64 / 1000.0,
+    })
 }
 
 fn why_not_uring(transport: &ActiveTransport) -> Option<String> {
@@ -75,13 +90,16 @@ fn cut(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::account::{NAME_CHARACTERS_MAX, PROGRAMS_MAX};
     use crate::ioctl;
     use crate::ledger::Ledger;
     use crate::messages::Message;
     use fusering::{Errno, TransportKind, UringUnavailable};
     use std::time::Duration;
     use syncline_device::MemoryDevice;
-    use syncline_fs::{Footprint, LatencyHistogram, MkfsOptions, SystemClock, SystemEntropy, VolumeSpace};
+    use syncline_fs::{
+        Footprint, FsStats, LatencyHistogram, MkfsOptions, SystemClock, SystemEntropy, VolumeSpace,
+    };
 
     fn opened(label: &str) -> Arc<Fs> {
         let device = Arc::new(MemoryDevice::new(4096));
@@ -116,11 +134,27 @@ mod tests {
             }),
         };
         let syncs = Syncs::new(fs.clone(), Arc::new(Ledger::new(fs.clone())));
-        fill(syncs.latency());
+        fill(syncs.account().latency());
         let footprint = Footprint { bytes: u64::MAX, blocks: u64::MAX };
         let totals = Totals { users: usize::MAX, groups: usize::MAX, tickets: usize::MAX, footprint };
         let staged = Staged { open: (usize::MAX, u64::MAX), totals };
-        let text = describe(&fs, &syncs, &messages, &staged, Some(&(transport, Arc::default())), None);
+        let transport = (transport, Arc::default());
+        let text = describe(&Sources {
+            fs: &fs,
+            syncs: &syncs,
+            messages: &messages,
+            staged,
+            transport: Some(&transport),
+            memory: None,
+        });
+        // Programs and what they waited can be as long as this.
+        let program = Program {
+            pid: Some(u32::MAX),
+            name: "x".repeat(NAME_CHARACTERS_MAX),
+            syncs: u64::MAX,
+            waited: Duration::MAX,
+        };
+        let programs = (caller(&program).to_string().len() + 1) * (PROGRAMS_MAX + 1);
         let checkpoint_latency = LatencyHistogram::default();
         fill(&checkpoint_latency);
         let mut stats = fs.stats();
@@ -129,6 +163,9 @@ mod tests {
         // Counters and messages could each grow to 20 digits, and so could 64 buckets of two histograms, by 16 here.
         let digits = 20 * 64 + 16 * 128;
         let longest = text.len()
+            + programs
+            // What is told of the engine is in the text already, but for its second histogram and its digits.
+            - FsStats::default().to_json(&VolumeSpace::default(), &LatencyHistogram::default()).len()
             + stats.to_json(&VolumeSpace::default(), &LatencyHistogram::default()).len()
             + 2 * 6 * FAILURE_CHARACTERS_MAX
             + digits;
@@ -141,7 +178,14 @@ mod tests {
         let of_library: Map<String, Value> = serde_json::from_str(&volume.stats().to_json()).unwrap();
         let fs = opened("x");
         let syncs = Syncs::new(fs.clone(), Arc::new(Ledger::new(fs.clone())));
-        let text = describe(&fs, &syncs, &MessageCounts::default(), &Staged::default(), None, None);
+        let text = describe(&Sources {
+            fs: &fs,
+            syncs: &syncs,
+            messages: &MessageCounts::default(),
+            staged: Staged::default(),
+            transport: None,
+            memory: None,
+        });
         let of_mount: Map<String, Value> = serde_json::from_str(&text).unwrap();
         let names = |map: &Map<String, Value>| map.keys().cloned().collect::<Vec<_>>();
         for (name, value) in &of_library {

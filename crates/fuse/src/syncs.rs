@@ -7,6 +7,7 @@
 //! waiters, who are on several CPUs. The sync of a caller that is alone is forced by the thread that it came to, if
 //! others can take requests meanwhile: over /dev/fuse they can, over io_uring if it came to a queue's deputy.
 
+use crate::account::{Account, Began};
 use crate::convert::errno;
 use crate::drivers::{Drivers, this_cpu, tie_to};
 use crate::ledger::Ledger;
@@ -17,8 +18,7 @@ use parking_lot::{Mutex, MutexGuard};
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::time::Instant;
-use syncline_fs::{Fs, HandleId, LatencyHistogram, Lsn, Reach, SyncPlan, SyncScope, SyncStart};
+use syncline_fs::{Fs, HandleId, Lsn, Reach, SyncPlan, SyncScope, SyncStart};
 
 thread_local! {
     /// Answers that are collected while this thread drives.
@@ -121,7 +121,7 @@ pub(crate) enum By {
 pub(crate) struct Syncs {
     // Constant.
     fs: Arc<Fs>,
-    latency: Arc<LatencyHistogram>,
+    account: Arc<Account>,
     tickets: Arc<Tickets>,
     drivers: Drivers,
     // The others change.
@@ -136,7 +136,7 @@ impl Syncs {
     pub(crate) fn new(fs: Arc<Fs>, ledger: Arc<Ledger>) -> Syncs {
         Syncs {
             fs,
-            latency: Arc::default(),
+            account: Arc::default(),
             tickets: Arc::new(Tickets::new(ledger)),
             drivers: Drivers::new(),
             answered: AtomicU64::new(0),
@@ -145,9 +145,9 @@ impl Syncs {
         }
     }
 
-    /// How long syncs took, from the request to the answer.
-    pub(crate) fn latency(&self) -> &LatencyHistogram {
-        &self.latency
+    /// How long syncs took, and for whom.
+    pub(crate) fn account(&self) -> &Account {
+        &self.account
     }
 
     /// Syncs that were started by ioctl.
@@ -161,7 +161,7 @@ impl Syncs {
     }
 
     /// Makes an open file durable and answers then.
-    pub(crate) fn sync(&self, handle: HandleId, scope: SyncScope, by: By, began: Instant, owed: Owed) {
+    pub(crate) fn sync(&self, handle: HandleId, scope: SyncScope, by: By, began: Began, owed: Owed) {
         match self.fs.syncs().plan(handle, scope, Reach::Whole) {
             Ok(plan) => self.commit(plan, by, began, owed),
             Err(error) => owed.answer(Err(errno(error))),
@@ -169,7 +169,7 @@ impl Syncs {
     }
 
     /// Commits on this thread what a sync has to commit, has it forced, and answers then.
-    pub(crate) fn commit(&self, mut plan: SyncPlan, by: By, began: Instant, owed: Owed) {
+    pub(crate) fn commit(&self, mut plan: SyncPlan, by: By, began: Began, owed: Owed) {
         match self.fs.syncs().commit(&mut plan) {
             Ok(lsn) => self.force(lsn, by, began, owed),
             Err(error) => self.answering(began, owed)(Err(error)),
@@ -177,7 +177,7 @@ impl Syncs {
     }
 
     /// Ends a sync that is committed, and answers then.
-    pub(crate) fn force(&self, lsn: Lsn, by: By, began: Instant, owed: Owed) {
+    pub(crate) fn force(&self, lsn: Lsn, by: By, began: Began, owed: Owed) {
         if by == By::Here {
             let result = self.fs.syncs().force(lsn);
             return self.answering(began, owed)(result);
@@ -217,10 +217,11 @@ impl Syncs {
         plan: syncline_fs::Result<SyncPlan>,
         committed: syncline_fs::Result<Option<Lsn>>,
         ticket: u64,
+        began: Began,
     ) {
-        let (tickets, latency, began) = (self.tickets.clone(), self.latency.clone(), Instant::now());
+        let (tickets, account) = (self.tickets.clone(), self.account.clone());
         let done = Box::new(move |result: syncline_fs::Result<()>| {
-            latency.record(began.elapsed());
+            account.record(began);
             tickets.complete(handle, ticket, result.map_err(errno));
         });
         match plan {
@@ -232,21 +233,21 @@ impl Syncs {
     /// The same for an answer that is held back.
     pub(crate) fn answering_held(
         &self,
-        began: Instant,
+        began: Began,
         held: Arc<HeldBack>,
     ) -> Box<dyn FnOnce(syncline_fs::Result<()>) + Send> {
-        let latency = self.latency.clone();
+        let account = self.account.clone();
         Box::new(move |result| {
-            latency.record(began.elapsed());
+            account.record(began);
             held.complete(result.map_err(errno));
         })
     }
 
     /// Records the time and answers.
-    fn answering(&self, began: Instant, owed: Owed) -> Box<dyn FnOnce(syncline_fs::Result<()>) + Send> {
-        let latency = self.latency.clone();
+    fn answering(&self, began: Began, owed: Owed) -> Box<dyn FnOnce(syncline_fs::Result<()>) + Send> {
+        let account = self.account.clone();
         Box::new(move |result| {
-            latency.record(began.elapsed());
+            account.record(began);
             owed.answer(result.map_err(errno));
         })
     }

@@ -10,10 +10,10 @@
 //!
 //! Lock: `state` is innermost; nothing is called under it.
 
+use crate::account::Began;
 use crate::syncs::Owed;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::time::Instant;
 use syncline_fs::{SyncPlan, TOGETHER_PAGES_MAX};
 
 /// While some wait for the device, because more is being written than may be in flight when it is logged, others go on.
@@ -22,7 +22,7 @@ const WRITERS_MAX: usize = 4;
 /// A sync that waits to be written out.
 pub(crate) struct Joining {
     pub(crate) plan: SyncPlan,
-    pub(crate) began: Instant,
+    pub(crate) began: Began,
     pub(crate) owed: Owed,
 }
 

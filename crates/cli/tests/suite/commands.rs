@@ -137,7 +137,14 @@ fn a_reader_that_leaves_is_no_failure() {
 fn the_options_of_a_mount_are_explained() {
     for help in [syncline(&["mount", "--help"]), called("mount.syncline", &["--help"])] {
         let help = help.ok().out;
-        for option in ["commit=SECONDS", "relatime", "memory=auto|SIZE", "SYNCLINE_LOG", "Exit codes"] {
+        for option in [
+            "commit=SECONDS",
+            "relatime",
+            "memory=auto|SIZE",
+            "metrics=[ADDRESS:]PORT|unix:PATH",
+            "SYNCLINE_LOG",
+            "Exit codes",
+        ] {
             assert!(help.contains(option), "{option} in {help}");
         }
     }

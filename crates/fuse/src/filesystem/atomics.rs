@@ -2,6 +2,7 @@
 
 use super::operations::{Operations, Writing};
 use super::{Caller, Filesystem};
+use crate::account::Began;
 use crate::atomic::{Group, Leftovers, Member, Name};
 use crate::convert::{errno, handle, has_set_id, object, opened};
 use crate::droppers::NoThread;
@@ -13,7 +14,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use syncline_fs::{Context, HandleId, ObjectNo, OpenFlags, Reach, SyncScope};
 
 /// What GET_FEATURES tells: atomic writes.
@@ -116,7 +117,7 @@ impl Filesystem {
     }
 
     fn sync_whole(&self, context: &RequestContext<'_>, file: HandleId, reply: ReplyIoctl) {
-        let began = Instant::now();
+        let began = Began::now(context.pid);
         match self.operations.fs.syncs().plan(file, SyncScope::All, Reach::Whole) {
             Ok(plan) => self.sync(context, plan, began, Owed::Controlled(reply)),
             Err(error) => reply.error(errno(error)),
@@ -126,7 +127,9 @@ impl Filesystem {
     fn commit(&self, context: &RequestContext<'_>, group: Arc<Group>, reply: ReplyIoctl) {
         let may_wait = group.may_wait() || self.operations.fs.files().change_may_wait();
         let by = self.forced_by(context, may_wait);
-        self.serve(context, may_wait, move |operations, _: &Caller| operations.commit(&group, by, reply));
+        self.serve(context, may_wait, move |operations, caller: &Caller| {
+            operations.commit(&group, by, Began::now(caller.pid), reply);
+        });
     }
 }
 
@@ -142,8 +145,7 @@ impl Operations {
         self.atomics.check_names(None, &[(object(parent), name.as_bytes())])
     }
 
-    fn commit(&self, group: &Arc<Group>, by: By, reply: ReplyIoctl) {
-        let began = Instant::now();
+    fn commit(&self, group: &Arc<Group>, by: By, began: Began, reply: ReplyIoctl) {
         // It is answered when it is durable, or here if it fails before that. Others may force it at once: a START
         // that follows the answer is not to find this group.
         let held = HeldBack::new(Owed::Controlled(reply));

@@ -2,6 +2,7 @@
 //! (`include/syncline/ioctl.h`), and the trim, on files and directories.
 
 use super::{Caller, Filesystem};
+use crate::account::Began;
 use crate::convert::{errno, handle};
 use crate::ioctl::{self, RangeArgument, TicketArgument, TrimArgument};
 use crate::privilege::may_administer;
@@ -10,7 +11,6 @@ use crate::syncs::Owed;
 use fusering::request::Ioctl;
 use fusering::{Errno, Handle, ReplyIoctl, RequestContext};
 use std::ops::Range;
-use std::time::Instant;
 use syncline_fs::{Error, HandleId, Reach, SyncScope};
 
 /// One of these calls.
@@ -130,7 +130,7 @@ impl Filesystem {
         argument: RangeArgument,
         reply: ReplyIoctl,
     ) {
-        let (began, reach) = (Instant::now(), Reach::Range(argument.range.clone()));
+        let (began, reach) = (Began::now(context.pid), Reach::Range(argument.range.clone()));
         match self.operations.fs.syncs().plan(file, scope(&argument), reach) {
             Ok(plan) => self.sync(context, plan, began, Owed::Controlled(reply)),
             Err(error) => reply.error(errno(error)),
@@ -158,6 +158,7 @@ impl Filesystem {
             Ok(ticket) => ticket,
             Err(errno) => return reply.error(errno),
         };
+        let began = Began::now(context.pid);
         // From here on the caller may close the file: the plan keeps the inode.
         reply.output(0, &argument.encode(ticket));
         let committed = match &planned {
@@ -165,7 +166,7 @@ impl Filesystem {
             Err(error) => Err(error.clone()),
         };
         self.serve(context, matches!(committed, Ok(None)), move |operations, _: &Caller| {
-            operations.syncs.start_ticket(file, planned, committed, ticket);
+            operations.syncs.start_ticket(file, planned, committed, ticket, began);
         });
     }
 }

@@ -4,7 +4,7 @@ use super::Caller;
 use super::operations::Operations;
 use crate::convert::{errno, object};
 use crate::privilege::may_administer;
-use crate::statistics::Staged;
+use crate::statistics::{Sources, Staged};
 use crate::{ioctl, statistics};
 use fusering::{Errno, NodeId};
 use std::sync::atomic::Ordering;
@@ -47,18 +47,20 @@ impl Operations {
                 self.fs.shut_down();
                 Ok(Vec::new())
             }
-            ioctl::STATISTICS => {
-                let text = statistics::describe(
-                    &self.fs,
-                    &self.syncs,
-                    &self.messages,
-                    &Staged { open: self.atomics.counts(), totals: self.ledger.totals() },
-                    self.transport.get(),
-                    self.memory.as_deref(),
-                );
-                Ok(ioctl::encode_statistics(&text))
-            }
+            ioctl::STATISTICS => Ok(ioctl::encode_statistics(&statistics::describe(&self.sources()))),
             _ => Err(Errno::ENOTTY),
+        }
+    }
+
+    /// What statistics and metrics are made from.
+    pub(super) fn sources(&self) -> Sources<'_> {
+        Sources {
+            fs: &self.fs,
+            syncs: &self.syncs,
+            messages: &self.messages,
+            staged: Staged { open: self.atomics.counts(), totals: self.ledger.totals() },
+            transport: self.transport.get(),
+            memory: self.memory.as_deref(),
         }
     }
 

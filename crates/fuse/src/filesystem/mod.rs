@@ -43,7 +43,7 @@ use crate::drivers::allowed_cpus;
 use crate::messages::{Message, MessageCounts};
 use crate::volume::OpenVolume;
 use crate::writers::{Joining, Writers};
-use crate::{MountError, MountOptions};
+use crate::{MountError, MountOptions, metrics};
 use fusering::abi::InitFlags;
 use fusering::{
     ActiveTransport, Classes, Config, DevSettings, RequestContext, TransportKind, UringSettings, WorkPool,
@@ -152,6 +152,11 @@ impl Filesystem {
                 }
             }
         }
+    }
+
+    /// The metrics, as Prometheus reads them.
+    pub(crate) fn metrics(&self) -> String {
+        metrics::text(&self.operations.sources())
     }
 
     /// Whether FS_IOC_SHUTDOWN has stopped the volume.

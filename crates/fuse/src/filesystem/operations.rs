@@ -1,6 +1,7 @@
 //! What the engine is asked for; every method may be called from any thread.
 
 use crate::MountOptions;
+use crate::account::Began;
 use crate::atomic::{Atomics, Member};
 use crate::convert::{self, CACHE_TIME, Caller, entry, errno, handle, object, opened};
 use crate::droppers::Droppers;
@@ -419,6 +420,7 @@ impl Operations {
         match writing.durable {
             None => reply.written(bytes),
             Some(scope) => {
+                let began = Began::since(began, caller.pid);
                 self.syncs.sync(writing.handle, scope, writing.by, began, Owed::Written(reply, bytes));
             }
         }
@@ -428,7 +430,7 @@ impl Operations {
         self.fs.sync_all().map_err(errno)
     }
 
-    pub(super) fn sync_directory(&self, node: NodeId, by: By, began: Instant, owed: Owed) {
+    pub(super) fn sync_directory(&self, node: NodeId, by: By, began: Began, owed: Owed) {
         match self.fs.files().opendir(object(node)) {
             Ok(directory) => {
                 self.syncs.sync(directory, SyncScope::All, by, began, owed);

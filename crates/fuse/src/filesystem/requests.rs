@@ -5,6 +5,7 @@ use super::atomics::Atomic;
 use super::controls::Control;
 use super::operations::{Looked, Operations, Writing};
 use super::{Caller, Filesystem};
+use crate::account::Began;
 use crate::convert::{self, errno};
 use crate::ioctl;
 use crate::messages::Message;
@@ -20,7 +21,7 @@ use fusering::{
 };
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use syncline_fs::{DirEntry, ObjectNo, Reach, RenamePlan, SeekWhat, SyncPlan, SyncScope};
 
 /// Most bytes that one copy request copies: a caller goes on where it ended, and the pool's thread is free in between.
@@ -105,7 +106,7 @@ impl Filesystem {
 
 impl Filesystem {
     /// Does what a plan says: here as far as nothing has to be waited for, together with other syncs, or in the pool.
-    pub(super) fn sync(&self, context: &RequestContext<'_>, plan: SyncPlan, began: Instant, owed: Owed) {
+    pub(super) fn sync(&self, context: &RequestContext<'_>, plan: SyncPlan, began: Began, owed: Owed) {
         let syncs = self.operations.fs.syncs();
         let committed = match syncs.try_commit(&plan) {
             Ok(Some(lsn)) => Some(lsn),
@@ -387,7 +388,7 @@ impl fusering::Filesystem for Filesystem {
 
     fn fsync(&self, context: &RequestContext<'_>, request: &Fsync, reply: ReplyEmpty) {
         self.count(context, Message::Fsync);
-        let began = Instant::now();
+        let began = Began::now(context.pid);
         let scope = match request.flags.contains(FsyncFlags::FDATASYNC) {
             true => SyncScope::Data,
             false => SyncScope::All,
@@ -434,7 +435,7 @@ impl fusering::Filesystem for Filesystem {
             // Stands in for syncfs(2), which reaches only mounts of block devices: everything becomes durable.
             return self.serve(context, true, |operations, _| reply_empty(reply, operations.sync_all()));
         }
-        let (node, began) = (request.node, Instant::now());
+        let (node, began) = (request.node, Began::now(context.pid));
         let by = self.forced_by(context, false);
         self.serve(context, false, move |operations, _| {
             operations.sync_directory(node, by, began, Owed::Done(reply));

@@ -24,6 +24,7 @@ mod syncs;
 mod together;
 mod trim;
 mod users;
+mod watching;
 
 /// What the daemon is told to use, and what its statistics must say.
 const TRANSPORT: (&str, &str) = ("uring", "io_uring");
