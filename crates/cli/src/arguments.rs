@@ -279,7 +279,8 @@ pub(crate) struct ExportArguments {
     #[arg(long, short = 'f')]
     pub(crate) force: bool,
     /// Copy damaged files as far as they can be read: zeros where they cannot, each such range told, the exit code
-    /// still 1. They replace nothing, and without its attributes a file is its owner's alone.
+    /// still 1. They replace nothing, and without its attributes a file is its owner's alone. A volume with a damaged
+    /// journal is copied as it was before the damage.
     #[arg(long)]
     pub(crate) partial: bool,
     /// Print nothing but errors.

@@ -144,7 +144,7 @@ fn remedy(report: &Report) -> &'static str {
     if report.beyond_repair().all(in_files) {
         return "; replace or remove the files named above, all others can be read";
     }
-    "; restore the volume from a copy, or take out what is readable with \"syncline export\""
+    "; restore the volume from a copy, or take out what is readable with \"syncline export --partial\""
 }
 
 fn sentence(finding: &Finding) -> String {

@@ -61,7 +61,7 @@ pub(crate) fn import(arguments: &ImportArguments) -> Result<ExitCode, Failure> {
     let closed = volume.close().map_err(|source| Failure::of_volume(image, source));
     let copied = copied?;
     closed?;
-    report("imported", &copied, manner)
+    report("imported", &copied, manner, false)
 }
 
 /// Copies out of a volume to the host.
@@ -69,19 +69,37 @@ pub(crate) fn export(arguments: &ExportArguments) -> Result<ExitCode, Failure> {
     let image = &arguments.path;
     // Before the volume has threads.
     signals::watch().map_err(Failure::io("cannot wait for signals"))?;
-    let volume = snapshot::view(open(image, true)?, image, arguments.snapshot.as_deref())?;
+    let volume = match arguments.partial {
+        false => open(image, true)?,
+        true => open_with(image, &VolumeOptions::new().background(false).read_only(true).salvage(true))?,
+    };
+    let is_older = volume.inner().is_journal_broken();
+    if is_older {
+        output::tell(&format!("{}: {OLDER}", image.display()));
+    }
+    let volume = snapshot::view(volume, image, arguments.snapshot.as_deref())?;
     let (host, inside) = (Host::without(image), Inside::new(image, volume));
     let (partial, form) = (arguments.partial, Form::json_if(arguments.json));
     let manner = Manner { force: arguments.force, partial, quiet: arguments.quiet, form };
     let copied = copy("exporting", &inside, &host, &arguments.source, &arguments.target, manner)?;
-    report("exported", &copied, manner)
+    match report("exported", &copied, manner, is_older) {
+        Ok(_) if is_older => Err(Failure::Older),
+        reported => reported,
+    }
 }
 
 /// Opens an unmounted volume.
 pub(crate) fn open(image: &Path, read_only: bool) -> Result<Volume, Failure> {
-    let opened = VolumeOptions::new().background(!read_only).read_only(read_only).open(image);
-    opened.map_err(|source| Failure::of_volume(image, source))
+    open_with(image, &VolumeOptions::new().background(!read_only).read_only(read_only))
 }
+
+fn open_with(image: &Path, options: &VolumeOptions) -> Result<Volume, Failure> {
+    options.open(image).map_err(|source| Failure::of_volume(image, source))
+}
+
+/// What a broken journal means for what is copied.
+const OLDER: &str = "a part of the journal is lost: what is copied is the volume as it was before that, and content \
+                     that was new then may be older still, or zeros";
 
 /// What came of a copy.
 struct Done {
@@ -149,7 +167,12 @@ fn place<F: Side, T: Side>(
     Ok((starts, ends))
 }
 
-fn report(done: &str, Done { copied, shortfall }: &Done, manner: Manner) -> Result<ExitCode, Failure> {
+fn report(
+    done: &str,
+    Done { copied, shortfall }: &Done,
+    manner: Manner,
+    is_older: bool,
+) -> Result<ExitCode, Failure> {
     if manner.form == Form::Json {
         let value = json!({
             "files": copied.files,
@@ -160,6 +183,7 @@ fn report(done: &str, Done { copied, shortfall }: &Done, manner: Manner) -> Resu
             "bytes": copied.bytes,
             "unreadable": shortfall.unreadable,
             "changed": shortfall.changed,
+            "older": is_older,
             "damaged": shortfall.damaged.iter().map(damage).collect::<Vec<_>>(),
         });
         output::object(Form::Json, &value).map_err(Failure::io("cannot print"))?;

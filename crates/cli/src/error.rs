@@ -113,6 +113,9 @@ pub(crate) enum Failure {
     Unreadable { what: String, source: io::Error },
     #[error("of what was to be copied, {}, as told above; all the rest is there", left_out(*.unreadable, *.damaged, *.changed))]
     LeftOut { unreadable: u64, damaged: u64, changed: u64 },
+    /// Of a volume whose journal is broken.
+    #[error("what was copied is older than what the volume held last, as told above")]
+    Older,
     #[error("ended by a signal; what was copied until then is there, each file whole")]
     Ended { signal: i32 },
     #[error("{what} exists; give --force to replace it")]

@@ -121,7 +121,7 @@ pub const PAGES: &[Page] = &[
         exit_codes: EXPORTED,
         examples: &[
             ("A directory of the volume:", "syncline export disk.img /project ./back"),
-            ("Everything that is readable:", "syncline export disk.img / ./rescued"),
+            ("Everything that is readable:", "syncline export --partial disk.img / ./rescued"),
         ],
         see_also: &["cp(1)"],
     },

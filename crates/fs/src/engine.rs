@@ -137,6 +137,12 @@ impl Fs {
         self.core.failure()
     }
 
+    /// Whether the journal could not be followed to its end, with [`FsOptions::salvage`]: what was synced behind that
+    /// is not shown, and of what is shown some pages may be older, or zeros.
+    pub fn is_journal_broken(&self) -> bool {
+        self.core.store.broken_journal().is_some()
+    }
+
     /// Stops at once, as a power cut would: nothing is written any more, every sync fails.
     pub fn shut_down(&self) {
         self.core.shut_down();

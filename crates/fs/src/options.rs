@@ -10,6 +10,9 @@ use syncline_store::Ablation;
 pub struct FsOptions {
     /// Writes nothing, not even recovery.
     pub read_only: bool,
+    /// Read-only, a journal that is broken amid is shown up to there, instead of refused
+    /// ([`crate::Fs::is_journal_broken`]).
+    pub salvage: bool,
     /// Un-synced data is written and committed after at most this long (contract C9).
     pub commit_interval: Duration,
     /// Bound on all memory for cached pages and tree nodes, in bytes.
@@ -28,6 +31,7 @@ impl Default for FsOptions {
     fn default() -> FsOptions {
         FsOptions {
             read_only: false,
+            salvage: false,
             commit_interval: Duration::from_secs(1),
             memory_bytes_max: 256 << 20,
             access_times: AccessTimes::default(),
@@ -43,6 +47,14 @@ impl FsOptions {
     #[must_use]
     pub fn read_only(mut self, read_only: bool) -> FsOptions {
         self.read_only = read_only;
+        self
+    }
+
+    /// Read-only, a journal that is broken amid is shown up to there, instead of refused
+    /// ([`crate::Fs::is_journal_broken`]).
+    #[must_use]
+    pub fn salvage(mut self, salvage: bool) -> FsOptions {
+        self.salvage = salvage;
         self
     }
 

@@ -76,6 +76,7 @@ impl Fs {
         let store_options = StoreOptions::new(entropy.number())
             .trees()
             .read_only(options.read_only)
+            .salvage(options.salvage)
             .node_cache_bytes(options.memory_bytes_max / RECOVERY_NODES_SHARE);
         #[cfg(feature = "ablation")]
         let store_options = store_options.without(options.ablation);

@@ -40,11 +40,14 @@ pub enum StoreError {
         .volume_blocks.saturating_mul(4096)
     )]
     TooShort { volume_blocks: u64, device_blocks: u64 },
-    #[error("journal record {sequence} is missing or damaged although a later one says it was flushed")]
+    #[error(
+        "journal record {sequence} is missing or damaged although a later one says it was flushed; \
+         \"syncline export --partial\" copies what is older"
+    )]
     JournalBroken { sequence: Sequence },
     #[error(
         "journal record of generation {record} is newer than the superblock (generation {superblock}); \
-         a superblock slot was lost"
+         a superblock slot was lost; \"syncline export --partial\" copies what is older"
     )]
     SuperblockLost { record: Generation, superblock: Generation },
     /// Opening read-only still shows their content.

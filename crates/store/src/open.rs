@@ -147,6 +147,7 @@ impl Store {
             },
             opened: AtomicBool::new(false),
             epoch: OnceLock::new(),
+            broken_journal: OnceLock::new(),
             layout: superblock.layout,
             frozen_nodes: AtomicU64::new(0),
             has_trees: superblock.trees.is_some(),
@@ -155,12 +156,20 @@ impl Store {
         });
         let mut reader = RingReader::new(&*shared.device, &superblock);
         let replayed = replay::replay(&shared, &superblock, &mut reader)?;
-        check_reach(&superblock, &replayed)?;
         check_trees(&shared.trees.read(), &superblock)?;
         let log = replayed.walk.places().to_vec();
         let found_cut = superblock.cut.is_none().then_some(replayed.cut).flatten();
         let empty = replayed.last_lsn.is_none();
-        reader.search_beyond(replayed.walk, superblock.state == VolumeState::Clean && empty)?;
+        let reached = check_reach(&superblock, &replayed);
+        let whole = reached.and_then(|()| {
+            reader.search_beyond(replayed.walk, superblock.state == VolumeState::Clean && empty)
+        });
+        match (replayed.broken, whole) {
+            (None, Ok(())) => {}
+            (Some(error), _) => drop(shared.broken_journal.set(error)),
+            (None, Err(error)) if shared.options.ends_at(&error) => drop(shared.broken_journal.set(error)),
+            (None, Err(error)) => return Err(error),
+        }
         let epoch = reader.new_epoch(shared.options.epoch);
         assert!(shared.epoch.set(epoch).is_ok(), "a session begins once");
         if let Some(cut) = found_cut.filter(|_| !shared.options.read_only) {

@@ -1,3 +1,4 @@
+use crate::StoreError;
 use crate::ablation::Ablation;
 use crate::limits::{NODE_CACHE_BYTES, PIGGYBACK_BYTES, STREAM_BYTES};
 use syncline_format::Key;
@@ -28,6 +29,9 @@ pub struct FormatOptions {
 pub struct StoreOptions {
     /// Writes nothing at all, not even recovery: what the journal holds is kept in memory.
     pub read_only: bool,
+    /// Read-only, a journal that is broken amid is shown up to there, instead of refused
+    /// ([`crate::Store::broken_journal`]).
+    pub salvage: bool,
     /// Bound on cached clean tree nodes, in bytes; dirty nodes are bounded to the same amount by checkpoints. Can be
     /// changed later: [`crate::Store::set_node_bounds`].
     pub node_cache_bytes: usize,
@@ -51,6 +55,7 @@ impl StoreOptions {
     pub fn new(epoch: u64) -> StoreOptions {
         StoreOptions {
             read_only: false,
+            salvage: false,
             node_cache_bytes: NODE_CACHE_BYTES,
             epoch,
             piggyback_bytes: PIGGYBACK_BYTES,
@@ -65,6 +70,14 @@ impl StoreOptions {
     #[must_use]
     pub fn read_only(mut self, read_only: bool) -> StoreOptions {
         self.read_only = read_only;
+        self
+    }
+
+    /// Read-only, a journal that is broken amid is shown up to there, instead of refused
+    /// ([`crate::Store::broken_journal`]).
+    #[must_use]
+    pub fn salvage(mut self, salvage: bool) -> StoreOptions {
+        self.salvage = salvage;
         self
     }
 
@@ -104,6 +117,14 @@ impl StoreOptions {
     pub fn without(mut self, ablation: Ablation) -> StoreOptions {
         self.ablation = ablation;
         self
+    }
+
+    /// Whether the log ends where this happens.
+    pub(crate) fn ends_at(&self, error: &StoreError) -> bool {
+        use StoreError::{Device, JournalBroken, SuperblockLost};
+        self.salvage
+            && self.read_only
+            && matches!(error, JournalBroken { .. } | SuperblockLost { .. } | Device(_))
     }
 
     /// Mechanisms to do without: none, unless the feature is there and somebody has asked.

@@ -33,6 +33,8 @@ pub(crate) struct Replayed {
     pub(crate) last_lsn: Option<Lsn>,
     /// The first batch that is not part of the log, if the chain holds any such.
     pub(crate) cut: Option<Lsn>,
+    /// What ended the walk early, if that is to be borne.
+    pub(crate) broken: Option<StoreError>,
 }
 
 /// Where the bytes of a live image are.
@@ -70,7 +72,16 @@ pub(crate) fn replay(
     let mut unconfirmed: VecDeque<Unconfirmed> = VecDeque::new();
     let mut kept_bytes = 0;
     let mut last_lsn = None;
-    while let Some(chained) = reader.next(&mut walk)? {
+    let mut broken = None;
+    while let Some(chained) =
+        reader.next(&mut walk).or_else(|error| match shared.options.ends_at(&error) {
+            true => {
+                broken = Some(error);
+                Ok(None)
+            }
+            false => Err(error),
+        })?
+    {
         last_lsn = Some(chained.info.last_lsn());
         let payload = reader.payload(&chained)?;
         let keep = kept_bytes + payload.len() <= REPLAY_KEPT_BYTES_MAX;
@@ -91,7 +102,7 @@ pub(crate) fn replay(
     for record in &unconfirmed {
         replay.apply(record, reader)?;
     }
-    replay.finish(walk, last_lsn)
+    Ok(Replayed { broken, ..replay.finish(walk, last_lsn)? })
 }
 
 struct Replay<'a> {
@@ -268,7 +279,7 @@ impl Replay<'_> {
             sum: place.sum,
         });
         let (images, cut) = (images.collect(), self.cut);
-        Ok(Replayed { images, summary: self.summary, walk, last_lsn, cut })
+        Ok(Replayed { images, summary: self.summary, walk, last_lsn, cut, broken: None })
     }
 }
 

@@ -1,6 +1,5 @@
 //! What every handle of one opened volume shares. The order of its locks is in `locks.rs`.
 
-use crate::StoreOptions;
 use crate::journal::Journal;
 use crate::locks::{Mutex, RwLock};
 use crate::primitives::{AtomicBool, AtomicU64, Ordering};
@@ -9,6 +8,7 @@ use crate::space::SpaceMap;
 use crate::store::{Piggyback, VolumeInfo};
 use crate::tree::cache::NodeCache;
 use crate::trees::Trees;
+use crate::{StoreError, StoreOptions};
 use std::sync::{Arc, OnceLock, Weak};
 use syncline_device::Device;
 use syncline_format::VolumeId;
@@ -22,6 +22,8 @@ pub(crate) struct Shared {
     pub(crate) options: StoreOptions,
     /// Of this session's records; chosen when the ring has been read.
     pub(crate) epoch: OnceLock<u64>,
+    /// What ended the log amid, if that is shown all the same.
+    pub(crate) broken_journal: OnceLock<StoreError>,
     pub(crate) cache: NodeCache,
     /// Absent while the volume recovers and when it is read-only: batches are applied without being logged.
     pub(crate) journal: OnceLock<Journal>,

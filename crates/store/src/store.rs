@@ -110,6 +110,13 @@ impl Store {
         self.shared.options.read_only
     }
 
+    /// Why the journal could not be followed to its end; only with [`StoreOptions::salvage`]. What is shown is then
+    /// the volume as of the last checkpoint or a later moment, but for page images older than the checkpoint that the
+    /// rest of the journal held: their pages are what they were before, or holes.
+    pub fn broken_journal(&self) -> Option<StoreError> {
+        self.shared.broken_journal.get().cloned()
+    }
+
     /// The value of an item.
     pub fn get(&self, tree: TreeId, key: Key) -> Result<Option<Vec<u8>>, StoreError> {
         let found = self.look(tree, |tree, resident| tree.find(key, resident))?;

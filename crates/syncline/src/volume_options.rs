@@ -56,6 +56,15 @@ impl VolumeOptions {
         self
     }
 
+    /// With [`VolumeOptions::read_only`]: a volume whose journal is damaged amid opens all the same, and shows what it
+    /// held before that. Some pages may be older still, or zeros. For rescuing:
+    /// [`syncline_fs::Fs::is_journal_broken`] tells whether it is so.
+    #[doc(hidden)]
+    pub fn salvage(mut self, salvage: bool) -> VolumeOptions {
+        self.fs.salvage = salvage;
+        self
+    }
+
     /// How long un-synced data may stay unwritten (C9).
     pub fn commit_interval(mut self, interval: Duration) -> VolumeOptions {
         self.fs.commit_interval = interval;

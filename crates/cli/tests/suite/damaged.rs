@@ -139,3 +139,42 @@ fn a_journal_that_cannot_be_replayed_is_told_with_what_helps() {
     volume.close().expect("close");
     assert_populated(&image);
 }
+
+/// Where journal records lie in an image.
+fn records(image: &Path) -> Vec<u64> {
+    let content = fs::read(image).expect("read");
+    let blocks = content.chunks_exact(PAGE as usize).zip(0u64..);
+    blocks.filter(|(block, _)| block[..4] == *b"SLJR").map(|(_, at)| at * PAGE).collect()
+}
+
+// Shows: C7.
+#[test]
+fn of_a_volume_whose_journal_has_rotted_export_brings_out_what_is_older() {
+    let bench = Bench::new();
+    let image = bench.populated();
+    let volume = quiet(&image);
+    for n in 0..6u8 {
+        volume.write(format!("/later{n}"), [b'a' + n; 3000]).expect("write");
+        volume.sync_all().expect("sync");
+    }
+    cut(volume);
+    // A session's log begins at the ring's beginning; behind it lies that of the session before.
+    flip(&image, records(&image)[3] + 100);
+    let before = fs::read(&image).expect("read");
+    let out = bench.path("out");
+    let refused = syncline(&["export", text(&image), "/", text(&out)]);
+    assert_eq!(refused.code, 1);
+    assert!(refused.err.contains("syncline export --partial") && refused.err.lines().count() == 1);
+    let partial = syncline(&["export", "--partial", text(&image), "/", text(&out)]);
+    assert_eq!(partial.code, 1, "{}", partial.err);
+    assert!(partial.err.contains("a part of the journal is lost"), "{}", partial.err);
+    assert!(fs::read(&image).expect("read") == before, "looking changes nothing");
+    let later: Vec<bool> = (0..6).map(|n| out.join(format!("later{n}")).exists()).collect();
+    assert!(later[0] && !later[5] && later.is_sorted_by_key(|there| !there), "a prefix: {later:?}");
+    for n in (0..6u8).filter(|n| later[usize::from(*n)]) {
+        assert_eq!(fs::read(out.join(format!("later{n}"))).expect("read"), [b'a' + n; 3000]);
+    }
+    // Nothing of this writes: a volume that is opened to be changed is refused as before.
+    assert!(Volume::open(&image).is_err());
+    assert!(Volume::open_with(&image, &VolumeOptions::new().salvage(true)).is_err());
+}
