@@ -1,8 +1,8 @@
 //! Statistics as JSON: the one place where their names and units stand. The library and the mount tell this text, and
 //! the mount adds what only it knows.
 //!
-//! It is written by hand. A JSON library below the library would make comparisons of numbers ambiguous for programs that
-//! embed it.
+//! It is written by hand. A JSON library below the library would make comparisons of numbers ambiguous for programs
+//! that embed it.
 
 use crate::{FsStats, LatencyHistogram, VolumeSpace};
 use std::time::Duration;

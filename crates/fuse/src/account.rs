@@ -35,8 +35,8 @@ impl Began {
         Began::since(Instant::now(), thread)
     }
 
-    /// For a sync that is part of a longer request. Never inlined: a copy in a function that is dropped by the linker would
-    /// leave a tracepoint without a place.
+    /// For a sync that is part of a longer request. Never inlined: a copy in a function that is dropped by the linker
+    /// would leave a tracepoint without a place.
     #[inline(never)]
     pub(crate) fn since(at: Instant, thread: u32) -> Began {
         syncline_probes::sync_start(thread);
