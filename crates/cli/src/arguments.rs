@@ -3,6 +3,7 @@
 use crate::pages::exit_codes;
 use crate::size::Size;
 use crate::sync::FileRange;
+use crate::watch::interval::Interval;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -135,6 +136,11 @@ pub(crate) enum Action {
     Sync(SyncArguments),
     /// Show counters and latencies of a mounted volume.
     Stats(StatsArguments),
+    /// Watch mounted volumes: syncs, latencies, what a sync costs, caches, and who asks for them.
+    ///
+    /// Keys: q ends it, tab or an arrow shows the next mount.
+    #[cfg(feature = "top")]
+    Top(TopArguments),
     /// Cut the power under a database and many small files, and see what is left (starts syncline-demo).
     #[command(disable_help_flag = true)]
     Demo(CompanionArguments),
@@ -410,8 +416,25 @@ pub(crate) struct StatsArguments {
     /// Print as JSON.
     #[arg(long)]
     pub(crate) json: bool,
+    /// Print a line for what happens in each interval, until interrupted; with --json all figures in each line.
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
+    pub(crate) watch: Option<Interval>,
     /// The directory the volume is mounted on.
     pub(crate) directory: PathBuf,
+}
+
+#[cfg(feature = "top")]
+#[derive(Debug, Args)]
+pub(crate) struct TopArguments {
+    /// Time between two looks.
+    #[arg(long, value_name = "SECONDS", default_value = "1")]
+    pub(crate) interval: Interval,
+    /// Print one screen as text, after one interval.
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// The directories the volumes are mounted on.
+    #[arg(required = true, value_name = "MOUNT")]
+    pub(crate) directories: Vec<PathBuf>,
 }
 
 /// For another program, as it stands.

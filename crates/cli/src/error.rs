@@ -127,6 +127,9 @@ pub(crate) enum Failure {
     NotOnSyncline { path: PathBuf },
     #[error("{} is a directory; sync it without --range and --async", .path.display())]
     SyncOfDirectory { path: PathBuf },
+    #[cfg(feature = "top")]
+    #[error("the output is no terminal; give --once for one screen as text")]
+    NoTerminal,
     #[error("{doing}: {source}")]
     Io { doing: String, source: io::Error },
     #[error(

@@ -27,8 +27,11 @@ mod size;
 mod snapshot;
 mod stats;
 mod sync;
+#[cfg(feature = "top")]
+mod top;
 mod umount;
 mod volume;
+mod watch;
 
 pub use arguments::{MOUNT_OPTIONS, command};
 pub use check::findings;

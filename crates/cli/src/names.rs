@@ -3,6 +3,8 @@
 use crate::arguments::{Action, CheckArguments, MkfsArguments, MountArguments, Syncline, mount_options_help};
 use crate::error::{Failure, Tool};
 use crate::pages::exit_codes;
+#[cfg(feature = "top")]
+use crate::top;
 use crate::{check, companion, copy, fail, inspect, list, mkfs, mount, snapshot, stats, sync, umount};
 use clap::{CommandFactory, FromArgMatches, Parser};
 use std::ffi::OsString;
@@ -130,6 +132,8 @@ impl Request {
             Request::Action(Action::Snapshot(arguments)) => snapshot::run(&arguments),
             Request::Action(Action::Sync(arguments)) => sync::run(&arguments),
             Request::Action(Action::Stats(arguments)) => stats::run(&arguments),
+            #[cfg(feature = "top")]
+            Request::Action(Action::Top(arguments)) => top::run(&arguments),
             Request::Action(Action::Demo(line)) => companion::start("syncline-demo", &line.arguments),
             Request::Action(Action::Bench(line)) => companion::start("syncline-bench", &line.arguments),
             Request::Fsck { check, skip_if_clean } => check::run(&check, skip_if_clean),

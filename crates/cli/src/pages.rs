@@ -155,8 +155,19 @@ pub const PAGES: &[Page] = &[
         examples: &[
             ("For people:", "syncline stats /mnt"),
             ("For programs, in bytes and microseconds:", "syncline stats --json /mnt"),
+            ("A line for each five seconds:", "syncline stats --watch=5 /mnt"),
         ],
-        see_also: &[],
+        see_also: &["vmstat(8)"],
+    },
+    #[cfg(feature = "top")]
+    Page {
+        name: "syncline-top",
+        exit_codes: PLAIN,
+        examples: &[
+            ("Two mounts, until q is pressed:", "syncline top /mnt /data"),
+            ("One screen for a pipe, of the last ten seconds:", "syncline top --once --interval 10 /mnt"),
+        ],
+        see_also: &["top(1)"],
     },
     Page {
         name: "syncline-snapshot",

@@ -64,6 +64,19 @@ impl fmt::Display for Size {
     }
 }
 
+/// Microseconds as people read them, in the largest unit in which at least one is left.
+pub(crate) fn duration(microseconds: f64) -> String {
+    match microseconds {
+        us if us < 0.95 => format!("{:.0} ns", us * 1e3),
+        us if us < 9.95 => format!("{us:.1} us"),
+        us if us < 999.5 => format!("{us:.0} us"),
+        us if us < 99_950.0 => format!("{:.2} ms", us / 1e3),
+        us if us < 999_500.0 => format!("{:.0} ms", us / 1e3),
+        us if us < 600e6 => format!("{:.2} s", us / 1e6),
+        us => format!("{} s", grouped((us / 1e6).round() as u64)),
+    }
+}
+
 /// A number as people read it: 1,234,567.
 pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
@@ -80,6 +93,16 @@ pub(crate) fn grouped(number: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn durations_have_units_and_three_digits_or_fewer() {
+        let told = [0.0, 0.5, 1.0, 12.3, 999.4, 999.6, 1234.5, 123_456.0, 1.5e6, 7200e6].map(duration);
+        let expected = [
+            "0 ns", "500 ns", "1.0 us", "12 us", "999 us", "1.00 ms", "1.23 ms", "123 ms", "1.50 s",
+            "7,200 s",
+        ];
+        assert_eq!(told, expected.map(str::to_owned));
+    }
 
     #[test]
     fn sizes_are_read_with_and_without_units() {

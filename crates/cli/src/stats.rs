@@ -6,17 +6,23 @@
 use crate::arguments::StatsArguments;
 use crate::error::Failure;
 use crate::output::{self, Form};
-use crate::size::{Size, grouped};
+use crate::size::{Size, duration, grouped};
+use crate::watch::lines;
 use serde_json::{Map, Value, json};
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Histograms among the statistics.
-const HISTOGRAMS: [&str; 2] = ["fsync_us", "checkpoint_us"];
+/// Histograms among the statistics, in microseconds, and what people see of them.
+const HISTOGRAMS: [(&str, &str); 2] =
+    [("fsync_us", "fsync_latency"), ("checkpoint_us", "checkpoint_latency")];
 /// Characters of the longest bar of a chart.
 const BAR_WIDTH: u64 = 40;
 
 pub(crate) fn run(arguments: &StatsArguments) -> Result<ExitCode, Failure> {
+    if let Some(interval) = arguments.watch {
+        lines::run(&arguments.directory, interval, arguments.json)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let mut statistics = read(&arguments.directory)?;
     add_ratios(&mut statistics);
     let form = Form::json_if(arguments.json);
@@ -53,18 +59,57 @@ fn add_ratios(statistics: &mut Value) {
     }
 }
 
-/// The same in units and with thousands apart; the ratios without a heading.
+/// The same in units and with thousands apart; the ratios without a heading, and nothing of which there is none.
 fn for_people(statistics: &Value) -> Value {
     let Value::Object(map) = statistics else { return statistics.clone() };
     let mut shown = Map::new();
-    for (key, value) in map {
+    for (key, value) in map.iter().filter(|(_, value)| !is_nothing(value)) {
+        let histogram = HISTOGRAMS.iter().find(|(histogram, _)| histogram == key);
         match (key.as_str(), value) {
-            ("ratios", Value::Object(ratios)) => shown.extend(ratios.iter().map(ratio_for_people)),
+            ("ratios", Value::Object(ratios)) => {
+                shown.extend(ratios.iter().filter(|(_, ratio)| !ratio.is_null()).map(ratio_for_people));
+            }
             ("space", space) => drop(shown.insert(key.clone(), space_for_people(space))),
+            ("callers", Value::Array(callers)) => {
+                drop(shown.insert(key.clone(), callers.iter().map(caller_for_people).collect()));
+            }
+            (_, Value::Object(figures)) if let Some((_, name)) = histogram => {
+                let figures =
+                    figures.iter().map(|(key, value)| (key.clone(), latency_for_people(key, value)));
+                shown.insert((*name).to_owned(), figures.collect());
+            }
             _ => drop(shown.insert(key.clone(), figure_for_people(key, value))),
         }
     }
     Value::Object(shown)
+}
+
+/// Whether there is nothing to tell: no words, and no figures or only zeros in a table.
+fn is_nothing(value: &Value) -> bool {
+    let is_zero = |value: &Value| value.as_f64() == Some(0.0);
+    match value {
+        Value::Null => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        Value::Object(map) => map.values().all(|value| is_nothing(value) || is_zero(value)),
+        Value::Bool(_) | Value::Number(_) => false,
+    }
+}
+
+fn latency_for_people(key: &str, value: &Value) -> Value {
+    match (key, value.as_f64()) {
+        ("count", Some(_)) | (_, None) => figure_for_people(key, value),
+        (_, Some(microseconds)) => duration(microseconds).into(),
+    }
+}
+
+fn caller_for_people(caller: &Value) -> Value {
+    let syncs = caller["fsyncs"].as_u64().unwrap_or(0);
+    let total = caller["fsync_total_us"].as_f64().unwrap_or(0.0);
+    let pid = caller["pid"].as_u64().map_or_else(String::new, |pid| format!(" (pid {pid})"));
+    let name = caller["name"].as_str().unwrap_or_default();
+    let mean = duration(total / syncs.max(1) as f64);
+    format!("{name}{pid}: {} fsyncs, mean {mean}, in all {}", grouped(syncs), duration(total)).into()
 }
 
 fn ratio_for_people((key, value): (&String, &Value)) -> (String, Value) {
@@ -105,7 +150,7 @@ fn decimal(number: f64) -> String {
 
 /// Turns the histograms into charts: a line for each power of two.
 fn draw_buckets(statistics: &mut Value) {
-    for histogram in HISTOGRAMS {
+    for (histogram, _) in HISTOGRAMS {
         let Some(Value::Array(buckets)) = statistics.pointer_mut(&format!("/{histogram}/buckets")) else {
             continue;
         };
@@ -116,8 +161,7 @@ fn draw_buckets(statistics: &mut Value) {
             // Whoever is counted at all is seen.
             let length = u128::from(count) * u128::from(BAR_WIDTH) / u128::from(most);
             let bar = "#".repeat((length as usize).max(usize::from(count > 0)));
-            let up_to = grouped(up_to.round() as u64);
-            *bucket = format!("<= {up_to:>12} us {:>11}  {bar}", grouped(count)).into();
+            *bucket = format!("<= {:>8} {:>11}  {bar}", duration(up_to), grouped(count)).into();
         }
     }
 }
@@ -165,8 +209,37 @@ mod tests {
             shown["device"],
             json!({"writes": "1,234,567", "written_bytes": "135.0 MiB", "flushes": "99"})
         );
-        assert_eq!(shown["fsync_us"], json!({"count": "99", "mean": "1,235", "p50": "12.3"}));
+        assert_eq!(shown["fsync_latency"], json!({"count": "99", "mean": "1.23 ms", "p50": "12 us"}));
         assert_eq!(figures["device"]["written_bytes"], 141_646_092, "programs get what was counted");
+    }
+
+    #[test]
+    fn people_see_no_tables_of_nothing() {
+        let mut figures = json!({
+            "label": "", "failure": null, "read_only": false, "inodes_cached": 0,
+            "staged": {"users": 0, "groups": 0}, "messages": {}, "callers": [],
+            "checkpoint_us": {"count": 0, "total": 0.0, "buckets": []},
+            "device": {"writes": 1, "discards": 0},
+        });
+        add_ratios(&mut figures);
+        let shown = for_people(&figures);
+        let keys: Vec<&String> = shown.as_object().expect("an object").keys().collect();
+        assert_eq!(keys, ["read_only", "inodes_cached", "device"]);
+        assert_eq!(figures["staged"]["users"], 0, "programs get what was counted");
+    }
+
+    #[test]
+    fn people_see_who_syncs() {
+        let callers = json!([
+            {"pid": 7, "name": "a db", "fsyncs": 2000, "fsync_total_us": 1e6},
+            {"pid": null, "name": "others", "fsyncs": 1, "fsync_total_us": 5.0},
+        ]);
+        let shown = for_people(&json!({"callers": callers}));
+        let expected = [
+            "a db (pid 7): 2,000 fsyncs, mean 500 us, in all 1.00 s",
+            "others: 1 fsyncs, mean 5.0 us, in all 5.0 us",
+        ];
+        assert_eq!(shown["callers"], json!(expected));
     }
 
     #[test]
@@ -175,7 +248,7 @@ mod tests {
         let mut figures = json!({"fsync_us": {"count": 1001, "buckets": buckets}});
         draw_buckets(&mut figures);
         let line = |index: usize| figures["fsync_us"]["buckets"][index].as_str().expect("a line").to_owned();
-        assert_eq!(line(0), format!("<=          131 us       1,000  {}", "#".repeat(40)));
+        assert_eq!(line(0), format!("<=   131 us       1,000  {}", "#".repeat(40)));
         assert!(line(1).ends_with("          1  #"), "{}", line(1));
     }
 }

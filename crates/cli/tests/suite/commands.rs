@@ -134,6 +134,29 @@ fn a_reader_that_leaves_is_no_failure() {
 }
 
 #[test]
+fn tracers_find_each_probe_in_the_program() {
+    let Ok(output) = Command::new("readelf").args(["--notes", "--wide", PROGRAM]).output() else {
+        return skip("tracers_find_each_probe_in_the_program", "there is no readelf");
+    };
+    let text = String::from_utf8(output.stdout).unwrap();
+    let is_known = cfg!(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")));
+    for name in ["sync_start", "seal", "flush_end", "reply"] {
+        let notes = text.split("Provider: syncline\n").skip(1);
+        let places: Vec<u64> = notes
+            .filter(|note| note.trim_start().starts_with(&format!("Name: {name}\n")))
+            .map(|note| {
+                let place =
+                    note.split("Location: 0x").nth(1).and_then(|rest| rest.split(',').next()).unwrap();
+                u64::from_str_radix(place, 16).unwrap()
+            })
+            .collect();
+        assert_eq!(places.len(), usize::from(is_known), "{name}: {text}");
+        // One that the linker has dropped would have an offset and no address.
+        assert!(places.iter().all(|place| *place > 0x1000), "{name}: {places:?}");
+    }
+}
+
+#[test]
 fn the_options_of_a_mount_are_explained() {
     for help in [syncline(&["mount", "--help"]), called("mount.syncline", &["--help"])] {
         let help = help.ok().out;
@@ -274,13 +297,20 @@ fn inspect_of_an_inode_needs_its_number() {
 #[test]
 fn help_names_every_subcommand() {
     let help = syncline(&["--help"]).ok().out;
-    for word in
-        ["mkfs", "mount", "umount", "check", "inspect", "import", "export", "ls", "cat", "sync", "stats"]
-    {
+    for word in [
+        "mkfs", "mount", "umount", "check", "inspect", "import", "export", "ls", "cat", "sync", "stats",
+        "top",
+    ] {
         assert!(help.contains(word), "{word}");
         assert!(!syncline(&[word, "--help"]).ok().out.is_empty());
     }
     assert!(help.contains("demo") && help.contains("bench"));
+    assert!(syncline(&["stats", "--help"]).ok().out.contains("--watch[=<SECONDS>]"));
+    let top = syncline(&["top", "--help"]).ok().out;
+    assert!(
+        top.contains("--once") && top.contains("--interval <SECONDS>") && top.contains("q ends it"),
+        "{top}"
+    );
     assert_eq!(syncline(&["frobnicate"]).code, 2);
     assert_eq!(syncline::<&str>(&[]).code, 2);
 }

@@ -407,17 +407,44 @@ fn statistics_of_a_mount_are_json_and_count_syncs() {
     {
         assert!(after.pointer(figure).is_some_and(|value| value.is_number()), "{figure} in {after}");
     }
+    let callers = after["callers"].as_array().expect("a list");
+    let own = callers.iter().find(|caller| caller["pid"] == std::process::id());
+    assert!(own.is_some_and(|own| own["fsyncs"].as_u64() >= Some(10)), "{after}");
+    let once = syncline(&["top", "--once", "--interval", "0.1", at.text()]).ok().out;
+    for word in ["syncline top", at.text(), "since the mount", "journal in use", "who syncs"] {
+        assert!(once.contains(word), "{word} in {once}");
+    }
+    watched_line_by_line(at.text());
     let transport = after["transport"].as_str().expect("the transport is told").to_owned();
     assert!(["io_uring", "/dev/fuse"].contains(&transport.as_str()), "{transport}");
     let text = syncline(&["stats", at.text()]).ok().out;
     assert!(text.lines().any(|line| line.contains("transport") && line.contains(&transport)), "{text}");
-    assert!(text.contains("fsync us:") && text.contains(" us ") && text.contains("  #"), "{text}");
+    assert!(text.contains("fsync latency:") && text.contains(" us ") && text.contains("  #"), "{text}");
     assert!(text.starts_with("device writes per fsync "), "what a sync costs comes first: {text}");
     let first = text.lines().nth(1).expect("a line");
     assert!(first.starts_with("device flushes per fsync "), "{text}");
     assert!(text.lines().any(|line| line.contains("written bytes") && line.contains("iB")), "{text}");
     drop(file);
     at.unmount();
+}
+
+/// Reads two looks of each form and ends the reader, which ends the command.
+fn watched_line_by_line(mount: &str) {
+    use std::io::{BufRead, BufReader};
+    for (form, first) in [(None, "  syncs/s  "), (Some("--json"), "{")] {
+        let mut command = Command::new(PROGRAM);
+        command.args(["stats", "--watch=0.1"]).args(form).arg(mount);
+        let mut child = command.stdout(std::process::Stdio::piped()).spawn().expect("runs");
+        let out = child.stdout.take().expect("a pipe");
+        let lines: Vec<String> =
+            BufReader::new(out).lines().take(3).map(|line| line.expect("text")).collect();
+        assert!(lines[0].starts_with(first), "{lines:?}");
+        match form {
+            None => assert_eq!(lines[1].len(), lines[0].len(), "{lines:?}"),
+            Some(_) => assert!(lines.iter().all(|line| line.ends_with('}')), "{lines:?}"),
+        }
+        assert!(child.wait().expect("ends").success());
+    }
 }
 
 #[test]
