@@ -241,10 +241,11 @@ pub(crate) struct InspectArguments {
     /// Image file or block device.
     #[arg(value_name = "IMAGE")]
     pub(crate) path: PathBuf,
-    /// For inode and extents: file or directory in the volume. Symbolic links are not followed.
+    /// For inode and extents, and with --items for tree and journal: file or directory in the volume. Symbolic links
+    /// are not followed.
     #[arg(conflicts_with = "inode")]
     pub(crate) file: Option<PathBuf>,
-    /// For inode and extents: the number of the inode instead of its path (1 is the root directory).
+    /// The number of the inode instead of its path (1 is the root directory).
     #[arg(long, short = 'i', value_name = "NUMBER")]
     pub(crate) inode: Option<u64>,
     /// Show every item, not only nodes; every operation, not only batches.

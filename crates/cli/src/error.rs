@@ -92,7 +92,9 @@ pub(crate) enum Failure {
         "inode needs the path of a file in the volume behind the image, or --inode NUMBER; 1 is the root directory"
     )]
     InodeNeeded,
-    #[error("only inode and extents are shown of one file; leave it away, or inspect one of these")]
+    #[error(
+        "of one file inode and extents are shown, and with --items tree and journal; leave it away, or inspect one of these"
+    )]
     InodeUnused,
     #[error(
         "{what}: {why} in the last checkpoint; what is younger is in the journal, and \"syncline ls\" shows it"

@@ -48,6 +48,7 @@ pub(crate) fn run(arguments: &InspectArguments) -> Result<ExitCode, Failure> {
     let names_one = arguments.inode.is_some() || arguments.file.is_some();
     match arguments.subject {
         Subject::Inode if !names_one => return Err(Failure::InodeNeeded),
+        Subject::Journal | Subject::Tree if names_one && arguments.items => {}
         Subject::Super | Subject::Journal | Subject::Tree if names_one => return Err(Failure::InodeUnused),
         _ => {}
     }

@@ -100,7 +100,11 @@ pub const PAGES: &[Page] = &[
             ("One file, by its path or by its number:", "syncline inspect inode disk.img /project/notes"),
             ("", "syncline inspect inode -i 17 disk.img"),
             ("Where its data lies:", "syncline inspect extents disk.img /project/notes"),
-            ("Every operation in the journal:", "syncline inspect journal --items disk.img"),
+            (
+                "Every operation in the journal, and those of one file:",
+                "syncline inspect journal --items disk.img",
+            ),
+            ("", "syncline inspect journal --items disk.img /project/notes"),
         ],
         see_also: &[],
     },

@@ -1,5 +1,6 @@
 //! The journal's chain of records, from the superblock's tail to where it ends.
 
+use super::path::Paths;
 use super::{Inspection, printing};
 use crate::error::Failure;
 use crate::output::{self, Form, Table};
@@ -8,7 +9,7 @@ use syncline_device::Device;
 use syncline_format::batch::{Op, Outcome, decode_batches};
 use syncline_format::record::{self, RecordInfo};
 use syncline_format::superblock::{JournalTail, Superblock};
-use syncline_format::{BLOCK_BYTES, BlockNo, FormatError, Key};
+use syncline_format::{BLOCK_BYTES, BlockNo, FormatError, Key, ObjectNo, TreeId};
 
 const RECORD_COLUMNS: &[(&str, usize)] = &[
     ("ring_block", 10),
@@ -22,7 +23,7 @@ const RECORD_COLUMNS: &[(&str, usize)] = &[
     ("in_checkpoint", 13),
 ];
 const OPERATION_COLUMNS: &[(&str, usize)] =
-    &[("sequence", 9), ("lsn", 10), ("operation", 9), ("tree", 4), ("what", 30), ("bytes", 6)];
+    &[("sequence", 9), ("lsn", 10), ("operation", 9), ("tree", 4), ("what", 30), ("bytes", 6), ("path", 0)];
 
 /// A record of the chain, as read.
 struct Record {
@@ -39,6 +40,8 @@ pub(super) fn show(inspection: &Inspection<'_>) -> Result<bool, Failure> {
     let mut table = Table::new(inspection.form, columns).map_err(printing)?;
     let mut at = superblock.tail;
     let mut ring_left = superblock.layout.journal_blocks;
+    let only = inspection.inode()?;
+    let mut paths = if inspection.arguments.items { Paths::read(inspection)? } else { Paths::default() };
     let end = loop {
         let record = match next(inspection.device(), superblock, at) {
             Ok(record) => record,
@@ -49,7 +52,11 @@ pub(super) fn show(inspection: &Inspection<'_>) -> Result<bool, Failure> {
             break "the chain is longer than the ring".to_owned();
         }
         ring_left -= blocks;
-        show_record(&mut table, superblock, &record, inspection.arguments.items).map_err(printing)?;
+        match inspection.arguments.items {
+            true => show_operations(&mut table, &record, only, &mut paths),
+            false => show_record(&mut table, superblock, &record),
+        }
+        .map_err(printing)?;
         at = JournalTail {
             block: (record.ring_block + blocks) % superblock.layout.journal_blocks,
             sequence: record.info.sequence.next(),
@@ -106,26 +113,29 @@ fn read(device: &dyn Device, at: BlockNo, blocks: u64) -> Result<Vec<u8>, String
     Ok(bytes)
 }
 
-fn show_record(
+fn show_record(table: &mut Table, superblock: &Superblock, record: &Record) -> std::io::Result<()> {
+    let info = &record.info;
+    table.row(&row(json!({
+        "ring_block": record.ring_block,
+        "sequence": info.sequence.0,
+        "blocks": info.blocks(),
+        "batches": info.batches,
+        "first_lsn": info.first_lsn.0,
+        "last_lsn": info.last_lsn().0,
+        "known_flushed": info.known_flushed.0,
+        "generation": info.generation.0,
+        "in_checkpoint": info.last_lsn() <= superblock.checkpoint_lsn,
+    })))
+}
+
+/// Shows the operations of a record, or those on one inode. Names that it gives are added to `paths`.
+fn show_operations(
     table: &mut Table,
-    superblock: &Superblock,
     record: &Record,
-    items: bool,
+    only: Option<ObjectNo>,
+    paths: &mut Paths,
 ) -> std::io::Result<()> {
     let info = &record.info;
-    if !items {
-        return table.row(&row(json!({
-            "ring_block": record.ring_block,
-            "sequence": info.sequence.0,
-            "blocks": info.blocks(),
-            "batches": info.batches,
-            "first_lsn": info.first_lsn.0,
-            "last_lsn": info.last_lsn().0,
-            "known_flushed": info.known_flushed.0,
-            "generation": info.generation.0,
-            "in_checkpoint": info.last_lsn() <= superblock.checkpoint_lsn,
-        })));
-    }
     let payload = &record.bytes[record::RECORD_HEADER_BYTES..][..info.payload_bytes as usize];
     let batches = match decode_batches(payload, info.batches) {
         Ok(batches) => batches,
@@ -137,13 +147,31 @@ fn show_record(
     };
     for (lsn, batch) in (info.first_lsn.0..).zip(&batches) {
         for op in batch {
+            if let Op::Put { tree: TreeId::MAIN, key, value, .. } = op {
+                paths.add(*key, value);
+            }
+        }
+        let is_shown = |op: &&Op<'_>| only.is_none_or(|only| object_of(op) == Some(only));
+        for op in batch.iter().filter(is_shown) {
             let mut shown = row(describe(op));
             shown.insert("sequence".to_owned(), info.sequence.0.into());
             shown.insert("lsn".to_owned(), lsn.into());
+            let path = object_of(op).and_then(|object| paths.path(object));
+            shown.insert("path".to_owned(), path.into());
             table.row(&shown)?;
         }
     }
     Ok(())
+}
+
+/// The inode that an operation is about.
+fn object_of(op: &Op<'_>) -> Option<ObjectNo> {
+    let (tree, object) = match op {
+        Op::Put { tree, key, .. } | Op::Delete { tree, key } => (tree, key.object),
+        Op::Image { tree, object, .. } | Op::Drop { tree, object, .. } => (tree, *object),
+        _ => return None,
+    };
+    (*tree == TreeId::MAIN).then_some(object)
 }
 
 fn describe(op: &Op<'_>) -> Value {

@@ -4,6 +4,7 @@
 //! is visited twice, so a hostile image cannot make the walk longer than the device.
 
 use super::journal::{key_text, row};
+use super::path::Paths;
 use super::{Inspection, printing};
 use crate::error::Failure;
 use crate::output::{self, Table};
@@ -30,9 +31,9 @@ const NODE_COLUMNS: &[(&str, usize)] = &[
     ("first_key", 30),
 ];
 const ITEM_COLUMNS: &[(&str, usize)] =
-    &[("tree", 4), ("object", 10), ("kind", 10), ("offset", 20), ("bytes", 5), ("value", 40)];
+    &[("tree", 4), ("object", 10), ("kind", 10), ("offset", 20), ("bytes", 5), ("value", 40), ("path", 0)];
 const EXTENT_COLUMNS: &[(&str, usize)] =
-    &[("inode", 10), ("page", 12), ("pages", 5), ("block", 12), ("state", 9)];
+    &[("inode", 10), ("page", 12), ("pages", 5), ("block", 12), ("state", 9), ("path", 0)];
 
 /// What the walk meets.
 pub(super) enum Step<'a> {
@@ -150,11 +151,19 @@ pub(super) fn show_nodes(inspection: &Inspection<'_>) -> Result<bool, Failure> {
     let items = inspection.arguments.items;
     let columns = if items { ITEM_COLUMNS } else { NODE_COLUMNS };
     let mut table = Table::new(inspection.form, columns).map_err(printing)?;
+    let only = inspection.inode()?;
+    let paths = if items { Paths::read(inspection)? } else { Paths::default() };
+    let is_shown =
+        |tree: TreeId, key: Key| only.is_none_or(|only| tree == TreeId::MAIN && key.object == only);
     let mut walk = Walk::new(inspection.device(), superblock, Key::MIN, Key::MAX);
     let mut visit = |step: Step<'_>| {
         match step {
         Step::Node { pointer, tree, bytes } if !items => table.row(&row(describe_node(pointer, tree, bytes))),
-        Step::Item { tree, key, value } if items => table.row(&row(describe_item(tree, key, value))),
+        Step::Item { tree, key, value } if items && is_shown(tree, key) => {
+            let mut shown = row(describe_item(tree, key, value));
+            shown.insert("path".to_owned(), paths.path_in(tree, key.object).into());
+            table.row(&shown)
+        }
         Step::Damage { pointer, tree, error } => table.row(&row(json!({
             "tree": tree.0, "level": pointer.level, "block": pointer.block.0, "damage": error,
             "first_key": format!("damaged: {error}"), "kind": "damaged", "value": format!("block {}: {error}", pointer.block),
@@ -259,6 +268,8 @@ pub(super) fn show_inode(inspection: &Inspection<'_>) -> Result<bool, Failure> {
     let mut shown =
         inode.unwrap_or_else(|| json!({ "inode": number.0, "error": "the inode item is missing" }));
     if let Value::Object(shown) = &mut shown {
+        let paths = Paths::read(inspection)?.paths(number);
+        shown.insert("paths".to_owned(), paths.into());
         parts.put_into(shown);
     }
     output::object(inspection.form, &shown).map_err(printing)?;
@@ -354,6 +365,7 @@ fn describe_inode(number: ObjectNo, value: &[u8]) -> Value {
 /// Shows the extents of one inode, or of all.
 pub(super) fn show_extents(inspection: &Inspection<'_>) -> Result<bool, Failure> {
     let superblock = inspection.superblocks.require(&inspection.arguments.path)?;
+    let paths = Paths::read(inspection)?;
     let (first, last) = match inspection.inode()? {
         Some(number) => (Key::extent(number, 0), Key::extent(number, u64::MAX)),
         None => (Key::MIN, Key::MAX),
@@ -371,7 +383,9 @@ pub(super) fn show_extents(inspection: &Inspection<'_>) -> Result<bool, Failure>
                     json!({ "inode": inode, "page": key.offset, "state": format!("undecodable: {error}") })
                 }
             };
-            table.row(&row(shown))
+            let mut shown = row(shown);
+            shown.insert("path".to_owned(), paths.path(key.object).into());
+            table.row(&shown)
         }
         Step::Damage { pointer, error, .. } => table.row(&row(json!({
             "block": pointer.block.0, "state": format!("damaged node: {error}"), "damage": error,

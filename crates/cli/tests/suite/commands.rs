@@ -256,6 +256,33 @@ fn inspect_finds_an_inode_by_its_path() {
 }
 
 #[test]
+fn inspect_tells_the_paths_of_what_it_shows() {
+    let bench = Bench::new();
+    let image = bench.populated();
+    let path = image.to_str().unwrap();
+    let shown = |line: &[&str]| syncline(&[&["inspect"], line].concat()).ok().json();
+    let file = shown(&["inode", "--json", path, "/dir/file19"]);
+    assert_eq!(file["paths"], serde_json::json!(["/dir/file19"]));
+    let number = file["inode"].to_string();
+    assert_eq!(shown(&["inode", "-i", &number, "--json", path])["paths"], file["paths"]);
+    let extents = shown(&["extents", "--json", path]);
+    let named =
+        |extent: &serde_json::Value| extent["path"].as_str().unwrap_or_default().starts_with("/dir/file");
+    assert!(!extents.as_array().unwrap().is_empty() && extents.as_array().unwrap().iter().all(named));
+    let text = syncline(&["inspect", "extents", path, "/dir/file19"]).ok().out;
+    assert!(text.lines().skip(1).all(|line| line.ends_with(" /dir/file19")), "{text}");
+    let items = shown(&["tree", "--items", "--json", path, "/dir/file19"]);
+    let items = items.as_array().unwrap();
+    assert!(items.len() >= 2, "an inode and its extents");
+    assert!(items.iter().all(|item| item["object"] == file["inode"] && item["path"] == "/dir/file19"));
+    // Whatever the journal still holds of it has its name as well.
+    for operation in shown(&["journal", "--items", "--json", path, "/dir/file19"]).as_array().unwrap() {
+        assert_eq!(operation["path"], "/dir/file19", "{operation}");
+    }
+    assert_eq!(syncline(&["inspect", "journal", path, "/dir/file19"]).code, 2);
+}
+
+#[test]
 fn ls_shows_the_numbers_that_inspect_takes() {
     let bench = Bench::new();
     let image = bench.populated();
