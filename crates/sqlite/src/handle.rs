@@ -335,7 +335,7 @@ pub(crate) fn full_name(name: &[u8], image: Option<&[u8]>) -> Result<Vec<u8>> {
         Some(image) => (PathBuf::from(std::ffi::OsStr::from_bytes(image)), volumes::path_of(name)),
         None => match volumes::split(name) {
             Some(named) => named,
-            None => (volumes::only_image().ok_or_else(VfsError::no_volume)?, volumes::path_of(name)),
+            None => (volumes::unnamed_image().ok_or_else(VfsError::no_volume)?, volumes::path_of(name)),
         },
     };
     if volumes::is_open(&image) {

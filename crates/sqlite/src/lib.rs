@@ -47,9 +47,9 @@ mod waiting;
 pub use abi::Routines;
 
 use error::VfsError;
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{OsString, c_char, c_int, c_void};
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use syncline::Volume;
@@ -58,6 +58,10 @@ use volumes::VolumeRef;
 
 /// Set in the environment, to anything: errors go to SQLite's log only, and not to standard error as well.
 const QUIET: &str = "SYNCLINE_SQLITE_QUIET";
+
+/// In the environment: the VFS is SQLite's default one, for programs that cannot name one. The path of an image makes
+/// it the volume of databases that name none.
+const DEFAULT: &str = "SYNCLINE_VFS_DEFAULT";
 
 /// Whether this process was told that what it has inherited is not its own.
 static TOLD_OF_FORK: PerProcess<AtomicBool> = PerProcess::new(|| AtomicBool::new(false));
@@ -103,6 +107,27 @@ pub unsafe fn register(routines: *const Routines, default: bool) -> c_int {
     vfs::register(api, default)
 }
 
+/// What [`DEFAULT`] asks for: whether the VFS is the default one, and the image of databases that name none.
+fn default_asked_for(value: Option<OsString>) -> (bool, Option<PathBuf>) {
+    match value {
+        None => (false, None),
+        Some(value) if value.is_empty() || value == "0" => (false, None),
+        Some(value) if value == "1" => (true, None),
+        Some(image) => (true, Some(image.into())),
+    }
+}
+
+/// [`register`], as the environment says.
+///
+/// # Safety
+/// As of [`register`].
+unsafe fn register_as_asked(routines: *const Routines, default: bool) -> c_int {
+    let (asked, image) = default_asked_for(std::env::var_os(DEFAULT));
+    volumes::set_default_image(image);
+    // SAFETY: the caller's promise.
+    unsafe { register(routines, default || asked) }
+}
+
 /// The entry point that SQLite finds in `libsyncline_sqlite.so`. The library stays loaded, because the VFS does.
 ///
 /// # Safety
@@ -114,7 +139,24 @@ pub unsafe extern "C" fn sqlite3_synclinesqlite_init(
     routines: *const Routines,
 ) -> c_int {
     // SAFETY: SQLite's table.
-    match unsafe { register(routines, false) } {
+    match unsafe { register_as_asked(routines, false) } {
+        abi::OK => abi::OK_LOAD_PERMANENTLY,
+        code => code,
+    }
+}
+
+/// Another entry point, for programs that can name one but have no URIs: the VFS is SQLite's default one from here on.
+///
+/// # Safety
+/// Called by SQLite.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sqlite3_synclinedefault_init(
+    _database: *mut c_void,
+    _message: *mut *mut c_char,
+    routines: *const Routines,
+) -> c_int {
+    // SAFETY: SQLite's table.
+    match unsafe { register_as_asked(routines, true) } {
         abi::OK => abi::OK_LOAD_PERMANENTLY,
         code => code,
     }
@@ -131,7 +173,7 @@ pub unsafe extern "C" fn syncline_sqlite_auto(
     routines: *const Routines,
 ) -> c_int {
     // SAFETY: SQLite's table.
-    unsafe { register(routines, false) }
+    unsafe { register_as_asked(routines, false) }
 }
 
 /// A volume that the program opened itself, on whatever device, and lends to SQLite. It is closed properly when this
@@ -158,5 +200,19 @@ impl Lent {
     /// Errors: itself, while connections to the volume are open, and in a forked child.
     pub fn take_back(self) -> Result<Volume, Lent> {
         volumes::take_back(self.volume).map_err(|volume| Lent { volume })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_environment_makes_the_vfs_the_default_and_may_name_its_volume() {
+        let asked = |value: &str| default_asked_for(Some(value.into()));
+        assert_eq!(default_asked_for(None), (false, None));
+        assert_eq!([asked(""), asked("0")], [(false, None), (false, None)]);
+        assert_eq!(asked("1"), (true, None));
+        assert_eq!(asked("/srv/data.img"), (true, Some(PathBuf::from("/srv/data.img"))));
     }
 }

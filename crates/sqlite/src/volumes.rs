@@ -27,7 +27,7 @@ use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use syncline::{Volume, VolumeOptions};
 use syncline_device::{InUse, PerProcess, ProcessBound};
 use syncline_fs::{Fs, ObjectNo};
@@ -37,6 +37,9 @@ const SEPARATOR: &[u8] = b":/";
 
 /// All open volumes by the canonical path of their images.
 static VOLUMES: PerProcess<Mutex<Vec<Registered>>> = PerProcess::new(|| Mutex::new(Vec::new()));
+
+/// The image of databases that name none, once the VFS is registered.
+static DEFAULT_IMAGE: OnceLock<Option<PathBuf>> = OnceLock::new();
 
 struct Registered {
     volume: Arc<OpenVolume>,
@@ -275,12 +278,22 @@ pub(crate) fn any() -> Option<VolumeRef> {
 }
 
 /// The only open volume, if it is the only one: for databases that are attached without naming one.
-pub(crate) fn only_image() -> Option<PathBuf> {
+fn only_image() -> Option<PathBuf> {
     let volumes = VOLUMES.get().lock();
     match &volumes[..] {
         [only] => Some(only.volume.image.clone()),
         _ => None,
     }
+}
+
+/// Databases that name no volume are in this one. What was said first counts.
+pub(crate) fn set_default_image(image: Option<PathBuf>) {
+    let _ = DEFAULT_IMAGE.set(image);
+}
+
+/// The volume of databases that name none: the one that was said, else the only open one.
+pub(crate) fn unnamed_image() -> Option<PathBuf> {
+    DEFAULT_IMAGE.get().cloned().flatten().or_else(only_image)
 }
 
 /// Whether a volume is known under this name.

@@ -86,6 +86,86 @@ fn the_stock_shell_loads_it_and_finds_its_rows_again() {
     volume.close().expect("close");
 }
 
+/// Runs the stock shell as a program that knows no URI; `None` if there is none.
+fn plain_shell(test: &str, default: &str, entry_point: &str, database: &str, sql: &str) -> Option<Output> {
+    let started = Command::new("sqlite3")
+        .args(["-batch", "-bail"])
+        .env("SYNCLINE_VFS_DEFAULT", default)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let Ok(mut child) = started else {
+        skip(test, "sqlite3 is not installed");
+        return None;
+    };
+    let load = format!(".load {} {entry_point}", library().with_extension("").display());
+    let input = format!("{load}\n.open {database}\n{sql}\n");
+    child.stdin.take().expect("a pipe").write_all(input.as_bytes()).expect("the shell reads");
+    Some(child.wait_with_output().expect("the shell ends"))
+}
+
+#[test]
+fn programs_without_uris_get_it_as_the_default_vfs() {
+    let test = "programs_without_uris_get_it_as_the_default_vfs";
+    let directory = tempfile::tempdir().expect("a directory");
+    let image = image(directory.path());
+    let image_text = image.display().to_string();
+    let full = format!("{image_text}:/full");
+    let sql = "CREATE TABLE t(a); INSERT INTO t VALUES(7); SELECT a FROM t;\n.vfsname\n";
+    for (default, entry_point, database) in [
+        // The environment names the volume, or only that the VFS is the default; or the entry point says so.
+        (image_text.as_str(), "", "/plain"),
+        ("1", "", full.as_str()),
+        (image_text.as_str(), "sqlite3_synclinedefault_init", "relative"),
+        ("0", "sqlite3_synclinedefault_init", &format!("{image_text}:/entry")),
+    ] {
+        let Some(output) = plain_shell(test, default, entry_point, database, sql) else { return };
+        assert_eq!(text(&output.stderr), "", "{database}");
+        assert_eq!(text(&output.stdout), "7\nsyncline\n", "{database}");
+    }
+    let memory = plain_shell(test, &image_text, "", ":memory:", "SELECT 1;\n").expect("it ran before");
+    assert_eq!((text(&memory.stdout), text(&memory.stderr)), ("1\n", ""));
+    let volume = Volume::open(&image).expect("the shells have closed the volume");
+    for name in ["/plain", "/full", "/relative", "/entry"] {
+        assert!(volume.try_exists(name).expect("look"), "{name}");
+    }
+    volume.close().expect("close");
+    let on_host = directory.path().join("host");
+    let output = plain_shell(test, "", "", &on_host.display().to_string(), sql).expect("it ran before");
+    assert!(text(&output.stdout).starts_with("7\nunix"), "{}", text(&output.stdout));
+    assert!(on_host.exists(), "without the word everything is as it was");
+}
+
+#[test]
+fn better_sqlite3_of_node_opens_it_by_a_plain_path() {
+    let test = "better_sqlite3_of_node_opens_it_by_a_plain_path";
+    let directory = tempfile::tempdir().expect("a directory");
+    let image = image(directory.path());
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/better_sqlite3.js");
+    let run = Command::new("node").arg(script).arg(library()).env("SYNCLINE_VFS_DEFAULT", &image).output();
+    let Ok(output) = run else { return skip(test, "node is not installed") };
+    if output.status.code() == Some(77) {
+        return skip(test, "node has no module better-sqlite3 (NODE_PATH names where it is)");
+    }
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    assert_eq!(text(&output.stdout), "one two\n");
+    let volume = Volume::open(&image).expect("node has closed the volume");
+    assert!(volume.try_exists("/node.db").expect("look"));
+    volume.close().expect("close");
+}
+
+#[test]
+fn the_example_of_static_linking_does_what_it_says() {
+    let test = std::env::current_exe().expect("this program has a path");
+    let example = test.ancestors().nth(2).expect("in a target directory").join("examples/static_rusqlite");
+    let directory = tempfile::tempdir().expect("a directory");
+    let image = image(directory.path());
+    let output = Command::new(&example).arg(&image).output();
+    let output = output.unwrap_or_else(|error| panic!("{}: {error}", example.display()));
+    assert_eq!((text(&output.stdout), text(&output.stderr)), ("42 coins\n", ""));
+}
+
 #[test]
 fn a_second_process_is_told_to_use_the_mount() {
     let directory = tempfile::tempdir().expect("a directory");
