@@ -13,7 +13,6 @@ use crate::record::Record;
 use crate::report;
 use crate::row::Row;
 use crate::system::{Mounted, System, take_down_left};
-use crate::transport;
 use crate::workload::{self, Context, Use, Workload};
 use std::io;
 use std::time::{Duration, Instant};
@@ -75,7 +74,6 @@ fn measure_all(
         pin(cpu)?;
     }
     if is_root() {
-        transport::put_right()?;
         take_down_left(&arguments.work)?;
     }
     let mut media = Media::new(&arguments.work, arguments.device_mib)?;

@@ -6,7 +6,7 @@ use crate::backend::{Backend, Directory, Engine};
 use crate::device::{Medium, Statistics, is_root, read_statistics};
 use crate::error::BenchError;
 use crate::tools::pgbench::stop_left;
-use crate::transport::{Leave, Transport};
+use crate::transport::Transport;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -172,12 +172,7 @@ impl<'a> Mounted<'a> {
                 let [format, mount, unmount] =
                     kernel.commands(&syncline, &medium.path.display().to_string(), &at);
                 command(&format)?;
-                let leave = match kernel {
-                    System::Mount(Transport::Best) => Leave::take()?,
-                    _ => None,
-                };
                 command(&mount)?;
-                drop(leave);
                 let syncline = matches!(kernel, System::Mount(_)).then_some(syncline);
                 State::Mounted { directory: Directory(point), unmount, syncline }
             }

@@ -56,6 +56,11 @@ pub const MOUNT_OPTIONS: &[(&str, &str)] = &[
       io_uring or not at all.",
     ),
     (
+        "uring=auto|keep",
+        "Root's mount switches FUSE over io_uring on for its own moment where the kernel has it off (auto, the \
+      default), or leaves the kernel's parameter enable_uring alone.",
+    ),
+    (
         "scheduling=auto|usual",
         "Threads that answer leave each CPU to the programs that they answer, in the scheduler's class SCHED_IDLE, \
       until they have to wait for one (auto, the default); or have the usual class always.",

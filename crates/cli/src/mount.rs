@@ -58,6 +58,7 @@ mod tests {
             ("[ADDRESS:]PORT|unix:PATH", "127.0.0.1:9464"),
             ("auto|dev|uring", "dev"),
             ("auto|usual", "usual"),
+            ("auto|keep", "keep"),
             ("x-...", "x-y"),
         ];
         for (explained, _) in crate::arguments::MOUNT_OPTIONS {

@@ -14,13 +14,14 @@
 //! process ends; whoever still uses the mount gets ENOTCONN.
 
 use crate::filesystem::{Filesystem, MESSAGE_BYTES_MAX, config};
+use crate::leave::Leave;
 use crate::metrics::{Endpoint, Served};
 use crate::mount_point::{Detach, detach, is_ours, mounted_at, options_for, widen_read_ahead};
 use crate::remount::remount;
 use crate::unmount::clear_dead_mount;
 use crate::volume::OpenVolume;
 use crate::{MountError, MountOptions, log, scheduling};
-use fusering::Session;
+use fusering::{Session, TransportChoice, TransportKind};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -205,7 +206,15 @@ impl Mount {
         directory: &Path,
     ) -> Result<Session<Filesystem>, MountError> {
         let options = options_for(source, &self.options);
+        let wanted = self.options.switch_uring && self.options.transport != TransportChoice::Dev;
+        let leave = if wanted { Leave::take() } else { None };
         let mounted = Session::mount(filesystem.clone(), directory, &options, &config(&self.options));
+        let is_over_uring = mounted.as_ref().is_ok_and(|it| it.transport().kind == TransportKind::Uring);
+        if is_over_uring && leave.is_some_and(|leave| leave.has_switched()) {
+            tracing::info!(
+                "enable_uring was switched on for the moment of this mount; uring=keep forbids it"
+            );
+        }
         mounted.map_err(|error| match error {
             fusering::Error::NoDevice(source) => MountError::NoFuseDevice(source),
             fusering::Error::NoUring(reason) => MountError::NoUring(reason),

@@ -97,7 +97,9 @@ pub enum MountError {
 /// With what separates it from other advice; empty where it would not help.
 fn how_to_switch_on(reason: &fusering::UringUnavailable) -> &'static str {
     match reason.is_switched_off() {
-        true => "allow it with `echo Y > /sys/module/fuse/parameters/enable_uring` as root, or ",
+        true => {
+            "mount as root without uring=keep, or allow it with `echo Y > /sys/module/fuse/parameters/enable_uring` as root, or "
+        }
         false => "",
     }
 }

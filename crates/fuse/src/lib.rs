@@ -22,6 +22,7 @@ mod droppers;
 mod error;
 mod filesystem;
 mod ioctl;
+mod leave;
 mod ledger;
 mod log;
 mod log_line;

@@ -89,6 +89,8 @@ pub struct MountOptions {
     pub threads: usize,
     /// How requests arrive.
     pub transport: TransportChoice,
+    /// Switch FUSE over io_uring on for the moment of the mount, where the kernel has it off and lets root do so.
+    pub switch_uring: bool,
     /// Threads that answer belong to the scheduler's class SCHED_IDLE while they get a CPU when they want one.
     pub idle_class: bool,
     /// Where the daemon's log goes; `None` is the system log (in the foreground: standard error).
@@ -123,6 +125,7 @@ impl Default for MountOptions {
             cpu: None,
             threads: THREADS_DEFAULT,
             transport: TransportChoice::Auto,
+            switch_uring: true,
             idle_class: true,
             log: None,
             metrics: None,
@@ -200,6 +203,9 @@ impl MountOptions {
             ("transport", Some("auto")) => self.transport = TransportChoice::Auto,
             ("transport", Some("dev")) => self.transport = TransportChoice::Dev,
             ("transport", Some("uring")) => self.transport = TransportChoice::Uring,
+            ("uring", Some("auto")) => self.switch_uring = true,
+            ("uring", Some("keep")) => self.switch_uring = false,
+            ("uring", _) => return Err(bad("auto or keep")),
             ("scheduling", Some("auto")) => self.idle_class = true,
             ("scheduling", Some("usual")) => self.idle_class = false,
             ("scheduling", _) => return Err(bad("auto or usual")),
@@ -282,6 +288,14 @@ mod tests {
         assert_eq!(transport("transport=dev"), TransportChoice::Dev);
         assert_eq!(transport("transport=dev,transport=uring"), TransportChoice::Uring);
         assert_eq!(transport("transport=uring,transport=auto"), TransportChoice::Auto);
+    }
+
+    #[test]
+    fn the_kernels_switch_is_left_alone_if_that_is_asked_for() {
+        let switch = |list: &str| MountOptions::parse(list).expect("ok").switch_uring;
+        assert!(switch("") && switch("uring=keep,uring=auto"));
+        assert!(!switch("uring=keep"));
+        assert!(MountOptions::parse("uring=no").is_err() && MountOptions::parse("uring").is_err());
     }
 
     #[test]

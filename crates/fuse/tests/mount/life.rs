@@ -5,7 +5,8 @@ use crate::harness::{
     statistics, wait_until, with_transport,
 };
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
@@ -259,6 +260,55 @@ fn the_transport_that_was_asked_for_is_told_and_auto_says_why_it_is_not_io_uring
     wait_until("the log tells the transport", || {
         volume.log().lines().any(|line| line.contains("mounted") && line.contains(active))
     });
+}
+
+/// The kernel's switch, locked with others (`LOCK_SH`) or alone.
+fn locked_switch(how: libc::c_int) -> std::io::Result<File> {
+    let switch = File::open("/sys/module/fuse/parameters/enable_uring")?;
+    // SAFETY: the descriptor is open.
+    match unsafe { libc::flock(switch.as_raw_fd(), how) } {
+        0 => Ok(switch),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+fn is_on(mut switch: &File) -> bool {
+    let mut text = String::new();
+    switch.read_to_string(&mut text).expect("readable");
+    text.trim() == "Y"
+}
+
+#[test]
+fn root_switches_io_uring_on_for_the_moment_of_its_mount_unless_that_is_forbidden() {
+    let test = "root_switches_io_uring_on_for_the_moment_of_its_mount_unless_that_is_forbidden";
+    // It names the transports itself: once is enough.
+    if crate::TRANSPORT.0 != "dev" {
+        return;
+    }
+    let Some(mut volume) = Volume::format(crate::harness::VOLUME_BYTES) else { return };
+    // Like another mount of the same moment: nobody else may decide, mounts may switch it on, and it stays on.
+    let other = match locked_switch(libc::LOCK_SH) {
+        Ok(switch) if is_on(&switch) => return skipped(test, "io_uring is switched on here"),
+        Ok(switch) => switch,
+        Err(error) => return skipped(test, &format!("the kernel has no switch: {error}")),
+    };
+    volume.mount("transport=auto,uring=keep").unwrap();
+    assert_eq!(statistics(&volume.root())["transport"], "/dev/fuse");
+    volume.unmount();
+    volume.mount("transport=auto").unwrap();
+    assert_eq!(statistics(&volume.root())["transport"], "io_uring");
+    assert_eq!(volume.log().matches("switched on for the moment").count(), 1, "{}", volume.log());
+    volume.unmount();
+    drop(other);
+    // The last one of the moment switches it off. Tests of other processes may hold it up.
+    for _ in 0..50 {
+        volume.mount("transport=auto").unwrap();
+        volume.unmount();
+        if !is_on(&locked_switch(libc::LOCK_EX).unwrap()) {
+            return;
+        }
+    }
+    panic!("it is still on");
 }
 
 /// Whom `nobody` is.
