@@ -4,9 +4,12 @@ use clap::{Arg, Command};
 use clap_complete::Shell;
 use clap_mangen::Man;
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::path::Path;
 use syncline_cli::{PAGES, Page};
+
+/// Longest line of a page's source.
+const COLUMNS: usize = 78;
 
 /// One page per command and subcommand: `syncline.8`, `syncline-mkfs.8`, ... and `mkfs.syncline.8`, ...; a name that
 /// means the same as another one leads to its page.
@@ -15,8 +18,14 @@ pub fn man(directory: &Path) -> io::Result<()> {
     for (name, text) in pages()? {
         fs::write(directory.join(format!("{name}.8")), text)?;
     }
-    for name in ["mount.fuse.syncline", "mount.fuseblk.syncline"] {
-        fs::write(directory.join(format!("{name}.8")), ".so man8/mount.syncline.8\n")?;
+    for word in ["mount", "umount"] {
+        for kind in ["fuse", "fuseblk"] {
+            let link = directory.join(format!("{word}.{kind}.syncline.8"));
+            match fs::remove_file(&link) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => std::os::unix::fs::symlink(format!("{word}.syncline.8"), link)?,
+            }
+        }
     }
     Ok(())
 }
@@ -46,9 +55,11 @@ fn page(command: Command, name: &str, all: &[String]) -> io::Result<String> {
     let command = command.name(leaked).display_name(leaked).bin_name(leaked);
     let synopsis = synopsis(&command, name);
     let is_main = command.has_subcommands();
-    let man = Man::new(command).section("8").manual("System Administration").source("Syncline");
+    let version = env!("CARGO_PKG_VERSION");
     let mut text = Vec::new();
-    man.render_title(&mut text)?;
+    let title = escaped(&name.to_uppercase());
+    writeln!(text, ".TH \"{title}\" 8 \"{}\" \"Syncline {version}\" \"System Administration\"", date())?;
+    let man = Man::new(command);
     man.render_name_section(&mut text)?;
     text.extend(synopsis.bytes());
     man.render_description_section(&mut text)?;
@@ -70,7 +81,44 @@ fn page(command: Command, name: &str, all: &[String]) -> io::Result<String> {
     );
     text += &examples(page);
     text += &see_also(page, all);
-    Ok(text)
+    Ok(wrapped(&text))
+}
+
+/// Of the last commit; sources without a history have none.
+fn date() -> String {
+    let told = std::process::Command::new("git").args(["log", "-1", "--format=%cs"]).output();
+    let told = told.ok().filter(|output| output.status.success());
+    told.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
+}
+
+/// With the words of long lines on several, but for requests and what is shown as it stands.
+fn wrapped(page: &str) -> String {
+    let (mut text, mut as_it_stands) = (String::new(), false);
+    for line in page.lines() {
+        match line {
+            ".nf" => as_it_stands = true,
+            ".fi" => as_it_stands = false,
+            _ => {}
+        }
+        if as_it_stands || line.starts_with('.') || line.len() <= COLUMNS {
+            text += &format!("{line}\n");
+            continue;
+        }
+        let mut column = 0;
+        for word in line.split(' ') {
+            // A word that would be a request at the beginning of a line stays where it is.
+            let may_begin = !word.starts_with(['.', '\'']) && !word.is_empty();
+            if column > 0 {
+                let breaks = column + 1 + word.len() > COLUMNS && may_begin;
+                text.push(if breaks { '\n' } else { ' ' });
+                column = if breaks { 0 } else { column + 1 };
+            }
+            text += word;
+            column += word.len();
+        }
+        text.push('\n');
+    }
+    text
 }
 
 /// The programs that `syncline` starts.
@@ -202,7 +250,7 @@ mod tests {
     #[test]
     fn every_page_has_its_sections_and_every_option_its_value() {
         let pages = pages().expect("made");
-        assert_eq!(pages.len(), 17);
+        assert_eq!(pages.len(), 19);
         for (name, text) in pages {
             let sections: Vec<&str> = text
                 .lines()
@@ -215,6 +263,17 @@ mod tests {
             assert!(text.contains(".TP\n\\fB0\\fR\n"), "{name}: success has a code");
             assert!(!text.contains("syncline\\-help(8)"), "{name}: leads to a page that is not there");
         }
+    }
+
+    #[test]
+    fn lines_are_wrapped_and_no_word_becomes_a_request() {
+        let long = format!("{}longer .so it goes", "word ".repeat(14));
+        let text = wrapped(&format!(".B {long}\n{long}\n.nf\n{long}\n.fi\n"));
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 6, "{text}");
+        assert!(lines[1].ends_with(" .so") && lines[2] == "it goes", "{text}");
+        assert_eq!([lines[1], lines[2]].join(" "), long);
+        assert_eq!((lines[0], lines[4]), (format!(".B {long}").as_str(), long.as_str()));
     }
 
     #[test]

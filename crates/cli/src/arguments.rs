@@ -120,6 +120,12 @@ pub(crate) enum Action {
     Check(CheckArguments),
     /// Show what a volume stores, damaged ones included; changes nothing.
     Inspect(InspectArguments),
+    /// Tell what a device is, in the words of udev: ID_FS_TYPE, ID_FS_UUID, ID_FS_LABEL ...
+    ///
+    /// The rule of the packages asks it, so that a volume on a block device has its links in /dev/disk/by-uuid and
+    /// by-label, and UUID= and LABEL= of mount(8) and fstab(5) find it.
+    #[command(after_help = exit_codes("syncline-probe"))]
+    Probe(ProbeArguments),
     /// Copy a file or directory of the host into an unmounted volume.
     Import(ImportArguments),
     /// Copy a file or directory out of an unmounted volume.
@@ -217,6 +223,9 @@ pub(crate) struct CheckArguments {
     /// Do not read and verify files' data, only the structure.
     #[arg(long)]
     pub(crate) skip_data: bool,
+    /// Show no progress; print what is found, and the verdict.
+    #[arg(long, short = 'q')]
+    pub(crate) quiet: bool,
     /// Print the findings as JSON.
     #[arg(long)]
     pub(crate) json: bool,
@@ -259,6 +268,16 @@ pub(crate) struct InspectArguments {
     /// Print as JSON.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ProbeArguments {
+    /// Print as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Image file or block device.
+    #[arg(value_name = "IMAGE")]
+    pub(crate) path: PathBuf,
 }
 
 #[derive(Debug, Args)]

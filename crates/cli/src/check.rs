@@ -21,12 +21,14 @@ pub(crate) fn run(arguments: &CheckArguments, skip_if_clean: bool) -> Result<Exi
         output::line(&format!("{}: closed properly; give -f to check it all the same", path.display()))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let bar = output::counted("checking", arguments.json);
+    let bar = output::counted("checking", arguments.json || arguments.quiet);
     let told = bar.clone();
+    let mut phase = None;
+    let blocks_used = blocks_used(&device, path);
     let options = CheckOptions::default()
         .repair(arguments.repair)
         .data(!arguments.skip_data)
-        .progress(move |progress| tell(&told, progress));
+        .progress(move |progress| tell(&told, &mut phase, progress, blocks_used));
     let checked = syncline_check::check(&device, options);
     bar.finish_and_clear();
     let report = checked.map_err(|source| Failure::Check { path: path.clone(), source })?;
@@ -43,16 +45,34 @@ fn was_closed(device: &FileDevice, path: &Path) -> Result<bool, Failure> {
     Ok(superblocks.current().is_some_and(|superblock| superblock.state == VolumeState::Clean))
 }
 
-fn tell(bar: &ProgressBar, progress: Progress) {
-    bar.set_message(match progress.phase {
-        Phase::Journal => "replaying the journal",
-        Phase::Items => "items read:",
-        Phase::Data => "blocks of data verified:",
-        Phase::Bitmaps => "groups compared:",
-        Phase::Names => "names followed:",
-        Phase::Repair => "items written:",
-        _ => "working:",
-    });
+/// Blocks that the last checkpoint counts as used: about as many as there are data to verify. 0: nobody knows.
+fn blocks_used(device: &FileDevice, path: &Path) -> u64 {
+    let found = superblocks(device, path).ok();
+    let used = found
+        .as_ref()
+        .and_then(|found| found.current())
+        .map(|superblock| superblock.layout.data_blocks().saturating_sub(superblock.free_blocks));
+    used.unwrap_or(0)
+}
+
+fn tell(bar: &ProgressBar, phase: &mut Option<Phase>, progress: Progress, blocks_used: u64) {
+    // Data are verified while items are read; how many blocks are left is what tells the time.
+    if *phase == Some(Phase::Data) && progress.phase == Phase::Items {
+        return;
+    }
+    if *phase != Some(progress.phase) {
+        *phase = Some(progress.phase);
+        let (what, total) = match progress.phase {
+            Phase::Journal => ("replaying the journal", progress.total),
+            Phase::Items => ("items read:", progress.total),
+            Phase::Data => ("blocks of data verified:", blocks_used),
+            Phase::Bitmaps => ("groups compared:", progress.total),
+            Phase::Names => ("names followed:", progress.total),
+            Phase::Repair => ("items written:", progress.total),
+            _ => ("working:", progress.total),
+        };
+        output::count_of(bar, what, total);
+    }
     bar.set_position(progress.done);
 }
 

@@ -16,6 +16,7 @@
 
 mod copier;
 mod data;
+mod estimate;
 mod host;
 mod place;
 mod side;
@@ -115,8 +116,13 @@ fn copy<F: Side, T: Side>(
     target: &Path,
     manner: Manner,
 ) -> Result<Done, Failure> {
-    let bar = output::bytes_so_far(what, manner.quiet || manner.form == Form::Json);
+    let bar = output::bytes_of(what, manner.quiet || manner.form == Form::Json);
     let (starts, ends) = place(from, to, source, target)?;
+    if !bar.is_hidden() {
+        bar.set_length(estimate::bytes_to_copy(from, &starts));
+        // The rate is that of the copy.
+        bar.reset();
+    }
     let failed = |error| Failure::Copy { what: to.show(target), source: error };
     let base = to.open(&ends.base).map_err(failed)?;
     let mut copier = Copier::new(from, to, (base, ends.base.clone()), manner, bar.clone());

@@ -1,7 +1,7 @@
 //! The `syncline` command: makes, mounts, checks, fills and shows volumes.
 //!
 //! One program under several names. As `syncline` it takes subcommands; as `mkfs.syncline`, `fsck.syncline`,
-//! `mount.syncline` and `mount.fuse.syncline` it speaks the conventions of the tools that call those
+//! `mount.syncline`, `umount.syncline` and their variants it speaks the conventions of the tools that call those
 //! ([`names`]). Every failure is one sentence on standard error that says what to do ([`error::Failure`]); whatever has
 //! output has it as JSON, too.
 //!
@@ -22,6 +22,7 @@ mod mount;
 mod names;
 mod output;
 mod pages;
+mod probe;
 mod program;
 mod size;
 mod snapshot;

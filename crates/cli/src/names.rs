@@ -1,11 +1,14 @@
-//! The other names of the program, under which mkfs(8), fsck(8) and mount(8) call it, with their conventions.
+//! The other names of the program, under which mkfs(8), fsck(8), mount(8) and umount(8) call it, with their
+//! conventions.
 
-use crate::arguments::{Action, CheckArguments, MkfsArguments, MountArguments, Syncline, mount_options_help};
+use crate::arguments::{
+    Action, CheckArguments, MkfsArguments, MountArguments, Syncline, UmountArguments, mount_options_help,
+};
 use crate::error::{Failure, Tool};
 use crate::pages::exit_codes;
 #[cfg(feature = "top")]
 use crate::top;
-use crate::{check, companion, copy, fail, inspect, list, mkfs, mount, snapshot, stats, sync, umount};
+use crate::{check, companion, copy, fail, inspect, list, mkfs, mount, probe, snapshot, stats, sync, umount};
 use clap::{CommandFactory, FromArgMatches, Parser};
 use std::ffi::OsString;
 use std::io::Write;
@@ -98,6 +101,43 @@ struct MountSyncline {
     options: Vec<String>,
 }
 
+/// umount(8) calls this name, and so do init systems: directory first, options behind it.
+#[derive(Debug, Parser)]
+#[command(
+    name = "umount.syncline",
+    version,
+    about = "Unmount a Syncline volume; returns when its daemon has closed it",
+    after_help = exit_codes("umount.syncline")
+)]
+struct UmountSyncline {
+    /// The directory the volume is mounted on.
+    directory: PathBuf,
+    /// Take a volume that is in use out of the tree now; it is closed when its last user is gone.
+    #[arg(short = 'l')]
+    lazy: bool,
+    /// End the mount of a daemon that does not answer; what was not synced is lost.
+    #[arg(short = 'f')]
+    force: bool,
+    /// If the volume is in use, make it read-only, with everything durable.
+    #[arg(short = 'r')]
+    read_only: bool,
+    /// Write no mtab (none is ever written).
+    #[arg(short = 'n')]
+    no_mtab: bool,
+    /// Ignore options that are not known (there are none).
+    #[arg(short = 's')]
+    sloppy: bool,
+    /// More words.
+    #[arg(short = 'v')]
+    verbose: bool,
+    /// Mount namespace (umount(8) enters it before it calls this).
+    #[arg(short = 'N', value_name = "NAMESPACE")]
+    namespace: Option<PathBuf>,
+    /// Type with subtype (umount(8) passes it).
+    #[arg(short = 't', value_name = "TYPE")]
+    kind: Option<String>,
+}
+
 /// What a command line asks for.
 #[derive(Debug)]
 pub(crate) enum Request {
@@ -105,6 +145,7 @@ pub(crate) enum Request {
     Mkfs(MkfsArguments),
     Fsck { check: CheckArguments, skip_if_clean: bool },
     Mount { arguments: MountArguments, sloppy: bool, fake: bool },
+    Umount { arguments: UmountArguments, manner: umount::Manner },
 }
 
 impl Request {
@@ -112,7 +153,7 @@ impl Request {
     pub(crate) fn tool(&self) -> Tool {
         match self {
             Request::Action(Action::Check(_)) | Request::Fsck { .. } => Tool::Check,
-            Request::Action(Action::Mount(_)) | Request::Mount { .. } => Tool::Mount,
+            Request::Action(Action::Mount(_)) | Request::Mount { .. } | Request::Umount { .. } => Tool::Mount,
             Request::Mkfs(_) => Tool::Mkfs,
             Request::Action(_) => Tool::Plain,
         }
@@ -122,9 +163,10 @@ impl Request {
         match self {
             Request::Action(Action::Mkfs(arguments)) | Request::Mkfs(arguments) => mkfs::run(&arguments),
             Request::Action(Action::Mount(arguments)) => mount::run(&arguments, mount::Manner::default()),
-            Request::Action(Action::Umount(arguments)) => umount::run(&arguments),
+            Request::Action(Action::Umount(arguments)) => umount::run(&arguments, umount::Manner::default()),
             Request::Action(Action::Check(arguments)) => check::run(&arguments, false),
             Request::Action(Action::Inspect(arguments)) => inspect::run(&arguments),
+            Request::Action(Action::Probe(arguments)) => probe::run(&arguments),
             Request::Action(Action::Import(arguments)) => copy::import(&arguments),
             Request::Action(Action::Export(arguments)) => copy::export(&arguments),
             Request::Action(Action::Ls(arguments)) => list::ls(&arguments),
@@ -140,6 +182,7 @@ impl Request {
             Request::Mount { arguments, sloppy, fake } => {
                 mount::run(&arguments, mount::Manner { sloppy, fake })
             }
+            Request::Umount { arguments, manner } => umount::run(&arguments, manner),
         }
     }
 }
@@ -150,6 +193,7 @@ pub fn named_commands() -> Vec<(&'static str, clap::Command)> {
         ("mkfs.syncline", MkfsSyncline::command()),
         ("fsck.syncline", FsckSyncline::command()),
         ("mount.syncline", MountSyncline::command()),
+        ("umount.syncline", UmountSyncline::command()),
     ]
 }
 
@@ -167,6 +211,10 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<(String, Request), ExitC
         "mount.fuse.syncline" => (Tool::Mount, parse_mount("mount.fuse.syncline", arguments)),
         // So mount(8) calls it for what it finds in the table of mounts, when it remounts a block device.
         "mount.fuseblk.syncline" => (Tool::Mount, parse_mount("mount.fuseblk.syncline", arguments)),
+        // What the table of mounts says, which is all that umount(8) asks; of a block device the second.
+        "umount.syncline" | "umount.fuse.syncline" | "umount.fuseblk.syncline" => {
+            (Tool::Mount, UmountSyncline::try_parse_from(arguments).map(from_umount))
+        }
         // So mount.fuse of fuse3 calls a program that it finds in the path, where the names above are not installed.
         _ if is_call_of_mount_fuse(&arguments) => (Tool::Mount, parse_mount("syncline", arguments)),
         _ => {
@@ -215,6 +263,7 @@ fn from_fsck(parsed: FsckSyncline) -> Request {
         check: CheckArguments {
             repair: (parsed.automatic || parsed.yes) && !parsed.no_change,
             skip_data: false,
+            quiet: false,
             json: false,
             path: parsed.path,
         },
@@ -232,6 +281,13 @@ fn from_mount(parsed: MountSyncline) -> Request {
         },
         sloppy: parsed.sloppy,
         fake: parsed.fake,
+    }
+}
+
+fn from_umount(parsed: UmountSyncline) -> Request {
+    Request::Umount {
+        arguments: UmountArguments { lazy: parsed.lazy, directory: parsed.directory },
+        manner: umount::Manner { by_force: parsed.force, or_read_only: parsed.read_only },
     }
 }
 
@@ -283,6 +339,19 @@ mod tests {
                 assert!(sloppy && !fake && !arguments.foreground);
             }
             other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn umount_takes_options_behind_the_directory() {
+        for name in ["umount.syncline", "/sbin/umount.fuse.syncline", "umount.fuseblk.syncline"] {
+            match request(&[name, "/mnt", "-n", "-v", "-f", "-t", "fuse.syncline"]) {
+                Request::Umount { arguments, manner } => {
+                    assert_eq!(arguments.directory, Path::new("/mnt"));
+                    assert!(!arguments.lazy && manner.by_force && !manner.or_read_only);
+                }
+                other => panic!("{other:?}"),
+            }
         }
     }
 

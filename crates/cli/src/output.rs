@@ -146,22 +146,38 @@ pub(crate) fn progress(what: &'static str, quiet: bool) -> ProgressBar {
     styled(what, quiet, "{msg} {bar:30} {percent:>3} %  {binary_bytes_per_sec}, {eta} left")
 }
 
-/// A count of bytes whose end is not known; none where nobody looks.
-pub(crate) fn bytes_so_far(what: &'static str, quiet: bool) -> ProgressBar {
-    styled(what, quiet, "{spinner} {msg} {binary_bytes}, {binary_bytes_per_sec}")
+/// Bytes of so many, of which little may come; none where nobody looks.
+pub(crate) fn bytes_of(what: &'static str, quiet: bool) -> ProgressBar {
+    let template =
+        "{spinner} {msg} {binary_bytes} of {binary_total_bytes}, {binary_bytes_per_sec}, {eta} left";
+    styled(what, quiet, template)
 }
 
-/// A count of anything, whose message tells what of; none where nobody looks.
+/// A count of anything, whose message tells what of; none where nobody looks. What its end is, [`count_of`] says.
 pub(crate) fn counted(what: &'static str, quiet: bool) -> ProgressBar {
-    styled(what, quiet, "{spinner} {msg} {human_pos}")
+    styled(what, quiet, COUNTED)
+}
+
+/// From here on the count is of these things, of so many; 0: nobody knows.
+pub(crate) fn count_of(bar: &ProgressBar, what: &'static str, total: u64) {
+    bar.set_message(what);
+    bar.set_style(style(if total == 0 { COUNTED } else { COUNTED_OF }));
+    bar.reset();
+    bar.set_length(total);
+}
+
+const COUNTED: &str = "{spinner} {msg} {human_pos}, {per_sec}";
+const COUNTED_OF: &str = "{spinner} {msg} {human_pos} of {human_len}, {per_sec}, {eta} left";
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).expect("the template is well-formed")
 }
 
 fn styled(what: &'static str, quiet: bool, template: &str) -> ProgressBar {
     if quiet || !io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
-    let style = ProgressStyle::with_template(template).expect("the template is well-formed");
-    let bar = ProgressBar::new(0).with_message(what).with_style(style);
+    let bar = ProgressBar::new(0).with_message(what).with_style(style(template));
     bar.enable_steady_tick(Duration::from_millis(200));
     bar
 }

@@ -18,9 +18,11 @@ pub struct Page {
 /// Of what has no convention of its own.
 pub const PLAIN: Codes = &[(0, "done"), (1, "failed"), (2, "wrong usage")];
 const INSPECTED: Codes = &[(0, "done"), (1, "failed, or damage was met"), (2, "wrong usage")];
+const PROBED: Codes = &[(0, "a volume"), (1, "none, or not readable"), (2, "wrong usage")];
 const EXPORTED: Codes = &[(0, "done"), (1, "failed, or not everything could be read"), (2, "wrong usage")];
 const MADE: Codes = &[(0, "done"), (1, "failed or wrong usage")];
 const MOUNTED: Codes = &[(0, "mounted"), (1, "wrong usage"), (32, "failed")];
+const UNMOUNTED: Codes = &[(0, "unmounted and closed"), (1, "wrong usage"), (32, "failed")];
 const CHECKED: Codes = &[
     (0, "no errors"),
     (1, "errors repaired"),
@@ -107,6 +109,12 @@ pub const PAGES: &[Page] = &[
             ("", "syncline inspect journal --items disk.img /project/notes"),
         ],
         see_also: &[],
+    },
+    Page {
+        name: "syncline-probe",
+        exit_codes: PROBED,
+        examples: &[("What udev's rule asks:", "syncline probe /dev/sdx1")],
+        see_also: &["blkid(8)", "udev(7)"],
     },
     Page {
         name: "syncline-import",
@@ -218,6 +226,18 @@ pub const PAGES: &[Page] = &[
         ],
         see_also: &["mount(8)", "fstab(5)", "fuse(4)"],
     },
+    Page {
+        name: "umount.syncline",
+        exit_codes: UNMOUNTED,
+        examples: &[
+            (
+                "As systemd and \"umount -a\" have it called, by the type in the table of mounts:",
+                "umount -c /mnt",
+            ),
+            ("In use: read-only instead, as before a reboot:", "umount.syncline /mnt -r"),
+        ],
+        see_also: &["umount(8)", "fuser(1)"],
+    },
 ];
 
 /// What is said of the command of a page.
@@ -259,10 +279,11 @@ mod tests {
             assert!(!page.examples.is_empty(), "{}", page.name);
             for (_, line) in page.examples {
                 let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
-                let is_ours = ["syncline", "mkfs.syncline", "fsck.syncline", "mount.syncline"]
-                    .iter()
-                    .any(|name| words[0] == *name);
-                assert!(is_ours || line.contains("syncline"), "{line}");
+                let is_ours =
+                    ["syncline", "mkfs.syncline", "fsck.syncline", "mount.syncline", "umount.syncline"]
+                        .iter()
+                        .any(|name| words[0] == *name);
+                assert!(is_ours || line.contains("syncline") || line.starts_with("umount "), "{line}");
                 if is_ours {
                     assert!(crate::names::parse(words).is_ok(), "{line}");
                 }

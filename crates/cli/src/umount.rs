@@ -1,4 +1,5 @@
-//! `syncline umount`: returns when the last checkpoint is durable, so that an image can be copied or a disk unplugged.
+//! `syncline umount` and `umount.syncline`: return when the last checkpoint is durable, so that an image can be
+//! copied or a disk unplugged.
 //!
 //! A daemon whose volume has failed cannot write its last checkpoint, and nobody waits for its exit code. So what it
 //! has left on the device is looked at here.
@@ -11,15 +12,55 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use syncline_device::{FileDevice, OpenOptions};
 use syncline_format::superblock::VolumeState;
+use syncline_fuse::{Mount, MountError, MountOptions};
 
-pub(crate) fn run(arguments: &UmountArguments) -> Result<ExitCode, Failure> {
+/// How umount(8) wants it done.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Manner {
+    /// If it cannot be unmounted, end its connection: the daemon may be one that does not answer.
+    pub(crate) by_force: bool,
+    /// If it is in use, make it read-only.
+    pub(crate) or_read_only: bool,
+}
+
+pub(crate) fn run(arguments: &UmountArguments, manner: Manner) -> Result<ExitCode, Failure> {
     let directory = &arguments.directory;
+    if manner.by_force {
+        return unmount_by_force(directory).map_err(Failure::Mount);
+    }
     let to_be_closed = if arguments.lazy { None } else { writable_source(directory) };
-    syncline_fuse::unmount(directory, arguments.lazy).map_err(Failure::Mount)?;
+    match syncline_fuse::unmount(directory, arguments.lazy) {
+        Err(MountError::Busy { .. }) if manner.or_read_only => {
+            return make_read_only(directory).map_err(Failure::Mount);
+        }
+        result => result.map_err(Failure::Mount)?,
+    }
     match to_be_closed {
         Some(image) if is_left_open(&image) => Err(Failure::LeftOpen { directory: directory.clone(), image }),
         _ => Ok(ExitCode::SUCCESS),
     }
+}
+
+/// A daemon that answers closes its volume as always. Otherwise everything that waits for the daemon is ended first;
+/// what it had not written is lost, and nothing that was synced.
+fn unmount_by_force(directory: &Path) -> Result<ExitCode, MountError> {
+    match syncline_fuse::unmount(directory, false) {
+        Ok(()) => {}
+        Err(MountError::Busy { .. }) => {
+            // Where the kernel's control files are not mounted it cannot be ended; it leaves the tree all the same.
+            let _ = syncline_fuse::abort(directory);
+            syncline_fuse::unmount(directory, true)?;
+        }
+        Err(error) => return Err(error),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn make_read_only(directory: &Path) -> Result<ExitCode, MountError> {
+    let source = syncline_fuse::source_of(directory)?;
+    let options = MountOptions::parse("remount,ro")?;
+    Mount { source, directory: directory.to_owned(), options }.serve_in_background()?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The image or device, if its daemon is alive and mounted it for writing. (A dead one has told its users.)

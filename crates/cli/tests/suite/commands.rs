@@ -118,11 +118,16 @@ fn a_reader_that_leaves_is_no_failure() {
     let bench = Bench::new();
     let image = bench.populated();
     let path = image.to_str().unwrap();
+    let exported = bench.path("exported");
+    let to = exported.to_str().unwrap();
     for line in [
         &["check", path][..],
         &["inspect", "tree", "--items", path],
         &["ls", "-R", path],
         &["cat", path, "/dir/file19"],
+        &["probe", path],
+        &["export", path, "/dir", to],
+        &["import", "-f", path, to, "/"],
         &["--help"],
     ] {
         let (reader, writer) = std::io::pipe().unwrap();
@@ -154,6 +159,36 @@ fn tracers_find_each_probe_in_the_program() {
         // One that the linker has dropped would have an offset and no address.
         assert!(places.iter().all(|place| *place > 0x1000), "{name}: {places:?}");
     }
+}
+
+#[test]
+fn probe_tells_udev_what_a_volume_is_and_nothing_of_anything_else() {
+    let bench = Bench::new();
+    let image = bench.path("image");
+    let path = image.to_str().unwrap();
+    let uuid = "2f6c1e0a-5d0b-4c43-9a53-7d3f0c1b2a99";
+    syncline(&["mkfs", "-q", "--size", "4M", "-L", "my data\n;id", "-U", uuid, path]).ok();
+    let told = syncline(&["probe", path]).ok().out;
+    let lines: Vec<&str> = told.lines().collect();
+    assert_eq!(
+        lines,
+        [
+            "ID_FS_TYPE=syncline",
+            "ID_FS_USAGE=filesystem",
+            "ID_FS_VERSION=1",
+            &format!("ID_FS_UUID={uuid}"),
+            &format!("ID_FS_UUID_ENC={uuid}"),
+            "ID_FS_LABEL=my_data__id",
+            "ID_FS_LABEL_ENC=my\\x20data\\x0a\\x3bid",
+            "ID_FS_SIZE=4194304",
+            "ID_FS_BLOCKSIZE=4096",
+        ]
+    );
+    assert_eq!(syncline(&["probe", "--json", path]).ok().json()["ID_FS_UUID"], uuid);
+    let other = bench.path("other");
+    std::fs::write(&other, vec![0; 1 << 20]).unwrap();
+    let run = syncline(&["probe", other.to_str().unwrap()]).fails(1, &other, "no Syncline volume");
+    assert_eq!(run.out, "");
 }
 
 #[test]

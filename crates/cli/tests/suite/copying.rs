@@ -1,6 +1,6 @@
 //! import, export, ls and cat.
 
-use super::common::{Bench, PROGRAM, Run, assert_populated, can_mount, flip, open, pattern, syncline};
+use super::common::{Bench, PROGRAM, Run, assert_populated, can_mount, flip, open, pattern, skip, syncline};
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
@@ -400,4 +400,36 @@ fn a_full_volume_is_a_sentence() {
     fs::write(&large, vec![7; 20 << 20]).unwrap();
     syncline(&["import", text(&image), text(&large)]).fails(1, &image, "No space left");
     assert!(syncline(&["check", text(&image)]).ok().out.contains("sound"));
+}
+
+/// What the program writes to a terminal, which script(1) makes.
+fn on_a_terminal(line: &str) -> Option<String> {
+    let output = Command::new("script").args(["-qec", &format!("{PROGRAM} {line}"), "/dev/null"]).output();
+    let output = output.ok()?;
+    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stdout));
+    Some(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[test]
+fn progress_tells_how_much_there_is_to_a_terminal_and_to_nobody_else() {
+    let bench = Bench::new();
+    let (image, from, to) = (bench.path("image"), bench.path("from"), bench.path("to"));
+    fs::create_dir(&from).unwrap();
+    fs::write(from.join("large"), vec![1; 24 << 20]).unwrap();
+    fs::hard_link(from.join("large"), from.join("same")).unwrap();
+    let show = |path: &Path| path.to_str().unwrap().to_owned();
+    let (image, from, to) = (show(&image), show(&from), show(&to));
+    syncline(&["mkfs", "-q", "--size", "64M", &image]).ok();
+    let Some(told) = on_a_terminal(&format!("import {image} {from} /")) else {
+        return skip("progress_tells_how_much_there_is", "script(1) is not installed");
+    };
+    assert!(told.contains("importing") && told.contains("of 24.00 MiB") && told.contains("left"), "{told:?}");
+    let told = on_a_terminal(&format!("check {image}")).unwrap();
+    assert!(told.contains("blocks of data verified:") && told.contains("left"), "{told:?}");
+    for quiet in [format!("import -q -f {image} {from} /"), format!("check -q {image}")] {
+        let told = on_a_terminal(&quiet).unwrap();
+        assert!(!told.contains("importing") && !told.contains("verified:"), "{told:?}");
+    }
+    let told = syncline(&["export", &image, "/", &to]).ok();
+    assert_eq!(told.err, "", "standard error is no terminal");
 }

@@ -575,3 +575,49 @@ fn umount_says_when_the_volume_could_not_be_closed() {
     syncline(&["check", text(&image)]).ok();
     assert_populated(&image);
 }
+
+#[test]
+fn umount_by_the_name_that_umount8_calls_returns_when_the_image_is_closed() {
+    if !can_mount("umount_by_the_name_that_umount8_calls_returns_when_the_image_is_closed") {
+        return;
+    }
+    let bench = Bench::new();
+    let image = bench.populated();
+    let at = MountPoint::new(&bench, "mnt");
+    syncline(&["mount", "-o", "commit=1000", text(&image), at.text()]).ok();
+    fs::write(at.0.join("new"), vec![7; 300_000]).expect("write");
+    called("umount.fuse.syncline", &[at.text(), "-n", "-v", "-t", "fuse.syncline"]).ok();
+    // Nobody holds it any more, and it was closed properly.
+    syncline(&["check", text(&image)]).ok();
+    let volume = super::common::open(&image);
+    assert_eq!(volume.read("new").expect("read"), vec![7; 300_000]);
+    called("umount.fuse.syncline", &[at.text()]).fails(32, &at.0, "not the root of a mounted");
+}
+
+#[test]
+fn umount_of_a_volume_in_use_can_make_it_read_only_or_end_it_by_force() {
+    let name = "umount_of_a_volume_in_use_can_make_it_read_only_or_end_it_by_force";
+    if !can_mount(name) {
+        return;
+    }
+    if !rustix::process::geteuid().is_root() {
+        return skip(name, "only root may remount");
+    }
+    let bench = Bench::new();
+    let image = bench.populated();
+    let at = MountPoint::new(&bench, "mnt");
+    syncline(&["mount", "-o", "commit=1000", text(&image), at.text()]).ok();
+    fs::write(at.0.join("new"), b"durable once it is read-only").expect("write");
+    let used = File::open(at.0.join("new")).expect("open");
+    called("umount.syncline", &[at.text()]).fails(32, &at.0, "busy");
+    called("umount.syncline", &[at.text(), "-r"]).ok();
+    let refused = fs::write(at.0.join("after"), b"x").expect_err("read-only");
+    assert_eq!(refused.kind(), ErrorKind::ReadOnlyFilesystem);
+    called("umount.syncline", &[at.text(), "-f"]).ok();
+    assert!(!at.0.join("dir").exists(), "out of the tree");
+    drop(used);
+    syncline(&["mount", text(&image), at.text()]).ok();
+    assert_eq!(fs::read(at.0.join("new")).expect("read"), b"durable once it is read-only");
+    at.unmount();
+    syncline(&["check", text(&image)]).ok();
+}
