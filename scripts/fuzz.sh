@@ -10,7 +10,7 @@
 # The compiler's flags are those of cargo-fuzz without a sanitizer, all of them stable. `cargo +nightly fuzz run TARGET`
 # works as well where cargo-fuzz is installed.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit
 
 minutes=${1:?usage: scripts/fuzz.sh MINUTES [TARGET...]}
 shift

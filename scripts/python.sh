@@ -8,7 +8,7 @@
 # PYTHON names the interpreter (python3). Everything that is installed lies below the target directory, and comes from
 # where pip is told to look. What cannot be had makes tests skip, with a line "skipped: TEST: why" each.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit
 
 what=${1:?usage: scripts/python.sh wheel|test|bench}
 shift

@@ -10,7 +10,7 @@
 # A test that lacks /dev/fuse, root, a loop device or a program writes one line "skipped: TEST: why" to the real standard
 # error (which the harness does not capture) and returns. This script counts those lines.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit
 
 log=$(mktemp)
 trap 'rm -f "$log" "$log.cuts"' EXIT
