@@ -4,7 +4,10 @@
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
+LIBDIR ?= $(PREFIX)/lib
 SBINDIR ?= /sbin
+UDEVDIR ?= $(PREFIX)/lib/udev/rules.d
+EXAMPLESDIR ?= $(PREFIX)/share/doc/syncline/examples
 DEBUGDIR ?= /usr/lib/debug
 DESTDIR ?=
 LDCONFIG ?= ldconfig
@@ -14,13 +17,15 @@ RELEASE = $(or $(CARGO_TARGET_DIR),target)/release
 BIN = $(RELEASE)/syncline
 LAB = $(RELEASE)/syncline-lab
 # What is installed: stripped; the line tables are files of their own in dist/debug.
-SHIPPED = dist/bin/syncline
-SQLITE = dist/bin/libsyncline_sqlite.so
-LIBRARY = dist/bin/libsyncline.so.1
+STRIPPED = dist/bin
+SHIPPED = $(STRIPPED)/syncline
+SQLITE = $(STRIPPED)/libsyncline_sqlite.so
+LIBRARY = $(STRIPPED)/libsyncline.so.1
 STATIC = dist/lib/libsyncline.a
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 TOOLS = syncline-bench syncline-demo
-NAMES = mkfs.syncline fsck.syncline mount.syncline mount.fuse.syncline mount.fuseblk.syncline
+NAMES = mkfs.syncline fsck.syncline mount.syncline mount.fuse.syncline mount.fuseblk.syncline \
+	umount.syncline umount.fuse.syncline umount.fuseblk.syncline
 
 # Of make crash and, the minutes, of make fuzz.
 SEED ?= 1
@@ -33,7 +38,7 @@ TRANSPORT ?= auto
 # Of make threads: schedules of each scenario and scheduler.
 SCHEDULES ?= 20000
 
-.PHONY: help build tools lab wheel test test-python bench-python test-full crash cuts mount-cuts faults model threads fuzz golden workloads bench bench-full check fmt lint tidy demo man install install-tools install-debug uninstall clean
+.PHONY: help build tools lab wheel test test-python bench-python test-full crash cuts mount-cuts faults model threads fuzz golden workloads bench bench-full check fmt lint tidy demo man install install-tools install-debug uninstall deb test-deb rpm dist sbom publish-check clean
 
 help:
 	@echo "make build      the syncline command, the SQLite extension and the C library, optimised, and in dist/ without line tables"
@@ -58,9 +63,15 @@ help:
 	@echo "make faults     mistakes planted into a copy of the engine, which the laboratory has to find (part of make crash)"
 	@echo "make check      format, lints, tidy and tests: run it before you send a change"
 	@echo "make man        manual pages and shell completions in dist/"
-	@echo "make install    what make build man has made: the command, its mkfs/fsck/mount names, the SQLite extension, the C library with its headers, manual pages (PREFIX, SBINDIR, DESTDIR)"
+	@echo "make install    what make build man has made: the command, its mkfs/fsck/mount names, the SQLite extension, the C library with its headers, manual pages (PREFIX, LIBDIR, SBINDIR, DESTDIR)"
 	@echo "make install-tools what make tools man has made"
 	@echo "make install-debug the line tables of both, where debuggers look for them (DEBUGDIR)"
+	@echo "make deb        Debian packages in dist/deb (docs/packaging.md)"
+	@echo "make rpm        RPM packages in dist/rpm"
+	@echo "make dist       the sources of the last commit, dist/syncline-VERSION.tar.gz, the same bytes each time"
+	@echo "make sbom       the bill of materials, dist/syncline-VERSION.spdx.json"
+	@echo "make publish-check the crates as crates.io would take them; sends nothing (VERIFY=yes builds each from its package)"
+	@echo "make test-deb   installs, uses, upgrades and purges them in a fresh root (as root; some minutes)"
 	@echo "make uninstall  takes away what make install, install-tools and install-debug have put there"
 
 build:
@@ -181,13 +192,13 @@ install:
 	elif [ -n "$$(find Cargo.lock crates xtask include -newer $(SHIPPED) -type f \( -name '*.rs' -o -name '*.h' -o -name '*.map' -o -name 'Cargo.*' \) 2>/dev/null | head -n 1)" ]; then \
 	echo "install: the sources are newer than what is built and now installed; \"make build man\" as a user brings it up to date" >&2; fi
 	install -D -m 0755 $(SHIPPED) $(DESTDIR)$(PREFIX)/bin/syncline
-	install -D -m 0755 $(SQLITE) $(DESTDIR)$(PREFIX)/lib/libsyncline_sqlite.so
-	install -D -m 0755 $(LIBRARY) $(DESTDIR)$(PREFIX)/lib/libsyncline.so.1
-	ln -sf libsyncline.so.1 $(DESTDIR)$(PREFIX)/lib/libsyncline.so
-	install -D -m 0644 $(STATIC) $(DESTDIR)$(PREFIX)/lib/libsyncline.a
-	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig
-	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' crates/capi/syncline.pc.in >$(DESTDIR)$(PREFIX)/lib/pkgconfig/syncline.pc
-	chmod 0644 $(DESTDIR)$(PREFIX)/lib/pkgconfig/syncline.pc
+	install -D -m 0755 $(SQLITE) $(DESTDIR)$(LIBDIR)/libsyncline_sqlite.so
+	install -D -m 0755 $(LIBRARY) $(DESTDIR)$(LIBDIR)/libsyncline.so.1
+	ln -sf libsyncline.so.1 $(DESTDIR)$(LIBDIR)/libsyncline.so
+	install -D -m 0644 $(STATIC) $(DESTDIR)$(LIBDIR)/libsyncline.a
+	install -d $(DESTDIR)$(LIBDIR)/pkgconfig
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(patsubst $(PREFIX)/%,$${prefix}/%,$(LIBDIR))|' -e 's|@VERSION@|$(VERSION)|' crates/capi/syncline.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/syncline.pc
+	chmod 0644 $(DESTDIR)$(LIBDIR)/pkgconfig/syncline.pc
 	@# Programs find libsyncline.so.1, and SQLite's .load its extension, by the table that ldconfig makes. A package does that for itself.
 	if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ] && command -v $(LDCONFIG) >/dev/null; then $(LDCONFIG); fi
 	install -d $(DESTDIR)$(PREFIX)/include/syncline
@@ -195,6 +206,10 @@ install:
 	install -m 0644 include/syncline.h $(DESTDIR)$(PREFIX)/include/syncline.h
 	install -d $(DESTDIR)$(SBINDIR) $(DESTDIR)$(PREFIX)/share/man/man8
 	for name in $(NAMES); do ln -sf $(PREFIX)/bin/syncline $(DESTDIR)$(SBINDIR)/$$name; done
+	install -d $(DESTDIR)$(UDEVDIR) $(DESTDIR)$(EXAMPLESDIR)
+	sed -e 's|@PREFIX@|$(PREFIX)|' packaging/udev/61-syncline.rules >$(DESTDIR)$(UDEVDIR)/61-syncline.rules
+	chmod 0644 $(DESTDIR)$(UDEVDIR)/61-syncline.rules
+	install -m 0644 packaging/examples/* $(DESTDIR)$(EXAMPLESDIR)/
 	install -m 0644 dist/man/*.8 $(DESTDIR)$(PREFIX)/share/man/man8/
 	install -D -m 0644 dist/completions/syncline.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/syncline
 	install -D -m 0644 dist/completions/_syncline $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_syncline
@@ -203,10 +218,10 @@ install:
 # As root it builds nothing either.
 install-tools:
 	@if [ "$$(id -u)" != 0 ]; then $(MAKE) --no-print-directory tools man; \
-	elif ! [ -x dist/bin/syncline-bench ] || ! [ -x dist/bin/syncline-demo ] || ! [ -d dist/completions ]; then \
+	elif ! [ -x $(STRIPPED)/syncline-bench ] || ! [ -x $(STRIPPED)/syncline-demo ] || ! [ -d dist/completions ]; then \
 	echo "install-tools: nothing is built here, and nothing is built as root; run \"make tools man\" as a user first" >&2; exit 1; fi
 	for name in $(TOOLS); do \
-	install -D -m 0755 dist/bin/$$name $(DESTDIR)$(PREFIX)/bin/$$name; \
+	install -D -m 0755 $(STRIPPED)/$$name $(DESTDIR)$(PREFIX)/bin/$$name; \
 	install -D -m 0644 dist/man/$$name.8 $(DESTDIR)$(PREFIX)/share/man/man8/$$name.8; \
 	install -D -m 0644 dist/completions/$$name.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/$$name; \
 	install -D -m 0644 dist/completions/_$$name $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_$$name; \
@@ -216,7 +231,7 @@ install-tools:
 install-debug:
 	@[ -d dist/debug ] || { echo "install-debug: nothing is built here; run \"make build\" first" >&2; exit 1; }
 	for name in libsyncline_sqlite.so libsyncline.so.1; do \
-	install -D -m 0644 dist/debug/$$name.debug $(DESTDIR)$(DEBUGDIR)$(PREFIX)/lib/$$name.debug; done
+	install -D -m 0644 dist/debug/$$name.debug $(DESTDIR)$(DEBUGDIR)$(LIBDIR)/$$name.debug; done
 	for name in syncline $(TOOLS); do if [ -f dist/debug/$$name.debug ]; then \
 	install -D -m 0644 dist/debug/$$name.debug $(DESTDIR)$(DEBUGDIR)$(PREFIX)/bin/$$name.debug; fi; done
 
@@ -225,12 +240,40 @@ uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/$$name $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_$$name; \
 	rm -f $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/$$name.fish; done
 	for name in libsyncline_sqlite.so libsyncline.so.1; do \
-	rm -f $(DESTDIR)$(PREFIX)/lib/$$name $(DESTDIR)$(DEBUGDIR)$(PREFIX)/lib/$$name.debug; done
-	rm -f $(DESTDIR)$(PREFIX)/lib/libsyncline.so $(DESTDIR)$(PREFIX)/lib/libsyncline.a $(DESTDIR)$(PREFIX)/lib/pkgconfig/syncline.pc
+	rm -f $(DESTDIR)$(LIBDIR)/$$name $(DESTDIR)$(DEBUGDIR)$(LIBDIR)/$$name.debug; done
+	rm -f $(DESTDIR)$(LIBDIR)/libsyncline.so $(DESTDIR)$(LIBDIR)/libsyncline.a $(DESTDIR)$(LIBDIR)/pkgconfig/syncline.pc
 	rm -f $(DESTDIR)$(PREFIX)/include/syncline.h $(DESTDIR)$(PREFIX)/include/syncline/syncline.h $(DESTDIR)$(PREFIX)/include/syncline/ioctl.h
 	if [ -d $(DESTDIR)$(PREFIX)/include/syncline ]; then rmdir --ignore-fail-on-non-empty $(DESTDIR)$(PREFIX)/include/syncline; fi
 	for name in $(NAMES); do rm -f $(DESTDIR)$(SBINDIR)/$$name $(DESTDIR)$(PREFIX)/share/man/man8/$$name.8; done
+	rm -f $(DESTDIR)$(UDEVDIR)/61-syncline.rules
+	for file in packaging/examples/*; do rm -f $(DESTDIR)$(EXAMPLESDIR)/$${file##*/}; done
+	for directory in examples .; do directory=$(DESTDIR)$(EXAMPLESDIR)/../$$directory; \
+	if [ -d $$directory ]; then rmdir --ignore-fail-on-non-empty $$directory; fi; done
 	rm -f $(DESTDIR)$(PREFIX)/share/man/man8/syncline.8 $(DESTDIR)$(PREFIX)/share/man/man8/syncline-*.8
+
+# Nothing of this needs root. The packages have what is built here, as make install would install it.
+deb: build tools man
+	@scripts/setup.sh deb
+	@scripts/deb.sh $(RELEASE)
+
+rpm: build tools man
+	@scripts/setup.sh rpm
+	@scripts/rpm.sh $(RELEASE)/../rpm
+
+# Of the last commit.
+dist:
+	@scripts/dist.sh
+
+sbom:
+	@scripts/sbom.sh $(RELEASE)/../tools
+
+publish-check:
+	@scripts/publish.sh $(if $(VERIFY),--verify)
+
+test-deb: deb
+	@scripts/setup.sh test-deb
+	@tests/packages/install
+	@tests/packages/run
 
 clean:
 	$(CARGO) clean

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs the Debian or Ubuntu packages that a make target needs and the machine lacks, if the user says so.
 #
-# usage: scripts/setup.sh [--yes] build|test|test-python|test-full|fuzz|bench|demo
+# usage: scripts/setup.sh [--yes] build|test|test-python|test-full|fuzz|bench|demo|deb|test-deb|rpm
 #
 # It asks on a terminal. With --yes, SETUP=yes or CI=true it does not ask; where nobody can be asked and nobody has said so, it says
 # what to install and goes on.
@@ -16,7 +16,7 @@ if [ "${1:-}" = --yes ]; then
     agreed=yes
     shift
 fi
-target=${1:?usage: scripts/setup.sh [--yes] build|test|test-python|test-full|fuzz|bench|demo}
+target=${1:?usage: scripts/setup.sh [--yes] build|test|test-python|test-full|fuzz|bench|demo|deb|test-deb|rpm}
 
 # command=package pairs; a command that is found needs no package.
 required="cc=gcc"
@@ -33,6 +33,9 @@ case $target in
         wanted="fusermount3=fuse3 losetup=util-linux mkfs.ext4=e2fsprogs mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs fio=fio
             fs_mark=fsmark dbench=dbench sqlite3=sqlite3 pg_ctlcluster=postgresql"
         ;;
+    deb) wanted="dh=debhelper dpkg-buildpackage=dpkg-dev lintian=lintian" ;;
+    rpm) wanted="rpmbuild=rpm" ;;
+    test-deb) wanted="debootstrap=debootstrap unshare=util-linux" ;;
     demo) wanted="fusermount3=fuse3 sqlite3=sqlite3" ;;
     test-full)
         wanted="fusermount3=fuse3 losetup=util-linux python3=python3 setfacl=acl setfattr=attr sqlite3=sqlite3 fio=fio dbench=dbench

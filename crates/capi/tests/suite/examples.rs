@@ -81,6 +81,7 @@ fn the_example_in_go_is_compiled_and_runs() {
     }
     let filled = template
         .replace("@PREFIX@", &prefix.display().to_string())
+        .replace("@LIBDIR@", "${prefix}/lib")
         .replace("@VERSION@", env!("CARGO_PKG_VERSION"));
     std::fs::write(directory.path().join("syncline.pc"), filled).expect("write");
     let program = directory.path().join("ledger");
