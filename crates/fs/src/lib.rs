@@ -56,7 +56,7 @@ pub use histogram::LatencyHistogram;
 pub use names::{DirEntry, Names, RemovalKind, RemovalPlan, RenameFlags, RenamePlan};
 pub use options::{AccessTimes, FsOptions, MkfsOptions};
 pub use shape::{FallocateMode, SeekWhat};
-pub use snapshots::SnapshotInfo;
+pub use snapshots::{SnapshotData, SnapshotInfo};
 pub use sync::{Reach, SyncPlan, SyncScope, SyncStart, Syncs, TOGETHER_PAGES_MAX};
 pub use syncline_device::DeviceCounters;
 pub use syncline_format::Lsn;

@@ -26,23 +26,33 @@ pub struct SnapshotInfo {
     pub tree: u32,
 }
 
+/// Which data a snapshot shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SnapshotData {
+    /// That of all writes that have returned: they are written out first.
+    Written,
+    /// What is committed: of each file nothing older than its last sync. Nothing is written but the snapshot.
+    Committed,
+}
+
 impl Fs {
-    /// Makes a snapshot: the volume as it is now, data of all writes that have returned included. It is durable when
-    /// this has returned, and never changes (C10).
+    /// Makes a snapshot of the volume as it is now. It is durable when this has returned, and never changes (C10).
     ///
     /// Errors: among others EEXIST, EINVAL for what is no name, EOPNOTSUPP on a volume of version 1, ENOSPC if too
     /// little would be left for the volume to go on, `SetAside` if a damaged file could not be committed.
-    pub fn snapshot(&self, name: &str, entropy: &dyn Entropy) -> Result<SnapshotInfo> {
+    pub fn snapshot(&self, name: &str, data: SnapshotData, entropy: &dyn Entropy) -> Result<SnapshotInfo> {
         self.core.check_writable()?;
         let uuid = crate::session::random_uuid(entropy);
         let label = SnapshotLabel { name: name.to_owned(), uuid, made: self.core.clock.now() };
         // Said before anything is written.
         self.core.store.check_label(self.content.tree, &label)?;
-        self.writeback.retry_set_aside(None)?;
-        self.writeback.write_back_everything()?;
-        self.writeback.check_all_committed()?;
-        // What is in the journal only would have to be written once more for the snapshot.
-        self.writeback.destage_everything()?;
+        if data == SnapshotData::Written {
+            self.writeback.retry_set_aside(None)?;
+            self.writeback.write_back_everything()?;
+            self.writeback.check_all_committed()?;
+            // What is in the journal only would have to be written once more for the snapshot.
+            self.writeback.destage_everything()?;
+        }
         let (tree, lsn) = self.make_snapshot(&label)?;
         self.core.store.force(lsn)?;
         Ok(SnapshotInfo { name: label.name, uuid, made: label.made, tree: tree.0 })

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, SystemTime};
-use syncline_fs::{Error, Fs, SnapshotInfo, SystemEntropy};
+use syncline_fs::{Error, Fs, SnapshotData, SnapshotInfo, SystemEntropy};
 
 /// Bytes of a name's field: what is behind the name is zeros.
 const FIELD_BYTES: usize = 256;
@@ -96,7 +96,9 @@ impl SnapshotArgument {
             ..self.clone()
         };
         match self.action {
-            Action::Make => fs.snapshot(&self.name, &SystemEntropy::default()).map(told),
+            Action::Make => {
+                fs.snapshot(&self.name, SnapshotData::Written, &SystemEntropy::default()).map(told)
+            }
             Action::Delete => fs.delete_snapshot(&self.name).map(|()| self),
             Action::Rename => fs.rename_snapshot(&self.name, &self.to).map(|()| self),
             Action::Next => {

@@ -17,7 +17,7 @@ use crate::{view, watchdog, workload};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use syncline_device::Device;
-use syncline_fs::{Error, Fs, MkfsOptions};
+use syncline_fs::{Error, Fs, MkfsOptions, ObjectNo, SnapshotData, SyncScope};
 
 /// Blocks of the journal, and of the volumes.
 const JOURNAL_BLOCKS: u64 = 96;
@@ -114,7 +114,7 @@ fn record(start: &Start, ops: &[Op], seed: u64, tally: &mut Tally) -> Option<Run
         }
         device.acknowledge(model.syncs());
         let done = match random.below(10) {
-            0 => make(&fs, &format!("s{index}"), &entropy, &mut model, &mut steps),
+            0 => make(&fs, &format!("s{index}"), &entropy, &mut random, &mut model, &mut steps),
             1 => delete(&fs, &mut random, &mut model, &mut steps),
             2 | 3 => fs.maintain(syncline_fs::Clock::now(&*clock), 1).map(drop),
             _ => Ok(()),
@@ -143,10 +143,21 @@ fn make(
     fs: &Fs,
     name: &str,
     entropy: &SimEntropy,
+    random: &mut Random,
     model: &mut Model,
     steps: &mut Vec<Step>,
 ) -> Result<(), Error> {
-    fs.snapshot(name, entropy)?;
+    let data = match random.one_in(2) {
+        true => SnapshotData::Written,
+        false => {
+            // Synced one by one, small ones live in the journal: the snapshot inherits them.
+            for ino in model.alive() {
+                fs.files().sync_inode(ObjectNo(ino), SyncScope::All)?;
+            }
+            SnapshotData::Committed
+        }
+    };
+    fs.snapshot(name, data, entropy)?;
     let mut shown = steps.last().expect("the start at least").shown.clone();
     shown.insert(name.to_owned(), view::view(fs)?);
     // All that was written before is in it, so it is durable (C10).

@@ -3,6 +3,7 @@
 use crate::{Error, Timestamp, Volume};
 use std::io;
 use std::time::{Duration, SystemTime};
+use syncline_fs::SnapshotData;
 
 /// A snapshot of a volume: what it is, not what is in it ([`Volume::at`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,7 +58,15 @@ impl Volume {
     /// ```
     pub fn snapshot(&self, name: &str) -> io::Result<Snapshot> {
         let shared = self.shared();
-        Ok(shared.fs()?.snapshot(name, &*shared.entropy)?.into())
+        Ok(shared.fs()?.snapshot(name, SnapshotData::Written, &*shared.entropy)?.into())
+    }
+
+    /// As [`Volume::snapshot`], of what is committed: every change of names and attributes, and of each file nothing
+    /// older than its last sync; of other data what the background has committed. One write and one flush, whatever is
+    /// dirty.
+    pub fn snapshot_committed(&self, name: &str) -> io::Result<Snapshot> {
+        let shared = self.shared();
+        Ok(shared.fs()?.snapshot(name, SnapshotData::Committed, &*shared.entropy)?.into())
     }
 
     /// The snapshots, in the order in which they were made; none on a volume of version 1.
