@@ -339,7 +339,7 @@ fn grown(device: &Arc<SimDevice>, view: &View, seed: u64) -> Result<(), String> 
 
 /// What the offline check has against a volume.
 pub fn complaints(device: &dyn Device) -> Vec<String> {
-    match check(device, CheckOptions::default().data(true)) {
+    match check(device, CheckOptions::default().data(true).all(true)) {
         Ok(report) if report.is_sound() => Vec::new(),
         Ok(report) => {
             let errors =

@@ -5,12 +5,13 @@ mod support;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use support::reach::Volume;
-use support::{CrashDevice, Random};
+use support::view::shape;
+use support::{CrashDevice, Random, checked};
 use syncline_device::{Buffer, Device};
+use syncline_format::TreeId;
 use syncline_format::item::Timestamp;
 use syncline_format::superblock::SUPERBLOCK_SLOTS;
 use syncline_format::tree_item::Role;
-use syncline_format::{Key, ObjectNo, TreeId};
 use syncline_store::{Class, Estimate, Permit, SnapshotLabel, Store, StoreError, StoreOptions};
 
 /// Items of 3800 bytes, four to a leaf: more leaves than one interior node has children.
@@ -33,7 +34,7 @@ fn admit(store: &Store, items: usize) -> Permit {
 fn put(store: &Store, items: &[u64], value: u8) {
     let permit = admit(store, items.len());
     let mut batch = store.batch(TreeId::MAIN);
-    items.iter().for_each(|item| batch.put(Key::inode(ObjectNo(100 + item)), &[value; BYTES]));
+    items.iter().for_each(|item| batch.put(shape(*item), &[value; BYTES]));
     store.commit(permit, batch).expect("commit");
 }
 
@@ -67,6 +68,7 @@ fn judge(device: &CrashDevice, store: &Store, what: &str) -> Volume {
     store.checkpoint().expect("checkpoint");
     let volume = Volume::read(device);
     volume.judge(device, what);
+    checked(device, what);
     volume
 }
 

@@ -2,15 +2,17 @@
 //!
 //! After each crash the volume is the state behind some batch that no force had promised more than, all snapshots
 //! included, and each snapshot shows what it showed when it was made. Now and then all trees are read off the device
-//! and held against the bitmaps: what is reachable is in use, and nothing else. What the store cannot do yet, the
+//! and held against the bitmaps: what is reachable is in use, and nothing else. The offline check judges each of these
+//! states, and what a crash leaves before anybody opens it. What the store cannot do yet, the
 //! walks do not do: trees are not cloned, and blocks are neither moved nor shared between files.
 
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use support::checked;
 use support::reach::Volume;
-use support::view::{OBJECTS, View, extents, object, view};
+use support::view::{OBJECTS, View, extents, object, shape, view};
 use support::{CrashDevice, Random};
 use syncline_device::{Buffer, Device};
 use syncline_format::item::{ExtentContent, ExtentItem, Timestamp};
@@ -330,11 +332,11 @@ impl Walk {
         for _ in 0..3 {
             let number = self.random.below(OBJECTS);
             if self.random.one_in(3) {
-                batch.delete(Key::inode(object(number)));
+                batch.delete(shape(number));
                 self.state.head.items.remove(&number);
             } else {
                 let value = vec![self.next_content(); 200 + self.random.below(3600) as usize];
-                batch.put(Key::inode(object(number)), &value);
+                batch.put(shape(number), &value);
                 self.state.head.items.insert(number, value);
             }
         }
@@ -445,6 +447,7 @@ impl Walk {
         // What the first one froze is released; what it replaced of the trees' own is in the second one's bitmaps.
         let volume = Volume::read(&*self.device);
         volume.judge(&*self.device, "at work");
+        checked(&*self.device, "at work");
         assert_eq!(snapshots(&volume.infos).count(), self.state.snapshots.len());
         tally.judged += 1;
     }
@@ -464,10 +467,12 @@ impl Walk {
     fn crash(mut self, tally: &mut Tally) -> Walk {
         let durable = self.durable;
         let mut device = self.device.crash(&mut self.random);
+        checked(&*device, "behind a crash");
         if self.random.one_in(3) {
             device.power_off_after(self.random.below(20));
             drop(recover(&device, self.random.next(), &mut Tally::default()));
             device = device.crash(&mut self.random);
+            checked(&*device, "behind a crash of recovery");
         }
         let checkpoint = Volume::read(&*device).superblock;
         let store = recover(&device, self.random.next(), tally);
@@ -500,6 +505,7 @@ impl Walk {
             tally.images_only += 1;
         }
         Volume::read(&*walk.device).judge(&*walk.device, "after recovery");
+        checked(&*walk.device, "after recovery");
         walk.state = shown;
         walk.history.insert(walk.store.last_lsn(), walk.state.clone());
         walk

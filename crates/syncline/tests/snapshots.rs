@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::sync::Arc;
 use syncline::{FallocateMode, MkfsOptions, OpenOptions, Volume, VolumeOptions};
+use syncline_check::{CheckOptions, check};
 use syncline_device::{Buffer, Device, MemoryDevice};
 use syncline_format::BlockNo;
 
@@ -37,6 +38,13 @@ fn view(volume: &Volume) -> View {
         files.insert(name.clone(), volume.read(&name).expect("read"));
     }
     files
+}
+
+/// The offline check finds nothing wrong with the volume, or with any snapshot of it.
+fn judge(device: &Arc<MemoryDevice>, seed: u64) {
+    let options = CheckOptions::default().data(true).all(true);
+    let report = check(&**device, options).expect("a volume");
+    assert!(report.is_sound(), "seed {seed}: {:#?}", report.findings);
 }
 
 struct Random(u64);
@@ -130,10 +138,12 @@ fn snapshots_show_what_was_there_whatever_happens_to_the_volume() {
                     // As a power cut behind the last sync: a snapshot has forced all before it.
                     volume.sync_all().expect("sync");
                     volume.shut_down();
+                    judge(&device, seed);
                     volume = open(&device, false);
                 }
                 2 => {
                     volume.close().expect("close");
+                    judge(&device, seed);
                     volume = open(&device, false);
                 }
                 _ => {}
@@ -159,6 +169,7 @@ fn snapshots_show_what_was_there_whatever_happens_to_the_volume() {
         let nodes = space.blocks - space.blocks_free;
         assert!(nodes <= 5 * 4, "{nodes} blocks are in use though nothing is left");
         volume.close().expect("close");
+        judge(&device, seed);
     }
 }
 

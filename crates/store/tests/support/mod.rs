@@ -9,6 +9,7 @@ pub mod view;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::Mutex;
+use syncline_check::{CheckOptions, Code, Finding, Severity, check};
 use syncline_device::{Buffer, Device, DeviceCounters, DeviceError, Operation, Ticket};
 use syncline_format::{BLOCK_BYTES, BlockNo, Key};
 use syncline_store::{FormatOptions, Store};
@@ -57,6 +58,22 @@ fn options(journal_blocks: u64, items: Vec<(Key, Vec<u8>)>) -> FormatOptions {
         created_nanoseconds: 0,
         items,
     }
+}
+
+/// The offline check finds nothing wrong with a volume, but for what follows from files without inodes and a volume
+/// without directories.
+pub fn checked(device: &dyn Device, what: &str) {
+    const EXPECTED: [Code; 5] = [
+        Code::RootDirectory,
+        Code::ItemWithoutInode,
+        Code::XattrPieceUnused,
+        Code::JournalImage,
+        Code::NextObject,
+    ];
+    let report = check(device, CheckOptions::default().data(true)).expect("a volume");
+    let is_wrong = |found: &&Finding| found.severity >= Severity::Error && !EXPECTED.contains(&found.code);
+    let wrong: Vec<_> = report.findings.iter().filter(is_wrong).collect();
+    assert!(wrong.is_empty(), "{what}: {wrong:#?}");
 }
 
 /// Small deterministic generator (SplitMix64, Steele et al. 2014).

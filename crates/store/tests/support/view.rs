@@ -13,6 +13,11 @@ pub fn object(number: u64) -> ObjectNo {
     ObjectNo(100 + number)
 }
 
+/// An item that gives the tree a shape, of a kind that nothing else has to agree with.
+pub fn shape(number: u64) -> Key {
+    Key::new(object(number), Kind::XattrPiece, 0)
+}
+
 /// What a tree shows: items as they are, and for each page of a file what every byte of it is.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct View {
@@ -37,7 +42,7 @@ pub fn view(store: &Store, tree: TreeId) -> View {
     let mut view = View::default();
     store
         .scan(tree, Key::MIN, Key::MAX, &mut |key, value| {
-            if key.kind == Kind::Inode {
+            if key.kind == Kind::XattrPiece {
                 view.items.insert(key.object.0 - 100, value.to_vec());
             }
             ControlFlow::Continue(())
