@@ -220,6 +220,9 @@ pub(crate) struct CheckArguments {
     /// Repair what can be repaired without guessing: orphans, leaked blocks, counts.
     #[arg(long)]
     pub(crate) repair: bool,
+    /// Judge names, links and sizes in all snapshots too, not only in the volume itself.
+    #[arg(long)]
+    pub(crate) all: bool,
     /// Do not read and verify files' data, only the structure.
     #[arg(long)]
     pub(crate) skip_data: bool,
@@ -242,6 +245,8 @@ pub(crate) enum Subject {
     Journal,
     /// Nodes of the trees, with --items every item.
     Tree,
+    /// Heads and snapshots: what they are and how many pages each holds.
+    Trees,
     /// One inode with its entries, attributes and extents.
     Inode,
     /// The extents of one file, or of all.

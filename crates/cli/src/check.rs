@@ -10,6 +10,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use syncline_check::{CheckOptions, Code, EXIT_CLEAN, Finding, Phase, Progress, Report, Severity};
 use syncline_device::{FileDevice, OpenOptions};
+use syncline_format::TreeId;
 use syncline_format::superblock::VolumeState;
 
 /// Runs the check. With `skip_if_clean` a volume that was closed properly is not looked at (the manner of `fsck -a`).
@@ -28,6 +29,7 @@ pub(crate) fn run(arguments: &CheckArguments, skip_if_clean: bool) -> Result<Exi
     let options = CheckOptions::default()
         .repair(arguments.repair)
         .data(!arguments.skip_data)
+        .all(arguments.all)
         .progress(move |progress| tell(&told, &mut phase, progress, blocks_used));
     let checked = syncline_check::check(&device, options);
     bar.finish_and_clear();
@@ -175,6 +177,9 @@ fn sentence(finding: &Finding) -> String {
             None => format!("inode {object}: {text}"),
         };
     }
+    if let Some(tree) = finding.tree.filter(|tree| *tree != TreeId::MAIN) {
+        text = format!("tree {tree}: {text}");
+    }
     if let Some(block) = finding.block {
         text = format!("{text} [block {block}]");
     }
@@ -199,6 +204,7 @@ fn as_json(path: &Path, report: &Report) -> Value {
                 "message": finding.message,
                 "block": finding.block.map(|block| block.0),
                 "inode": finding.object.map(|object| object.0),
+                "tree": finding.tree.map(|tree| tree.0),
                 "path": finding.path.as_ref().map(|path| String::from_utf8_lossy(path)),
                 "corrected": finding.corrected,
             })
@@ -222,6 +228,7 @@ fn as_json(path: &Path, report: &Report) -> Value {
             "directories": report.totals.directories,
             "items": report.totals.items,
             "nodes": report.totals.nodes,
+            "trees": report.totals.trees,
             "blocks_used": report.totals.blocks_used,
             "data_blocks_verified": report.totals.data_blocks_verified,
             "data_blocks_damaged": report.totals.data_blocks_damaged,

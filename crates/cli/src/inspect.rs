@@ -7,6 +7,7 @@ mod journal;
 mod path;
 mod superblock;
 mod tree;
+mod trees;
 
 use crate::arguments::{InspectArguments, Subject};
 use crate::error::Failure;
@@ -49,7 +50,9 @@ pub(crate) fn run(arguments: &InspectArguments) -> Result<ExitCode, Failure> {
     match arguments.subject {
         Subject::Inode if !names_one => return Err(Failure::InodeNeeded),
         Subject::Journal | Subject::Tree if names_one && arguments.items => {}
-        Subject::Super | Subject::Journal | Subject::Tree if names_one => return Err(Failure::InodeUnused),
+        Subject::Super | Subject::Journal | Subject::Tree | Subject::Trees if names_one => {
+            return Err(Failure::InodeUnused);
+        }
         _ => {}
     }
     let device = open_to_read(&arguments.path)?;
@@ -60,6 +63,7 @@ pub(crate) fn run(arguments: &InspectArguments) -> Result<ExitCode, Failure> {
         Subject::Super => superblock::show(&inspection)?,
         Subject::Journal => journal::show(&inspection)?,
         Subject::Tree => tree::show_nodes(&inspection)?,
+        Subject::Trees => trees::show(&inspection)?,
         Subject::Inode => tree::show_inode(&inspection)?,
         Subject::Extents => tree::show_extents(&inspection)?,
     };

@@ -228,7 +228,7 @@ pub(crate) fn date_of(time: std::time::SystemTime) -> String {
     date(Timestamp { seconds, nanoseconds: 0 })
 }
 
-fn date(time: Timestamp) -> String {
+pub(crate) fn date(time: Timestamp) -> String {
     let (days, second) = (time.seconds.div_euclid(86_400), time.seconds.rem_euclid(86_400));
     // Days since 1970 to a date: http://howardhinnant.github.io/date_algorithms.html, civil_from_days.
     let shifted = days + 719_468;

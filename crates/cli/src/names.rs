@@ -261,6 +261,7 @@ fn from_mkfs(parsed: MkfsSyncline) -> Request {
 fn from_fsck(parsed: FsckSyncline) -> Request {
     Request::Fsck {
         check: CheckArguments {
+            all: false,
             repair: (parsed.automatic || parsed.yes) && !parsed.no_change,
             skip_data: false,
             quiet: false,

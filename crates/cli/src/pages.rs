@@ -90,6 +90,7 @@ pub const PAGES: &[Page] = &[
         examples: &[
             ("Look at everything and change nothing:", "syncline check disk.img"),
             ("The structure only, for a program:", "syncline check --skip-data --json disk.img"),
+            ("Names and links in each snapshot too:", "syncline check --all disk.img"),
             ("Repair what can be repaired without guessing:", "syncline check --repair disk.img"),
         ],
         see_also: &["fsck(8)"],
@@ -101,6 +102,7 @@ pub const PAGES: &[Page] = &[
             ("The superblocks:", "syncline inspect super disk.img"),
             ("One file, by its path or by its number:", "syncline inspect inode disk.img /project/notes"),
             ("", "syncline inspect inode -i 17 disk.img"),
+            ("Heads and snapshots, and how much each holds:", "syncline inspect trees disk.img"),
             ("Where its data lies:", "syncline inspect extents disk.img /project/notes"),
             (
                 "Every operation in the journal, and those of one file:",

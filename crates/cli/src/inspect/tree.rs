@@ -86,7 +86,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn tree(&mut self, tree: TreeId, root: NodePointer, visit: Visit<'_>) -> io::Result<()> {
+    /// Walks the tree below this root.
+    pub(super) fn tree(&mut self, tree: TreeId, root: NodePointer, visit: Visit<'_>) -> io::Result<()> {
         let mut pending = vec![root];
         while let Some(pointer) = pending.pop() {
             match self.read(tree, pointer) {

@@ -56,6 +56,51 @@ fn snapshots_of_an_image_are_made_listed_read_renamed_and_deleted() {
 }
 
 #[test]
+fn a_volume_with_snapshots_is_checked_and_its_trees_are_listed() {
+    let bench = Bench::new();
+    let image = volume(&bench, "64M");
+    let write = |pages: usize| {
+        let volume = open(&image);
+        volume.write("/f", vec![7; pages * 4096]).expect("write");
+        volume.close().expect("close");
+    };
+    write(40);
+    syncline(&["snapshot", "create", text(&image), "one"]).ok();
+    write(60);
+    syncline(&["snapshot", "create", text(&image), "two"]).ok();
+    let report = syncline(&["check", "--all", "--json", text(&image)]).ok().json();
+    assert_eq!((&report["sound"], &report["totals"]["trees"]), (&true.into(), &3.into()));
+    assert!(syncline(&["check", text(&image)]).ok().out.ends_with("sound\n"));
+
+    let trees = syncline(&["inspect", "trees", "--json", text(&image)]).ok().json();
+    assert_eq!(names(&trees), ["main", "one", "two"]);
+    let of = |key: &str| {
+        trees.as_array().expect("a list").iter().map(|tree| tree[key].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(of("tree"), [1, 16, 17]);
+    assert_eq!(of("role"), ["head", "snapshot", "snapshot"]);
+    assert_eq!(of("state"), ["default", "live", "live"]);
+    assert_eq!(of("pages"), [60, 40, 60]);
+    assert_eq!(of("parent"), [17.into(), serde_json::Value::Null, 16.into()]);
+    let table = syncline(&["inspect", "trees", text(&image)]).ok().out;
+    assert_eq!(table.lines().count(), 4, "{table}");
+
+    syncline(&["snapshot", "delete", text(&image), "one"]).ok();
+    let trees = syncline(&["inspect", "trees", "--json", text(&image)]).ok().json();
+    assert!(!names(&trees).contains(&"one"));
+    syncline(&["check", "--all", text(&image)]).ok();
+}
+
+#[test]
+fn a_volume_without_snapshots_has_one_tree() {
+    let bench = Bench::new();
+    let image = bench.path("volume.img");
+    syncline(&["mkfs", "--quiet", "--size", "64M", text(&image)]).ok();
+    let trees = syncline(&["inspect", "trees", "--json", text(&image)]).ok().json();
+    assert_eq!(names(&trees), ["main"]);
+}
+
+#[test]
 fn what_cannot_be_is_told_in_one_sentence() {
     let bench = Bench::new();
     let image = volume(&bench, "64M");
