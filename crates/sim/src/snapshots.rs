@@ -96,6 +96,8 @@ fn record(start: &Start, ops: &[Op], seed: u64, tally: &mut Tally) -> Option<Run
     let entropy = SimEntropy::new(derive(seed, 55));
     let mut model = Model::with_times(&start.view);
     let mut steps = vec![Step { sync: 0, shown: Shown::new() }];
+    // Somebody who reads a snapshot for long, and what it shows.
+    let mut reader: Option<(String, Arc<Fs>, View)> = None;
     for (index, op) in ops.iter().enumerate() {
         match driver::step(&fs, &clock, &mut model, op) {
             Ok(Told::Failed(errno)) => {
@@ -117,8 +119,15 @@ fn record(start: &Start, ops: &[Op], seed: u64, tally: &mut Tally) -> Option<Run
             0 => make(&fs, &format!("s{index}"), &entropy, &mut random, &mut model, &mut steps),
             1 => delete(&fs, &mut random, &mut model, &mut steps),
             2 | 3 => fs.maintain(syncline_fs::Clock::now(&*clock), 1).map(drop),
+            4 if reader.is_none() => begin_reading(&fs, &mut random, &steps).map(|found| reader = found),
             _ => Ok(()),
         };
+        if let Some((name, at, wanted)) = reader.take_if(|_| random.one_in(8))
+            && view::view(&at).as_ref() != Ok(&wanted)
+        {
+            tally.violation(format!("behind {op}, snapshot {name} is not for its reader what it was"));
+            return None;
+        }
         match done {
             Ok(()) | Err(Error::NoSpace) => device.acknowledge(model.syncs()),
             Err(error) => {
@@ -181,6 +190,19 @@ fn delete(fs: &Fs, random: &mut Random, model: &mut Model, steps: &mut Vec<Step>
     let sync = model.sync(Some(0));
     steps.push(Step { sync, shown });
     Ok(())
+}
+
+/// Opens some snapshot, to be read later.
+fn begin_reading(
+    fs: &Fs,
+    random: &mut Random,
+    steps: &[Step],
+) -> Result<Option<(String, Arc<Fs>, View)>, Error> {
+    let shown = &steps.last().expect("the start at least").shown;
+    let Some(name) = shown.keys().nth(random.below(shown.len().max(1) as u64) as usize) else {
+        return Ok(None);
+    };
+    Ok(Some((name.clone(), fs.at(name)?, shown[name].clone())))
 }
 
 /// What the snapshots of a volume show.
