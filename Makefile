@@ -38,7 +38,7 @@ TRANSPORT ?= auto
 # Of make threads: schedules of each scenario and scheduler.
 SCHEDULES ?= 20000
 
-.PHONY: help build tools lab wheel test test-python bench-python test-full crash cuts mount-cuts faults model threads fuzz golden workloads bench bench-full check fmt lint tidy demo man install install-tools install-debug uninstall deb test-deb rpm dist sbom publish-check clean
+.PHONY: help build tools lab wheel test test-python bench-python test-full crash cuts mount-cuts faults model threads fuzz golden workloads bench bench-full check fmt lint tidy demo man install install-tools install-debug uninstall deb test-deb rpm dist publish-check clean
 
 help:
 	@echo "make build      the syncline command, the SQLite extension and the C library, optimised, and in dist/ without line tables"
@@ -69,7 +69,6 @@ help:
 	@echo "make deb        Debian packages in dist/deb (docs/packaging.md)"
 	@echo "make rpm        RPM packages in dist/rpm"
 	@echo "make dist       the sources of the last commit, dist/syncline-VERSION.tar.gz, the same bytes each time"
-	@echo "make sbom       the bill of materials, dist/syncline-VERSION.spdx.json"
 	@echo "make publish-check the crates as crates.io would take them; sends nothing (VERIFY=yes builds each from its package)"
 	@echo "make test-deb   installs, uses, upgrades and purges them in a fresh root (as root; some minutes)"
 	@echo "make uninstall  takes away what make install, install-tools and install-debug have put there"
@@ -263,9 +262,6 @@ rpm: build tools man
 # Of the last commit.
 dist:
 	@scripts/dist.sh
-
-sbom:
-	@scripts/sbom.sh $(RELEASE)/../tools
 
 publish-check:
 	@scripts/publish.sh $(if $(VERIFY),--verify)
