@@ -253,7 +253,7 @@ impl Drop for Volume {
 }
 
 /// Whether the daemon serves; it knows its transport a moment after the first requests are answered.
-fn has_begun(root: &Path) -> bool {
+pub fn has_begun(root: &Path) -> bool {
     let told = syncline_fuse::statistics(root).ok();
     let told = told.and_then(|text| serde_json::from_str::<serde_json::Value>(&text).ok());
     told.is_some_and(|told| !told["transport"].is_null())

@@ -3,8 +3,8 @@
 
 use crate::atomic::{BEGIN, GROUP_ABORT, GROUP_COMMIT, JOIN, begin, group, open, with_number};
 use crate::harness::{
-    VOLUME_BYTES, Volume, allow_transport, as_user, c_path, can_mount, check, errno, is_mounted, listxattr,
-    renameat2, server, setxattr, skipped, statistics, wait_until, with_transport,
+    VOLUME_BYTES, Volume, allow_transport, as_user, c_path, can_mount, check, errno, has_begun, is_mounted,
+    listxattr, renameat2, server, setxattr, skipped, statistics, wait_until, with_transport,
 };
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
@@ -296,9 +296,14 @@ fn a_users_daemon_unmounts_at_a_signal() {
         serve(&[image.as_os_str(), at.as_os_str(), with_transport("").as_ref()]).spawn().unwrap();
     wait_until("the mount", || is_mounted(&at) || daemon.try_wait().unwrap().is_some());
     assert_eq!(daemon.try_wait().unwrap(), None, "the daemon serves");
-    drop(allowed);
     let process = daemon.id() as libc::pid_t;
-    wait_until("the first answer", || as_user(USER, USER, || fs::read_dir(&at).map(drop)) == 0);
+    let answers = || match has_begun(&at) {
+        true => Ok(()),
+        false => Err(io::ErrorKind::NotConnected.into()),
+    };
+    wait_until("the first answer", || as_user(USER, USER, answers) == 0);
+    // The kernel looks at its leave once more when queues are registered, which is behind the mount.
+    drop(allowed);
     assert!(leaves_no_core_dump(process));
     assert!(of_threads(process, "CapEff:").iter().all(|found| found == "0000000000000000"));
     // SAFETY: a signal to a child that was not waited for.
