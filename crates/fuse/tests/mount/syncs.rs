@@ -259,7 +259,8 @@ fn syncs_that_wait_hold_no_thread_and_are_answered_by_the_group() {
         let wait = start(files);
         wait_until(name, || messages(&volume.root(), "fsync") == before.0 + WAITING as u64);
         let (own, workers) = threads_of(volume.daemon());
-        assert!(own <= threads.0, "{name}: {own} threads, {} before", threads.0);
+        // A stand-in for a queue's thread may start meanwhile; a sync has no thread.
+        assert!(own <= threads.0 + 2, "{name}: {own} threads, {} before", threads.0);
         // The device's own write and flush may need a worker each; a sync has none.
         assert!(workers <= threads.1 + 2, "{name}: {workers} workers of the kernel, {} before", threads.1);
         lookups_are_answered(&volume.root());
