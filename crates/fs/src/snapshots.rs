@@ -9,7 +9,7 @@ use std::sync::Arc;
 use syncline_device::Buffer;
 use syncline_format::item::ExtentContent;
 use syncline_format::tree_item::{OverlayItem, Role, TreeItem, TreeState};
-use syncline_format::{TreeId, checksum};
+use syncline_format::{ObjectNo, TreeId, checksum};
 use syncline_store::{SnapshotLabel, StoreError};
 
 /// What a snapshot is.
@@ -151,27 +151,42 @@ impl Fs {
         for item in store.overlay(tree)? {
             view.lay_over(&item)?;
         }
+        for (object, page, content) in store.unsettled(tree) {
+            view.lay_page_over(object, page, || Ok(content.clone()))?;
+        }
         Ok(view)
     }
 
     /// Keeps pages in memory that stand for what the tree has there.
     fn lay_over(&self, item: &OverlayItem) -> Result<()> {
         let ExtentContent::Written(sums) = &item.extent.content else { return Ok(()) };
-        let inode = match self.content.inode(item.object) {
+        for (index, sum) in (0_u64..).zip(sums) {
+            let (page, block) = (item.page + index, item.extent.block_of(index));
+            self.lay_page_over(item.object, page, || {
+                let mut content = Buffer::zeroed(1);
+                self.core.store.device().read(block, &mut content)?;
+                match checksum(&content) == *sum {
+                    true => Ok(content),
+                    false => Err(Error::Checksum { object: item.object, page, block }),
+                }
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Keeps a page in memory, if its file is there and reaches so far.
+    fn lay_page_over(
+        &self,
+        object: ObjectNo,
+        page: u64,
+        content: impl FnOnce() -> Result<Buffer>,
+    ) -> Result<()> {
+        let inode = match self.content.inode(object) {
             Err(Error::NotFound) => return Ok(()),
             found => found?,
         };
-        for (index, sum) in (0_u64..).zip(sums) {
-            let (page, block) = (item.page + index, item.extent.block_of(index));
-            if page * PAGE_BYTES >= inode.state.read().item.size {
-                continue;
-            }
-            let mut content = Buffer::zeroed(1);
-            self.core.store.device().read(block, &mut content)?;
-            if checksum(&content) != *sum {
-                return Err(Error::Checksum { object: item.object, page, block });
-            }
-            self.writeback.adopt(&inode, page, content);
+        if page * PAGE_BYTES < inode.state.read().item.size {
+            self.writeback.adopt(&inode, page, content()?);
         }
         Ok(())
     }

@@ -125,6 +125,7 @@ impl Store {
                 Lock::Checkpointing,
                 Durable { superblock: superblock.clone(), slot, root_tree },
             ),
+            unsettled: OnceLock::new(),
             ended: AtomicBool::new(false),
             settling: Mutex::new(Lock::Settling, ()),
             trimming: Mutex::new(Lock::Trimming, ()),
@@ -177,7 +178,7 @@ impl Store {
         }
         let changed = !newer.is_empty() || !empty;
         let store = Arc::new(Store { shared });
-        let found = if store.is_read_only() { Vec::new() } else { replayed.images.clone() };
+        let found = replayed.images.clone();
         Ok(Recovery { store, images: replayed.images, found, log, summary: replayed.summary, changed })
     }
 }
@@ -252,22 +253,34 @@ impl Recovery {
             );
             assert!(shared.journal.set(journal).is_ok(), "recovery ends once");
         }
+        if shared.options.read_only {
+            assert!(shared.unsettled.set(self.read_inherited()?).is_ok(), "recovery ends once");
+        }
         shared.space.lock().end_recovery();
         shared.opened.store(true, Ordering::Release);
         Ok(self.store)
     }
 
+    /// Live images of snapshots.
+    fn inherited(&self) -> Vec<PageImage> {
+        let trees = self.store.shared.trees.read();
+        let is_live = |image: &&PageImage| {
+            let is_snapshots = trees.changing_tree(image.tree).is_err();
+            is_snapshots && trees.images.holds(image.tree, image.object, image.page)
+        };
+        self.found.iter().filter(is_live).cloned().collect()
+    }
+
+    /// What they hold: a volume opened read-only keeps it in memory.
+    fn read_inherited(&self) -> Result<Vec<InheritedPage>, StoreError> {
+        let images = self.inherited();
+        let pages = self.read_images(&images)?;
+        Ok(images.iter().zip(pages).map(InheritedPage::from).collect())
+    }
+
     /// Pages that snapshots inherited as images get blocks (R10).
     fn settle_inherited(&self) -> Result<(), StoreError> {
-        let inherited: Vec<PageImage> = {
-            let trees = self.store.shared.trees.read();
-            let is_live = |image: &&PageImage| {
-                let is_snapshots = trees.changing_tree(image.tree).is_err();
-                is_snapshots && trees.images.holds(image.tree, image.object, image.page)
-            };
-            self.found.iter().filter(is_live).cloned().collect()
-        };
-        for images in inherited.chunks(SETTLED_TOGETHER) {
+        for images in self.inherited().chunks(SETTLED_TOGETHER) {
             let pages = self.read_images(images)?;
             let pages: Vec<InheritedPage> = images.iter().zip(pages).map(InheritedPage::from).collect();
             self.store.settle_pages(pages)?;

@@ -4,6 +4,7 @@ use crate::journal::Journal;
 use crate::locks::{Mutex, RwLock};
 use crate::primitives::{AtomicBool, AtomicU64, Ordering};
 use crate::root_tree::RootTree;
+use crate::snapshot::InheritedPage;
 use crate::space::SpaceMap;
 use crate::store::{Piggyback, VolumeInfo};
 use crate::tree::cache::NodeCache;
@@ -46,6 +47,8 @@ pub(crate) struct Shared {
     pub(crate) generation: AtomicU64,
     /// LSN of the last durable checkpoint.
     pub(crate) checkpoint_lsn: AtomicU64,
+    /// Of a volume opened read-only: pages of snapshots whose content only the journal holds.
+    pub(crate) unsettled: OnceLock<Vec<InheritedPage>>,
     /// The session has ended: the device may be somebody else's. Relaxed: whoever reads beside the end verifies sums.
     pub(crate) ended: AtomicBool,
     /// Recovery is over (a read-only volume has no journal even then).

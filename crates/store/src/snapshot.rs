@@ -328,6 +328,12 @@ impl Store {
         })
     }
 
+    /// Further pages that stand for what its tree has there, of a volume opened read-only: nobody settles them.
+    pub fn unsettled(&self, tree: TreeId) -> impl Iterator<Item = (ObjectNo, u64, &Buffer)> {
+        let pages = self.shared.unsettled.get().into_iter().flatten();
+        pages.filter(move |page| page.tree == tree).map(|page| (page.object, page.page, &page.content))
+    }
+
     /// The pages of a snapshot that stand for what its tree has there. All of them once nothing is to be settled.
     pub fn overlay(&self, tree: TreeId) -> Result<Vec<OverlayItem>, StoreError> {
         Ok(self.overlay_items(tree)?.into_iter().map(|(_, item)| item).collect())

@@ -340,3 +340,31 @@ fn a_full_volume_is_emptied_by_deleting_its_snapshots_at_every_number_of_free_bl
     }
     assert!(refused > 30, "removals found no space {refused} times: else this shows nothing");
 }
+
+// Shows: C10.
+#[test]
+fn what_a_snapshot_has_in_the_journal_only_is_shown_by_a_volume_opened_read_only_which_writes_nothing() {
+    let (device, volume) = fresh();
+    volume.write("f", vec![1; 6000]).expect("write");
+    volume.sync_all().expect("sync");
+    let file = OpenOptions::new().write(true).open(&volume, "f").expect("open");
+    file.write_all_at(&[2; 6000], 0).expect("write");
+    file.sync_data().expect("sync");
+    volume.snapshot_committed("s").expect("snapshot");
+    file.write_all_at(&[3; 6000], 0).expect("write");
+    file.sync_data().expect("sync");
+    volume.shut_down();
+    drop((file, volume));
+    let before = device.counters();
+    let options = VolumeOptions::new().background(false).read_only(true);
+    let shared: Arc<dyn Device> = device.clone();
+    let volume = Volume::on_device(shared, &options).expect("open");
+    assert!(volume.read("f").expect("read") == vec![3; 6000]);
+    assert!(volume.at("s").expect("at").read("f").expect("read") == vec![2; 6000]);
+    let after = device.counters();
+    assert_eq!((after.writes, after.flushes), (before.writes, before.flushes), "nothing is written");
+    drop(volume);
+    let volume = open(&device, false);
+    assert!(volume.at("s").expect("at").read("f").expect("read") == vec![2; 6000]);
+    assert!(volume.read("f").expect("read") == vec![3; 6000]);
+}
