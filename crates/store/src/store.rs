@@ -1,6 +1,6 @@
 //! The store's public face: lookups, space, commit, force.
 
-use crate::journal::{Encoded, latched};
+use crate::journal::{Encoded, Filling, latched};
 use crate::lock_order::may_wait;
 use crate::locks::Lock;
 use crate::primitives::{Ordering, yield_now};
@@ -81,6 +81,10 @@ pub struct VolumeInfo {
 
 /// Lets a force fill its record with what is about to be synced anyway.
 pub trait Piggyback: Send + Sync {
+    /// Whether `fill` has anything to look at. Called under a lock of the store: takes none, and is asked for each
+    /// group.
+    fn has_any(&self) -> bool;
+
     /// Called by the leader of a force just before it seals its record, without any store lock held. May commit
     /// batches of about `room` bytes in all; must not wait for anything.
     fn fill(&self, room: usize);
@@ -393,7 +397,7 @@ impl Store {
     /// [`Store::force`] as the checkpoint itself calls it.
     pub(crate) fn force_beside_checkpoint(&self, lsn: Lsn) -> Result<(), StoreError> {
         match self.shared.journal.get() {
-            Some(journal) => journal.force(lsn, &|pending| self.fill_record(pending)),
+            Some(journal) => journal.force(lsn, &self.filling()),
             None => Ok(()),
         }
     }
@@ -417,7 +421,7 @@ impl Store {
 
     /// Advances started forces without blocking; true while some are still pending.
     pub fn drive(&self) -> bool {
-        self.shared.journal.get().is_some_and(|journal| journal.drive(&|pending| self.fill_record(pending)))
+        self.shared.journal.get().is_some_and(|journal| journal.drive(&self.filling()))
     }
 
     /// Registers who fills records (held weakly). The first one stays.
@@ -425,15 +429,10 @@ impl Store {
         let _ = self.shared.piggyback.set(hook);
     }
 
-    fn fill_record(&self, pending: usize) {
+    fn filling(&self) -> FilledUp {
         let options = &self.shared.options;
-        let room = options.piggyback_bytes.saturating_sub(pending);
-        if room == 0 || options.ablation().no_piggyback() {
-            return;
-        }
-        if let Some(hook) = self.shared.piggyback.get().and_then(Weak::upgrade) {
-            hook.fill(room);
-        }
+        let hook = self.shared.piggyback.get().filter(|_| !options.ablation().no_piggyback());
+        FilledUp { bytes_max: options.piggyback_bytes, hook: hook.and_then(Weak::upgrade) }
     }
 
     /// Latches the store after a failed data write (C8): nothing becomes durable any more.
@@ -477,6 +476,25 @@ impl Store {
                 Ok(found) => return Ok(found),
                 Err(next) => missing = next,
             }
+        }
+    }
+}
+
+/// A record is filled up by whoever is registered for that. Kept beyond the force, so that nobody is dropped under the
+/// journal's lock.
+struct FilledUp {
+    bytes_max: usize,
+    hook: Option<Arc<dyn Piggyback>>,
+}
+
+impl Filling for FilledUp {
+    fn is_worthwhile(&self, pending: usize) -> bool {
+        pending < self.bytes_max && self.hook.as_ref().is_some_and(|hook| hook.has_any())
+    }
+
+    fn fill(&self, pending: usize) {
+        if let Some(hook) = &self.hook {
+            hook.fill(self.bytes_max.saturating_sub(pending));
         }
     }
 }

@@ -124,6 +124,10 @@ fn data_is_not_in_flight_beside_its_record_when_it_is_waited_for() {
 struct Filler(AtomicU64);
 
 impl Piggyback for Filler {
+    fn has_any(&self) -> bool {
+        true
+    }
+
     fn fill(&self, _room: usize) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }

@@ -13,6 +13,7 @@ use crate::content::inode::{Inode, InodeState};
 use crate::content::pages::FileData;
 use crate::limits::{AHEAD_NOTES_MAX, RECENT_FILES_MAX};
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use syncline_device::Ticket;
 
@@ -133,6 +134,7 @@ impl Content {
         let at = lists.next;
         lists.next += 1;
         data.listed.recent_at = Some(at);
+        self.has_recent.store(true, Ordering::Relaxed);
         lists.recent.insert(at, Arc::downgrade(inode));
         if lists.recent.len() > RECENT_FILES_MAX {
             // Its `recent_at` stays set until it is committed; it was not synced for so many files.

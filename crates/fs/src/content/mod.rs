@@ -45,7 +45,7 @@ use crate::core::Core;
 use crate::core::levels::Lock;
 use crate::limits::{PAGES_MIN, PAGES_PERCENT};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use syncline_format::{BLOCK_BYTES, Era, TreeId};
 use syncline_store::Batch;
 use syncline_store::lock_order::{Mutex, RwLock};
@@ -93,6 +93,9 @@ pub(crate) struct Content {
     pub(crate) lists: Mutex<Lists>,
     /// Held to write while a snapshot is made, to read while a move of extents begins: no snapshot shows half of one.
     pub(crate) moving: RwLock<()>,
+    /// `Lists::recent` or `Lists::synced` may hold something. Written with `lists` locked, and read without: forces,
+    /// most of which find nothing there, ask here first.
+    pub(crate) has_recent: AtomicBool,
     pub(crate) aside: AsideFiles,
 }
 
@@ -114,6 +117,7 @@ impl Content {
             staged: Arc::default(),
             lists: Mutex::new(Lock::Lists, Lists { forced: now, checkpointed: now, ..Lists::default() }),
             moving: RwLock::new(Lock::Moving, ()),
+            has_recent: AtomicBool::new(false),
             aside: AsideFiles::default(),
         }
     }

@@ -53,6 +53,7 @@ impl Along {
             let mut lists = content.lists.lock();
             if lists.synced.len() < ALONG_PLACES_MAX {
                 lists.synced.push(place);
+                content.has_recent.store(true, Ordering::Relaxed);
             }
         }
     }
@@ -150,11 +151,17 @@ impl Filling<'_> {
 }
 
 impl Piggyback for Syncs {
+    fn has_any(&self) -> bool {
+        self.content.has_recent.load(Ordering::Relaxed)
+    }
+
     fn fill(&self, room: usize) {
         let along = &self.along;
         let (places, any) = {
             let mut lists = self.content.lists.lock();
-            (std::mem::take(&mut lists.synced), !lists.recent.is_empty())
+            let any = !lists.recent.is_empty();
+            self.content.has_recent.store(any, Ordering::Relaxed);
+            (std::mem::take(&mut lists.synced), any)
         };
         let doublings = along.settle();
         let (room, files) = (room << doublings, ALONG_FILES_MAX << doublings);
@@ -164,7 +171,9 @@ impl Piggyback for Syncs {
         }
         along.taken.store(filling.taken, Ordering::Relaxed);
         if !filling.later.is_empty() {
-            self.content.lists.lock().recent.extend(filling.later);
+            let mut lists = self.content.lists.lock();
+            lists.recent.extend(filling.later);
+            self.content.has_recent.store(true, Ordering::Relaxed);
         }
     }
 }

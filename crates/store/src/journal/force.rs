@@ -1,6 +1,6 @@
 //! Group commit: the state machine that turns pending batches into durable ones.
 
-use super::seal::{Sealed, Spare};
+use super::seal::{Cut, Sealed, Spare};
 use super::waiters::{Told, Word};
 use super::{Done, Journal, Phase, State, latched};
 use crate::StoreError;
@@ -10,6 +10,26 @@ use crate::primitives::Ordering;
 use std::sync::Arc;
 use syncline_device::{Buffer, DeviceError, Ticket};
 use syncline_format::{Lsn, Sequence};
+
+/// What fills a record, just before it is sealed.
+pub(crate) trait Filling {
+    /// Whether there is anything to add to batches of so many bytes. Called under the journal's lock: takes no lock.
+    fn is_worthwhile(&self, pending: usize) -> bool;
+
+    /// May append batches. Called without the lock, after [`Filling::is_worthwhile`].
+    fn fill(&self, pending: usize);
+}
+
+/// Nothing is added.
+struct AsItIs;
+
+impl Filling for AsItIs {
+    fn is_worthwhile(&self, _: usize) -> bool {
+        false
+    }
+
+    fn fill(&self, _: usize) {}
+}
 
 /// What a driver has to do next, outside of the lock.
 enum Step {
@@ -21,9 +41,8 @@ enum Step {
 }
 
 impl Journal {
-    /// Makes everything up to `lsn` durable. `before_group` runs without the lock whenever this caller is about to
-    /// begin a group (it may append batches).
-    pub(crate) fn force(&self, lsn: Lsn, before_group: &dyn Fn(usize)) -> Result<(), StoreError> {
+    /// Makes everything up to `lsn` durable. `filling` is asked whenever this caller is about to begin a group.
+    pub(crate) fn force(&self, lsn: Lsn, filling: &dyn Filling) -> Result<(), StoreError> {
         let mut state = self.state.lock();
         // Without group commit nobody is content with somebody else's flush.
         let mut flush_owed = self.ablation.no_group_commit() && state.durable < lsn;
@@ -50,7 +69,7 @@ impl Journal {
                 if flush_owed {
                     state.seal_upto = lsn;
                 }
-                self.drive_blocking(&mut state, before_group);
+                self.drive_blocking(&mut state, filling);
                 flush_owed &= state.durable < lsn;
             }
             let ended = state.durable >= lsn && !flush_owed;
@@ -99,14 +118,13 @@ impl Journal {
     }
 
     /// Advances the group of started forces as far as it goes without blocking; true while waiters remain.
-    pub(crate) fn drive(&self, before_group: &dyn Fn(usize)) -> bool {
+    pub(crate) fn drive(&self, filling: &dyn Filling) -> bool {
         self.device.poll();
         let mut state = self.state.lock();
         while !state.driven && state.failed.is_none() && state.waiters.any_started() {
             if matches!(state.phase, Phase::Idle) {
                 state.driven = true;
-                let pending = state.pending_bytes;
-                MutexGuard::unlocked(&mut state, || before_group(pending));
+                self.fill(&mut state, filling);
                 self.begin(&mut state);
                 // Who came to block meanwhile drives the group.
                 let told = self.pass_on(&mut state);
@@ -126,7 +144,7 @@ impl Journal {
     pub(crate) fn confirm_flush(&self) -> Result<(), StoreError> {
         let mut state = self.state.lock();
         let flushing = |state: &State| match &state.phase {
-            Phase::Flushing { upto, .. } => Some(*upto),
+            Phase::Flushing { upto, .. } | Phase::Alone { upto, .. } => Some(*upto),
             _ => None,
         };
         let group = flushing(&state);
@@ -136,7 +154,7 @@ impl Journal {
                 continue;
             }
             state.driven = true;
-            self.drive_blocking(&mut state, &|_| ());
+            self.drive_blocking(&mut state, &AsItIs);
             let told = self.pass_on(&mut state);
             MutexGuard::unlocked(&mut state, || told.tell());
         }
@@ -144,21 +162,19 @@ impl Journal {
     }
 
     /// One whole group, blocking. The caller has set `driven`.
-    fn drive_blocking(&self, state: &mut MutexGuard<'_, State>, before_group: &dyn Fn(usize)) {
+    fn drive_blocking(&self, state: &mut MutexGuard<'_, State>, filling: &dyn Filling) {
         if matches!(state.phase, Phase::Idle) {
-            let pending = state.pending_bytes;
-            MutexGuard::unlocked(state, || before_group(pending));
+            self.fill(state, filling);
             if self.ablation.ordered_records() {
                 self.write_in_order(state);
             }
             let record = self.begin_but_last(state);
             state.seal_upto = Lsn(u64::MAX);
-            if let Some(record) = record {
-                let used = record.used;
-                let written = MutexGuard::unlocked(state, || self.write_here(record));
-                state.spare = Arc::into_inner(written)
-                    .filter(|buffer| buffer.blocks() <= SPARE_RECORD_BLOCKS_MAX)
-                    .map(|buffer| Spare { buffer, used });
+            if let Some((record, writes)) = record {
+                let (result, spare) = MutexGuard::unlocked(state, || self.write_and_flush(record, &writes));
+                state.spare = spare;
+                self.advance(state, result);
+                return;
             }
         }
         loop {
@@ -225,16 +241,40 @@ impl Journal {
         }
     }
 
-    /// Like `begin`, but leaves the last record to the caller, who writes it at once.
-    fn begin_but_last(&self, state: &mut MutexGuard<'_, State>) -> Option<Sealed> {
+    /// Like `begin`, but leaves the last record to the caller, who does the rest for the group. With it come the
+    /// writes that the group's flush has to wait for, the record's own among them.
+    fn begin_but_last(&self, state: &mut MutexGuard<'_, State>) -> Option<(Cut, Vec<Ticket>)> {
         if !matches!(state.phase, Phase::Idle) || state.failed.is_some() {
             return None;
         }
         let record = self.seal_pending_but_last(state);
-        if let Some(last) = state.in_flight.back() {
-            state.phase = Phase::Writing { upto: last.sequence, lsn: last.last_lsn };
+        let last = state.in_flight.back()?;
+        let (upto, lsn) = (last.sequence, last.last_lsn);
+        let Some(record) = record else {
+            state.phase = Phase::Writing { upto, lsn };
+            return None;
+        };
+        state.phase = Phase::Alone { upto, lsn };
+        Some((record, tickets_upto(state, upto)))
+    }
+
+    /// What is left of a group once its last record is cut (R7). Returns the record's memory as well.
+    fn write_and_flush(&self, record: Cut, writes: &[Ticket]) -> (Result<(), DeviceError>, Option<Spare>) {
+        let record = self.put_together_alone(record);
+        let used = record.used;
+        let spare = Arc::into_inner(self.write_here(record))
+            .filter(|buffer| buffer.blocks() <= SPARE_RECORD_BLOCKS_MAX)
+            .map(|buffer| Spare { buffer, used });
+        let written = self.wait_all(writes);
+        (written.and_then(|()| self.device.flush()), spare)
+    }
+
+    /// Lets others add to the record that is sealed next.
+    fn fill(&self, state: &mut MutexGuard<'_, State>, filling: &dyn Filling) {
+        let pending = state.pending_bytes;
+        if filling.is_worthwhile(pending) {
+            MutexGuard::unlocked(state, || filling.fill(pending));
         }
-        record
     }
 
     /// Writes all pending batches but the last, each when everything before it is written.
@@ -260,6 +300,7 @@ impl Journal {
             Phase::Idle => Step::Nothing,
             Phase::Writing { upto, .. } => Step::Writes(tickets_upto(state, *upto)),
             Phase::Flushing { .. } => Step::Flush,
+            Phase::Alone { .. } => unreachable!("whoever drives alone comes back when the group has ended"),
         }
     }
 
@@ -276,7 +317,7 @@ impl Journal {
                 state.phase = Phase::Flushing { upto, lsn, flush: None };
                 true
             }
-            Phase::Flushing { upto, lsn, .. } => {
+            Phase::Flushing { upto, lsn, .. } | Phase::Alone { upto, lsn } => {
                 if state.failed.is_none() {
                     state.known_flushed = upto;
                     state.durable = state.durable.max(lsn);

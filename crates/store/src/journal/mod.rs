@@ -14,7 +14,8 @@
 //!
 //! Under the lock a record is only *cut*: its batches leave `pending`, it has its place in the ring, and is in flight
 //! as far as others can see. It is copied together, summed and written without it, by one thread at a time
-//! (`sealing`), because each record bears the sum of the one before. Nobody who commits waits for that.
+//! (`sealing`), because each record bears the sum of the one before. Nobody who commits waits for that. A driver that
+//! blocks takes the lock twice for a group of one record: to cut it, and when the flush has ended.
 //!
 //! Locks: the journal's mutex is the innermost of the store (after the trees' and the space's), but for that of each
 //! waiter.
@@ -23,6 +24,7 @@ mod encoded;
 mod force;
 mod ring;
 mod seal;
+mod sealing;
 mod waiters;
 
 use crate::limits::{
@@ -31,8 +33,10 @@ use crate::limits::{
 };
 pub(crate) use encoded::Encoded;
 use encoded::Laid;
+pub(crate) use force::Filling;
 pub(crate) use ring::{RecordMeta, Ring};
 use seal::Spare;
+use sealing::Sealing;
 use waiters::Waiters;
 
 use crate::ablation::Ablation;
@@ -91,6 +95,12 @@ enum Phase {
         lsn: Lsn,
         flush: Option<Ticket>,
     },
+    /// Whoever drives puts the last record together, writes it, waits for all others and flushes, without coming back
+    /// in between: for others the flush may be under way all the time.
+    Alone {
+        upto: Sequence,
+        lsn: Lsn,
+    },
 }
 
 /// What the journal's mutex guards.
@@ -113,8 +123,6 @@ pub(crate) struct State {
     durable: Lsn,
     phase: Phase,
     driven: bool,
-    /// A record is cut whose sum is not known yet, or that is not submitted yet.
-    sealing: bool,
     waiters: Waiters,
     generation: Generation,
     failed: Option<StoreError>,
@@ -150,6 +158,8 @@ pub(crate) struct Journal {
     stream_bytes: usize,
     ablation: Ablation,
     state: Mutex<State>,
+    /// A record is cut whose sum is not known yet, or that is not submitted yet. Begins under `state`.
+    sealing: Sealing,
     /// Signalled when a group ends or the journal fails; for whoever waits for something else than an LSN.
     progress: Condvar,
     /// Signalled when `sealing` ends.
@@ -204,6 +214,7 @@ impl Journal {
                 .stream_bytes
                 .min(record_blocks_max(start.ring_blocks) as usize * BLOCK_BYTES / 2),
             ablation: start.ablation,
+            sealing: Sealing::new(ring.predecessor()),
             state: Mutex::new(
                 Lock::Journal,
                 State {
@@ -220,7 +231,6 @@ impl Journal {
                     durable: start.lsn,
                     phase: Phase::Idle,
                     driven: false,
-                    sealing: false,
                     waiters: Waiters::default(),
                     generation: start.generation,
                     failed: None,
@@ -327,7 +337,7 @@ impl Journal {
     /// Writes a long buffer out without a flush. Does nothing while somebody else seals.
     pub(crate) fn stream(&self) {
         let mut state = self.state.lock();
-        if state.pending_bytes > self.stream_bytes && state.failed.is_none() && !state.sealing {
+        if state.pending_bytes > self.stream_bytes && state.failed.is_none() && !self.sealing.is_under_way() {
             self.seal_pending(&mut state);
         }
     }

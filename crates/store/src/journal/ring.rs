@@ -96,7 +96,7 @@ impl Ring {
     }
 
     /// What the next record has to bear. Not to be asked for while one is being sealed.
-    fn predecessor(&self) -> u64 {
+    pub(crate) fn predecessor(&self) -> u64 {
         self.last_checksum.expect("records are sealed one after the other")
     }
 

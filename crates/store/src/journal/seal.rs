@@ -1,8 +1,8 @@
 //! Sealing: pending batches become records.
 //!
-//! Whoever seals has set `State::sealing` until the record is submitted, or its writer is known: a group that is
-//! begun meanwhile waits for that, since it depends on the write. No other lock than the journal's is needed for it,
-//! so waiting is short.
+//! Whoever seals has the turn ([`Sealing`](super::sealing::Sealing)) until the record is submitted, or its writer is
+//! known: a group that is begun meanwhile waits for that, since it depends on the write. No other lock than the
+//! journal's is needed for it, so waiting is short.
 
 use super::encoded::Encoded;
 use super::{InFlight, Journal, Pending, State};
@@ -14,8 +14,9 @@ use syncline_device::{Buffer, Ticket};
 use syncline_format::record::{self, RECORD_HEADER_BYTES, RecordInfo, record_blocks};
 use syncline_format::{BLOCK_BYTES, BlockNo, Lsn, Sequence};
 
-/// A record whose batches and place are settled, and that is still to be put together.
-struct Cut {
+/// A record whose batches and place are settled, and that is still to be put together. It is in flight as far as others
+/// can see.
+pub(super) struct Cut {
     info: RecordInfo,
     at: BlockNo,
     blocks: u64,
@@ -34,7 +35,7 @@ pub(super) struct Spare {
     pub(super) used: usize,
 }
 
-/// A record that is in flight as far as others can see, and is still to be written.
+/// A record that is put together, and is still to be written.
 pub(super) struct Sealed {
     pub(super) sequence: Sequence,
     pub(super) at: BlockNo,
@@ -51,16 +52,28 @@ impl Journal {
         self.batch_bytes_max().min(GROUP_BYTES_TARGET)
     }
 
-    /// Waits until nobody seals.
+    /// Waits until nobody seals. The ring knows the sum of its last record then.
     pub(super) fn wait_for_sealing(&self, state: &mut MutexGuard<'_, State>) {
-        while state.sealing {
+        while self.sealing.is_awaited() {
             self.sealed.wait(state);
+        }
+        state.ring.sealed(self.sealing.checksum());
+    }
+
+    /// Ends the turn to seal, under the journal's lock.
+    fn end_sealing(&self) {
+        if self.sealing.end() {
+            self.sealed.notify_all();
         }
     }
 
-    fn end_sealing(&self, state: &mut State) {
-        state.sealing = false;
-        self.sealed.notify_all();
+    /// Ends the turn to seal, without the journal's lock.
+    fn end_sealing_outside(&self) {
+        if self.sealing.end() {
+            // Who has said under the lock that it waits is waiting once the lock is free.
+            drop(self.state.lock());
+            self.sealed.notify_all();
+        }
     }
 
     /// Seals everything that is pending into records and submits them, without a flush. What is appended meanwhile is
@@ -68,34 +81,44 @@ impl Journal {
     pub(super) fn seal_pending(&self, state: &mut MutexGuard<'_, State>) {
         self.wait_for_sealing(state);
         let upto = state.last_pending();
-        state.sealing = true;
+        self.sealing.begin();
         while let Some(record) = self.seal_record(state, upto) {
             self.submit(state, record);
         }
-        self.end_sealing(state);
+        self.end_sealing();
     }
 
-    /// Like `seal_pending`, but returns the last record for the caller to write.
-    pub(super) fn seal_pending_but_last(&self, state: &mut MutexGuard<'_, State>) -> Option<Sealed> {
+    /// Like `seal_pending`, but leaves the last record to the caller, with the turn to seal: it is to be put together
+    /// ([`Journal::put_together_alone`]) and written without the lock.
+    pub(super) fn seal_pending_but_last(&self, state: &mut MutexGuard<'_, State>) -> Option<Cut> {
         self.wait_for_sealing(state);
         let upto = state.last_pending();
-        state.sealing = true;
-        let mut last = self.seal_record(state, upto);
-        while let Some(next) = self.seal_record(state, upto) {
-            if let Some(record) = last.replace(next) {
-                self.submit(state, record);
+        self.sealing.begin();
+        while let Some(cut) = self.cut_record(state, upto) {
+            if state.pending.is_empty() || state.next_lsn > upto.min(state.seal_upto) {
+                return Some(cut);
             }
+            let record = self.complete(state, cut);
+            self.submit(state, record);
         }
-        self.end_sealing(state);
-        last
+        self.end_sealing();
+        None
+    }
+
+    /// Puts a record together whose cut has left the turn to seal to the caller, and ends that. Called without the
+    /// lock.
+    pub(super) fn put_together_alone(&self, cut: Cut) -> Sealed {
+        let record = self.put_together(cut);
+        self.end_sealing_outside();
+        record
     }
 
     /// Seals the oldest pending batches for the caller to write.
     pub(super) fn seal_oldest(&self, state: &mut MutexGuard<'_, State>) -> Option<Sealed> {
         self.wait_for_sealing(state);
-        state.sealing = true;
+        self.sealing.begin();
         let record = self.seal_record(state, Lsn(u64::MAX));
-        self.end_sealing(state);
+        self.end_sealing();
         record
     }
 
@@ -108,13 +131,16 @@ impl Journal {
     }
 
     /// Makes a record of the oldest pending batches up to an LSN; it is in flight from then on, but nobody writes it
-    /// yet. The caller has set `sealing`.
+    /// yet. The caller has the turn to seal.
     fn seal_record(&self, state: &mut MutexGuard<'_, State>, upto: Lsn) -> Option<Sealed> {
         let cut = self.cut_record(state, upto)?;
-        let (record, checksum) = MutexGuard::unlocked(state, || self.put_together(cut));
-        state.ring.sealed(checksum);
-        syncline_probes::seal(record.sequence.0, record.used as u64);
-        Some(record)
+        Some(self.complete(state, cut))
+    }
+
+    fn complete(&self, state: &mut MutexGuard<'_, State>, cut: Cut) -> Sealed {
+        let record = MutexGuard::unlocked(state, || self.put_together(cut));
+        state.ring.sealed(self.sealing.checksum());
+        record
     }
 
     fn cut_record(&self, state: &mut State, upto: Lsn) -> Option<Cut> {
@@ -180,8 +206,8 @@ impl Journal {
         }
     }
 
-    /// The record's bytes, and its checksum. Called without the lock.
-    fn put_together(&self, cut: Cut) -> (Sealed, u64) {
+    /// The record's bytes; its checksum is noted. Called without the lock.
+    fn put_together(&self, cut: Cut) -> Sealed {
         self.write_fresh(&cut.fresh);
         // The header is written by sealing.
         let used = RECORD_HEADER_BYTES + cut.info.payload_bytes as usize;
@@ -207,10 +233,10 @@ impl Journal {
                 buffer
             }
         };
-        let checksum = record::seal(&mut buffer, cut.at, &cut.info, self.volume);
+        self.sealing.note(record::seal(&mut buffer, cut.at, &cut.info, self.volume));
         let (sequence, buffer) = (cut.info.sequence, Arc::new(buffer));
-        let record = Sealed { sequence, at: cut.at, buffer, used, write: cut.write };
-        (record, checksum)
+        syncline_probes::seal(sequence.0, used as u64);
+        Sealed { sequence, at: cut.at, buffer, used, write: cut.write }
     }
 }
 
