@@ -5,13 +5,18 @@
 //! relieves it. One thing can only be waited for: a discard that holds the last free blocks. [`Store::admit`] waits for
 //! it, [`Store::try_admit`] never does.
 //!
-//! Locks: `trees` (to read), then `space`, then the journal's, one after the other; `trimming` with none of them.
+//! A small batch need not be admitted before it is made: [`Store::try_commit`] admits and commits it in one hold of the
+//! trees' lock, out of what is promised ahead (`space/credit.rs`, `journal/credit.rs`) while there is plenty.
+//!
+//! Locks: `trees` (to read), then `space`, then the journal's, one after the other; the latter two under `trees` where
+//! the commit admits; `trimming` with none of them.
 
 use crate::journal::Promise;
 use crate::limits::{DATA_WINDOW_BYTES, HEADROOM_ITEMS};
 use crate::lock_order::may_wait;
 use crate::locks::Lock;
 use crate::primitives::Ordering;
+use crate::trees::Trees;
 use crate::{Class, DataSlot, Estimate, Permit, Pressure, Store, StoreError};
 use std::sync::Arc;
 
@@ -22,9 +27,48 @@ enum Refused {
     Discarding,
 }
 
+impl Refused {
+    /// What it is for who does not wait.
+    fn without_waiting(self) -> StoreError {
+        match self {
+            Refused::For(error) => error,
+            Refused::Discarding => StoreError::Pressure(Pressure::Nodes),
+        }
+    }
+}
+
 impl From<StoreError> for Refused {
     fn from(error: StoreError) -> Refused {
         Refused::For(error)
+    }
+}
+
+/// What the trees say about a batch to come.
+struct Outlook {
+    /// Most nodes that its changes may copy or split, and those of an unlink.
+    bound: u64,
+    unlink: u64,
+    /// Nodes that are newer than the last freeze.
+    current: u64,
+    /// Live images, and those that the batch adds.
+    live: u64,
+    new_images: u64,
+}
+
+impl Outlook {
+    fn new(trees: &Trees, class: Class, estimate: Estimate) -> Outlook {
+        Outlook {
+            bound: match class {
+                // Of the volume tree alone, which is small.
+                Class::Deletion => trees.volume_nodes_bound(estimate.items),
+                _ => trees.nodes_bound(estimate.items),
+            },
+            unlink: trees.nodes_bound(HEADROOM_ITEMS),
+            current: trees.current_nodes,
+            live: trees.images.len(),
+            // What destaging logs takes the place of images that there are.
+            new_images: if class == Class::Destage { 0 } else { estimate.images as u64 },
+        }
     }
 }
 
@@ -45,10 +89,7 @@ impl Store {
     /// As [`Store::admit`], and never waits, not even for a discard: for whoever holds a lock of its own or must answer
     /// at once. What [`Store::admit`] waits for is pressure here.
     pub fn try_admit(&self, class: Class, estimate: Estimate) -> Result<Permit, StoreError> {
-        self.grant(class, estimate).map_err(|refused| match refused {
-            Refused::For(error) => error,
-            Refused::Discarding => StoreError::Pressure(Pressure::Nodes),
-        })
+        self.grant(class, estimate).map_err(Refused::without_waiting)
     }
 
     /// Whether [`Store::try_admit`] would admit such a batch of class [`Class::Normal`] now. Claims nothing: the answer
@@ -61,57 +102,74 @@ impl Store {
             (trees.nodes_bound(estimate.items), trees.current_nodes, trees.images.len())
         };
         let dirty = current + shared.frozen_nodes.load(Ordering::Relaxed);
-        let (may_claim, spare) = {
-            let space = shared.space.lock();
-            (space.may_claim_nodes(bound, Class::Normal), space.spare_chunks())
+        let (may_claim, has_spare) = {
+            let mut space = shared.space.lock();
+            (space.may_claim_nodes(bound, Class::Normal), space.has_spare_chunks(live + estimate.images as u64))
         };
         (dirty <= shared.cache.dirty_max() || current == 0)
             && may_claim
-            && spare >= live + estimate.images as u64
+            && has_spare
             && journal.has_room(journal.promise(estimate.bytes, estimate.images))
     }
 
     fn grant(&self, class: Class, estimate: Estimate) -> Result<Permit, Refused> {
         let shared = &self.shared;
-        if shared.options.read_only && shared.open_for_use() {
-            return Err(StoreError::ReadOnly.into());
-        }
-        let Some(journal) = shared.journal.get() else {
-            return Ok(Permit { shared: Arc::clone(shared), estimate, ring: Promise::default(), nodes: 0 });
-        };
-        let bytes_max = journal.batch_bytes_max();
-        if estimate.bytes > bytes_max {
-            return Err(StoreError::BatchTooLarge { bytes: estimate.bytes, bytes_max }.into());
-        }
-        let nodes = self.admit_nodes(class, estimate)?;
-        let mut permit = Permit { shared: Arc::clone(shared), estimate, ring: Promise::default(), nodes };
-        // What destaging logs takes the place of images that there are.
-        let images = if class == Class::Destage { 0 } else { estimate.images };
-        let promise = journal.promise(estimate.bytes, images);
+        let mut permit = self.empty_permit(estimate)?;
+        let Some(journal) = shared.journal.get() else { return Ok(permit) };
+        let outlook = Outlook::new(&shared.trees.read(), class, estimate);
+        permit.nodes = self.admit_nodes(class, &outlook)?;
+        let promise = journal.promise(estimate.bytes, outlook.new_images as usize);
         journal.admit(promise, class)?;
         permit.ring = promise;
         Ok(permit)
+    }
+
+    /// A permit for a batch of this size, without anything that is promised.
+    pub(crate) fn empty_permit(&self, estimate: Estimate) -> Result<Permit, StoreError> {
+        let shared = &self.shared;
+        if shared.options.read_only && shared.open_for_use() {
+            return Err(StoreError::ReadOnly);
+        }
+        let bytes_max = self.batch_bytes_max();
+        if estimate.bytes > bytes_max {
+            return Err(StoreError::BatchTooLarge { bytes: estimate.bytes, bytes_max });
+        }
+        Ok(Permit { shared: Arc::clone(shared), estimate, ring: Promise::default(), nodes: 0 })
+    }
+
+    /// Gives an empty permit what [`Store::try_admit`] would, for a commit at once: the trees are the caller's.
+    pub(crate) fn grant_now(
+        &self,
+        trees: &Trees,
+        class: Class,
+        permit: &mut Permit,
+    ) -> Result<(), StoreError> {
+        let shared = &self.shared;
+        let Some(journal) = shared.journal.get() else { return Ok(()) };
+        let outlook = Outlook::new(trees, class, permit.estimate);
+        let Outlook { bound, unlink, current, live, new_images } = outlook;
+        let dirty = current + shared.frozen_nodes.load(Ordering::Relaxed);
+        let is_usual = class == Class::Normal && (dirty <= shared.cache.dirty_max() || current == 0);
+        permit.nodes = match is_usual && shared.credit.draw_chunks(bound, live + new_images, unlink + 1) {
+            true => bound,
+            false => self.admit_nodes(class, &outlook).map_err(Refused::without_waiting)?,
+        };
+        let promise = journal.promise(permit.estimate.bytes, new_images as usize);
+        journal.admit_now(promise, class)?;
+        permit.ring = promise;
+        Ok(())
     }
 
     /// Claims free chunks for the nodes that the changes may copy or split.
     ///
     /// Besides, recovery may have to copy a leaf for each image it destages, with nothing but free chunks to put it:
     /// without that many to spare, pages have to go to extents (R18).
-    fn admit_nodes(&self, class: Class, estimate: Estimate) -> Result<u64, Refused> {
+    fn admit_nodes(&self, class: Class, outlook: &Outlook) -> Result<u64, Refused> {
         let shared = &self.shared;
-        let (bound, unlink, current, live) = {
-            let trees = shared.trees.read();
-            let bound = match class {
-                // Of the volume tree alone, which is small.
-                Class::Deletion => trees.volume_nodes_bound(estimate.items),
-                _ => trees.nodes_bound(estimate.items),
-            };
-            (bound, trees.nodes_bound(HEADROOM_ITEMS), trees.current_nodes, trees.images.len())
-        };
+        let Outlook { bound, unlink, current, live, new_images } = *outlook;
         let dirty = current + shared.frozen_nodes.load(Ordering::Relaxed);
         let mut space = shared.space.lock();
-        let new_images = if class == Class::Destage { 0 } else { estimate.images as u64 };
-        if new_images > 0 && space.spare_chunks() < live + new_images {
+        if new_images > 0 && !space.has_spare_chunks(live + new_images) {
             return Err(StoreError::Pressure(Pressure::Journal).into());
         }
         if class == Class::Normal && dirty > shared.cache.dirty_max() && current > 0 {

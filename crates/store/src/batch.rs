@@ -47,7 +47,7 @@ pub struct Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        if self.nodes > 0 {
+        if !self.shared.credit.keep_chunks(self.nodes) {
             self.shared.space.lock().adjust_claims(self.nodes, 0);
         }
         if self.ring != Promise::default()
@@ -93,6 +93,8 @@ pub struct Batch {
     /// Puts and deletes.
     pub(crate) items: usize,
     pub(crate) images: usize,
+    /// Some blocks are put to use.
+    pub(crate) allocates: bool,
     /// Some blocks are freed.
     pub(crate) frees: bool,
     /// The volume has version 2: births and releases are noted, and decided by the commit.
@@ -115,6 +117,7 @@ impl Batch {
             ops: BatchBuf::default(),
             items: 0,
             images: 0,
+            allocates: false,
             frees: false,
             has_trees: false,
             births: Vec::new(),
@@ -179,6 +182,7 @@ impl Batch {
 
     /// Blocks from [`crate::Store::allocate`] that this batch puts to use.
     pub fn allocate(&mut self, start: BlockNo, len: u32) {
+        self.allocates = true;
         self.ops.push(Op::Allocate { start, len });
     }
 

@@ -39,6 +39,11 @@ pub(crate) const IMAGES_PER_SLACK_BLOCK: u64 = 64;
 /// the ring is for others.
 pub(crate) const IMAGE_SIXTEENTHS: u64 = 5;
 pub(crate) const RECLAIM_IMAGE_SIXTEENTHS: u64 = 6;
+/// Room promised ahead of those who need it: blocks, and images among them. This share of the ring has to be left
+/// besides.
+pub(crate) const CREDIT_RING_BLOCKS: u64 = 32;
+pub(crate) const CREDIT_RING_IMAGES: u64 = 16;
+pub(crate) const CREDIT_RING_SHARE: u64 = 4;
 /// Sealing rounds each record up to blocks and adds its header: a block for each of at least so many records.
 pub(crate) const SEAL_SLACK_BLOCKS: u64 = 2;
 
@@ -68,6 +73,11 @@ pub(crate) const HEADROOM_MAX: u64 = 256;
 /// Share of the headroom that is kept besides it, for stored pages that are overwritten on a full volume. Half of
 /// that they may take until they are written, so that who frees something finds the other half.
 pub(crate) const OVERWRITE_SHARE: u64 = 4;
+/// Blocks reserved, and chunks claimed, ahead of those who need them: a few dozen syncs' worth. And how many times that
+/// has to be left where some is.
+pub(crate) const CREDIT_BLOCKS: u64 = 64;
+pub(crate) const CREDIT_CHUNKS: u64 = 64;
+pub(crate) const AMPLE_CREDITS: u64 = 8;
 /// Blocks that one hold of a trim takes at most (64 MiB): so much is out of reach at a time.
 pub(crate) const HOLD_BLOCKS_MAX: u64 = 1 << 14;
 

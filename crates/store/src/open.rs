@@ -131,6 +131,7 @@ impl Store {
             trimming: Mutex::new(Lock::Trimming, ()),
             trims_end: AtomicBool::new(false),
             trees: RwLock::new(Lock::Trees, trees),
+            credit: Arc::clone(space.credit()),
             space: Mutex::new(Lock::Space, space),
             piggyback: OnceLock::new(),
             next_object: AtomicU64::new(superblock.next_object.0),

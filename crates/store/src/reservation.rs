@@ -38,7 +38,7 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        if self.blocks > 0 {
+        if self.blocks > 0 && !self.shared.credit.keep_blocks(self.blocks) {
             self.shared.space.lock().unreserve(self.blocks);
         }
     }

@@ -5,7 +5,7 @@ use crate::locks::{Mutex, RwLock};
 use crate::primitives::{AtomicBool, AtomicU64, Ordering};
 use crate::root_tree::RootTree;
 use crate::snapshot::InheritedPage;
-use crate::space::SpaceMap;
+use crate::space::{Credit, SpaceMap};
 use crate::store::{Piggyback, VolumeInfo};
 use crate::tree::cache::NodeCache;
 use crate::trees::Trees;
@@ -38,6 +38,8 @@ pub(crate) struct Shared {
     pub(crate) trims_end: AtomicBool,
     pub(crate) trees: RwLock<Trees>,
     pub(crate) space: Mutex<SpaceMap>,
+    /// What is to be had of it without its lock.
+    pub(crate) credit: Arc<Credit>,
     pub(crate) piggyback: OnceLock<Weak<dyn Piggyback>>,
     pub(crate) next_object: AtomicU64,
     /// Bytes of data in flight whose batches are logged already.

@@ -13,8 +13,10 @@
 //! (`node_claims`), and the free blocks outside of those chunks never fall below what has been reserved for data (R18).
 
 mod bits;
+mod credit;
 mod hold;
 
+pub(crate) use credit::Credit;
 pub(crate) use hold::Cursor;
 
 use crate::limits::{DELETION_CHUNKS, HEADROOM_MAX, HEADROOM_MIN, OVERWRITE_SHARE, RUN_CANDIDATES_MAX};
@@ -71,6 +73,8 @@ pub(crate) struct SpaceMap {
     frozen_pinned: Vec<Run>,
     data_cursor: BlockNo,
     node_cursor: BlockNo,
+    /// Of `reserved` and `node_claims`, what nobody has yet.
+    credit: Arc<Credit>,
 }
 
 impl SpaceMap {
@@ -95,6 +99,7 @@ impl SpaceMap {
             frozen_pinned: Vec::new(),
             data_cursor: layout.groups_start,
             node_cursor: layout.groups_start.plus((layout.blocks - layout.groups_start.0) / 8 * 7),
+            credit: Arc::new(Credit::new()),
         };
         for (slot, bits) in bitmaps {
             let free: u32 = bits.iter().map(|w| w.count_zeros()).sum();
@@ -113,7 +118,13 @@ impl SpaceMap {
         }
         map.committed_free = map.free;
         map.headroom = (layout.data_blocks() / u64::from(NODE_BLOCKS) / 64).clamp(HEADROOM_MIN, HEADROOM_MAX);
+        map.show();
         map
+    }
+
+    /// What is to be had without the map.
+    pub(crate) fn credit(&self) -> &Arc<Credit> {
+        &self.credit
     }
 
     pub(crate) fn free_blocks(&self) -> u64 {
@@ -124,10 +135,10 @@ impl SpaceMap {
         self.pinned_blocks
     }
 
-    /// What a new reservation could get.
-    pub(crate) fn available(&self) -> u64 {
-        let chunks = (self.node_claims + self.kept_chunks()) * u64::from(NODE_BLOCKS);
-        self.free.saturating_sub(chunks).saturating_sub(self.reserved)
+    /// What a new reservation could get beside these.
+    fn left(&self, reserved: u64, node_claims: u64) -> u64 {
+        let chunks = (node_claims + self.kept_chunks()) * u64::from(NODE_BLOCKS);
+        self.free.saturating_sub(chunks).saturating_sub(reserved)
     }
 
     /// Whole chunks that data leaves alone, besides the claimed ones: the headroom, and as much again so that changes
@@ -145,18 +156,21 @@ impl SpaceMap {
     /// The volume has trees that can be deleted.
     pub(crate) fn keep_for_deletions(&mut self) {
         self.for_deletions = DELETION_CHUNKS;
+        self.show();
     }
 
     /// Recovery is over.
     pub(crate) fn end_recovery(&mut self) {
         self.recovering = false;
+        self.show();
     }
 
     pub(crate) fn reserve(&mut self, blocks: u64) -> Result<(), StoreError> {
-        if blocks > self.available() {
+        if blocks > self.unpromised() && !(self.recall() && blocks <= self.unpromised()) {
             return Err(StoreError::NoSpace);
         }
         self.reserved += blocks;
+        self.show();
         Ok(())
     }
 
@@ -173,35 +187,46 @@ impl SpaceMap {
     }
 
     fn reserve_beside(&mut self, kept: u64, blocks: u64) -> Result<(), StoreError> {
-        let chunks = (self.node_claims + kept) * u64::from(NODE_BLOCKS);
-        if blocks + self.reserved + chunks > self.free {
+        let fits = |map: &SpaceMap| {
+            let chunks = (map.node_claims + kept) * u64::from(NODE_BLOCKS);
+            blocks + map.reserved + chunks <= map.free
+        };
+        if !fits(self) && !(self.recall() && fits(self)) {
             return Err(StoreError::NoSpace);
         }
         self.reserved += blocks;
+        self.show();
         Ok(())
     }
 
     pub(crate) fn unreserve(&mut self, blocks: u64) {
         assert!(self.reserved >= blocks, "reservations are returned once");
         self.reserved -= blocks;
+        self.show();
     }
 
     /// Makes the headroom large enough for one change that needs so many nodes. Trees seldom grow a level, and what a
     /// volume kept once it goes on keeping.
     pub(crate) fn widen_headroom(&mut self, nodes: u64) {
         self.headroom = self.headroom.max(nodes + 1);
+        self.show();
     }
 
     /// Claims chunks for nodes; false if the volume cannot give them.
     pub(crate) fn claim_nodes(&mut self, nodes: u64, class: Class) -> bool {
         let may = self.may_claim_nodes(nodes, class);
         self.node_claims += if may { nodes } else { 0 };
+        self.show();
         may
     }
 
-    /// Whether [`SpaceMap::claim_nodes`] would claim them. Only what frees space takes of the headroom, and only
-    /// deletions of what is kept for them.
-    pub(crate) fn may_claim_nodes(&self, nodes: u64, class: Class) -> bool {
+    /// Whether [`SpaceMap::claim_nodes`] would claim them.
+    pub(crate) fn may_claim_nodes(&mut self, nodes: u64, class: Class) -> bool {
+        self.fits_nodes(nodes, class) || self.recall() && self.fits_nodes(nodes, class)
+    }
+
+    /// Only what frees space takes of the headroom, and only deletions of what is kept for them.
+    fn fits_nodes(&self, nodes: u64, class: Class) -> bool {
         let (headroom, overwrites) = match class {
             Class::Normal => (self.headroom + self.for_deletions, self.headroom / OVERWRITE_SHARE),
             Class::Reclaim => (self.for_deletions, 0),
@@ -214,8 +239,13 @@ impl SpaceMap {
     }
 
     /// Whole free chunks beyond claims and headroom.
-    pub(crate) fn spare_chunks(&self) -> u64 {
+    fn spare_chunks(&self) -> u64 {
         self.free_chunks.saturating_sub(self.node_claims + self.headroom)
+    }
+
+    /// Whether there are so many.
+    pub(crate) fn has_spare_chunks(&mut self, chunks: u64) -> bool {
+        self.spare_chunks() >= chunks || self.recall() && self.spare_chunks() >= chunks
     }
 
     /// Changes the claims to what is really needed now: no more than was claimed for it before, or is free beside all
@@ -231,10 +261,11 @@ impl SpaceMap {
             self.reserved,
             self.free
         );
+        self.show();
     }
 
-    /// Whether claimed chunks are whole and free, and reserved blocks beside them (R18). Recovery makes do with what
-    /// there is.
+    /// Whether claimed chunks are whole and free, and reserved blocks beside them (R18). What is promised ahead counts
+    /// as promised. Recovery makes do with what there is.
     fn keeps_promises(&self) -> bool {
         let chunks = self.node_claims * u64::from(NODE_BLOCKS);
         self.recovering || self.node_claims <= self.free_chunks && chunks + self.reserved <= self.free
@@ -264,8 +295,8 @@ impl SpaceMap {
 
     /// Gives back a run that was never committed; it becomes reserved again.
     pub(crate) fn abandon(&mut self, run: Run) {
-        self.set_used(run, false);
         self.reserved += u64::from(run.len);
+        self.set_used(run, false);
     }
 
     /// Allocates one chunk for a node of the running checkpoint, which has claimed it.
@@ -492,6 +523,7 @@ impl SpaceMap {
             group.free += run.len;
             self.free += u64::from(run.len);
         }
+        self.show();
     }
 
     fn set_committed(&mut self, run: Run, value: bool) {
@@ -597,7 +629,12 @@ mod tests {
     use super::*;
 
     pub(super) fn map() -> SpaceMap {
-        let layout = Layout::new(1024, Some(64)).expect("valid");
+        map_of(1024)
+    }
+
+    /// Of so many blocks, in one group.
+    pub(super) fn map_of(blocks: u64) -> SpaceMap {
+        let layout = Layout::new(blocks, Some(64)).expect("valid");
         let mut bits = [u64::MAX; BITMAP_WORDS];
         for i in GROUP_HEAD_BLOCKS as usize..layout.group_len(GroupNo(0)) as usize {
             bits[i / 64] &= !(1 << (i % 64));

@@ -8,7 +8,7 @@ use crate::shared::Shared;
 use crate::tree::cache::Pinned;
 use crate::tree::{Found, Missing, Obstacle, Resident, Tree};
 use crate::trees::Trees;
-use crate::{Batch, Permit, Reservation, StoreError};
+use crate::{Batch, Class, Estimate, Permit, Reservation, StoreError};
 use std::ops::ControlFlow;
 use std::sync::{Arc, Weak};
 use syncline_device::{Device, DeviceError};
@@ -177,6 +177,12 @@ impl Store {
         Ok(Reservation { shared: Arc::clone(&self.shared), blocks })
     }
 
+    /// As [`Store::reserve`], and never waits, not even for a discard: for whoever holds a lock of its own.
+    pub fn try_reserve(&self, blocks: u64) -> Result<Reservation, StoreError> {
+        self.shared.try_reserve(blocks).map_err(|(error, _)| error)?;
+        Ok(Reservation { shared: Arc::clone(&self.shared), blocks })
+    }
+
     /// Sets blocks aside for content that only replaces other, whose blocks are freed when it is written: on a full
     /// volume they come from what is kept for freeing space. Errors: `NoSpace`.
     pub fn reserve_for_freeing(&self, blocks: u64) -> Result<Reservation, StoreError> {
@@ -266,7 +272,26 @@ impl Store {
     /// Applies the batch and appends it to the journal buffer; it is then visible, ordered, and durable once
     /// `force` has returned for its LSN. Reads tree nodes from the device if they are not cached, before anything is
     /// changed: an error leaves no trace. Never waits for the journal.
-    pub fn commit(&self, mut permit: Permit, mut batch: Batch) -> Result<Lsn, StoreError> {
+    pub fn commit(&self, permit: Permit, batch: Batch) -> Result<Lsn, StoreError> {
+        self.commit_with(permit, None, batch)
+    }
+
+    /// Admits the batch as it is, and commits it, with fewer locks than one after the other take. As
+    /// [`Store::try_admit`] it never waits for room.
+    ///
+    /// Errors: those of both. Nothing is done then.
+    pub fn try_commit(&self, class: Class, batch: Batch) -> Result<Lsn, StoreError> {
+        let estimate = Estimate { bytes: batch.bytes(), items: batch.items, images: batch.images };
+        self.commit_with(self.empty_permit(estimate)?, Some(class), batch)
+    }
+
+    /// `class`: the permit is empty, and the batch is to be admitted here.
+    fn commit_with(
+        &self,
+        mut permit: Permit,
+        class: Option<Class>,
+        mut batch: Batch,
+    ) -> Result<Lsn, StoreError> {
         let shared = &self.shared;
         if batch.bytes() > permit.estimate.bytes {
             let (bytes, bytes_max) = (batch.bytes(), permit.estimate.bytes);
@@ -301,6 +326,9 @@ impl Store {
             }
         };
         trees.decide(&mut batch, laid.as_mut().and_then(Encoded::laid_bytes))?;
+        if let Some(class) = class {
+            self.grant_now(&trees, class, &mut permit)?;
+        }
         if batch.frees {
             shared.space.lock().check_frees(&batch)?;
         }
@@ -338,11 +366,15 @@ impl Store {
             shared.cache.set_dirty(trees.current_nodes + frozen);
         }
         let less = before.saturating_sub(trees.current_nodes);
-        {
+        let claimed = std::mem::take(&mut permit.nodes) + less;
+        let needed = more + (trees.root_claims - claims_before);
+        let touches_space = batch.allocates || batch.frees;
+        let is_settled = !touches_space
+            && claimed.checked_sub(needed).is_some_and(|beyond| shared.credit.keep_chunks(beyond));
+        if !is_settled {
             let mut space = shared.space.lock();
             space.commit_batch(&batch);
-            let root_claims = trees.root_claims - claims_before;
-            space.adjust_claims(std::mem::take(&mut permit.nodes) + less, more + root_claims);
+            space.adjust_claims(claimed, needed);
         }
         let Some(journal) = shared.journal.get() else { return (lsn, false) };
         let bytes = laid.unwrap_or(Encoded::Batch(batch.ops));

@@ -78,14 +78,25 @@ impl Store {
 }
 
 impl Shared {
+    /// Sets blocks aside, without waiting for what a trim holds: whether it holds some is told with the error.
+    pub(crate) fn try_reserve(&self, blocks: u64) -> Result<(), (StoreError, bool)> {
+        if self.credit.draw_blocks(blocks) {
+            return Ok(());
+        }
+        let mut space = self.space.lock();
+        let reserved = space.reserve(blocks).map_err(|error| (error, space.held_blocks() > 0));
+        if reserved.is_ok() {
+            space.give_credit();
+        }
+        reserved
+    }
+
     /// Sets blocks aside; what a trim holds is waited for if it is needed.
     pub(crate) fn reserve(&self, blocks: u64) -> Result<(), StoreError> {
-        let mut space = self.space.lock();
-        match space.reserve(blocks) {
-            Err(StoreError::NoSpace) if space.held_blocks() > 0 => {}
-            other => return other,
+        match self.try_reserve(blocks) {
+            Err((StoreError::NoSpace, true)) => {}
+            other => return other.map_err(|(error, _)| error),
         }
-        drop(space);
         // Nothing is held by anybody who does not have the turn.
         let _turn = self.trimming.lock();
         self.space.lock().reserve(blocks)

@@ -11,12 +11,19 @@ use crate::limits::STREAM_PAGES_MIN;
 use crate::sync::plan::{Way, lacks_size};
 use crate::writeback::choice::{Pages, Purpose, covered_by};
 use crate::writeback::stream::Pace;
-use crate::{Lsn, Reach, Result, SyncPlan, Syncs};
+use crate::{Error, Lsn, Reach, Result, SyncPlan, Syncs};
 use std::ops::Range;
 use std::sync::Arc;
 use syncline_format::Key;
 use syncline_format::batch::IMAGE_OVERHEAD_BYTES;
 use syncline_store::{Class, Permit, Pressure, StoreError};
+
+/// Room in the journal for images.
+pub(crate) enum Room {
+    Granted(Permit),
+    /// The commit is to find some, and does not wait for it.
+    AtCommit,
+}
 
 /// What of a file was logged as images.
 pub(crate) struct Logged {
@@ -32,10 +39,9 @@ impl Syncs {
     pub fn try_commit(&self, plan: &SyncPlan) -> Result<Option<Lsn>> {
         match plan.way {
             Way::Clean(lsn) => Ok(Some(lsn)),
-            Way::Images => match self.core.store.try_admit(Class::Normal, image_estimate(plan.dirty)) {
-                Ok(permit) => self.log_images(plan, permit, false),
-                Err(StoreError::Pressure(_) | StoreError::NoSpace) => Ok(None),
-                Err(error) => Err(error.into()),
+            Way::Images => match self.log_images(plan, Room::AtCommit, false) {
+                Err(error) if is_refusal(&error) => Ok(None),
+                logged => logged,
             },
             _ => Ok(None),
         }
@@ -65,7 +71,7 @@ impl Syncs {
         };
         if plan.way == Way::Images {
             if let Some(permit) = self.admit_images(plan.dirty)?
-                && let Some(lsn) = self.log_images(plan, permit, true)?
+                && let Some(lsn) = self.log_images(plan, Room::Granted(permit), true)?
             {
                 return Ok(Some(lsn));
             }
@@ -103,7 +109,7 @@ impl Syncs {
         let _turn = inode.lock_turn();
         let mut state = inode.state.write();
         if !state.gone {
-            self.commit_images(inode, &mut state, permit, 0..0, plan.end)?;
+            self.commit_images(inode, &mut state, Room::Granted(permit), 0..0, plan.end)?;
         }
         Ok(())
     }
@@ -122,7 +128,7 @@ impl Syncs {
 
     /// Logs the plan's pages as images; `None` if they are too many by now, or, unless the caller `waits`, somebody
     /// else writes the file.
-    fn log_images(&self, plan: &SyncPlan, permit: Permit, waits: bool) -> Result<Option<Lsn>> {
+    fn log_images(&self, plan: &SyncPlan, room: Room, waits: bool) -> Result<Option<Lsn>> {
         let Some(inode) = &plan.inode else { return Ok(None) };
         let pages = plan.reach.pages();
         let mut turn = inode.turn.try_lock();
@@ -141,7 +147,7 @@ impl Syncs {
             }
             // A sync does not wait until older pages of the file are destaged.
             if turn.is_some() || state.data.is_apart_from_destaging() {
-                let logged = self.commit_images(inode, &mut state, permit, pages, plan.reach.end())?;
+                let logged = self.commit_images(inode, &mut state, room, pages, plan.reach.end())?;
                 return Ok(Some(logged.lsn));
             }
             drop(state);
@@ -152,13 +158,13 @@ impl Syncs {
         }
     }
 
-    /// Logs the dirty pages of a range as images, within the permit's estimate, with a size that covers them, and the
-    /// file up to `end`. The caller has the turn, or the pages are apart from what whoever has it destages.
+    /// Logs the dirty pages of a range as images, within the estimate of what was granted, with a size that covers
+    /// them, and the file up to `end`. The caller has the turn, or the pages are apart from what whoever has it destages.
     pub(crate) fn commit_images(
         &self,
         inode: &Arc<Inode>,
         state: &mut InodeState,
-        permit: Permit,
+        room: Room,
         pages: Range<u64>,
         end: u64,
     ) -> Result<Logged> {
@@ -182,7 +188,10 @@ impl Syncs {
         }
         batch.put(Key::inode(inode.number), &item.encode());
         let bytes = batch.bytes();
-        let lsn = self.core.store.commit(permit, batch)?;
+        let lsn = match room {
+            Room::Granted(permit) => self.core.store.commit(permit, batch)?,
+            Room::AtCommit => self.core.store.try_commit(Class::Normal, batch)?,
+        };
         for (page, _) in logged {
             state.data.update(page, |slot| slot.state.log());
         }
@@ -192,4 +201,9 @@ impl Syncs {
         self.content.relist(inode, state, self.core.clock.now());
         Ok(Logged { lsn, bytes })
     }
+}
+
+/// Whether the store has no room at the moment.
+fn is_refusal(error: &Error) -> bool {
+    matches!(error, Error::NoSpace | Error::Store(StoreError::Pressure(_)))
 }

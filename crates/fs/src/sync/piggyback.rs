@@ -17,9 +17,10 @@ use crate::content::pages::{FileData, PAGE_BYTES};
 use crate::limits::{
     ALONG_DOUBLINGS_MAX, ALONG_FILES_MAX, ALONG_LATER_MAX, ALONG_LOOKS_MAX, ALONG_PLACES_MAX,
 };
+use crate::sync::execute::Room;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
-use syncline_store::{Class, Piggyback};
+use syncline_store::Piggyback;
 
 /// What came of one candidate.
 enum Taken {
@@ -193,15 +194,12 @@ impl Syncs {
         if bytes > room {
             return Taken::Later;
         }
-        let Ok(permit) = self.core.store.try_admit(Class::Normal, image_estimate(dirty)) else {
-            return Taken::Stop;
-        };
-        match self.commit_images(inode, &mut state, permit, 0..u64::MAX, u64::MAX) {
+        match self.commit_images(inode, &mut state, Room::AtCommit, 0..u64::MAX, u64::MAX) {
             Ok(logged) => {
                 state.data.listed.piggybacked = true;
                 Taken::Bytes(logged.bytes)
             }
-            // The file stays dirty; whoever syncs it meets the error.
+            // There is no room, or the file stays dirty and whoever syncs it meets the error.
             Err(_) => Taken::Stop,
         }
     }

@@ -20,6 +20,7 @@
 //! Locks: the journal's mutex is the innermost of the store (after the trees' and the space's), but for that of each
 //! waiter.
 
+mod credit;
 mod encoded;
 mod force;
 mod ring;
@@ -31,6 +32,7 @@ use crate::limits::{
     DESTAGE_SLACK_BLOCKS, IMAGE_SIXTEENTHS, IMAGES_PER_SLACK_BLOCK, RECLAIM_IMAGE_SIXTEENTHS,
     RECORD_RING_SHARE, SEAL_SLACK_BLOCKS,
 };
+use credit::RingCredit;
 pub(crate) use encoded::Encoded;
 use encoded::Laid;
 pub(crate) use force::Filling;
@@ -134,6 +136,11 @@ pub(crate) struct State {
 }
 
 impl State {
+    fn promise(&mut self, promise: Promise) {
+        self.promised.blocks += promise.blocks;
+        self.promised.images += promise.images;
+    }
+
     fn take_back(&mut self, promise: Promise) {
         self.promised.blocks -= promise.blocks;
         self.promised.images -= promise.images;
@@ -160,6 +167,8 @@ pub(crate) struct Journal {
     state: Mutex<State>,
     /// A record is cut whose sum is not known yet, or that is not submitted yet. Begins under `state`.
     sealing: Sealing,
+    /// Of `State::promised`, what nobody has yet.
+    credit: RingCredit,
     /// Signalled when a group ends or the journal fails; for whoever waits for something else than an LSN.
     progress: Condvar,
     /// Signalled when `sealing` ends.
@@ -215,6 +224,7 @@ impl Journal {
                 .min(record_blocks_max(start.ring_blocks) as usize * BLOCK_BYTES / 2),
             ablation: start.ablation,
             sealing: Sealing::new(ring.predecessor()),
+            credit: RingCredit::new(),
             state: Mutex::new(
                 Lock::Journal,
                 State {
@@ -261,18 +271,24 @@ impl Journal {
     /// Promises room for a batch (R17). Destaging may use what is reserved for it.
     pub(crate) fn admit(&self, promise: Promise, class: Class) -> Result<(), StoreError> {
         let mut state = self.state.lock();
-        self.check_room(&state, promise, class)?;
-        state.promised.blocks += promise.blocks;
-        state.promised.images += promise.images;
+        self.check_room(&mut state, promise, class)?;
+        state.promise(promise);
         Ok(())
     }
 
     /// Whether room for a batch of class [`Class::Normal`] would be promised now.
     pub(crate) fn has_room(&self, promise: Promise) -> bool {
-        self.check_room(&self.state.lock(), promise, Class::Normal).is_ok()
+        self.check_room(&mut self.state.lock(), promise, Class::Normal).is_ok()
     }
 
-    fn check_room(&self, state: &State, promise: Promise, class: Class) -> Result<(), StoreError> {
+    fn check_room(&self, state: &mut State, promise: Promise, class: Class) -> Result<(), StoreError> {
+        match self.fits(state, promise, class) {
+            Err(StoreError::Pressure(_)) if self.recall(state) => self.fits(state, promise, class),
+            fits => fits,
+        }
+    }
+
+    fn fits(&self, state: &State, promise: Promise, class: Class) -> Result<(), StoreError> {
         if let Some(failed) = &state.failed {
             return Err(failed.clone());
         }
@@ -331,6 +347,7 @@ impl Journal {
         state.pending.push_back(Pending { bytes, data, slots });
         let lsn = state.last_pending();
         self.last.store(lsn.0, Ordering::Release);
+        self.renew(&mut state, promised);
         (lsn, state.pending_bytes > self.stream_bytes)
     }
 

@@ -47,7 +47,8 @@ impl SpaceMap {
     /// Holds the next run, or a part of it: at most half of what data could have, so that who wants some mostly finds
     /// it.
     pub(crate) fn hold(&mut self, cursor: &mut Cursor) -> Option<Run> {
-        let most = (self.available() / 2).min(HOLD_BLOCKS_MAX) as u32;
+        self.recall();
+        let most = (self.unpromised() / 2).min(HOLD_BLOCKS_MAX) as u32;
         if most == 0 {
             return None;
         }

@@ -172,6 +172,13 @@ impl Volume {
         self.store.commit(permit, batch).expect("commit")
     }
 
+    /// Puts one item, admitted by the commit itself.
+    fn put_at_once(&self, object: u64) -> Lsn {
+        let mut batch = Batch::new(TreeId::MAIN);
+        batch.put(Key::inode(ObjectNo(object)), b"value");
+        self.store.try_commit(Class::Normal, batch).expect("the ring is empty")
+    }
+
     /// A power cut now must not lose the items.
     fn durable(&self, objects: &[u64]) {
         let device = Arc::new(ImageDevice::new(BLOCKS, self.device.durable()));
@@ -271,6 +278,25 @@ fn a_commit_beside_a_group() {
         let lsn = volume.put(2);
         volume.store.force(lsn).expect("force");
         volume.durable(&[2]);
+        thread.join().unwrap();
+    });
+}
+
+#[test]
+fn two_who_commit_at_once_out_of_what_is_promised_ahead() {
+    explore("two_who_commit_at_once_out_of_what_is_promised_ahead", 2, || {
+        let volume = Volume::new();
+        // It leaves room for one of the two.
+        volume.put_at_once(1);
+        let other = Arc::clone(&volume);
+        let thread = loom::thread::spawn(move || {
+            let lsn = other.put_at_once(2);
+            other.store.force(lsn).expect("force");
+            other.durable(&[1, 2]);
+        });
+        let lsn = volume.put_at_once(3);
+        volume.store.force(lsn).expect("force");
+        volume.durable(&[1, 3]);
         thread.join().unwrap();
     });
 }

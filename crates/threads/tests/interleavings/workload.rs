@@ -127,17 +127,33 @@ impl World {
     fn commit(
         &self,
         permit: Permit,
-        mut batch: Batch,
+        batch: Batch,
         file: usize,
         place: &mut MutexGuard<'_, Place>,
         full: bool,
     ) -> Option<Lsn> {
+        let committed = self.log(Some(permit), batch, file, place, full);
+        self.unless_failed(committed, "commit")
+    }
+
+    /// As [`World::commit`]; without a permit the commit admits the batch.
+    fn log(
+        &self,
+        permit: Option<Permit>,
+        mut batch: Batch,
+        file: usize,
+        place: &mut MutexGuard<'_, Place>,
+        full: bool,
+    ) -> Result<Lsn, StoreError> {
         let version = Version { number: place.version + 1, full };
         batch.put(Key::inode(Self::object(file)), &version.encode());
-        let lsn = self.unless_failed(self.store.commit(permit, batch), "commit")?;
+        let lsn = match permit {
+            Some(permit) => self.store.commit(permit, batch)?,
+            None => self.store.try_commit(Class::Normal, batch)?,
+        };
         place.version += 1;
         self.history.committed(Self::object(file).0, lsn, version);
-        Some(lsn)
+        Ok(lsn)
     }
 
     fn free_extent(place: &Place, object: ObjectNo, batch: &mut Batch) {
@@ -149,17 +165,27 @@ impl World {
 
     /// A new version as a page image.
     pub fn write_image(&self, file: usize) -> Option<Lsn> {
+        if thread_rng().gen_bool(0.5) {
+            match self.log_image(None, file) {
+                Err(StoreError::Pressure(Pressure::Journal)) => {}
+                logged => return self.unless_failed(logged, "commit at once"),
+            }
+        }
         let permit = self.admit(Class::Normal, 3, 1)?;
+        self.unless_failed(self.log_image(Some(permit), file), "commit")
+    }
+
+    fn log_image(&self, permit: Option<Permit>, file: usize) -> Result<Lsn, StoreError> {
         let object = Self::object(file);
         let mut place = self.files[file].lock().unwrap();
         let mut batch = Batch::new(TreeId::MAIN);
         batch.drop_images(object, 0, 1);
         Self::free_extent(&place, object, &mut batch);
         batch.image(object, 0, &content(object.0, place.version + 1));
-        let lsn = self.commit(permit, batch, file, &mut place, true)?;
+        let lsn = self.log(permit, batch, file, &mut place, true)?;
         place.imaged = true;
         place.extent = None;
-        Some(lsn)
+        Ok(lsn)
     }
 
     /// A new version as an extent whose data is still in flight, if the window allows it.
