@@ -5,7 +5,7 @@
 
 use crate::attributes::flags::{is_append_only, is_immutable};
 use crate::content::handles::OpenFile;
-use crate::content::inode::Inode;
+use crate::content::inode::{Inode, InodeState};
 use crate::write::WriteAt;
 use crate::{
     Context, Error, FallocateMode, Files, HandleId, OpenFlags, Reach, Result, SeekWhat, SetAttr, SyncScope,
@@ -133,7 +133,22 @@ impl Files {
         offset: u64,
         data: &[u8],
     ) -> Result<(u64, usize, Option<SyncScope>)> {
-        let (open, may_have_capabilities) = self.writable(handle)?;
+        let open = self.content.open_file(handle)?;
+        let scope = match (open.flags.sync, open.flags.dsync) {
+            (true, _) => Some(SyncScope::All),
+            (false, true) => Some(SyncScope::Data),
+            (false, false) => None,
+        };
+        let at = if open.flags.append { WriteAt::End } else { WriteAt::Offset(offset) };
+        let may = |state: &InodeState| {
+            let item = &state.item;
+            let is_plain = item.is_regular() && state.has_capabilities == Some(false);
+            open.flags.write && is_plain && !is_immutable(item)
+        };
+        if let Some(at) = self.writer.write_at_once(&open.inode, at, data, &may, &mut strip_for(ctx)) {
+            return Ok((at, data.len(), scope));
+        }
+        let may_have_capabilities = self.check_writable(&open)?;
         self.core.check_writable()?;
         if data.is_empty() {
             return Ok((offset, 0, None));
@@ -142,16 +157,10 @@ impl Files {
         {
             return Err(Error::FileTooLarge);
         }
-        let at = if open.flags.append { WriteAt::End } else { WriteAt::Offset(offset) };
         if may_have_capabilities {
             self.attributes.drop_capabilities(&open.inode)?;
         }
         let (written_at, count) = self.writer.file_write(&open.inode, at, data, &mut strip_for(ctx))?;
-        let scope = match (open.flags.sync, open.flags.dsync) {
-            (true, _) => Some(SyncScope::All),
-            (false, true) => Some(SyncScope::Data),
-            (false, false) => None,
-        };
         Ok((written_at, count, scope))
     }
 
@@ -286,18 +295,21 @@ impl Files {
     /// An open file that may be written to, and whether it may have capabilities, which a write takes away.
     fn writable(&self, handle: HandleId) -> Result<(Arc<OpenFile>, bool)> {
         let open = self.content.open_file(handle)?;
-        let has_capabilities = {
-            let state = open.inode.state.read();
-            check_regular(&state.item)?;
-            if !open.flags.write {
-                return Err(Error::BadHandle);
-            }
-            if is_immutable(&state.item) {
-                return Err(Error::NotPermitted);
-            }
-            state.has_capabilities
-        };
-        Ok((open, has_capabilities != Some(false)))
+        let may_have_capabilities = self.check_writable(&open)?;
+        Ok((open, may_have_capabilities))
+    }
+
+    /// Whether a file that may be written to may have capabilities.
+    fn check_writable(&self, open: &OpenFile) -> Result<bool> {
+        let state = open.inode.state.read();
+        check_regular(&state.item)?;
+        if !open.flags.write {
+            return Err(Error::BadHandle);
+        }
+        if is_immutable(&state.item) {
+            return Err(Error::NotPermitted);
+        }
+        Ok(state.has_capabilities != Some(false))
     }
 }
 

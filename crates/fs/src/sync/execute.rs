@@ -126,6 +126,18 @@ impl Syncs {
         }
     }
 
+    /// Commits the plan under the lock of the look, if it is for images and there is nothing to wait for. Errors are met
+    /// again, and told, by whoever commits it otherwise.
+    pub(crate) fn log_at_once(&self, plan: &SyncPlan, state: &mut InodeState) -> Option<Lsn> {
+        let inode = plan.inode.as_ref().filter(|_| plan.way == Way::Images)?;
+        let turn = inode.turn.try_lock();
+        if turn.is_none() && !state.data.is_apart_from_destaging() {
+            return None;
+        }
+        let (pages, end) = (plan.reach.pages(), plan.reach.end());
+        self.commit_images(inode, state, Room::AtCommit, pages, end).ok().map(|logged| logged.lsn)
+    }
+
     /// Logs the plan's pages as images; `None` if they are too many by now, or, unless the caller `waits`, somebody
     /// else writes the file.
     fn log_images(&self, plan: &SyncPlan, room: Room, waits: bool) -> Result<Option<Lsn>> {

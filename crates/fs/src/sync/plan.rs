@@ -1,6 +1,7 @@
 //! [`SyncPlan`]: what a sync of a file has to do, decided once, from one look at the file under one lock.
 //!
-//! Everybody who syncs executes the same plan: a blocked caller ([`Syncs::sync`]), one that must not wait
+//! Everybody who syncs executes the same plan: a blocked caller ([`Syncs::sync`]; a plan that needs no wait is executed
+//! under the very lock of the look), one that must not wait
 //! ([`Syncs::try_commit`], [`Syncs::write_at_once`]), several that go together ([`Syncs::start_together`]), one that
 //! drives a ticket piece by piece ([`Syncs::commit_piece`]). Forcing comes after that and is the store's.
 //!
@@ -123,12 +124,39 @@ impl Syncs {
     ///
     /// Errors: once the volume failed always its cause (C8): also for files that were not touched since.
     pub(crate) fn plan_for(&self, inode: &Arc<Inode>, scope: SyncScope, reach: Reach) -> Result<SyncPlan> {
+        match self.begin()? {
+            Some(plan) => Ok(plan),
+            None => Ok(self.look(inode, scope, reach)),
+        }
+    }
+
+    /// A sync begins: what it comes to where nothing can be committed.
+    fn begin(&self) -> Result<Option<SyncPlan>> {
         self.core.check_failure()?;
         if self.core.options.read_only || self.core.store.is_read_only() {
-            return Ok(SyncPlan::committed(self.core.store.durable_lsn()));
+            return Ok(Some(SyncPlan::committed(self.core.store.durable_lsn())));
         }
         self.writeback.note_sync();
-        Ok(self.look(inode, scope, reach))
+        Ok(None)
+    }
+
+    /// Decides and commits: what is logged as images without any wait, as most small syncs are, under the lock of the
+    /// look. What has to be forced then.
+    fn log(&self, inode: &Arc<Inode>, scope: SyncScope, reach: Reach) -> Result<Lsn> {
+        let mut plan = match self.begin()? {
+            Some(plan) => plan,
+            None => self.look_and_log(inode, scope, reach),
+        };
+        self.commit(&mut plan)
+    }
+
+    fn look_and_log(&self, inode: &Arc<Inode>, scope: SyncScope, reach: Reach) -> SyncPlan {
+        let mut state = inode.state.write();
+        let plan = self.decide(inode, &mut state, scope, reach);
+        let lsn = self.log_at_once(&plan, &mut state);
+        drop(state);
+        self.note_small(&plan);
+        lsn.map_or(plan, SyncPlan::committed)
     }
 
     /// As [`Syncs::plan_for`], of an open file. Errors: `BadHandle`, and as there.
@@ -138,8 +166,19 @@ impl Syncs {
     }
 
     fn look(&self, inode: &Arc<Inode>, scope: SyncScope, reach: Reach) -> SyncPlan {
-        let mut state = inode.state.write();
-        let works = !state.gone && reach.has_work(&state, scope);
+        let plan = self.decide(inode, &mut inode.state.write(), scope, reach);
+        self.note_small(&plan);
+        plan
+    }
+
+    fn note_small(&self, plan: &SyncPlan) {
+        if plan.inode.is_some() && plan.dirty < STREAM_PAGES_MIN {
+            self.core.note_small_request();
+        }
+    }
+
+    fn decide(&self, inode: &Arc<Inode>, state: &mut InodeState, scope: SyncScope, reach: Reach) -> SyncPlan {
+        let works = !state.gone && reach.has_work(state, scope);
         match reach {
             // Nothing but its range is written for a ranged sync.
             Reach::Range(_) => state.data.listed.piggybacked = true,
@@ -172,10 +211,6 @@ impl Syncs {
         };
         // Under the lock: what is written behind the look is younger (C9).
         let whole = (is_whole && way != Way::Images).then(|| self.core.clock.now());
-        drop(state);
-        if dirty < STREAM_PAGES_MIN {
-            self.core.note_small_request();
-        }
         SyncPlan { inode: Some(inode.clone()), way, dirty, reach, rest, end, whole }
     }
 
@@ -189,16 +224,13 @@ impl Syncs {
     ///
     /// Errors: as [`Syncs::plan`], I/O errors.
     pub fn sync(&self, handle: HandleId, scope: SyncScope, reach: Reach) -> Result<()> {
-        let mut plan = self.plan(handle, scope, reach)?;
-        let lsn = self.commit(&mut plan)?;
-        self.force(lsn)
+        let open = self.content.open_file(handle)?;
+        self.force(self.log(&open.inode, scope, reach)?)
     }
 
     /// As [`Syncs::sync`], of a whole file or directory.
     pub(crate) fn file_sync(&self, inode: &Arc<Inode>, scope: SyncScope) -> Result<()> {
-        let mut plan = self.plan_for(inode, scope, Reach::Whole)?;
-        let lsn = self.commit(&mut plan)?;
-        self.force(lsn)
+        self.force(self.log(inode, scope, Reach::Whole)?)
     }
 
     /// Makes what was committed durable, all up to `lsn`.
@@ -219,8 +251,7 @@ impl Syncs {
         done: Box<dyn FnOnce(Result<()>) + Send>,
     ) -> Result<()> {
         let open = self.content.open_file(handle)?;
-        let committed = self.plan_for(&open.inode, scope, reach).and_then(|mut plan| self.commit(&mut plan));
-        match committed {
+        match self.log(&open.inode, scope, reach) {
             Ok(lsn) => self.start_force(lsn, done),
             Err(error) => done(Err(error)),
         }
@@ -250,7 +281,8 @@ impl Syncs {
     pub fn sync_handles(&self, handles: &[HandleId], scope: SyncScope) -> Result<()> {
         let mut committed = Ok(self.core.store.last_lsn());
         for &handle in handles {
-            let one = self.plan(handle, scope, Reach::Whole).and_then(|mut plan| self.commit(&mut plan));
+            let open = self.content.open_file(handle);
+            let one = open.and_then(|open| self.log(&open.inode, scope, Reach::Whole));
             committed = committed.and_then(|lsn: Lsn| one.map(|also| lsn.max(also)));
         }
         self.force(committed?)
@@ -272,7 +304,7 @@ impl Syncs {
     /// Commits what is dirty of the file without forcing it: a rename over an existing name, logged behind this, never
     /// shows a file without its data (C3, R20).
     pub(crate) fn write_back_file(&self, inode: &Arc<Inode>) -> Result<()> {
-        self.commit(&mut self.look(inode, SyncScope::All, Reach::Whole)).map(drop)
+        self.commit(&mut self.look_and_log(inode, SyncScope::All, Reach::Whole)).map(drop)
     }
 }
 

@@ -20,7 +20,7 @@ fn a_lone_append_and_sync_takes_few_locks_and_looks_its_handle_up_once_a_call() 
         assert_eq!((lookups(&append), lookups(&sync)), (1, 1));
         // While it is small, the file is a candidate for being taken along by syncs of others.
         let is_small = (round + 1) * 4096 <= 4 * 4096;
-        assert!(is_small || append.len() + sync.len() <= 23, "round {round}: {append:?}, {sync:?}");
+        assert!(is_small || append.len() + sync.len() <= 12, "round {round}: {append:?}, {sync:?}");
     }
 }
 

@@ -2,7 +2,9 @@
 //!
 //! A write is cut into chunks. For each chunk, without any lock: the old content of pages that it covers in part is
 //! brought in, and blocks are reserved for all pages that have none (ENOSPC is decided here, before anything is
-//! changed); then, under the inode's lock, it is checked that both still suffice, and the chunk is copied.
+//! changed); then, under the inode's lock, it is checked that both still suffice, and the chunk is copied. A small write
+//! that needs nothing brought in, as an append, and finds its blocks without waiting does all of it under one hold of
+//! the inode's lock.
 
 use crate::content::extents::{ExtentMap, is_unwritten};
 use crate::content::inode::{Inode, InodeState};
@@ -69,6 +71,42 @@ impl Writer {
             WriteAt::End => inode.state.read().item.size,
         });
         Ok((start, done))
+    }
+
+    /// Writes like [`Writer::file_write`], if one look at the file says that the caller `may` and that nothing is to be
+    /// waited for: where. Else nothing is done.
+    pub(crate) fn write_at_once(
+        &self,
+        inode: &Arc<Inode>,
+        at: WriteAt,
+        data: &[u8],
+        may: &dyn Fn(&InodeState) -> bool,
+        adjust: &mut dyn FnMut(&mut InodeItem),
+    ) -> Option<u64> {
+        let is_small = !data.is_empty() && data.len() <= WRITE_CHUNK_BYTES_MAX;
+        if !is_small || self.core.check_writable().is_err() || self.writeback.is_full(inode, data.len()) {
+            return None;
+        }
+        let mut state = inode.state.write();
+        if !may(&state) || state.data.aside.is_some() {
+            return None;
+        }
+        let span = Span::of(&state, at, data.len()).ok()?;
+        let is_cut = span.len < data.len();
+        let is_truncating = state.data.stored.truncating_from.is_some_and(|from| span.pages().end > from);
+        if is_cut || is_truncating || span.partial_pages().any(|page| state.data.get(page).is_none()) {
+            return None;
+        }
+        let mut reservation = match span.need(&state.data) {
+            0 => None,
+            need => Some(self.core.store.try_reserve(need).ok()?),
+        };
+        adjust(&mut state.item);
+        self.copy_in(inode, &mut state, &span, data, &[], reservation.as_mut());
+        drop(state);
+        self.writeback.demand_if_many_dirty();
+        self.content.shrink_cache();
+        Some(span.offset)
     }
 
     /// A length that may fit where `len` did not: what there is space for, at least the first page.

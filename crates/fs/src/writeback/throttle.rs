@@ -48,6 +48,11 @@ impl Writeback {
         result
     }
 
+    /// Whether [`Writeback::throttle`] has anything to do.
+    pub(crate) fn is_full(&self, inode: &Inode, len: usize) -> bool {
+        self.must_slow_down(inode, len) || self.content.pinned() > self.pinned_max
+    }
+
     /// Whether a write of so many bytes is slowed down.
     pub(crate) fn must_slow_down(&self, inode: &Inode, len: usize) -> bool {
         let is_light =
