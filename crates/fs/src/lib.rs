@@ -47,7 +47,7 @@ pub use attributes::{
     SetAttr, SetTime, SetXattr,
 };
 pub use clock::{Clock, Entropy, SystemClock, SystemEntropy};
-pub use content::{HandleId, OpenFlags, SetAside};
+pub use content::{Handle, HandleId, OpenFlags, Opened, SetAside};
 pub use context::Context;
 pub use engine::{Fs, FsStats, VolumeSpace};
 pub use error::{Error, Result};

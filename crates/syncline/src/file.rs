@@ -9,7 +9,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::{Bound, Range, RangeBounds};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
-use syncline_fs::{HandleId, OpenFlags, Reach, SeekWhat};
+use syncline_fs::{HandleId, OpenFlags, Opened, Reach, SeekWhat};
 
 /// An open file of a [`Volume`](crate::Volume).
 ///
@@ -35,6 +35,8 @@ use syncline_fs::{HandleId, OpenFlags, Reach, SeekWhat};
 pub struct File {
     shared: Arc<Shared>,
     handle: HandleId,
+    /// What the handle names: reading, writing and syncing look nothing up.
+    opened: Opened,
     flags: OpenFlags,
     position: Mutex<u64>,
     behind: Option<WriteBehind>,
@@ -65,11 +67,11 @@ impl WriteBehind {
 impl File {
     pub(crate) fn new(
         shared: Arc<Shared>,
-        handle: HandleId,
+        (handle, opened): (HandleId, Opened),
         flags: OpenFlags,
         behind: Option<WriteBehind>,
     ) -> File {
-        File { shared, handle, flags, position: Mutex::new(0), behind, released: false }
+        File { shared, handle, opened, flags, position: Mutex::new(0), behind, released: false }
     }
 
     /// The engine's handle, for adapters.
@@ -79,7 +81,7 @@ impl File {
 
     /// Reads at an offset; fewer bytes than asked for only at the end of the file.
     pub fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
-        Ok(self.shared.fs()?.files().read(self.handle, offset, into)?)
+        Ok(self.shared.fs()?.files().read(&self.opened, offset, into)?)
     }
 
     /// Fills `into` from an offset. Errors: `UnexpectedEof`.
@@ -126,7 +128,7 @@ impl File {
     fn put(&self, data: &[u8], offset: u64) -> crate::Result<(u64, usize)> {
         let shared = &self.shared;
         let (at, count, scope) =
-            shared.fs()?.files().write_unsynced(&shared.context, self.handle, offset, data)?;
+            shared.fs()?.files().write_unsynced(&shared.context, &self.opened, offset, data)?;
         if let Some(scope) = scope {
             self.sync(scope)?;
         } else if let Some(behind) = &self.behind
@@ -159,7 +161,7 @@ impl File {
     pub fn sync_async(&self, scope: SyncScope) -> SyncTicket {
         SyncTicket::start(
             &self.shared,
-            self.shared.fs().and_then(|fs| fs.syncs().plan(self.handle, scope, Reach::Whole)),
+            self.shared.fs().and_then(|fs| fs.syncs().plan(&self.opened, scope, Reach::Whole)),
         )
     }
 
@@ -171,7 +173,7 @@ impl File {
     /// as it was.
     pub fn sync_range(&self, range: impl RangeBounds<u64>, scope: SyncScope) -> io::Result<()> {
         let (fs, start) = (self.shared.fs()?, Instant::now());
-        let result = fs.syncs().sync(self.handle, scope, Reach::Range(bytes_of(range)));
+        let result = fs.syncs().sync(&self.opened, scope, Reach::Range(bytes_of(range)));
         self.shared.sync_latency.record(start.elapsed());
         Ok(result?)
     }
@@ -181,7 +183,7 @@ impl File {
         let reach = Reach::Range(bytes_of(range));
         SyncTicket::start(
             &self.shared,
-            self.shared.fs().and_then(|fs| fs.syncs().plan(self.handle, scope, reach)),
+            self.shared.fs().and_then(|fs| fs.syncs().plan(&self.opened, scope, reach)),
         )
     }
 
@@ -205,7 +207,7 @@ impl File {
 
     fn sync(&self, scope: SyncScope) -> crate::Result<()> {
         let (fs, start) = (self.shared.fs()?, Instant::now());
-        let result = fs.files().sync_handle(self.handle, scope);
+        let result = fs.files().sync_handle(&self.opened, scope);
         self.shared.sync_latency.record(start.elapsed());
         result
     }

@@ -130,7 +130,8 @@ impl OpenOptions {
             }
         };
         let behind = (self.write_back_every > 0).then(|| WriteBehind::new(self.write_back_every));
-        Ok(File::new(shared.clone(), handle, flags, behind))
+        let opened = shared.fs()?.files().opened(handle)?;
+        Ok(File::new(shared.clone(), (handle, opened), flags, behind))
     }
 
     fn checked_flags(&self) -> Result<OpenFlags> {

@@ -7,7 +7,7 @@ use crate::error::not_found_is_stale;
 use crate::{Error, ObjectNo, Result};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use syncline_store::lock_order::RwLock;
 
 /// Names an open file description of one [`Fs`].
@@ -71,6 +71,34 @@ impl OpenFlags {
 pub(crate) struct OpenFile {
     pub(crate) inode: Arc<Inode>,
     pub(crate) flags: OpenFlags,
+    /// The handle has ended: whoever still has this gets `BadHandle`. Relaxed: a call that runs beside the end of its
+    /// handle may come before it or behind.
+    released: AtomicBool,
+}
+
+/// An open file description that is held: calls that get it look nothing up. It does not keep the handle from ending.
+#[derive(Clone)]
+pub struct Opened(Arc<OpenFile>);
+
+/// Which open file description a call is for.
+#[derive(Clone, Copy)]
+pub enum Handle<'a> {
+    /// It is looked up.
+    Named(HandleId),
+    /// It is there.
+    Held(&'a Opened),
+}
+
+impl From<HandleId> for Handle<'_> {
+    fn from(id: HandleId) -> Self {
+        Handle::Named(id)
+    }
+}
+
+impl<'a> From<&'a Opened> for Handle<'a> {
+    fn from(opened: &'a Opened) -> Self {
+        Handle::Held(opened)
+    }
 }
 
 /// All open file descriptions of a volume.
@@ -99,6 +127,7 @@ impl HandleTable {
 
     pub(crate) fn remove(&self, id: HandleId) -> Result<Arc<OpenFile>> {
         let open = self.open.write().remove(&id).ok_or(Error::BadHandle)?;
+        open.released.store(true, Ordering::Relaxed);
         open.inode.writers.fetch_sub(u64::from(open.flags.write), Ordering::Relaxed);
         Ok(open)
     }
@@ -127,12 +156,22 @@ impl Content {
         Ok(inode)
     }
 
-    pub(crate) fn open_file(&self, handle: HandleId) -> Result<Arc<OpenFile>> {
-        self.handles.get(handle)
+    /// Errors: `BadHandle`.
+    pub(crate) fn open_file<'a>(&self, handle: impl Into<Handle<'a>>) -> Result<Arc<OpenFile>> {
+        match handle.into() {
+            Handle::Named(id) => self.handles.get(id),
+            Handle::Held(Opened(open)) if open.released.load(Ordering::Relaxed) => Err(Error::BadHandle),
+            Handle::Held(Opened(open)) => Ok(open.clone()),
+        }
+    }
+
+    /// What the handle names, to be held. Errors: `BadHandle`.
+    pub(crate) fn opened(&self, handle: HandleId) -> Result<Opened> {
+        self.open_file(handle).map(Opened)
     }
 
     /// Registers a handle that is counted in `Inode::handles` already.
     pub(crate) fn add_counted_handle(&self, inode: Arc<Inode>, flags: OpenFlags) -> HandleId {
-        self.handles.add(OpenFile { inode, flags })
+        self.handles.add(OpenFile { inode, flags, released: AtomicBool::new(false) })
     }
 }

@@ -69,7 +69,7 @@ pub(crate) mod turn;
 pub(crate) mod watch;
 
 pub use aside::SetAside;
-pub use handles::{HandleId, OpenFlags};
+pub use handles::{Handle, HandleId, OpenFlags, Opened};
 
 /// The files of one tree, as far as they are in memory.
 pub(crate) struct Content {

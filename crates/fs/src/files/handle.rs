@@ -8,7 +8,8 @@ use crate::content::handles::OpenFile;
 use crate::content::inode::{Inode, InodeState};
 use crate::write::WriteAt;
 use crate::{
-    Context, Error, FallocateMode, Files, HandleId, OpenFlags, Reach, Result, SeekWhat, SetAttr, SyncScope,
+    Context, Error, FallocateMode, Files, Handle, HandleId, OpenFlags, Opened, Reach, Result, SeekWhat,
+    SetAttr, SyncScope,
 };
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -67,6 +68,12 @@ impl Files {
         Ok(self.content.add_counted_handle(inode, OpenFlags::READ))
     }
 
+    /// What a handle names, for who calls often: it is given to calls in the handle's place, and nothing is looked up.
+    /// Once the handle is released, they fail as with the handle. Errors: `BadHandle`.
+    pub fn opened(&self, handle: HandleId) -> Result<Opened> {
+        self.content.opened(handle)
+    }
+
     /// Inode number of an open file.
     pub fn handle_inode(&self, handle: HandleId) -> Result<ObjectNo> {
         Ok(self.content.open_file(handle)?.inode.number)
@@ -100,7 +107,7 @@ impl Files {
     /// Reads; returns fewer bytes than asked for only at the end of the file.
     ///
     /// Errors: `BadHandle` (not open for reading), `IsDirectory`, `Checksum` (C7), I/O errors.
-    pub fn read(&self, handle: HandleId, offset: u64, into: &mut [u8]) -> Result<usize> {
+    pub fn read<'a>(&self, handle: impl Into<Handle<'a>>, offset: u64, into: &mut [u8]) -> Result<usize> {
         let open = self.regular(handle)?;
         if !open.flags.read {
             return Err(Error::BadHandle);
@@ -126,10 +133,10 @@ impl Files {
     }
 
     /// Like `Files::write`, but leaves the sync that the handle's flags demand to the caller, who gets its scope.
-    pub fn write_unsynced(
+    pub fn write_unsynced<'a>(
         &self,
         ctx: &Context,
-        handle: HandleId,
+        handle: impl Into<Handle<'a>>,
         offset: u64,
         data: &[u8],
     ) -> Result<(u64, usize, Option<SyncScope>)> {
@@ -188,7 +195,7 @@ impl Files {
     }
 
     /// Makes an open file durable (C1). For a directory that is every metadata operation up to now.
-    pub fn sync_handle(&self, handle: HandleId, scope: SyncScope) -> Result<()> {
+    pub fn sync_handle<'a>(&self, handle: impl Into<Handle<'a>>, scope: SyncScope) -> Result<()> {
         self.syncs.sync(handle, scope, Reach::Whole)
     }
 
@@ -286,7 +293,7 @@ impl Files {
         }
     }
 
-    pub(crate) fn regular(&self, handle: HandleId) -> Result<Arc<OpenFile>> {
+    pub(crate) fn regular<'a>(&self, handle: impl Into<Handle<'a>>) -> Result<Arc<OpenFile>> {
         let open = self.content.open_file(handle)?;
         check_regular(&open.inode.state.read().item)?;
         Ok(open)

@@ -126,8 +126,8 @@ impl Syncs {
         }
     }
 
-    /// Commits the plan under the lock of the look, if it is for images and there is nothing to wait for. Errors are met
-    /// again, and told, by whoever commits it otherwise.
+    /// Commits the plan under the lock of the look, if it is for images and there is nothing to wait for. An error is
+    /// met again, and told, by whoever commits it otherwise.
     pub(crate) fn log_at_once(&self, plan: &SyncPlan, state: &mut InodeState) -> Option<Lsn> {
         let inode = plan.inode.as_ref().filter(|_| plan.way == Way::Images)?;
         let turn = inode.turn.try_lock();
@@ -171,7 +171,7 @@ impl Syncs {
     }
 
     /// Logs the dirty pages of a range as images, within the estimate of what was granted, with a size that covers
-    /// them, and the file up to `end`. The caller has the turn, or the pages are apart from what whoever has it destages.
+    /// them, and the file up to `end`. The caller has the turn, or the pages are apart from what its holder destages.
     pub(crate) fn commit_images(
         &self,
         inode: &Arc<Inode>,

@@ -16,7 +16,7 @@ use crate::content::inode::{Inode, InodeState};
 use crate::content::pages::{PAGE_BYTES, pages_of};
 use crate::content::select::{Select, gauge};
 use crate::limits::{AT_ONCE_PAGES_MAX, IMAGE_PAGES_MAX, PIECES_MAX, STREAM_PAGES_MIN};
-use crate::{HandleId, Lsn, Result, SyncScope, Syncs, Timestamp};
+use crate::{Handle, HandleId, Lsn, Result, SyncScope, Syncs, Timestamp};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -160,7 +160,12 @@ impl Syncs {
     }
 
     /// As [`Syncs::plan_for`], of an open file. Errors: `BadHandle`, and as there.
-    pub fn plan(&self, handle: HandleId, scope: SyncScope, reach: Reach) -> Result<SyncPlan> {
+    pub fn plan<'a>(
+        &self,
+        handle: impl Into<Handle<'a>>,
+        scope: SyncScope,
+        reach: Reach,
+    ) -> Result<SyncPlan> {
         let open = self.content.open_file(handle)?;
         self.plan_for(&open.inode, scope, reach)
     }
@@ -223,7 +228,7 @@ impl Syncs {
     /// before (C1, R19). Without anything new since the last force there is no I/O (C8a).
     ///
     /// Errors: as [`Syncs::plan`], I/O errors.
-    pub fn sync(&self, handle: HandleId, scope: SyncScope, reach: Reach) -> Result<()> {
+    pub fn sync<'a>(&self, handle: impl Into<Handle<'a>>, scope: SyncScope, reach: Reach) -> Result<()> {
         let open = self.content.open_file(handle)?;
         self.force(self.log(&open.inode, scope, reach)?)
     }

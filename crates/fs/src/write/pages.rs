@@ -2,9 +2,9 @@
 //!
 //! A write is cut into chunks. For each chunk, without any lock: the old content of pages that it covers in part is
 //! brought in, and blocks are reserved for all pages that have none (ENOSPC is decided here, before anything is
-//! changed); then, under the inode's lock, it is checked that both still suffice, and the chunk is copied. A small write
-//! that needs nothing brought in, as an append, and finds its blocks without waiting does all of it under one hold of
-//! the inode's lock.
+//! changed); then, under the inode's lock, it is checked that both still suffice, and the chunk is copied. A write that
+//! needs nothing brought in, as an append, and finds its blocks without waiting does all of it under one hold of the
+//! inode's lock.
 
 use crate::content::extents::{ExtentMap, is_unwritten};
 use crate::content::inode::{Inode, InodeState};
