@@ -104,7 +104,10 @@ impl Store {
         let dirty = current + shared.frozen_nodes.load(Ordering::Relaxed);
         let (may_claim, has_spare) = {
             let mut space = shared.space.lock();
-            (space.may_claim_nodes(bound, Class::Normal), space.has_spare_chunks(live + estimate.images as u64))
+            (
+                space.may_claim_nodes(bound, Class::Normal),
+                space.has_spare_chunks(live + estimate.images as u64),
+            )
         };
         (dirty <= shared.cache.dirty_max() || current == 0)
             && may_claim
@@ -114,7 +117,7 @@ impl Store {
 
     fn grant(&self, class: Class, estimate: Estimate) -> Result<Permit, Refused> {
         let shared = &self.shared;
-        let mut permit = self.empty_permit(estimate)?;
+        let mut permit = self.empty_permit(class, estimate)?;
         let Some(journal) = shared.journal.get() else { return Ok(permit) };
         let outlook = Outlook::new(&shared.trees.read(), class, estimate);
         permit.nodes = self.admit_nodes(class, &outlook)?;
@@ -125,7 +128,7 @@ impl Store {
     }
 
     /// A permit for a batch of this size, without anything that is promised.
-    pub(crate) fn empty_permit(&self, estimate: Estimate) -> Result<Permit, StoreError> {
+    pub(crate) fn empty_permit(&self, class: Class, estimate: Estimate) -> Result<Permit, StoreError> {
         let shared = &self.shared;
         if shared.options.read_only && shared.open_for_use() {
             return Err(StoreError::ReadOnly);
@@ -134,17 +137,12 @@ impl Store {
         if estimate.bytes > bytes_max {
             return Err(StoreError::BatchTooLarge { bytes: estimate.bytes, bytes_max });
         }
-        Ok(Permit { shared: Arc::clone(shared), estimate, ring: Promise::default(), nodes: 0 })
+        Ok(Permit { shared: Arc::clone(shared), class, estimate, ring: Promise::default(), nodes: 0 })
     }
 
     /// Gives an empty permit what [`Store::try_admit`] would, for a commit at once: the trees are the caller's.
-    pub(crate) fn grant_now(
-        &self,
-        trees: &Trees,
-        class: Class,
-        permit: &mut Permit,
-    ) -> Result<(), StoreError> {
-        let shared = &self.shared;
+    pub(crate) fn grant_now(&self, trees: &Trees, permit: &mut Permit) -> Result<(), StoreError> {
+        let (shared, class) = (&self.shared, permit.class);
         let Some(journal) = shared.journal.get() else { return Ok(()) };
         let outlook = Outlook::new(trees, class, permit.estimate);
         let Outlook { bound, unlink, current, live, new_images } = outlook;

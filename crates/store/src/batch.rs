@@ -38,6 +38,7 @@ pub struct Estimate {
 #[derive(Debug)]
 pub struct Permit {
     pub(crate) shared: Arc<Shared>,
+    pub(crate) class: Class,
     pub(crate) estimate: Estimate,
     /// Room in the ring.
     pub(crate) ring: Promise,
@@ -45,9 +46,17 @@ pub struct Permit {
     pub(crate) nodes: u64,
 }
 
+impl Permit {
+    /// Leaves chunks that it has claimed to the next ones; false if they have to go back to the map. What was claimed
+    /// out of a share that is kept for some must not be had by others.
+    pub(crate) fn leave_chunks(&self, chunks: u64) -> bool {
+        chunks == 0 || self.class == Class::Normal && self.shared.credit.keep_chunks(chunks)
+    }
+}
+
 impl Drop for Permit {
     fn drop(&mut self) {
-        if !self.shared.credit.keep_chunks(self.nodes) {
+        if !self.leave_chunks(self.nodes) {
             self.shared.space.lock().adjust_claims(self.nodes, 0);
         }
         if self.ring != Promise::default()

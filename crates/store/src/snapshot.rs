@@ -308,7 +308,7 @@ impl Store {
         match inherited {
             Some(inherited) => {
                 inherited.reserved -= 1;
-                Ok(Reservation { shared: Arc::clone(&self.shared), blocks: 1 })
+                Ok(Reservation::new(&self.shared, 1, false))
             }
             None => {
                 drop(trees);

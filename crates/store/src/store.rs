@@ -174,27 +174,27 @@ impl Store {
     /// Sets blocks aside. Errors: `NoSpace` (a checkpoint may bring pinned blocks back: see [`Space::pinned`]).
     pub fn reserve(&self, blocks: u64) -> Result<Reservation, StoreError> {
         self.shared.reserve(blocks)?;
-        Ok(Reservation { shared: Arc::clone(&self.shared), blocks })
+        Ok(Reservation::new(&self.shared, blocks, true))
     }
 
     /// As [`Store::reserve`], and never waits, not even for a discard: for whoever holds a lock of its own.
     pub fn try_reserve(&self, blocks: u64) -> Result<Reservation, StoreError> {
         self.shared.try_reserve(blocks).map_err(|(error, _)| error)?;
-        Ok(Reservation { shared: Arc::clone(&self.shared), blocks })
+        Ok(Reservation::new(&self.shared, blocks, true))
     }
 
     /// Sets blocks aside for content that only replaces other, whose blocks are freed when it is written: on a full
     /// volume they come from what is kept for freeing space. Errors: `NoSpace`.
     pub fn reserve_for_freeing(&self, blocks: u64) -> Result<Reservation, StoreError> {
         self.shared.space.lock().reserve_for_freeing(blocks)?;
-        Ok(Reservation { shared: Arc::clone(&self.shared), blocks })
+        Ok(Reservation::new(&self.shared, blocks, false))
     }
 
     /// As [`Store::reserve_for_freeing`], for what anybody may do as often as he likes: a smaller part of what is
     /// kept, so that freeing always finds some. Errors: `NoSpace`.
     pub fn reserve_to_overwrite(&self, blocks: u64) -> Result<Reservation, StoreError> {
         self.shared.space.lock().reserve_to_overwrite(blocks)?;
-        Ok(Reservation { shared: Arc::clone(&self.shared), blocks })
+        Ok(Reservation::new(&self.shared, blocks, false))
     }
 
     /// Turns up to `blocks` reserved blocks into one contiguous run, at least one block long, in `near`'s vicinity if
@@ -273,7 +273,7 @@ impl Store {
     /// `force` has returned for its LSN. Reads tree nodes from the device if they are not cached, before anything is
     /// changed: an error leaves no trace. Never waits for the journal.
     pub fn commit(&self, permit: Permit, batch: Batch) -> Result<Lsn, StoreError> {
-        self.commit_with(permit, None, batch)
+        self.commit_with(permit, false, batch)
     }
 
     /// Admits the batch as it is, and commits it, with fewer locks than one after the other take. As
@@ -282,16 +282,11 @@ impl Store {
     /// Errors: those of both. Nothing is done then.
     pub fn try_commit(&self, class: Class, batch: Batch) -> Result<Lsn, StoreError> {
         let estimate = Estimate { bytes: batch.bytes(), items: batch.items, images: batch.images };
-        self.commit_with(self.empty_permit(estimate)?, Some(class), batch)
+        self.commit_with(self.empty_permit(class, estimate)?, true, batch)
     }
 
-    /// `class`: the permit is empty, and the batch is to be admitted here.
-    fn commit_with(
-        &self,
-        mut permit: Permit,
-        class: Option<Class>,
-        mut batch: Batch,
-    ) -> Result<Lsn, StoreError> {
+    /// `admits`: the permit is empty, and the batch is to be admitted here.
+    fn commit_with(&self, mut permit: Permit, admits: bool, mut batch: Batch) -> Result<Lsn, StoreError> {
         let shared = &self.shared;
         if batch.bytes() > permit.estimate.bytes {
             let (bytes, bytes_max) = (batch.bytes(), permit.estimate.bytes);
@@ -326,8 +321,8 @@ impl Store {
             }
         };
         trees.decide(&mut batch, laid.as_mut().and_then(Encoded::laid_bytes))?;
-        if let Some(class) = class {
-            self.grant_now(&trees, class, &mut permit)?;
+        if admits {
+            self.grant_now(&trees, &mut permit)?;
         }
         if batch.frees {
             shared.space.lock().check_frees(&batch)?;
@@ -369,8 +364,8 @@ impl Store {
         let claimed = std::mem::take(&mut permit.nodes) + less;
         let needed = more + (trees.root_claims - claims_before);
         let touches_space = batch.allocates || batch.frees;
-        let is_settled = !touches_space
-            && claimed.checked_sub(needed).is_some_and(|beyond| shared.credit.keep_chunks(beyond));
+        let is_settled =
+            !touches_space && claimed.checked_sub(needed).is_some_and(|beyond| permit.leave_chunks(beyond));
         if !is_settled {
             let mut space = shared.space.lock();
             space.commit_batch(&batch);

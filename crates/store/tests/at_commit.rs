@@ -3,6 +3,7 @@
 
 mod support;
 
+use std::cell::Cell;
 use std::sync::Arc;
 use support::CrashDevice;
 use syncline_format::{Key, Lsn, ObjectNo, TreeId};
@@ -94,6 +95,39 @@ fn a_commit_at_once_and_a_lone_force_take_four_locks() {
         let few = ["the trees", "the journal", "the journal", "the journal"];
         assert!(round < 2 || taken == few, "round {round}: {taken:?}");
     }
+}
+
+/// What is claimed out of a share that is kept for some is never promised ahead to others.
+#[cfg(debug_assertions)]
+#[test]
+fn nobody_who_has_a_share_of_his_own_puts_anything_back_for_others() {
+    let (_device, store) = open(1 << 15, RING_BLOCKS);
+    let takes_space = |what: &dyn Fn()| {
+        let ((), taken) = syncline_store::lock_order::trace(what);
+        taken.contains(&"the space")
+    };
+    let one = Estimate { bytes: 100, items: 1, images: 0 };
+    for (class, is_put_back) in
+        [(Class::Normal, true), (Class::Reclaim, false), (Class::Deletion, false), (Class::Destage, false)]
+    {
+        let permit = Cell::new(Some(store.admit(class, one).expect("admitted")));
+        assert_ne!(takes_space(&|| drop(permit.take())), is_put_back, "{class:?}");
+    }
+    drop(store.reserve(1).expect("space"));
+    drop(store.reserve(1).expect("space"));
+    for (reserved, is_put_back) in [
+        (store.reserve(1), true),
+        (store.reserve_for_freeing(1), false),
+        (store.reserve_to_overwrite(1), false),
+    ] {
+        let mut reserved = reserved.expect("space");
+        let part = Cell::new(Some(reserved.split(1)));
+        assert_ne!(takes_space(&|| drop(part.take())), is_put_back);
+    }
+    let mut mixed = store.reserve(1).expect("space");
+    mixed.merge(store.reserve_for_freeing(1).expect("space"));
+    let mixed = Cell::new(Some(mixed));
+    assert!(takes_space(&|| drop(mixed.take())));
 }
 
 #[test]
