@@ -191,7 +191,8 @@ impl SpaceMap {
             let chunks = (map.node_claims + kept) * u64::from(NODE_BLOCKS);
             blocks + map.reserved + chunks <= map.free
         };
-        if !fits(self) && !(self.recall() && fits(self)) {
+        let is_there = fits(self) || self.recall() && fits(self);
+        if !is_there {
             return Err(StoreError::NoSpace);
         }
         self.reserved += blocks;
