@@ -1,6 +1,6 @@
 # Everything a contributor needs. Each target sets up what it needs itself (scripts/setup.sh installs missing Debian or
-# Ubuntu packages by name where it may, after asking), so a fresh machine with a Rust toolchain is enough. Where nobody can be
-# asked, SETUP=yes is the answer; CI=true is one too.
+# Ubuntu packages by name where it may, after asking), so a fresh machine with a Rust toolchain is enough. Where nobody
+# can be asked, SETUP=yes is the answer; CI=true is one too.
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -12,7 +12,8 @@ DEBUGDIR ?= /usr/lib/debug
 DESTDIR ?=
 LDCONFIG ?= ldconfig
 
-# What cargo has built, with line tables. LAB is the command under which a kill is a power cut, for tests; nothing ships it.
+# What cargo has built, with line tables. LAB is the command under which a kill is a power cut, for tests; nothing ships
+# it.
 RELEASE = $(or $(CARGO_TARGET_DIR),target)/release
 BIN = $(RELEASE)/syncline
 LAB = $(RELEASE)/syncline-lab
@@ -182,8 +183,8 @@ man:
 	$(CARGO) run --quiet --release --locked -p xtask -- man dist/man
 	$(CARGO) run --quiet --release --locked -p xtask -- completions dist/completions
 
-# Root, for whom this is mostly called, builds nothing: no build script of a dependency runs as root, and no file of root's is left in
-# the target directory. What `make build man` has made before is installed as it is.
+# Root, for whom this is mostly called, builds nothing: no build script of a dependency runs as root, and no file of
+# root's is left in the target directory. What `make build man` has made before is installed as it is.
 install:
 	@if [ "$$(id -u)" != 0 ]; then $(MAKE) --no-print-directory build man; \
 	elif ! [ -x $(SHIPPED) ] || ! [ -f $(SQLITE) ] || ! [ -f $(LIBRARY) ] || ! [ -f $(STATIC) ] || ! [ -d dist/man ] || ! [ -d dist/completions ]; then \

@@ -3,9 +3,10 @@
 #
 # Usage: bench-full.sh SYNCLINE RESULTS.json [MINUTES]
 #
-# First one round of everything, what matters most first; then the further rounds of what has aims; then those of the rest. So what the
-# time limit cuts off is the last rounds of the least important. Everything goes on where an interruption has left it: run it again
-# with the same file. Writes the results, RESULTS.html, and the tables between the marks of docs/measurements/full-run.md (or $DOCUMENT).
+# First one round of everything, what matters most first; then the further rounds of what has aims; then those of the
+# rest. So what the time limit cuts off is the last rounds of the least important. Everything goes on where an
+# interruption has left it: run it again with the same file. Writes the results, RESULTS.html, and the tables between
+# the marks of docs/measurements/full-run.md (or $DOCUMENT).
 set -eu
 
 syncline=$1

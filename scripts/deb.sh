@@ -1,7 +1,7 @@
 #!/bin/sh
-# Makes Debian packages of what `make build tools man` has built: dist/deb/*.deb, with the line tables in packages of their
-# own (-dbgsym). The packages' description is packaging/debian; debhelper does the rest, in a directory of its own, so that
-# nothing of it is left in the tree.
+# Makes Debian packages of what `make build tools man` has built: dist/deb/*.deb, with the line tables in packages of
+# their own (-dbgsym). The packages' description is packaging/debian; debhelper does the rest, in a directory of its
+# own, so that nothing of it is left in the tree.
 #
 # usage: scripts/deb.sh RELEASE
 #

@@ -1,6 +1,6 @@
 #!/bin/sh
-# The sources of the last commit as dist/syncline-VERSION.tar.gz. The same commit gives the same bytes on every machine: the
-# time is the commit's, owner and permissions are fixed, and gzip tells neither name nor time.
+# The sources of the last commit as dist/syncline-VERSION.tar.gz. The same commit gives the same bytes on every machine:
+# the time is the commit's, owner and permissions are fixed, and gzip tells neither name nor time.
 #
 # usage: scripts/dist.sh [DIRECTORY]
 set -eu

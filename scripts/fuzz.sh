@@ -4,8 +4,8 @@
 # usage: scripts/fuzz.sh MINUTES [TARGET...]
 #
 # MINUTES are shared by the targets: a third of them is of `image`, a third of `semantics`, the rest is divided among
-# the others. What is found interesting is kept in fuzz/corpus (not under version control; fuzz/seeds is); an input that fails is left in
-# fuzz/artifacts, and the script goes on with the next target and fails at the end.
+# the others. What is found interesting is kept in fuzz/corpus (not under version control; fuzz/seeds is); an input that
+# fails is left in fuzz/artifacts, and the script goes on with the next target and fails at the end.
 #
 # The compiler's flags are those of cargo-fuzz without a sanitizer, all of them stable. `cargo +nightly fuzz run TARGET`
 # works as well where cargo-fuzz is installed.

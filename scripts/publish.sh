@@ -4,8 +4,8 @@
 #
 # usage: scripts/publish.sh [--verify]
 #
-# With --verify each crate is also built from its package alone (minutes). Crates that are not published yet are taken from
-# the packages that the same call makes, so that the first release can be tried as well.
+# With --verify each crate is also built from its package alone (minutes). Crates that are not published yet are taken
+# from the packages that the same call makes, so that the first release can be tried as well.
 set -eu
 cd "$(dirname "$0")/.."
 

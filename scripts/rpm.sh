@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes RPM packages of what `make build tools man` has built: dist/rpm/*.rpm, as packaging/syncline.spec describes them.
-# Needs rpmbuild (scripts/setup.sh rpm), and no root.
+# Makes RPM packages of what `make build tools man` has built: dist/rpm/*.rpm, as packaging/syncline.spec describes
+# them. Needs rpmbuild (scripts/setup.sh rpm), and no root.
 #
 # usage: scripts/rpm.sh STAGE
 #

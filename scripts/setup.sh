@@ -3,8 +3,8 @@
 #
 # usage: scripts/setup.sh [--yes] build|test|test-python|test-full|fuzz|bench|demo|deb|test-deb|rpm
 #
-# It asks on a terminal. With --yes, SETUP=yes or CI=true it does not ask; where nobody can be asked and nobody has said so, it says
-# what to install and goes on.
+# It asks on a terminal. With --yes, SETUP=yes or CI=true it does not ask; where nobody can be asked and nobody has said
+# so, it says what to install and goes on.
 #
 # A linker is necessary, so that its absence ends the target. Everything else only makes tests skip, with a sentence
 # each, so a machine without root or without a network is told what is missing and goes on.

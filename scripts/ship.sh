@@ -1,11 +1,11 @@
 #!/bin/sh
-# Makes of what cargo has built what is shipped: programs and libraries without symbols and line tables in DIST/bin, the line
-# tables in DIST/debug. A debugger finds them beside the program or under /usr/lib/debug (make install-debug).
+# Makes of what cargo has built what is shipped: programs and libraries without symbols and line tables in DIST/bin, the
+# line tables in DIST/debug. A debugger finds them beside the program or under /usr/lib/debug (make install-debug).
 #
 # usage: scripts/ship.sh DIST FILE...
 #
-# A syncline command whose mounts can forget what was not flushed is refused: cargo builds one where a crate for tests is part of the
-# same call.
+# A syncline command whose mounts can forget what was not flushed is refused: cargo builds one where a crate for tests
+# is part of the same call.
 set -eu
 
 dist=$1

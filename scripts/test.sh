@@ -3,20 +3,20 @@
 #
 # usage: scripts/test.sh [cargo test options]
 #
-# First the tests of the crates. Then, where a mount is possible: power cuts through it, at chosen moments and twenty at random ones, a
-# user who takes all there is beside one who works, and what users do to each other's files, beside ext4.
+# First the tests of the crates. Then, where a mount is possible: power cuts through it, at chosen moments and twenty at
+# random ones, a user who takes all there is beside one who works, and what users do to each other's files, beside ext4.
 # Last come random programs of processes that share a volume by SQLite's VFS.
 #
-# A test that lacks /dev/fuse, root, a loop device or a program writes one line "skipped: TEST: why" to the real standard
-# error (which the harness does not capture) and returns. This script counts those lines.
+# A test that lacks /dev/fuse, root, a loop device or a program writes one line "skipped: TEST: why" to the real
+# standard error (which the harness does not capture) and returns. This script counts those lines.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
 log=$(mktemp)
 trap 'rm -f "$log" "$log.cuts"' EXIT
 
-# Documentation examples run as well: plain `cargo test` builds and runs all of them. The command is tested by itself, as it is
-# shipped: cargo would give it every feature that another crate of the same call asks for.
+# Documentation examples run as well: plain `cargo test` builds and runs all of them. The command is tested by itself,
+# as it is shipped: cargo would give it every feature that another crate of the same call asks for.
 ${CARGO:-cargo} test --workspace --exclude syncline-cli --locked --no-fail-fast "$@" 2>&1 | tee "$log"
 status=${PIPESTATUS[0]}
 ${CARGO:-cargo} test -p syncline-cli --locked --no-fail-fast "$@" 2>&1 | tee -a "$log"

@@ -1,11 +1,12 @@
 /*
- * Replaces ten configuration files at one durable point: after a crash all of them are the old ones or all are the new ones.
+ * Replaces ten configuration files at one durable point: after a crash all of them are the old ones or all are the new
+ * ones.
  *
  *     cc -I.. -o replace_ten replace_ten.c
  *     ./replace_ten DIRECTORY GENERATION
  *
- * Each file is written under a temporary name and renamed over the old one, as it is done everywhere; that the ten belong
- * together, and that nothing has to be synced one by one, is what the group adds.
+ * Each file is written under a temporary name and renamed over the old one, as it is done everywhere; that the ten
+ * belong together, and that nothing has to be synced one by one, is what the group adds.
  */
 #define _GNU_SOURCE
 #include <syncline/ioctl.h>

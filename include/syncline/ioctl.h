@@ -1,17 +1,17 @@
 /*
  * What a program can ask of files on a mounted Syncline volume beyond POSIX, as ioctls on an open file.
  *
- * Everything here is for regular files. On a file of another filesystem each call fails with ENOTTY, on a directory with
- * EISDIR, with an argument that this version does not understand with EINVAL. `reserved` fields and flags that have no
- * name below must be 0. Numbers and layouts stay as they are; later versions add to them.
+ * Everything here is for regular files. On a file of another filesystem each call fails with ENOTTY, on a directory
+ * with EISDIR, with an argument that this version does not understand with EINVAL. `reserved` fields and flags that
+ * have no name below must be 0. Numbers and layouts stay as they are; later versions add to them.
  *
- * The kernel may hold data of a file that the daemon has not been told of: pages changed through mmap, and with the mount
- * option writeback_cache everything written. The functions below hand it on first (sync_file_range); who calls ioctl(2)
- * himself does the same, or msync(2).
+ * The kernel may hold data of a file that the daemon has not been told of: pages changed through mmap, and with the
+ * mount option writeback_cache everything written. The functions below hand it on first (sync_file_range); who calls
+ * ioctl(2) himself does the same, or msync(2).
  *
- * sync_file_range(2) alone is no sync on Syncline and no hint either. Without writeback_cache the kernel has nothing to write
- * and says nothing to the daemon; with it the data moves to the daemon, which begins to write pieces of 64 KiB and more.
- * Nothing is durable after it. Use the calls below instead.
+ * sync_file_range(2) alone is no sync on Syncline and no hint either. Without writeback_cache the kernel has nothing to
+ * write and says nothing to the daemon; with it the data moves to the daemon, which begins to write pieces of 64 KiB
+ * and more. Nothing is durable after it. Use the calls below instead.
  */
 #ifndef SYNCLINE_IOCTL_H
 #define SYNCLINE_IOCTL_H
@@ -52,14 +52,14 @@ struct syncline_ticket {
 };
 
 /*
- * Makes the range durable, with everything needed to read it back, and every change of names and attributes on the volume
- * that was made before. No page outside of the range is written for it.
+ * Makes the range durable, with everything needed to read it back, and every change of names and attributes on the
+ * volume that was made before. No page outside of the range is written for it.
  */
 #define SYNCLINE_IOC_SYNC_RANGE _IOW(SYNCLINE_IOC_MAGIC, 2, struct syncline_range)
 
 /*
- * Starts the same and returns at once; `result` is a ticket. Whole files: offset and length 0. The sync goes on when the file
- * is closed. EAGAIN: 65,536 tickets of this open file or of this user are out already; ask for some.
+ * Starts the same and returns at once; `result` is a ticket. Whole files: offset and length 0. The sync goes on when
+ * the file is closed. EAGAIN: 65,536 tickets of this open file or of this user are out already; ask for some.
  */
 #define SYNCLINE_IOC_SYNC_START _IOWR(SYNCLINE_IOC_MAGIC, 3, struct syncline_range)
 
@@ -70,31 +70,33 @@ struct syncline_ticket {
 #define SYNCLINE_IOC_SYNC_WAIT _IOW(SYNCLINE_IOC_MAGIC, 5, struct syncline_ticket)
 
 /*
- * Begins to write what is dirty in the range, and waits for nothing: a later sync then has less to do. Nothing is durable
- * after it. `result`: bytes that are on their way now; at the bound (16 MiB) less than there is.
+ * Begins to write what is dirty in the range, and waits for nothing: a later sync then has less to do. Nothing is
+ * durable after it. `result`: bytes that are on their way now; at the bound (16 MiB) less than there is.
  */
 #define SYNCLINE_IOC_WRITE_BACK _IOWR(SYNCLINE_IOC_MAGIC, 6, struct syncline_range)
 
 /*
- * Atomic changes of one file, as f2fs has them: what is written through this open file after START is durable and seen after a
- * crash with COMMIT, all of it or nothing. Writes, and truncations through this open file, are staged; ABORT, closing the file,
- * or the death of the process gives them up. START on a file that is not open for writing is EBADF, a second one by somebody else
- * EBUSY, COMMIT without START a plain sync. If somebody else has changed the same pages meanwhile, COMMIT fails with EAGAIN; if
- * there is more than one record of the journal can hold, a write or COMMIT fails with E2BIG. Whenever COMMIT fails nothing of it
- * is applied.
+ * Atomic changes of one file, as f2fs has them: what is written through this open file after START is durable and seen
+ * after a crash with COMMIT, all of it or nothing. Writes, and truncations through this open file, are staged; ABORT,
+ * closing the file, or the death of the process gives them up. START on a file that is not open for writing is EBADF, a
+ * second one by somebody else EBUSY, COMMIT without START a plain sync. If somebody else has changed the same pages
+ * meanwhile, COMMIT fails with EAGAIN; if there is more than one record of the journal can hold, a write or COMMIT
+ * fails with E2BIG. Whenever COMMIT fails nothing of it is applied.
  *
- * A write that comes while COMMIT or ABORT is under way, in another thread, waits and fails with EBUSY. fsync(2) and fdatasync(2) before
- * COMMIT return 0, as on f2fs, and make durable what is committed: what is staged becomes durable by COMMIT only.
+ * A write that comes while COMMIT or ABORT is under way, in another thread, waits and fails with EBUSY. fsync(2) and
+ * fdatasync(2) before COMMIT return 0, as on f2fs, and make durable what is committed: what is staged becomes durable
+ * by COMMIT only.
  *
- * Use the file alone while atomic changes are under way. What others write to it is no part of them; and a page that somebody else
- * has changed through mmap is written back whole, with the bytes around his own as the page cache has them: staged ones reach
- * the file so by an ordinary write, before COMMIT or without it.
+ * Use the file alone while atomic changes are under way. What others write to it is no part of them; and a page that
+ * somebody else has changed through mmap is written back whole, with the bytes around his own as the page cache has
+ * them: staged ones reach the file so by an ordinary write, before COMMIT or without it.
  *
- * Isolation: until COMMIT others who read through the kernel's page cache see what is staged, and fstat(2) tells the staged size.
- * What goes past the page cache (O_DIRECT) and the library sees what is committed. ABORT has the kernel drop what it has cached.
+ * Isolation: until COMMIT others who read through the kernel's page cache see what is staged, and fstat(2) tells the
+ * staged size. What goes past the page cache (O_DIRECT) and the library sees what is committed. ABORT has the kernel
+ * drop what it has cached.
  *
- * With the mount option writeback_cache there are none: no feature bit, and START is EOPNOTSUPP. The volatile writes of old
- * versions of f2fs (3 and 4) are EOPNOTSUPP.
+ * With the mount option writeback_cache there are none: no feature bit, and START is EOPNOTSUPP. The volatile writes of
+ * old versions of f2fs (3 and 4) are EOPNOTSUPP.
  */
 #ifndef F2FS_IOC_START_ATOMIC_WRITE
 #define F2FS_IOCTL_MAGIC 0xf5
@@ -106,26 +108,29 @@ struct syncline_ticket {
 #define SYNCLINE_F2FS_FEATURE_ATOMIC_WRITE 0x4u
 
 /*
- * What is staged takes memory of the daemon and free space, so there are limits for each user over all open files, here and for groups:
- * 1,024 atomic changes under way (START and BEGIN fail with EAGAIN beyond that), and for others than root and the user who runs the
- * daemon an eighth of the mount's memory= and half of the space that is free. What goes beyond those, or beyond the quarter of memory=
- * that all users together have, fails with EDQUOT: commit or give up some. `syncline stats` shows what is staged.
+ * What is staged takes memory of the daemon and free space, so there are limits for each user over all open files, here
+ * and for groups: 1,024 atomic changes under way (START and BEGIN fail with EAGAIN beyond that), and for others than
+ * root and the user who runs the daemon an eighth of the mount's memory= and half of the space that is free. What goes
+ * beyond those, or beyond the quarter of memory= that all users together have, fails with EDQUOT: commit or give up
+ * some. `syncline stats` shows what is staged.
  */
 
 /*
- * The same over several files. BEGIN gives a token, which belongs to the open file it was called on; that file is open for writing
- * (EBADF), but need not be changed itself; it can have 64 tokens (EAGAIN). Other files that the same user has open for writing (EBADF) JOIN with the token:
- * what is written through them is staged, also when they are closed before the commit. rename(2) and link(2) of files that have
- * joined are staged with it, if this user calls them (no RENAME_EXCHANGE; the directory's listing shows them after the commit), and
- * so is unlink(2) of a name that the group has given. A file that this user creates under a name that the group has taken away is
- * part of the group at once, so that a temporary name can be used again. All of these fail with EBUSY while the group ends. Whatever
- * else is made under such a name (mknod(2), mkdir(2), symlink(2), link(2) of another file, a file of another user), and every other
- * change of a name that the group has taken away or given (rename(2) from it, over it or with RENAME_EXCHANGE, unlink(2) by another user)
- * fails with EBUSY as long as the group is open, and until the kernel has forgotten what it showed. Directories are not part of groups: they are made, moved and removed at once.
- * COMMIT makes everything durable in one record with one flush. ABORT, closing the open file of BEGIN, or the death of its process
- * gives everything up. Behind COMMIT and ABORT writes through files that had joined are ordinary ones; where the open file of BEGIN was
- * closed instead, they fail with EBUSY until they join or START again, or are closed. A file can be part of one group only (EBUSY), a
- * token that is not known, or of another user or open file, is EINVAL.
+ * The same over several files. BEGIN gives a token, which belongs to the open file it was called on; that file is open
+ * for writing (EBADF), but need not be changed itself; it can have 64 tokens (EAGAIN). Other files that the same user
+ * has open for writing (EBADF) JOIN with the token: what is written through them is staged, also when they are closed
+ * before the commit. rename(2) and link(2) of files that have joined are staged with it, if this user calls them (no
+ * RENAME_EXCHANGE; the directory's listing shows them after the commit), and so is unlink(2) of a name that the group
+ * has given. A file that this user creates under a name that the group has taken away is part of the group at once, so
+ * that a temporary name can be used again. All of these fail with EBUSY while the group ends. Whatever else is made
+ * under such a name (mknod(2), mkdir(2), symlink(2), link(2) of another file, a file of another user), and every other
+ * change of a name that the group has taken away or given (rename(2) from it, over it or with RENAME_EXCHANGE,
+ * unlink(2) by another user) fails with EBUSY as long as the group is open, and until the kernel has forgotten what it
+ * showed. Directories are not part of groups: they are made, moved and removed at once. COMMIT makes everything durable
+ * in one record with one flush. ABORT, closing the open file of BEGIN, or the death of its process gives everything up.
+ * Behind COMMIT and ABORT writes through files that had joined are ordinary ones; where the open file of BEGIN was
+ * closed instead, they fail with EBUSY until they join or START again, or are closed. A file can be part of one group
+ * only (EBUSY), a token that is not known, or of another user or open file, is EINVAL.
  */
 #define SYNCLINE_IOC_GROUP_BEGIN _IOR(SYNCLINE_IOC_MAGIC, 7, __u64)
 #define SYNCLINE_IOC_GROUP_JOIN _IOW(SYNCLINE_IOC_MAGIC, 8, __u64)
@@ -133,11 +138,12 @@ struct syncline_ticket {
 #define SYNCLINE_IOC_GROUP_ABORT _IOW(SYNCLINE_IOC_MAGIC, 10, __u64)
 
 /*
- * A snapshot of the whole volume: how it was when the call returned, for good. On any open file or directory of the volume. MAKE
- * fills the fields in; what is only in the kernel (mmap, writeback_cache) is no part of the snapshot: call syncfs(2) before. DELETE
- * and RENAME (to `to`) go by `name`. NEXT tells the first snapshot whose `tree` is greater than the given one, or fails with ENOENT. Names
- * have 1 to 255 bytes of UTF-8, a NUL behind them, no '/'. MAKE, DELETE and RENAME need CAP_SYS_ADMIN (EPERM). EEXIST: there is one
- * of that name. EOPNOTSUPP: the volume has version 1. ENOSPC: too little would be left for the volume to go on.
+ * A snapshot of the whole volume: how it was when the call returned, for good. On any open file or directory of the
+ * volume. MAKE fills the fields in; what is only in the kernel (mmap, writeback_cache) is no part of the snapshot: call
+ * syncfs(2) before. DELETE and RENAME (to `to`) go by `name`. NEXT tells the first snapshot whose `tree` is greater
+ * than the given one, or fails with ENOENT. Names have 1 to 255 bytes of UTF-8, a NUL behind them, no '/'. MAKE, DELETE
+ * and RENAME need CAP_SYS_ADMIN (EPERM). EEXIST: there is one of that name. EOPNOTSUPP: the volume has version 1.
+ * ENOSPC: too little would be left for the volume to go on.
  */
 #define SYNCLINE_SNAPSHOT_MAKE 1u
 #define SYNCLINE_SNAPSHOT_DELETE 2u

@@ -363,8 +363,8 @@ int syncline_dir_close(syncline_dir *dir);
 /* ---- Snapshots ---- */
 
 /*
- * A snapshot is the whole volume as it was at one moment, for good. Volumes of version 2 of the format can have them. Names
- * have 1 to 255 bytes of UTF-8, without '/'; names are the caller's.
+ * A snapshot is the whole volume as it was at one moment, for good. Volumes of version 2 of the format can have them.
+ * Names have 1 to 255 bytes of UTF-8, without '/'; names are the caller's.
  */
 struct syncline_snapshot_info {
 	uint32_t number; /* greater of what was made later */
@@ -381,8 +381,8 @@ struct syncline_snapshot_info {
 int syncline_snapshot_create(syncline_volume *volume, const char *name);
 
 /*
- * Deletes a snapshot, for good on return. What only it had becomes free in the background, when nobody reads it any more.
- * Errors: -ENOENT.
+ * Deletes a snapshot, for good on return. What only it had becomes free in the background, when nobody reads it any
+ * more. Errors: -ENOENT.
  */
 int syncline_snapshot_delete(syncline_volume *volume, const char *name);
 
@@ -390,8 +390,8 @@ int syncline_snapshot_delete(syncline_volume *volume, const char *name);
 int syncline_snapshot_rename(syncline_volume *volume, const char *name, const char *to);
 
 /*
- * 1 and the snapshot that was made next behind the one that `snapshot` tells, 0 behind the last, when nothing is written.
- * Begin with zeros.
+ * 1 and the snapshot that was made next behind the one that `snapshot` tells, 0 behind the last, when nothing is
+ * written. Begin with zeros.
  */
 int syncline_snapshot_next(syncline_volume *volume, struct syncline_snapshot_info *snapshot);
 

@@ -212,7 +212,8 @@ def content_differs(versions, got):
         page = got[at : at + PAGE]
         if any(padded(v, at, len(page)) == page for v in versions):
             continue
-        # A size between two versions' cuts a page of either short; a page may mix old and new within one version's write.
+        # A size between two versions' cuts a page of either short; a page may mix old and new within one version's
+        # write.
         for index, byte in enumerate(page):
             if not any(byte == (v[at + index] if at + index < len(v) else 0) for v in versions):
                 return f"byte {at + index} is {byte:#x}, in none of {len(versions)} versions"

@@ -1,6 +1,6 @@
 #!/bin/bash
-# The steps of tests/packages/run, inside of the fresh root: a stranger's first hour, one step after the other. What a step
-# leaves is what the next one finds. The first that fails ends the run.
+# The steps of tests/packages/run, inside of the fresh root: a stranger's first hour, one step after the other. What a
+# step leaves is what the next one finds. The first that fails ends the run.
 set -uo pipefail
 cd /root || exit
 
@@ -106,8 +106,8 @@ a_volume_in_fstab() {
     echo 'here before the reboot' >/data/note
 }
 
-# What udev makes of a disk: type, UUID and label, and the links that mount(8) follows. No udev runs here, so its rules are
-# tried on the disk, and the link is made by hand.
+# What udev makes of a disk: type, UUID and label, and the links that mount(8) follows. No udev runs here, so its rules
+# are tried on the disk, and the link is made by hand.
 a_disk_by_its_label() {
     set -e
     [ -n "$DISK" ] || { echo "there is no loop device"; return; }

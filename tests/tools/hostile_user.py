@@ -22,7 +22,8 @@ import time
 
 HOSTILE, VICTIM = 1000, 1001
 FULL = os.environ.get("SCALE", "quick") == "full"
-# More than this times the work of an idle mount is a failure; the slack is for what the clock of a short run cannot tell apart.
+# More than this times the work of an idle mount is a failure; the slack is for what the clock of a short run cannot
+# tell apart.
 RATIO, SLACK_US = 3, 150
 ROUNDS, FILES = 3, 60
 # Rounds are repeated for so long, in seconds, until one keeps the bound.

@@ -56,8 +56,8 @@ def run(path, mode, rows):
         if k % 3 == 0:
             database.execute("update t set body = ? where k = ?", (body(k, 1), k))
         database.execute("commit")
-        # Without a journal there is nothing to roll back with. What is rolled back is mostly of one size: rolling back the
-        # whole table each time is work that grows with the square of the rows.
+        # Without a journal there is nothing to roll back with. What is rolled back is mostly of one size: rolling back
+        # the whole table each time is work that grows with the square of the rows.
         if k % 50 == 7 and mode != "off":
             database.execute("begin immediate")
             database.execute("delete from t where k > ?", (-1 if k % 500 == 7 else k - 100,))

@@ -29,8 +29,8 @@ import time
 USER, GROUP, MEMBER_OF, STRANGER = 4242, 4242, 4300, 4343
 AT_FDCWD = -100
 AT_SYMLINK_NOFOLLOW, AT_EMPTY_PATH, FORCE_SYNC = 0x100, 0x1000, 0x2000
-# Bits and places of `struct statx`, in the order in which they are asked for: the times last, because a question for one
-# that the kernel knows to be old refreshes the others too.
+# Bits and places of `struct statx`, in the order in which they are asked for: the times last, because a question for
+# one that the kernel knows to be old refreshes the others too.
 FIELDS = [
     ("mode", 0x3, 28, "H"), ("uid", 0x8, 20, "I"), ("gid", 0x10, 24, "I"), ("nlink", 0x4, 16, "I"), ("size", 0x200, 40, "Q"),
     ("blocks", 0x400, 48, "Q"), ("mtime", 0x40, 112, "qI"), ("ctime", 0x80, 96, "qI"),
@@ -149,8 +149,8 @@ class Table:
             return name_of(error.errno)
         stale = [name for name in now if cached[name] != now[name]]
         if stale == ["blocks"]:
-            # Writeback may settle this number between the two questions. The second one has renewed the kernel's attributes,
-            # so stale blocks are not found here; every other attribute is judged by the first look.
+            # Writeback may settle this number between the two questions. The second one has renewed the kernel's
+            # attributes, so stale blocks are not found here; every other attribute is judged by the first look.
             cached = as_cached(path)
             stale = [name for name in now if cached[name] != now[name]]
         self.stale += len(stale)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# dpkg installs a package of many files under another root, upgrades it, verifies it, and removes it: dpkg writes each file
-# beside its place, syncs it, and renames it.
+# dpkg installs a package of many files under another root, upgrades it, verifies it, and removes it: dpkg writes each
+# file beside its place, syncs it, and renames it.
 set -euo pipefail
 . "$(dirname "$0")/../lib.sh"
 need dpkg-deb=dpkg

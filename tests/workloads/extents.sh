@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# A file of 100,000 extents (a quick run: 30,000): every second block written, in random order; read back, SEEK_HOLE and SEEK_DATA, truncated.
+# A file of 100,000 extents (a quick run: 30,000): every second block written, in random order; read back, SEEK_HOLE and
+# SEEK_DATA, truncated.
 set -euo pipefail
 . "$(dirname "$0")/../lib.sh"
 need python3=python3

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# rsync of a source tree, compared by content, by attributes and by rsync itself; then with changes, then with deletions.
+# rsync of a source tree, compared by content, by attributes and by rsync itself; then with changes, then with
+# deletions.
 set -euo pipefail
 . "$(dirname "$0")/../lib.sh"
 need rsync=rsync

@@ -31,7 +31,8 @@ ends() {
     python3 "$TOOLS/far_file.py" verify "$MNT/far"
 }
 
-# Processor time and bytes are told and judged beside the time that passed, which is that of others, too, on a busy machine.
+# Processor time and bytes are told and judged beside the time that passed, which is that of others, too, on a busy
+# machine.
 mount_time() {
     unmount_volume
     local took ticks busy reads

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What users do to each other's files, line by line as on ext4: set-id bits by stat and by exec, owners, modes, lists, flags,
-# capabilities, links, sticky directories. Over each transport, and with each way to cache.
+# What users do to each other's files, line by line as on ext4: set-id bits by stat and by exec, owners, modes, lists,
+# flags, capabilities, links, sticky directories. Over each transport, and with each way to cache.
 set -euo pipefail
 . "$(dirname "$0")/../lib.sh"
 need python3=python3 mkfs.ext4=e2fsprogs losetup=mount id=coreutils

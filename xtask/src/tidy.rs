@@ -11,8 +11,11 @@ use std::path::{Path, PathBuf};
 /// Longest file without its tests, in lines. A file split late has grown two purposes.
 const FILE_LINES_MAX: usize = 600;
 
-/// Longest line of a comment.
+/// Longest line of a comment, and of a paragraph in a document.
 const COMMENT_COLUMNS_MAX: usize = 120;
+
+/// Where documents and comments of other languages are.
+const PROSE: &[&str] = &["docs", "crates", "tests", "include", "scripts", "packaging"];
 
 /// Files that may be longer. Each must say why, in a header line that contains [`LONG_FILE_REASON`].
 const LONG_FILES: &[&str] = &[];
@@ -113,6 +116,7 @@ pub fn run(root: &Path) -> Result<(), String> {
         check_comments(&name, &text, &mut findings);
         check_header(&name, &text, &mut findings);
     }
+    check_prose(root, &mut findings)?;
     for finding in &findings {
         println!("{finding}");
     }
@@ -125,8 +129,14 @@ pub fn run(root: &Path) -> Result<(), String> {
 
 /// All Rust sources of the workspace, sorted.
 fn sources(root: &Path) -> Result<Vec<PathBuf>, String> {
+    let is_source = |path: &Path| path.extension().is_some_and(|extension| extension == "rs");
+    files(&[root.join("crates"), root.join("xtask")], &is_source)
+}
+
+/// All files of these directories that are accepted, sorted.
+fn files(directories: &[PathBuf], accept: &dyn Fn(&Path) -> bool) -> Result<Vec<PathBuf>, String> {
     let mut found = Vec::new();
-    let mut pending = vec![root.join("crates"), root.join("xtask")];
+    let mut pending = directories.to_vec();
     while let Some(directory) = pending.pop() {
         let entries =
             fs::read_dir(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
@@ -134,7 +144,7 @@ fn sources(root: &Path) -> Result<Vec<PathBuf>, String> {
             let path = entry.map_err(|error| error.to_string())?.path();
             if path.is_dir() && path.file_name().is_some_and(|name| name != "target") {
                 pending.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
+            } else if path.is_file() && accept(&path) {
                 found.push(path);
             }
         }
@@ -201,6 +211,53 @@ fn check_comments(name: &str, text: &str, findings: &mut Vec<String>) {
         let comment = line.trim_start();
         let is_row = comment.trim_start_matches(['/', '!']).trim_start().starts_with('|');
         if comment.starts_with("//") && !is_row && line.chars().count() > COMMENT_COLUMNS_MAX {
+            findings.push(format!(
+                "{name}:{}: a comment of more than {COMMENT_COLUMNS_MAX} columns; wrap it",
+                number + 1
+            ));
+        }
+    }
+}
+
+/// What lies beside the sources: documents, and the comments of scripts and of C.
+fn check_prose(root: &Path, findings: &mut Vec<String>) -> Result<(), String> {
+    let is_prose = |path: &Path| {
+        let extension = path.extension().and_then(|extension| extension.to_str());
+        matches!(extension, Some("md" | "sh" | "py" | "c" | "cpp" | "h"))
+    };
+    let directories: Vec<_> = PROSE.iter().map(|name| root.join(name)).collect();
+    let mut paths = files(&directories, &is_prose)?;
+    paths.extend(
+        ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile"]
+            .map(|name| root.join(name)),
+    );
+    for path in paths {
+        let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let name = path.strip_prefix(root).unwrap_or(&path).display().to_string();
+        match path.extension().is_some_and(|extension| extension == "md") {
+            true => check_paragraphs(&name, &text, findings),
+            false => check_script(&name, &text, findings),
+        }
+    }
+    Ok(())
+}
+
+/// A row of a table, and a line of a program or of its output, stay one line.
+fn check_paragraphs(name: &str, text: &str, findings: &mut Vec<String>) {
+    let mut is_program = false;
+    for (number, line) in text.lines().enumerate() {
+        is_program ^= line.trim_start().starts_with("```");
+        let is_whole = is_program || line.starts_with('|') || line.starts_with("    ");
+        if !is_whole && line.chars().count() > COMMENT_COLUMNS_MAX {
+            findings.push(format!("{name}:{}: more than {COMMENT_COLUMNS_MAX} columns; wrap it", number + 1));
+        }
+    }
+}
+
+fn check_script(name: &str, text: &str, findings: &mut Vec<String>) {
+    for (number, line) in text.lines().enumerate() {
+        let is_comment = ["# ", "* ", "/* ", "// "].iter().any(|mark| line.trim_start().starts_with(mark));
+        if is_comment && line.chars().count() > COMMENT_COLUMNS_MAX {
             findings.push(format!(
                 "{name}:{}: a comment of more than {COMMENT_COLUMNS_MAX} columns; wrap it",
                 number + 1
@@ -306,6 +363,17 @@ mod tests {
         );
         assert_eq!(findings.len(), 1);
         assert!(findings[0].starts_with("a.rs:2: "), "{findings:?}");
+    }
+
+    #[test]
+    fn a_long_paragraph_is_found_and_a_program_is_not() {
+        let mut findings = Vec::new();
+        let words = "word ".repeat(COMMENT_COLUMNS_MAX / 5 + 1);
+        let text = format!("{words}\n\n    {words}\n```\n{words}\n```\n| {words} |\n- {words}\n");
+        check_paragraphs("a.md", &text, &mut findings);
+        check_script("a.sh", &format!("echo {words}\n# {words}\n"), &mut findings);
+        let places: Vec<_> = findings.iter().filter_map(|finding| finding.split(": ").next()).collect();
+        assert_eq!(places, ["a.md:1", "a.md:8", "a.sh:2"]);
     }
 
     #[test]

@@ -1,10 +1,11 @@
 /*
- * What the tests of the mount have SQLite do: driver DATABASE make | insert TIMES | transfer | rollback | check, and with large
- * transactions make-large | large | transfer-large | check-large
+ * What the tests of the mount have SQLite do: driver DATABASE make | insert TIMES | transfer | rollback | check, and
+ * with large transactions make-large | large | transfer-large | check-large
  *
- * Built with SQLITE_ENABLE_BATCH_ATOMIC_WRITE. `transfer` moves money between accounts for ever and prints the number of each
- * transfer once it is committed; `check` prints the sum of all accounts and the number of the last transfer. Large transactions change
- * pages strewn over a table, too many for one record of a small journal; in `transfer-large` every fourth is one.
+ * Built with SQLITE_ENABLE_BATCH_ATOMIC_WRITE. `transfer` moves money between accounts for ever and prints the number
+ * of each transfer once it is committed; `check` prints the sum of all accounts and the number of the last transfer.
+ * Large transactions change pages strewn over a table, too many for one record of a small journal; in `transfer-large`
+ * every fourth is one.
  */
 #include "sqlite3.h"
 
