@@ -4,7 +4,7 @@ use crate::Code;
 use crate::block_map::BlockMap;
 use crate::data::DataCheck;
 use crate::facts::Facts;
-use crate::forest::{Branch, Forest};
+use crate::forest::{Branch, Forest, is_head};
 use crate::items::ItemCheck;
 use crate::lost::Lost;
 use crate::marks::Marks;
@@ -120,7 +120,7 @@ impl Subject<'_> {
 
     fn is_judged_in_full(&self, tree: TreeId) -> bool {
         let item = self.forest().items.get(&tree);
-        self.all && item.is_some_and(|item| item.state == TreeState::Live)
+        item.is_some_and(|item| is_head(item) || self.all && item.state == TreeState::Live)
     }
 
     fn look_at_volume_tree(&self, branch: &Branch, look: &mut Look<'_>) {

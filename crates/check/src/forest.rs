@@ -116,7 +116,7 @@ impl Forest {
     pub(crate) fn make(
         &mut self,
         tree: TreeId,
-        source: Option<TreeId>,
+        (source, role): (Option<TreeId>, Role),
         era: Era,
     ) -> Result<(), &'static str> {
         let (Some(state), Some(source)) = (&mut self.state, source) else {
@@ -127,12 +127,23 @@ impl Forest {
         }
         state.era = state.era.max(era);
         state.next_tree = TreeId(tree.0 + 1);
-        if source == TreeId::VOLUME || !self.may_change(source) {
-            return Err("a batch makes a tree of one that does not exist, or is no head");
+        if !self.may_become(source, role) {
+            return Err("a batch makes a tree of one that does not exist, or that it cannot be made of");
         }
         let branch = self.branches[&source].clone();
         self.branches.insert(tree, branch);
         Ok(())
+    }
+
+    /// Snapshots are made of heads, and heads of snapshots.
+    fn may_become(&self, source: TreeId, role: Role) -> bool {
+        let is_live_snapshot = |item: &TreeItem| item.role == Role::Snapshot && item.state == TreeState::Live;
+        match role {
+            Role::Snapshot => source != TreeId::VOLUME && self.may_change(source),
+            Role::Head => {
+                self.branches.contains_key(&source) && self.items.get(&source).is_some_and(is_live_snapshot)
+            }
+        }
     }
 
     /// What is wrong with an operation of a batch behind the checkpoint, if it names a tree that it may not.
@@ -267,7 +278,7 @@ impl Forest {
     }
 }
 
-fn is_head(item: &TreeItem) -> bool {
+pub(crate) fn is_head(item: &TreeItem) -> bool {
     item.role == Role::Head && item.state == TreeState::Live
 }
 
@@ -307,7 +318,8 @@ impl RootTree {
             for (tree, code) in
                 [(TreeId::MAIN, Code::MainTreeMissing), (TreeId::VOLUME, Code::VolumeTreeMissing)]
             {
-                let is_needed = tree == TreeId::MAIN || superblock.trees.is_some();
+                // Of version 2 any head may be the one that is shown.
+                let is_needed = (tree == TreeId::VOLUME) == superblock.trees.is_some();
                 if is_needed && !found.roots.contains_key(&tree) {
                     found.damage.push((code, found.root, format!("no pointer to tree {tree}")));
                 }

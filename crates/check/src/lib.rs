@@ -13,7 +13,7 @@
 //!
 //! A volume of version 2 has several trees, which share nodes and blocks. Each block is accounted to one tree, the
 //! first of its line, and every other that has it from there is held against that one, so that only differences are
-//! read. Names are judged in the default head, and in all trees if asked for. Of such a volume repair makes bitmaps and
+//! read. Names are judged in all heads, and in snapshots if asked for. Of such a volume repair makes bitmaps and
 //! superblocks anew, and nothing else.
 //!
 //! Invariants:
@@ -75,7 +75,7 @@ pub struct CheckOptions {
     pub repair: bool,
     /// Read all file data and verify its checksums.
     pub data: bool,
-    /// Judge names, links and sizes in all heads and snapshots, not only in the default head.
+    /// Judge names, links and sizes in all snapshots too, not only in the heads.
     pub all: bool,
     /// Is told now and then how far the check is.
     pub progress: Option<ProgressCallback>,
@@ -96,7 +96,7 @@ impl CheckOptions {
         self
     }
 
-    /// Judge names, links and sizes in all heads and snapshots, not only in the default head.
+    /// Judge names, links and sizes in all snapshots too, not only in the heads.
     #[must_use]
     pub fn all(mut self, all: bool) -> CheckOptions {
         self.all = all;

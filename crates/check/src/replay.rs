@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use syncline_format::batch::{Op, Outcome, fresh_extent};
 use syncline_format::layout::Layout;
 use syncline_format::range::COUNTER_MAX;
+use syncline_format::tree_item::Role;
 use syncline_format::{BlockNo, Key, Kind, Lsn, ObjectNo, Sequence, TreeId};
 
 const NO_MAIN_TREE: &str = "a volume without a main tree is not repaired";
@@ -124,7 +125,9 @@ impl Replay {
                 self.images.insert((tree, object, page), ImageAt { position, offset, len: bytes.len() });
             }
             Op::Drop { tree, object, first, end } => self.drop_images(tree, object, first, end),
-            Op::MakeTree { tree, source, era, .. } => self.make(tree, source, era, newer, findings),
+            Op::MakeTree { tree, source, role, era } => {
+                self.make(tree, (source, role), era, newer, findings);
+            }
             Op::TreeGone { tree } => self.images.retain(|(of, ..), _| *of != tree),
             _ if !newer => {}
             Op::Put { tree, key, value, .. } => self.change(tree, key, Some(value), findings),
@@ -142,15 +145,15 @@ impl Replay {
     fn make(
         &mut self,
         tree: TreeId,
-        source: Option<TreeId>,
+        from: (Option<TreeId>, Role),
         era: syncline_format::Era,
         newer: bool,
         findings: &mut Findings,
     ) {
-        if newer && let Err(message) = self.forest.make(tree, source, era) {
+        if newer && let Err(message) = self.forest.make(tree, from, era) {
             return findings.add(Code::JournalTree, message);
         }
-        let Some(source) = source else { return };
+        let Some(source) = from.0 else { return };
         let all = (source, ObjectNo(0), 0)..=(source, ObjectNo(u64::MAX), u64::MAX);
         let inherited: Vec<_> =
             self.images.range(all).map(|((_, object, page), at)| ((tree, *object, *page), *at)).collect();

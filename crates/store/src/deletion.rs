@@ -34,13 +34,20 @@ use syncline_format::tree_item::{Role, TREE_ITEM_BYTES, TreeItem, TreeState, is_
 use syncline_format::{BlockNo, Era, Key, Lsn, TreeId};
 
 /// Bytes of an encoded tree item, with its operation.
-const PUT_TREE_BYTES: usize = PUT_OVERHEAD_BYTES + TREE_ITEM_BYTES + NAME_BYTES_MAX;
+pub(crate) const PUT_TREE_BYTES: usize = PUT_OVERHEAD_BYTES + TREE_ITEM_BYTES + NAME_BYTES_MAX;
 
 /// Keeps a tree from being taken apart: somebody reads it (R27).
 #[derive(Debug)]
 pub struct TreeReader {
-    shared: Arc<Shared>,
-    tree: TreeId,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) tree: TreeId,
+}
+
+impl TreeReader {
+    /// What is read.
+    pub fn tree(&self) -> TreeId {
+        self.tree
+    }
 }
 
 impl Drop for TreeReader {
@@ -187,7 +194,7 @@ impl Store {
     }
 
     /// What the batch takes that begins a deletion. A snapshot's images become fewer only.
-    fn beginning_of(&self, tree: TreeId) -> Estimate {
+    pub(crate) fn beginning_of(&self, tree: TreeId) -> Estimate {
         let images = self.shared.trees.read().images.of(tree).count();
         Estimate { bytes: BATCH_HEADER_BYTES + PUT_TREE_BYTES + images * DROP_BYTES, items: 1, images: 0 }
     }
@@ -244,7 +251,7 @@ impl Store {
 
     /// Commits a batch of the volume tree that is made under the lock under which trees come and go. `make` is called
     /// again where nodes were missing. A batch that stays empty is not logged.
-    fn change_trees(
+    pub(crate) fn change_trees(
         &self,
         class: Class,
         estimate: Estimate,
@@ -352,7 +359,7 @@ impl Pair<'_> {
     }
 }
 
-fn item_of(trees: &Trees, tree: TreeId) -> Result<&TreeItem, StoreError> {
+pub(crate) fn item_of(trees: &Trees, tree: TreeId) -> Result<&TreeItem, StoreError> {
     let item = trees.branches.as_ref().and_then(|branches| branches.items.get(&tree));
     item.ok_or(StoreError::NoTree { tree })
 }
@@ -364,7 +371,7 @@ fn is_needed(trees: &Trees, tree: TreeId) -> bool {
 }
 
 /// From here on the tree goes away.
-fn begin(trees: &Trees, tree: TreeId, item: TreeItem, batch: &mut Batch) {
+pub(crate) fn begin(trees: &Trees, tree: TreeId, item: TreeItem, batch: &mut Batch) {
     // Nobody reads its images any more, and they would hold the ring's tail (R26).
     let mut images = trees.images.of(tree).map(|(object, page, _)| (object, page)).peekable();
     while let Some((object, first)) = images.next() {

@@ -67,10 +67,12 @@ pub enum StoreError {
     /// It never changes.
     #[error("tree {tree} is a snapshot: it never changes")]
     NotAHead { tree: TreeId },
+    #[error("tree {tree} is no snapshot: only of a snapshot a head can be made")]
+    NotASnapshot { tree: TreeId },
     /// Moved blocks would be named in two places.
     #[error("the blocks are a snapshot's as well")]
     SharedBlocks,
-    #[error("the default head cannot be deleted; make another head the default one first")]
+    #[error("the default head cannot be deleted: it is what the volume shows when nobody names a head")]
     DefaultHead,
     #[error("the volume has version 1 of the format, which has no snapshots; upgrade it first")]
     NeedsUpgrade,

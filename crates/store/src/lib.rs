@@ -20,6 +20,7 @@ mod admission;
 mod batch;
 mod carry;
 mod checkpoint;
+mod clones;
 mod deletion;
 mod error;
 mod images;

@@ -197,7 +197,7 @@ impl Replay<'_> {
                     trees.images.drop_range(tree, object, first, end);
                     self.drop_range(tree, object, first, end);
                 }
-                Op::MakeTree { tree, source, era, .. } => {
+                Op::MakeTree { tree, source, role, era } => {
                     let Some(source) = source else {
                         let what = "the journal makes a tree of nothing";
                         return Err(StoreError::Inconsistent { block, what });
@@ -205,7 +205,7 @@ impl Replay<'_> {
                     self.inherit(source, tree);
                     // The checkpoint has it otherwise, but for the images (R22).
                     match new {
-                        true => trees.make(tree, source, era)?,
+                        true => trees.make(tree, source, role, era)?,
                         false => trees.images.inherit(source, tree),
                     }
                 }
@@ -336,10 +336,12 @@ fn check_tree(trees: &Trees, op: &Op<'_>, block: BlockNo) -> Result<(), StoreErr
         {
             inconsistent("the journal names a tree that does not exist")
         }
-        Op::MakeTree { tree, source, .. } => match source.map(|source| trees.changing_tree(source).is_ok()) {
-            Some(true) if trees.is_next(*tree) => Ok(()),
-            _ => inconsistent("the journal makes a tree that exists, or of one that is none"),
-        },
+        Op::MakeTree { tree, source, role, .. } => {
+            match source.is_some_and(|source| trees.may_become(source, *role)) {
+                true if trees.is_next(*tree) => Ok(()),
+                _ => inconsistent("the journal makes a tree that exists, or of one that is none"),
+            }
+        }
         _ => Ok(()),
     }
 }

@@ -52,9 +52,9 @@ impl RootTree {
         }
         let mut roots = BTreeMap::new();
         let mut root = read_node(device, cache, &pointer, None, &mut roots)?;
-        let main =
-            *roots.get(&TreeId::MAIN).ok_or(inconsistent("the root tree does not name the main tree"))?;
         if superblock.trees.is_none() {
+            let main = roots.get(&TreeId::MAIN).copied();
+            let main = main.ok_or(inconsistent("the root tree does not name the main tree"))?;
             roots.retain(|tree, _| *tree == TreeId::MAIN);
             let mut page = Page::empty(TreeId::ROOT, 0);
             page.put(Key::tree(TreeId::MAIN), &main.encode()).expect("an empty page has room");

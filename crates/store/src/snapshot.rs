@@ -88,13 +88,18 @@ impl Store {
     }
 
     /// R35: what is available behind a snapshot suffices for its head to go on.
-    fn check_available(&self) -> Result<(), StoreError> {
+    pub(crate) fn check_available(&self) -> Result<(), StoreError> {
         let space = self.space();
         let least = AVAILABLE_BEHIND_SNAPSHOT.min(space.total / AVAILABLE_SHARE);
         if space.available < least { Err(StoreError::NoSpace) } else { Ok(()) }
     }
 
-    fn check_snapshot(&self, trees: &Trees, of: TreeId, label: &SnapshotLabel) -> Result<(), StoreError> {
+    pub(crate) fn check_snapshot(
+        &self,
+        trees: &Trees,
+        of: TreeId,
+        label: &SnapshotLabel,
+    ) -> Result<(), StoreError> {
         let name = || label.name.clone();
         let Some(branches) = &trees.branches else { return Err(StoreError::NeedsUpgrade) };
         trees.changing_tree(of)?;

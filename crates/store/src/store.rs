@@ -585,9 +585,9 @@ impl Trees {
                 Op::Image { tree, object, page, .. } => self.images.insert(tree, object, page, lsn),
                 Op::Drop { tree, object, first, end } => self.images.drop_range(tree, object, first, end),
                 Op::Allocate { .. } | Op::Free { .. } | Op::Release { .. } => {}
-                Op::MakeTree { tree, source, era, .. } => {
+                Op::MakeTree { tree, source, role, era } => {
                     let source = source.expect("no tree is made empty so far");
-                    self.make(tree, source, era).expect("the source is there");
+                    self.make(tree, source, role, era).expect("the source is there");
                 }
                 Op::TreeGone { tree } => self.images.drop_tree(tree),
             }

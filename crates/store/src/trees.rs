@@ -285,7 +285,13 @@ impl Trees {
 
     /// A tree comes to be, as its source is now, with the images that live there (R22); the source's nodes do not
     /// change any more (R23).
-    pub(crate) fn make(&mut self, tree: TreeId, source: TreeId, era: Era) -> Result<(), StoreError> {
+    pub(crate) fn make(
+        &mut self,
+        tree: TreeId,
+        source: TreeId,
+        role: Role,
+        era: Era,
+    ) -> Result<(), StoreError> {
         self.freeze += 1;
         let freeze = self.freeze;
         let of = self.by_number.get_mut(&source).ok_or(StoreError::NoTree { tree: source })?;
@@ -294,8 +300,10 @@ impl Trees {
         self.root_claims += self.root_bound;
         self.by_number.insert(tree, Tree::new(tree, root, freeze));
         self.images.inherit(source, tree);
-        if let Some(walk) = self.node_walk.as_mut().filter(|walk| walk.child == Some(source)) {
-            // It has what its source has, and keeps that; the source lets go of nothing any more.
+        let takes_its_place = |walk: &&mut NodeWalk| role == Role::Snapshot && walk.child == Some(source);
+        if let Some(walk) = self.node_walk.as_mut().filter(takes_its_place) {
+            // It has what its source has, and keeps that; the source lets go of nothing any more. A clone's source
+            // never did, and what the clone lets go of the source still has.
             walk.child = Some(tree);
         }
         if let Some(branches) = &mut self.branches {
@@ -368,11 +376,21 @@ impl Trees {
         self.changing = heads.map(|(number, _)| *number).chain([TreeId::VOLUME]).collect();
     }
 
+    /// The head that is shown when nobody names one.
+    pub(crate) fn default_head(&self) -> Option<TreeId> {
+        let Some(branches) = &self.branches else { return Some(TreeId::MAIN) };
+        let is_default = |(number, item): &(&TreeId, &TreeItem)| {
+            item.is_default && changes(item) && self.by_number.contains_key(number)
+        };
+        branches.items.iter().find(is_default).map(|(number, _)| *number)
+    }
+
     /// What is wrong with the trees as a whole.
     pub(crate) fn fault(&self) -> Option<&'static str> {
         let fault = self.branches.as_ref().and_then(|branches| branches.fault(&self.by_number));
         let is_there = |tree: TreeId| self.by_number.contains_key(&tree);
-        fault.or_else(|| {
+        let none = self.default_head().is_none().then_some("no head is shown when nobody names one");
+        fault.or(none).or_else(|| {
             self.images
                 .trees()
                 .any(|tree| !is_there(tree))

@@ -32,8 +32,12 @@ fn admit(store: &Store, items: usize) -> Permit {
 }
 
 fn put(store: &Store, items: &[u64], value: u8) {
+    put_into(store, TreeId::MAIN, items, value);
+}
+
+fn put_into(store: &Store, head: TreeId, items: &[u64], value: u8) {
     let permit = admit(store, items.len());
-    let mut batch = store.batch(TreeId::MAIN);
+    let mut batch = store.batch(head);
     items.iter().for_each(|item| batch.put(shape(*item), &[value; BYTES]));
     store.commit(permit, batch).expect("commit");
 }
@@ -50,6 +54,11 @@ fn relieved<T>(store: &Store, call: impl Fn() -> Result<T, StoreError>) -> T {
 fn snapshot(store: &Store, name: u64) -> TreeId {
     let label = SnapshotLabel { name: name.to_string(), uuid: [0; 16], made: Timestamp::default() };
     relieved(store, || store.snapshot(TreeId::MAIN, &label)).0
+}
+
+fn clone(store: &Store, of: TreeId, name: u64) -> TreeId {
+    let label = SnapshotLabel { name: format!("c{name}"), uuid: [0; 16], made: Timestamp::default() };
+    relieved(store, || store.clone_tree(of, &label, false)).0.tree()
 }
 
 fn open(seed: u64) -> (Arc<CrashDevice>, Arc<Store>) {
@@ -111,6 +120,55 @@ fn a_head_and_new_snapshots_change_while_the_nodes_of_an_old_one_are_looked_for(
         }
         assert!(gone > 4 && beside > 2, "{gone} deletions of many steps, {beside} snapshots beside them");
         for tree in snapshots {
+            relieved(&store, || store.delete_tree(tree));
+        }
+        while relieved(&store, || store.reap(32)) {}
+        assert_eq!(judge(&device, &store, "in the end").infos.len(), 1);
+    }
+}
+
+// Shows: R25, R27; what a clone lets go of its snapshot still has, while a deletion looks for nodes that the snapshot
+// does not have.
+#[test]
+fn clones_change_while_the_nodes_of_an_old_snapshot_are_looked_for() {
+    for seed in 1..=2 {
+        let (device, store) = open(seed);
+        let mut random = Random(seed + 10);
+        let (mut heads, mut snapshots) = (vec![TreeId::MAIN], Vec::new());
+        let (mut name, mut clones) = (0, 0);
+        for round in 0..10 {
+            (0..2).for_each(|_| {
+                name += 1;
+                snapshots.push(snapshot(&store, name));
+                (0..10).for_each(|_| put(&store, &[random.below(SPOTS) * (ITEMS / SPOTS)], round));
+            });
+            store.checkpoint().expect("checkpoint");
+            // The next newer one descends from it.
+            let tree = snapshots.remove(snapshots.len() - 2);
+            relieved(&store, || store.delete_tree(tree));
+            while relieved(&store, || store.reap(1)) {
+                let head = heads[random.below(heads.len() as u64) as usize];
+                put_into(&store, head, &[random.below(SPOTS) * (ITEMS / SPOTS)], round);
+                match random.below(12) {
+                    0 | 1 if heads.len() < 4 => {
+                        name += 1;
+                        clones += 1;
+                        let of = snapshots[snapshots.len() - 1];
+                        heads.push(clone(&store, of, name));
+                    }
+                    2 => drop(judge(&device, &store, "while one goes away")),
+                    3 => store.checkpoint().expect("checkpoint"),
+                    _ => {}
+                }
+            }
+            judge(&device, &store, "behind a deletion");
+            if heads.len() > 2 {
+                let head = heads.remove(1);
+                relieved(&store, || store.delete_tree(head));
+            }
+        }
+        assert!(clones > 4, "{clones} clones");
+        for tree in snapshots.into_iter().chain(heads.into_iter().skip(1)) {
             relieved(&store, || store.delete_tree(tree));
         }
         while relieved(&store, || store.reap(32)) {}

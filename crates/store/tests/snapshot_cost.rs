@@ -1,4 +1,5 @@
-//! What snapshots cost: making one is one write and one flush, and a sync costs the same with many as with none.
+//! What snapshots and clones cost: making one is one write and one flush, and a sync costs the same with many as with
+//! none.
 
 mod support;
 
@@ -70,6 +71,53 @@ fn making_a_snapshot_is_one_write_and_one_flush() {
             "{name} inherited"
         );
     }
+}
+
+// Shows: C12.
+#[test]
+fn making_a_clone_is_one_write_and_one_flush_and_so_is_a_sync_in_it() {
+    let (device, store) = new_volume();
+    (0..200).for_each(|object| put(&store, 100 + object, 1));
+    let of = snapshot(&store, "a");
+    store.checkpoint().expect("checkpoint");
+    let mut clone = None;
+    let made = cost(&device, || {
+        let (reader, lsn) = store.clone_tree(of, &label("b"), false).expect("clone");
+        store.force(lsn).expect("force");
+        clone = Some(reader.tree());
+    });
+    assert_eq!(made, (1, 1));
+    let clone = clone.expect("made");
+    let synced = cost(&device, || {
+        let permit = store.admit(Class::Normal, Estimate { bytes: 400, items: 1, images: 0 }).expect("room");
+        let mut batch = store.batch(clone);
+        batch.put(Key::inode(ObjectNo(100)), &[9; 160]);
+        let lsn = store.commit(permit, batch).expect("commit");
+        store.force(lsn).expect("force");
+    });
+    assert_eq!(synced, (1, 1));
+    let value = |tree| store.get(tree, Key::inode(ObjectNo(100))).expect("get").expect("there")[0];
+    assert_eq!((value(MAIN), value(of), value(clone)), (1, 1, 9));
+}
+
+#[test]
+fn what_cannot_be_cloned_is_refused_and_leaves_no_trace() {
+    let (_, store) = new_volume();
+    let of = snapshot(&store, "first");
+    let last = store.last_lsn();
+    let refused = |of, name: &str| store.clone_tree(of, &label(name), false).map(drop);
+    assert_eq!(refused(of, "a/b"), Err(StoreError::BadTreeName { name: "a/b".to_owned() }));
+    assert_eq!(refused(of, "first"), Err(StoreError::TreeExists { name: "first".to_owned() }));
+    assert_eq!(refused(MAIN, "b"), Err(StoreError::NotASnapshot { tree: MAIN }));
+    assert_eq!(refused(TreeId::VOLUME, "b"), Err(StoreError::NoTree { tree: TreeId::VOLUME }));
+    assert_eq!(refused(TreeId(77), "b"), Err(StoreError::NoTree { tree: TreeId(77) }));
+    assert_eq!(store.last_lsn(), last);
+    // A snapshot that was deleted, and is kept for its clones, has no name to be cloned by.
+    let (_reader, _) = store.clone_tree(of, &label("b"), false).expect("clone");
+    store.delete_tree(of).expect("delete");
+    assert_eq!(refused(of, "c"), Err(StoreError::NoTree { tree: of }));
+    assert_eq!(store.default_head(), MAIN);
+    assert_eq!(store.delete_tree(MAIN), Err(StoreError::DefaultHead));
 }
 
 #[test]
@@ -183,7 +231,12 @@ fn a_snapshot_of_a_volume_that_is_almost_full_is_refused() {
     let most = store.reserve(space.available - kept - 8).expect("space");
     assert_eq!(store.snapshot(MAIN, &label("a")), Err(StoreError::NoSpace));
     drop(most);
-    snapshot(&store, "a");
+    let a = snapshot(&store, "a");
+    let space = store.space();
+    let most = store.reserve(space.available - kept + 8).expect("space");
+    assert_eq!(store.clone_tree(a, &label("b"), false).map(drop), Err(StoreError::NoSpace));
+    drop(most);
+    drop(store.clone_tree(a, &label("b"), false).expect("there is room again"));
 }
 
 #[test]

@@ -3,8 +3,9 @@
 //! After each crash the volume is the state behind some batch that no force had promised more than, all snapshots
 //! included, and each snapshot shows what it showed when it was made. Now and then all trees are read off the device
 //! and held against the bitmaps: what is reachable is in use, and nothing else. The offline check judges each of these
-//! states, and what a crash leaves before anybody opens it. What the store cannot do yet, the
-//! walks do not do: trees are not cloned, and blocks are neither moved nor shared between files.
+//! states, and what a crash leaves before anybody opens it. There are several heads: clones of snapshots, and those
+//! that took another one's place. What the store cannot do yet, the walks do not do: blocks are neither moved nor
+//! shared between files.
 
 mod support;
 
@@ -20,20 +21,28 @@ use syncline_format::tree_item::{Role, TreeItem};
 use syncline_format::{BLOCK_BYTES, BlockNo, Era, Key, Lsn, TreeId, checksum};
 use syncline_store::{
     Batch, Birth, Class, Estimate, Permit, Pressure, Run, SnapshotLabel, Store, StoreError, StoreOptions,
+    TreeReader,
 };
 
 const BLOCKS: u64 = 8192;
 const JOURNAL_BLOCKS: u64 = 256;
 const PAGES: u64 = 12;
 const SNAPSHOTS_MAX: usize = 9;
+const HEADS_MAX: usize = 4;
 
 const MAIN: TreeId = TreeId::MAIN;
 
 /// What the volume shows.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct State {
-    head: View,
+    heads: BTreeMap<TreeId, View>,
     snapshots: BTreeMap<TreeId, View>,
+}
+
+impl Default for State {
+    fn default() -> State {
+        State { heads: BTreeMap::from([(MAIN, View::default())]), snapshots: BTreeMap::new() }
+    }
 }
 
 /// How often things happened: a walk that does not get somewhere shows nothing there.
@@ -52,6 +61,12 @@ struct Tally {
     deleted: u64,
     reaped: u64,
     gone: u64,
+    clones: u64,
+    copied: u64,
+    in_clones: u64,
+    heads_deleted: u64,
+    rolled_back: u64,
+    kept: u64,
 }
 
 struct Walk {
@@ -61,7 +76,11 @@ struct Walk {
     /// The state behind each batch of the session, the one it began with included.
     history: BTreeMap<Lsn, State>,
     durable: Lsn,
-    images: BTreeSet<(u64, u64)>,
+    images: BTreeSet<(TreeId, u64, u64)>,
+    /// The head that changes.
+    head: TreeId,
+    /// A clone that is being made: nobody sees it so far.
+    hidden: Option<TreeId>,
     random: Random,
     clock: u8,
     names: u64,
@@ -112,6 +131,8 @@ impl Walk {
             history,
             durable,
             images: BTreeSet::new(),
+            head: MAIN,
+            hidden: None,
             random: Random(seed),
             clock: 0,
             names: 0,
@@ -137,9 +158,17 @@ impl Walk {
 
     fn relieve(&mut self) {
         while self.settle_some() {}
-        for (file, page) in self.images.clone() {
+        let head = self.head;
+        for (tree, file, page) in self.images.clone() {
+            self.head = tree;
             self.destage(file, page, &mut Tally::default());
         }
+        self.head = head;
+    }
+
+    /// What the head shows.
+    fn view(&mut self) -> &mut View {
+        self.state.heads.get_mut(&self.head).expect("the head is there")
     }
 
     fn settle_some(&mut self) -> bool {
@@ -162,7 +191,9 @@ impl Walk {
 
     fn note(&mut self, lsn: Lsn) {
         assert_eq!(self.history.keys().next_back().map(|last| last.next()), Some(lsn), "each batch is noted");
-        self.history.insert(lsn, self.state.clone());
+        let mut state = self.state.clone();
+        state.heads.retain(|tree, _| Some(*tree) != self.hidden);
+        self.history.insert(lsn, state);
     }
 
     fn commit(&mut self, permit: Permit, batch: Batch) {
@@ -177,7 +208,7 @@ impl Walk {
     /// Takes pages out of a file's extents.
     fn cut(&self, file: u64, pages: std::ops::Range<u64>) -> Change {
         let mut change = Change::default();
-        for (first, item) in self.extents(MAIN, file) {
+        for (first, item) in self.extents(self.head, file) {
             let end = first + u64::from(item.pages());
             let (from, to) = (first.max(pages.start), end.min(pages.end));
             if from >= to {
@@ -229,19 +260,19 @@ impl Walk {
         change.deletes.retain(|page| *page != first);
         change.puts.push((first, ExtentItem::written(run.start, sums), Birth::Now, true));
         self.count_left(&change, tally);
-        let mut batch = self.store.batch(MAIN);
+        let mut batch = self.store.batch(self.head);
         batch.allocate(run.start, run.len);
         change.emit(file, &mut batch);
         batch.drop_images(object(file), first, end);
         for page in first..end {
-            self.images.remove(&(file, page));
-            self.state.head.pages.insert((file, page), content);
+            self.images.remove(&(self.head, file, page));
+            self.view().pages.insert((file, page), content);
         }
         self.commit(permit, batch);
     }
 
     fn count_left(&self, change: &Change, tally: &mut Tally) {
-        let owned = |birth: &Era| self.store.owns(MAIN, *birth).expect("the head is there");
+        let owned = |birth: &Era| self.store.owns(self.head, *birth).expect("the head is there");
         tally.left += change.releases.iter().filter(|(.., birth)| !owned(birth)).count() as u64;
     }
 
@@ -250,12 +281,12 @@ impl Walk {
         self.count_left(&change, tally);
         let Some(permit) = self.admit(Class::Reclaim, change.cost()) else { return };
         let change = self.cut(file, first..end);
-        let mut batch = self.store.batch(MAIN);
+        let mut batch = self.store.batch(self.head);
         change.emit(file, &mut batch);
         batch.drop_images(object(file), first, end);
         for page in first..end {
-            self.images.remove(&(file, page));
-            self.state.head.pages.remove(&(file, page));
+            self.images.remove(&(self.head, file, page));
+            self.view().pages.remove(&(file, page));
         }
         self.commit(permit, batch);
     }
@@ -263,7 +294,7 @@ impl Walk {
     /// Blocks for pages that have none.
     fn allocate(&mut self, file: u64, page: u64) {
         if self
-            .extents(MAIN, file)
+            .extents(self.head, file)
             .iter()
             .any(|(first, item)| (*first..first + u64::from(item.pages())).contains(&page))
         {
@@ -273,7 +304,7 @@ impl Walk {
         let Some(permit) = self.admit(Class::Normal, Estimate { bytes: 400, items: 1, images: 0 }) else {
             return;
         };
-        let mut batch = self.store.batch(MAIN);
+        let mut batch = self.store.batch(self.head);
         batch.allocate(run.start, run.len);
         let extent = ExtentItem::unwritten(run.start, run.len);
         batch.put_extent(Key::extent(object(file), page), &extent, Birth::Now, false);
@@ -283,10 +314,10 @@ impl Walk {
     /// The first content for an unwritten page: in its own blocks if they are the head's alone (R25).
     fn write_unwritten(&mut self, file: u64, tally: &mut Tally) {
         let is_unwritten = |item: &ExtentItem| matches!(item.content, ExtentContent::Unwritten { .. });
-        let unwritten = self.extents(MAIN, file).into_iter().find(|(_, item)| is_unwritten(item));
+        let unwritten = self.extents(self.head, file).into_iter().find(|(_, item)| is_unwritten(item));
         let Some((page, item)) = unwritten else { return };
         let content = self.next_content();
-        if !self.store.owns(MAIN, item.birth).expect("the head is there") {
+        if !self.store.owns(self.head, item.birth).expect("the head is there") {
             return self.write(file, page, 1, Class::Normal, content, tally);
         }
         let Some(permit) = self.admit(Class::Normal, Estimate { bytes: 600, items: 1, images: 0 }) else {
@@ -295,13 +326,14 @@ impl Walk {
         self.write_at(Run { start: item.start, len: 1 }, content);
         let written =
             ExtentItem::written(item.start, vec![checksum(&[content; BLOCK_BYTES])]).born(item.birth);
-        let mut batch = self.store.batch(MAIN);
+        let mut batch = self.store.batch(self.head);
         batch.put_extent(Key::extent(object(file), page), &written, Birth::Kept, true);
         batch.drop_images(object(file), page, page + 1);
-        self.images.remove(&(file, page));
-        self.state.head.pages.insert((file, page), content);
+        self.images.remove(&(self.head, file, page));
+        self.view().pages.insert((file, page), content);
         self.commit(permit, batch);
         tally.in_place += 1;
+        tally.in_clones += u64::from(self.head != MAIN);
     }
 
     fn image(&mut self, file: u64, page: u64) {
@@ -309,16 +341,16 @@ impl Walk {
             return;
         };
         let content = self.next_content();
-        let mut batch = self.store.batch(MAIN);
+        let mut batch = self.store.batch(self.head);
         batch.image(object(file), page, &[content; BLOCK_BYTES]);
-        self.images.insert((file, page));
-        self.state.head.pages.insert((file, page), content);
+        self.images.insert((self.head, file, page));
+        self.view().pages.insert((file, page), content);
         self.commit(permit, batch);
     }
 
     fn destage(&mut self, file: u64, page: u64, tally: &mut Tally) {
-        if self.images.contains(&(file, page)) {
-            let content = self.state.head.pages[&(file, page)];
+        if self.images.contains(&(self.head, file, page)) {
+            let content = self.view().pages[&(file, page)];
             self.write(file, page, 1, Class::Destage, content, tally);
         }
     }
@@ -328,16 +360,16 @@ impl Walk {
         let Some(permit) = self.admit(Class::Normal, Estimate { bytes: 12_000, items: 3, images: 0 }) else {
             return;
         };
-        let mut batch = self.store.batch(MAIN);
+        let mut batch = self.store.batch(self.head);
         for _ in 0..3 {
             let number = self.random.below(OBJECTS);
             if self.random.one_in(3) {
                 batch.delete(shape(number));
-                self.state.head.items.remove(&number);
+                self.view().items.remove(&number);
             } else {
                 let value = vec![self.next_content(); 200 + self.random.below(3600) as usize];
                 batch.put(shape(number), &value);
-                self.state.head.items.insert(number, value);
+                self.view().items.insert(number, value);
             }
         }
         self.commit(permit, batch);
@@ -347,16 +379,15 @@ impl Walk {
         if self.state.snapshots.len() >= SNAPSHOTS_MAX {
             return;
         }
-        self.names += 1;
-        let made = Timestamp::default();
-        let label = SnapshotLabel { name: format!("{}", self.names), uuid: [self.names as u8; 16], made };
+        let label = self.next_label();
         for _ in 0..4 {
-            match self.store.snapshot(MAIN, &label) {
+            match self.store.snapshot(self.head, &label) {
                 Ok((tree, lsn)) => {
-                    self.state.snapshots.insert(tree, self.state.head.clone());
+                    let view = self.view().clone();
+                    self.state.snapshots.insert(tree, view);
                     self.note(lsn);
                     tally.snapshots += 1;
-                    tally.inherited += self.images.len() as u64;
+                    tally.inherited += self.images.iter().filter(|(of, ..)| *of == self.head).count() as u64;
                     return;
                 }
                 Err(StoreError::Pressure(_)) => {
@@ -367,6 +398,117 @@ impl Walk {
                 Err(other) => panic!("{other}"),
             }
         }
+    }
+
+    fn next_label(&mut self) -> SnapshotLabel {
+        self.names += 1;
+        let made = Timestamp::default();
+        SnapshotLabel { name: format!("{}", self.names), uuid: [self.names as u8; 16], made }
+    }
+
+    /// Tries what may have to wait for a relief; `None` on a full volume.
+    fn relieved<T>(&mut self, mut call: impl FnMut(&Store) -> Result<T, StoreError>) -> Option<T> {
+        for _ in 0..6 {
+            match call(&self.store) {
+                Ok(done) => return Some(done),
+                Err(StoreError::Pressure(_)) => {
+                    self.relieve();
+                    self.store.checkpoint().expect("checkpoint");
+                }
+                Err(StoreError::NoSpace) => return None,
+                Err(other) => panic!("{other}"),
+            }
+        }
+        panic!("pressure that nothing relieves")
+    }
+
+    /// A clone of some snapshot that nobody sees yet, with the pages of the snapshot's overlay.
+    fn clone_hidden(&mut self, tally: &mut Tally) -> Option<TreeReader> {
+        let index = self.random.below(self.state.snapshots.len().max(1) as u64) as usize;
+        let (of, view) = self.state.snapshots.iter().nth(index).map(|(of, view)| (*of, view.clone()))?;
+        while self.settle_some() {}
+        let label = self.next_label();
+        let (reader, lsn) = self.relieved(|store| store.clone_tree(of, &label, true))?;
+        self.note(lsn);
+        let tree = reader.tree();
+        self.hidden = Some(tree);
+        let head = std::mem::replace(&mut self.head, tree);
+        self.state.heads.insert(tree, view.clone());
+        for item in self.store.overlay(of).expect("overlay") {
+            let file = item.object.0 - 100;
+            let content = view.pages[&(file, item.page)];
+            let before = self.store.last_lsn();
+            self.write(file, item.page, 1, Class::Normal, content, tally);
+            tally.copied += 1;
+            if self.store.last_lsn() == before {
+                // A full volume: the clone is given up.
+                (self.head, self.hidden) = (head, None);
+                self.state.heads.remove(&tree);
+                return None;
+            }
+        }
+        self.head = head;
+        Some(reader)
+    }
+
+    fn clone(&mut self, tally: &mut Tally) {
+        if self.state.heads.len() >= HEADS_MAX {
+            return;
+        }
+        let Some(reader) = self.clone_hidden(tally) else { return };
+        let label = self.next_label();
+        let shown = self.relieved(|store| store.show_head(&reader, &label.name));
+        self.hidden = None;
+        match shown {
+            Some(lsn) => {
+                self.note(lsn);
+                tally.clones += 1;
+            }
+            None => drop(self.state.heads.remove(&reader.tree())),
+        }
+    }
+
+    /// A snapshot takes the place of the head, whose state is kept or not.
+    fn roll_back(&mut self, tally: &mut Tally) {
+        let keeps = self.random.one_in(2) && self.state.snapshots.len() < SNAPSHOTS_MAX;
+        let old = self.head;
+        let Some(reader) = self.clone_hidden(tally) else { return };
+        let keep = keeps.then(|| self.next_label());
+        if keeps {
+            self.relieve();
+        }
+        let rolled = self.relieved(|store| store.replace_head(old, &reader, keep.as_ref()));
+        self.hidden = None;
+        let Some(lsn) = rolled else {
+            self.state.heads.remove(&reader.tree());
+            return;
+        };
+        let view = self.state.heads.remove(&old).expect("it was there");
+        self.images.retain(|(of, ..)| *of != old);
+        if let Some(label) = keep {
+            let trees = self.store.trees();
+            let kept = trees.iter().find(|(_, item)| item.name == label.name).expect("it is kept").0;
+            self.state.snapshots.insert(*kept, view);
+            tally.kept += 1;
+        }
+        self.head = reader.tree();
+        self.note(lsn);
+        tally.rolled_back += 1;
+    }
+
+    fn delete_head(&mut self, tally: &mut Tally) {
+        let default = self.store.default_head();
+        let others: Vec<TreeId> = self.state.heads.keys().copied().filter(|tree| *tree != default).collect();
+        if others.is_empty() {
+            return;
+        }
+        let tree = others[self.random.below(others.len() as u64) as usize];
+        let Some(lsn) = self.relieved(|store| store.delete_tree(tree)) else { return };
+        self.state.heads.remove(&tree);
+        self.images.retain(|(of, ..)| *of != tree);
+        self.head = default;
+        self.note(lsn);
+        tally.heads_deleted += 1;
     }
 
     fn delete(&mut self, tally: &mut Tally) {
@@ -416,7 +558,14 @@ impl Walk {
     fn step(&mut self, tally: &mut Tally) {
         let (file, page) = (self.random.below(OBJECTS), self.random.below(PAGES));
         let pages = 1 + self.random.below(4.min(PAGES - page));
-        match self.random.below(100) {
+        let heads: Vec<TreeId> = self.state.heads.keys().copied().collect();
+        if self.random.one_in(4) {
+            self.head = heads[self.random.below(heads.len() as u64) as usize];
+        }
+        match self.random.below(106) {
+            100..103 => self.clone(tally),
+            103 => self.roll_back(tally),
+            104..106 => self.delete_head(tally),
             0..18 => {
                 let content = self.next_content();
                 self.write(file, page, pages, Class::Normal, content, tally);
@@ -456,11 +605,16 @@ impl Walk {
     fn shown(&mut self) -> State {
         while self.settle_some() {}
         let snapshots: Vec<TreeId> = snapshots(&self.store.trees()).collect();
-        let mut head = view(&self.store, MAIN);
-        for (file, page) in &self.images {
-            head.pages.insert((*file, *page), self.state.head.pages[&(*file, *page)]);
+        let shown = heads(&self.store.trees()).collect::<Vec<TreeId>>();
+        let mut heads: BTreeMap<_, _> = shown.iter().map(|tree| (*tree, view(&self.store, *tree))).collect();
+        for (tree, file, page) in &self.images {
+            let content = self.state.heads[tree].pages[&(*file, *page)];
+            heads.get_mut(tree).expect("a head").pages.insert((*file, *page), content);
         }
-        State { head, snapshots: snapshots.into_iter().map(|tree| (tree, view(&self.store, tree))).collect() }
+        State {
+            heads,
+            snapshots: snapshots.into_iter().map(|tree| (tree, view(&self.store, tree))).collect(),
+        }
     }
 
     /// The power goes off. Returns the walk on what is left, after it was held against what may be left.
@@ -484,6 +638,8 @@ impl Walk {
             durable: store.last_lsn(),
             images: BTreeSet::new(),
             state: State::default(),
+            head: store.default_head(),
+            hidden: None,
             device,
             store,
             ..self
@@ -518,6 +674,11 @@ fn snapshots(trees: &BTreeMap<TreeId, TreeItem>) -> impl Iterator<Item = TreeId>
     trees.iter().filter(move |(_, item)| is_seen(item)).map(|(tree, _)| *tree)
 }
 
+fn heads(trees: &BTreeMap<TreeId, TreeItem>) -> impl Iterator<Item = TreeId> {
+    let is_seen = |item: &TreeItem| item.role == Role::Head && !item.name.is_empty();
+    trees.iter().filter(move |(_, item)| is_seen(item)).map(|(tree, _)| *tree)
+}
+
 fn difference(wanted: &State, shown: &State) -> String {
     let view = |wanted: &View, shown: &View| {
         let pages: Vec<_> =
@@ -525,9 +686,12 @@ fn difference(wanted: &State, shown: &State) -> String {
         let more: Vec<_> = shown.pages.iter().filter(|(at, _)| !wanted.pages.contains_key(at)).collect();
         format!("missing pages {pages:?}, others {more:?}, items alike: {}", wanted.items == shown.items)
     };
-    let mut told = format!("head: {}\n", view(&wanted.head, &shown.head));
+    let mut told = String::new();
+    let empty = View::default();
+    for (tree, wanted) in &wanted.heads {
+        told += &format!("head {tree}: {}\n", view(wanted, shown.heads.get(tree).unwrap_or(&empty)));
+    }
     for (tree, wanted) in &wanted.snapshots {
-        let empty = View::default();
         told += &format!("tree {tree}: {}\n", view(wanted, shown.snapshots.get(tree).unwrap_or(&empty)));
     }
     told
@@ -542,14 +706,14 @@ fn recover(device: &Arc<CrashDevice>, epoch: u64, tally: &mut Tally) -> Arc<Stor
     let store = Arc::clone(recovery.store());
     let pages = recovery.read_images(&images).expect("images are in the ring");
     for (image, page) in images.iter().zip(pages) {
-        assert_eq!(image.tree, MAIN, "those of snapshots are the store's");
+        assert!(store.is_head(image.tree), "those of snapshots are the store's");
         let mut blocks = store.reserve(1).expect("space for images");
         let run = store.allocate(&mut blocks, 1, None);
         let extent = ExtentItem::written(run.start, vec![checksum(&page)]);
         store.device().write(run.start, vec![Arc::new(page)]).expect("write");
-        let mut batch = store.batch(MAIN);
+        let mut batch = store.batch(image.tree);
         let mut puts = Vec::new();
-        for (first, item) in extents(&store, MAIN, image.object.0 - 100) {
+        for (first, item) in extents(&store, image.tree, image.object.0 - 100) {
             let end = first + u64::from(item.pages());
             if !(first..end).contains(&image.page) {
                 continue;
@@ -596,6 +760,9 @@ fn walk(seed: u64, tally: &mut Tally) {
             // A snapshot of the last moment, which only the log has.
             walk.snapshot(tally);
             (0..2).for_each(|file| walk.image(file, 1));
+            if walk.random.one_in(2) {
+                walk.clone(tally);
+            }
             walk.store.force(walk.store.last_lsn()).expect("force");
             walk.durable = walk.store.last_lsn();
         }
@@ -604,6 +771,9 @@ fn walk(seed: u64, tally: &mut Tally) {
     // In the end all snapshots can be deleted, and nothing is left of them.
     while !walk.state.snapshots.is_empty() {
         walk.delete(tally);
+    }
+    while walk.state.heads.len() > 1 {
+        walk.delete_head(tally);
     }
     while walk.reap(tally) {}
     assert_eq!(walk.store.trees().len(), 1);
@@ -635,6 +805,12 @@ fn every_crash_leaves_each_snapshot_as_it_was_made_and_what_is_reachable_in_use(
         ("snapshots deleted", tally.deleted),
         ("steps of deletions", tally.reaped),
         ("snapshots of which nothing is left", tally.gone),
+        ("clones made", tally.clones),
+        ("pages of overlays copied", tally.copied),
+        ("pages of clones written in place", tally.in_clones),
+        ("clones deleted", tally.heads_deleted),
+        ("heads rolled back", tally.rolled_back),
+        ("states kept by that", tally.kept),
     ] {
         assert!(count > seeds / 4, "{what}: {count}");
     }
