@@ -36,6 +36,7 @@ const ROOMS: &[&str] = &[
     "trim",
     "session",
     "snapshots",
+    "heads",
 ];
 
 /// Largest share of all lines that a room may have, in percent.

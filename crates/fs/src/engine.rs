@@ -3,6 +3,7 @@
 
 use crate::content::Content;
 use crate::core::Core;
+use crate::core::levels::Lock;
 use crate::read::Reader;
 use crate::removal::Removal;
 use crate::shape::Shape;
@@ -12,10 +13,12 @@ use crate::{
     Attributes, Clock, Error, Files, FsOptions, LatencyHistogram, MemoryCharge, Names, PageStats, Result,
     SetAside, Syncs, Timestamp, VolumeInfo,
 };
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
 use syncline_device::DeviceCounters;
 use syncline_format::TreeId;
 use syncline_format::item::NAME_BYTES_MAX;
+use syncline_store::lock_order::{Mutex, MutexGuard};
 use syncline_store::{Counters, Load, Store};
 
 /// An opened volume.
@@ -32,6 +35,53 @@ pub struct Fs {
     pub(crate) attributes: Arc<Attributes>,
     pub(crate) names: Arc<Names>,
     pub(crate) files: Files,
+    /// Other heads that are open beside this one.
+    pub(crate) open_heads: OpenHeads,
+}
+
+/// The heads that are open beside the one that the volume was opened with, which tends them. A head stays here until
+/// nobody uses it and nothing of it is to be written: its images keep the journal's tail, and its pages hold blocks.
+pub(crate) struct OpenHeads {
+    by_tree: Mutex<BTreeMap<TreeId, OpenHead>>,
+}
+
+/// A head, and who uses it.
+pub(crate) struct OpenHead {
+    pub(crate) fs: Arc<Fs>,
+    /// Each user has a clone.
+    pub(crate) users: Arc<()>,
+    /// Nobody has opened it: recovery has left something in memory.
+    pub(crate) is_left: bool,
+}
+
+impl OpenHead {
+    pub(crate) fn is_used(&self) -> bool {
+        Arc::strong_count(&self.users) > 1
+    }
+}
+
+impl OpenHeads {
+    fn new() -> OpenHeads {
+        OpenHeads { by_tree: Mutex::new(Lock::Heads, BTreeMap::new()) }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, BTreeMap<TreeId, OpenHead>> {
+        self.by_tree.lock()
+    }
+
+    /// Keeps a head open that nobody uses so far.
+    pub(crate) fn keep(&self, fs: Arc<Fs>) {
+        self.lock().insert(fs.content.tree, OpenHead { fs, users: Arc::new(()), is_left: true });
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<Fs>> {
+        self.lock().values().map(|head| head.fs.clone()).collect()
+    }
+
+    /// Lets go of what nobody uses.
+    fn let_go(&self) {
+        self.lock().retain(|_, head| head.is_used() || head.fs.content.has_to_stay());
+    }
 }
 
 /// Space and limits of a volume, as `statfs` reports them.
@@ -76,25 +126,44 @@ pub struct FsStats {
 
 impl Fs {
     /// The rooms over a store, each on those below it.
-    pub(crate) fn over(store: Arc<Store>, options: FsOptions, clock: Arc<dyn Clock>) -> Arc<Fs> {
+    pub(crate) fn over(
+        store: Arc<Store>,
+        tree: TreeId,
+        options: FsOptions,
+        clock: Arc<dyn Clock>,
+    ) -> Arc<Fs> {
         let (_, light_max) = pinned_max_of(options.memory_bytes_max);
-        Fs::of_tree(Core::new(store, options, clock, light_max), TreeId::MAIN)
+        Fs::of_tree(Arc::new(Core::new(store, options, clock, light_max)), tree)
     }
 
     /// The rooms of one tree.
-    pub(crate) fn of_tree(core: Core, tree: TreeId) -> Arc<Fs> {
-        let core = Arc::new(core);
+    pub(crate) fn of_tree(core: Arc<Core>, tree: TreeId) -> Arc<Fs> {
         let content = Arc::new(Content::new(&core, tree));
         let reader = Arc::new(Reader::new(&content));
         let writeback = Arc::new(Writeback::new(&content));
         let shape = Arc::new(Shape::new(&reader, &writeback));
         let removal = Arc::new(Removal::new(&shape));
+        let tended: Weak<Writeback> = Arc::downgrade(&writeback);
+        core.tend(tended);
         let syncs = Arc::new(Syncs::new(&writeback));
         let writer = Arc::new(Writer::new(&shape));
         let attributes = Arc::new(Attributes::new(&removal));
         let names = Arc::new(Names::new(&attributes, &syncs));
         let files = Files::new(&names, &writer);
-        Arc::new(Fs { core, content, reader, writeback, shape, removal, syncs, attributes, names, files })
+        let open_heads = OpenHeads::new();
+        Arc::new(Fs {
+            core,
+            content,
+            reader,
+            writeback,
+            shape,
+            removal,
+            syncs,
+            attributes,
+            names,
+            files,
+            open_heads,
+        })
     }
 
     /// Names: lookup, creation, removal, renaming, listing.
@@ -176,7 +245,7 @@ impl Fs {
     /// Whether background work should be done in small pieces with pauses between them: somebody synced a short while
     /// before the last call of [`Fs::maintain`], and no writer waited for memory then.
     pub fn gives_way(&self) -> bool {
-        self.writeback.gives_way()
+        self.writeback.gives_way() || self.open_heads.all().iter().any(|head| head.writeback.gives_way())
     }
 
     /// `wake` is called, on the thread of a writer, when so much is dirty that [`Fs::maintain`] should be called
@@ -191,13 +260,19 @@ impl Fs {
     }
 
     /// Does background work that is due at `now`, at most `budget` rounds of writeback of up to 4 MiB each; true if
-    /// there is more to do.
+    /// there is more to do. Other heads of the volume that are open are tended as well, each within the budget.
     ///
     /// A file that is damaged is set aside, and all others are written. Errors: as for a sync; the volume has latched
     /// then (C8).
     pub fn maintain(&self, now: Timestamp, budget: usize) -> Result<bool> {
         self.reader.give_up_ahead(now);
-        self.writeback.maintain(now, budget)
+        let mut more = self.writeback.maintain(now, budget)?;
+        for head in self.open_heads.all() {
+            head.reader.give_up_ahead(now);
+            more |= head.writeback.unless_gone(head.writeback.maintain(now, budget))?;
+        }
+        self.open_heads.let_go();
+        Ok(more)
     }
 
     /// Bound on memory as it is now, in bytes.

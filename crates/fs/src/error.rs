@@ -74,6 +74,18 @@ pub enum Error {
     /// EBUSY.
     #[error("resource busy")]
     Busy,
+    /// ENOENT: the volume has no head of that name.
+    #[error("the volume has no head named \"{name}\"")]
+    NoHead {
+        /// What was asked for.
+        name: String,
+    },
+    /// EBUSY: a head is not deleted while somebody has it open.
+    #[error("the head \"{name}\" is in use; close it first")]
+    HeadInUse {
+        /// The head.
+        name: String,
+    },
     /// ENOSPC.
     #[error("no space left on the volume")]
     NoSpace,
@@ -207,13 +219,13 @@ impl Error {
     pub fn errno(&self) -> i32 {
         match self {
             Error::NotPermitted => 1,
-            Error::NotFound => 2,
+            Error::NotFound | Error::NoHead { .. } => 2,
             Error::NoSuchDevice => 6,
             Error::TooBig | Error::TransactionTooLarge { .. } | Error::TransactionNames { .. } => 7,
             Error::BadHandle => 9,
             Error::Conflict => 11,
             Error::AccessDenied => 13,
-            Error::Busy => 16,
+            Error::Busy | Error::HeadInUse { .. } => 16,
             Error::Exists => 17,
             Error::CrossDevice => 18,
             Error::NotDirectory => 20,
@@ -250,6 +262,7 @@ fn store_errno(error: &StoreError) -> i32 {
         StoreError::TreeExists { .. } => 17,
         StoreError::BadTreeName { .. } => 22,
         StoreError::TooManyTrees { .. } => 28,
+        StoreError::NotASnapshot { .. } => 22,
         StoreError::NotAHead { .. } => 30,
         StoreError::NeedsUpgrade => 95,
         _ => 5,
@@ -264,6 +277,8 @@ impl From<Error> for std::io::Error {
             Error::Checksum { .. }
             | Error::Conflict
             | Error::SharedWithSnapshot
+            | Error::NoHead { .. }
+            | Error::HeadInUse { .. }
             | Error::TransactionTooLarge { .. }
             | Error::TransactionNames { .. }
             | Error::TransactionMemory { .. }

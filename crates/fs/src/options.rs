@@ -22,6 +22,8 @@ pub struct FsOptions {
     /// Whoever reads keeps what was read, as the kernel does above a mount: files that are read in order and in large
     /// pieces are not cached a second time.
     pub readers_keep: bool,
+    /// Name of the head that is opened; by default the one that is shown when nobody names one.
+    pub head: Option<String>,
     /// Mechanisms to do without, for a benchmark.
     #[cfg(feature = "ablation")]
     pub ablation: Ablation,
@@ -36,6 +38,7 @@ impl Default for FsOptions {
             memory_bytes_max: 256 << 20,
             access_times: AccessTimes::default(),
             readers_keep: false,
+            head: None,
             #[cfg(feature = "ablation")]
             ablation: Ablation::default(),
         }
@@ -84,6 +87,13 @@ impl FsOptions {
     #[must_use]
     pub fn readers_keep(mut self, readers_keep: bool) -> FsOptions {
         self.readers_keep = readers_keep;
+        self
+    }
+
+    /// Name of the head that is opened; by default the one that is shown when nobody names one.
+    #[must_use]
+    pub fn head(mut self, head: impl Into<Option<String>>) -> FsOptions {
+        self.head = head.into();
         self
     }
 

@@ -5,8 +5,9 @@ use crate::{Clock, Entropy, Error, Fs, FsOptions, MkfsOptions, Result, Timestamp
 use std::sync::Arc;
 use syncline_device::Device;
 use syncline_format::item::{InodeItem, MODE_DIRECTORY};
-use syncline_format::{BLOCK_BYTES, Key, ObjectNo};
-use syncline_store::{FormatOptions, RecoverySummary, Store, StoreOptions};
+use syncline_format::tree_item::TreeItem;
+use syncline_format::{BLOCK_BYTES, Key, ObjectNo, TreeId};
+use syncline_store::{FormatOptions, Recovery, RecoverySummary, Store, StoreOptions};
 
 /// Longest label, in bytes of UTF-8.
 const LABEL_BYTES_MAX: usize = 64;
@@ -83,7 +84,9 @@ impl Fs {
         let mut recovery = Store::open(device, store_options)?;
         let summary = recovery.summary();
         let store = recovery.store().clone();
-        let fs = Fs::over(store, options, clock);
+        let tree = head_of(&store, options.head.as_deref())?;
+        let fs = Fs::over(store, tree, options, clock);
+        fs.core.opened.get_or_init(|| tree);
         let root = fs.content.inode(ObjectNo::ROOT_DIR).map_err(|error| match error {
             Error::NotFound => {
                 let what = "the volume has no root directory";
@@ -95,11 +98,12 @@ impl Fs {
             let what = "the root is not a directory";
             return Err(Error::Inconsistent { object: ObjectNo::ROOT_DIR, what });
         }
-        fs.writeback.recover_images(&mut recovery)?;
+        fs.recover_images(&mut recovery)?;
         let shifts = fs.removal.note_shifts()?;
         if fs.core.options.read_only {
             // In memory only, like all that recovery does here.
             fs.removal.finish_shifts(&shifts)?;
+            fs.finish_shifts_beside()?;
             recovery.finish()?;
         } else {
             fs.removal.finish_orphans()?;
@@ -121,16 +125,71 @@ impl Fs {
         if self.core.options.read_only {
             return Ok(());
         }
+        let mut committed = Ok(());
+        for head in self.open_heads.all() {
+            committed = committed.and(head.write_out()?);
+        }
+        self.open_heads.lock().clear();
+        committed = self.write_out()?.and(committed);
+        self.core.timed_checkpoint(Store::close)?;
+        committed
+    }
+
+    /// Writes everything of the head out, so that nothing is left in memory and in the journal but what is damaged;
+    /// files that are open are closed. The inner error tells of damage.
+    pub(crate) fn write_out(&self) -> Result<Result<()>> {
+        if !self.core.store.is_head(self.content.tree) {
+            // Another head has taken its place.
+            return Ok(Ok(()));
+        }
         self.files.release_all();
         let committed = match self.syncs.sync_all() {
             Err(error @ Error::SetAside { .. }) => Err(error),
             synced => Ok(synced?),
         };
-        // So that the last checkpoint leaves nothing in the journal, but for what is damaged.
         self.writeback.destage_everything()?;
-        self.core.timed_checkpoint(Store::close)?;
-        committed
+        Ok(committed)
     }
+
+    /// Images of all heads become extents, or pages in memory where nothing is written.
+    fn recover_images(&self, recovery: &mut Recovery) -> Result<()> {
+        let images = recovery.take_images();
+        for images in images.chunk_by(|a, b| a.tree == b.tree) {
+            if images[0].tree == self.content.tree {
+                self.writeback.recover_images(recovery, images)?;
+                continue;
+            }
+            let head = Fs::of_tree(self.core.clone(), images[0].tree);
+            head.writeback.recover_images(recovery, images)?;
+            if head.content.has_to_stay() {
+                self.open_heads.keep(head);
+            }
+        }
+        Ok(())
+    }
+
+    /// Of a volume that is opened read-only moves of extents have to end while it recovers, also in other heads.
+    fn finish_shifts_beside(&self) -> Result<()> {
+        let trees = self.core.store.trees().into_keys();
+        for tree in trees.filter(|tree| *tree != self.content.tree && self.core.store.is_head(*tree)) {
+            let open = self.open_heads.lock().get(&tree).map(|head| head.fs.clone());
+            let head = open.unwrap_or_else(|| Fs::of_tree(self.core.clone(), tree));
+            let shifts = head.removal.note_shifts()?;
+            if !shifts.is_empty() {
+                head.removal.finish_shifts(&shifts)?;
+                self.open_heads.keep(head);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The head of this name, or the one that is shown when nobody names one. Errors: `NoHead`.
+fn head_of(store: &Store, name: Option<&str>) -> Result<TreeId> {
+    let Some(name) = name else { return Ok(store.default_head()) };
+    let is_meant = |(tree, item): &(TreeId, TreeItem)| item.name == name && store.is_head(*tree);
+    let found = store.trees().into_iter().find(is_meant);
+    found.map(|(tree, _)| tree).ok_or_else(|| Error::NoHead { name: name.to_owned() })
 }
 
 pub(crate) fn random_uuid(entropy: &dyn Entropy) -> [u8; 16] {

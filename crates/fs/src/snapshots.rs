@@ -10,7 +10,7 @@ use syncline_device::Buffer;
 use syncline_format::item::ExtentContent;
 use syncline_format::tree_item::{OverlayItem, Role, TreeItem, TreeState};
 use syncline_format::{ObjectNo, TreeId, checksum};
-use syncline_store::{SnapshotLabel, StoreError};
+use syncline_store::{Reservation, SnapshotLabel, StoreError};
 
 /// What a snapshot is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,15 +47,20 @@ impl Fs {
         // Said before anything is written.
         self.core.store.check_label(self.content.tree, &label)?;
         if data == SnapshotData::Written {
-            self.writeback.retry_set_aside(None)?;
-            self.writeback.write_back_everything()?;
-            self.writeback.check_all_committed()?;
-            // What is in the journal only would have to be written once more for the snapshot.
-            self.writeback.destage_everything()?;
+            self.write_for_snapshot()?;
         }
         let (tree, lsn) = self.make_snapshot(&label)?;
         self.core.store.force(lsn)?;
         Ok(SnapshotInfo { name: label.name, uuid, made: label.made, tree: tree.0 })
+    }
+
+    /// Commits all data that is dirty, and writes home what is in the journal only: that would have to be written once
+    /// more for the snapshot.
+    pub(crate) fn write_for_snapshot(&self) -> Result<()> {
+        self.writeback.retry_set_aside(None)?;
+        self.writeback.write_back_everything()?;
+        self.writeback.check_all_committed()?;
+        self.writeback.destage_everything()
     }
 
     fn make_snapshot(&self, label: &SnapshotLabel) -> Result<(TreeId, syncline_format::Lsn)> {
@@ -86,7 +91,7 @@ impl Fs {
         seen.map(info).collect()
     }
 
-    fn snapshot_named(&self, name: &str) -> Result<TreeId> {
+    pub(crate) fn snapshot_named(&self, name: &str) -> Result<TreeId> {
         let found = self.snapshots().into_iter().find(|snapshot| snapshot.name == name);
         found.map(|snapshot| TreeId(snapshot.tree)).ok_or(Error::NotFound)
     }
@@ -111,7 +116,7 @@ impl Fs {
         Ok(self.core.store.force(lsn)?)
     }
 
-    fn relieved<T>(
+    pub(crate) fn relieved<T>(
         &self,
         call: impl Fn(&syncline_store::Store) -> std::result::Result<T, StoreError>,
     ) -> Result<T> {
@@ -147,7 +152,7 @@ impl Fs {
         let (_, light_max) = pinned_max_of(options.memory_bytes_max);
         let mut core = Core::new(store.clone(), options, self.core.clock.clone(), light_max);
         core.reader = Some(reader);
-        let view = Fs::of_tree(core, tree);
+        let view = Fs::of_tree(Arc::new(core), tree);
         for item in store.overlay(tree)? {
             view.lay_over(&item)?;
         }
@@ -181,18 +186,33 @@ impl Fs {
         page: u64,
         content: impl FnOnce() -> Result<Buffer>,
     ) -> Result<()> {
+        let mut content = Some(content);
+        self.lay_page_over_with(object, page, &mut || match content.take() {
+            Some(content) => Ok((content()?, None)),
+            None => Err(Error::NotFound),
+        })
+    }
+
+    /// The same, with a block that the page is to be written to.
+    pub(crate) fn lay_page_over_with(
+        &self,
+        object: ObjectNo,
+        page: u64,
+        content: &mut dyn FnMut() -> Result<(Buffer, Option<Reservation>)>,
+    ) -> Result<()> {
         let inode = match self.content.inode(object) {
             Err(Error::NotFound) => return Ok(()),
             found => found?,
         };
         if page * PAGE_BYTES < inode.state.read().item.size {
-            self.writeback.adopt(&inode, page, content()?);
+            let (content, block) = content()?;
+            self.writeback.adopt_with(&inode, page, content, block);
         }
         Ok(())
     }
 }
 
 /// Whether people see a tree.
-fn is_seen(item: &TreeItem) -> bool {
+pub(crate) fn is_seen(item: &TreeItem) -> bool {
     item.state == TreeState::Live && !item.is_hidden
 }

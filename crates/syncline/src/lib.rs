@@ -12,6 +12,7 @@
 mod attributes;
 mod errno;
 mod file;
+mod heads;
 mod maintenance;
 mod metadata;
 mod open;
@@ -27,6 +28,7 @@ mod volume_options;
 
 pub use errno::errno;
 pub use file::File;
+pub use heads::HeadInfo;
 pub use metadata::Metadata;
 pub use open::OpenOptions;
 pub use read_dir::{DirectoryEntry, ReadDir};

@@ -25,7 +25,7 @@ impl From<syncline_fs::SnapshotInfo> for Snapshot {
     }
 }
 
-fn system_time(time: Timestamp) -> SystemTime {
+pub(crate) fn system_time(time: Timestamp) -> SystemTime {
     let nanoseconds = Duration::from_nanos(u64::from(time.nanoseconds));
     let seconds = Duration::from_secs(time.seconds.unsigned_abs());
     let whole = match time.seconds {

@@ -22,7 +22,7 @@ use std::time::Instant;
 use syncline_device::{Device, InUse, ProcessBound};
 use syncline_format::Lsn;
 use syncline_format::item::{MODE_DIRECTORY, MODE_TYPE_MASK};
-use syncline_fs::{Fs, ObjectNo};
+use syncline_fs::{Fs, Head, ObjectNo};
 
 /// Names in the longest canonical path; damage can make the parents of a directory a cycle.
 const PATH_DEPTH_MAX: usize = 1 << 16;
@@ -41,6 +41,8 @@ struct Own {
     fs: Arc<Fs>,
     maintenance: Option<Maintenance>,
     sync_thread: Option<SyncThread>,
+    /// Another head than the one that the volume was opened with, and the volume, which tends it.
+    beside: Option<(Head, Arc<Shared>)>,
     /// Dropped last.
     _in_use: InUse,
 }
@@ -144,7 +146,7 @@ impl Volume {
             (None, None)
         };
         let shared = Shared {
-            own: ProcessBound::new(Own { fs, maintenance, sync_thread, _in_use: in_use }),
+            own: ProcessBound::new(Own { fs, maintenance, sync_thread, beside: None, _in_use: in_use }),
             context: options.context.clone(),
             entropy: options.entropy.clone(),
             sync_latency: Arc::default(),
@@ -154,20 +156,40 @@ impl Volume {
 
     /// A volume over an engine that nobody has to tend: a snapshot of `of`.
     pub(crate) fn over(fs: Arc<Fs>, of: &Shared) -> Result<Volume, syncline_device::Forked> {
-        let own = Own { fs, maintenance: None, sync_thread: None, _in_use: InUse::begin()? };
+        let own = Own { fs, maintenance: None, sync_thread: None, beside: None, _in_use: InUse::begin()? };
+        Ok(Volume::of(own, of))
+    }
+
+    fn of(own: Own, of: &Shared) -> Volume {
         let shared = Shared {
             own: ProcessBound::new(own),
             context: of.context.clone(),
             entropy: of.entropy.clone(),
             sync_latency: Arc::default(),
         };
-        Ok(Volume { shared: Arc::new(shared) })
+        Volume { shared: Arc::new(shared) }
     }
 
-    /// Writes everything, removes unlinked files that were still open, and marks the volume clean. Files of the volume
-    /// that are still open are closed.
-    pub fn close(self) -> io::Result<()> {
-        let own = self.shared.own.get().map_err(Error::from)?;
+    /// A volume over another head of this one, which goes on to tend it.
+    pub(crate) fn beside(head: Head, of: &Arc<Shared>) -> io::Result<Volume> {
+        let fs = head.fs().clone();
+        let sync_thread = match of.drives_syncs() {
+            true => Some(SyncThread::start(fs.clone())?),
+            false => None,
+        };
+        let beside = Some((head, of.clone()));
+        let in_use = InUse::begin().map_err(Error::from)?;
+        Ok(Volume::of(Own { fs, maintenance: None, sync_thread, beside, _in_use: in_use }, of))
+    }
+
+    /// The volume as it was opened, which knows all heads.
+    pub(crate) fn whole(&self) -> crate::Result<&Arc<Shared>> {
+        Ok(self.shared.own.get()?.beside.as_ref().map_or(&self.shared, |(_, of)| of))
+    }
+
+    /// Ends the threads: whoever goes on is alone.
+    pub(crate) fn stop_threads(&self) -> crate::Result<&Arc<Fs>> {
+        let own = self.shared.own.get()?;
         own.fs.end_trims();
         if let Some(maintenance) = &own.maintenance {
             maintenance.stop();
@@ -175,7 +197,21 @@ impl Volume {
         if let Some(thread) = &own.sync_thread {
             thread.stop();
         }
-        Ok(own.fs.close()?)
+        Ok(&own.fs)
+    }
+
+    /// Writes everything, removes unlinked files that were still open, and marks the volume clean. Files of the volume
+    /// that are still open are closed, and so are other heads ([`Volume::head`]). Of a volume that is such a head
+    /// itself it writes everything of the head, closes its files, and leaves the others open.
+    pub fn close(self) -> io::Result<()> {
+        let own = self.shared.own.get().map_err(Error::from)?;
+        if let Some((head, of)) = &own.beside {
+            if let Some(thread) = &own.sync_thread {
+                thread.stop();
+            }
+            return Ok(of.fs()?.heads().close(head)?);
+        }
+        Ok(self.stop_threads()?.close()?)
     }
 
     /// Stops the volume at once, as a power cut would: nothing is written any more, and every sync fails. What was
@@ -446,7 +482,8 @@ impl Volume {
         self.shared.fs().map(|fs| fs.statfs()).unwrap_or_default()
     }
 
-    /// Makes everything on the volume durable, un-synced data of all files included.
+    /// Makes everything on the volume durable, un-synced data of all files included. Of other heads only what is
+    /// committed: each syncs its own.
     pub fn sync_all(&self) -> io::Result<()> {
         let (fs, start) = (self.shared.fs()?, Instant::now());
         let result = fs.sync_all();

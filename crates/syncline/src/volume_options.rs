@@ -83,6 +83,12 @@ impl VolumeOptions {
         self
     }
 
+    /// Opens another head than the one that is shown when nobody names one ([`Volume::heads`]).
+    pub fn head(mut self, name: impl Into<String>) -> VolumeOptions {
+        self.fs.head = Some(name.into());
+        self
+    }
+
     /// Mechanisms to do without, for a benchmark.
     #[cfg(feature = "ablation")]
     pub fn ablation(mut self, ablation: syncline_fs::Ablation) -> VolumeOptions {

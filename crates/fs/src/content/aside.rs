@@ -100,6 +100,12 @@ impl AsideFiles {
         self.pages.fetch_sub(before, Ordering::Relaxed);
     }
 
+    /// Why one of the files is set aside, if any is.
+    pub(crate) fn first_error(&self) -> Option<Error> {
+        let first = self.files.lock().values().next().map(|aside| aside.inode.clone())?;
+        first.state.read().data.aside.clone().map(|error| *error)
+    }
+
     /// An orphan is left for later.
     pub(crate) fn note_orphan(&self) {
         self.orphans.fetch_add(1, Ordering::Relaxed);

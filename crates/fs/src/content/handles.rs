@@ -132,6 +132,10 @@ impl HandleTable {
         Ok(open)
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.open.read().is_empty()
+    }
+
     pub(crate) fn take_all(&self) -> Vec<HandleId> {
         self.open.read().keys().copied().collect()
     }

@@ -65,6 +65,15 @@ impl Lists {
 }
 
 impl Content {
+    /// Whether something of the files is in memory only, or open.
+    pub(crate) fn has_to_stay(&self) -> bool {
+        let lists = self.lists.lock();
+        let is_written = lists.dirty.is_empty() && lists.logged.is_empty() && lists.in_flight.is_empty();
+        drop(lists);
+        let aside = self.set_aside_stats();
+        !is_written || aside.files > 0 || !self.handles.is_empty()
+    }
+
     /// Pages that cannot be dropped, but for those that nobody can write.
     pub(crate) fn pinned(&self) -> u64 {
         self.core.account.pinned().saturating_sub(self.aside.pages())

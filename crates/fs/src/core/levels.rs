@@ -7,6 +7,8 @@ use syncline_store::lock_order::{Level, Rank};
 /// A class of locks, outermost first. What is numbered is taken in ascending order within its class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lock {
+    /// The other heads that are open (`OpenHeads::by_tree`).
+    Heads,
     /// Renames between directories (`Names::renames`).
     Renames,
     /// Snapshots, and moves of extents that begin (`Content::moving`).
@@ -39,14 +41,17 @@ pub(crate) enum Lock {
     Progress,
     /// Bulk data in flight (`Lane::state`).
     Lane,
+    /// The heads that are to be tended (`Core::heads`).
+    Tended,
 }
 
 impl Level for Lock {
     fn rank(self) -> Rank {
         let (class, number) = match self {
-            Lock::Renames => return Rank::around_checkpoints(0),
-            Lock::Moving => return Rank::around_checkpoints(1),
-            Lock::Carrying => return Rank::around_checkpoints(2),
+            Lock::Heads => return Rank::around_checkpoints(0),
+            Lock::Renames => return Rank::around_checkpoints(1),
+            Lock::Moving => return Rank::around_checkpoints(2),
+            Lock::Carrying => return Rank::around_checkpoints(3),
             Lock::Turn(number) => (0, number.0),
             Lock::Flight => (1, 0),
             Lock::Inode(number) => (2, number.0),
@@ -60,12 +65,14 @@ impl Level for Lock {
             Lock::Relief => (10, 0),
             Lock::Progress => (11, 0),
             Lock::Lane => (12, 0),
+            Lock::Tended => (13, 0),
         };
         Rank::outer(class, number)
     }
 
     fn name(self) -> &'static str {
         match self {
+            Lock::Heads => "the open heads",
             Lock::Renames => "the lock of renames",
             Lock::Moving => "the moves of extents",
             Lock::Carrying => "the carrying of images",
@@ -82,6 +89,7 @@ impl Level for Lock {
             Lock::Relief => "the relief",
             Lock::Progress => "the progress",
             Lock::Lane => "the lane",
+            Lock::Tended => "the heads to be tended",
         }
     }
 }

@@ -3,19 +3,24 @@
 
 use crate::clock::since;
 use crate::{Clock, Error, FsOptions, LatencyHistogram, Result};
-use std::sync::Arc;
+use levels::Lock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use syncline_format::TreeId;
+use syncline_store::lock_order::Mutex;
 use syncline_store::{Store, StoreError, TreeReader, VolumeInfo};
 
 pub(crate) mod account;
 pub(crate) mod charge;
 pub(crate) mod lane;
 pub(crate) mod levels;
+pub(crate) mod tended;
 
 pub(crate) use account::PageAccount;
 pub use account::PageStats;
 pub use charge::MemoryCharge;
 pub(crate) use lane::Lane;
+pub(crate) use tended::Tended;
 
 /// What the rooms of a filesystem stand on.
 pub(crate) struct Core {
@@ -37,6 +42,10 @@ pub(crate) struct Core {
     memory_bytes_max: AtomicUsize,
     /// The tree is a snapshot, beside the volume's head: keeps it from being taken apart (R27).
     pub(crate) reader: Option<TreeReader>,
+    /// The open heads.
+    heads: Mutex<Vec<Weak<dyn Tended>>>,
+    /// The head that the volume was opened with, which knows the others. Of a snapshot's view: none.
+    pub(crate) opened: OnceLock<TreeId>,
 }
 
 impl Core {
@@ -54,6 +63,8 @@ impl Core {
             charged: Arc::default(),
             memory_bytes_max: AtomicUsize::new(memory_bytes_max),
             reader: None,
+            heads: Mutex::new(Lock::Tended, Vec::new()),
+            opened: OnceLock::new(),
         }
     }
 

@@ -23,7 +23,7 @@ impl Writeback {
                 Err(StoreError::Pressure(_)) if class == Class::Destage => {
                     // Nobody else's relief is waited for: it may be this one.
                     if led > 0 {
-                        self.carry_images()?;
+                        self.core.carry_heads()?;
                     }
                     self.core.checkpoint()?;
                     led += 1;
@@ -79,8 +79,8 @@ impl Writeback {
                 // Overwritten pages hold two blocks until they are written, and pages of preallocated extents hold one
                 // they do not need.
                 1 if self.core.account.pinned() > 0 => {
-                    self.write_back_everything()?;
-                    self.destage_everything()?;
+                    self.core.write_back_heads()?;
+                    self.core.destage_heads()?;
                     self.core.checkpoint()?;
                 }
                 _ => return Err(Error::NoSpace),
@@ -128,9 +128,9 @@ impl Writeback {
             return Ok(());
         }
         if pressure == Pressure::Journal {
-            // The tail cannot pass the oldest live image (R2).
-            self.destage_everything()?;
-            self.carry_images()?;
+            // The tail cannot pass the oldest live image (R2), whichever head it is of.
+            self.core.destage_heads()?;
+            self.core.carry_heads()?;
             self.settle_snapshots()?;
         }
         self.core.checkpoint()

@@ -140,8 +140,8 @@ impl Writeback {
             // The tail cannot pass the oldest live image (R2). Beside syncs the oldest are destaged piece by piece,
             // and the tail follows, as long as there is room for that.
             if !self.gives_way() || load.ring_bytes > load.ring_bytes_max / 4 * 3 {
-                self.destage_everything()?;
-                self.carry_images()?;
+                self.core.destage_heads()?;
+                self.core.carry_heads()?;
             } else if !self.may_checkpoint_again(now) {
                 return Ok(());
             }

@@ -1,8 +1,10 @@
 //! [`Writeback`]: how changed pages come to their places, when, and who does it: rounds and streams, the background,
 //! admission and relief, recovery.
 
+use crate::Result;
 use crate::content::Content;
 use crate::core::Core;
+use crate::core::Tended;
 use crate::core::levels::Lock;
 use crate::limits::{
     BACKGROUND_SHARE, LIGHT_SHARE, PINNED_PERCENT, PROGRESS_PATIENCE, QUIET_CALLS, ROOM_PATIENCE,
@@ -69,6 +71,20 @@ pub(crate) struct Writeback {
     pub(crate) has_told_of_snapshots: AtomicBool,
 }
 
+impl Tended for Writeback {
+    fn write_back(&self) -> Result<()> {
+        self.unless_gone(self.write_back_everything())
+    }
+
+    fn destage(&self) -> Result<()> {
+        self.unless_gone(self.destage_everything())
+    }
+
+    fn carry(&self) -> Result<()> {
+        self.unless_gone(self.carry_images())
+    }
+}
+
 /// Pages that may be in memory and cannot be dropped, of so many bytes of memory: for all writers, and for light ones.
 pub(crate) fn pinned_max_of(memory_bytes_max: usize) -> (u64, u64) {
     let pinned_max = Content::pages_max_of(memory_bytes_max) * PINNED_PERCENT / 100;
@@ -99,6 +115,14 @@ impl Writeback {
             gives_way: AtomicBool::new(false),
             slowed: AtomicBool::new(false),
             has_told_of_snapshots: AtomicBool::new(false),
+        }
+    }
+
+    /// A head that was deleted meanwhile has nothing left to be written, and its errors are nobody's.
+    pub(crate) fn unless_gone<T: Default>(&self, done: Result<T>) -> Result<T> {
+        match done {
+            Err(_) if !self.core.store.is_head(self.content.tree) => Ok(T::default()),
+            done => done,
         }
     }
 

@@ -14,13 +14,13 @@ use std::sync::Arc;
 use syncline_device::Buffer;
 use syncline_format::ObjectNo;
 use syncline_format::batch::{BATCH_HEADER_BYTES, DROP_BYTES};
-use syncline_store::{Class, Estimate, PageImage, Recovery};
+use syncline_store::{Class, Estimate, PageImage, Recovery, Reservation};
 
 impl Writeback {
-    /// Takes over the live images, before recovery is finished; no more of them are in memory than destaging takes at
-    /// a time, unless the volume is read-only.
-    pub(crate) fn recover_images(&self, recovery: &mut Recovery) -> Result<()> {
-        for images in recovery.take_images().chunks(IMAGES_TOGETHER) {
+    /// Takes over the live images of the tree, before recovery is finished; no more of them are in memory than
+    /// destaging takes at a time, unless the volume is read-only.
+    pub(crate) fn recover_images(&self, recovery: &Recovery, all: &[PageImage]) -> Result<()> {
+        for images in all.chunks(IMAGES_TOGETHER) {
             let files = self.adopt_all(images, recovery.read_images(images)?)?;
             if !self.core.options.read_only {
                 self.write_out_all(Class::Destage, files.into_values().collect(), true)?;
@@ -34,10 +34,6 @@ impl Writeback {
     fn adopt_all(&self, images: &[PageImage], pages: Vec<Buffer>) -> Result<BTreeMap<ObjectNo, Arc<Inode>>> {
         let mut files: BTreeMap<ObjectNo, Arc<Inode>> = BTreeMap::new();
         for (image, page) in images.iter().zip(pages) {
-            if image.tree != self.content.tree {
-                let what = "a page image belongs to an unknown tree";
-                return Err(Error::Inconsistent { object: image.object, what });
-            }
             let inode = match self.content.inode(image.object) {
                 Ok(inode) => inode,
                 Err(Error::NotFound) => {
@@ -63,6 +59,17 @@ impl Writeback {
     /// Caches an image as a logged page.
     pub(crate) fn adopt(&self, inode: &Arc<Inode>, page: u64, content: Buffer) {
         let block = if self.core.options.read_only { None } else { self.core.store.reserve(1).ok() };
+        self.adopt_with(inode, page, content, block);
+    }
+
+    /// The same, with a block that the page is to be written to.
+    pub(crate) fn adopt_with(
+        &self,
+        inode: &Arc<Inode>,
+        page: u64,
+        content: Buffer,
+        block: Option<Reservation>,
+    ) {
         let mut state = inode.state.write();
         state.data.discard_range(page..page + 1);
         state.data.insert_clean(&self.core.account, page, Arc::new(content));
