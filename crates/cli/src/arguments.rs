@@ -20,6 +20,10 @@ pub const MOUNT_OPTIONS: &[(&str, &str)] = &[
         "snapshot=NAME",
         "Show this snapshot of the volume instead of the volume as it is. Read-only; the volume is nobody else's meanwhile.",
     ),
+    (
+        "head=NAME",
+        "Show this head of the volume, a writable branch, instead of the one that is shown when nobody names one.",
+    ),
     ("sync", "Every write, and every change of names and attributes, is durable when it returns."),
     ("dirsync", "Every change of names and attributes is durable when it returns."),
     ("commit=SECONDS", "What nobody syncs is durable after at most this long, 0.01 to 3600 (default 1)."),
@@ -138,10 +142,11 @@ pub(crate) enum Action {
     Ls(LsArguments),
     /// Print files of an unmounted volume.
     Cat(CatArguments),
-    /// Make, list, rename and delete snapshots of a volume, mounted or not.
+    /// Make, list, rename and delete snapshots of a volume, mounted or not; make heads of them, and go back to one.
     ///
     /// A snapshot is the whole volume as it was at one moment. It needs a volume of version 2 of the format ("syncline
     /// mkfs --format 2"). "ls", "cat" and "export" take --snapshot, and mount -o snapshot=NAME shows one.
+    /// A head is a writable branch, made of a snapshot by "clone"; mount -o head=NAME mounts one.
     Snapshot(SnapshotArguments),
     /// Make files durable; parts of them, or many at once, on a mounted volume.
     Sync(SyncArguments),
@@ -397,11 +402,14 @@ pub(crate) enum SnapshotAction {
         /// Print as JSON.
         #[arg(long)]
         json: bool,
+        /// List the heads instead; of a volume that is not mounted.
+        #[arg(long)]
+        heads: bool,
         /// Image file, block device, or a directory of a mounted volume.
         #[arg(value_name = "VOLUME")]
         target: PathBuf,
     },
-    /// Delete snapshots. What only they had becomes free, in the background.
+    /// Delete snapshots, and of a volume that is not mounted heads. What only they had becomes free, in the background.
     Delete {
         /// Return when the space is free; for a volume that is not mounted.
         #[arg(long)]
@@ -409,7 +417,7 @@ pub(crate) enum SnapshotAction {
         /// Image file, block device, or a directory of a mounted volume.
         #[arg(value_name = "VOLUME")]
         target: PathBuf,
-        /// Snapshots.
+        /// Snapshots or heads.
         #[arg(required = true, value_name = "NAME")]
         names: Vec<String>,
     },
@@ -422,6 +430,27 @@ pub(crate) enum SnapshotAction {
         name: String,
         /// Its new name.
         to: String,
+    },
+    /// Make a head of a snapshot: a writable branch, which begins as the snapshot is.
+    Clone {
+        /// Image file or block device; not mounted.
+        #[arg(value_name = "VOLUME")]
+        target: PathBuf,
+        /// The snapshot.
+        name: String,
+        /// Name of the head.
+        head: String,
+    },
+    /// Take the volume back to a snapshot. The snapshot stays, and so do all others.
+    Rollback {
+        /// Keep what the volume shows now as a snapshot of this name; otherwise it is gone.
+        #[arg(long, value_name = "NAME")]
+        keep: Option<String>,
+        /// Image file or block device; not mounted.
+        #[arg(value_name = "VOLUME")]
+        target: PathBuf,
+        /// The snapshot.
+        name: String,
     },
 }
 

@@ -16,6 +16,8 @@ use syncline::Volume;
 use syncline_fuse::snapshots;
 
 const COLUMNS: &[(&str, usize)] = &[("made", 19), ("uuid", 36), ("name", 1)];
+const HEAD_COLUMNS: &[(&str, usize)] =
+    &[("made", 19), ("uuid", 36), ("default", 7), ("parent", 16), ("name", 1)];
 
 /// What is told of a snapshot.
 struct Listed {
@@ -42,11 +44,30 @@ pub(crate) fn run(arguments: &SnapshotArguments) -> Result<ExitCode, Failure> {
             }
             Ok(ExitCode::SUCCESS)
         }
-        SnapshotAction::List { target, json } => list(target, Form::json_if(*json)),
+        SnapshotAction::List { target, json, heads } if *heads => list_heads(target, Form::json_if(*json)),
+        SnapshotAction::List { target, json, .. } => list(target, Form::json_if(*json)),
         SnapshotAction::Delete { target, names, wait } => {
             for name in names {
                 change(target, Some(name), |place| place.delete(name, *wait))?;
             }
+            Ok(ExitCode::SUCCESS)
+        }
+        SnapshotAction::Clone { target, name, head } => {
+            let volume = unmounted(target, false)?;
+            let made = volume.clone_snapshot(name, head);
+            let made = made.map_err(|source| match source.kind() {
+                io::ErrorKind::NotFound => failed(target, Some(name), source),
+                _ => failed(target, Some(head), source),
+            });
+            let closed = volume.close().map_err(|source| Failure::of_volume(target, source));
+            made.and(closed.map(|()| ExitCode::SUCCESS))
+        }
+        SnapshotAction::Rollback { target, name, keep } => {
+            let rolled = unmounted(target, false)?.rollback(name, keep.as_deref());
+            rolled.map_err(|source| match (source.kind(), keep) {
+                (io::ErrorKind::NotFound, _) | (_, None) => failed(target, Some(name), source),
+                (_, Some(keep)) => failed(target, Some(keep), source),
+            })?;
             Ok(ExitCode::SUCCESS)
         }
         SnapshotAction::Rename { target, name, to } => {
@@ -62,6 +83,14 @@ fn open(path: &Path, read_only: bool) -> Result<Place, Failure> {
         return Ok(Place::Mounted(directory));
     }
     Ok(Place::Own(Box::new(copy::open(path, read_only)?)))
+}
+
+/// The volume in an image or on a device, for what a mounted one does not do.
+fn unmounted(path: &Path, read_only: bool) -> Result<Volume, Failure> {
+    match open(path, read_only)? {
+        Place::Own(volume) => Ok(*volume),
+        Place::Mounted(_) => Err(Failure::HeadsOfMounted { path: path.to_owned() }),
+    }
 }
 
 /// Opens the volume, changes it and closes it.
@@ -91,7 +120,10 @@ impl Place {
     fn delete(&self, name: &str, wait: bool) -> io::Result<()> {
         match self {
             Place::Own(volume) => {
-                volume.delete_snapshot(name)?;
+                match volume.delete_snapshot(name) {
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => volume.delete_head(name)?,
+                    deleted => deleted?,
+                }
                 if wait { volume.reclaim() } else { Ok(()) }
             }
             Place::Mounted(_) if wait => Err(io::Error::other(
@@ -154,6 +186,35 @@ fn list(path: &Path, form: Form) -> Result<ExitCode, Failure> {
         let mut table = Table::new(form, COLUMNS)?;
         for snapshot in &listed {
             table.row(&row(snapshot, form))?;
+        }
+        table.finish()
+    };
+    printed().map_err(Failure::io("cannot print"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list_heads(path: &Path, form: Form) -> Result<ExitCode, Failure> {
+    let heads = unmounted(path, true)?.heads().map_err(|source| failed(path, None, source))?;
+    let shown = |text: &str| match form {
+        Form::Json => text.to_owned(),
+        Form::Text => printable(text),
+    };
+    let printed = || -> io::Result<()> {
+        let mut table = Table::new(form, HEAD_COLUMNS)?;
+        for head in &heads {
+            let parent = head.parent.as_deref().map(shown);
+            let (yes, none) = match form {
+                Form::Json => (json!(head.is_default), Value::Null),
+                Form::Text => (json!(if head.is_default { "yes" } else { "no" }), json!("-")),
+            };
+            let columns = [
+                ("made", json!(date_of(head.made))),
+                ("uuid", json!(uuid_text(&head.uuid))),
+                ("default", yes),
+                ("parent", parent.map_or(none, |parent| json!(parent))),
+                ("name", json!(shown(&head.name))),
+            ];
+            table.row(&columns.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())?;
         }
         table.finish()
     };

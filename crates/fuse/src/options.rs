@@ -60,6 +60,8 @@ pub struct MountOptions {
     pub read_only: bool,
     /// Show this snapshot instead of the head; read-only.
     pub snapshot: Option<String>,
+    /// Show this head instead of the one that is shown when nobody names one.
+    pub head: Option<String>,
     /// Change what is mounted already: `read_only`, and nothing else.
     pub remount: bool,
     /// As they were given: a change has to know what was asked for and what was not.
@@ -108,6 +110,7 @@ impl Default for MountOptions {
         MountOptions {
             read_only: engine.read_only,
             snapshot: None,
+            head: None,
             remount: false,
             words: Vec::new(),
             access_times: engine.access_times,
@@ -162,6 +165,8 @@ impl MountOptions {
             ("rw", None) => self.read_only = false,
             ("snapshot", Some(name)) if !name.is_empty() => self.snapshot = Some(name.to_owned()),
             ("snapshot", _) => return Err(bad("the name of a snapshot")),
+            ("head", Some(name)) if !name.is_empty() => self.head = Some(name.to_owned()),
+            ("head", _) => return Err(bad("the name of a head")),
             ("noatime", None) => self.access_times = AccessTimes::Never,
             ("relatime" | "atime", None) => self.access_times = AccessTimes::Relative,
             ("strictatime", None) => self.access_times = AccessTimes::Always,
@@ -246,6 +251,7 @@ impl MountOptions {
             .memory_bytes_max(memory_bytes_max)
             .access_times(self.access_times)
             .readers_keep(true)
+            .head(self.head.clone())
     }
 }
 

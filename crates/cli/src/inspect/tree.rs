@@ -9,7 +9,7 @@ use super::{Inspection, printing};
 use crate::error::Failure;
 use crate::output::{self, Table};
 use serde_json::{Value, json};
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 use syncline_device::Device;
 use syncline_format::item::{
@@ -59,21 +59,33 @@ impl<'a> Walk<'a> {
         Walk { device, superblock, first, last, seen: HashSet::new(), damaged: false }
     }
 
-    /// Walks the main tree, found through the root tree.
+    /// Walks the main tree, found through the root tree. Another head that is shown when nobody names one stands for
+    /// it.
     pub(super) fn main_tree(&mut self, visit: Visit<'_>) -> io::Result<()> {
-        let mut main = None;
+        let mut roots = BTreeMap::new();
         let mut find = |step: Step<'_>| {
-            match step {
-                Step::Item { key, value, .. } if key == Key::tree(TreeId::MAIN) => {
-                    main = Some(NodePointer::decode(value))
-                }
-                _ => {}
+            if let Step::Item { key, value, .. } = step
+                && key.kind == Kind::Tree
+            {
+                roots.insert(key.object.0, NodePointer::decode(value));
             }
             Ok(())
         };
-        let mut roots = Walk::new(self.device, self.superblock, Key::MIN, Key::MAX);
-        roots.tree(TreeId::ROOT, self.superblock.root, &mut find)?;
-        match main {
+        let mut walk = Walk::new(self.device, self.superblock, Key::MIN, Key::MAX);
+        walk.tree(TreeId::ROOT, self.superblock.root, &mut find)?;
+        let mut default = u64::from(TreeId::MAIN.0);
+        if let Some(Ok(volume)) = roots.get(&u64::from(TreeId::VOLUME.0)) {
+            walk.tree(TreeId::VOLUME, *volume, &mut |step: Step<'_>| {
+                if let Step::Item { key, value, .. } = step
+                    && key.kind == Kind::TreeInfo
+                    && TreeItem::decode(value).is_ok_and(|item| item.is_default)
+                {
+                    default = key.object.0;
+                }
+                Ok(())
+            })?;
+        }
+        match roots.remove(&default) {
             Some(Ok(pointer)) => self.tree(TreeId::MAIN, pointer, visit),
             other => {
                 self.damaged = true;

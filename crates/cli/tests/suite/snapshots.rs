@@ -92,6 +92,62 @@ fn a_volume_with_snapshots_is_checked_and_its_trees_are_listed() {
 }
 
 #[test]
+fn heads_of_an_image_are_made_listed_mounted_and_deleted_and_a_snapshot_is_gone_back_to() {
+    let bench = Bench::new();
+    let image = volume(&bench, "64M");
+    let write = |content: &str| {
+        let volume = open(&image);
+        volume.write("/f", content).expect("write");
+        volume.close().expect("close");
+    };
+    let cat = |arguments: &[&str]| syncline(&[&["cat"], arguments, &[text(&image), "/f"]].concat()).ok().out;
+    write("first");
+    syncline(&["snapshot", "create", text(&image), "one"]).ok();
+    write("second");
+    syncline(&["snapshot", "clone", text(&image), "one", "attempt"]).ok();
+    let heads = || syncline(&["snapshot", "list", "--heads", "--json", text(&image)]).ok().json();
+    let shown = heads();
+    assert_eq!(names(&shown), ["main", "attempt"]);
+    assert_eq!((&shown[0]["default"], &shown[1]["default"]), (&true.into(), &false.into()));
+    assert_eq!(shown[1]["parent"], "one");
+    let table = syncline(&["snapshot", "list", "--heads", text(&image)]).ok().out;
+    assert_eq!(table.lines().count(), 3, "{table}");
+    if can_mount("heads_of_an_image_are_made_listed_mounted_and_deleted_and_a_snapshot_is_gone_back_to") {
+        let at = MountPoint::new(&bench, "mnt");
+        syncline(&["mount", "-o", "head=attempt", text(&image), at.text()]).ok();
+        assert_eq!(fs::read(at.0.join("f")).expect("read"), b"first");
+        fs::write(at.0.join("f"), b"of the attempt").expect("write");
+        let mounted = "when it is unmounted";
+        syncline(&["snapshot", "clone", at.text(), "one", "x"]).fails(1, &at.0, mounted);
+        syncline(&["snapshot", "rollback", at.text(), "one"]).fails(1, &at.0, mounted);
+        syncline(&["snapshot", "list", "--heads", at.text()]).fails(1, &at.0, mounted);
+        at.unmount();
+        syncline(&["mount", "-o", "head=nothing", text(&image), at.text()]).fails(1, &image, "no head named");
+    }
+    assert_eq!(cat(&[]), "second", "a head shows nothing of another one");
+    let fails = |arguments: &[&str], words: &str| {
+        syncline(&[&["snapshot"], arguments].concat()).fails(1, Path::new(&image), words);
+    };
+    fails(&["clone", text(&image), "none", "x"], "has no snapshot \"none\"");
+    fails(&["clone", text(&image), "one", "attempt"], "already");
+    fails(&["rollback", text(&image), "none"], "has no snapshot \"none\"");
+    fails(&["rollback", "--keep", "one", text(&image), "one"], "already");
+    assert_eq!(cat(&[]), "second");
+    syncline(&["snapshot", "rollback", "--keep", "two", text(&image), "one"]).ok();
+    assert_eq!((cat(&[]).as_str(), cat(&["--snapshot", "two"]).as_str()), ("first", "second"));
+    let listed = syncline(&["snapshot", "list", "--json", text(&image)]).ok().json();
+    assert_eq!(names(&listed), ["one", "two"]);
+    assert_eq!(names(&heads()), ["attempt", "main"]);
+    syncline(&["snapshot", "delete", "--wait", text(&image), "attempt", "two"]).ok();
+    assert_eq!(names(&heads()), ["main"]);
+    assert!(syncline(&["check", "--all", text(&image)]).ok().out.ends_with("sound\n"));
+    syncline(&["snapshot", "rollback", text(&image), "one"]).ok();
+    assert_eq!(cat(&[]), "first");
+    let trees = syncline(&["inspect", "trees", "--json", text(&image)]).ok().json();
+    assert!(names(&trees).contains(&"main"));
+}
+
+#[test]
 fn a_volume_without_snapshots_has_one_tree() {
     let bench = Bench::new();
     let image = bench.path("volume.img");
@@ -113,7 +169,7 @@ fn what_cannot_be_is_told_in_one_sentence() {
     fails(&["rename", text(&image), "s", ""], "is no name");
     fails(&["rename", text(&image), "t", "u"], "has no snapshot \"t\"");
     fails(&["delete", text(&image), "t"], "has no snapshot \"t\"");
-    fails(&["delete", text(&image), "main"], "has no snapshot \"main\"");
+    fails(&["delete", text(&image), "main"], "the default head cannot be deleted");
     syncline(&["cat", "--snapshot", "t", text(&image), "/f"]).fails(1, &image, "has no snapshot \"t\"");
     fails(&["create", bench.path("").to_str().expect("UTF-8"), "s"], "on no mounted Syncline volume");
     let old = bench.path("old.img");
