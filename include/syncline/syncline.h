@@ -404,6 +404,52 @@ int syncline_snapshot_open(syncline_volume *volume, const char *name, syncline_v
 /* Waits until what only deleted snapshots had is free, as far as nobody reads them. */
 int syncline_snapshot_reclaim(syncline_volume *volume);
 
+/*
+ * Takes the head that the volume was opened with back to a snapshot, and closes the volume, as syncline_volume_close()
+ * does: the handle is gone on return. What the head shows now stays as a snapshot named `keep`, or is gone if that is
+ * NULL. By one batch: after a crash the head is the old one or the new one. Errors, after which the head is as it was:
+ * -ENOENT, -EEXIST, -EINVAL, -ENOSPC.
+ */
+int syncline_snapshot_rollback(syncline_volume *volume, const char *snapshot, const char *keep);
+
+/* ---- Heads ---- */
+
+#define SYNCLINE_HEAD_DEFAULT 1 /* is shown when nobody names a head */
+
+/*
+ * A head is a writable branch of a volume, made of a snapshot. Several can be open at the same time, each with its own
+ * syncs. Heads and snapshots have different names.
+ */
+struct syncline_head_info {
+	uint32_t number; /* greater of what was made later */
+	uint32_t flags;  /* SYNCLINE_HEAD_DEFAULT */
+	struct timespec made;
+	uint8_t uuid[16];
+	char name[256];   /* with a NUL */
+	char parent[256]; /* its newest snapshot, or the one it was made of; empty if that has no name */
+};
+
+/*
+ * Makes a head that begins as a snapshot is; durable on return. Errors: -ENOENT (no such snapshot), -EEXIST, -EINVAL
+ * (no name), -ENOSPC (too little would be left to go on).
+ */
+int syncline_head_create(syncline_volume *volume, const char *snapshot, const char *name);
+
+/* Deletes a head that nobody has open, for good on return, un-synced data included. Errors: -ENOENT, -EBUSY. */
+int syncline_head_delete(syncline_volume *volume, const char *name);
+
+/*
+ * 1 and the head that was made next behind the one that `head` tells, 0 behind the last, when nothing is written. Begin
+ * with zeros.
+ */
+int syncline_head_next(syncline_volume *volume, struct syncline_head_info *head);
+
+/*
+ * A head as a volume of its own beside this one. End the handle by syncline_volume_close(), before that of the volume.
+ * Errors: -ENOENT, -EBUSY (it is what the volume was opened with).
+ */
+int syncline_head_open(syncline_volume *volume, const char *name, syncline_volume **head);
+
 /* ---- Attributes ---- */
 
 struct syncline_stat {

@@ -166,6 +166,24 @@ pub struct syncline_snapshot_info {
     pub name: [c_char; 256],
 }
 
+/// See the header.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct syncline_head_info {
+    /// Ascending.
+    pub number: u32,
+    /// `SYNCLINE_HEAD_DEFAULT`.
+    pub flags: u32,
+    /// When it was made.
+    pub made: timespec,
+    /// Of this head alone.
+    pub uuid: [u8; 16],
+    /// With a NUL.
+    pub name: [c_char; 256],
+    /// With a NUL.
+    pub parent: [c_char; 256],
+}
+
 /// Longest path, as on Linux; the facade knows the same.
 const PATH_BYTES_MAX: usize = 4096;
 /// Longest value of an extended attribute, with room for the facade to refuse one.

@@ -18,6 +18,7 @@ mod directory;
 mod error;
 mod file;
 mod handles;
+mod head;
 mod names;
 mod notifier;
 mod opened;

@@ -58,7 +58,12 @@ impl OpenVolume {
 
     /// Closes the volume, whose handles are gone.
     pub(crate) fn close(&self) -> Result<()> {
-        let closed = self.guard(|| Ok(self.volume.clone().close()?));
+        self.end(|volume| Ok(volume.close()?))
+    }
+
+    /// The same, by a call that closes it.
+    pub(crate) fn end(&self, close: impl FnOnce(Volume) -> Result<()>) -> Result<()> {
+        let closed = self.guard(|| close(self.volume.clone()));
         // Whatever was started has ended by now, well or not.
         self.notifier.stop();
         closed

@@ -15,7 +15,7 @@ const NAME_BYTES_MAX: usize = 256;
 
 /// # Safety
 /// `name` is NULL or a string.
-unsafe fn name<'a>(name: *const c_char) -> Result<&'a str> {
+pub(crate) unsafe fn name<'a>(name: *const c_char) -> Result<&'a str> {
     // SAFETY: the caller's promise.
     let name = unsafe { text(name, NAME_BYTES_MAX, "the snapshot's name")? };
     std::str::from_utf8(name).map_err(|_| Failure::invalid("the snapshot's name is not UTF-8"))
@@ -128,8 +128,8 @@ pub extern "C" fn syncline_snapshot_reclaim(volume: *mut syncline_volume) -> c_i
     })
 }
 
-fn told(snapshot: &Snapshot) -> syncline_snapshot_info {
-    let made = match snapshot.made.duration_since(SystemTime::UNIX_EPOCH) {
+pub(crate) fn time_of(made: SystemTime) -> libc::timespec {
+    let made = match made.duration_since(SystemTime::UNIX_EPOCH) {
         Ok(since) => (i64::try_from(since.as_secs()).unwrap_or(i64::MAX), since.subsec_nanos()),
         Err(before) => {
             let before = before.duration();
@@ -139,17 +139,24 @@ fn told(snapshot: &Snapshot) -> syncline_snapshot_info {
             (-seconds.saturating_add(i64::from(borrowed)), nanoseconds)
         }
     };
-    let made = libc::timespec { tv_sec: made.0, tv_nsec: made.1.into() };
+    libc::timespec { tv_sec: made.0, tv_nsec: made.1.into() }
+}
+
+/// No name is longer than 255 bytes; the last place stays NUL.
+pub(crate) fn fill_name(into: &mut [c_char; 256], name: &str) {
+    for (to, from) in into[..255].iter_mut().zip(name.as_bytes()) {
+        *to = *from as c_char;
+    }
+}
+
+fn told(snapshot: &Snapshot) -> syncline_snapshot_info {
     let mut told = syncline_snapshot_info {
         number: snapshot.number,
         reserved: 0,
-        made,
+        made: time_of(snapshot.made),
         uuid: snapshot.uuid,
         name: [0; 256],
     };
-    // No name is longer than 255 bytes; the last place stays NUL.
-    for (to, from) in told.name[..255].iter_mut().zip(snapshot.name.as_bytes()) {
-        *to = *from as c_char;
-    }
+    fill_name(&mut told.name, &snapshot.name);
     told
 }

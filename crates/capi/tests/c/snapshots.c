@@ -1,4 +1,4 @@
-/* Snapshots: made, listed, read, renamed, deleted. */
+/* Snapshots and heads: made, listed, read, renamed, deleted. */
 #include "check.h"
 
 static void write_all(syncline_volume *volume, const char *path, const char *content)
@@ -25,6 +25,7 @@ void test_snapshots(void)
 {
 	struct syncline_create_options create;
 	struct syncline_snapshot_info info;
+	struct syncline_head_info head;
 	syncline_volume *volume, *view, *old;
 	syncline_file *file;
 	uint32_t first;
@@ -73,5 +74,32 @@ void test_snapshots(void)
 	EXPECT(0, syncline_snapshot_reclaim(volume));
 	memset(&info, 0, sizeof info);
 	EXPECT(0, syncline_snapshot_next(volume, &info));
-	EXPECT(0, syncline_volume_close(volume));
+
+	/* Heads. */
+	EXPECT(0, syncline_snapshot_create(volume, "base"));
+	EXPECT(-ENOENT, syncline_head_create(volume, "none", "c"));
+	EXPECT(-EINVAL, syncline_head_create(volume, "base", "a/b"));
+	EXPECT(-EFAULT, syncline_head_create(volume, NULL, "c"));
+	EXPECT(0, syncline_head_create(volume, "base", "c"));
+	EXPECT(-EEXIST, syncline_head_create(volume, "base", "c"));
+	memset(&head, 0, sizeof head);
+	EXPECT(1, syncline_head_next(volume, &head));
+	CHECK(strcmp(head.name, "main") == 0 && head.flags == SYNCLINE_HEAD_DEFAULT);
+	EXPECT(1, syncline_head_next(volume, &head));
+	CHECK(strcmp(head.name, "c") == 0 && strcmp(head.parent, "base") == 0 && head.flags == 0);
+	EXPECT(0, syncline_head_next(volume, &head));
+	EXPECT(-ENOENT, syncline_head_open(volume, "d", &view));
+	EXPECT(-EBUSY, syncline_head_open(volume, "main", &view));
+	EXPECT(0, syncline_head_open(volume, "c", &view));
+	write_all(view, "f", "of the head");
+	holds(volume, "f", "third");
+	holds(view, "f", "of the head");
+	EXPECT(-EBUSY, syncline_head_delete(volume, "c"));
+	EXPECT(-EBUSY, syncline_head_delete(volume, "main"));
+	EXPECT(0, syncline_volume_close(view));
+	EXPECT(0, syncline_head_delete(volume, "c"));
+	EXPECT(-ENOENT, syncline_head_delete(volume, "c"));
+	EXPECT(0, syncline_snapshot_rollback(volume, "base", "kept"));
+	EXPECT(0, syncline_volume_create_in_memory(64 * MIB, &create, NULL, &volume));
+	EXPECT(-ENOENT, syncline_snapshot_rollback(volume, "base", NULL));
 }

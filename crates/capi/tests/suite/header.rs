@@ -96,6 +96,7 @@ fn layouts() -> Vec<String> {
         }
         syncline_statvfs { blocks, blocks_free, blocks_available, id, block_bytes, name_bytes_max, reserved }
         syncline_snapshot_info { number, reserved, made, uuid, name }
+        syncline_head_info { number, flags, made, uuid, name, parent }
         syncline_dirent { ino, name_bytes, name }
     };
     for (structure, size, fields) in layouts {
