@@ -231,7 +231,7 @@ impl<'a> ItemCheck<'a> {
             self.findings.both(Code::BirthBeyond, extent.start, key.object, message);
         }
         // A leaf of the parent has been held against the parent as a whole.
-        if let Some(parent) = self.owner.parent_with(extent.birth).filter(|_| is_own)
+        if let Some(parent) = self.owner.parent_with_extent(key, extent.birth).filter(|_| is_own)
             && !parent.has_extent(key, extent)
         {
             let message = format!("page {} has blocks since era {}", key.offset, extent.birth);

@@ -66,6 +66,14 @@ impl<'a> Owner<'a> {
         self.parent.as_mut().filter(|_| is_old)
     }
 
+    /// The same for an extent. One that has passed from the parent may have been written in place by a session that
+    /// had seen the parent's end: of such a session a crash leaves the log, and the checkpoint that still has the
+    /// parent.
+    pub(crate) fn parent_with_extent(&mut self, key: Key, birth: Era) -> Option<&mut Parent<'a>> {
+        let has_passed = self.may_hold_passed(key, birth);
+        self.parent_with(birth).filter(|_| !has_passed)
+    }
+
     pub(crate) fn owns_node(&self, birth: Era) -> bool {
         self.births.is_none_or(|births| is_behind(births.low, birth))
     }

@@ -7,7 +7,7 @@ use syncline_sim::lab::{Depth, Tally, examine, record};
 use syncline_sim::operation::from_text;
 use syncline_sim::oracle::{Model, Violation};
 use syncline_sim::random::derive;
-use syncline_sim::{ace, campaign::replay, controls, damage, errors};
+use syncline_sim::{ace, campaign::replay, controls, damage, errors, snapshots};
 
 const SEED: u64 = 7;
 
@@ -296,4 +296,12 @@ fn a_default_acl_that_another_actor_sets_is_not_disregarded_by_a_transaction() {
     let tally = replay(&format!("actors:{seed}"), seed, &ops, None).expect("a known start");
     assert_eq!(tally.violations, []);
     assert!(tally.states > 0);
+}
+
+/// Behind a crash the log told of a write in place by a head whose parent, a deleted snapshot, was gone when it was
+/// made, and was there again: the check called that head damaged.
+#[test]
+fn what_has_passed_from_a_deleted_snapshot_may_be_written_in_place() {
+    let tally = snapshots::run(7_637_621_399_760_307_693);
+    assert_eq!(tally.violations, []);
 }
