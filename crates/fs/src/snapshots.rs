@@ -7,9 +7,8 @@ use crate::writeback::pinned_max_of;
 use crate::{Entropy, Error, Fs, Result, Timestamp};
 use std::sync::Arc;
 use syncline_device::Buffer;
-use syncline_format::item::ExtentContent;
-use syncline_format::tree_item::{OverlayItem, Role, TreeItem, TreeState};
-use syncline_format::{ObjectNo, TreeId, checksum};
+use syncline_format::tree_item::{Role, TreeItem, TreeState};
+use syncline_format::{ObjectNo, TreeId};
 use syncline_store::{Reservation, SnapshotLabel, StoreError};
 
 /// What a snapshot is.
@@ -140,7 +139,7 @@ impl Fs {
     /// A snapshot as a volume of its own that cannot be changed. While it exists the snapshot's space does not come
     /// back, even if it is deleted.
     ///
-    /// Errors: `NotFound`; damage of what the snapshot has beside its tree.
+    /// Errors: `NotFound`; damage of the tree in which snapshots are named. What is damaged of a file only its readers meet.
     pub fn at(&self, name: &str) -> Result<Arc<Fs>> {
         let tree = self.snapshot_named(name)?;
         let store = &self.core.store;
@@ -153,47 +152,20 @@ impl Fs {
         let mut core = Core::new(store.clone(), options, self.core.clock.clone(), light_max);
         core.reader = Some(reader);
         let view = Fs::of_tree(Arc::new(core), tree);
-        for item in store.overlay(tree)? {
-            view.lay_over(&item)?;
-        }
+        let overlay = store.overlay(tree)?.into_iter().map(|item| ((item.object, item.page), item.extent));
+        let laid = view.content.overlay.set(overlay.collect());
+        assert!(laid.is_ok(), "nobody has read of it yet");
         for (object, page, content) in store.unsettled(tree) {
-            view.lay_page_over(object, page, || Ok(content.clone()))?;
+            match view.lay_page_over_with(object, page, &mut || Ok((content.clone(), None))) {
+                // Whoever reads the file meets it.
+                Err(error) if self.core.is_damage(&error) => {}
+                laid => laid?,
+            }
         }
         Ok(view)
     }
 
-    /// Keeps pages in memory that stand for what the tree has there.
-    fn lay_over(&self, item: &OverlayItem) -> Result<()> {
-        let ExtentContent::Written(sums) = &item.extent.content else { return Ok(()) };
-        for (index, sum) in (0_u64..).zip(sums) {
-            let (page, block) = (item.page + index, item.extent.block_of(index));
-            self.lay_page_over(item.object, page, || {
-                let mut content = Buffer::zeroed(1);
-                self.core.store.device().read(block, &mut content)?;
-                match checksum(&content) == *sum {
-                    true => Ok(content),
-                    false => Err(Error::Checksum { object: item.object, page, block }),
-                }
-            })?;
-        }
-        Ok(())
-    }
-
-    /// Keeps a page in memory, if its file is there and reaches so far.
-    fn lay_page_over(
-        &self,
-        object: ObjectNo,
-        page: u64,
-        content: impl FnOnce() -> Result<Buffer>,
-    ) -> Result<()> {
-        let mut content = Some(content);
-        self.lay_page_over_with(object, page, &mut || match content.take() {
-            Some(content) => Ok((content()?, None)),
-            None => Err(Error::NotFound),
-        })
-    }
-
-    /// The same, with a block that the page is to be written to.
+    /// Keeps a page in memory, if its file is there and reaches so far, with a block that it is to be written to.
     pub(crate) fn lay_page_over_with(
         &self,
         object: ObjectNo,

@@ -165,10 +165,27 @@ impl ExtentMap {
                 }
             },
         )?;
-        match bad {
-            Some(error) => Err(error),
-            None => Ok(cut),
+        if let Some(error) = bad {
+            return Err(error);
         }
+        self.lay_over(content, pages.start..cut.unwrap_or(pages.end))?;
+        Ok(cut)
+    }
+
+    /// Enters what a snapshot has beside its tree, in place of what the tree has there.
+    fn lay_over(&mut self, content: &Content, pages: Range<u64>) -> Result<()> {
+        let Some(overlay) = content.overlay.get() else { return Ok(()) };
+        let object = self.object;
+        let first = pages.start.saturating_sub(u64::from(EXTENT_PAGES_MAX));
+        for (&(_, first), item) in overlay.range((object, first)..(object, pages.end)) {
+            if !content.core.store.holds_run(item.start, item.pages()) {
+                let what = "a page of a snapshot lies outside of the blocks that can be allocated";
+                return Err(Error::Inconsistent { object, what });
+            }
+            self.cut(first..first.saturating_add(u64::from(item.pages())), false);
+            self.entries.insert(first, Entry::stored(item.clone()));
+        }
+        Ok(())
     }
 
     /// A page before which no extent begins that has to be read for `page`. Who may be disturbed asks for all that

@@ -44,9 +44,11 @@ use crate::content::table::InodeTable;
 use crate::core::Core;
 use crate::core::levels::Lock;
 use crate::limits::{PAGES_MIN, PAGES_PERCENT};
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use syncline_format::{BLOCK_BYTES, Era, TreeId};
+use std::sync::{Arc, OnceLock};
+use syncline_format::item::ExtentItem;
+use syncline_format::{BLOCK_BYTES, Era, ObjectNo, TreeId};
 use syncline_store::Batch;
 use syncline_store::lock_order::{Mutex, RwLock};
 
@@ -97,6 +99,8 @@ pub(crate) struct Content {
     /// most of which find nothing there, ask here first.
     pub(crate) has_recent: AtomicBool,
     pub(crate) aside: AsideFiles,
+    /// Of a snapshot: extents that stand for what its tree has there, by file and first page.
+    pub(crate) overlay: OnceLock<BTreeMap<(ObjectNo, u64), ExtentItem>>,
 }
 
 impl Content {
@@ -119,6 +123,7 @@ impl Content {
             moving: RwLock::new(Lock::Moving, ()),
             has_recent: AtomicBool::new(false),
             aside: AsideFiles::default(),
+            overlay: OnceLock::new(),
         }
     }
 

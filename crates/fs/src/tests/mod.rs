@@ -24,6 +24,7 @@ pub(crate) mod pacing;
 pub(crate) mod pressure;
 pub(crate) mod races;
 pub(crate) mod scale;
+pub(crate) mod snapshots;
 pub(crate) mod stream;
 pub(crate) mod sync;
 pub(crate) mod together;
@@ -87,9 +88,13 @@ impl TestVolume {
     }
 
     pub(crate) fn with_options(bytes: u64, journal_bytes: u64, options: FsOptions) -> TestVolume {
+        let mkfs = MkfsOptions { journal_bytes: Some(journal_bytes), ..MkfsOptions::default() };
+        TestVolume::made(bytes, mkfs, options)
+    }
+
+    pub(crate) fn made(bytes: u64, mkfs: MkfsOptions, options: FsOptions) -> TestVolume {
         let memory = Arc::new(MemoryDevice::new(bytes / BLOCK_BYTES as u64));
         let clock = Arc::new(TestClock::default());
-        let mkfs = MkfsOptions { journal_bytes: Some(journal_bytes), ..MkfsOptions::default() };
         Fs::format(&*memory, &mkfs, &*clock, &SystemEntropy::default(), &mut |_, _| {}).unwrap();
         let device = Arc::new(Volatile::new(memory.clone()));
         let fs = open(&device, &options, &clock);

@@ -1,0 +1,81 @@
+//! Damage of what a snapshot has beside its tree.
+
+use super::{MIB, TestVolume, pattern};
+use crate::{Error, FsOptions, MkfsOptions, SnapshotData, SystemEntropy};
+use std::sync::Arc;
+use syncline_device::{Buffer, Device};
+use syncline_format::{BlockNo, TreeId};
+
+const PAGE: usize = 4096;
+
+/// Two files whose first pages are images when the snapshot is made, and on the device where the tree has others.
+fn with_overlay() -> (TestVolume, Vec<BlockNo>) {
+    let mkfs = MkfsOptions { journal_bytes: Some(MIB), ..MkfsOptions::default() };
+    let volume = TestVolume::made(64 * MIB, mkfs.format(2), FsOptions::default());
+    let files = ["a", "b"].map(|name| volume.create(name));
+    for (file, seed) in files.iter().zip(1..) {
+        volume.write(file, 0, &pattern(seed, 3 * PAGE));
+    }
+    volume.fs.sync_all().unwrap();
+    volume.fs.writeback.destage_everything().unwrap();
+    for (file, seed) in files.iter().zip(11..) {
+        volume.write(file, 0, &pattern(seed, PAGE));
+        volume.sync(file);
+    }
+    let made = volume.fs.snapshot("s", SnapshotData::Committed, &SystemEntropy::default()).unwrap();
+    drop(volume.fs.at("s").unwrap());
+    let overlay = volume.fs.core.store.overlay(TreeId(made.tree)).unwrap();
+    let blocks = overlay.iter().map(|item| (item.object, item.extent.start));
+    let blocks: Vec<BlockNo> = files
+        .iter()
+        .filter_map(|file| blocks.clone().find(|(object, _)| *object == file.number))
+        .map(|(_, block)| block)
+        .collect();
+    assert_eq!(blocks.len(), 2, "both were inherited: {overlay:?}");
+    for file in &files {
+        volume.write(file, 0, &[0; 3 * PAGE]);
+    }
+    drop(files);
+    volume.fs.sync_all().unwrap();
+    (volume, blocks)
+}
+
+fn rot(volume: &TestVolume, block: BlockNo) {
+    let mut content = Buffer::zeroed(1);
+    volume.memory.read(block, &mut content).unwrap();
+    content[17] ^= 4;
+    volume.memory.write(block, vec![Arc::new(content)]).unwrap();
+}
+
+fn read(volume: &TestVolume, name: &str, page: usize) -> crate::Result<Vec<u8>> {
+    let view = volume.fs.at("s")?;
+    let found = view.names().lookup(syncline_format::ObjectNo::ROOT_DIR, name.as_bytes())?;
+    let file = view.content.inode(found.attr.inode)?;
+    let mut content = vec![0xAA; PAGE];
+    assert_eq!(view.shape.file_read(&file, (page * PAGE) as u64, &mut content)?, PAGE);
+    Ok(content)
+}
+
+// Shows: C7, C10.
+#[test]
+fn a_damaged_page_beside_the_tree_is_missing_from_its_file_and_from_nothing_else() {
+    let (volume, blocks) = with_overlay();
+    let expected = |seed: u64, page: usize| match page {
+        0 => pattern(10 + seed, PAGE),
+        page => pattern(seed, 3 * PAGE)[page * PAGE..][..PAGE].to_vec(),
+    };
+    for page in 0..3 {
+        assert!(read(&volume, "a", page).unwrap() == expected(1, page), "page {page}");
+    }
+    rot(&volume, blocks[0]);
+    let told = read(&volume, "a", 0).unwrap_err();
+    assert!(matches!(told, Error::Checksum { page: 0, block, .. } if block == blocks[0]), "{told}");
+    for page in 1..3 {
+        assert!(read(&volume, "a", page).unwrap() == expected(1, page), "page {page}");
+    }
+    for page in 0..3 {
+        assert!(read(&volume, "b", page).unwrap() == expected(2, page), "page {page}");
+    }
+    rot(&volume, blocks[0]);
+    assert!(read(&volume, "a", 0).unwrap() == expected(1, 0));
+}
