@@ -77,6 +77,11 @@ impl Fs {
         Err(Error::NoSpace)
     }
 
+    /// Whether the volume can have snapshots: it is of version 2 of the format.
+    pub fn can_have_snapshots(&self) -> bool {
+        self.core.store.has_trees()
+    }
+
     /// The snapshots, in the order in which they were made.
     pub fn snapshots(&self) -> Vec<SnapshotInfo> {
         let trees = self.core.store.trees();

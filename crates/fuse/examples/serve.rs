@@ -1,6 +1,6 @@
 //! Formats or mounts a volume: what the tests of the mount run as a daemon.
 //!
-//! `serve --format BYTES IMAGE` makes an empty volume in a new image file;
+//! `serve --format BYTES IMAGE [VERSION]` makes an empty volume in a new image file;
 //! `serve [--background] IMAGE DIRECTORY [OPTIONS]` mounts it, with options as after `mount -o`.
 
 use std::error::Error;
@@ -22,12 +22,18 @@ fn main() -> ExitCode {
 
 fn run(arguments: &[String]) -> Result<(), Box<dyn Error>> {
     match arguments {
-        [word, bytes, image] if word == "--format" => format(image, bytes.parse()?),
+        [word, bytes, image] if word == "--format" => format(image, bytes.parse()?, 1),
+        [word, bytes, image, version] if word == "--format" => {
+            format(image, bytes.parse()?, version.parse()?)
+        }
         [word, image, directory, options @ ..] if word == "--background" => {
             Ok(mount(image, directory, options)?.serve_in_background()?)
         }
         [image, directory, options @ ..] => Ok(mount(image, directory, options)?.serve(|| {})?),
-        _ => Err("usage: serve --format BYTES IMAGE | serve [--background] IMAGE DIRECTORY [OPTIONS]".into()),
+        _ => Err(
+            "usage: serve --format BYTES IMAGE [VERSION] | serve [--background] IMAGE DIRECTORY [OPTIONS]"
+                .into(),
+        ),
     }
 }
 
@@ -36,7 +42,7 @@ fn mount(image: &str, directory: &str, options: &[String]) -> Result<Mount, Box<
     Ok(Mount { source: image.into(), directory: directory.into(), options })
 }
 
-fn format(image: &str, bytes: u64) -> Result<(), Box<dyn Error>> {
+fn format(image: &str, bytes: u64, version: u32) -> Result<(), Box<dyn Error>> {
     let device = if std::fs::metadata(image).is_ok_and(|found| !found.is_file()) {
         FileDevice::open(image, &Default::default())?
     } else {
@@ -45,7 +51,7 @@ fn format(image: &str, bytes: u64) -> Result<(), Box<dyn Error>> {
     let entropy = SystemEntropy::default();
     // SAFETY: neither has preconditions.
     let (root_uid, root_gid) = unsafe { (libc::geteuid(), libc::getegid()) };
-    let options = MkfsOptions::default().root_uid(root_uid).root_gid(root_gid);
+    let options = MkfsOptions::default().root_uid(root_uid).root_gid(root_gid).format(version);
     Fs::format(&device, &options, &SystemClock, &entropy, &mut |_, _| {})?;
     Ok(())
 }

@@ -13,6 +13,7 @@
 //! and the daemon ends with the last user. A second signal does not wait for users: the volume is closed and the
 //! process ends; whoever still uses the mount gets ENOTCONN.
 
+use crate::browse::Browsed;
 use crate::filesystem::{Filesystem, MESSAGE_BYTES_MAX, config};
 use crate::leave::Leave;
 use crate::metrics::{Endpoint, Served};
@@ -153,9 +154,12 @@ impl Mount {
         // Before rights are given up, and before anything is mounted.
         let endpoint = self.options.metrics.as_ref().map(Endpoint::bind).transpose()?;
         let volume = OpenVolume::open(&source, &self.options)?;
-        let fs = Arc::downgrade(volume.fs());
+        let mounted = volume.fs().clone();
+        let fs = Arc::downgrade(&mounted);
         let filesystem = Arc::new(Filesystem::new(volume, &self.options)?);
-        let session = match self.open_session(&filesystem, &source, &directory) {
+        let browsed = Browsed::new(filesystem.clone(), &mounted, self.options.snapshot.is_none());
+        drop(mounted);
+        let session = match self.open_session(browsed, &source, &directory) {
             Ok(session) => session,
             Err(error) => {
                 // What went wrong first is what the user needs to know.
@@ -201,14 +205,14 @@ impl Mount {
 
     fn open_session(
         &self,
-        filesystem: &Arc<Filesystem>,
+        filesystem: Browsed,
         source: &Path,
         directory: &Path,
-    ) -> Result<Session<Filesystem>, MountError> {
+    ) -> Result<Session<Browsed>, MountError> {
         let options = options_for(source, &self.options);
         let wanted = self.options.switch_uring && self.options.transport != TransportChoice::Dev;
         let leave = if wanted { Leave::take() } else { None };
-        let mounted = Session::mount(filesystem.clone(), directory, &options, &config(&self.options));
+        let mounted = Session::mount(Arc::new(filesystem), directory, &options, &config(&self.options));
         let is_over_uring = mounted.as_ref().is_ok_and(|it| it.transport().kind == TransportKind::Uring);
         if is_over_uring && leave.is_some_and(|leave| leave.has_switched()) {
             tracing::info!(

@@ -12,6 +12,7 @@
 
 mod account;
 mod atomic;
+mod browse;
 mod callers;
 mod confinement;
 pub mod control;

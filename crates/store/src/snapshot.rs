@@ -60,6 +60,11 @@ const SETTLED_BYTES: usize =
     SPACE_OP_BYTES + PUT_OVERHEAD_BYTES + OVERLAY_HEAD_BYTES + EXTENT_HEADER_BYTES + 8 + DROP_BYTES;
 
 impl Store {
+    /// Whether the volume is of version 2 of the format, which has several trees.
+    pub fn has_trees(&self) -> bool {
+        self.shared.has_trees
+    }
+
     /// Makes a snapshot of a head: what all batches before have left, with the images that live. Visible at once, and
     /// durable once `force` has returned for its LSN.
     ///

@@ -213,6 +213,18 @@ impl Filesystem {
         work(&self.operations, &caller);
     }
 
+    /// Counts a request and does `work`, which is not the volume's own, as [`Filesystem::serve`] would.
+    pub(crate) fn serve_beside(
+        &self,
+        context: &RequestContext<'_>,
+        message: Message,
+        may_wait: bool,
+        work: impl FnOnce(&Caller) + Send + 'static,
+    ) {
+        self.count(context, message);
+        self.serve(context, may_wait, move |_, caller| work(caller));
+    }
+
     /// Has a sync written out together with others.
     fn join_writers(&self, pages: u64, sync: Joining) {
         if self.writers.join(pages, sync) {

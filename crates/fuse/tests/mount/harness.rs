@@ -118,6 +118,15 @@ impl Volume {
         Some(Volume::format_in(dir, bytes, image))
     }
 
+    /// Formats and mounts a volume that can have snapshots.
+    pub fn mounted_with_snapshots(options: &str) -> Option<Volume> {
+        let mut volume = Volume::format(VOLUME_BYTES)?;
+        fs::remove_file(volume.image()).expect("it was made");
+        volume.make(&[&VOLUME_BYTES.to_string(), volume.image().to_str().expect("UTF-8"), "2"]);
+        volume.mount(options).unwrap_or_else(|error| panic!("mount failed: {error}"));
+        Some(volume)
+    }
+
     /// Formats an image somewhere else.
     pub fn format_at(bytes: u64, image: &Path) -> Volume {
         let dir = tempfile::tempdir().expect("temporary directory");
@@ -127,13 +136,13 @@ impl Volume {
     fn format_in(dir: tempfile::TempDir, bytes: u64, image: PathBuf) -> Volume {
         fs::create_dir(dir.path().join("mnt")).expect("mkdir");
         let volume = Volume { dir, image, options: String::new(), daemon: None };
-        let output = Command::new(server())
-            .args(["--format", &bytes.to_string()])
-            .arg(volume.image())
-            .output()
-            .expect("run serve");
-        assert!(output.status.success(), "formatting failed: {}", String::from_utf8_lossy(&output.stderr));
+        volume.make(&[&bytes.to_string(), volume.image().to_str().expect("UTF-8")]);
         volume
+    }
+
+    fn make(&self, what: &[&str]) {
+        let output = Command::new(server()).arg("--format").args(what).output().expect("run serve");
+        assert!(output.status.success(), "formatting failed: {}", String::from_utf8_lossy(&output.stderr));
     }
 
     /// Formats and mounts with options.

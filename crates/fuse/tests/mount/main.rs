@@ -22,6 +22,7 @@ mod load;
 mod mapping;
 mod names;
 mod remount;
+mod snapshots;
 mod sqlite;
 mod syncs;
 mod together;
