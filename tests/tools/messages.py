@@ -8,6 +8,7 @@ Needs root; dbench is part of it where it is installed.
 
 import json
 import os
+import random
 import subprocess
 import sys
 import tempfile
@@ -110,6 +111,44 @@ def list_with_attributes(mount):
             entry.stat()
 
 
+def tree(work, directories, files):
+    """An archive of small files, log-normal in size."""
+    sizes = random.Random(1)
+    top = f"{work}/tree"
+    for number in range(directories):
+        os.makedirs(f"{top}/d{number}")
+    for number in range(files):
+        with open(f"{top}/d{number % directories}/f{number}", "wb") as file:
+            file.write(os.urandom(min(int(sizes.lognormvariate(8.6, 1.2)) + 1, 500_000)))
+    subprocess.run(["tar", "cf", f"{work}/tree.tar", "-C", top, "."], check=True)
+
+
+def trees(mount):
+    files = 1000
+    tree(mount.work, 50, files)
+    os.mkdir(mount.path("tree"))
+
+    def run(*words):
+        subprocess.run([*words], check=False, stdout=subprocess.DEVNULL)
+
+    def measure(name, *words):
+        mount.measure(f"{name}, for each file", files, lambda: run(*words))
+
+    first, second = mount.path("tree"), mount.path("copy")
+    measure("tar x", "tar", "xf", f"{mount.work}/tree.tar", "-C", first)
+    measure("find behind it", "find", first, "-size", "0")
+    measure("grep -r behind it", "grep", "-r", "not to be found", first)
+    measure("grep -r again", "grep", "-r", "not to be found", first)
+    measure("cp -a", "cp", "-a", first, second)
+    measure("rm -rf", "rm", "-rf", second)
+    mount.remount()
+    measure("find, nothing known", "find", first, "-size", "0")
+    mount.remount()
+    measure("grep -r, nothing known", "grep", "-r", "not to be found", first)
+    mount.remount()
+    measure("rm -rf, nothing known", "rm", "-rf", first)
+
+
 def dbench(mount):
     before = mount.counts()
     told = subprocess.run(
@@ -146,6 +185,7 @@ def count(syncline, options):
         mount.measure("ls -l again", 1, lambda: list_with_attributes(mount))
         mount.remount()
         mount.measure("stat, nothing known", TIMES, lambda: stat(mount))
+        trees(mount)
         if subprocess.run(["which", "dbench"], stdout=subprocess.DEVNULL, check=False).returncode == 0:
             dbench(mount)
     finally:

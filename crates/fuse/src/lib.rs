@@ -27,6 +27,7 @@ mod leave;
 mod ledger;
 mod log;
 mod log_line;
+mod makers;
 mod memory;
 mod messages;
 mod metrics;

@@ -6,6 +6,7 @@ use crate::atomic::{Atomics, Member};
 use crate::convert::{self, CACHE_TIME, Caller, entry, errno, handle, object, opened};
 use crate::droppers::Droppers;
 use crate::ledger::Ledger;
+use crate::makers::Makers;
 use crate::memory::AutoMemory;
 use crate::messages::MessageCounts;
 use crate::removed::Removed;
@@ -41,6 +42,7 @@ pub(super) struct Operations {
     pub(super) atomics: Arc<Atomics>,
     pub(super) droppers: Droppers,
     pub(super) removed: Removed,
+    pub(super) makers: Makers,
     /// Known since the handshake.
     pub(super) notifier: OnceLock<Notifier>,
     pub(super) messages: Arc<MessageCounts>,
@@ -98,6 +100,7 @@ impl Operations {
             ledger,
             droppers: Droppers::default(),
             removed: Removed::default(),
+            makers: Makers::new(),
             notifier: OnceLock::new(),
             fs,
             messages,
@@ -327,6 +330,19 @@ impl Operations {
         flags
     }
 
+    /// Of a file that is made under a name.
+    fn new_file_flags(&self, caller: &Caller, mode: NewMode, flags: i32) -> OpenFlags {
+        let mut flags = self.open_flags(flags);
+        let may_be_direct = flags.write
+            && !flags.read
+            && !self.writeback_cache
+            && self.direct_is_coherent.load(Ordering::Relaxed);
+        flags.direct |= may_be_direct && self.makers.will_be_small(caller.pid);
+        // See `open`.
+        flags.direct &= !convert::has_set_id(mode.bits | libc::S_IFREG);
+        flags
+    }
+
     /// `flags` are those of `open(2)`; `O_CREAT` and `O_EXCL` are dealt with by the kernel, `O_TRUNC` is not.
     pub(super) fn open(
         &self,
@@ -360,7 +376,7 @@ impl Operations {
         mode: NewMode,
         flags: i32,
     ) -> Result<(Entry, Opened), Errno> {
-        let wanted = self.open_flags(flags);
+        let wanted = self.new_file_flags(caller, mode, flags);
         let context = with_umask(caller, mode);
         let staged_name = (object(parent), name.as_bytes().to_vec());
         if let Some(group) = self.atomics.vacated(caller.uid, &staged_name) {

@@ -345,6 +345,10 @@ impl fusering::Filesystem for Filesystem {
     fn write(&self, context: &RequestContext<'_>, request: &Write<'_>, reply: ReplyWrite) {
         self.count(context, Message::Write);
         let file = convert::handle(request.handle);
+        let end = request.offset.saturating_add(request.data.len() as u64);
+        self.operations.makers.wrote(context.pid, end, || {
+            self.operations.fs.files().handle_is_direct(file).is_ok_and(|direct| direct)
+        });
         let member = self.operations.atomics.member(file);
         let may_wait = member.as_ref().is_some_and(|member| member.group.may_wait())
             || self.operations.fs.files().write_may_wait(file, request.offset, request.data.len());

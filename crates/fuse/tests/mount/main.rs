@@ -27,6 +27,7 @@ mod sqlite;
 mod syncs;
 mod together;
 mod trim;
+mod unpacking;
 mod users;
 mod watching;
 
