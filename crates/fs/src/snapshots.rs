@@ -144,7 +144,8 @@ impl Fs {
     /// A snapshot as a volume of its own that cannot be changed. While it exists the snapshot's space does not come
     /// back, even if it is deleted.
     ///
-    /// Errors: `NotFound`; damage of the tree in which snapshots are named. What is damaged of a file only its readers meet.
+    /// Errors: `NotFound`; damage of the tree in which snapshots are named. What is damaged of a file only its readers
+    /// meet.
     pub fn at(&self, name: &str) -> Result<Arc<Fs>> {
         let tree = self.snapshot_named(name)?;
         let store = &self.core.store;

@@ -95,7 +95,7 @@ fn root_tree_and_volume_tree_have_to_name_the_same_trees() {
     };
     expect_of(without(OLDER), &[Code::TreesDiffer]);
     expect_of(without(TreeId::VOLUME.0), &[Code::VolumeTreeMissing]);
-    expect_of(without(HEAD), &[Code::MainTreeMissing, Code::RootDirectory]);
+    expect_of(without(HEAD), &[Code::TreesDiffer, Code::RootDirectory]);
     let unnamed = |grove: &mut Grove| {
         grove.root_hook = Box::new(|slots| {
             let more = slots[0].1.clone();
