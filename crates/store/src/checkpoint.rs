@@ -37,6 +37,8 @@ struct Frozen {
     next_object: ObjectNo,
     /// The log is needed although the tree holds all of it: images are live that could not be destaged.
     has_images: bool,
+    /// Nodes that no tree has any more.
+    freed: Vec<BlockNo>,
 }
 
 /// What has been written of it, all but the superblock.
@@ -96,6 +98,7 @@ impl Store {
             Ok(None) => return Ok(()),
             Err(error) => return Err(self.stop(error)),
         };
+        shared.cache.forget(&frozen.freed);
         let mut writes = Writes::new(&*shared.device, shared.journal.get());
         let written = self.write_frozen(&frozen, &mut durable, purpose, &mut writes);
         // R8: whatever happened, no write of ours is in flight when we leave.
@@ -236,9 +239,11 @@ impl Shared {
         if purpose == Purpose::Regular && lsn == old.checkpoint_lsn && !self.tail_would_move(old, oldest) {
             return Ok(None);
         }
+        let mut freed = Vec::with_capacity(trees.superseded.len());
         for node in std::mem::take(&mut trees.superseded) {
             if let Some(home) = node.home() {
                 space.free_node(home)?;
+                freed.push(home);
             }
         }
         let roots: Vec<(TreeId, Root)> = trees
@@ -260,7 +265,7 @@ impl Shared {
         let has_images = trees.images.len() > 0;
         let changing = trees.changing().len();
         let trees = trees.branches.as_ref().map(|branches| branches.state);
-        Ok(Some(Frozen { lsn, oldest, roots, root_changes, changing, trees, next_object, has_images }))
+        Ok(Some(Frozen { lsn, oldest, roots, root_changes, changing, trees, next_object, has_images, freed }))
     }
 
     fn tail_would_move(&self, old: &Superblock, oldest: Lsn) -> bool {

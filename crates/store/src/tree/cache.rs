@@ -14,7 +14,7 @@ use crate::limits::{CACHED_NODES_MIN, DIRTY_NODE_BYTES_MAX};
 use crate::locks::{Lock, Mutex};
 use crate::primitives::{AtomicU64, Ordering};
 use std::cell::RefCell;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use syncline_device::{Buffer, Device, ReadRequest};
 use syncline_format::layout::Layout;
@@ -42,6 +42,20 @@ struct Entries {
     map: HashMap<BlockNo, Entry>,
     order: VecDeque<BlockNo>,
 }
+
+impl Entries {
+    /// Takes out of the order what is not in the map, or twice in the order, when that is more than half of it.
+    fn tidy(&mut self) {
+        if self.order.len() > 2 * self.map.len() + FORGOTTEN_AT_ONCE {
+            let mut seen = HashSet::with_capacity(self.map.len());
+            let map = &self.map;
+            self.order.retain(|block| map.contains_key(block) && seen.insert(*block));
+        }
+    }
+}
+
+/// Nodes that are forgotten under one hold of the lock: less than 100 us.
+const FORGOTTEN_AT_ONCE: usize = 256;
 
 struct Entry {
     node: Arc<Node>,
@@ -94,6 +108,13 @@ impl NodeCache {
         }
     }
 
+    /// Nodes, and places in their order.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> (usize, usize) {
+        let entries = self.entries.lock();
+        (entries.map.len(), entries.order.len())
+    }
+
     fn capacity(&self) -> usize {
         let left = self.dirty_max().saturating_sub(self.dirty.load(Ordering::Relaxed));
         (self.clean_max.load(Ordering::Relaxed) + left) as usize
@@ -144,6 +165,19 @@ impl NodeCache {
     pub(crate) fn give_up(&self, block: BlockNo) {
         self.given_up.lock().insert(block);
         self.entries.lock().map.remove(&block);
+    }
+
+    /// These nodes are in no tree any more. Without this they would be kept until the cache is full: a tree that was
+    /// filled and emptied would leave all its nodes behind.
+    pub(crate) fn forget(&self, blocks: &[BlockNo]) {
+        for some in blocks.chunks(FORGOTTEN_AT_ONCE) {
+            let mut entries = self.entries.lock();
+            let gone: Vec<Entry> = some.iter().filter_map(|block| entries.map.remove(block)).collect();
+            entries.tidy();
+            drop(entries);
+            // Their memory is given back without the lock.
+            drop(gone);
+        }
     }
 
     fn check_place(&self, pointer: &NodePointer) -> Result<(), StoreError> {

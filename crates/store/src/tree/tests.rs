@@ -219,3 +219,29 @@ fn a_node_that_is_given_up_is_not_in_memory_either() {
     cache.give_up(home.block);
     assert!(cache.resident(&home).is_none());
 }
+
+#[test]
+fn nodes_that_are_forgotten_leave_nothing_behind_and_others_stay() {
+    let layout = syncline_format::layout::Layout::new(1 << 20, Some(64)).expect("valid");
+    let cache = cache::NodeCache::new(64 << 20, VolumeId(5), layout);
+    let home = |block| NodePointer {
+        block: BlockNo(block),
+        checksum: 1,
+        generation: Generation(1),
+        level: 0,
+        birth: Era(0),
+    };
+    let node = |block| Arc::new(Node::clean(Page::empty(TreeId::MAIN, 0), home(block)));
+    let kept = 400;
+    cache.insert(node(kept));
+    for _ in 0..20 {
+        let blocks: Vec<BlockNo> = (0..500).map(|number| BlockNo(1_000 + 4 * number)).collect();
+        blocks.iter().for_each(|block| cache.insert(node(block.0)));
+        assert_eq!(cache.len(), (501, cache.len().1));
+        cache.forget(&blocks);
+        let (held, in_order) = cache.len();
+        assert_eq!(held, 1);
+        assert!(in_order <= 1_000, "{in_order}");
+        assert!(cache.resident(&home(1_000)).is_none() && cache.resident(&home(kept)).is_some());
+    }
+}
