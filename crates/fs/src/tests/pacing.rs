@@ -4,6 +4,7 @@
 use super::{MIB, TestClock, pattern};
 use crate::SyncScope;
 use crate::content::inode::Inode;
+use crate::core::account::Standing;
 use crate::write::WriteAt;
 use crate::{Context, Fs, FsOptions, MkfsOptions, SystemEntropy};
 use std::collections::VecDeque;
@@ -131,6 +132,30 @@ fn a_large_sync_keeps_little_in_flight_beside_small_ones_and_much_alone() {
     }
     let alone = device.most_in_flight();
     assert!(alone >= 8 * MIB, "{alone}");
+}
+
+#[test]
+fn the_background_keeps_little_in_flight_for_a_first_sync_to_wait_behind_until_memory_is_short() {
+    let (device, fs) = volume();
+    let large = create(&fs, "large");
+    let of_background = || {
+        device.most_in_flight();
+        fs.maintain(fs.core.clock.now(), 64).unwrap();
+        device.most_in_flight()
+    };
+    dirty(&fs, &large, 32 * MIB);
+    let alone = of_background();
+    assert!(alone <= MIB + JOURNAL_BYTES, "{alone}");
+    assert!(!fs.writeback.has_many_dirty(), "all of it was written in one call");
+    // Pages that cannot be dropped for another reason.
+    dirty(&fs, &large, 32 * MIB);
+    let (free, pinned) = (Standing::default(), Standing { pinned: true, ..Standing::default() });
+    let pages = 20 * MIB / BLOCK_BYTES as u64;
+    (0..pages).for_each(|_| fs.core.account.moved(free, pinned));
+    assert!(fs.writeback.is_hurried());
+    let short = of_background();
+    assert!(short >= 4 * MIB, "{short}");
+    (0..pages).for_each(|_| fs.core.account.moved(pinned, free));
 }
 
 #[test]

@@ -18,7 +18,7 @@ use crate::content::extents::Cost;
 use crate::content::inode::Inode;
 use crate::content::select::Select;
 use crate::content::turn::Turn;
-use crate::limits::{CAREFUL_IN_FLIGHT, ROUND_PAGES_MAX, YIELDING_PAGES};
+use crate::limits::{CAREFUL_IN_FLIGHT, EASY_PAGES, ROUND_PAGES_MAX, YIELDING_PAGES};
 use crate::writeback::Writeback;
 use crate::writeback::round::{Round, Start, Started};
 use std::collections::VecDeque;
@@ -44,7 +44,7 @@ impl Pace {
         Pace { rounds: 16, pages: ROUND_PAGES_MAX, in_flight: 4, background: false };
     /// As fast, 16 MiB per turn: a piece of what others are waiting for as well.
     pub(crate) const PIECE: Pace = Pace { rounds: 4, ..Pace::FULL };
-    /// As fast, with less in flight for a sync to wait behind.
+    /// As fast, with less in flight for a sync to wait behind; and easily while no writer is held up for long.
     pub(crate) const BACKGROUND: Pace = Pace { in_flight: 2, background: true, ..Pace::FULL };
     /// One round: what a writer does that has to slow down.
     pub(crate) const ROUND: Pace =
@@ -57,6 +57,11 @@ impl Pace {
     fn careful(self) -> Pace {
         let (pages, in_flight) = (self.pages.min(YIELDING_PAGES), self.in_flight.min(CAREFUL_IN_FLIGHT));
         Pace { pages, in_flight, ..self }
+    }
+
+    /// The same with so little in flight that a first small sync need not wait long behind it.
+    fn easy(self) -> Pace {
+        Pace { pages: self.pages.min(EASY_PAGES), ..self }
     }
 
     pub(crate) fn rounds(self) -> usize {
@@ -113,8 +118,11 @@ impl Writeback {
                 rounds = stretch.pace.rounds;
             }
             while rounds < stretch.pace.rounds {
-                let careful = self.core.lane.is_narrow();
-                let pace = if careful { stretch.pace.careful() } else { stretch.pace };
+                let pace = match stretch.pace {
+                    pace if self.core.lane.is_narrow() => pace.careful(),
+                    pace if pace.background && !self.is_hurried() => pace.easy(),
+                    pace => pace,
+                };
                 if stretch.in_flight.len() >= pace.in_flight {
                     break;
                 }
