@@ -16,6 +16,9 @@ use syncline_store::{Batch, Estimate, Permit};
 /// Bytes of a put of a directory entry with the longest name, which is also more than any delete.
 const ENTRY_BYTES_MAX: usize = PUT_OVERHEAD_BYTES + 9 + NAME_BYTES_MAX;
 
+/// Room for a directory entry with a short name, or for what is freed.
+const SMALL_ITEM_BYTES: usize = 64;
+
 /// Bound of a batch that puts `inodes` inodes, puts or deletes `entries` directory entries or other small items, and
 /// puts `others` items with values of `other_bytes` bytes together.
 pub(crate) fn estimate(inodes: usize, entries: usize, others: usize, other_bytes: usize) -> Estimate {
@@ -72,7 +75,10 @@ pub(crate) struct Change<'a> {
 
 impl<'a> Change<'a> {
     pub(crate) fn new(content: &Content, locked: Locked<'a>) -> Change<'a> {
-        Change { locked, batch: content.batch(), items: Vec::new(), removed: Vec::new() }
+        // For the attributes of each, and a little beside them.
+        let bytes = locked.guards.len() * (PUT_OVERHEAD_BYTES + INODE_BYTES) + SMALL_ITEM_BYTES;
+        let batch = content.core.store.batch_with_capacity(content.tree, bytes);
+        Change { locked, batch, items: Vec::new(), removed: Vec::new() }
     }
 
     /// The inode's attributes as this operation leaves them.

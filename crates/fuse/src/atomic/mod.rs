@@ -137,7 +137,7 @@ impl Atomics {
         }
     }
 
-    fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.open.load(Ordering::Acquire) == 0
     }
 

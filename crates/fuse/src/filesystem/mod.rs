@@ -50,6 +50,7 @@ use fusering::{
 };
 use operations::Operations;
 use parking_lot::{Mutex, RwLock};
+use std::ffi::OsStr;
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -223,6 +224,22 @@ impl Filesystem {
     ) {
         self.count(context, message);
         self.serve(context, may_wait, move |_, caller| work(caller));
+    }
+
+    /// The same as [`Filesystem::serve`] for a name, which is copied only for the pool: the message's memory is the queue's again when this
+    /// returns.
+    fn serve_named(
+        &self,
+        context: &RequestContext<'_>,
+        may_wait: bool,
+        name: &OsStr,
+        work: impl FnOnce(&Operations, &Caller, &OsStr) + Send + 'static,
+    ) {
+        if may_wait {
+            let name = name.to_owned();
+            return self.serve(context, true, move |operations, caller| work(operations, caller, &name));
+        }
+        work(&self.operations, &Caller::of(context), name);
     }
 
     /// Has a sync written out together with others.

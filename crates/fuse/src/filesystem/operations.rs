@@ -2,7 +2,7 @@
 
 use crate::MountOptions;
 use crate::account::Began;
-use crate::atomic::{Atomics, Member};
+use crate::atomic::{Atomics, Member, Name};
 use crate::convert::{self, CACHE_TIME, Caller, entry, errno, handle, object, opened};
 use crate::droppers::Droppers;
 use crate::ledger::Ledger;
@@ -162,6 +162,11 @@ impl Operations {
         Ok(value)
     }
 
+    /// A name as groups are asked for it; `None` while there is no group.
+    fn name_of_groups(&self, parent: NodeId, name: &OsStr) -> Option<Name> {
+        (!self.atomics.is_idle()).then(|| (object(parent), name.as_bytes().to_vec()))
+    }
+
     /// An entry of a file that may be part of a transaction.
     pub(super) fn entry(&self, mut attr: Attr) -> Entry {
         let is_staged = self.atomics.amend(&mut attr);
@@ -250,8 +255,9 @@ impl Operations {
         parent: NodeId,
         name: &OsStr,
     ) -> Result<Entry, Errno> {
-        let (node, parent) = (object(node), object(parent));
-        if let Some(staged) = self.atomics.link(caller.uid, node, &(parent, name.as_bytes().to_vec())) {
+        let (node, new_name) = (object(node), self.name_of_groups(parent, name));
+        let parent = object(parent);
+        if let Some(staged) = new_name.and_then(|name| self.atomics.link(caller.uid, node, &name)) {
             staged?;
             let attr = self.fs.attributes().getattr(node).map_err(errno)?;
             return Ok(Entry { entry_valid: Duration::ZERO, ..self.entry(attr) });
@@ -269,8 +275,9 @@ impl Operations {
         name: &OsStr,
         plan: Option<RemovalPlan>,
     ) -> Result<(), Errno> {
-        let staged_name = (object(parent), name.as_bytes().to_vec());
-        if let Some(staged) = self.atomics.unlink(caller.uid, &staged_name) {
+        if let Some(staged_name) = self.name_of_groups(parent, name)
+            && let Some(staged) = self.atomics.unlink(caller.uid, &staged_name)
+        {
             return staged;
         }
         self.check_free(parent, name)?;
@@ -304,14 +311,16 @@ impl Operations {
         if flags & !known != 0 || (how.exchange && (how.no_replace || how.whiteout)) {
             return Err(Errno::EINVAL);
         }
+        if !how.exchange
+            && !how.whiteout
+            && let Some(from) = self.name_of_groups(from.0, from.1)
+            && let Some(to) = self.name_of_groups(to.0, to.1)
+            && let Some(staged) = self.atomics.rename(caller.uid, &from, &to, how.no_replace)
+        {
+            return staged;
+        }
         let (from, from_name) = (object(from.0), from.1.as_bytes());
         let (to, to_name) = (object(to.0), to.1.as_bytes());
-        if !how.exchange && !how.whiteout {
-            let (from, to) = ((from, from_name.to_vec()), (to, to_name.to_vec()));
-            if let Some(staged) = self.atomics.rename(caller.uid, &from, &to, how.no_replace) {
-                return staged;
-            }
-        }
         self.atomics.check_names(None, &[(from, from_name), (to, to_name)])?;
         let names = self.fs.names();
         let plan = plan.map_or_else(|| names.plan_rename(from, from_name, to, to_name), Ok);
@@ -378,8 +387,9 @@ impl Operations {
     ) -> Result<(Entry, Opened), Errno> {
         let wanted = self.new_file_flags(caller, mode, flags);
         let context = with_umask(caller, mode);
-        let staged_name = (object(parent), name.as_bytes().to_vec());
-        if let Some(group) = self.atomics.vacated(caller.uid, &staged_name) {
+        if let Some(staged_name) = self.name_of_groups(parent, name)
+            && let Some(group) = self.atomics.vacated(caller.uid, &staged_name)
+        {
             return self.create_staged(&context, &group, &staged_name, mode.bits, wanted);
         }
         self.check_free(parent, name)?;

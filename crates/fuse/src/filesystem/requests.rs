@@ -213,36 +213,37 @@ impl fusering::Filesystem for Filesystem {
 
     fn mknod(&self, context: &RequestContext<'_>, request: &Mknod<'_>, reply: ReplyEntry) {
         self.count(context, Message::Mknod);
-        let (parent, name) = (request.parent, request.name.to_owned());
-        let (mode, device) = (request.mode, request.device);
-        self.serve(context, self.operations.change_may_wait(), move |operations, caller| {
-            reply_entry(reply, operations.mknod(caller, parent, &name, mode, device));
+        let (parent, mode, device) = (request.parent, request.mode, request.device);
+        let may_wait = self.operations.change_may_wait();
+        self.serve_named(context, may_wait, request.name, move |operations, caller, name| {
+            reply_entry(reply, operations.mknod(caller, parent, name, mode, device));
         });
     }
 
     fn mkdir(&self, context: &RequestContext<'_>, request: &Mkdir<'_>, reply: ReplyEntry) {
         self.count(context, Message::Mkdir);
-        let (parent, name, mode) = (request.parent, request.name.to_owned(), request.mode);
-        self.serve(context, self.operations.change_may_wait(), move |operations, caller| {
-            reply_entry(reply, operations.mkdir(caller, parent, &name, mode));
+        let (parent, mode) = (request.parent, request.mode);
+        let may_wait = self.operations.change_may_wait();
+        self.serve_named(context, may_wait, request.name, move |operations, caller, name| {
+            reply_entry(reply, operations.mkdir(caller, parent, name, mode));
         });
     }
 
     fn unlink(&self, context: &RequestContext<'_>, request: &Remove<'_>, reply: ReplyEmpty) {
         self.count(context, Message::Unlink);
-        let (parent, name) = (request.parent, request.name.to_owned());
+        let (parent, name) = (request.parent, request.name);
         let plan = self.operations.fs.names().plan_removal(ObjectNo(parent.0), name.as_bytes()).ok();
-        let may_wait = self.operations.removal_may_wait(parent, &name, plan.as_ref());
-        self.serve(context, may_wait, move |operations, caller| {
-            reply_empty(reply, operations.unlink(caller, parent, &name, plan));
+        let may_wait = self.operations.removal_may_wait(parent, name, plan.as_ref());
+        self.serve_named(context, may_wait, name, move |operations, caller, name| {
+            reply_empty(reply, operations.unlink(caller, parent, name, plan));
         });
     }
 
     fn rmdir(&self, context: &RequestContext<'_>, request: &Remove<'_>, reply: ReplyEmpty) {
         self.count(context, Message::Rmdir);
-        let (parent, name) = (request.parent, request.name.to_owned());
-        self.serve(context, self.operations.change_may_wait(), move |operations, _| {
-            reply_empty(reply, operations.rmdir(parent, &name));
+        let (parent, may_wait) = (request.parent, self.operations.change_may_wait());
+        self.serve_named(context, may_wait, request.name, move |operations, _, name| {
+            reply_empty(reply, operations.rmdir(parent, name));
         });
     }
 
@@ -271,11 +272,11 @@ impl fusering::Filesystem for Filesystem {
 
     fn link(&self, context: &RequestContext<'_>, request: &Link<'_>, reply: ReplyEntry) {
         self.count(context, Message::Link);
-        let (node, parent, name) = (request.node, request.new_parent, request.new_name.to_owned());
-        let may_wait = self.operations.name_may_wait(parent, &name)
+        let (node, parent, name) = (request.node, request.new_parent, request.new_name);
+        let may_wait = self.operations.name_may_wait(parent, name)
             || self.operations.atomics.object_may_wait(ObjectNo(node.0));
-        self.serve(context, may_wait, move |operations, caller| {
-            reply_entry(reply, operations.link(caller, node, parent, &name));
+        self.serve_named(context, may_wait, name, move |operations, caller, name| {
+            reply_entry(reply, operations.link(caller, node, parent, name));
         });
     }
 
@@ -294,10 +295,10 @@ impl fusering::Filesystem for Filesystem {
 
     fn create(&self, context: &RequestContext<'_>, request: &Create<'_>, reply: ReplyCreate) {
         self.count(context, Message::Create);
-        let (parent, name) = (request.parent, request.name.to_owned());
-        let (mode, flags) = (request.mode, request.flags);
-        self.serve(context, self.operations.name_may_wait(parent, &name), move |operations, caller| {
-            reply_create(reply, operations.create(caller, parent, &name, mode, flags));
+        let (parent, mode, flags) = (request.parent, request.mode, request.flags);
+        let may_wait = self.operations.name_may_wait(parent, request.name);
+        self.serve_named(context, may_wait, request.name, move |operations, caller, name| {
+            reply_create(reply, operations.create(caller, parent, name, mode, flags));
         });
     }
 
