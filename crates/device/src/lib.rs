@@ -36,6 +36,7 @@ pub use file::{FileDevice, OpenOptions, in_use_by_kernel, is_held, is_mounted};
 pub use layer::Layer;
 pub use links::follow_own_links;
 pub use memory::MemoryDevice;
+pub use page_pool::{BufferMemory, buffer_memory, give_back_unused_buffers};
 pub use process::{Forked, InUse, PerProcess, Process, ProcessBound};
 pub use random::random_number;
 pub use reading::{Block, Reading};

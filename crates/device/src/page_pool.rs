@@ -3,8 +3,9 @@
 //! A general allocator spends up to a block of padding on each buffer that must be aligned to one, and under random
 //! changes to a tree two thirds of its heap ended as gaps between nodes. Here each of the two sizes has slabs of 2
 //! MiB, cut into *pages* of that size without padding; a slab's bookkeeping lies in its own first page, found from a
-//! page's address by masking. Full slabs are known to nobody but their pages. Freed pages go back to their slab;
-//! slabs that are wholly free are returned to the system beyond a small reserve.
+//! page's address by masking. Full slabs are known to nobody but their pages. Freed pages go back to their slab. Slabs
+//! that are wholly free are returned to the system beyond a small reserve, and what of the reserve nobody has needed
+//! for a while is returned when [`give_back_unused_buffers`] is called.
 //!
 //! A slab is backed by small pages, all at once where the kernel can do that: a fault each costs more than all else.
 //! Not by a huge page: a guest whose host takes back free memory (free page reporting) gives it back in such blocks,
@@ -18,7 +19,8 @@
 //! Invariants:
 //! - every page's memory is initialised at all times: fresh pages are the system's zeros, others hold what
 //!   their last owner left, and are zeroed on request when they are handed out;
-//! - `available` holds exactly the slabs with a free page, each at its own `position`;
+//! - `available` holds exactly the slabs with a free page and one on loan, each at its own `position`; `empty` those
+//!   without one on loan, which are used last, so that they stay so;
 //! - a page is handed out once until it is given back (`give_back` asserts it), to the pool it came from.
 //!
 //! Locks: `growing`, held by whoever maps a slab; `slabs` is a leaf. Zeroing, and giving memory back to the system,
@@ -48,6 +50,28 @@ const _: () = assert!((SLAB_PAGES_MAX / NODE_BLOCKS as usize).is_multiple_of(64)
 static BLOCKS: PerProcess<Pool> = PerProcess::new(|| Pool::new(1, 8));
 static NODES: PerProcess<Pool> = PerProcess::new(|| Pool::new(NODE_BLOCKS as usize, 4));
 
+/// Memory for the buffers of caches, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct BufferMemory {
+    /// Got from the system.
+    pub mapped: usize,
+    /// Of these in buffers.
+    pub used: usize,
+}
+
+/// What this process has for buffers.
+pub fn buffer_memory() -> BufferMemory {
+    let [blocks, nodes] = [BLOCKS.get(), NODES.get()].map(|pool| pool.slabs.lock().memory());
+    BufferMemory { mapped: blocks.mapped + nodes.mapped, used: blocks.used + nodes.used }
+}
+
+/// Returns to the system what no buffer has needed since the last call, but for 4 MiB. Takes a fraction of a
+/// millisecond for each 2 MiB, and holds up nobody meanwhile.
+pub fn give_back_unused_buffers() {
+    BLOCKS.get().give_back_unused();
+    NODES.get().give_back_unused();
+}
+
 /// Pages of one size.
 pub(crate) struct Pool {
     slabs: Mutex<Slabs>,
@@ -60,8 +84,12 @@ struct Slabs {
     /// Wholly free slabs kept for the next burst.
     empty_max: usize,
     available: Vec<NonNull<Slab>>,
-    /// Wholly free slabs among them.
-    empty: usize,
+    empty: Vec<NonNull<Slab>>,
+    /// How few of the latter there were since somebody asked for what is not used.
+    least_empty: usize,
+    /// All slabs, the full ones included.
+    mapped: usize,
+    on_loan: usize,
 }
 
 // SAFETY: slabs are reached through `Slabs` only, under its lock.
@@ -137,15 +165,40 @@ impl Pool {
         let surplus = unsafe { self.slabs.lock().give_back(page) };
         if let Some(start) = surplus {
             // SAFETY: the pool has forgotten the slab and none of its pages is on loan.
-            let unmapped = unsafe { libc::munmap(start.as_ptr().cast(), SLAB_BYTES) };
-            assert_eq!(unmapped, 0, "a slab is a mapping of its own");
+            unsafe { unmap(start) };
+        }
+    }
+
+    fn give_back_unused(&self) {
+        let unused = self.slabs.lock().take_unused();
+        for start in unused {
+            // SAFETY: as above.
+            unsafe { unmap(start) };
         }
     }
 }
 
+/// Returns a slab to the system.
+///
+/// # Safety
+/// It is in no pool, and none of its pages is on loan.
+unsafe fn unmap(start: NonNull<u8>) {
+    // SAFETY: the caller's promise.
+    let unmapped = unsafe { libc::munmap(start.as_ptr().cast(), SLAB_BYTES) };
+    assert_eq!(unmapped, 0, "a slab is a mapping of its own");
+}
+
 impl Slabs {
     const fn new(blocks: usize, empty_max: usize) -> Slabs {
-        Slabs { page_bytes: blocks * BLOCK_BYTES, empty_max, available: Vec::new(), empty: 0 }
+        Slabs {
+            page_bytes: blocks * BLOCK_BYTES,
+            empty_max,
+            available: Vec::new(),
+            empty: Vec::new(),
+            least_empty: 0,
+            mapped: 0,
+            on_loan: 0,
+        }
     }
 
     /// Pages of a slab, the first one included.
@@ -153,17 +206,24 @@ impl Slabs {
         SLAB_BYTES / self.page_bytes
     }
 
+    fn memory(&self) -> BufferMemory {
+        BufferMemory { mapped: self.mapped * SLAB_BYTES, used: self.on_loan * self.page_bytes }
+    }
+
     /// None if every slab is full.
     fn take(&mut self) -> Option<Loan> {
-        let slab_at = *self.available.last()?;
+        let slab_at = match self.available.last() {
+            Some(slab) => *slab,
+            None => self.break_into_empty()?,
+        };
         // SAFETY: slabs in `available` are mapped and reached only under the pool's lock, which `&mut self`
         // stands for.
         let slab = unsafe { &mut *slab_at.as_ptr() };
         let word = slab.free.iter().position(|&bits| bits != 0).expect("an available slab has a free page");
         let page = word * 64 + slab.free[word].trailing_zeros() as usize;
         slab.free[word] &= slab.free[word] - 1;
-        self.empty -= usize::from(slab.free_pages == self.slab_pages() - 1);
         slab.free_pages -= 1;
+        self.on_loan += 1;
         let zeroed = page >= slab.fresh_from;
         slab.fresh_from = slab.fresh_from.max(page + 1);
         if slab.free_pages == 0 {
@@ -171,6 +231,15 @@ impl Slabs {
         }
         // SAFETY: `page` is a page of the slab.
         Some(Loan { bytes: unsafe { slab.start.add(page * self.page_bytes) }, zeroed })
+    }
+
+    fn break_into_empty(&mut self) -> Option<NonNull<Slab>> {
+        let slab_at = self.empty.pop()?;
+        self.least_empty = self.least_empty.min(self.empty.len());
+        // SAFETY: as in `take`.
+        unsafe { (*slab_at.as_ptr()).position = self.available.len() };
+        self.available.push(slab_at);
+        Some(slab_at)
     }
 
     /// Takes the page back, and returns the start of its slab if that is to be unmapped.
@@ -185,15 +254,12 @@ impl Slabs {
         assert!(slab.free[page / 64] & 1 << (page % 64) == 0, "a page is given back once");
         slab.free[page / 64] |= 1 << (page % 64);
         slab.free_pages += 1;
+        self.on_loan -= 1;
         if slab.free_pages == 1 {
             slab.position = self.available.len();
             self.available.push(slab_at);
         }
         if slab.free_pages < self.slab_pages() - 1 {
-            return None;
-        }
-        if self.empty < self.empty_max {
-            self.empty += 1;
             return None;
         }
         let position = slab.position;
@@ -202,15 +268,28 @@ impl Slabs {
             // SAFETY: as above; `moved` is another slab than `slab`, which was removed.
             unsafe { (*moved.as_ptr()).position = position };
         }
+        if self.empty.len() < self.empty_max {
+            self.empty.push(slab_at);
+            return None;
+        }
+        self.mapped -= 1;
         Some(slab.start)
+    }
+
+    /// Forgets the wholly free slabs that were not needed since the last call, but for one, and returns their starts.
+    fn take_unused(&mut self) -> Vec<NonNull<u8>> {
+        let unused = self.least_empty.saturating_sub(1);
+        // SAFETY: as in `take`.
+        let starts = self.empty.drain(..unused).map(|slab| unsafe { slab.as_ref() }.start).collect();
+        self.mapped -= unused;
+        self.least_empty = self.empty.len();
+        starts
     }
 
     /// Adds a slab that is wholly free.
     fn add(&mut self, slab_at: NonNull<Slab>) {
-        // SAFETY: as in `take`; a new slab is reached by its maker alone.
-        unsafe { (*slab_at.as_ptr()).position = self.available.len() };
-        self.available.push(slab_at);
-        self.empty += 1;
+        self.empty.push(slab_at);
+        self.mapped += 1;
     }
 }
 
@@ -286,7 +365,7 @@ mod tests {
     }
 
     fn take(slabs: &mut Slabs) -> Loan {
-        if slabs.available.is_empty() {
+        if slabs.available.is_empty() && slabs.empty.is_empty() {
             slabs.add(new_slab(slabs.slab_pages()));
         }
         slabs.take().unwrap()
@@ -333,7 +412,7 @@ mod tests {
             }));
             assert!(slabs.available.is_empty());
             give_back(&mut slabs, pages);
-            assert_eq!((slabs.empty, slabs.available.len()), (3, 3));
+            assert_eq!((slabs.empty.len(), slabs.available.len()), (3, 0));
         }
     }
 
@@ -347,14 +426,62 @@ mod tests {
                 (page.addr().get() % SLAB_BYTES, page.addr().get() / SLAB_BYTES % 7)
             });
             assert_eq!(give_back(&mut slabs, pages), 20);
-            assert_eq!((slabs.empty, slabs.available.len()), (slabs.empty_max, slabs.empty_max));
+            assert_eq!((slabs.empty.len(), slabs.available.len()), (slabs.empty_max, 0));
+            assert_eq!(slabs.memory(), BufferMemory { mapped: slabs.empty_max * SLAB_BYTES, used: 0 });
+            let page = take(&mut slabs);
+            assert_eq!((slabs.empty.len(), slabs.available.len()), (slabs.empty_max - 1, 1));
+            give_back(&mut slabs, vec![page.bytes]);
+        }
+    }
+
+    #[test]
+    fn slabs_that_are_partly_used_know_their_places() {
+        for (mut slabs, usable) in both() {
+            let pages: Vec<_> = (0..7 * usable).map(|_| take(&mut slabs).bytes).collect();
+            // One page of each slab stays on loan, but for every other slab, which becomes free.
+            let (rest, given): (Vec<_>, Vec<_>) =
+                pages.into_iter().enumerate().partition(|(at, _)| at % usable == 5 && at / usable % 2 == 0);
+            let pages = |them: Vec<(usize, NonNull<u8>)>| them.into_iter().map(|(_, page)| page).collect();
+            give_back(&mut slabs, pages(given));
+            assert_eq!((slabs.available.len(), slabs.empty.len()), (4, 3));
             for (position, slab) in slabs.available.iter().enumerate() {
                 // SAFETY: available slabs are mapped.
                 assert_eq!(unsafe { slab.as_ref() }.position, position);
             }
-            let page = take(&mut slabs);
-            assert_eq!(slabs.empty, slabs.empty_max - 1);
-            give_back(&mut slabs, vec![page.bytes]);
+            // What is partly used is used up first.
+            let more: Vec<_> = (0..4 * (usable - 1)).map(|_| take(&mut slabs).bytes).collect();
+            assert_eq!((slabs.available.len(), slabs.empty.len()), (0, 3));
+            give_back(&mut slabs, more);
+            give_back(&mut slabs, pages(rest));
+            assert_eq!(
+                (slabs.available.len(), slabs.empty.len(), slabs.on_loan),
+                (0, 7.min(slabs.empty_max), 0)
+            );
+        }
+    }
+
+    #[test]
+    fn what_nobody_needs_for_a_while_goes_back_to_the_system() {
+        for (mut slabs, usable) in both() {
+            let burst = |slabs: &mut Slabs, of: usize| {
+                let pages: Vec<_> = (0..of * usable).map(|_| take(slabs).bytes).collect();
+                give_back(slabs, pages);
+            };
+            let unused = |slabs: &mut Slabs| {
+                let starts = slabs.take_unused();
+                // SAFETY: the slabs are forgotten.
+                starts.iter().for_each(|start| unsafe { unmap(*start) });
+                starts.len()
+            };
+            burst(&mut slabs, 6);
+            assert_eq!(unused(&mut slabs), 0, "all were needed");
+            burst(&mut slabs, 2);
+            assert_eq!(unused(&mut slabs), 3, "two were, and one is kept");
+            assert_eq!(slabs.mapped, 3);
+            assert_eq!([unused(&mut slabs), unused(&mut slabs), unused(&mut slabs)], [2, 0, 0]);
+            assert_eq!((slabs.mapped, slabs.empty.len()), (1, 1));
+            burst(&mut slabs, 2);
+            assert_eq!(slabs.mapped, 2);
         }
     }
 }

@@ -43,6 +43,7 @@ mod statistics;
 mod syncs;
 mod tickets;
 mod unmount;
+mod unused;
 mod volume;
 mod writers;
 

@@ -7,6 +7,7 @@
 //!
 //! Hits do not decide: what is written once and read once has its first hit only where the bound is large enough.
 
+use crate::unused::give_back_heap;
 use parking_lot::Mutex;
 use std::fmt;
 use std::fs;
@@ -100,7 +101,7 @@ impl AutoMemory {
         let Some(bound) = self.look(now, || fs.stats().pages.evictions) else { return };
         fs.set_memory_bytes_max(usize::try_from(bound).unwrap_or(usize::MAX));
         if bound < before {
-            give_back();
+            give_back_heap();
         }
         tracing::debug!(bound, before, "the bound on memory follows the machine");
     }
@@ -164,15 +165,6 @@ impl Sources {
             stalled: stalled(&read(&self.pressure)),
             at_limit: count("high") + count("max"),
         }
-    }
-}
-
-/// Freed memory goes back to the system: the C library keeps what lies between pieces in use.
-fn give_back() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: takes no pointers.
-    unsafe {
-        libc::malloc_trim(0);
     }
 }
 

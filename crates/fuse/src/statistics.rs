@@ -37,6 +37,7 @@ pub(crate) fn describe(sources: &Sources<'_>) -> String {
     let Sources { fs, syncs, messages, staged, transport, memory } = sources;
     let info = fs.volume_info();
     let (answered, batches) = syncs.answered();
+    let buffers = syncline_device::buffer_memory();
     let failure = fs.failure().map(|error| cut(&error.to_string()));
     let own = json!({
         "label": info.label,
@@ -57,6 +58,7 @@ pub(crate) fn describe(sources: &Sources<'_>) -> String {
             "reserved_blocks": staged.totals.footprint.blocks,
         },
         "charged_bytes": fs.charged_bytes(),
+        "buffers": {"mapped_bytes": buffers.mapped, "used_bytes": buffers.used},
         "callers": syncs.account().programs().iter().map(caller).collect::<Vec<_>>(),
         "driven_syncs": {"answered": answered, "batches": batches},
         "messages": messages.seen().map(|(name, count)| (name.to_owned(), count.into())).collect::<Map<_, _>>(),

@@ -2,6 +2,7 @@
 
 use crate::confinement::confine;
 use crate::memory::AutoMemory;
+use crate::unused::Unused;
 use crate::{MountError, MountOptions, scheduling};
 use parking_lot::{Condvar, Mutex};
 use std::io::Write;
@@ -199,11 +200,13 @@ fn maintain(fs: &Fs, memory: Option<&AutoMemory>, stop: &Stop, interval: Duratio
     let clock = SystemClock;
     let mut failed = false;
     let mut pause = interval;
+    let mut unused = Unused::new(Instant::now());
     while !stop.wait(pause, pause == interval) {
         let began = Instant::now();
         if let Some(memory) = memory {
             memory.maintain(fs, began);
         }
+        unused.maintain(began);
         pause = match fs.maintain(clock.now(), MAINTENANCE_BUDGET) {
             Ok(more) => {
                 failed = false;

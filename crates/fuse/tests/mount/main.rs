@@ -28,6 +28,7 @@ mod syncs;
 mod together;
 mod trim;
 mod unpacking;
+mod unused;
 mod users;
 mod watching;
 
