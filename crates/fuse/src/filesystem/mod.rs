@@ -226,8 +226,8 @@ impl Filesystem {
         self.serve(context, may_wait, move |_, caller| work(caller));
     }
 
-    /// The same as [`Filesystem::serve`] for a name, which is copied only for the pool: the message's memory is the queue's again when this
-    /// returns.
+    /// As [`Filesystem::serve`], with a name, which is copied only for the pool: the message's memory is the queue's
+    /// again when this returns.
     fn serve_named(
         &self,
         context: &RequestContext<'_>,
