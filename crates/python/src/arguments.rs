@@ -3,7 +3,7 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::time::Duration;
-use syncline::{AccessTimes, Attr, SyncScope, Timestamp, VolumeOptions};
+use syncline::{AccessTimes, Attr, MkfsOptions, SyncScope, Timestamp, VolumeOptions};
 
 const NANOSECONDS: i128 = 1_000_000_000;
 
@@ -78,6 +78,25 @@ impl OpenArguments {
             Some(other) => Err(PyValueError::new_err(format!(
                 "access_times is \"never\", \"relative\" or \"always\", not {other:?}"
             ))),
+        }
+    }
+}
+
+/// How a volume is made; what is not given is as the library has it.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct MakeArguments {
+    label: String,
+    journal_size: Option<u64>,
+    format: Option<u32>,
+}
+
+impl MakeArguments {
+    pub(crate) fn options(self) -> MkfsOptions {
+        let options = MkfsOptions::default().label(self.label).journal_bytes(self.journal_size);
+        match self.format {
+            Some(format) => options.format(format),
+            None => options,
         }
     }
 }

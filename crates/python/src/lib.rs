@@ -21,6 +21,8 @@ mod buffer;
 #[deny(unsafe_code)]
 mod error;
 mod file;
+#[deny(unsafe_code)]
+mod snapshot;
 mod sqlite;
 #[deny(unsafe_code)]
 mod statistics;

@@ -1,9 +1,10 @@
 //! Volumes.
 
-use crate::arguments::{self, OpenArguments, Stat};
+use crate::arguments::{self, MakeArguments, OpenArguments, Stat};
 use crate::buffer::{Buffer, new_bytes};
 use crate::error;
 use crate::file::File;
+use crate::snapshot;
 use crate::sqlite::Lending;
 use crate::statistics;
 use crate::transaction::Transaction;
@@ -15,7 +16,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use syncline::{MkfsOptions, OpenOptions, RenameFlags, SetAttr, SetTime};
+use syncline::{OpenOptions, RenameFlags, SetAttr, SetTime, VolumeOptions};
 
 /// How often a thread that closes a volume looks whether the calls of others have ended.
 const LOOK: Duration = Duration::from_millis(1);
@@ -25,11 +26,13 @@ pub(crate) struct OpenVolume {
     /// Taken when it is closed.
     volume: Option<syncline::Volume>,
     pub(crate) lending: Mutex<Lending>,
+    /// What a snapshot is of: that stays open as long. Dropped last.
+    _of: Option<Arc<OpenVolume>>,
 }
 
 impl OpenVolume {
-    fn new(volume: syncline::Volume) -> OpenVolume {
-        OpenVolume { volume: Some(volume), lending: Mutex::default() }
+    fn new(volume: syncline::Volume, of: Option<Arc<OpenVolume>>) -> OpenVolume {
+        OpenVolume { volume: Some(volume), lending: Mutex::default(), _of: of }
     }
 
     pub(crate) fn volume(&self) -> &syncline::Volume {
@@ -76,7 +79,11 @@ pub(crate) struct Volume {
 
 impl Volume {
     fn new(volume: syncline::Volume) -> Volume {
-        Volume { open: Mutex::new(Some(Arc::new(OpenVolume::new(volume)))), closing: Mutex::default() }
+        Volume::over(OpenVolume::new(volume, None))
+    }
+
+    fn over(open: OpenVolume) -> Volume {
+        Volume { open: Mutex::new(Some(Arc::new(open))), closing: Mutex::default() }
     }
 
     /// A share of the volume for one call. Errors: `ValueError` once it is closed.
@@ -104,7 +111,7 @@ impl Volume {
     }
 
     /// The same with what a path names.
-    fn at<T: Send>(
+    fn of_path<T: Send>(
         &self,
         py: Python<'_>,
         path: &Path,
@@ -167,15 +174,11 @@ impl Volume {
         py: Python<'_>,
         image: PathBuf,
         size: Option<u64>,
-        journal_size: Option<u64>,
-        label: String,
+        made: MakeArguments,
         options: OpenArguments,
     ) -> PyResult<Volume> {
         let options = options.options()?;
-        let mut made = MkfsOptions::default().label(label).journal_bytes(journal_size);
-        if let Some(size) = size {
-            made = made.size_bytes(size);
-        }
+        let made = made.options().size_bytes(size);
         let opened = py.detach(|| {
             // Opened by the options that the caller gave, not by those of making it.
             syncline::Volume::create(&image, &made)?.close()?;
@@ -186,8 +189,9 @@ impl Volume {
 
     /// Makes a volume in memory.
     #[staticmethod]
-    fn in_memory(py: Python<'_>, size: u64) -> PyResult<Volume> {
-        let made = py.detach(|| syncline::Volume::create_in_memory(size));
+    fn in_memory(py: Python<'_>, size: u64, made: MakeArguments) -> PyResult<Volume> {
+        let options = made.options();
+        let made = py.detach(|| VolumeOptions::new().create_in_memory(size, &options));
         Ok(Volume::new(made.map_err(error::of)?))
     }
 
@@ -229,7 +233,7 @@ impl Volume {
 
     fn open_file(&self, py: Python<'_>, path: PathBuf, options: FileArguments) -> PyResult<File> {
         let options = options.options();
-        let file = self.at(py, &path, |volume, path| {
+        let file = self.of_path(py, &path, |volume, path| {
             let file = options.open(volume, path)?;
             // The library opens a directory for reading, as the system does. Python's own files do not.
             if file.metadata()?.is_dir() {
@@ -241,7 +245,7 @@ impl Volume {
     }
 
     fn read<'py>(&self, py: Python<'py>, path: PathBuf) -> PyResult<Bound<'py, PyBytes>> {
-        let (file, length) = self.at(py, &path, |volume, path| {
+        let (file, length) = self.of_path(py, &path, |volume, path| {
             let file = volume.open_file(path)?;
             let length = file.metadata()?.len();
             Ok((file, length))
@@ -265,29 +269,24 @@ impl Volume {
     fn write(&self, py: Python<'_>, path: PathBuf, data: &Bound<'_, PyAny>) -> PyResult<usize> {
         let data = Buffer::of(data)?;
         let bytes = data.bytes();
-        self.at(py, &path, |volume, path| volume.write(path, bytes))?;
+        self.of_path(py, &path, |volume, path| volume.write(path, bytes))?;
         Ok(bytes.len())
     }
 
     fn stat(&self, py: Python<'_>, path: PathBuf, follow: bool) -> PyResult<Stat> {
-        let metadata =
-            self.at(
-                py,
-                &path,
-                |volume, path| {
-                    if follow { volume.metadata(path) } else { volume.symlink_metadata(path) }
-                },
-            )?;
+        let metadata = self.of_path(py, &path, |volume, path| {
+            if follow { volume.metadata(path) } else { volume.symlink_metadata(path) }
+        })?;
         Ok(arguments::stat_of(metadata.attr()))
     }
 
     fn exists(&self, py: Python<'_>, path: PathBuf) -> PyResult<bool> {
-        self.at(py, &path, |volume, path| volume.try_exists(path))
+        self.of_path(py, &path, |volume, path| volume.try_exists(path))
     }
 
     /// Names and types (the type bits of a mode), in no particular order.
     fn read_dir(&self, py: Python<'_>, path: PathBuf) -> PyResult<Vec<(OsString, u32)>> {
-        self.at(py, &path, |volume, path| {
+        self.of_path(py, &path, |volume, path| {
             let entries = volume.read_dir(path)?.map(|entry| {
                 let entry = entry?;
                 let kind = match () {
@@ -303,19 +302,19 @@ impl Volume {
     }
 
     fn mkdir(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
-        self.at(py, &path, |volume, path| volume.create_dir(path))
+        self.of_path(py, &path, |volume, path| volume.create_dir(path))
     }
 
     fn unlink(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
-        self.at(py, &path, |volume, path| volume.remove_file(path))
+        self.of_path(py, &path, |volume, path| volume.remove_file(path))
     }
 
     fn rmdir(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
-        self.at(py, &path, |volume, path| volume.remove_dir(path))
+        self.of_path(py, &path, |volume, path| volume.remove_dir(path))
     }
 
     fn rmtree(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
-        self.at(py, &path, |volume, path| volume.remove_dir_all(path))
+        self.of_path(py, &path, |volume, path| volume.remove_dir_all(path))
     }
 
     fn rename(
@@ -339,20 +338,20 @@ impl Volume {
     }
 
     fn readlink(&self, py: Python<'_>, path: PathBuf) -> PyResult<OsString> {
-        self.at(py, &path, |volume, path| volume.read_link(path).map(PathBuf::into_os_string))
+        self.of_path(py, &path, |volume, path| volume.read_link(path).map(PathBuf::into_os_string))
     }
 
     fn resolve(&self, py: Python<'_>, path: PathBuf) -> PyResult<OsString> {
-        self.at(py, &path, |volume, path| volume.canonicalize(path).map(PathBuf::into_os_string))
+        self.of_path(py, &path, |volume, path| volume.canonicalize(path).map(PathBuf::into_os_string))
     }
 
     fn chmod(&self, py: Python<'_>, path: PathBuf, mode: u32) -> PyResult<()> {
-        self.at(py, &path, |volume, path| volume.set_permissions(path, mode))
+        self.of_path(py, &path, |volume, path| volume.set_permissions(path, mode))
     }
 
     fn chown(&self, py: Python<'_>, path: PathBuf, uid: Option<u32>, gid: Option<u32>) -> PyResult<()> {
         let set = SetAttr { uid, gid, ..SetAttr::default() };
-        self.at(py, &path, |volume, path| volume.set_attributes(path, &set))
+        self.of_path(py, &path, |volume, path| volume.set_attributes(path, &set))
     }
 
     /// Times in nanoseconds since 1970; now, if none are given.
@@ -364,7 +363,7 @@ impl Volume {
             }
         };
         let set = SetAttr { accessed: Some(accessed), modified: Some(modified), ..SetAttr::default() };
-        self.at(py, &path, |volume, path| volume.set_attributes(path, &set))
+        self.of_path(py, &path, |volume, path| volume.set_attributes(path, &set))
     }
 
     fn getxattr<'py>(
@@ -373,7 +372,7 @@ impl Volume {
         path: PathBuf,
         name: OsString,
     ) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        let value = self.at(py, &path, |volume, path| volume.xattr(path, &name))?;
+        let value = self.of_path(py, &path, |volume, path| volume.xattr(path, &name))?;
         Ok(value.map(|value| PyBytes::new(py, &value)))
     }
 
@@ -386,15 +385,15 @@ impl Volume {
     ) -> PyResult<()> {
         let value = Buffer::of(value)?;
         let bytes = value.bytes();
-        self.at(py, &path, |volume, path| volume.set_xattr(path, &name, bytes))
+        self.of_path(py, &path, |volume, path| volume.set_xattr(path, &name, bytes))
     }
 
     fn removexattr(&self, py: Python<'_>, path: PathBuf, name: OsString) -> PyResult<()> {
-        self.at(py, &path, |volume, path| volume.remove_xattr(path, &name))
+        self.of_path(py, &path, |volume, path| volume.remove_xattr(path, &name))
     }
 
     fn listxattr(&self, py: Python<'_>, path: PathBuf) -> PyResult<Vec<OsString>> {
-        self.at(py, &path, |volume, path| volume.list_xattrs(path))
+        self.of_path(py, &path, |volume, path| volume.list_xattrs(path))
     }
 
     fn sync(&self, py: Python<'_>) -> PyResult<()> {
@@ -435,5 +434,39 @@ impl Volume {
             lending.begin(&name, open.volume())
         });
         lent.map_err(PyValueError::new_err)
+    }
+
+    /// Makes a snapshot: of all that was written, or of what is committed.
+    fn snapshot(&self, py: Python<'_>, name: &str, committed: bool) -> PyResult<snapshot::Told> {
+        let made = self.run(py, |volume| match committed {
+            true => volume.snapshot_committed(name),
+            false => volume.snapshot(name),
+        })?;
+        Ok(snapshot::told(made))
+    }
+
+    /// All snapshots, oldest first.
+    fn snapshots(&self, py: Python<'_>) -> PyResult<Vec<snapshot::Told>> {
+        Ok(self.run(py, syncline::Volume::snapshots)?.into_iter().map(snapshot::told).collect())
+    }
+
+    /// A snapshot as a volume that is read only.
+    fn at(&self, py: Python<'_>, name: &str) -> PyResult<Volume> {
+        let open = self.share()?;
+        let view = py.detach(|| open.volume().at(name)).map_err(error::of)?;
+        Ok(Volume::over(OpenVolume::new(view, Some(open))))
+    }
+
+    fn delete_snapshot(&self, py: Python<'_>, name: &str) -> PyResult<()> {
+        self.run(py, |volume| volume.delete_snapshot(name))
+    }
+
+    fn rename_snapshot(&self, py: Python<'_>, name: &str, to: &str) -> PyResult<()> {
+        self.run(py, |volume| volume.rename_snapshot(name, to))
+    }
+
+    /// Waits until the space of deleted snapshots is free.
+    fn reclaim(&self, py: Python<'_>) -> PyResult<()> {
+        self.run(py, syncline::Volume::reclaim)
     }
 }

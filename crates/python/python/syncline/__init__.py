@@ -23,7 +23,7 @@ from ._native import ConflictError, __version__
 from ._path import VolumePath
 from ._ticket import SyncTicket
 from ._transaction import Transaction, TransactionFile
-from ._volume import Latency, Volume, VolumeStats
+from ._volume import Latency, Snapshot, Volume, VolumeStats
 
 __all__ = [
     "BufferedRandom",
@@ -32,6 +32,7 @@ __all__ = [
     "ConflictError",
     "File",
     "Latency",
+    "Snapshot",
     "SyncTicket",
     "TextFile",
     "Transaction",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import datetime
 import itertools
 import os
 import warnings
@@ -12,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, overload
+from uuid import UUID
 
 from . import _modes, _native
 from ._file import LAYERS, BufferedRandom, BufferedReader, BufferedWriter, File, TextFile
@@ -73,6 +75,19 @@ class VolumeStats:
     sync: Latency
 
 
+@dataclass(frozen=True)
+class Snapshot:
+    """A snapshot of a volume: what it is, not what is in it (`Volume.at`).
+
+    A snapshot that was made later has a greater number.
+    """
+
+    name: str
+    uuid: UUID
+    made: datetime.datetime
+    number: int
+
+
 class Volume:
     """An open volume in an image file or on a block device. One process has it at a time.
 
@@ -132,12 +147,17 @@ class Volume:
         *,
         label: str = "",
         journal_size: int | None = None,
+        format: int | None = None,
         commit_interval: float | None = None,
         memory_bytes_max: int | None = None,
         access_times: AccessTimes | None = None,
     ) -> Volume:
         """Makes an empty volume and opens it. With `size` in bytes, `image` becomes an image file of that size;
         otherwise it is an existing image file or block device, which is used as it is.
+
+        :param label: name of the volume, at most 64 bytes of UTF-8
+        :param journal_size: bytes; by default 1/64 of the volume, 16 MiB to 1 GiB, less on small volumes
+        :param format: version of the format; 2 makes a volume that can have snapshots
 
         Raises `FileExistsError` if there is a volume or another filesystem on it already.
         """
@@ -150,18 +170,25 @@ class Volume:
         }
         name = os.fspath(image)
         volume = cls.__new__(cls)
-        volume._begin(_native.Volume.create(name, size, journal_size, label, options), name, False)
+        made = {"label": label, "journal_size": journal_size, "format": format}
+        volume._begin(_native.Volume.create(name, size, made, options), name, False)
         return volume
 
     @classmethod
-    def in_memory(cls, size: int) -> Volume:
-        """Makes a volume of `size` bytes in memory; it takes only what is written to it."""
+    def in_memory(cls, size: int, *, format: int | None = None) -> Volume:
+        """Makes a volume of `size` bytes in memory; it takes only what is written to it. `format` is as in `create`."""
         volume = cls.__new__(cls)
-        volume._begin(_native.Volume.in_memory(size), None, False)
+        made = {"label": "", "journal_size": None, "format": format}
+        volume._begin(_native.Volume.in_memory(size, made), None, False)
         return volume
 
-    def _begin(self, native: _native.Volume, image: str | None, read_only: bool) -> None:
+    def _begin(
+        self, native: _native.Volume, image: str | None, read_only: bool, of: tuple[Volume, str] | None = None
+    ) -> None:
         self._native = native
+        # The volume that this is a snapshot of stays open as long.
+        self._of = of
+        self._views: weakref.WeakSet[Volume] = weakref.WeakSet()
         self._files: weakref.WeakSet[Any] = weakref.WeakSet()
         self._transactions: weakref.WeakSet[Transaction] = weakref.WeakSet()
         # What SQLite calls one in memory.
@@ -172,7 +199,10 @@ class Volume:
 
     def __repr__(self) -> str:
         state = "closed " if self.closed else ""
-        return f"<{state}syncline.Volume {self.image or 'in memory'} at {id(self):#x}>"
+        what = self.image or "in memory"
+        if self._of is not None:
+            what = f"{self._of[0].image or 'in memory'}, snapshot {self._of[1]!r}"
+        return f"<{state}syncline.Volume {what} at {id(self):#x}>"
 
     def __enter__(self) -> Volume:
         return self
@@ -197,23 +227,31 @@ class Volume:
         return self._native.closed
 
     def close(self) -> None:
-        """Closes the volume's files, ends its transactions, writes everything and marks the volume clean.
+        """Closes the volume's files and what `at` has opened of it, ends its transactions, writes everything and marks
+        the volume clean.
 
         It waits for the calls of other threads. Raises `OSError` with ``errno.EBUSY`` while SQLite has connections to
-        it. A second call does nothing.
+        it or to a snapshot of it. A second call does nothing.
         """
+        # A snapshot that SQLite has connections to refuses, before anything is closed.
+        for view in _listed(self._views):
+            view.close()
         if not self._native.begin_close():
             return
         failure: BaseException | None = None
         # Another thread may have been about to open one: all are closed until nothing is left.
         while True:
-            for transaction in snapshot(self._transactions):
+            for transaction in _listed(self._transactions):
                 transaction.abort()
-            for file in snapshot(self._files):
+            for file in _listed(self._files):
                 try:
                     file.close()
                 except (OSError, ValueError) as error:
                     failure = failure or error
+            for view in _listed(self._views):
+                # One that SQLite has opened meanwhile is waited for.
+                with contextlib.suppress(OSError):
+                    view.close()
             if self._native.end_close():
                 break
         if failure is not None:
@@ -373,6 +411,63 @@ class Volume:
         self._transactions.add(begun)
         return begun
 
+    def snapshot(self, name: str, *, committed: bool = False) -> Snapshot:
+        """Makes a snapshot: the whole volume as it is now, for good. It is durable when this returns. Data of all
+        writes that have returned is in it; what a buffered file has not written yet is not.
+
+        :param name: 1 to 255 bytes, without ``/``
+        :param committed: of data that was not synced only what the background has committed already. This is one write
+            and one flush, whatever is dirty
+
+        Raises `OSError`: `FileExistsError`, ``errno.EOPNOTSUPP`` on a volume that was not made with ``format=2``, and
+        ``errno.ENOSPC`` if too little would be left for the volume to go on.
+
+        >>> import syncline
+        >>> volume = syncline.Volume.in_memory(64 << 20, format=2)
+        >>> _ = (volume / "notes").write_text("first")
+        >>> volume.snapshot("before").name
+        'before'
+        >>> _ = (volume / "notes").write_text("second")
+        >>> with volume.at("before") as before:
+        ...     (before / "notes").read_text()
+        'first'
+        >>> volume.close()
+        """
+        return _told(self._native.snapshot(name, committed))
+
+    def snapshots(self) -> list[Snapshot]:
+        """The snapshots, in the order in which they were made; none on a volume of version 1 of the format."""
+        return [_told(snapshot) for snapshot in self._native.snapshots()]
+
+    def at(self, name: str) -> Volume:
+        """A snapshot as a volume of its own that is read only: open files, paths, fsspec, SQLite. It is closed by
+        itself, or with the volume that it is of. While it is open its space does not come back, even if it is deleted.
+
+        Raises `FileNotFoundError`.
+        """
+        view = Volume.__new__(Volume)
+        view._begin(self._native.at(name), None, True, (self, name))
+        self._views.add(view)
+        return view
+
+    def delete_snapshot(self, name: str) -> None:
+        """Deletes a snapshot, for good when this returns. What no other has comes back in the background.
+
+        Raises `FileNotFoundError`.
+        """
+        self._native.delete_snapshot(name)
+
+    def rename_snapshot(self, name: str, to: str) -> None:
+        """Gives a snapshot another name, for good when this returns.
+
+        Raises `FileNotFoundError` and `FileExistsError`.
+        """
+        self._native.rename_snapshot(name, to)
+
+    def reclaim(self) -> None:
+        """Waits until all space of deleted snapshots that nobody reads is free."""
+        self._native.reclaim()
+
     def sync(self) -> None:
         """Makes everything on the volume durable, un-synced data of all files included."""
         self._native.sync()
@@ -421,11 +516,17 @@ class Volume:
         return name
 
 
+def _told(native: tuple[str, bytes, int, int]) -> Snapshot:
+    name, uuid, made, number = native
+    moment = datetime.datetime.fromtimestamp(0, datetime.timezone.utc) + datetime.timedelta(microseconds=made // 1000)
+    return Snapshot(name, UUID(bytes=uuid), moment, number)
+
+
 _open_volumes: weakref.WeakSet[Volume] = weakref.WeakSet()
 _numbers = itertools.count(1)
 
 
-def snapshot(things: weakref.WeakSet[_T]) -> list[_T]:
+def _listed(things: weakref.WeakSet[_T]) -> list[_T]:
     """What is in a set that other threads add to. A lock could be left locked in a forked child."""
     while True:
         try:
@@ -434,11 +535,10 @@ def snapshot(things: weakref.WeakSet[_T]) -> list[_T]:
             continue
 
 
-
 def open_volume_of(image: str) -> Volume | None:
     """The volume of an image that this process has open."""
     wanted = os.path.realpath(image)
-    for volume in snapshot(_open_volumes):
+    for volume in _listed(_open_volumes):
         if volume.image == wanted and not volume.closed:
             return volume
     return None
@@ -446,7 +546,7 @@ def open_volume_of(image: str) -> Volume | None:
 
 @atexit.register
 def _close_all() -> None:
-    for volume in snapshot(_open_volumes):
+    for volume in _listed(_open_volumes):
         # A forked child is refused, and SQLite may have connections: what was synced is safe in both.
         with contextlib.suppress(OSError):
             volume.close()
