@@ -17,13 +17,13 @@ use crate::report::{Findings, Totals};
 use crate::space::SpaceCheck;
 use crate::volume_tree::VolumeCheck;
 use crate::walk::{Trees, Visitor};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use syncline_device::Device;
 use syncline_format::item::DirentItem;
 use syncline_format::node::NodePointer;
 use syncline_format::superblock::Superblock;
 use syncline_format::tree_item::TreeState;
-use syncline_format::{Key, TreeId};
+use syncline_format::{Key, ObjectNo, TreeId};
 
 /// What the look is at, and how close.
 pub(crate) struct Subject<'a> {
@@ -32,6 +32,8 @@ pub(crate) struct Subject<'a> {
     pub(crate) replay: &'a Replay,
     /// Read and verify file data.
     pub(crate) data: bool,
+    /// Of these objects alone.
+    pub(crate) only: Option<&'a BTreeSet<ObjectNo>>,
     /// Judge names, links and sizes in each snapshot too, and not only in the default head.
     pub(crate) all: bool,
 }
@@ -113,6 +115,10 @@ impl Subject<'_> {
         Analysis { main, facts, nodes, data, lost, name_faults }
     }
 
+    fn data_check<'l>(&'l self, progress: &'l mut Reporter) -> DataCheck<'l> {
+        DataCheck { device: self.device, wanted: self.data, only: self.only, progress }
+    }
+
     /// How findings call a tree: of version 1 there is only one.
     fn name_of(&self, tree: TreeId) -> Option<TreeId> {
         self.forest().state.map(|_| tree)
@@ -130,7 +136,7 @@ impl Subject<'_> {
             findings: look.findings,
             totals: look.totals,
             marks: &mut look.marks,
-            verify: DataCheck { device: self.device, wanted: self.data, progress: look.progress },
+            verify: self.data_check(look.progress),
             overlay: (TreeId::ROOT, Vec::new()),
         };
         self.trees().walk(TreeId::VOLUME, &branch.root, &branch.overlay, &mut check as &mut dyn Visitor);
@@ -145,7 +151,7 @@ impl Subject<'_> {
     ) -> (Facts, Lost) {
         look.totals.trees += 1;
         let owner = Owner::new(tree, self.forest(), self.trees());
-        let verify = DataCheck { device: self.device, wanted: self.data, progress: look.progress };
+        let verify = self.data_check(look.progress);
         let told = (&mut *look.findings, &mut *look.totals);
         let mut check = ItemCheck::new(self.superblock, (owner, in_full), told, &mut look.marks, verify);
         self.trees().walk(tree, &branch.root, &branch.overlay, &mut check as &mut dyn Visitor);

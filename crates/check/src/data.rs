@@ -4,14 +4,17 @@ use crate::Code;
 use crate::marks::Marks;
 use crate::progress::{Phase, Reporter};
 use crate::report::{Findings, Totals};
+use std::collections::BTreeSet;
 use syncline_device::{Buffer, Device};
 use syncline_format::item::{ExtentContent, ExtentItem};
-use syncline_format::{BLOCK_BYTES, Key, checksum};
+use syncline_format::{BLOCK_BYTES, Key, ObjectNo, checksum};
 
 /// Verifies data, or does not, as the options say.
 pub(crate) struct DataCheck<'a> {
     pub(crate) device: &'a dyn Device,
     pub(crate) wanted: bool,
+    /// Of these objects alone.
+    pub(crate) only: Option<&'a BTreeSet<ObjectNo>>,
     pub(crate) progress: &'a mut Reporter,
 }
 
@@ -26,7 +29,7 @@ impl DataCheck<'_> {
         totals: &mut Totals,
     ) {
         let ExtentContent::Written(sums) = &extent.content else { return };
-        if !self.wanted {
+        if !self.wanted || self.only.is_some_and(|only| !only.contains(&key.object)) {
             return;
         }
         let mut data = Buffer::zeroed(sums.len());

@@ -64,7 +64,9 @@ use progress::Reporter;
 use repair::salvage;
 use replay::Replay;
 use report::Findings;
+use std::collections::BTreeSet;
 use syncline_device::Device;
+use syncline_format::ObjectNo;
 use syncline_format::superblock::Superblock;
 
 /// How to check.
@@ -75,6 +77,8 @@ pub struct CheckOptions {
     pub repair: bool,
     /// Read all file data and verify its checksums.
     pub data: bool,
+    /// With [`CheckOptions::data`]: of these objects alone. The structure is judged as a whole.
+    pub only: Option<BTreeSet<ObjectNo>>,
     /// Judge names, links and sizes in all snapshots too, not only in the heads.
     pub all: bool,
     /// Is told now and then how far the check is.
@@ -93,6 +97,13 @@ impl CheckOptions {
     #[must_use]
     pub fn data(mut self, data: bool) -> CheckOptions {
         self.data = data;
+        self
+    }
+
+    /// With [`CheckOptions::data`]: read the data of these objects alone. The structure is judged as a whole.
+    #[must_use]
+    pub fn only(mut self, only: impl Into<Option<BTreeSet<ObjectNo>>>) -> CheckOptions {
+        self.only = only.into();
         self
     }
 
@@ -117,7 +128,8 @@ impl CheckOptions {
 /// volume is no error but a finding.
 pub fn check(device: &dyn Device, options: CheckOptions) -> Result<Report, CheckError> {
     let mut progress = Reporter::new(options.progress);
-    let scope = Scope { repair: options.repair, data: options.data, all: options.all };
+    let CheckOptions { repair, data, all, ref only, .. } = options;
+    let scope = Scope { repair, data, all, only: only.as_ref() };
     let mut report = check_once(device, scope, &mut progress)?;
     if report.repaired {
         let after = check_once(device, Scope { repair: false, ..scope }, &mut progress)?;
@@ -128,15 +140,17 @@ pub fn check(device: &dyn Device, options: CheckOptions) -> Result<Report, Check
 
 /// What one check does.
 #[derive(Clone, Copy)]
-struct Scope {
+struct Scope<'a> {
     repair: bool,
     data: bool,
     all: bool,
+    /// Data of these objects alone.
+    only: Option<&'a BTreeSet<ObjectNo>>,
 }
 
 /// One check, and if asked for and possible the repair behind it.
-fn check_once(device: &dyn Device, scope: Scope, progress: &mut Reporter) -> Result<Report, CheckError> {
-    let Scope { repair, data, all } = scope;
+fn check_once(device: &dyn Device, scope: Scope<'_>, progress: &mut Reporter) -> Result<Report, CheckError> {
+    let Scope { repair, data, all, only } = scope;
     let (mut findings, mut totals) = (Findings::default(), Totals::default());
     let Some(chosen) = superblocks::choose(device, &mut findings)? else {
         return Ok(refuse(findings, totals, repair));
@@ -150,7 +164,7 @@ fn check_once(device: &dyn Device, scope: Scope, progress: &mut Reporter) -> Res
     totals.records_replayed = replay.records;
     totals.batches_replayed = replay.batches;
     let analysis = look((device, superblock), scope, &mut replay, (&mut findings, &mut totals), progress);
-    let subject = Subject { device, superblock, replay: &replay, data, all };
+    let subject = Subject { device, superblock, replay: &replay, data, only, all };
     subject.compare_bitmaps(&analysis, &mut findings, progress);
     subject.tell_paths(&analysis, &mut findings);
     if findings.fatal().is_some() {
@@ -172,21 +186,21 @@ fn check_once(device: &dyn Device, scope: Scope, progress: &mut Reporter) -> Res
 /// once more, as a repair would leave it.
 fn look(
     (device, superblock): (&dyn Device, &Superblock),
-    scope: Scope,
+    scope: Scope<'_>,
     replay: &mut Replay,
     (findings, totals): (&mut Findings, &mut Totals),
     progress: &mut Reporter,
 ) -> Analysis {
-    let Scope { data, all, .. } = scope;
+    let Scope { data, all, only, .. } = scope;
     let before = (findings.clone(), *totals);
-    let analysis = Subject { device, superblock, replay, data, all }.look(findings, totals, progress);
+    let analysis = Subject { device, superblock, replay, data, only, all }.look(findings, totals, progress);
     if !salvage::is_possible(&analysis, findings) {
         return analysis;
     }
     let beyond = findings.objects_with(Code::ExtentBeyondSize);
     (*findings, *totals) = before;
     salvage::run((device, superblock), &analysis, &beyond, replay, findings);
-    Subject { device, superblock, replay, data, all }.look(findings, totals, progress)
+    Subject { device, superblock, replay, data, only, all }.look(findings, totals, progress)
 }
 
 /// The report when nothing may be changed.

@@ -229,7 +229,7 @@ pub(crate) struct CheckArguments {
     #[arg(long)]
     pub(crate) all: bool,
     /// Do not read and verify files' data, only the structure.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "only")]
     pub(crate) skip_data: bool,
     /// Show no progress; print what is found, and the verdict.
     #[arg(long, short = 'q')]
@@ -240,6 +240,10 @@ pub(crate) struct CheckArguments {
     /// Image file or block device.
     #[arg(value_name = "IMAGE")]
     pub(crate) path: PathBuf,
+    /// Read and verify the data of these files alone, and of those below these directories. The structure is judged as a
+    /// whole.
+    #[arg(value_name = "PATH", conflicts_with = "repair")]
+    pub(crate) only: Vec<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

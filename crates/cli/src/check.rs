@@ -6,16 +6,19 @@ use crate::output;
 use crate::volume::superblocks;
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use syncline::VolumeOptions;
 use syncline_check::{CheckOptions, Code, EXIT_CLEAN, Finding, Phase, Progress, Report, Severity};
 use syncline_device::{FileDevice, OpenOptions};
-use syncline_format::TreeId;
 use syncline_format::superblock::VolumeState;
+use syncline_format::{ObjectNo, TreeId};
 
 /// Runs the check. With `skip_if_clean` a volume that was closed properly is not looked at (the manner of `fsck -a`).
 pub(crate) fn run(arguments: &CheckArguments, skip_if_clean: bool) -> Result<ExitCode, Failure> {
     let path = &arguments.path;
+    let only = objects(path, &arguments.only)?;
     let options = OpenOptions::default().read_only(!arguments.repair);
     let device = FileDevice::open(path, &options)?;
     if skip_if_clean && was_closed(&device, path)? {
@@ -29,6 +32,7 @@ pub(crate) fn run(arguments: &CheckArguments, skip_if_clean: bool) -> Result<Exi
     let options = CheckOptions::default()
         .repair(arguments.repair)
         .data(!arguments.skip_data)
+        .only(only)
         .all(arguments.all)
         .progress(move |progress| tell(&told, &mut phase, progress, blocks_used));
     let checked = syncline_check::check(&device, options);
@@ -40,6 +44,32 @@ pub(crate) fn run(arguments: &CheckArguments, skip_if_clean: bool) -> Result<Exi
     };
     printed.map_err(Failure::io("cannot print"))?;
     Ok(ExitCode::from(report.exit_code() as u8))
+}
+
+/// The inodes of what is named, and of all below it, as the volume is behind its journal; none if nothing is named.
+fn objects(image: &Path, named: &[PathBuf]) -> Result<Option<BTreeSet<ObjectNo>>, Failure> {
+    if named.is_empty() {
+        return Ok(None);
+    }
+    let of =
+        |name: &Path| format!("cannot look at {}:{}", image.display(), Path::new("/").join(name).display());
+    let volume = VolumeOptions::new()
+        .read_only(true)
+        .open(image)
+        .map_err(Failure::io(format!("cannot open {}", image.display())))?;
+    let mut objects = BTreeSet::new();
+    let mut pending = named.to_vec();
+    while let Some(name) = pending.pop() {
+        let metadata = volume.symlink_metadata(&name).map_err(Failure::io(of(&name)))?;
+        if !objects.insert(metadata.attr().inode) || !metadata.is_dir() {
+            continue;
+        }
+        for entry in volume.read_dir(&name).map_err(Failure::io(of(&name)))? {
+            let entry = entry.map_err(Failure::io(of(&name)))?;
+            pending.push(name.join(entry.file_name()));
+        }
+    }
+    Ok(Some(objects))
 }
 
 fn was_closed(device: &FileDevice, path: &Path) -> Result<bool, Failure> {

@@ -267,6 +267,7 @@ fn from_fsck(parsed: FsckSyncline) -> Request {
             quiet: false,
             json: false,
             path: parsed.path,
+            only: Vec::new(),
         },
         skip_if_clean: parsed.automatic && !parsed.force,
     }

@@ -90,6 +90,7 @@ pub const PAGES: &[Page] = &[
         examples: &[
             ("Look at everything and change nothing:", "syncline check disk.img"),
             ("The structure only, for a program:", "syncline check --skip-data --json disk.img"),
+            ("The data of one directory's files alone:", "syncline check disk.img /project/src"),
             ("Names and links in each snapshot too:", "syncline check --all disk.img"),
             ("Repair what can be repaired without guessing:", "syncline check --repair disk.img"),
         ],

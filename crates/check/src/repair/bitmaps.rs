@@ -18,8 +18,14 @@ impl Repair<'_> {
         let generation = old.generation.next();
         let forest = Forest::read(self.device, old, &mut Findings::default());
         let replay = Replay::new(old.layout, old.checkpoint_lsn, forest);
-        let subject =
-            Subject { device: self.device, superblock: old, replay: &replay, data: false, all: false };
+        let subject = Subject {
+            device: self.device,
+            superblock: old,
+            replay: &replay,
+            data: false,
+            only: None,
+            all: false,
+        };
         let found = subject.look(&mut Findings::default(), &mut Totals::default(), self.progress);
         self.write_bitmaps([&found.nodes, &found.data], generation)?;
         self.device.flush()?;

@@ -138,8 +138,14 @@ impl Repair<'_> {
             editor.destage(&self.analysis.facts, &mut allocator)?;
         }
         let facts = {
-            let subject =
-                Subject { device: self.device, superblock: old, replay: &replay, data: false, all: false };
+            let subject = Subject {
+                device: self.device,
+                superblock: old,
+                replay: &replay,
+                data: false,
+                only: None,
+                all: false,
+            };
             subject.look(&mut Findings::default(), &mut Totals::default(), self.progress)
         };
         Editor { device: self.device, superblock: old, main, replay: &mut replay }.counts(&facts.facts);

@@ -178,3 +178,38 @@ fn of_a_volume_whose_journal_has_rotted_export_brings_out_what_is_older() {
     assert!(Volume::open(&image).is_err());
     assert!(Volume::open_with(&image, &VolumeOptions::new().salvage(true)).is_err());
 }
+
+// Shows: C7.
+#[test]
+fn a_check_of_named_files_reads_their_data_and_no_others() {
+    let bench = Bench::new();
+    let image = bench.populated();
+    let block_of = |path: &str| -> u64 {
+        let run = syncline(&["inspect", "extents", "--json", text(&image), path]).ok();
+        run.json()[0]["block"].as_u64().expect("a block")
+    };
+    let (damaged, beside) = ("/dir/file7", "/dir/file9");
+    flip(&image, block_of(damaged) * PAGE);
+    let check = |paths: &[&str]| {
+        let run = syncline(&[&["check", "--json", text(&image)], paths].concat());
+        let told = run.json();
+        let found: Vec<String> = told["findings"]
+            .as_array()
+            .expect("findings")
+            .iter()
+            .map(|finding| finding["path"].as_str().expect("a path").to_owned())
+            .collect();
+        let blocks = |key: &str| told["totals"][key].as_u64().expect("a count");
+        (run.code, found, blocks("data_blocks_verified") + blocks("data_blocks_damaged"))
+    };
+    let all = check(&[]);
+    assert_eq!((all.0, all.1.clone()), (4, vec![damaged.to_owned()]));
+    // File 9 has 45,010 bytes, file 7 has 35,010.
+    assert_eq!(check(&[beside]), (0, Vec::new(), 11));
+    assert_eq!(check(&[damaged, beside]), (4, vec![damaged.to_owned()], 9 + 11));
+    assert_eq!(check(&["/dir"]), all);
+    assert_eq!(check(&["/dir/link"]), (0, Vec::new(), 0), "a link is not followed");
+    syncline(&["check", text(&image), "/dir/nothing"]).fails(8, &image, "/dir/nothing");
+    let both = syncline(&["check", "--repair", text(&image), "/dir"]);
+    assert_eq!(both.code, 16, "{}{}", both.out, both.err);
+}
