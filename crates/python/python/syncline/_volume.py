@@ -29,7 +29,15 @@ if TYPE_CHECKING:
         OpenTextMode,
     )
 
+    from typing_extensions import TypedDict, Unpack
+
     OpenFile = Union[File, BufferedReader, BufferedWriter, BufferedRandom, TextFile]
+
+    class _How(TypedDict, total=False):
+        """What `Volume.open` takes beyond the builtin's arguments."""
+
+        permissions: int
+        write_back_every: int
 
 _T = TypeVar("_T")
 
@@ -280,74 +288,26 @@ class Volume:
         encoding: str | None = None,
         errors: str | None = None,
         newline: str | None = None,
-        *,
-        permissions: int = 0o666,
-        write_back_every: int = 0,
+        **how: Unpack[_How],
     ) -> TextFile: ...
     @overload
-    def open(
-        self,
-        path: Name,
-        mode: OpenBinaryMode,
-        buffering: Literal[0],
-        encoding: None = None,
-        errors: None = None,
-        newline: None = None,
-        *,
-        permissions: int = 0o666,
-        write_back_every: int = 0,
-    ) -> File: ...
+    def open(self, path: Name, mode: OpenBinaryMode, buffering: Literal[0], **how: Unpack[_How]) -> File: ...
     @overload
     def open(
-        self,
-        path: Name,
-        mode: OpenBinaryModeUpdating,
-        buffering: Literal[-1, 1] = -1,
-        encoding: None = None,
-        errors: None = None,
-        newline: None = None,
-        *,
-        permissions: int = 0o666,
-        write_back_every: int = 0,
+        self, path: Name, mode: OpenBinaryModeUpdating, buffering: Literal[-1, 1] = -1, **how: Unpack[_How]
     ) -> BufferedRandom: ...
     @overload
     def open(
-        self,
-        path: Name,
-        mode: OpenBinaryModeWriting,
-        buffering: Literal[-1, 1] = -1,
-        encoding: None = None,
-        errors: None = None,
-        newline: None = None,
-        *,
-        permissions: int = 0o666,
-        write_back_every: int = 0,
+        self, path: Name, mode: OpenBinaryModeWriting, buffering: Literal[-1, 1] = -1, **how: Unpack[_How]
     ) -> BufferedWriter: ...
     @overload
     def open(
-        self,
-        path: Name,
-        mode: OpenBinaryModeReading,
-        buffering: Literal[-1, 1] = -1,
-        encoding: None = None,
-        errors: None = None,
-        newline: None = None,
-        *,
-        permissions: int = 0o666,
-        write_back_every: int = 0,
+        self, path: Name, mode: OpenBinaryModeReading, buffering: Literal[-1, 1] = -1, **how: Unpack[_How]
     ) -> BufferedReader: ...
     @overload
     def open(
-        self,
-        path: Name,
-        mode: str,
-        buffering: int = -1,
-        encoding: str | None = None,
-        errors: str | None = None,
-        newline: str | None = None,
-        *,
-        permissions: int = 0o666,
-        write_back_every: int = 0,
+        self, path: Name, mode: str, buffering: int = -1, encoding: str | None = None, errors: str | None = None,
+        newline: str | None = None, **how: Unpack[_How],
     ) -> Any: ...
 
     def open(

@@ -21,16 +21,13 @@ import os
 import stat
 import threading
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fsspec.spec import AbstractFileSystem
 from fsspec.transaction import Transaction as _Transaction
 from fsspec.utils import tokenize
 
 from ._volume import Volume, open_volume_of
-
-if TYPE_CHECKING:
-    from ._file import BufferedWriter
 
 _SCHEME = "syncline://"
 _COPY_BYTES = 4 << 20
@@ -401,8 +398,8 @@ def _copy(reader: Any, writer: Any, callback: Any = None) -> None:
             callback.relative_update(count)
 
 
-class _DurableFile:
-    """A file that is durable when it is closed."""
+class _Wrapped:
+    """A file whose end is another one; all else is the file's own."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -420,6 +417,13 @@ class _DurableFile:
         return iter(self._file)
 
     def close(self) -> None:
+        raise NotImplementedError
+
+
+class _DurableFile(_Wrapped):
+    """A file that is durable when it is closed."""
+
+    def close(self) -> None:
         if not self._file.closed:
             try:
                 self._file.sync()
@@ -427,7 +431,7 @@ class _DurableFile:
                 self._file.close()
 
 
-class _Staged:
+class _Staged(_Wrapped):
     """A file of a transaction of fsspec's: it has a name of its own until the transaction ends."""
 
     def __init__(self, fs: SynclineFileSystem, path: str, mode: str) -> None:
@@ -437,19 +441,10 @@ class _Staged:
         self.temporary = f"{parent}/.{name[:200]}.{uuid.uuid4().hex}"
         if "x" in mode and fs.exists(self.path):
             raise FileExistsError(errno.EEXIST, "file exists", self.path)
-        self._file: BufferedWriter = fs._writer(self.temporary, "wb")
+        super().__init__(fs._writer(self.temporary, "wb"))
         if "a" in mode and fs.exists(self.path):
             with fs.volume.open(self.path, "rb", 0) as old:
                 _copy(old, self._file)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
-
-    def __enter__(self) -> Any:
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        self.close()
 
     def close(self) -> None:
         """Its content is durable before its name is changed."""
