@@ -1,4 +1,4 @@
-"""Python beside Rust, and fsspec beside the host's files: the figures of docs/python.md.
+"""Python and C beside Rust, and fsspec beside the host's files: the figures of docs/python.md.
 
 Both sides do the same steps on images in the same directory, in turns: each round runs one and then the other, in
 changing order. What is told is the median of the rounds, and the median of the rounds' ratios.
@@ -23,8 +23,8 @@ PAGE = bytes([7]) * 4096
 PAGES = 1024
 
 
-class Rust:
-    """The same steps by the library's own language."""
+class Other:
+    """The same steps by another language: Rust, which all are held against, or C."""
 
     def __init__(self, program: str, image: Path) -> None:
         self._process = subprocess.Popen(
@@ -59,7 +59,13 @@ def rounds(number: int, first: Callable[[], float], second: Callable[[], float])
     return statistics.median(firsts), statistics.median(seconds), statistics.median(ratios)
 
 
-def syncs(rust: Rust, volume: syncline.Volume, count: int, number: int) -> None:
+def c_beside_rust(rust: Other, c: Other, syncs: int, mib: int, number: int) -> None:
+    for what, command in (("4 KiB write + sync", f"sync {syncs}"), (f"reading {mib} MiB", f"read {mib}")):
+        theirs, ours, ratio = rounds(number, lambda: rust.seconds(command), lambda: c.seconds(command))
+        print(f"{what}: Rust {theirs * 1e3:.1f} ms, C {ours * 1e3:.1f} ms, ratio {ratio:.3f}")
+
+
+def syncs(rust: Other, volume: syncline.Volume, count: int, number: int) -> None:
     page = 0
     with volume.open("/pages", "w+b", buffering=0) as file:
 
@@ -77,7 +83,7 @@ def syncs(rust: Rust, volume: syncline.Volume, count: int, number: int) -> None:
     print(f"4 KiB write + sync: Rust {rust_us:.1f} us, Python {python_us:.1f} us, ratio {ratio:.3f}")
 
 
-def reads(rust: Rust, volume: syncline.Volume, mib: int, number: int) -> None:
+def reads(rust: Other, volume: syncline.Volume, mib: int, number: int) -> None:
     try:
         import numpy
     except ImportError:
@@ -150,16 +156,22 @@ def imports(directory: Path, volume: syncline.Volume, files: int, number: int) -
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--rust", required=True, help="the example `baseline` of the library")
+    arguments.add_argument("--c", default=None, help="the example `baseline` of libsyncline")
     arguments.add_argument("--directory", default=None, help="where the images lie")
     arguments.add_argument("--rounds", type=int, default=9)
     arguments.add_argument("--syncs", type=int, default=500, help="of each round")
     arguments.add_argument("--mib", type=int, default=256)
     arguments.add_argument("--files", type=int, default=5000)
     chosen = arguments.parse_args()
-    print(f"Python {sys.version.split()[0]}, {chosen.rounds} rounds")
+    load = " ".join(f"{one:.1f}" for one in os.getloadavg())
+    print(f"Python {sys.version.split()[0]}, {chosen.rounds} rounds, load {load}")
     with tempfile.TemporaryDirectory(dir=chosen.directory) as name:
         directory = Path(name)
-        rust = Rust(chosen.rust, directory / "rust.img")
+        rust = Other(chosen.rust, directory / "rust.img")
+        if chosen.c:
+            c = Other(chosen.c, directory / "c.img")
+            c_beside_rust(rust, c, chosen.syncs, chosen.mib, chosen.rounds)
+            c.close()
         with syncline.Volume.create(directory / "python.img", 4 << 30) as volume:
             syncs(rust, volume, chosen.syncs, chosen.rounds)
             reads(rust, volume, chosen.mib, chosen.rounds)
