@@ -27,7 +27,7 @@ case $target in
     # Not Go, which is large: the example in Go is skipped without it, by name.
     test)
         wanted="fusermount3=fuse3 losetup=util-linux mkfs.ext4=e2fsprogs sqlite3=sqlite3 python3=python3 c++=g++
-            valgrind=valgrind pkg-config=pkg-config"
+            valgrind=valgrind pkg-config=pkg-config git=git make=make mandoc=mandoc shellcheck=shellcheck"
         ;;
     bench)
         wanted="fusermount3=fuse3 losetup=util-linux mkfs.ext4=e2fsprogs mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs fio=fio
@@ -101,6 +101,21 @@ if [ -n "$packages" ]; then
                 echo "setup: $package could not be installed (needs root or sudo, and a package mirror)" >&2
         done
     fi
+fi
+
+# Prometheus' package starts a server wherever it is installed. The tests want one program of it, and take that out.
+promtool=${CARGO_TARGET_DIR:-target}/tools/bin/promtool
+if [ "$target" = test ] && [ "$agreed" = yes ] && ! [ -x "$promtool" ] && ! command -v promtool >/dev/null 2>&1 &&
+    command -v dpkg-deb >/dev/null 2>&1; then
+    echo "setup: taking promtool out of the package prometheus"
+    work=$(mktemp -d)
+    mkdir -p "${promtool%/*}"
+    # Root's downloads belong to a user of apt's own.
+    chmod 0777 "$work"
+    (cd "$work" && apt-get -qq download prometheus >/dev/null 2>&1 && dpkg-deb -x prometheus_*.deb .) &&
+        install -m 0755 "$work/usr/bin/promtool" "$promtool" ||
+        echo "setup: promtool could not be had; its tests are skipped" >&2
+    rm -rf "$work"
 fi
 
 # shellcheck disable=SC2086

@@ -32,7 +32,7 @@ as_on_ext4() {
     local status=0 filter=${2:-}
     unmount_volume
     if [[ $1 = *transport=uring* ]]; then
-        [ -w "$PARAMETER" ] || { echo "the kernel has no $PARAMETER"; mount_volume; exit $SKIP; }
+        [ -w "$PARAMETER" ] || { echo "the kernel has no $PARAMETER"; mount_volume; exit "$SKIP"; }
         # For nothing but the moment of the mount; others who turn it hold the same lock.
         exec 9<"$PARAMETER"
         flock 9

@@ -94,7 +94,8 @@ fn date() -> String {
 /// With the words of long lines on several, but for requests and what is shown as it stands.
 fn wrapped(page: &str) -> String {
     let (mut text, mut as_it_stands) = (String::new(), false);
-    for line in page.lines() {
+    // An empty line is a paragraph of its own, and two breaks around it break nothing.
+    for line in page.replace(".br\n\n.br\n", ".sp\n").lines() {
         match line {
             ".nf" => as_it_stands = true,
             ".fi" => as_it_stands = false,

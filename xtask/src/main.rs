@@ -2,9 +2,12 @@
 //! `make install` puts beside the command.
 #![forbid(unsafe_code)]
 
+mod book;
 mod generate;
+mod links;
 mod promises;
 mod rooms;
+mod sbom;
 mod shipped;
 mod tidy;
 
@@ -21,7 +24,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Check lengths, words, arrows of crates and rooms, headers, the table of tests, and the features of what ships.
+    /// Check lengths, words, arrows of crates and rooms, headers, links, the table of tests, and the features of what
+    /// ships.
     Tidy,
     /// Write the manual pages into a directory.
     Man { directory: PathBuf },
@@ -29,6 +33,12 @@ enum Chore {
     Tests,
     /// Write completions for bash, zsh and fish into a directory.
     Completions { directory: PathBuf },
+    /// Write the bill of materials of what ships (SPDX 2.3) into a file.
+    Sbom { file: PathBuf },
+    /// Lay the book out below a directory, for mdBook.
+    Book { directory: PathBuf },
+    /// Check the links of the book that mdBook has built in a directory.
+    BookLinks { directory: PathBuf },
 }
 
 fn main() -> ExitCode {
@@ -40,6 +50,9 @@ fn main() -> ExitCode {
         Chore::Completions { directory } => {
             generate::completions(&directory).map_err(|error| error.to_string())
         }
+        Chore::Sbom { file } => sbom::write(root, &file),
+        Chore::Book { directory } => book::lay_out(root, &directory),
+        Chore::BookLinks { directory } => book::check_built(&directory),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

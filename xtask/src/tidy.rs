@@ -1,10 +1,11 @@
 //! What the compiler and clippy do not check: lengths of files and comments, words that must not stay in the tree,
 //! which crate and which room may depend on which, that every crate says in its header what it is, that every promise
-//! has its test, and that what ships has no feature of tests and benchmarks.
+//! has its test, that what ships has no feature of tests and benchmarks, that every link of a document leads somewhere,
+//! and that the book has every page.
 //!
 //! A finding is one line `path:line: sentence`; the run fails if there is any.
 
-use crate::{promises, rooms, shipped};
+use crate::{book, links, promises, rooms, shipped};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -107,6 +108,8 @@ pub fn run(root: &Path) -> Result<(), String> {
     rooms::check(root, &mut findings)?;
     promises::check(root, &mut findings)?;
     shipped::check(root, &mut findings)?;
+    links::check(root, &mut findings)?;
+    book::check(root, &mut findings)?;
     for path in sources(root)? {
         let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         let name = path.strip_prefix(root).unwrap_or(&path).display().to_string();
