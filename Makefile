@@ -39,17 +39,19 @@ TRANSPORT ?= auto
 # Of make threads: schedules of each scenario and scheduler.
 SCHEDULES ?= 20000
 
-.PHONY: help build tools lab wheel test test-python bench-python test-full crash cuts mount-cuts faults model threads fuzz golden workloads bench bench-full check fmt lint tidy demo man install install-tools install-debug uninstall deb test-deb rpm dist publish-check clean
+.PHONY: help build tools lab wheel book sbom test test-python test-documents bench-python test-full crash cuts mount-cuts faults model threads fuzz golden workloads bench bench-full check fmt lint tidy demo man install install-tools install-debug uninstall deb test-deb rpm dist publish-check clean
 
 help:
 	@echo "make build      the syncline command, the SQLite extension and the C library, optimised, and in dist/ without line tables"
 	@echo "make tools      syncline-bench and syncline-demo, which \"syncline bench\" and \"syncline demo\" start"
 	@echo "make lab        syncline-lab: the command as tests of power cuts need it"
 	@echo "make wheel      the Python package, dist/syncline-*.whl (docs/python.md)"
+	@echo "make book       the documentation as a book, dist/book"
 	@echo "make demo       power cuts under SQLite and many small files, and what is left after them"
 	@echo "make test       all tests that run in minutes (what CI runs)"
 	@echo "make test-full  the long rest as well: random power cuts, other programs' workloads (as root; hours)"
 	@echo "make test-python the Python package's tests, from its wheel, in an environment of their own"
+	@echo "make test-documents what README, docs/c.md and the book tell their readers to type, run from their text"
 	@echo "make bench-python Python beside Rust, and fsspec beside the host's files (DIRECTORY=where)"
 	@echo "make workloads  other programs' workloads on a mount, in minutes (as root)"
 	@echo "make bench      what a sync costs here, beside ext4, xfs and btrfs, in ten minutes (as root)"
@@ -70,6 +72,7 @@ help:
 	@echo "make deb        Debian packages in dist/deb (docs/packaging.md)"
 	@echo "make rpm        RPM packages in dist/rpm"
 	@echo "make dist       the sources of the last commit, dist/syncline-VERSION.tar.gz, the same bytes each time"
+	@echo "make sbom       the bill of materials of what ships, dist/syncline-VERSION.spdx.json (SPDX 2.3)"
 	@echo "make publish-check the crates as crates.io would take them; sends nothing (VERIFY=yes builds each from its package)"
 	@echo "make test-deb   installs, uses, upgrades and purges them in a fresh root (as root; some minutes)"
 	@echo "make uninstall  takes away what make install, install-tools and install-debug have put there"
@@ -98,6 +101,19 @@ test:
 wheel:
 	@scripts/setup.sh test-python
 	@scripts/python.sh wheel
+
+book:
+	@scripts/setup.sh build
+	@scripts/book.sh
+
+sbom:
+	@mkdir -p dist
+	$(CARGO) run --quiet --release --locked -p xtask -- sbom dist/syncline-$(VERSION).spdx.json
+
+test-documents:
+	@scripts/setup.sh test
+	@scripts/python.sh environment
+	@tests/documents
 
 test-python:
 	@scripts/setup.sh test-python

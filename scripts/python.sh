@@ -2,7 +2,9 @@
 # Builds the Python wheel, and tests and measures it as a user has it: installed into a fresh environment.
 #
 # usage: scripts/python.sh wheel            dist/syncline-*.whl, optimised
-#        scripts/python.sh test             tests, doctests, the programs of docs/python.md, mypy
+#        scripts/python.sh test             builds a wheel for tests; then tests, doctests, the programs of docs/python.md, mypy
+#        scripts/python.sh environment      the environment of the tests, with what they use, without the package
+#        scripts/python.sh installed        the tests of the package that is installed there
 #        scripts/python.sh bench [options]  crates/python/bench/compare.py, optimised
 #
 # PYTHON names the interpreter (python3). Everything that is installed lies below the target directory, and comes from
@@ -10,7 +12,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
-what=${1:?usage: scripts/python.sh wheel|test|bench}
+what=${1:?usage: scripts/python.sh wheel|test|environment|installed|bench}
 shift
 python=${PYTHON:-python3}
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
@@ -20,8 +22,8 @@ crate=crates/python
 # Without a tool of the build there is nothing to test. On a machine without a network the project is not to blame.
 cannot() {
     echo "skipped: python: $1"
-    [ "$what" = test ] && exit 0
-    exit 1
+    case $what in wheel | bench) exit 1 ;; esac
+    exit 0
 }
 
 environment() {
@@ -53,31 +55,36 @@ build() {
     "$place/tools/bin/maturin" build --manifest-path $crate/Cargo.toml --locked --out "$into" "$@"
 }
 
-# Into the environment $1, the wheel in $2. The packages of the tests come one by one: one that this interpreter or
-# machine cannot have must not keep the others away.
+# Makes the environment $1 with the packages of the tests. They come one by one where not all can be had: one that this
+# interpreter or machine lacks must not keep the others away. What is there from an earlier run stays.
 equip() {
-    local environment=$1 wheel
+    local environment=$1 list=$crate/tests/requirements.txt package
+    if [ -x "$environment/bin/python" ] && cmp -s "$list" "$environment/requirements.txt"; then return; fi
     environment "$environment"
-    wheel=$(ls "$2"/syncline-*.whl) || return 1
-    install "$environment" "$wheel" || return 1
-    local packages
-    mapfile -t packages < <(grep -v '^#' $crate/tests/requirements.txt)
-    if ! install "$environment" "${packages[@]}" >/dev/null; then
-        local package
-        for package in "${packages[@]}"; do
-            install "$environment" "$package" >/dev/null || echo "python: $package cannot be installed here"
-        done
+    if install "$environment" -r "$list" >/dev/null; then
+        cp "$list" "$environment/requirements.txt"
+        return
     fi
+    grep -v '^#' "$list" | while read -r package; do
+        install "$environment" "$package" >/dev/null || echo "python: $package cannot be installed here"
+    done
+}
+
+# Into the environment $1, the wheel in $2.
+install_wheel() {
+    local wheel
+    wheel=$(ls "$2"/syncline-*.whl) && install "$1" --force-reinstall --no-deps "$wheel"
 }
 
 run_tests() {
     local bin=$place/venv/bin log=$place/tests.log status
     "$bin/python" -c 'import pytest' 2>/dev/null || cannot "pytest cannot be installed"
+    "$bin/python" -c 'import syncline' || return 1
     # From elsewhere, so that the package is the installed one.
     (cd "$place" && "$bin/python" -m pytest -q -rs -p no:cacheprovider -c "$OLDPWD/$crate/pyproject.toml" \
         --rootdir "$OLDPWD/$crate" "$OLDPWD/$crate/tests" "$@") 2>&1 | tee "$log"
     status=${PIPESTATUS[0]}
-    sed -n 's/^SKIPPED \[[0-9]*\] \([^:]*\):[^ ]* /skipped: python \1: /p' "$log"
+    sed -n 's|^SKIPPED \[[0-9]*\] \(.*/\)*\([^:]*\):[^ ]* |skipped: python \2: |p' "$log"
     if ! "$bin/python" -c 'import mypy' 2>/dev/null; then
         echo "skipped: python mypy: mypy cannot be installed"
         return "$status"
@@ -93,16 +100,27 @@ case $what in
     wheel)
         build dist --release "$@" && ls -l dist/syncline-*.whl
         ;;
-    test)
-        build "$place/wheels" && equip "$place/venv" "$place/wheels" && run_tests "$@"
+    environment)
+        equip "$place/venv"
+        ;;
+    test | installed)
+        if [ "$what" = test ]; then
+            build "$place/wheels" && equip "$place/venv" && install_wheel "$place/venv" "$place/wheels" && run_tests "$@"
+        else
+            run_tests "$@"
+        fi
         status=$?
         [ $status = 0 ] && echo "python: passed" || echo "python: failed"
         exit $status
         ;;
     bench)
-        build "$place/wheels" --release && equip "$place/venv" "$place/wheels" &&
+        build "$place/wheels" --release && equip "$place/venv" && install_wheel "$place/venv" "$place/wheels" &&
             ${CARGO:-cargo} build --release --locked --example baseline -p syncline &&
-            "$place/venv/bin/python" $crate/bench/compare.py --rust "$target/release/examples/baseline" "$@"
+            make --no-print-directory build &&
+            cc -O2 -D_POSIX_C_SOURCE=200809L -I include -o "$place/baseline-c" crates/capi/examples/baseline.c dist/bin/libsyncline.so.1 \
+                "-Wl,-rpath,$PWD/dist/bin" &&
+            "$place/venv/bin/python" $crate/bench/compare.py --rust "$target/release/examples/baseline" \
+                --c "$place/baseline-c" "$@"
         ;;
     *)
         echo "python.sh: no such thing to do: $what" >&2

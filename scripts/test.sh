@@ -5,13 +5,17 @@
 #
 # First the tests of the crates. Then, where a mount is possible: power cuts through it, at chosen moments and twenty at
 # random ones, a user who takes all there is beside one who works, and what users do to each other's files, beside ext4.
-# Last come random programs of processes that share a volume by SQLite's VFS.
+# Then come random programs of processes that share a volume by SQLite's VFS, what the documents tell their readers to
+# type, the Python package from the wheel that the README's commands have built, and what is neither code nor run
+# (tests/papers).
 #
 # A test that lacks /dev/fuse, root, a loop device or a program writes one line "skipped: TEST: why" to the real
 # standard error (which the harness does not capture) and returns. This script counts those lines.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
+# What scripts/setup.sh has taken out of packages that it does not install.
+PATH=$PATH:$(realpath -m "${CARGO_TARGET_DIR:-target}")/tools/bin
 log=$(mktemp)
 trap 'rm -f "$log" "$log.cuts"' EXIT
 
@@ -53,6 +57,19 @@ grep -q '^users: failed' "$log" && status=1
 for part in 'crash scenarios' 'random cuts' 'workloads on syncline'; do
     grep -q "^$part .* passed, 0 failed" "$log" || grep -q '^skipped: power cuts' "$log" || status=1
 done
+
+scripts/python.sh environment 2>&1 | tee -a "$log"
+tests/documents 2>&1 | tee -a "$log"
+[ "${PIPESTATUS[0]}" = 0 ] || status=1
+python=$(realpath -m "${CARGO_TARGET_DIR:-target}")/python/venv/bin/python
+if [ -x "$python" ] && "$python" -c 'import syncline' 2>/dev/null; then
+    scripts/python.sh installed 2>&1 | tee -a "$log"
+else
+    scripts/python.sh test 2>&1 | tee -a "$log"
+fi
+[ "${PIPESTATUS[0]}" = 0 ] || status=1
+tests/papers 2>&1 | tee -a "$log"
+[ "${PIPESTATUS[0]}" = 0 ] || status=1
 
 awk '
     /^test result:/ { passed += $4; failed += $6; ignored += $8 }
