@@ -2,7 +2,7 @@
 # Builds the Python wheel, and tests and measures it as a user has it: installed into a fresh environment.
 #
 # usage: scripts/python.sh wheel            dist/syncline-*.whl, optimised
-#        scripts/python.sh test             builds a wheel for tests; then tests, doctests, the programs of docs/python.md, mypy
+#        scripts/python.sh test             a wheel for tests; then tests, doctests, docs/python.md's programs, mypy
 #        scripts/python.sh environment      the environment of the tests, with what they use, without the package
 #        scripts/python.sh installed        the tests of the package that is installed there
 #        scripts/python.sh bench [options]  crates/python/bench/compare.py, optimised
@@ -76,8 +76,8 @@ install_wheel() {
     wheel=$(ls "$2"/syncline-*.whl) && install "$1" --force-reinstall --no-deps "$wheel"
 }
 
-# An interpreter loads SQLite's extensions or does not. Where the environment's does not and the distribution's does, the
-# tests of SQLite run there as well: the wheel serves both.
+# An interpreter loads SQLite's extensions or does not. Where the environment's does not and the distribution's does,
+# the tests of SQLite run there as well: the wheel serves both.
 other_driver() {
     local other=/usr/bin/python3 packages
     local can='import sqlite3, sys; sys.exit(not hasattr(sqlite3.Connection, "enable_load_extension"))'

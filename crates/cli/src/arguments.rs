@@ -240,8 +240,8 @@ pub(crate) struct CheckArguments {
     /// Image file or block device.
     #[arg(value_name = "IMAGE")]
     pub(crate) path: PathBuf,
-    /// Read and verify the data of these files alone, and of those below these directories. The structure is judged as a
-    /// whole.
+    /// Read and verify the data of these files alone, and of those below these directories. The structure is judged as
+    /// a whole.
     #[arg(value_name = "PATH", conflicts_with = "repair")]
     pub(crate) only: Vec<PathBuf>,
 }

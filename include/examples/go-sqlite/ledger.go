@@ -1,5 +1,5 @@
-// A ledger in SQLite, in a volume: `ledger IMAGE` adds an entry and tells how many there are. The volume has to be there
-// (syncline mkfs).
+// A ledger in SQLite, in a volume: `ledger IMAGE` adds an entry and tells how many there are. The volume has to be
+// there (syncline mkfs).
 //
 //	CGO_LDFLAGS=/path/to/libsyncline_sqlite.a go build
 //
