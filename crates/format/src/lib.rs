@@ -1,7 +1,8 @@
 //! The Syncline volume format: bytes to structs and back, and nothing else.
 //!
-//! `docs/format.md` is the prose of what this crate encodes. Nothing here performs I/O, allocates blocks or knows
-//! which structure points at which: the crate turns bytes into checked values and values into bytes.
+//! `docs/format.md` is the prose of what this crate encodes, and `docs/replication-format.md` that of [`replica`].
+//! Nothing here performs I/O, allocates blocks or knows which structure points at which: the crate turns bytes into
+//! checked values and values into bytes.
 //!
 //! Invariants:
 //! - every decoder takes untrusted bytes and returns an error, never a panic, for whatever is not well-formed: each
@@ -20,6 +21,7 @@ pub mod layout;
 pub mod node;
 pub mod range;
 pub mod record;
+pub mod replica;
 pub mod superblock;
 pub mod tree_item;
 
