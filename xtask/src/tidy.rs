@@ -46,6 +46,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("crates/syncline", &["syncline-format", "syncline-device", "syncline-fs"]),
     ("crates/capi", &["syncline"]),
     ("crates/check", &["syncline-format", "syncline-device"]),
+    ("crates/replica", &["syncline-format", "syncline-device"]),
     ("crates/fuse", &["syncline-probes", "syncline-format", "syncline-device", "syncline-fs"]),
     ("crates/fusering", &[]),
     (
@@ -56,7 +57,13 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("crates/python", &["syncline", "syncline-sqlite"]),
     (
         "crates/sim",
-        &["syncline-format", "syncline-device", "syncline-store", "syncline-fs", "syncline-check"],
+        &[
+            "syncline-format",
+            "syncline-device",
+            "syncline-store",
+            "syncline-fs",
+            "syncline-check",
+        ],
     ),
     (
         "crates/images",

@@ -35,6 +35,9 @@ pub enum DeviceError {
     OutOfRange { operation: Operation, block: BlockNo, blocks: u64 },
     #[error("the device was shut down")]
     ShutDown,
+    /// Another machine writes to this volume from now on, or its replica cannot say that it does not.
+    #[error("{0}")]
+    Fenced(std::sync::Arc<str>),
     #[error(transparent)]
     Forked(#[from] crate::Forked),
 }

@@ -25,6 +25,11 @@ impl Ticket {
         self.0.get().cloned()
     }
 
+    /// Whether both name one request.
+    pub fn is_same(&self, other: &Ticket) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     pub fn is_complete(&self) -> bool {
         self.0.get().is_some()
     }

@@ -1,0 +1,48 @@
+//! Replication of a volume to an object store, without a thread, a clock or a network.
+//!
+//! `docs/replication-format.md` tells what a replica is: cuts, units, claims, manifests, the protocol P1 - P9.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`tap`] | [`TapDevice`]: the layer between engine and device that sees cuts |
+//! | [`merge`] | cuts become the content of a unit: the last content of each block wins |
+//! | [`unit`] | a unit's bytes: frames, index, checksums |
+//! | [`request`] | what is asked of a store, and what it answers |
+//! | [`exchange`] | requests under way, and their repetition |
+//! | [`opening`] | a claim, the ends of the claims before, the first manifest (P1, P2, P5, P6) |
+//! | [`shipping`] | units under way, and which of them count (P3, P4) |
+//! | [`replicator`] | what is shipped when: cuts, or blocks of the live device where cuts are missing |
+//! | [`restore`] | which frames hold the newest content, and their way back into an image |
+//!
+//! The state machines have one form: `poll` says what to ask the store for, `answer` takes what it said. Whoever
+//! drives them owns the thread and brings the time. So a test decides when each answer arrives, or never.
+//!
+//! The tap is in the path of every write. It adds no write, no flush and no wait to a sync: a write is noted, a flush
+//! marks what had completed, and the uploader takes from there. With [`Acknowledge::Remote`] a flush ends when it
+//! counts.
+#![forbid(unsafe_code)]
+
+pub mod exchange;
+pub mod merge;
+pub mod names;
+pub mod opening;
+pub mod replicator;
+pub mod request;
+pub mod restore;
+pub mod runs;
+pub mod search;
+pub mod shipping;
+pub mod tap;
+pub mod unit;
+
+mod answers;
+mod error;
+
+pub use error::ReplicaError;
+pub use names::Names;
+pub use opening::{Opened, Opener, Opening};
+pub use replicator::{Phase, Replicator, Settings, Status};
+pub use request::{Answer, Operation, Part, Request, RequestId, StoreError};
+pub use restore::{Plan, Restore, Target};
+pub use shipping::Unit;
+pub use tap::{Acknowledge, TapDevice, TapState};

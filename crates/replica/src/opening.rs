@@ -1,0 +1,415 @@
+//! [`Opening`]: from nothing to an owner: a claim, the ends of the claims before, the first manifest.
+//!
+//! P1: the claim behind the newest is created. P2: everything that says where the claims before end is read behind
+//! that, and written down before anything counts. P5: a volume that is behind the newest claim is not continued.
+//! P6: a manifest is created over the one that was read; if its name is taken by then, all of it is read again.
+
+use crate::error::ReplicaError;
+use crate::exchange::Exchange;
+use crate::names::{Names, newest};
+use crate::request::{Answer, Operation, Part, Request, RequestId, StoreError};
+use crate::search::{EndSearch, Next};
+use std::sync::Arc;
+use syncline_format::FormatError;
+use syncline_format::replica::{
+    Claim, ENDS_MAX, End, FOOTER_BYTES, Flags, Footer, Manifest, UNIT_HEADER_BYTES, UnitHeader,
+};
+
+/// Claims that are tried before somebody is told.
+const TRIES_MAX: u32 = 5;
+
+/// Who opens, and what.
+#[derive(Debug, Clone)]
+pub struct Opener {
+    pub uuid: [u8; 16],
+    /// Of the volume.
+    pub blocks: u64,
+    /// The claim that last wrote to the volume on this machine; 0 for none.
+    pub continued: u64,
+    /// Nonce of the session that last meant to claim for this volume ([`Opening::to_mark`]); 0 for none. Its claim may
+    /// be there without the volume knowing.
+    pub marked: u64,
+    /// Whoever has the newest claim is replaced, and the volume on this machine with what the replica holds.
+    pub take_over: bool,
+    /// A random number.
+    pub nonce: u64,
+    /// Nanoseconds since 1970.
+    pub time: u64,
+    pub process: u32,
+    pub host: String,
+}
+
+/// An owner, before its first unit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Opened {
+    pub uuid: [u8; 16],
+    pub claim: u64,
+    /// Its first one.
+    pub manifest: Manifest,
+    /// Identity of the last unit that counts; 0 for none.
+    pub tail: u64,
+    /// Header of that unit.
+    pub last: Option<UnitHeader>,
+}
+
+impl Opened {
+    /// Whether a volume that is exactly what the replica holds may go on with cuts alone. Units that do not end in a
+    /// consistent one would otherwise lie under what is shipped next: then a base has to begin.
+    pub fn may_stream(&self) -> bool {
+        self.last.is_none_or(|last| last.flags.has(Flags::CONSISTENT))
+    }
+
+    /// Whether a volume of this epoch and generation, which nobody has written to since it was closed, is that.
+    pub fn is_closed_at(&self, epoch: u64, generation: u64) -> bool {
+        self.last.is_some_and(|last| {
+            last.flags.has(Flags::CONSISTENT.with(Flags::CLOSED))
+                && (last.epoch, last.generation) == (epoch, generation)
+        })
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Purpose {
+    Claims,
+    Claim,
+    /// Whose is the claim that is there?
+    Holder,
+    Manifests,
+    Manifest,
+    Exists,
+    Header,
+    /// Of a claim before the newest manifest's.
+    EarlierHeader,
+    Footer,
+    Record,
+    /// Whose is the manifest that is there?
+    Recorded,
+}
+
+/// The way to an owner.
+pub struct Opening {
+    opener: Opener,
+    names: Names,
+    exchange: Exchange<Purpose>,
+    tries: u32,
+    newest: u64,
+    /// The claim that is asked who holds it.
+    asked: u64,
+    claim: u64,
+    /// Everything is ready for the claim but the mark on the volume.
+    waits_for_mark: bool,
+    /// The newest manifest that was read.
+    known: Option<Manifest>,
+    number: u64,
+    search: EndSearch,
+    ends: Vec<End>,
+    header: Option<UnitHeader>,
+    outcome: Option<Result<Opened, ReplicaError>>,
+}
+
+impl Opening {
+    pub fn new(opener: Opener) -> Opening {
+        let names = Names::new(opener.uuid);
+        let mut opening = Opening {
+            opener,
+            names,
+            exchange: Exchange::default(),
+            tries: 0,
+            newest: 0,
+            asked: 0,
+            claim: 0,
+            waits_for_mark: false,
+            known: None,
+            number: 0,
+            search: EndSearch::default(),
+            ends: Vec::new(),
+            header: None,
+            outcome: None,
+        };
+        opening.begin();
+        opening
+    }
+
+    /// What is to be sent now.
+    pub fn poll(&mut self, now: u64) -> Vec<Request> {
+        self.exchange.poll(now)
+    }
+
+    /// When to poll again although nothing is answered.
+    pub fn next_due(&self) -> Option<u64> {
+        self.exchange.next_due()
+    }
+
+    /// Why the last request has to be repeated.
+    pub fn trouble(&self) -> Option<&StoreError> {
+        self.exchange.trouble()
+    }
+
+    /// How it ended, once it has.
+    pub fn outcome(&self) -> Option<&Result<Opened, ReplicaError>> {
+        self.outcome.as_ref()
+    }
+
+    pub fn answer(&mut self, id: RequestId, now: u64, result: Result<Answer, StoreError>) {
+        let Some((purpose, operation, result)) = self.exchange.answer(id, now, result) else { return };
+        if let Err(error) = self.advance(purpose, &operation, result) {
+            self.exchange.clear();
+            self.outcome = Some(Err(error));
+        }
+    }
+
+    fn begin(&mut self) {
+        self.exchange.ask(Purpose::Claims, Operation::List { prefix: self.names.claims() });
+    }
+
+    fn get(&mut self, purpose: Purpose, name: String, part: Part) {
+        self.exchange.ask(purpose, Operation::Get { name, part });
+    }
+
+    fn advance(
+        &mut self,
+        purpose: Purpose,
+        operation: &Operation,
+        result: Result<Answer, StoreError>,
+    ) -> Result<(), ReplicaError> {
+        match (purpose, result) {
+            (Purpose::Claims, Ok(Answer::Names(names))) => self.claims_listed(newest(&names))?,
+            (Purpose::Claim, Ok(_)) => self.claimed(),
+            // Somebody's, maybe ours: an answer may have been lost.
+            (Purpose::Claim, Err(StoreError::Exists)) => self.ask_holder(self.claim),
+            (Purpose::Holder, Ok(Answer::Bytes { bytes, .. })) => self.holder_known(operation, &bytes)?,
+            (Purpose::Manifests, Ok(Answer::Names(names))) => self.manifests_listed(newest(&names))?,
+            (Purpose::Manifest, Ok(Answer::Bytes { bytes, .. })) => {
+                let manifest = decode(operation, Manifest::decode(&bytes))?;
+                self.manifest_read(operation, manifest)?;
+            }
+            (Purpose::Exists, Ok(_)) => self.looked(true)?,
+            (Purpose::Exists, Err(StoreError::Missing)) => self.looked(false)?,
+            (Purpose::Header, Ok(Answer::Bytes { bytes, .. })) => {
+                self.header_read(decode(operation, UnitHeader::decode(&bytes))?);
+            }
+            (Purpose::EarlierHeader, Ok(Answer::Bytes { bytes, .. })) => {
+                self.header = Some(decode(operation, UnitHeader::decode(&bytes))?);
+                let identity = self.ends.last().map_or(0, |end| end.identity);
+                self.end_known(End { units: 0, identity })?;
+            }
+            (Purpose::Footer, Ok(Answer::Bytes { bytes, length })) => {
+                let footer = decode(operation, Footer::decode(&bytes, length))?;
+                let units = self.header.as_ref().map_or(0, |header| header.number + 1);
+                self.end_known(End { units, identity: footer.identity })?;
+            }
+            (Purpose::Record, Ok(_)) => self.recorded(),
+            (Purpose::Record, Err(StoreError::Exists)) => {
+                self.get(Purpose::Recorded, self.names.manifest(self.number + 1), Part::All);
+            }
+            (Purpose::Recorded, Ok(Answer::Bytes { bytes, .. })) => {
+                let there = decode(operation, Manifest::decode(&bytes))?;
+                match there == self.manifest() {
+                    true => self.recorded(),
+                    // Somebody else was first: everything that was read is read again.
+                    false => self.read_manifests(),
+                }
+            }
+            (_, Err(StoreError::Missing)) => {
+                return Err(ReplicaError::Missing { name: operation.name().to_owned() });
+            }
+            (_, Err(error)) => return Err(error.into()),
+            (_, Ok(_)) => return Err(unexpected(operation)),
+        }
+        Ok(())
+    }
+
+    fn claims_listed(&mut self, newest: u64) -> Result<(), ReplicaError> {
+        self.newest = newest;
+        if newest < self.opener.continued && !self.opener.take_over {
+            return Err(ReplicaError::Older { own: self.opener.continued, newest });
+        }
+        if newest != self.opener.continued && !self.opener.take_over {
+            self.ask_holder(newest);
+            return Ok(());
+        }
+        self.waits_for_mark = true;
+        Ok(())
+    }
+
+    /// What the volume has to say about itself, durably, before it is claimed: the claim that it continues, and the
+    /// nonce of the one that is about to be made. Should the claim be made and nobody learn of it, the nonce tells the
+    /// next session that it is this volume's.
+    pub fn to_mark(&self) -> Option<(u64, u64)> {
+        self.waits_for_mark.then_some((self.opener.continued, self.opener.nonce))
+    }
+
+    /// The volume says so.
+    pub fn marked(&mut self) {
+        assert!(std::mem::take(&mut self.waits_for_mark), "a volume is marked when it is to be");
+        self.claim = self.newest + 1;
+        let claim = Claim {
+            uuid: self.opener.uuid,
+            claim: self.claim,
+            nonce: self.opener.nonce,
+            time: self.opener.time,
+            continued: self.opener.continued.min(self.newest),
+            process: self.opener.process,
+            host: self.opener.host.clone(),
+        };
+        let (name, bytes) = (self.names.claim(self.claim), Arc::new(claim.encode()));
+        self.exchange.ask(Purpose::Claim, Operation::Create { name, bytes });
+    }
+
+    fn ask_holder(&mut self, claim: u64) {
+        self.asked = claim;
+        self.get(Purpose::Holder, self.names.claim(claim), Part::All);
+    }
+
+    fn holder_known(&mut self, operation: &Operation, bytes: &[u8]) -> Result<(), ReplicaError> {
+        let holder = decode(operation, Claim::decode(bytes))?;
+        if holder.uuid != self.opener.uuid {
+            return Err(ReplicaError::ForeignVolume { name: operation.name().to_owned() });
+        }
+        if self.asked != self.claim && self.opener.marked != 0 && holder.nonce == self.opener.marked {
+            self.opener.continued = self.newest;
+            self.waits_for_mark = true;
+            return Ok(());
+        }
+        if self.asked != self.claim {
+            let by = tell(&holder);
+            return Err(ReplicaError::Behind { own: self.opener.continued, newest: self.newest, by });
+        }
+        if holder.nonce == self.opener.nonce {
+            self.claimed();
+            return Ok(());
+        }
+        self.tries += 1;
+        if self.tries == TRIES_MAX {
+            return Err(ReplicaError::Contended { tries: self.tries });
+        }
+        self.claim = 0;
+        self.begin();
+        Ok(())
+    }
+
+    fn claimed(&mut self) {
+        self.read_manifests();
+    }
+
+    fn read_manifests(&mut self) {
+        self.exchange.ask(Purpose::Manifests, Operation::List { prefix: self.names.manifests() });
+    }
+
+    fn manifests_listed(&mut self, newest: u64) -> Result<(), ReplicaError> {
+        self.number = newest;
+        self.header = None;
+        self.ends.clear();
+        self.known = None;
+        if newest > 0 {
+            self.get(Purpose::Manifest, self.names.manifest(newest), Part::All);
+            return Ok(());
+        }
+        self.record()
+    }
+
+    fn manifest_read(&mut self, operation: &Operation, manifest: Manifest) -> Result<(), ReplicaError> {
+        if manifest.uuid != self.opener.uuid {
+            return Err(ReplicaError::ForeignVolume { name: operation.name().to_owned() });
+        }
+        if manifest.blocks != self.opener.blocks {
+            return Err(ReplicaError::OtherSize { replica: manifest.blocks, device: self.opener.blocks });
+        }
+        if manifest.claim > self.claim {
+            let by = "another machine".to_owned();
+            return Err(ReplicaError::Fenced { claim: manifest.claim, by });
+        }
+        self.ends = manifest.ends.clone();
+        self.known = Some(manifest);
+        self.search = EndSearch::default();
+        self.look_for_end()
+    }
+
+    fn look_for_end(&mut self) -> Result<(), ReplicaError> {
+        let claim = self.known.as_ref().map_or(0, |manifest| manifest.claim);
+        match self.search.next() {
+            Next::Unit(unit) => {
+                self.get(Purpose::Exists, self.names.unit(claim, unit), Part::Last(FOOTER_BYTES as u64));
+                Ok(())
+            }
+            Next::End(0) => match (1..).zip(&self.ends).filter(|(_, end)| end.units > 0).last() {
+                None => self.end_known(End::default()),
+                // The last unit that counts is one of an earlier claim.
+                Some((claim, end)) => {
+                    let name = self.names.unit(claim, end.units - 1);
+                    self.get(Purpose::EarlierHeader, name, Part::Range(0, UNIT_HEADER_BYTES as u64));
+                    Ok(())
+                }
+            },
+            Next::End(end) => {
+                let name = self.names.unit(claim, end - 1);
+                self.get(Purpose::Header, name, Part::Range(0, UNIT_HEADER_BYTES as u64));
+                Ok(())
+            }
+        }
+    }
+
+    fn looked(&mut self, is_there: bool) -> Result<(), ReplicaError> {
+        self.search.answer(is_there);
+        self.look_for_end()
+    }
+
+    fn header_read(&mut self, header: UnitHeader) {
+        let name = self.names.unit(header.claim, header.number);
+        self.header = Some(header);
+        self.get(Purpose::Footer, name, Part::Last(FOOTER_BYTES as u64));
+    }
+
+    /// The end of the claim of the newest manifest; those behind it have none, so nothing of them counts.
+    fn end_known(&mut self, end: End) -> Result<(), ReplicaError> {
+        self.ends.push(end);
+        self.record()
+    }
+
+    fn record(&mut self) -> Result<(), ReplicaError> {
+        if self.claim > ENDS_MAX as u64 {
+            return Err(ReplicaError::TooManyClaims(self.claim));
+        }
+        let identity = self.ends.last().map_or(0, |end| end.identity);
+        self.ends.resize(self.claim as usize - 1, End { units: 0, identity });
+        let (name, bytes) = (self.names.manifest(self.number + 1), Arc::new(self.manifest().encode()));
+        self.exchange.ask(Purpose::Record, Operation::Create { name, bytes });
+        Ok(())
+    }
+
+    fn manifest(&self) -> Manifest {
+        Manifest {
+            uuid: self.opener.uuid,
+            number: self.number + 1,
+            claim: self.claim,
+            nonce: self.opener.nonce,
+            time: self.opener.time,
+            blocks: self.opener.blocks,
+            ends: self.ends.clone(),
+        }
+    }
+
+    fn recorded(&mut self) {
+        let manifest = self.manifest();
+        let tail = manifest.ends.last().map_or(0, |end| end.identity);
+        let (uuid, claim) = (self.opener.uuid, self.claim);
+        self.outcome = Some(Ok(Opened { uuid, claim, manifest, tail, last: self.header }));
+    }
+}
+
+pub(crate) fn decode<T>(operation: &Operation, decoded: Result<T, FormatError>) -> Result<T, ReplicaError> {
+    decoded.map_err(|error| ReplicaError::Damaged { name: operation.name().to_owned(), error })
+}
+
+pub(crate) fn unexpected(operation: &Operation) -> ReplicaError {
+    let what = "the store answered something else than it was asked";
+    ReplicaError::Inconsistent { name: operation.name().to_owned(), what }
+}
+
+/// Who holds a claim, for people.
+pub(crate) fn tell(claim: &Claim) -> String {
+    match claim.host.is_empty() {
+        true => format!("process {}", claim.process),
+        false => format!("process {} on {}", claim.process, claim.host),
+    }
+}
