@@ -63,6 +63,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "syncline-store",
             "syncline-fs",
             "syncline-check",
+            "syncline-replica",
         ],
     ),
     (

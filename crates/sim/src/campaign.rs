@@ -11,8 +11,8 @@ use crate::random::derive;
 use crate::shrink::shrink;
 use crate::usage::ThreadTime;
 use crate::{
-    ace, actors, between, bitmaps, carried, controls, damage, errors, frozen, killed, leaks, mkfs, pieces,
-    polled, pressure, reuse, shapes, snapshots, storm, trims, volatile, watchdog, workload,
+    ace, actors, between, bitmaps, carried, controls, damage, errors, fencing, frozen, killed, leaks, mkfs,
+    pieces, polled, pressure, replicas, reuse, shapes, snapshots, storm, trims, volatile, watchdog, workload,
 };
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -296,6 +296,28 @@ pub fn around(plan: Plan, only: Option<u64>) -> Outcome {
 /// Trims beside and in between of everything that gives blocks back or takes them.
 pub fn trimmed(plan: Plan) -> Outcome {
     run("trims", plan, None, &|number| trims::run(number, derive(plan.seed, 17 << 32 | number)))
+}
+
+/// Workloads on volumes that are shipped: what is restored is judged; with `only` no other than this number.
+pub fn replicas(plan: Plan, only: Option<u64>) -> Outcome {
+    run("replicas", plan, only.map(|_| 1), &|number| {
+        let number = only.unwrap_or(0) + number;
+        let again =
+            || format!("cargo run --release -p syncline-sim -- replicas --seed {} {number}", plan.seed);
+        watchdog::replayed_by(again());
+        with_replay(replicas::run(number, derive(plan.seed, 19 << 32 | number)), again)
+    })
+}
+
+/// Machines that take a replica over from each other; with `only` no other than this number.
+pub fn fencing(plan: Plan, only: Option<u64>) -> Outcome {
+    run("fencing", plan, only.map(|_| 1), &|number| {
+        let number = only.unwrap_or(0) + number;
+        let again =
+            || format!("cargo run --release -p syncline-sim -- fencing --seed {} {number}", plan.seed);
+        watchdog::replayed_by(again());
+        with_replay(fencing::run(derive(plan.seed, 20 << 32 | number)), again)
+    })
 }
 
 /// Long files where free space is in small pieces; one of `every` workloads (1: all).

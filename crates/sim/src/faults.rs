@@ -33,6 +33,7 @@ pub const LISTS: &[(&str, &str)] = &[
     ("flushes.faults", include_str!("../faults/flushes.faults")),
     ("store.faults", include_str!("../faults/store.faults")),
     ("fs.faults", include_str!("../faults/fs.faults")),
+    ("replica.faults", include_str!("../faults/replica.faults")),
     ("transactions.faults", include_str!("../faults/transactions.faults")),
     ("trees.faults", include_str!("../faults/trees.faults")),
 ];

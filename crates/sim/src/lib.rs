@@ -12,6 +12,8 @@
 //! - `damage`: rot that is met while others work; `carried`: page images that recovery cannot bring home because of it;
 //!   `bitmaps`: slots of bitmaps that a cut tears, and that rot;
 //! - `mounted`: the workloads of `ace` on a real mount whose daemon is killed;
+//! - `objects`, `replicas`, `fencing`: an object store with a bad network, what is shipped to it judged as crash
+//!   states, and writers that take over from each other;
 //! - `faults`: mistakes of the engine that the laboratory has to find; `watchdog`: what hangs is found as well;
 //! - `shrink`, `campaign`: smallest failing workload, many workloads on all cores.
 //!
@@ -32,6 +34,7 @@ pub mod device;
 pub mod driver;
 pub mod errors;
 pub mod faults;
+pub mod fencing;
 pub mod frozen;
 pub mod history;
 pub mod killed;
@@ -39,12 +42,14 @@ pub mod lab;
 pub mod leaks;
 pub mod mkfs;
 pub mod mounted;
+pub mod objects;
 pub mod operation;
 pub mod oracle;
 pub mod pieces;
 pub mod polled;
 pub mod pressure;
 pub mod random;
+pub mod replicas;
 pub mod reuse;
 pub mod shapes;
 pub mod shrink;

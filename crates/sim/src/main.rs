@@ -33,6 +33,8 @@ commands:
   damage [NUMBER]  each tree node and some blocks of data rot while others work
   carried [NUMBER]  files that cannot be read have page images in the journal, and recovery is cut
   snapshots [SEED]  snapshots are made and deleted between the operations of random workloads
+  replicas [NUMBER]  what is shipped to an object store is restored and judged
+  fencing [NUMBER]  machines take a replica over from each other, over a bad network
   bitmaps   allocation bitmaps are torn by a cut, or rot
   controls  planted faults, which have to be caught, and rot
   faults [NAME,...]  mistakes planted into a copy of the engine, which have to be caught (all, or those whose names begin so)
@@ -186,6 +188,17 @@ fn main() -> ExitCode {
                 }
             }
         }
+        "replicas" | "fencing" => {
+            let only = arguments.operations.as_deref().map(str::parse);
+            match only.transpose() {
+                Ok(only) if arguments.command == "fencing" => keep(campaign::fencing(plan(1.0), only)),
+                Ok(only) => keep(campaign::replicas(plan(1.0), only)),
+                Err(_) => {
+                    eprintln!("{USAGE}");
+                    return ExitCode::from(2);
+                }
+            }
+        }
         "bitmaps" => keep(campaign::bitmaps(plan(1.0))),
         "snapshots" => {
             let only = arguments.operations.as_deref().map(str::parse);
@@ -223,6 +236,8 @@ fn main() -> ExitCode {
             keep(campaign::bitmaps(plan(0.1)));
             keep(campaign::snapshots(plan(0.1), None));
             keep(campaign::carried(plan(0.1), None, carried::Depth::FULL));
+            keep(campaign::replicas(plan(0.05), None));
+            keep(campaign::fencing(plan(0.05), None));
             keep(campaign::device_errors(plan(0.1), 1));
             keep(campaign::allocations(plan(0.1), 1));
             keep(campaign::full_volumes(plan(0.2), 1));

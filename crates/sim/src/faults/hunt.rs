@@ -9,8 +9,8 @@ use crate::lab::{Depth, Start, Tally, examine, guarded};
 use crate::operation::{Op, from_text};
 use crate::random::{Random, derive};
 use crate::{
-    ace, actors, between, bitmaps, carried, damage, frozen, killed, leaks, mkfs, pieces, polled, pressure,
-    reuse, shapes, snapshots, storm, trims, volatile, watchdog, workload,
+    ace, actors, between, bitmaps, carried, damage, fencing, frozen, killed, leaks, mkfs, pieces, polled,
+    pressure, replicas, reuse, shapes, snapshots, storm, trims, volatile, watchdog, workload,
 };
 use std::time::{Duration, Instant};
 
@@ -51,6 +51,8 @@ const PIECES_EVERY: u64 = 41;
 const REUSE_RUNS: u64 = 160;
 const REUSE_EVERY: u64 = 77;
 const TRIMS_RUNS: u64 = 120;
+const REPLICAS_RUNS: u64 = 90;
+const FENCING_RUNS: u64 = 400;
 const MET_ROT_EVERY: u64 = 1;
 const CARRIED_RUNS: u64 = 16;
 const SNAPSHOTS_RUNS: u64 = 300;
@@ -83,6 +85,12 @@ fn parts(seed: u64) -> Vec<Part> {
         part("seq-1", move |number| {
             let step = single.get(number as usize)?;
             Some(examine(&for_seq1, &ace::workload(&[step]), derive(seed, number), Depth::FULL))
+        }),
+        part("replicas", move |number| {
+            (number < REPLICAS_RUNS).then(|| replicas::run(number, derive(seed, 19 << 32 | number)))
+        }),
+        part("fencing", move |number| {
+            (number < FENCING_RUNS).then(|| fencing::run(derive(seed, 20 << 32 | number)))
         }),
         part("unforced", move |number| {
             // The checkpoint writes bitmaps before anything of the operation was forced.

@@ -1,0 +1,70 @@
+//! Replication in the laboratory: what is shipped are crash states, and what counts is never lost.
+
+use std::sync::Arc;
+use syncline_device::{Device, DeviceCounters};
+use syncline_replica::TapDevice;
+use syncline_sim::device::SimDevice;
+use syncline_sim::driver::{self, SimClock};
+use syncline_sim::oracle::Model;
+use syncline_sim::random::derive;
+use syncline_sim::{fencing, replicas, workload};
+
+const SEED: u64 = 11;
+
+// Shows: C13.
+#[test]
+fn every_consistent_unit_is_restored_to_a_state_that_a_crash_could_have_left() {
+    let mut states = 0;
+    for number in 0..24 {
+        let tally = replicas::run(number, derive(SEED, number));
+        assert!(tally.violations.is_empty(), "run {number}: {:?}", tally.violations);
+        states += tally.states;
+    }
+    assert!(states > 200, "{states} units were restored");
+}
+
+// Shows: C13, C15.
+#[test]
+fn nothing_that_counts_is_lost_however_machines_stall_and_take_over() {
+    let (mut counted, mut fenced, mut taken_over) = (0, 0, 0);
+    for number in 0..60 {
+        let (tally, events) = fencing::run_counting(derive(SEED, 1000 + number));
+        assert!(tally.violations.is_empty(), "run {number}: {:?}", tally.violations);
+        counted += events.counted;
+        fenced += events.fenced;
+        taken_over += events.taken_over;
+    }
+    println!("{counted} counted, {fenced} fenced, {taken_over} taken over");
+    assert!(counted > 1000 && fenced > 30 && taken_over > 60, "{counted}, {fenced}, {taken_over}");
+}
+
+/// What a device was asked to do by a workload, with a tap over it or without.
+fn asked(number: u64, tapped: bool) -> DeviceCounters {
+    let seed = derive(SEED, 2000 + number);
+    let (start, ops) = workload::round(seed, 0).expect("a first round");
+    let sim = SimDevice::new(start.disk.clone(), derive(seed, 1));
+    let below = Arc::clone(&sim) as Arc<dyn Device>;
+    let tap = TapDevice::new(Arc::clone(&below), 1 << 20, 0);
+    let device = if tapped { Arc::clone(&tap) as Arc<dyn Device> } else { below };
+    let clock = SimClock::behind(&start.view);
+    let fs = driver::open(device, &clock, derive(seed, 2)).expect("the volume opens");
+    let mut model = Model::new(&start.view);
+    for op in &ops {
+        driver::step(&fs, &clock, &mut model, op).expect("the operation answers as it should");
+        // As an uploader does, that takes away what is noted.
+        drop(tap.take_cuts(usize::MAX));
+    }
+    fs.close().expect("the volume closes");
+    assert!(!tapped || tap.flushes() > 0, "the tap has seen nothing");
+    sim.counters()
+}
+
+// Shows: C13.
+#[test]
+fn the_tap_adds_no_write_no_flush_and_no_read() {
+    for number in 0..6 {
+        let (with, without) = (asked(number, true), asked(number, false));
+        assert!(without.writes > 10 && without.flushes > 5, "{without:?}");
+        assert_eq!(with, without);
+    }
+}
