@@ -47,6 +47,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("crates/capi", &["syncline"]),
     ("crates/check", &["syncline-format", "syncline-device"]),
     ("crates/replica", &["syncline-format", "syncline-device"]),
+    ("crates/replica-store", &["syncline-format", "syncline-device", "syncline-replica"]),
     ("crates/fuse", &["syncline-probes", "syncline-format", "syncline-device", "syncline-fs"]),
     ("crates/fusering", &[]),
     (

@@ -1,0 +1,61 @@
+//! The way to an owner of a replica.
+
+use crate::client::Client;
+use crate::error::Error;
+use crate::mark;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use syncline_device::Device;
+use syncline_format::replica::Mark;
+use syncline_replica::{Opened, Opener, Opening, StoreError};
+
+/// How long one answer is waited for before the time is looked at.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// This process as an opener of a volume that was never shipped.
+pub(crate) fn opener(uuid: [u8; 16], blocks: u64) -> Opener {
+    Opener {
+        uuid,
+        blocks,
+        continued: 0,
+        marked: 0,
+        take_over: false,
+        nonce: syncline_device::random_number().max(1),
+        time: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64),
+        process: std::process::id(),
+        host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+    }
+}
+
+/// Claims a replica, with the mark on the device, if there is one.
+///
+/// # Errors
+/// The store cannot be reached within `wait`, or the claim is not for this volume.
+pub(crate) fn claim(
+    client: &mut Client,
+    device: Option<&dyn Device>,
+    opener: Opener,
+    wait: Duration,
+) -> Result<Opened, Error> {
+    let uuid = opener.uuid;
+    let deadline = client.now() + wait.as_nanos() as u64;
+    let mut opening = Opening::new(opener);
+    loop {
+        if let Some((claim, nonce)) = opening.to_mark() {
+            if let Some(device) = device {
+                mark::write(device, &Mark { uuid, claim, nonce })?;
+            }
+            opening.marked();
+        }
+        client.step(&mut opening, PATIENCE);
+        if let Some(outcome) = opening.outcome() {
+            client.forget();
+            return Ok(outcome.clone()?);
+        }
+        if client.now() > deadline {
+            client.forget();
+            let no_answer = || StoreError::Unavailable("no answer".to_owned());
+            let error = opening.trouble().cloned().unwrap_or_else(no_answer);
+            return Err(Error::Unreachable { url: client.address().url.clone(), error });
+        }
+    }
+}

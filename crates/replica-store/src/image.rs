@@ -1,0 +1,97 @@
+//! From a replica to an image.
+
+use crate::claim::{claim, opener};
+use crate::client::Client;
+use crate::error::Error;
+use crate::overview::Overview;
+use std::time::Duration;
+use syncline_device::Device;
+use syncline_format::replica::Mark;
+use syncline_replica::{Opener, Plan, Restore, StoreError, Target};
+
+/// How long a driver sleeps while nothing is answered.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Longest time without an answer until a restore ends.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
+
+/// The volume that an address holds: the one with this uuid, or the only one.
+pub fn volume(client: &Client, uuid: Option<[u8; 16]>) -> Result<[u8; 16], Error> {
+    if let Some(uuid) = uuid {
+        return Ok(uuid);
+    }
+    let url = client.address().url.clone();
+    let volumes = client.volumes().map_err(|error| Error::Unreachable { url: url.clone(), error })?;
+    match &volumes[..] {
+        [] => Err(Error::NoReplica { url }),
+        [one] => Ok(parse_uuid(one).expect("names of volumes are 32 hexadecimal digits")),
+        several => Err(Error::SeveralVolumes { url, count: several.len(), uuids: several.join(", ") }),
+    }
+}
+
+/// A uuid of 32 hexadecimal digits, with or without dashes.
+pub fn parse_uuid(text: &str) -> Option<[u8; 16]> {
+    let digits: String = text.chars().filter(|c| *c != '-').collect();
+    let number = (digits.len() == 32).then(|| u128::from_str_radix(&digits, 16).ok())??;
+    Some(number.to_be_bytes())
+}
+
+/// Restores a volume into the device that `make` makes for one of so many blocks, which holds zeros. It is flushed.
+///
+/// # Errors
+/// What is damaged or missing in the replica is named. The device holds a part of the volume then.
+pub fn restore<D: Device + ?Sized>(
+    client: &mut Client,
+    uuid: [u8; 16],
+    target: Target,
+    make: impl FnOnce(u64) -> Result<std::sync::Arc<D>, Error>,
+) -> Result<Plan, Error> {
+    client.forget();
+    let mut heard = client.now();
+    let mut restore = Restore::new(uuid, target);
+    let mut make = Some(make);
+    let mut device = None;
+    loop {
+        if client.step(&mut restore, PATIENCE) && restore.trouble().is_none() {
+            heard = client.now();
+        } else if client.now() - heard > SILENCE_MAX.as_nanos() as u64 {
+            let no_answer = || StoreError::Unavailable("no answer".to_owned());
+            let error = restore.trouble().cloned().unwrap_or_else(no_answer);
+            return Err(Error::Unreachable { url: client.address().url.clone(), error });
+        }
+        let writes = restore.take_writes();
+        if let Some(plan) = restore.plan() {
+            if let Some(make) = make.take() {
+                device = Some(make(plan.end.blocks)?);
+            }
+            if let Some(device) = &device {
+                let tickets: Vec<_> =
+                    writes.into_iter().map(|(at, buffer)| device.submit_write(at, vec![buffer])).collect();
+                tickets.iter().try_for_each(|ticket| device.wait(ticket))?;
+            }
+        }
+        match (restore.outcome(), restore.plan()) {
+            (Some(Err(error)), _) => return Err(error.clone().into()),
+            (Some(Ok(())), Some(plan)) => {
+                let plan = *plan;
+                if let Some(device) = &device {
+                    device.flush()?;
+                }
+                return Ok(plan);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Claims a replica without writing to it: whoever wrote to it until now is told so, and ships nothing more. The mark
+/// is what a volume has to say about itself to be the one that continues.
+///
+/// # Errors
+/// The store cannot be reached within `wait`, or holds no replica of this volume.
+pub fn fence(client: &mut Client, uuid: [u8; 16], wait: Duration) -> Result<Mark, Error> {
+    let blocks = Overview::of(client, uuid)?.blocks;
+    let opener = Opener { take_over: true, ..opener(uuid, blocks) };
+    let nonce = opener.nonce;
+    let opened = claim(client, None, opener, wait)?;
+    Ok(Mark { uuid, claim: opened.claim, nonce })
+}

@@ -1,0 +1,263 @@
+//! [`Session`]: a volume's device with its uploader.
+//!
+//! [`Session::open`] claims the replica, waits for that, and returns the device that the engine is to use. From then on
+//! one thread ships. [`Session::close`] comes behind the engine's close: it waits until everything counts.
+
+use crate::address::Address;
+use crate::claim::{claim, opener};
+use crate::client::Client;
+use crate::error::Error;
+use crate::mark;
+use crate::probe::probe;
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use syncline_device::{Device, DeviceError};
+use syncline_format::replica::Mark;
+use syncline_replica::replicator::Status;
+use syncline_replica::{Acknowledge, Opener, Phase, ReplicaError, Replicator, Settings, TapDevice};
+use tokio::sync::Notify;
+
+/// Bounds of the uploader's pause while nothing is to be done; what it ships is older by that.
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+const PAUSE_MAX: Duration = Duration::from_millis(250);
+/// Intervals after which it is told that what is shipped is late.
+const LATE: u32 = 10;
+/// Nothing is told to be late sooner than this.
+const LATE_MIN: Duration = Duration::from_secs(5);
+
+/// How a volume is shipped.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// When a flush of the volume ends: [`Acknowledge::Remote`] ships each at once, whatever the interval.
+    pub acknowledge: Acknowledge,
+    /// Oldest age of what is not shipped.
+    pub interval: Duration,
+    /// Bytes of content that are kept for the uploader, at most. What does not fit is read from the device again.
+    pub memory: usize,
+    /// Longest time that opening waits for the store.
+    pub open_wait: Duration,
+    /// Longest time that closing waits for the store.
+    pub close_wait: Duration,
+    /// The store is tried out first (P9), also if it holds this volume's replica already.
+    pub probe: bool,
+    /// Only a replica that nobody has begun there is begun, whatever the volume was shipped to before.
+    pub begin: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            acknowledge: Acknowledge::Local,
+            interval: Duration::from_secs(1),
+            memory: 32 << 20,
+            open_wait: Duration::from_secs(10),
+            close_wait: Duration::from_secs(30),
+            probe: false,
+            begin: false,
+        }
+    }
+}
+
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    status: Status,
+    closing: bool,
+    /// The thread is to end, whatever counts.
+    abandoned: bool,
+}
+
+/// A volume that is shipped.
+pub struct Session {
+    tap: Arc<TapDevice>,
+    shared: Arc<Shared>,
+    wake: Arc<Notify>,
+    close_wait: Duration,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Session {
+    /// Claims the replica for the volume on this device, which nobody uses yet.
+    ///
+    /// # Errors
+    /// The store cannot be reached within the time, is unfit, or somebody else has written to the replica since.
+    pub fn open(device: Arc<dyn Device>, address: &Address, options: &Options) -> Result<Session, Error> {
+        let superblock = mark::superblock(&*device)?;
+        let blocks = superblock.layout.blocks;
+        let marked = match options.begin {
+            true => Mark { uuid: superblock.uuid, claim: 0, nonce: 0 },
+            false => mark::read(&*device, superblock.uuid)?,
+        };
+        let mut client = Client::new(address)?;
+        let opener =
+            Opener { continued: marked.claim, marked: marked.nonce, ..opener(superblock.uuid, blocks) };
+        let (nonce, wall) = (opener.nonce, opener.time);
+        if options.probe || marked.claim == 0 {
+            probe(&client, nonce)?;
+        }
+        let opened = match claim(&mut client, Some(&*device), opener, options.open_wait) {
+            Err(Error::Replica(ReplicaError::Behind { by, .. })) if options.begin => {
+                return Err(Error::Occupied { url: address.url.clone(), by });
+            }
+            opened => opened?,
+        };
+        let generation = superblock.generation.0;
+        // Behind a claim that has shipped nothing yet this image is what its owner has made it, by a restore maybe.
+        if let Some(last) = opened.last
+            && last.claim >= marked.claim
+            && last.generation > generation
+        {
+            return Err(Error::SetBack { own: generation, replica: last.generation });
+        }
+        let unknown = if opened.is_closed_at(superblock.epoch, generation) { 0 } else { blocks };
+        mark::write(&*device, &Mark { uuid: superblock.uuid, claim: opened.claim, nonce })?;
+        let tap = TapDevice::acknowledging(device, options.memory, unknown, options.acknowledge);
+        let interval = match options.acknowledge {
+            Acknowledge::Local => options.interval.as_nanos() as u64,
+            Acknowledge::Remote => 0,
+        };
+        let settings = Settings { interval, ..Settings::default() };
+        let offset = wall.saturating_sub(client.now());
+        let replicator = Replicator::new(Arc::clone(&tap), &opened, settings, offset);
+        Session::start(tap, client, replicator, options)
+    }
+
+    fn start(
+        tap: Arc<TapDevice>,
+        mut client: Client,
+        mut replicator: Replicator,
+        options: &Options,
+    ) -> Result<Session, Error> {
+        let status = replicator.status(client.now());
+        let state = Mutex::new(State { status, closing: false, abandoned: false });
+        let shared = Arc::new(Shared { state, changed: Condvar::new() });
+        let wake = client.waker();
+        if options.acknowledge == Acknowledge::Remote {
+            let wake = Arc::clone(&wake);
+            tap.wake_by(move || wake.notify_one());
+        }
+        let (mine, its_tap) = (Arc::clone(&shared), Arc::clone(&tap));
+        let pause = (options.interval / 4).clamp(PAUSE_MIN, PAUSE_MAX);
+        let mut lateness = Lateness::new(options.interval);
+        let ship = move || {
+            let _ending = Ending(its_tap, Arc::clone(&mine));
+            loop {
+                client.step(&mut replicator, pause);
+                let mut state = mine.state.lock();
+                state.status = replicator.status(client.now());
+                if state.closing {
+                    replicator.close();
+                }
+                lateness.tell(&state.status);
+                let ended = matches!(state.status.phase, Phase::Closed | Phase::Failed(_));
+                if let Phase::Failed(error) = &state.status.phase {
+                    tracing::error!("the volume is not shipped any more: {error}");
+                }
+                if ended || state.abandoned {
+                    break;
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("syncline-replica".to_owned()).spawn(ship)?;
+        Ok(Session { tap, shared, wake, close_wait: options.close_wait, thread: Some(thread) })
+    }
+
+    /// The device for the engine.
+    pub fn device(&self) -> Arc<dyn Device> {
+        Arc::clone(&self.tap) as Arc<dyn Device>
+    }
+
+    /// Flushes of the volume so far; each is reported by [`Status::flush`] when it counts.
+    pub fn flushes(&self) -> u64 {
+        self.tap.flushes()
+    }
+
+    pub fn status(&self) -> Status {
+        self.shared.state.lock().status.clone()
+    }
+
+    /// Behind the close of the volume: waits until everything counts.
+    ///
+    /// # Errors
+    /// Somebody has taken over, or the time is up; the status says what is missing.
+    pub fn close(mut self) -> Result<Status, Box<(ReplicaError, Status)>> {
+        let deadline = std::time::Instant::now() + self.close_wait;
+        let mut state = self.shared.state.lock();
+        state.closing = true;
+        self.wake.notify_one();
+        while !matches!(state.status.phase, Phase::Closed | Phase::Failed(_)) {
+            if self.shared.changed.wait_until(&mut state, deadline).timed_out() {
+                break;
+            }
+        }
+        let status = state.status.clone();
+        drop(state);
+        self.end();
+        match &status.phase {
+            Phase::Closed => Ok(status),
+            Phase::Failed(error) => Err(Box::new((error.clone(), status))),
+            _ => {
+                let error = ReplicaError::NotShipped { seconds: self.close_wait.as_secs() };
+                Err(Box::new((error, status)))
+            }
+        }
+    }
+}
+
+/// The end of the uploader's thread, also by a panic: nothing has to be kept for it any more, and nobody may wait for
+/// it.
+struct Ending(Arc<TapDevice>, Arc<Shared>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.turn_off(&DeviceError::ShutDown);
+        self.1.changed.notify_all();
+    }
+}
+
+impl Session {
+    /// Ends the thread, whatever counts.
+    fn end(&mut self) {
+        self.shared.state.lock().abandoned = true;
+        self.wake.notify_one();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Tells the log, once each time, that what is shipped is late, and that it no longer is.
+struct Lateness {
+    late: Duration,
+    told: bool,
+}
+
+impl Lateness {
+    fn new(interval: Duration) -> Lateness {
+        Lateness { late: (interval * LATE).max(LATE_MIN), told: false }
+    }
+
+    fn tell(&mut self, status: &Status) {
+        let lag = Duration::from_nanos(status.lag);
+        if lag > self.late && !self.told {
+            self.told = true;
+            let why =
+                status.trouble.as_ref().map_or_else(|| "much is written".to_owned(), |it| it.to_string());
+            tracing::warn!("the replica is {} s behind: {why}", lag.as_secs());
+        } else if lag < self.late / 2 && self.told {
+            self.told = false;
+            tracing::info!("the replica is up to date again");
+        }
+    }
+}
