@@ -318,8 +318,14 @@ impl Replicator {
             return Ok(true);
         }
         self.catch_up = Some(CatchUp::Reading);
+        let runs = self.tap.take_dirty(self.settings.read_blocks);
+        if runs.is_empty() {
+            // All that is left is on its way. The engine waits for its writes, or this does.
+            self.tap.below().poll();
+            return Ok(self.tap.is_drained());
+        }
         let mut merge = Merge::default();
-        for run in self.tap.take_dirty(self.settings.read_blocks) {
+        for run in runs {
             self.read(run, &mut merge)?;
         }
         if !merge.blocks().is_empty() {

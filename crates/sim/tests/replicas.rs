@@ -23,6 +23,13 @@ fn every_consistent_unit_is_restored_to_a_state_that_a_crash_could_have_left() {
     assert!(states > 200, "{states} units were restored");
 }
 
+/// The replicator asked again and again for blocks whose writes it would have had to wait for.
+#[test]
+fn blocks_that_are_being_written_are_waited_for_without_asking_again_at_once() {
+    let tally = replicas::run(69, derive(3, 19 << 32 | 69));
+    assert!(tally.violations.is_empty(), "{:?}", tally.violations);
+}
+
 // Shows: C13, C15.
 #[test]
 fn nothing_that_counts_is_lost_however_machines_stall_and_take_over() {
