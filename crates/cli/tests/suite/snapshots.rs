@@ -122,7 +122,11 @@ fn heads_of_an_image_are_made_listed_mounted_and_deleted_and_a_snapshot_is_gone_
         syncline(&["snapshot", "rollback", at.text(), "one"]).fails(1, &at.0, mounted);
         syncline(&["snapshot", "list", "--heads", at.text()]).fails(1, &at.0, mounted);
         at.unmount();
-        syncline(&["mount", "-o", "head=nothing", text(&image), at.text()]).fails(1, &image, "no head named");
+        syncline(&["mount", "-o", "head=nothing", text(&image), at.text()]).fails(
+            32,
+            &image,
+            "no head named",
+        );
     }
     assert_eq!(cat(&[]), "second", "a head shows nothing of another one");
     let fails = |arguments: &[&str], words: &str| {
