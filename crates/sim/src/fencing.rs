@@ -54,7 +54,8 @@ enum Session {
     Closed,
     Opening(Box<Opening>, bool),
     /// Owns the claim, and fetches what the replica holds.
-    Restoring(Box<Restore>, Box<syncline_replica::Opened>, Arc<MemoryDevice>),
+    /// The last tells whether nothing counted when it began.
+    Restoring(Box<Restore>, Box<syncline_replica::Opened>, Arc<MemoryDevice>, bool),
     Shipping(Box<Replicator>, Arc<TapDevice>),
 }
 
@@ -97,7 +98,7 @@ impl Machine {
                 _ if number != self.number => {}
                 Session::Closed => {}
                 Session::Opening(opening, _) => opening.answer(id, now, result),
-                Session::Restoring(restore, _, _) => restore.answer(id, now, result),
+                Session::Restoring(restore, ..) => restore.answer(id, now, result),
                 Session::Shipping(replicator, _) => replicator.answer(id, now, result),
             }
         }
@@ -221,7 +222,7 @@ impl World {
                 }
                 opening.poll(now)
             }
-            Session::Restoring(restore, _, _) => restore.poll(now),
+            Session::Restoring(restore, ..) => restore.poll(now),
             Session::Shipping(replicator, _) => replicator.poll(now),
         };
         self.store.send(client, now, requests);
@@ -294,13 +295,14 @@ impl World {
             return Ok(());
         }
         let restore = Box::new(Restore::new(UUID, Target::Newest));
-        self.machines[machine].session = Session::Restoring(restore, Box::new(opened), device);
+        let nothing = self.counted.is_empty();
+        self.machines[machine].session = Session::Restoring(restore, Box::new(opened), device, nothing);
         Ok(())
     }
 
     fn restored(&mut self, machine: usize) -> Result<(), String> {
         let one = &mut self.machines[machine];
-        let Session::Restoring(restore, opened, device) = &mut one.session else { return Ok(()) };
+        let Session::Restoring(restore, opened, device, nothing) = &mut one.session else { return Ok(()) };
         for (at, buffer) in restore.take_writes() {
             device.write(at, vec![buffer]).expect("memory");
         }
@@ -314,8 +316,8 @@ impl World {
                 self.begin(machine, &opened, !opened.may_stream());
                 Ok(())
             }
-            // Nothing consistent was ever shipped.
-            Some(Err(ReplicaError::NothingBefore)) if self.counted.is_empty() => {
+            // Nothing consistent was shipped when it looked. A later owner's base may count by now.
+            Some(Err(ReplicaError::NothingBefore)) if *nothing => {
                 self.machines[machine].disk = Some((Arc::new(MemoryDevice::new(BLOCKS)), 0));
                 self.begin(machine, &opened, true);
                 Ok(())

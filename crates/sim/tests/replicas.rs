@@ -23,6 +23,16 @@ fn every_consistent_unit_is_restored_to_a_state_that_a_crash_could_have_left() {
     assert!(states > 200, "{states} units were restored");
 }
 
+/// An owner that was stalled read a replica in which nothing counted, and a later owner's base counted by the time it
+/// was judged.
+#[test]
+fn an_owner_that_is_late_may_find_nothing_that_was_not_there_when_it_looked() {
+    for number in [276, 355, 359, 598] {
+        let tally = fencing::run(derive(77001, 20 << 32 | number));
+        assert!(tally.violations.is_empty(), "run {number}: {:?}", tally.violations);
+    }
+}
+
 /// The replicator asked again and again for blocks whose writes it would have had to wait for.
 #[test]
 fn blocks_that_are_being_written_are_waited_for_without_asking_again_at_once() {
