@@ -9,6 +9,7 @@ use crate::{
     BlockNo, Era, FormatError, Generation, ITEM_VALUE_BYTES_MAX, Key, Kind, NODE_BYTES, ObjectNo, TreeId,
     range,
 };
+use std::cmp::Ordering;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -134,24 +135,36 @@ impl NodePointer {
 }
 
 /// Head of a node whose bytes are long enough; the caller has verified it or is about to.
+#[inline]
 pub fn head(bytes: &[u8]) -> &NodeHeader {
     NodeHeader::ref_from_prefix(bytes).expect("a node buffer holds a header").0
 }
 
 /// Slot `index` of a node; the caller keeps it below the count.
+#[inline]
 pub fn slot(bytes: &[u8], index: usize) -> &Slot {
     let at = NODE_HEADER_BYTES + index * SLOT_BYTES;
     Slot::ref_from_prefix(&bytes[at..]).expect("a slot lies inside its node").0
 }
 
 /// Key of slot `index` of a verified node.
+#[inline]
 pub fn slot_key(bytes: &[u8], index: usize) -> Key {
     let slot = slot(bytes, index);
     let kind = Kind::try_from(slot.kind).expect("a verified node has only known kinds");
     Key::new(ObjectNo(slot.object.get()), kind, slot.offset.get())
 }
 
+/// How the key of slot `index` of a verified node compares with `key`.
+#[inline]
+pub fn compare_slot(bytes: &[u8], index: usize, key: Key) -> Ordering {
+    let slot = slot(bytes, index);
+    let of_slot = (slot.object.get(), slot.kind, slot.offset.get());
+    of_slot.cmp(&(key.object.0, key.kind as u8, key.offset))
+}
+
 /// Value of slot `index` of a verified node.
+#[inline]
 pub fn slot_value(bytes: &[u8], index: usize) -> &[u8] {
     let slot = slot(bytes, index);
     let at = usize::from(slot.value_at.get());

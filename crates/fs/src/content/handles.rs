@@ -5,7 +5,7 @@ use crate::content::inode::{Inode, InodeState};
 use crate::core::levels::Lock;
 use crate::error::not_found_is_stale;
 use crate::{Error, ObjectNo, Result};
-use std::collections::HashMap;
+use foldhash::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use syncline_store::lock_order::RwLock;
@@ -109,7 +109,7 @@ pub(crate) struct HandleTable {
 
 impl Default for HandleTable {
     fn default() -> HandleTable {
-        HandleTable { next: AtomicU64::new(0), open: RwLock::new(Lock::Handles, HashMap::new()) }
+        HandleTable { next: AtomicU64::new(0), open: RwLock::new(Lock::Handles, HashMap::default()) }
     }
 }
 

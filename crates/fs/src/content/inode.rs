@@ -17,6 +17,7 @@ use syncline_store::lock_order::RwLock;
 pub(crate) struct Inode {
     // Constant.
     pub(crate) number: ObjectNo,
+    pub(crate) is_directory: bool,
     pub(crate) turn: TurnLock,
     /// References that keep the inode from being removed when its last name goes: open handles.
     pub(crate) handles: AtomicU64,

@@ -11,7 +11,8 @@ use crate::content::turn::TurnLock;
 use crate::core::levels::Lock;
 use crate::limits::{INODE_EVICTION_STEPS, INODE_MEMORY_BYTES, INODES_SHARE};
 use crate::{Error, Result};
-use std::collections::{HashMap, VecDeque};
+use foldhash::HashMap;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use syncline_format::item::InodeItem;
@@ -161,6 +162,7 @@ impl Inner {
 impl Inode {
     pub(crate) fn new(number: ObjectNo, item: InodeItem) -> Inode {
         let turn = TurnLock::new(number);
+        let is_directory = item.is_directory();
         let data = FileData::new(&turn, &item);
         let state = InodeState {
             item,
@@ -178,6 +180,7 @@ impl Inode {
             turn,
             handles: Default::default(),
             writers: Default::default(),
+            is_directory,
             recently_used: Default::default(),
             truncated_to_zero: Default::default(),
             found_at: Default::default(),
@@ -210,7 +213,7 @@ impl Content {
     /// A directory that is in use. Errors: `NotDirectory`, `NotFound`.
     pub(crate) fn directory(&self, number: ObjectNo) -> Result<Arc<Inode>> {
         let inode = self.inode(number)?;
-        if !inode.state.read().item.is_directory() {
+        if !inode.is_directory {
             return Err(Error::NotDirectory);
         }
         Ok(inode)

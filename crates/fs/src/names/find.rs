@@ -113,15 +113,12 @@ impl Names {
     /// Whether a directory has this name alone, as far as its inode tells: it is that of its parent, and the one by
     /// which it was found before. Anything else has no parent, and always fits.
     pub(crate) fn is_only_name(&self, parent: ObjectNo, slot: u64, inode: &Inode) -> bool {
-        {
-            let state = inode.state.read();
-            if !state.item.is_directory() {
-                return true;
-            }
-            let is_root = inode.number == ObjectNo::ROOT_DIR;
-            if is_root || inode.number == parent || state.item.parent != parent {
-                return false;
-            }
+        if !inode.is_directory {
+            return true;
+        }
+        let is_root = inode.number == ObjectNo::ROOT_DIR;
+        if is_root || inode.number == parent || inode.state.read().item.parent != parent {
+            return false;
         }
         match inode.found_at.compare_exchange(0, slot, Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => true,

@@ -165,8 +165,11 @@ impl Place {
     /// The place of the child at `index` of the node in this place, also within it. The first slot stands for
     /// everything from the node's place on, whatever its key.
     fn child(self, node: &Node, index: usize) -> Place {
-        let low = self.low.max((index > 0).then(|| node.page.key(index)));
-        let end = self.end.into_iter().chain(node.end_of(index)).min();
+        let low = if index > 0 { self.low.max(Some(node.page.key(index))) } else { self.low };
+        let end = match (self.end, node.end_of(index)) {
+            (Some(own), Some(end)) => Some(own.min(end)),
+            (own, end) => end.or(own),
+        };
         Place { low, end }
     }
 

@@ -64,7 +64,7 @@ impl Page {
         let (mut low, mut high) = (0, self.count());
         while low < high {
             let middle = (low + high) / 2;
-            match self.key(middle).cmp(&key) {
+            match node::compare_slot(&self.0, middle, key) {
                 Ordering::Less => low = middle + 1,
                 Ordering::Equal => return Ok(middle),
                 Ordering::Greater => high = middle,
