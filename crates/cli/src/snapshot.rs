@@ -207,11 +207,14 @@ fn list_heads(path: &Path, form: Form) -> Result<ExitCode, Failure> {
                 Form::Json => (json!(head.is_default), Value::Null),
                 Form::Text => (json!(if head.is_default { "yes" } else { "no" }), json!("-")),
             };
+            // A volume's first head is as old as the volume, and has no number of its own.
+            let is_first = head.uuid == [0; 16];
+            let unless_first = |text: String| if is_first { none.clone() } else { json!(text) };
             let columns = [
-                ("made", json!(date_of(head.made))),
-                ("uuid", json!(uuid_text(&head.uuid))),
+                ("made", unless_first(date_of(head.made))),
+                ("uuid", unless_first(uuid_text(&head.uuid))),
                 ("default", yes),
-                ("parent", parent.map_or(none, |parent| json!(parent))),
+                ("parent", parent.map_or(none.clone(), |parent| json!(parent))),
                 ("name", json!(shown(&head.name))),
             ];
             table.row(&columns.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())?;

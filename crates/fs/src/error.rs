@@ -1,4 +1,5 @@
 use syncline_device::DeviceError;
+use syncline_format::item::NAME_BYTES_MAX;
 use syncline_format::{BlockNo, FormatError, ObjectNo};
 use syncline_store::StoreError;
 
@@ -260,6 +261,7 @@ fn store_errno(error: &StoreError) -> i32 {
         StoreError::NoTree { .. } => 2,
         StoreError::DefaultHead => 16,
         StoreError::TreeExists { .. } => 17,
+        StoreError::BadTreeName { name } if name.len() > NAME_BYTES_MAX => 36,
         StoreError::BadTreeName { .. } => 22,
         StoreError::TooManyTrees { .. } => 28,
         StoreError::NotASnapshot { .. } => 22,

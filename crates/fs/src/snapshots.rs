@@ -68,13 +68,7 @@ impl Fs {
         for inode in self.content.inodes.shifting() {
             self.shape.finish_truncation(&inode)?;
         }
-        for _ in 0..SNAPSHOT_TRIES {
-            match self.core.store.snapshot(self.content.tree, label) {
-                Err(StoreError::Pressure(pressure)) => drop(self.writeback.relieve(pressure)?),
-                made => return Ok(made?),
-            }
-        }
-        Err(Error::NoSpace)
+        self.relieved(|store| store.snapshot(self.content.tree, label))
     }
 
     /// Whether the volume can have snapshots: it is of version 2 of the format.
@@ -127,6 +121,7 @@ impl Fs {
         for _ in 0..SNAPSHOT_TRIES {
             match call(&self.core.store) {
                 Err(StoreError::Pressure(pressure)) => drop(self.writeback.relieve(pressure)?),
+                Err(StoreError::NoSpace) if self.writeback.reclaim_deleted()? => {}
                 done => return Ok(done?),
             }
         }

@@ -173,9 +173,6 @@ def test_snapshots_amid_the_calls_of_other_threads(image: Path) -> None:
         try:
             for round_ in range(10_000):
                 name = f"{number}-{round_}"
-                # Space of what was deleted comes back behind the deletions, which are faster.
-                if round_ % 8 == 7:
-                    volume.reclaim()
                 (volume / f"f{number}").write_text(name)
                 volume.snapshot(name)
                 with volume.at(name) as then:

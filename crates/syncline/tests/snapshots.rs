@@ -341,6 +341,34 @@ fn a_full_volume_is_emptied_by_deleting_its_snapshots_at_every_number_of_free_bl
     assert!(refused > 30, "removals found no space {refused} times: else this shows nothing");
 }
 
+// Shows: C11.
+#[test]
+fn no_call_fails_for_lack_of_space_that_deleted_snapshots_have() {
+    for call in ["write", "names", "snapshot", "clone"] {
+        let device = copy(&crowded());
+        let volume = open(&device, false);
+        // "two" and "one" hold 50 blocks of data each that the file has left, and the nodes.
+        let filler = volume.create_file("filler").expect("create");
+        let available = volume.statfs().blocks_available;
+        filler.allocate(0, available.saturating_sub(30).max(1) * 4096).expect("allocate");
+        while filler.allocate(filler.metadata().expect("metadata").len(), 4096).is_ok() {}
+        let attempt = |volume: &Volume| match call {
+            "write" => volume.write("after", vec![4; 100_000]),
+            "names" => (0..200).try_for_each(|number| volume.write(format!("{number:0250}"), [])),
+            "snapshot" => volume.snapshot("three").map(drop),
+            _ => volume.clone_snapshot("two", "branch").map(drop),
+        };
+        let error = attempt(&volume).expect_err(call);
+        assert_eq!(error.kind(), ErrorKind::StorageFull, "{call}: {error}");
+        volume.delete_snapshot("one").expect("delete");
+        if call != "clone" {
+            volume.delete_snapshot("two").expect("delete");
+        }
+        attempt(&volume).unwrap_or_else(|error| panic!("{call}: {error}"));
+        volume.close().expect("close");
+    }
+}
+
 // Shows: C10.
 #[test]
 fn what_a_snapshot_has_in_the_journal_only_is_shown_by_a_volume_opened_read_only_which_writes_nothing() {

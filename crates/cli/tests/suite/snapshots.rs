@@ -110,6 +110,11 @@ fn heads_of_an_image_are_made_listed_mounted_and_deleted_and_a_snapshot_is_gone_
     assert_eq!(names(&shown), ["main", "attempt"]);
     assert_eq!((&shown[0]["default"], &shown[1]["default"]), (&true.into(), &false.into()));
     assert_eq!(shown[1]["parent"], "one");
+    assert!(
+        shown[0]["made"].is_null() && shown[0]["uuid"].is_null(),
+        "a volume's first has neither: {shown:?}"
+    );
+    assert!(shown[1]["made"].is_string() && shown[1]["uuid"].is_string(), "{shown:?}");
     let table = syncline(&["snapshot", "list", "--heads", text(&image)]).ok().out;
     assert_eq!(table.lines().count(), 3, "{table}");
     if can_mount("heads_of_an_image_are_made_listed_mounted_and_deleted_and_a_snapshot_is_gone_back_to") {

@@ -15,10 +15,15 @@ impl Writeback {
     ///
     /// Errors: `NoSpace` if relief does not help.
     pub(crate) fn admit(&self, class: Class, estimate: Estimate) -> Result<Permit> {
-        let mut led = 0;
+        let (mut led, mut reclaimed) = (0, false);
         loop {
             match self.core.store.admit(class, estimate) {
                 Ok(permit) => return Ok(permit),
+                Err(StoreError::NoSpace)
+                    if class == Class::Normal && !reclaimed && self.reclaim_deleted()? =>
+                {
+                    reclaimed = true;
+                }
                 Err(StoreError::Pressure(_)) if led >= RELIEFS_MAX => return Err(Error::NoSpace),
                 Err(StoreError::Pressure(_)) if class == Class::Destage => {
                     // Nobody else's relief is waited for: it may be this one.
@@ -64,9 +69,10 @@ impl Writeback {
 
     /// Sets blocks aside (R18). The caller holds no turn and no inode.
     ///
-    /// Errors: `NoSpace` when not even a checkpoint and writing everything back bring enough blocks.
+    /// Errors: `NoSpace` when not even a checkpoint, writing everything back, and what deleted snapshots had bring
+    /// enough blocks.
     pub(crate) fn reserve(&self, blocks: u64) -> Result<Reservation> {
-        for attempt in 0..3 {
+        for attempt in 0..4 {
             match self.core.store.reserve(blocks) {
                 Err(StoreError::NoSpace) => {}
                 other => return Ok(other?),
@@ -83,10 +89,34 @@ impl Writeback {
                     self.core.destage_heads()?;
                     self.core.checkpoint()?;
                 }
+                1 => {}
+                2 if self.reclaim_deleted()? => {}
                 _ => return Err(Error::NoSpace),
             }
         }
         Err(Error::NoSpace)
+    }
+
+    /// Gives back what deleted snapshots and heads have, as far as nobody reads it; `false`: there was nothing (C11).
+    /// For whoever would be told that the volume is full.
+    pub(crate) fn reclaim_deleted(&self) -> Result<bool> {
+        let mut had_any = false;
+        loop {
+            match self.core.store.reap(usize::MAX) {
+                Ok(true) => had_any = true,
+                Ok(false) => break,
+                Err(StoreError::Pressure(pressure)) => drop(self.relieve(pressure)?),
+                // What others are admitted for may be all that there is, or a deleted snapshot is damaged.
+                Err(StoreError::NoSpace) => break,
+                Err(error) if error.is_unreadable() && self.core.store.failure().is_none() => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if had_any {
+            // What was freed last is free behind a checkpoint that holds it.
+            self.core.checkpoint()?;
+        }
+        Ok(had_any)
     }
 
     /// Relieves the store, or waits for whoever does already; true if this call did it.

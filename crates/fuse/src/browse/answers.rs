@@ -18,8 +18,14 @@ const DIRECTORY_MODE: u32 = libc::S_IFDIR | 0o755;
 /// Cookies of `.` and `..` in it; that of a snapshot is its tree's number and this.
 const COOKIE_DOT_DOT: u64 = 2;
 
-/// The name that somebody gives a snapshot. Errors: EINVAL for what is no text.
+/// Bytes of a snapshot's name, at most.
+const NAME_BYTES_MAX: usize = 255;
+
+/// The name that somebody gives a snapshot. Errors: ENAMETOOLONG; EINVAL for what is no text.
 fn text(name: &OsStr) -> Result<&str, Errno> {
+    if name.len() > NAME_BYTES_MAX {
+        return Err(Errno::ENAMETOOLONG);
+    }
     name.to_str().ok_or(Errno::EINVAL)
 }
 
@@ -46,7 +52,7 @@ impl Views {
     }
 
     fn named(&self, name: &OsStr) -> Result<SnapshotInfo, Errno> {
-        let name = text(name).map_err(|_| Errno::ENOENT)?;
+        let name = text(name).map_err(|errno| if errno == Errno::EINVAL { Errno::ENOENT } else { errno })?;
         self.fs.snapshots().into_iter().find(|snapshot| snapshot.name == name).ok_or(Errno::ENOENT)
     }
 

@@ -75,6 +75,10 @@ fn a_snapshot_is_renamed_and_deleted_as_a_directory_is() {
     fs::create_dir(at("a")).unwrap();
     fs::create_dir(at("b")).unwrap();
     assert_eq!(errno(fs::create_dir(at("a"))), libc::EEXIST);
+    let long = "n".repeat(256);
+    assert_eq!(errno(fs::create_dir(at(&long))), libc::ENAMETOOLONG);
+    assert_eq!(errno(fs::rename(at("a"), at(&long))), libc::ENAMETOOLONG);
+    assert_eq!(errno(fs::metadata(at(&long))), libc::ENAMETOOLONG);
     assert_eq!(errno(renameat2(&at("a"), &at("b"), libc::RENAME_NOREPLACE)), libc::EEXIST);
     assert_eq!(errno(renameat2(&at("a"), &at("b"), libc::RENAME_EXCHANGE)), libc::EINVAL);
     fs::rename(at("a"), at("c")).unwrap();
