@@ -2,6 +2,7 @@
 
 mod atomic;
 mod ring;
+mod snapshots;
 mod tickets;
 
 use std::fs::{self, File};
@@ -71,6 +72,11 @@ pub(crate) trait Backend: Sync {
             other => other.map(|()| true),
         }
     }
+    /// Makes a snapshot of everything, durable on return. Errors: `Unsupported` where there are none.
+    fn snapshot(&self, name: &str) -> io::Result<()>;
+    fn delete_snapshot(&self, name: &str) -> io::Result<()>;
+    /// Waits until the space of deleted snapshots is free. Errors: `Unsupported` where nothing tells that.
+    fn reclaim(&self) -> io::Result<()>;
     /// Forgets what can be read again.
     fn drop_caches(&self) -> io::Result<()>;
 
@@ -172,6 +178,18 @@ impl Backend for Directory {
         (0..bytes).step_by(STAGED_CHUNK).try_for_each(|offset| file.write_all_at(&chunk, offset))?;
         staged()?;
         atomic::commit(&file)
+    }
+
+    fn snapshot(&self, name: &str) -> io::Result<()> {
+        snapshots::make(&self.0, name)
+    }
+
+    fn delete_snapshot(&self, name: &str) -> io::Result<()> {
+        snapshots::delete(&self.0, name)
+    }
+
+    fn reclaim(&self) -> io::Result<()> {
+        snapshots::reclaim(&self.0)
     }
 
     fn drop_caches(&self) -> io::Result<()> {
@@ -289,6 +307,18 @@ impl Backend for Engine {
         (0..bytes).step_by(STAGED_CHUNK).try_for_each(|offset| transaction.write_at(file, &chunk, offset))?;
         staged()?;
         transaction.commit()
+    }
+
+    fn snapshot(&self, name: &str) -> io::Result<()> {
+        self.0.snapshot(name).map(drop)
+    }
+
+    fn delete_snapshot(&self, name: &str) -> io::Result<()> {
+        self.0.delete_snapshot(name)
+    }
+
+    fn reclaim(&self) -> io::Result<()> {
+        self.0.reclaim()
     }
 
     /// Pages leave the engine when its memory bound asks for it: a file larger than that is cold at its beginning.

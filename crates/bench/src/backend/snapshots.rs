@@ -1,0 +1,101 @@
+//! Snapshots of what is mounted on a directory: of Syncline by its `.snapshots`, of btrfs by its ioctls. No process is
+//! started but to wait for what a deletion gives back.
+
+use crate::system::command;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+/// `statfs` tells these of btrfs and of FUSE.
+const BTRFS: u64 = 0x9123_683E;
+const FUSE: u64 = 0x6573_5546;
+
+/// `_IOW(0x94, 23, struct btrfs_ioctl_vol_args_v2)` and `_IOW(0x94, 15, struct btrfs_ioctl_vol_args)` of linux/btrfs.h.
+const SNAP_CREATE: libc::Ioctl = 0x5000_9417;
+const SNAP_DESTROY: libc::Ioctl = 0x5000_940f;
+const READ_ONLY: u64 = 1 << 1;
+
+/// `struct btrfs_ioctl_vol_args_v2`.
+#[repr(C)]
+struct Creation {
+    of: i64,
+    transaction: u64,
+    flags: u64,
+    unused: [u64; 4],
+    name: [u8; 4040],
+}
+
+/// `struct btrfs_ioctl_vol_args`.
+#[repr(C)]
+struct Deletion {
+    of: i64,
+    name: [u8; 4088],
+}
+
+const _: () = assert!(size_of::<Creation>() == 4096 && size_of::<Deletion>() == 4096);
+
+enum Kind {
+    Syncline,
+    Btrfs,
+}
+
+/// Errors: `Unsupported` where there are no snapshots.
+fn kind_of(directory: &Path) -> io::Result<Kind> {
+    match rustix::fs::statfs(directory)?.f_type as u64 {
+        BTRFS => Ok(Kind::Btrfs),
+        FUSE if directory.join(".snapshots").is_dir() => Ok(Kind::Syncline),
+        _ => Err(io::ErrorKind::Unsupported.into()),
+    }
+}
+
+fn name_of<const BYTES: usize>(name: &str) -> [u8; BYTES] {
+    let mut bytes = [0; BYTES];
+    bytes[..name.len()].copy_from_slice(name.as_bytes());
+    bytes
+}
+
+/// Makes a snapshot; it is durable when this has returned.
+pub(super) fn make(directory: &Path, name: &str) -> io::Result<()> {
+    match kind_of(directory)? {
+        Kind::Syncline => fs::create_dir(directory.join(".snapshots").join(name)),
+        Kind::Btrfs => {
+            let root = File::open(directory)?;
+            let of = i64::from(root.as_raw_fd());
+            let asked =
+                Creation { of, transaction: 0, flags: READ_ONLY, unused: [0; 4], name: name_of(name) };
+            request(&root, SNAP_CREATE, &asked)
+        }
+    }
+}
+
+pub(super) fn delete(directory: &Path, name: &str) -> io::Result<()> {
+    match kind_of(directory)? {
+        Kind::Syncline => fs::remove_dir(directory.join(".snapshots").join(name)),
+        Kind::Btrfs => {
+            request(&File::open(directory)?, SNAP_DESTROY, &Deletion { of: 0, name: name_of(name) })
+        }
+    }
+}
+
+/// Waits until all is free that deleted snapshots had. Errors: `Unsupported` of a mount of Syncline, which has no such
+/// call.
+pub(super) fn reclaim(directory: &Path) -> io::Result<()> {
+    match kind_of(directory)? {
+        Kind::Syncline => Err(io::ErrorKind::Unsupported.into()),
+        Kind::Btrfs => {
+            rustix::fs::syncfs(File::open(directory)?)?;
+            let words = ["btrfs", "subvolume", "sync", "-s", "1", &directory.display().to_string()];
+            command(&words.map(str::to_owned)).map(drop)
+        }
+    }
+}
+
+/// `T` is what the request takes.
+fn request<T>(directory: &File, which: libc::Ioctl, asked: &T) -> io::Result<()> {
+    // SAFETY: both requests read their argument, whose size is in their number, and keep nothing of it.
+    match unsafe { libc::ioctl(directory.as_raw_fd(), which, std::ptr::from_ref(asked)) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
