@@ -68,6 +68,12 @@ pub(crate) const FCNTL_COMMIT_PHASETWO: c_int = 22;
 pub(crate) const FCNTL_BEGIN_ATOMIC_WRITE: c_int = 31;
 pub(crate) const FCNTL_COMMIT_ATOMIC_WRITE: c_int = 32;
 pub(crate) const FCNTL_ROLLBACK_ATOMIC_WRITE: c_int = 33;
+/// Our own: a snapshot of the volume. SQLite's are below 100.
+pub(crate) const FCNTL_SNAPSHOT: c_int = 0x5359_4e43;
+
+pub(crate) const UTF8: c_int = 1;
+/// Views and triggers do not call the function.
+pub(crate) const DIRECT_ONLY: c_int = 0x8_0000;
 
 /// Overwriting part of a file damages nothing beside it, also when the power fails.
 pub(crate) const IOCAP_POWERSAFE_OVERWRITE: c_int = 0x1000;
@@ -136,13 +142,20 @@ pub struct Routines {
     pub(crate) entries: [*const c_void; ROUTINES],
 }
 
-/// As many entries as are used: up to `uri_parameter`, which SQLite has since 3.7.16.
-const ROUTINES: usize = 190;
+/// As many entries as are used: up to `auto_extension`, which SQLite has since 3.8.7.
+const ROUTINES: usize = 193;
 pub(crate) const ROUTINE_MPRINTF: usize = 69;
+pub(crate) const ROUTINE_RESULT_ERROR: usize = 80;
+pub(crate) const ROUTINE_RESULT_VALUE: usize = 89;
+pub(crate) const ROUTINE_VALUE_TEXT: usize = 109;
+pub(crate) const ROUTINE_FILE_CONTROL: usize = 127;
 pub(crate) const ROUTINE_VFS_FIND: usize = 141;
 pub(crate) const ROUTINE_VFS_REGISTER: usize = 142;
+pub(crate) const ROUTINE_CONTEXT_DB_HANDLE: usize = 149;
+pub(crate) const ROUTINE_CREATE_FUNCTION_V2: usize = 162;
 pub(crate) const ROUTINE_LOG: usize = 167;
 pub(crate) const ROUTINE_URI_PARAMETER: usize = 189;
+pub(crate) const ROUTINE_AUTO_EXTENSION: usize = 192;
 
 #[cfg(test)]
 mod tests {
@@ -163,6 +176,8 @@ mod tests {
     #[test]
     fn numbers_are_those_of_sqlites_headers() {
         for (ours, theirs) in [
+            (UTF8, ffi::SQLITE_UTF8),
+            (DIRECT_ONLY, ffi::SQLITE_DIRECTONLY),
             (BUSY, ffi::SQLITE_BUSY),
             (READONLY, ffi::SQLITE_READONLY),
             (NOTFOUND, ffi::SQLITE_NOTFOUND),

@@ -120,6 +120,17 @@ impl Database {
         self.state.lock().playing_back
     }
 
+    /// Holds the database as it is: nothing is staged, committed or written directly until this is dropped.
+    ///
+    /// Errors: `UnderWay` amid a transaction that is being written directly.
+    pub(crate) fn hold(&self) -> Result<impl Drop> {
+        let state = self.state.lock();
+        match state.direct {
+            true => Err(VfsError::UnderWay(self.path.display().to_string())),
+            false => Ok(state),
+        }
+    }
+
     /// Makes what was written directly durable.
     pub(crate) fn sync(&self, volume: &VolumeRef) -> Result<()> {
         self.state.lock().written = false;

@@ -26,6 +26,12 @@ pub(crate) enum VfsError {
     Directory { image: PathBuf },
     #[error("{}", of_image(.image, .source))]
     Volume { image: PathBuf, source: io::Error },
+    #[error("{}: snapshot \"{snapshot}\": {source}", .image.display())]
+    Snapshot { image: PathBuf, snapshot: String, source: io::Error },
+    #[error(
+        "{0} is amid a transaction that is too large for one record; half of it would be in the snapshot: make it when that has ended"
+    )]
+    UnderWay(String),
     #[error("no volume is named; open the database as file:/NAME?vfs=syncline&volume=IMAGE")]
     NoVolume,
     #[error("{0}: this name is no path within a volume")]

@@ -250,7 +250,7 @@ pub(crate) fn try_open_database(name: &[u8], flags: i32) -> Result<Connection> {
         Some(found) => found,
         None => {
             let (image, path) = volumes::split(name).ok_or_else(VfsError::no_volume)?;
-            (volumes::open(&image)?, path)
+            (volumes::open_named(&image)?, path)
         }
     };
     volume.check_usable()?;
@@ -326,9 +326,9 @@ pub(crate) fn exists(name: &[u8], or_empty: bool) -> Result<bool> {
 }
 
 /// The full name of a database: the image as the URI names it, or as the name itself does, or the only volume that is
-/// open.
-pub(crate) fn full_name(name: &[u8], image: Option<&[u8]>) -> Result<Vec<u8>> {
-    if volumes::find(name).is_some() {
+/// open; or a snapshot of that.
+pub(crate) fn full_name(name: &[u8], image: Option<&[u8]>, snapshot: Option<&[u8]>) -> Result<Vec<u8>> {
+    if snapshot.is_none() && volumes::find(name).is_some() {
         return Ok(name.to_vec());
     }
     let (image, path) = match image {
@@ -338,14 +338,25 @@ pub(crate) fn full_name(name: &[u8], image: Option<&[u8]>) -> Result<Vec<u8>> {
             None => (volumes::unnamed_image().ok_or_else(VfsError::no_volume)?, volumes::path_of(name)),
         },
     };
+    let (image, snapshot) = match (snapshot, volumes::snapshot_named(&image)) {
+        (Some(snapshot), _) => (image, Some(String::from_utf8_lossy(snapshot).into_owned())),
+        (None, Some((image, snapshot))) => (image, Some(snapshot)),
+        (None, None) => (image, None),
+    };
+    let image = canonical(image)?;
+    let image = snapshot.map_or(image.clone(), |snapshot| volumes::name_of_snapshot(&image, &snapshot));
+    Ok(volumes::full_name(&image, &path))
+}
+
+fn canonical(image: PathBuf) -> Result<PathBuf> {
     if volumes::is_open(&image) {
-        return Ok(volumes::full_name(&image, &path));
+        return Ok(image);
     }
     let image = image.canonicalize().map_err(|source| VfsError::of_volume(&image, source))?;
-    if image.is_dir() {
-        return Err(VfsError::Directory { image });
+    match image.is_dir() {
+        true => Err(VfsError::Directory { image }),
+        false => Ok(image),
     }
-    Ok(volumes::full_name(&image, &path))
 }
 
 /// SQLite's number of a level.

@@ -8,8 +8,8 @@
 //! A process that was forked from one with open databases has no part in them: each call on what it has inherited is
 //! refused at the border, before anything is locked (`methods`), and what it opens it opens anew (`volumes`).
 //!
-//! Layers, from SQLite down: `abi` and `api` (C declarations, and SQLite's functions), `vfs` and `methods` (C entry
-//! points: all that is unsafe), `handle` and `waiting` (what each call means), `database` with `locks`, `shm`,
+//! Layers, from SQLite down: `abi` and `api` (C declarations, and SQLite's functions), `vfs`, `methods` and `function`
+//! (C entry points: all that is unsafe), `handle` and `waiting` (what each call means), `database` with `locks`, `shm`,
 //! `staged` and `together`, `journal`, `scratch`, `absent`, and `volumes` (which volumes are open, and what files are
 //! called).
 //!
@@ -24,6 +24,7 @@ mod api;
 mod database;
 #[deny(unsafe_code)]
 mod error;
+mod function;
 #[deny(unsafe_code)]
 mod handle;
 #[deny(unsafe_code)]
@@ -46,6 +47,7 @@ mod waiting;
 
 pub use abi::Routines;
 
+use api::Sqlite;
 use error::VfsError;
 use std::ffi::{OsString, c_char, c_int, c_void};
 use std::io::Write;
@@ -128,21 +130,36 @@ unsafe fn register_as_asked(routines: *const Routines, default: bool) -> c_int {
     unsafe { register(routines, default || asked) }
 }
 
+/// Registers what a connection has loaded: the VFS, and the function with this connection and all later ones.
+///
+/// # Safety
+/// Called by SQLite.
+unsafe fn load(database: *mut Sqlite, routines: *const Routines, default: bool) -> c_int {
+    // SAFETY: SQLite's table.
+    let code = unsafe { register_as_asked(routines, default) };
+    if code != abi::OK {
+        return code;
+    }
+    function::offer_to_all();
+    // SAFETY: SQLite's connection.
+    match unsafe { function::offer(database) } {
+        abi::OK => abi::OK_LOAD_PERMANENTLY,
+        code => code,
+    }
+}
+
 /// The entry point that SQLite finds in `libsyncline_sqlite.so`. The library stays loaded, because the VFS does.
 ///
 /// # Safety
 /// Called by SQLite.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sqlite3_synclinesqlite_init(
-    _database: *mut c_void,
+    database: *mut c_void,
     _message: *mut *mut c_char,
     routines: *const Routines,
 ) -> c_int {
     // SAFETY: SQLite's table.
-    match unsafe { register_as_asked(routines, false) } {
-        abi::OK => abi::OK_LOAD_PERMANENTLY,
-        code => code,
-    }
+    unsafe { load(database.cast(), routines, false) }
 }
 
 /// Another entry point, for programs that can name one but have no URIs: the VFS is SQLite's default one from here on.
@@ -151,15 +168,12 @@ pub unsafe extern "C" fn sqlite3_synclinesqlite_init(
 /// Called by SQLite.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sqlite3_synclinedefault_init(
-    _database: *mut c_void,
+    database: *mut c_void,
     _message: *mut *mut c_char,
     routines: *const Routines,
 ) -> c_int {
     // SAFETY: SQLite's table.
-    match unsafe { register_as_asked(routines, true) } {
-        abi::OK => abi::OK_LOAD_PERMANENTLY,
-        code => code,
-    }
+    unsafe { load(database.cast(), routines, true) }
 }
 
 /// The entry point for `sqlite3_auto_extension`, in programs that link this library statically.
@@ -168,12 +182,16 @@ pub unsafe extern "C" fn sqlite3_synclinedefault_init(
 /// Called by SQLite.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn syncline_sqlite_auto(
-    _database: *mut c_void,
+    database: *mut c_void,
     _message: *mut *mut c_char,
     routines: *const Routines,
 ) -> c_int {
     // SAFETY: SQLite's table.
-    unsafe { register_as_asked(routines, false) }
+    match unsafe { register_as_asked(routines, false) } {
+        // SAFETY: SQLite's connection.
+        abi::OK => unsafe { function::offer(database.cast()) },
+        code => code,
+    }
 }
 
 /// A volume that the program opened itself, on whatever device, and lends to SQLite. It is closed properly when this

@@ -8,6 +8,7 @@
 
 use crate::abi::{self, File, IoMethods};
 use crate::error::{Result, VfsError};
+use crate::function::Request;
 use crate::handle::{self, Handle};
 use crate::volumes;
 use crate::waiting::BusyHandler;
@@ -282,6 +283,11 @@ unsafe fn control(handle: &mut Handle, operation: c_int, argument: *mut c_void) 
         }
         abi::FCNTL_COMMIT_ATOMIC_WRITE => connection.commit_batch()?,
         abi::FCNTL_ROLLBACK_ATOMIC_WRITE => connection.discard(),
+        abi::FCNTL_SNAPSHOT => {
+            // SAFETY: the function that asks passes its request, and waits.
+            let request = unsafe { &mut *argument.cast::<Request<'_>>() };
+            request.refused = connection.volume().snapshot(request.name).err().map(|error| error.to_string());
+        }
         _ => {
             let Some(answer) = number_control(connection, operation) else { return Ok(abi::NOTFOUND) };
             // SAFETY: these operations take a pointer to an integer, of 64 bits for the size of the mapping.

@@ -189,8 +189,9 @@ unsafe extern "C" fn full_pathname(
     let plain = unsafe { bytes(name) }.unwrap_or_default();
     guarded_by_name(plain, abi::CANTOPEN_FULLPATH, || {
         // SAFETY: SQLite asks for the full name of databases that it is about to open, with their parameters.
-        let image = unsafe { crate::api::get().uri_parameter(name, c"volume") };
-        let full = handle::full_name(plain, image.as_deref())?;
+        let parameter = |key: &CStr| unsafe { crate::api::get().uri_parameter(name, key) };
+        let (image, snapshot) = (parameter(c"volume"), parameter(c"snapshot"));
+        let full = handle::full_name(plain, image.as_deref(), snapshot.as_deref())?;
         if full.len() >= room as usize {
             return Err(VfsError::Name(String::from_utf8_lossy(&full).into_owned()));
         }

@@ -7,6 +7,9 @@
 //! name of a database is `IMAGE:/PATH`, with the image's canonical path; names that SQLite derives from it (journals)
 //! lead to the same volume.
 //!
+//! Snapshots. One of a volume counts as a volume of its own that cannot be changed, as if its image were called
+//! `IMAGE#SNAPSHOT`. While it is in use, so is the volume.
+//!
 //! Forks. The table is the process' own: a forked child begins with an empty one. It opens volumes itself if its
 //! parent had none open, and is refused otherwise. What it has inherited it neither uses nor drops.
 //!
@@ -34,6 +37,8 @@ use syncline_fs::{Fs, ObjectNo};
 
 /// What lies between the image and the path in the full name of a file.
 const SEPARATOR: &[u8] = b":/";
+/// What lies between the image and the name of a snapshot.
+const OF_SNAPSHOT: u8 = b'#';
 
 /// All open volumes by the canonical path of their images.
 static VOLUMES: PerProcess<Mutex<Vec<Registered>>> = PerProcess::new(|| Mutex::new(Vec::new()));
@@ -59,6 +64,9 @@ pub(crate) struct OpenVolume {
     pub(crate) virtual_files: VirtualFiles,
     /// Journals and logs that are not there.
     pub(crate) absent: Absent,
+    /// The volume that this is a snapshot of, as long as it is in use.
+    of: Mutex<Option<VolumeRef>>,
+    is_snapshot: bool,
 }
 
 /// A use of an open volume. The last one to be dropped closes it.
@@ -108,10 +116,13 @@ impl Drop for VolumeRef {
         let index = volumes.iter().position(|registered| Arc::ptr_eq(&registered.volume, &open));
         let index = index.expect("a volume in use is registered");
         volumes[index].users -= 1;
+        let mut of = None;
         if volumes[index].users == 0 {
             volumes.swap_remove(index);
-            // What has panicked is only left: what was synced is in the journal.
+            of = open.of.lock().take();
+            // What has panicked is only left: what was synced is in the journal. Of a snapshot nothing is written.
             if !open.has_panicked()
+                && !open.is_snapshot
                 && let Err(source) = open.volume.clone().close()
             {
                 crate::tell(&VfsError::Volume { image: open.image.clone(), source });
@@ -120,6 +131,8 @@ impl Drop for VolumeRef {
         // Before the table is unlocked, also by those who are not the last: the image is locked until all shares are
         // gone.
         drop(open);
+        drop(volumes);
+        drop(of);
     }
 }
 
@@ -149,6 +162,21 @@ impl OpenVolume {
             true => Err(VfsError::Panicked { image: self.image.clone() }),
             false => Ok(()),
         }
+    }
+
+    /// Makes a snapshot of the volume, between two transactions of each of its databases.
+    ///
+    /// Errors: `UnderWay` if a transaction goes on that is too large to be staged: half of it would be in the snapshot.
+    pub(crate) fn snapshot(&self, name: &str) -> Result<()> {
+        let refused =
+            |source| VfsError::Snapshot { image: self.image.clone(), snapshot: name.to_owned(), source };
+        // Nobody opens a database, or begins to write to one directly, while these are held.
+        let table = self.databases.lock();
+        let databases: Vec<Arc<Database>> = table.values().filter_map(Weak::upgrade).collect();
+        let held = databases.iter().map(|database| database.hold()).collect::<Result<Vec<_>>>()?;
+        let made = self.volume.snapshot(name).map_err(refused);
+        drop((held, table));
+        made.map(drop)
     }
 
     /// The full name of a path within this volume.
@@ -193,7 +221,67 @@ pub(crate) fn open(image: &Path) -> Result<VolumeRef> {
         result => result,
     };
     let volume = opened.map_err(|source| VfsError::of_volume(&image, source))?;
-    Ok(register(&mut volumes, image, volume, Absent::new(true)))
+    Ok(register(&mut volumes, image, volume, Absent::new(true), None))
+}
+
+/// The volume of an image, or a snapshot of it if that is what the name says.
+pub(crate) fn open_named(image: &Path) -> Result<VolumeRef> {
+    match snapshot_named(image) {
+        Some((image, snapshot)) => open_snapshot(&image, &snapshot),
+        None => open(image),
+    }
+}
+
+fn open_snapshot(image: &Path, snapshot: &str) -> Result<VolumeRef> {
+    let _in_use = InUse::begin()?;
+    let base = match find(&full_name(image, Path::new("/"))) {
+        Some((open, _)) => open,
+        None => open(image)?,
+    };
+    let name = name_of_snapshot(&base.image, snapshot);
+    let mut volumes = VOLUMES.get().lock();
+    if let Some(registered) = volumes.iter_mut().find(|registered| registered.volume.image == name) {
+        registered.users += 1;
+        let volume = VolumeRef::counted(registered.volume.clone());
+        // The use of the base is given up without the lock.
+        drop(volumes);
+        return Ok(volume);
+    }
+    match base.volume.at(snapshot) {
+        Ok(view) => Ok(register(&mut volumes, name, view, Absent::new(false), Some(base))),
+        Err(source) => {
+            drop(volumes);
+            let (image, snapshot) = (base.image.clone(), snapshot.to_owned());
+            Err(VfsError::Snapshot { image, snapshot, source })
+        }
+    }
+}
+
+/// What the image of a snapshot is called.
+pub(crate) fn name_of_snapshot(image: &Path, snapshot: &str) -> PathBuf {
+    let mut name = image.as_os_str().to_owned();
+    name.push(std::ffi::OsStr::from_bytes(&[OF_SNAPSHOT]));
+    name.push(snapshot);
+    name.into()
+}
+
+/// The image and the snapshot that a name is of, if it is no image itself.
+pub(crate) fn snapshot_named(name: &Path) -> Option<(PathBuf, String)> {
+    if is_image(name) {
+        return None;
+    }
+    let bytes = name.as_os_str().as_bytes();
+    let marks = bytes.iter().enumerate().filter(|(_, byte)| **byte == OF_SNAPSHOT);
+    let named = |at: usize| {
+        let image = Path::new(std::ffi::OsStr::from_bytes(&bytes[..at]));
+        let snapshot = std::str::from_utf8(&bytes[at + 1..]).ok()?;
+        (is_open(image) || is_image(image)).then(|| (image.to_owned(), snapshot.to_owned()))
+    };
+    marks.map(|(at, _)| at).find_map(named)
+}
+
+fn is_image(path: &Path) -> bool {
+    path.metadata().is_ok_and(|metadata| !metadata.is_dir())
 }
 
 fn is_write_refused(error: &std::io::Error) -> bool {
@@ -202,7 +290,13 @@ fn is_write_refused(error: &std::io::Error) -> bool {
     matches!(inner, Some(syncline::Error::Open(NotWritable { .. })))
 }
 
-fn register(volumes: &mut Vec<Registered>, image: PathBuf, volume: Volume, absent: Absent) -> VolumeRef {
+fn register(
+    volumes: &mut Vec<Registered>,
+    image: PathBuf,
+    volume: Volume,
+    absent: Absent,
+    of: Option<VolumeRef>,
+) -> VolumeRef {
     let volume = Arc::new(OpenVolume {
         image,
         volume,
@@ -210,6 +304,8 @@ fn register(volumes: &mut Vec<Registered>, image: PathBuf, volume: Volume, absen
         databases: Mutex::default(),
         virtual_files: VirtualFiles::default(),
         absent,
+        is_snapshot: of.is_some(),
+        of: Mutex::new(of),
     });
     volumes.push(Registered { volume: volume.clone(), users: 1 });
     VolumeRef::counted(volume)
@@ -223,7 +319,7 @@ pub(crate) fn add(name: &Path, volume: Volume) -> std::result::Result<VolumeRef,
     if volumes.iter().any(|registered| registered.volume.image == name) {
         return Err(volume);
     }
-    Ok(register(&mut volumes, name.to_owned(), volume, Absent::new(false)))
+    Ok(register(&mut volumes, name.to_owned(), volume, Absent::new(false), None))
 }
 
 /// Takes a volume that was added off the table, without closing it.
@@ -272,7 +368,8 @@ pub(crate) fn find_open(name: &[u8]) -> Result<(VolumeRef, PathBuf)> {
 /// Any open volume: for files that have no name.
 pub(crate) fn any() -> Option<VolumeRef> {
     let mut volumes = VOLUMES.get().lock();
-    let registered = volumes.iter_mut().find(|registered| !registered.volume.has_panicked())?;
+    let serves = |volume: &OpenVolume| !volume.has_panicked() && !volume.is_snapshot;
+    let registered = volumes.iter_mut().find(|registered| serves(&registered.volume))?;
     registered.users += 1;
     Some(VolumeRef::counted(registered.volume.clone()))
 }
@@ -280,8 +377,9 @@ pub(crate) fn any() -> Option<VolumeRef> {
 /// The only open volume, if it is the only one: for databases that are attached without naming one.
 fn only_image() -> Option<PathBuf> {
     let volumes = VOLUMES.get().lock();
-    match &volumes[..] {
-        [only] => Some(only.volume.image.clone()),
+    let mut whole = volumes.iter().filter(|registered| !registered.volume.is_snapshot);
+    match (whole.next(), whole.next()) {
+        (Some(only), None) => Some(only.volume.image.clone()),
         _ => None,
     }
 }
@@ -331,7 +429,7 @@ pub(crate) fn split(name: &[u8]) -> Option<(PathBuf, PathBuf)> {
     let colons = name.windows(SEPARATOR.len()).enumerate().filter(|(_, window)| *window == SEPARATOR);
     for (at, _) in colons {
         let image = Path::new(std::ffi::OsStr::from_bytes(&name[..at]));
-        if is_open(image) || image.metadata().is_ok_and(|metadata| !metadata.is_dir()) {
+        if is_open(image) || is_image(image) || snapshot_named(image).is_some() {
             return Some((image.to_owned(), path_of(&name[at + 1..])));
         }
     }

@@ -12,4 +12,5 @@ mod panics;
 mod power;
 mod processes;
 mod shell;
+mod snapshots;
 mod sql;
