@@ -36,6 +36,7 @@ const ROOMS: &[&str] = &[
     "trim",
     "session",
     "snapshots",
+    "difference",
     "heads",
 ];
 

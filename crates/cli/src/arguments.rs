@@ -425,6 +425,22 @@ pub(crate) enum SnapshotAction {
         #[arg(required = true, value_name = "NAME")]
         names: Vec<String>,
     },
+    /// Tell which paths differ between a snapshot and a later one: "+" added, "-" removed, "M" modified, "R" renamed.
+    Diff {
+        /// Print as JSON.
+        #[arg(long)]
+        json: bool,
+        /// Compare checksums: what was written with the content that it had does not count.
+        #[arg(long)]
+        content: bool,
+        /// Image file or block device; not mounted.
+        #[arg(value_name = "VOLUME")]
+        target: PathBuf,
+        /// The older snapshot.
+        older: String,
+        /// The newer snapshot, or a head; the volume as it is now if none is given.
+        newer: Option<String>,
+    },
     /// Give a snapshot another name.
     Rename {
         /// Image file, block device, or a directory of a mounted volume.

@@ -44,7 +44,7 @@ pub(crate) enum Failure {
     NoVolumeThere { path: PathBuf },
     #[error("{} has no snapshot \"{name}\"; \"syncline snapshot list\" shows them", .path.display())]
     NoSnapshot { path: PathBuf, name: String },
-    #[error("{} is mounted: heads are made, listed, deleted and rolled back when it is unmounted", .path.display())]
+    #[error("{} is mounted: heads are made, listed, deleted and rolled back, and snapshots compared, when it is unmounted", .path.display())]
     HeadsOfMounted { path: PathBuf },
     #[error("{} has a snapshot \"{name}\" already; choose another name, or delete it first", .path.display())]
     SnapshotExists { path: PathBuf, name: String },

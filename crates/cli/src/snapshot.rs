@@ -1,5 +1,7 @@
 //! `syncline snapshot`: snapshots of a volume in an image or on a device, or of a mounted one by its directory.
 
+mod diff;
+
 use crate::arguments::{SnapshotAction, SnapshotArguments};
 use crate::copy;
 use crate::error::Failure;
@@ -69,6 +71,11 @@ pub(crate) fn run(arguments: &SnapshotArguments) -> Result<ExitCode, Failure> {
                 (_, Some(keep)) => failed(target, Some(keep), source),
             })?;
             Ok(ExitCode::SUCCESS)
+        }
+        SnapshotAction::Diff { json, content, target, older, newer } => {
+            let newer = newer.as_deref();
+            let compared = diff::Compared { path: target, older, newer, content: *content };
+            diff::diff(&compared, Form::json_if(*json))
         }
         SnapshotAction::Rename { target, name, to } => {
             change(target, Some(name), |place| place.rename(name, to))?;

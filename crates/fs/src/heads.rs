@@ -75,7 +75,12 @@ impl Heads<'_> {
     /// The heads, in the order in which they were made; of a volume of version 1 none.
     pub fn list(&self) -> Vec<HeadInfo> {
         let trees = self.fs.core.store.trees();
-        let named = |tree: TreeId| trees.get(&tree).map(|item| item.name.clone());
+        // One that was deleted has no name, and its own parent.
+        let named = |item: &TreeItem| {
+            let above =
+                std::iter::successors(item.parent, |tree| trees.get(tree).and_then(|item| item.parent));
+            above.filter_map(|tree| trees.get(&tree)).find(|item| is_seen(item)).map(|item| item.name.clone())
+        };
         let seen = trees.iter().filter(|(_, item)| item.role == Role::Head && is_seen(item));
         let info = |(tree, item): (&TreeId, &TreeItem)| HeadInfo {
             name: item.name.clone(),
@@ -83,7 +88,7 @@ impl Heads<'_> {
             made: item.made,
             tree: tree.0,
             is_default: item.is_default,
-            parent: item.parent.and_then(named).filter(|name| !name.is_empty()),
+            parent: named(item),
         };
         seen.map(info).collect()
     }

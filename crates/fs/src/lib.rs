@@ -19,6 +19,7 @@ mod clock;
 mod content;
 mod context;
 mod core;
+mod difference;
 mod engine;
 mod error;
 mod files;
@@ -50,6 +51,7 @@ pub use attributes::{
 pub use clock::{Clock, Entropy, SystemClock, SystemEntropy};
 pub use content::{Handle, HandleId, OpenFlags, Opened, SetAside};
 pub use context::Context;
+pub use difference::{Change, ChangeKind};
 pub use engine::{Fs, FsStats, VolumeSpace};
 pub use error::{Error, Result};
 pub use files::Files;

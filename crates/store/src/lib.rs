@@ -22,6 +22,7 @@ mod carry;
 mod checkpoint;
 mod clones;
 mod deletion;
+mod difference;
 mod error;
 mod images;
 mod journal;

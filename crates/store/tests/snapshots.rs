@@ -12,6 +12,7 @@ mod support;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use support::checked;
+use support::compare::compare;
 use support::reach::Volume;
 use support::view::{OBJECTS, View, extents, object, shape, view};
 use support::{CrashDevice, Random};
@@ -67,6 +68,7 @@ struct Tally {
     heads_deleted: u64,
     rolled_back: u64,
     kept: u64,
+    compared: u64,
 }
 
 struct Walk {
@@ -562,7 +564,8 @@ impl Walk {
         if self.random.one_in(4) {
             self.head = heads[self.random.below(heads.len() as u64) as usize];
         }
-        match self.random.below(106) {
+        match self.random.below(110) {
+            106..110 => self.compare(tally),
             100..103 => self.clone(tally),
             103 => self.roll_back(tally),
             104..106 => self.delete_head(tally),
@@ -588,6 +591,14 @@ impl Walk {
                 self.durable = lsn;
             }
         }
+    }
+
+    /// What differs between two trees, whichever they are, is told as reading both tells it.
+    fn compare(&mut self, tally: &mut Tally) {
+        let trees = self.store.trees();
+        let shown: Vec<TreeId> = snapshots(&trees).chain(heads(&trees)).collect();
+        let [one, other] = [(); 2].map(|()| shown[self.random.below(shown.len() as u64) as usize]);
+        tally.compared += u64::from(compare(&self.store, one, other) > 0);
     }
 
     /// Everything is on the device, and all that is free can be used again.
@@ -811,6 +822,7 @@ fn every_crash_leaves_each_snapshot_as_it_was_made_and_what_is_reachable_in_use(
         ("clones deleted", tally.heads_deleted),
         ("heads rolled back", tally.rolled_back),
         ("states kept by that", tally.kept),
+        ("trees compared that differ", tally.compared),
     ] {
         assert!(count > seeds / 4, "{what}: {count}");
     }

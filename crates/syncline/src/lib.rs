@@ -10,6 +10,7 @@
 #![deny(missing_docs)]
 
 mod attributes;
+mod difference;
 mod errno;
 mod file;
 mod heads;
@@ -26,6 +27,7 @@ mod transaction;
 mod volume;
 mod volume_options;
 
+pub use difference::{Change, ChangeKind};
 pub use errno::errno;
 pub use file::File;
 pub use heads::HeadInfo;

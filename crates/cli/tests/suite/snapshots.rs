@@ -105,6 +105,13 @@ fn heads_of_an_image_are_made_listed_mounted_and_deleted_and_a_snapshot_is_gone_
     syncline(&["snapshot", "create", text(&image), "one"]).ok();
     write("second");
     syncline(&["snapshot", "clone", text(&image), "one", "attempt"]).ok();
+    let diff = |arguments: &[&str]| syncline(&[&["snapshot", "diff", text(&image)], arguments].concat());
+    assert_eq!(diff(&["one"]).ok().out, "change path\nM      f\n");
+    assert_eq!(diff(&["one", "attempt"]).ok().out, "change path\n");
+    let told = diff(&["--json", "one", "main"]).ok().json();
+    assert_eq!((&told[0]["change"], &told[0]["path"]), (&"modified".into(), &"f".into()), "{told:?}");
+    diff(&["missing"]).fails(1, &image, "no snapshot \"missing\"");
+    diff(&["one", "missing"]).fails(1, &image, "no snapshot \"missing\"");
     let heads = || syncline(&["snapshot", "list", "--heads", "--json", text(&image)]).ok().json();
     let shown = heads();
     assert_eq!(names(&shown), ["main", "attempt"]);

@@ -3,6 +3,7 @@
 
 #![allow(dead_code)] // Each test binary uses a part of it.
 
+pub mod compare;
 pub mod reach;
 pub mod view;
 
