@@ -20,7 +20,7 @@ use syncline_format::item::{DirentItem, ExtentItem, InodeItem, OrphanReason, Xat
 use syncline_format::node::NodePointer;
 pub(crate) use syncline_format::range::FILE_PAGES_MAX;
 use syncline_format::superblock::Superblock;
-use syncline_format::{BlockNo, FormatError, Key, Kind, NAME_PROBES, NODE_BLOCKS, ObjectNo, name_hash};
+use syncline_format::{BlockNo, FormatError, Key, Kind, NODE_BLOCKS, ObjectNo};
 
 /// The checker of one walk.
 pub(crate) struct ItemCheck<'a> {
@@ -133,11 +133,11 @@ impl<'a> ItemCheck<'a> {
             Ok(dirent) => dirent,
             Err(error) => return self.undecodable(key, &error),
         };
-        if !is_hash_of(self.superblock.hash_seed, &dirent.name, key.offset) {
+        if !self.superblock.name_hash().slots(&dirent.name).contains(&key.offset) {
             let message = format!("the name {:?} is at {:#x}", lossy(&dirent.name), key.offset);
             self.findings.of(Code::DirentHash, key.object, message);
         }
-        if self.object.names.repeats(key.offset, &dirent.name) {
+        if self.object.names.repeats(&self.superblock.name_hash(), key.offset, &dirent.name) {
             let message = format!("the name {:?} occurs twice", lossy(&dirent.name));
             self.findings.of(Code::DirentDuplicate, key.object, message);
         }
@@ -153,11 +153,11 @@ impl<'a> ItemCheck<'a> {
             Ok(xattr) => xattr,
             Err(error) => return self.undecodable(key, &error),
         };
-        if !is_hash_of(self.superblock.hash_seed, &xattr.name, key.offset) {
+        if !self.superblock.name_hash().slots(&xattr.name).contains(&key.offset) {
             let message = format!("the attribute {:?} is at {:#x}", lossy(&xattr.name), key.offset);
             self.findings.of(Code::XattrHash, key.object, message);
         }
-        if self.object.xattr_names.repeats(key.offset, &xattr.name) {
+        if self.object.xattr_names.repeats(&self.superblock.name_hash(), key.offset, &xattr.name) {
             let message = format!("the attribute {:?} occurs twice", lossy(&xattr.name));
             self.findings.of(Code::XattrDuplicate, key.object, message);
         }
@@ -337,11 +337,6 @@ impl Visitor for ItemCheck<'_> {
             Kind::Orphan | Kind::Tree | Kind::TreeInfo | Kind::Shared | Kind::Overlay => self.misplaced(key),
         }
     }
-}
-
-/// Whether a name may be stored at `offset`: its hash or one of the following probes.
-fn is_hash_of(seed: u64, name: &[u8], offset: u64) -> bool {
-    offset.checked_sub(name_hash(seed, name)).is_some_and(|probe| probe < NAME_PROBES)
 }
 
 /// A name for a message.

@@ -4,12 +4,12 @@ use crate::Code;
 use crate::facts::Facts;
 use crate::items::FILE_PAGES_MAX;
 use crate::report::Findings;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use syncline_format::item::{
     ExtentContent, ExtentItem, InodeItem, OrphanReason, Shift, XATTR_PIECE_BYTES, XATTR_PIECES_MAX,
     XattrItem, XattrValue,
 };
-use syncline_format::{BLOCK_BYTES, Key, NAME_PROBES, ObjectNo};
+use syncline_format::{BLOCK_BYTES, KEYED_SLOTS, Key, NameHash, ObjectNo};
 
 /// The object, and what its items so far have to agree with.
 #[derive(Default)]
@@ -37,18 +37,30 @@ impl Pieces {
     }
 }
 
-/// The last few names of a directory: equal names have equal hashes, so they are within one probe sequence.
+/// The last few names of a directory: equal names have equal hashes, so they are within one row of slots.
 #[derive(Default)]
-pub(crate) struct RecentNames(VecDeque<(u64, Vec<u8>)>);
+pub(crate) struct RecentNames {
+    /// Of a seeded hash, whose rows overlap: those that lie less than a row apart.
+    near: VecDeque<(u64, Vec<u8>)>,
+    /// Of a keyed hash: those of one row.
+    row: BTreeSet<Vec<u8>>,
+    row_number: u64,
+}
 
 impl RecentNames {
     /// Adds a name; tells whether it was there already.
-    pub(crate) fn repeats(&mut self, offset: u64, name: &[u8]) -> bool {
-        while self.0.front().is_some_and(|(first, _)| offset - first >= NAME_PROBES) {
-            self.0.pop_front();
+    pub(crate) fn repeats(&mut self, hash: &NameHash, offset: u64, name: &[u8]) -> bool {
+        if let NameHash::Keyed(_) = hash {
+            if std::mem::replace(&mut self.row_number, offset / KEYED_SLOTS) != offset / KEYED_SLOTS {
+                self.row.clear();
+            }
+            return !self.row.insert(name.to_vec());
         }
-        let repeats = self.0.iter().any(|(_, known)| known == name);
-        self.0.push_back((offset, name.to_vec()));
+        while self.near.front().is_some_and(|(first, _)| offset - first >= hash.reach()) {
+            self.near.pop_front();
+        }
+        let repeats = self.near.iter().any(|(_, known)| known == name);
+        self.near.push_back((offset, name.to_vec()));
         repeats
     }
 }

@@ -26,12 +26,14 @@ pub mod superblock;
 pub mod tree_item;
 
 mod error;
+mod names;
 mod orphan;
 
 pub use error::FormatError;
 pub use header::{BlockHeader, VolumeId};
 pub use ids::{BlockNo, Era, Generation, GroupNo, Lsn, ObjectNo, Sequence, TreeId};
 pub use key::{Key, Kind};
+pub use names::{KEYED_SLOTS, NAME_BITS, NAME_HASH_MAX, NAME_HASH_MIN, NameHash, NameKey, SEEDED_SLOTS};
 
 use twox_hash::XxHash3_64;
 
@@ -55,19 +57,3 @@ const _: () = assert!(3 * (ITEM_VALUE_BYTES_MAX + node::SLOT_BYTES) <= node::NOD
 pub fn checksum(bytes: &[u8]) -> u64 {
     XxHash3_64::oneshot(bytes)
 }
-
-/// Hash of a directory entry's or extended attribute's name under the volume's seed, as used in keys.
-///
-/// The result lies in `NAME_HASH_MIN..=NAME_HASH_MAX`: values below are the cookies of `.` and `..`, and the top is
-/// left so that a probe sequence of [`NAME_PROBES`] slots stays a positive `i64` (directory offsets are signed).
-pub fn name_hash(seed: u64, name: &[u8]) -> u64 {
-    let hash = XxHash3_64::oneshot_with_seed(seed, name) >> 1;
-    hash.clamp(NAME_HASH_MIN, NAME_HASH_MAX)
-}
-
-/// Smallest value of [`name_hash`].
-pub const NAME_HASH_MIN: u64 = 16;
-/// Largest value of [`name_hash`].
-pub const NAME_HASH_MAX: u64 = (i64::MAX as u64) - 16;
-/// Names with equal hashes take the following slots, at most this many in all.
-pub const NAME_PROBES: u64 = 8;

@@ -16,7 +16,9 @@ use crate::layout::{
 };
 use crate::node::LEVEL_MAX;
 use crate::record::RECORD_BYTES_MAX;
-use crate::{BLOCK_BYTES, FormatError, NAME_HASH_MAX, NAME_HASH_MIN, NAME_PROBES, NODE_BYTES, TreeId};
+use crate::{
+    BLOCK_BYTES, FormatError, NAME_BITS, NAME_HASH_MAX, NAME_HASH_MIN, NODE_BYTES, SEEDED_SLOTS, TreeId,
+};
 
 /// Counters that only grow end here, far from any overflow. Object numbers are below it.
 pub const COUNTER_MAX: u64 = 1 << 62;
@@ -25,7 +27,7 @@ pub const FILE_PAGES_MAX: u64 = FILE_BYTES_MAX.div_ceil(BLOCK_BYTES as u64);
 /// More names than the nodes of the largest volume can hold.
 pub const ENTRIES_MAX: u64 = 1 << 47;
 /// The last slot of the last name hash: a positive `i64`, since directory offsets are signed.
-pub const NAME_SLOT_MAX: u64 = NAME_HASH_MAX + NAME_PROBES - 1;
+pub const NAME_SLOT_MAX: u64 = NAME_HASH_MAX + SEEDED_SLOTS - 1;
 
 /// Tree numbers are below it, so that a tree's and an object's number fit into one of 63 bits.
 pub const TREES_MAX: u64 = 1 << 24;
@@ -169,6 +171,9 @@ fields! {
     SUPERBLOCK_CUT_LSN = Superblock, "cut_lsn", 292, 8, ANY, "";
     SUPERBLOCK_ERA = Superblock, "era", 300, 4, (1, ERA_MAX), "of version 2";
     SUPERBLOCK_NEXT_TREE = Superblock, "next_tree", 304, 4, (TreeId::FIRST_MADE.0 as u64, TREES_MAX), "of version 2; above every tree";
+    SUPERBLOCK_NAME_BITS = Superblock, "name_bits", 316, 1, (1, NAME_BITS as u64), "with bit 6 of the features; mkfs writes 46";
+    SUPERBLOCK_NAME_KEY = Superblock, "name_key", 320, 8, ANY, "first half; with bit 6 of the features";
+    SUPERBLOCK_NAME_KEY_REST = Superblock, "name_key", 328, 8, ANY, "second half; with bit 6 of the features";
 
     BITMAP_GENERATION = Bitmap, "generation", 24, 8, ANY, "above the superblock's: the slot does not count";
     BITMAP_GROUP = Bitmap, "group", 40, 4, (0, VOLUME_BLOCKS_MAX / GROUP_BLOCKS_MAX), "the group's number";
@@ -189,8 +194,8 @@ fields! {
     KEY_KIND = Key, "kind", 20, 1, (1, 7), "of an item in a filesystem";
     KEY_INODE_OFFSET = Key, "offset of an inode", 8, 8, (0, 0), "";
     KEY_SYMLINK_OFFSET = Key, "offset of a symlink", 8, 8, (0, 0), "";
-    KEY_DIRENT_OFFSET = Key, "offset of a dirent", 8, 8, SLOT, "the name's hash plus 0 to 7";
-    KEY_XATTR_OFFSET = Key, "offset of an xattr", 8, 8, SLOT, "the name's hash plus 0 to 7";
+    KEY_DIRENT_OFFSET = Key, "offset of a dirent", 8, 8, SLOT, "one of the name's slots";
+    KEY_XATTR_OFFSET = Key, "offset of an xattr", 8, 8, SLOT, "one of the name's slots";
     KEY_PIECE_OFFSET = Key, "offset of an xattr piece", 8, 8, ANY, "";
     KEY_EXTENT_OFFSET = Key, "offset of an extent", 8, 8, (0, FILE_PAGES_MAX - 1), "the last page too";
     KEY_ORPHAN_OFFSET = Key, "offset of an orphan", 8, 8, OBJECT, "";

@@ -4,8 +4,8 @@ use crate::header::VolumeId;
 use crate::layout::Layout;
 use crate::node::{NodePointer, NodePointerRaw};
 use crate::{
-    BLOCK_BYTES, BlockNo, Era, FORMAT_VERSION, FormatError, Generation, Lsn, ObjectNo, Sequence,
-    TREES_VERSION, TreeId, checksum, range,
+    BLOCK_BYTES, BlockNo, Era, FORMAT_VERSION, FormatError, Generation, Lsn, NameHash, NameKey, ObjectNo,
+    Sequence, TREES_VERSION, TreeId, checksum, range,
 };
 use zerocopy::little_endian::{I64, U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -19,6 +19,8 @@ pub const SUPERBLOCK_SLOTS: [BlockNo; 2] = [BlockNo(1), BlockNo(2)];
 pub const UNWRITTEN_BITMAPS: u64 = 1;
 /// Incompatible feature of version 2: births, operations 8 to 12 of a batch, more than one tree, the volume tree.
 pub const TREES: u64 = 1 << 5;
+/// Incompatible feature of version 2: names are found by a keyed hash.
+pub const KEYED_NAMES: u64 = 1 << 6;
 
 /// The superblock as stored.
 #[repr(C)]
@@ -55,7 +57,11 @@ pub struct SuperblockRaw {
     cut_lsn: U64,
     era: U32,
     next_tree: U32,
-    reserved: [u8; 3788],
+    reserved_shared: [u8; 8],
+    name_bits: u8,
+    reserved_name: [u8; 3],
+    name_key: [U64; 2],
+    reserved: [u8; 3760],
 }
 
 const _: () = assert!(size_of::<SuperblockRaw>() == BLOCK_BYTES);
@@ -63,6 +69,7 @@ const _: () = assert!(std::mem::offset_of!(SuperblockRaw, uuid) == 24);
 const _: () = assert!(std::mem::offset_of!(SuperblockRaw, label) == 40);
 const _: () = assert!(std::mem::offset_of!(SuperblockRaw, root) == 224);
 const _: () = assert!(std::mem::offset_of!(SuperblockRaw, era) == 300);
+const _: () = assert!(std::mem::offset_of!(SuperblockRaw, name_key) == 320);
 
 impl SuperblockRaw {
     /// Of a superblock of version 2, whose features hold [`TREES`].
@@ -73,7 +80,10 @@ impl SuperblockRaw {
         }
         let era = range::SUPERBLOCK_ERA.check(u64::from(self.era.get()))? as u32;
         let next_tree = range::SUPERBLOCK_NEXT_TREE.check(u64::from(self.next_tree.get()))? as u32;
-        Ok(TreesState { era: Era(era), next_tree: TreeId(next_tree) })
+        let has_key = features & KEYED_NAMES != 0;
+        let key = || NameKey::checked(self.name_key.map(U64::get), self.name_bits);
+        let name_key = has_key.then(key).transpose()?;
+        Ok(TreesState { era: Era(era), next_tree: TreeId(next_tree), name_key })
     }
 }
 
@@ -105,11 +115,13 @@ pub struct TreesState {
     pub era: Era,
     /// Lowest number that was never given out to a tree.
     pub next_tree: TreeId,
+    /// The feature [`KEYED_NAMES`]; `None`: names are hashed as in version 1, from which the volume was upgraded.
+    pub name_key: Option<NameKey>,
 }
 
 impl TreesState {
     /// Of a volume that has had no snapshot and no head but the first one.
-    pub const FIRST: TreesState = TreesState { era: Era(1), next_tree: TreeId::FIRST_MADE };
+    pub const FIRST: TreesState = TreesState { era: Era(1), next_tree: TreeId::FIRST_MADE, name_key: None };
 }
 
 /// The superblock, decoded and checked.
@@ -128,6 +140,7 @@ pub struct Superblock {
     pub epoch: u64,
     pub tail: JournalTail,
     pub root: NodePointer,
+    /// Of the names' hash in version 1, and in what was upgraded from it ([`Superblock::name_hash`]).
     pub hash_seed: u64,
     /// Lowest object number that was never given out as of the checkpoint.
     pub next_object: ObjectNo,
@@ -166,13 +179,22 @@ impl Superblock {
         VolumeId(u64::from_le_bytes(first))
     }
 
+    /// How names become keys.
+    pub fn name_hash(&self) -> NameHash {
+        let key = self.trees.and_then(|trees| trees.name_key);
+        key.map_or(NameHash::Seeded(self.hash_seed), NameHash::Keyed)
+    }
+
     fn version(&self) -> u16 {
         if self.trees.is_some() { TREES_VERSION } else { FORMAT_VERSION }
     }
 
     fn features(&self) -> u64 {
         let bit = |set: bool, bit: u64| if set { bit } else { 0 };
-        bit(self.unwritten_bitmaps, UNWRITTEN_BITMAPS) | bit(self.trees.is_some(), TREES)
+        let has_key = self.trees.is_some_and(|trees| trees.name_key.is_some());
+        bit(self.unwritten_bitmaps, UNWRITTEN_BITMAPS)
+            | bit(self.trees.is_some(), TREES)
+            | bit(has_key, KEYED_NAMES)
     }
 
     /// The superblock's bytes for the slot at `block`.
@@ -209,6 +231,10 @@ impl Superblock {
         if let Some(trees) = self.trees {
             raw.era = U32::new(trees.era.0);
             raw.next_tree = U32::new(trees.next_tree.0);
+            if let Some(NameKey { key, bits }) = trees.name_key {
+                raw.name_bits = bits;
+                raw.name_key = key.map(U64::new);
+            }
         }
         let mut bytes = raw.as_bytes().to_vec();
         crate::header::seal(&mut bytes);
@@ -243,7 +269,11 @@ impl Superblock {
             return Err(field("block_bytes_log2", u64::from(raw.block_bytes_log2.get())));
         }
         let incompatible = raw.features_incompatible.get();
-        let known = if version == TREES_VERSION { UNWRITTEN_BITMAPS | TREES } else { UNWRITTEN_BITMAPS };
+        let known = if version == TREES_VERSION {
+            UNWRITTEN_BITMAPS | TREES | KEYED_NAMES
+        } else {
+            UNWRITTEN_BITMAPS
+        };
         let unknown = incompatible & !known | raw.features_read_only.get();
         if unknown != 0 {
             return Err(FormatError::Features { unknown });
@@ -343,14 +373,18 @@ mod tests {
 
     #[test]
     fn both_versions_survive_encoding_and_tell_themselves_apart() {
-        let trees = TreesState { era: Era(80), next_tree: TreeId(77) };
-        for (trees, version, features) in [(None, 1, 1), (Some(trees), 2, 1 | 32)] {
+        let old_names = TreesState { era: Era(80), next_tree: TreeId(77), name_key: None };
+        let keyed = TreesState { name_key: Some(NameKey { key: [1, 2], bits: 46 }), ..old_names };
+        for (trees, version, features) in
+            [(None, 1, 1), (Some(old_names), 2, 1 | 32), (Some(keyed), 2, 1 | 32 | 64)]
+        {
             let bytes = superblock(trees).encode(AT);
             assert_eq!(Superblock::decode(&bytes, AT, BLOCKS), Ok(superblock(trees)));
             assert_eq!(bytes[16..18], u16::to_le_bytes(version));
             assert_eq!(bytes[120..128], u64::to_le_bytes(features));
             let behind = &bytes[300..308];
             assert_eq!(behind == [0; 8], trees.is_none(), "version 1 has no trees' fields");
+            assert_eq!(bytes[308..336] == [0; 28], features & 64 == 0, "the key belongs to its feature");
         }
     }
 

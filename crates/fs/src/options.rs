@@ -1,6 +1,7 @@
 //! What may be chosen: [`FsOptions`] for an open volume, [`MkfsOptions`] for a new one.
 
 use std::time::Duration;
+use syncline_format::NAME_BITS;
 #[cfg(feature = "ablation")]
 use syncline_store::Ablation;
 
@@ -138,6 +139,9 @@ pub struct MkfsOptions {
     pub root_mode: u32,
     /// Version of the format: 1, or 2 for a volume that can have snapshots.
     pub format: u32,
+    /// Bits of the names' hash that count in version 2, 46 and no more: fewer make names collide, for tests.
+    #[doc(hidden)]
+    pub name_bits: u8,
 }
 
 impl Default for MkfsOptions {
@@ -151,6 +155,7 @@ impl Default for MkfsOptions {
             root_gid: 0,
             root_mode: 0o755,
             format: 1,
+            name_bits: NAME_BITS,
         }
     }
 }

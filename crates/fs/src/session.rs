@@ -6,7 +6,7 @@ use std::sync::Arc;
 use syncline_device::Device;
 use syncline_format::item::{InodeItem, MODE_DIRECTORY};
 use syncline_format::tree_item::TreeItem;
-use syncline_format::{BLOCK_BYTES, Key, ObjectNo, TreeId};
+use syncline_format::{BLOCK_BYTES, Key, NameKey, ObjectNo, TreeId};
 use syncline_store::{FormatOptions, Recovery, RecoverySummary, Store, StoreOptions};
 
 /// Longest label, in bytes of UTF-8.
@@ -34,6 +34,8 @@ impl Fs {
             journal_blocks: options.journal_bytes.map(blocks),
             blocks: options.size_bytes.map(blocks),
             hash_seed: entropy.number(),
+            name_key: (options.format > 1)
+                .then(|| NameKey { key: [entropy.number(), entropy.number()], bits: options.name_bits }),
             epoch: entropy.number(),
             created_seconds: now.seconds,
             created_nanoseconds: now.nanoseconds,

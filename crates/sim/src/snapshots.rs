@@ -59,7 +59,11 @@ fn operations(start: &Start, seed: u64) -> Vec<Op> {
 
 fn start(seed: u64) -> Start {
     let device = SimDevice::new(Disk::new(*Random::new(derive(seed, 51)).pick(&BLOCKS)), seed);
-    let options = MkfsOptions::default().journal_bytes(JOURNAL_BLOCKS * PAGE).format(2);
+    let mut options = MkfsOptions::default().journal_bytes(JOURNAL_BLOCKS * PAGE).format(2);
+    if derive(seed, 57).is_multiple_of(2) {
+        // All names collide.
+        options.name_bits = 1;
+    }
     Fs::format(&*device, &options, &*SimClock::new(), &SimEntropy::new(seed), &mut |_, _| {})
         .expect("mkfs on a sound device");
     let fs = open(&device, &SimClock::new(), seed).expect("open after mkfs");

@@ -44,7 +44,8 @@ impl Store {
         options: &FormatOptions,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<(), StoreError> {
-        format(device, options, Some(TreesState::FIRST), progress)
+        let trees = TreesState { name_key: options.name_key, ..TreesState::FIRST };
+        format(device, options, Some(trees), progress)
     }
 }
 

@@ -142,7 +142,7 @@ impl Store {
             info: VolumeInfo {
                 uuid: superblock.uuid,
                 label: superblock.label.clone(),
-                hash_seed: superblock.hash_seed,
+                name_hash: superblock.name_hash(),
                 blocks: superblock.layout.blocks,
                 journal_blocks: superblock.layout.journal_blocks,
                 generation: superblock.generation,

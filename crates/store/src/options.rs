@@ -1,7 +1,7 @@
 use crate::StoreError;
 use crate::ablation::Ablation;
 use crate::limits::{NODE_CACHE_BYTES, PIGGYBACK_BYTES, STREAM_BYTES};
-use syncline_format::Key;
+use syncline_format::{Key, NameKey};
 
 /// What `mkfs` decides.
 #[derive(Debug, Clone)]
@@ -13,8 +13,10 @@ pub struct FormatOptions {
     pub journal_blocks: Option<u64>,
     /// Volume size in blocks; `None` takes the whole device.
     pub blocks: Option<u64>,
-    /// Secret seed of name hashes.
+    /// Secret seed of name hashes in version 1.
     pub hash_seed: u64,
+    /// Secret key of name hashes in version 2; without one they are those of version 1.
+    pub name_key: Option<NameKey>,
     /// Random number of the first journal epoch.
     pub epoch: u64,
     pub created_seconds: i64,

@@ -13,7 +13,7 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, Weak};
 use syncline_device::{Device, DeviceError};
 use syncline_format::batch::Op;
-use syncline_format::{BlockNo, Era, Generation, Key, Lsn, NODE_BYTES, ObjectNo, TreeId};
+use syncline_format::{BlockNo, Era, Generation, Key, Lsn, NODE_BYTES, NameHash, ObjectNo, TreeId};
 
 /// Contiguous blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,7 +73,8 @@ pub struct Counters {
 pub struct VolumeInfo {
     pub uuid: [u8; 16],
     pub label: String,
-    pub hash_seed: u64,
+    /// How names become keys.
+    pub name_hash: NameHash,
     pub blocks: u64,
     pub journal_blocks: u64,
     pub generation: Generation,

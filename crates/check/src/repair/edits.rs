@@ -11,7 +11,7 @@ use syncline_device::Device;
 use syncline_format::item::{DirentItem, InodeItem, MODE_DIRECTORY, OrphanReason, Timestamp};
 use syncline_format::node::NodePointer;
 use syncline_format::superblock::Superblock;
-use syncline_format::{BLOCK_BYTES, Key, NAME_PROBES, ObjectNo, name_hash};
+use syncline_format::{BLOCK_BYTES, Key, ObjectNo};
 
 /// Where inodes without a name go.
 const LOST_AND_FOUND: &[u8] = b"lost+found";
@@ -159,8 +159,7 @@ impl Editor<'_> {
 
     /// The keys that a name may have.
     fn slots(&self, directory: ObjectNo, name: &[u8]) -> impl Iterator<Item = Key> + use<> {
-        let hash = name_hash(self.superblock.hash_seed, name);
-        (0..NAME_PROBES).map(move |probe| Key::dirent(directory, hash + probe))
+        self.superblock.name_hash().slots(name).map(move |slot| Key::dirent(directory, slot))
     }
 
     /// Second round: makes every inode agree with what `facts` counted.

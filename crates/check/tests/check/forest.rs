@@ -356,7 +356,11 @@ fn what_snapshots_share_is_read_once() {
         }
         let (last, era) = (17 + snapshots, 3 + snapshots);
         (grove.item(HEAD).parent, grove.item(HEAD).known) = (Some(TreeId(last)), Era(era - 1));
-        grove.state = syncline_format::superblock::TreesState { era: Era(era), next_tree: TreeId(last + 1) };
+        grove.state = syncline_format::superblock::TreesState {
+            era: Era(era),
+            next_tree: TreeId(last + 1),
+            name_key: None,
+        };
         grove.trees.get_mut(&HEAD).expect("a tree").birth = era;
         grove.leaves[B_NEW].birth = era;
         let extent = grove.extent(B_NEW, Key::extent(B, 0)).born(Era(era));

@@ -121,7 +121,7 @@ impl Grove {
             leaves,
             trees,
             volume_items: BTreeMap::new(),
-            state: TreesState { era: Era(3), next_tree: TreeId(18) },
+            state: TreesState { era: Era(3), next_tree: TreeId(18), name_key: None },
             free: BTreeSet::new(),
             pointer_hook: Box::new(|_, _| {}),
             root_hook: Box::new(|_| {}),

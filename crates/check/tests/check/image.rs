@@ -141,11 +141,11 @@ impl Image {
     }
 
     pub fn name_key(&self, directory: ObjectNo, name: &str) -> Key {
-        Key::dirent(directory, name_hash(self.superblock.hash_seed, name.as_bytes()))
+        Key::dirent(directory, self.superblock.name_hash().first(name.as_bytes()))
     }
 
     pub fn xattr_key(&self, object: ObjectNo, name: &str) -> Key {
-        Key::xattr(object, name_hash(self.superblock.hash_seed, name.as_bytes()))
+        Key::xattr(object, self.superblock.name_hash().first(name.as_bytes()))
     }
 
     pub fn add_name(&mut self, directory: ObjectNo, name: &str, inode: ObjectNo, file_type: u8) -> Key {

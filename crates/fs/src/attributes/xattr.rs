@@ -7,6 +7,7 @@ use crate::acl::{ACCESS_XATTR, Acl, DEFAULT_XATTR};
 use crate::attributes::flags::forbid_change;
 use crate::content::change::{Change, Locked, estimate};
 use crate::content::inode::{Inode, InodeState};
+use crate::core::free_slot::FreeSlot;
 use crate::{Attributes, Context, Error, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -15,7 +16,7 @@ use syncline_format::item::{
     InodeItem, XATTR_INLINE_BYTES_MAX, XATTR_PIECE_BYTES, XATTR_PIECES_MAX, XATTR_VALUE_BYTES_MAX, XattrItem,
     XattrValue,
 };
-use syncline_format::{FormatError, Key, Kind, NAME_PROBES, ObjectNo, name_hash};
+use syncline_format::{FormatError, Key, Kind, ObjectNo};
 use syncline_store::{Batch, Class, Permit};
 
 /// Longest name of an extended attribute, prefix included.
@@ -334,12 +335,12 @@ impl Attributes {
         name: &[u8],
         filled: &BTreeSet<(ObjectNo, u64)>,
     ) -> Result<XattrSlot> {
-        let first = name_hash(self.core.hash_seed, name);
-        let mut taken = 0u8;
+        let slots = self.core.name_hash.slots(name);
+        let mut free = FreeSlot::of(&slots, |slot| filled.contains(&(number, slot)));
         let mut found: std::result::Result<Option<XattrSlot>, FormatError> = Ok(None);
-        let end = Key::xattr(number, first + NAME_PROBES);
-        self.core.store.scan(self.content.tree, Key::xattr(number, first), end, &mut |key, value| {
-            taken |= 1 << (key.offset - first);
+        let (from, end) = (Key::xattr(number, slots.start), Key::xattr(number, slots.end));
+        self.core.store.scan(self.content.tree, from, end, &mut |key, value| {
+            free.passes(key.offset);
             match XattrItem::decode(value) {
                 Ok(item) if item.name == name => {
                     found = Ok(Some(XattrSlot { slot: key.offset, present: Some(item.value) }));
@@ -355,9 +356,7 @@ impl Attributes {
         if let Some(found) = found? {
             return Ok(found);
         }
-        let is_free = |slot: &u64| taken & 1 << (slot - first) == 0 && !filled.contains(&(number, *slot));
-        let slot = (first..first + NAME_PROBES).find(is_free).ok_or(Error::NoSpace)?;
-        Ok(XattrSlot { slot, present: None })
+        Ok(XattrSlot { slot: free.found().ok_or(Error::NoSpace)?, present: None })
     }
 
     fn for_each_xattr(&self, number: ObjectNo, visit: &mut dyn FnMut(XattrItem)) -> Result<()> {

@@ -6,12 +6,13 @@ use crate::{Clock, Error, FsOptions, LatencyHistogram, Result};
 use levels::Lock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use syncline_format::TreeId;
+use syncline_format::{NameHash, TreeId};
 use syncline_store::lock_order::Mutex;
 use syncline_store::{Store, StoreError, TreeReader, VolumeInfo};
 
 pub(crate) mod account;
 pub(crate) mod charge;
+pub(crate) mod free_slot;
 pub(crate) mod lane;
 pub(crate) mod levels;
 pub(crate) mod tended;
@@ -28,8 +29,8 @@ pub(crate) struct Core {
     pub(crate) store: Arc<Store>,
     pub(crate) options: FsOptions,
     pub(crate) clock: Arc<dyn Clock>,
-    /// Seed of the hashes that names are found by.
-    pub(crate) hash_seed: u64,
+    /// How names become keys.
+    pub(crate) name_hash: NameHash,
     /// What checkpoints took.
     pub(crate) checkpoint_latency: LatencyHistogram,
     /// Pages of all files.
@@ -53,7 +54,7 @@ impl Core {
     pub(crate) fn new(store: Arc<Store>, options: FsOptions, clock: Arc<dyn Clock>, light_max: u64) -> Core {
         let (account, memory_bytes_max) = (Arc::default(), options.memory_bytes_max);
         Core {
-            hash_seed: store.info().hash_seed,
+            name_hash: store.info().name_hash,
             store,
             options,
             clock,

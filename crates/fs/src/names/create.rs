@@ -12,7 +12,7 @@ use syncline_format::item::{
     InodeItem, LINKS_MAX, MODE_BLOCK, MODE_CHARACTER, MODE_DIRECTORY, MODE_FIFO, MODE_REGULAR, MODE_SOCKET,
     MODE_SYMLINK, MODE_TYPE_MASK, OrphanReason, SYMLINK_BYTES_MAX,
 };
-use syncline_format::{Key, ObjectNo, name_hash};
+use syncline_format::{Key, ObjectNo};
 use syncline_store::{Batch, Class, Estimate, Permit};
 
 /// Bound on the bytes of inherited ACLs: an access and a default one in xattr items.
@@ -299,12 +299,12 @@ impl Names {
         if !new.target.is_empty() {
             batch.put(Key::symlink(number), new.target);
         }
-        let access_slot = name_hash(self.core.hash_seed, ACCESS_XATTR);
+        let access_slot = self.core.name_hash.first(ACCESS_XATTR);
         if let Some(acl) = &inherited.access {
             batch.put(Key::xattr(number, access_slot), &small_xattr_value(ACCESS_XATTR, acl.encode()));
         }
         if let Some(acl) = &inherited.default {
-            let mut slot = name_hash(self.core.hash_seed, DEFAULT_XATTR);
+            let mut slot = self.core.name_hash.first(DEFAULT_XATTR);
             slot += u64::from(slot == access_slot);
             batch.put(Key::xattr(number, slot), &small_xattr_value(DEFAULT_XATTR, acl.encode()));
         }

@@ -1,19 +1,23 @@
 //! Directory entries in the tree: one item per entry, keyed by the name's hash.
 //!
-//! Names whose hashes collide take the next free slot of [`NAME_PROBES`] consecutive ones. A lookup reads the whole
-//! probe range and compares names, so removing an entry never hides another, entries never move, and a slot can serve
-//! as a directory cookie.
+//! A hash has a row of slots, 65,536 in version 2 of the format and 8 in version 1 ([`NameHash`]). Names whose hashes
+//! collide take the first free one. A lookup reads the whole row and compares names, so removing an entry never hides
+//! another, entries never move, and a slot can serve as a directory cookie. In version 2 no two rows overlap, and who
+//! does not know the volume's key finds no names that fill one; in version 1 eight names can block a ninth.
+//!
+//! [`NameHash`]: syncline_format::NameHash
 
 use crate::content::change::Locked;
 use crate::content::inode::Inode;
 use crate::content::steps::{self, Step};
+use crate::core::free_slot::FreeSlot;
 use crate::{Error, Names, Result};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use syncline_format::item::{DirentItem, NAME_BYTES_MAX};
-use syncline_format::{FormatError, Key, NAME_PROBES, ObjectNo, name_hash};
+use syncline_format::{FormatError, Key, ObjectNo};
 
 /// An entry that was found, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,7 +33,7 @@ pub(crate) enum Slot {
     Taken(FoundEntry),
     /// No such name; it would go here.
     Free(u64),
-    /// No such name, and no room for it: its hash collides with that of eight others.
+    /// No such name, and no room for it: names with the same hash have all of its slots.
     Full,
 }
 
@@ -63,13 +67,12 @@ impl Names {
     /// Looks a name up in the tree.
     pub(crate) fn find_name(&self, directory: ObjectNo, name: &[u8]) -> Result<Slot> {
         steps::passed(Step::NameLookedUp);
-        let first = name_hash(self.core.hash_seed, name);
-        let mut taken = 0u8;
+        let slots = self.core.name_hash.slots(name);
+        let mut free = FreeSlot::of(&slots, |_| false);
         let mut found: std::result::Result<Option<FoundEntry>, FormatError> = Ok(None);
-        let from = Key::dirent(directory, first);
-        let end = Key::dirent(directory, first + NAME_PROBES);
+        let (from, end) = (Key::dirent(directory, slots.start), Key::dirent(directory, slots.end));
         self.core.store.scan(self.content.tree, from, end, &mut |key, value| {
-            taken |= 1 << (key.offset - first);
+            free.passes(key.offset);
             match DirentItem::decode(value) {
                 Ok(dirent) if dirent.name == name => {
                     let (inode, file_type) = (dirent.inode, dirent.file_type);
@@ -86,8 +89,7 @@ impl Names {
         if let Some(found) = found? {
             return Ok(Slot::Taken(found));
         }
-        let free = u64::from(taken.trailing_ones());
-        Ok(if free < NAME_PROBES { Slot::Free(first + free) } else { Slot::Full })
+        Ok(free.found().map_or(Slot::Full, Slot::Free))
     }
 
     /// A slot for a name that the directory does not have, other than those that the same batch fills. Errors:
@@ -98,16 +100,14 @@ impl Names {
         name: &[u8],
         filled: &BTreeSet<(ObjectNo, u64)>,
     ) -> Result<u64> {
-        let first = name_hash(self.core.hash_seed, name);
-        let slots = first..first + NAME_PROBES;
-        let mut taken: BTreeSet<u64> = BTreeSet::new();
+        let slots = self.core.name_hash.slots(name);
+        let mut free = FreeSlot::of(&slots, |slot| filled.contains(&(directory, slot)));
         let (from, end) = (Key::dirent(directory, slots.start), Key::dirent(directory, slots.end));
         self.core.store.scan(self.content.tree, from, end, &mut |key, _| {
-            taken.insert(key.offset);
+            free.passes(key.offset);
             ControlFlow::Continue(())
         })?;
-        let is_free = |slot: &u64| !taken.contains(slot) && !filled.contains(&(directory, *slot));
-        slots.into_iter().find(is_free).ok_or(Error::NoSpace)
+        free.found().ok_or(Error::NoSpace)
     }
 
     /// Whether a directory has this name alone, as far as its inode tells: it is that of its parent, and the one by
@@ -175,8 +175,6 @@ impl Names {
         self.find_name(directory, name)?.found().ok_or(Error::NotFound)
     }
 }
-
-const _: () = assert!(NAME_PROBES == 8, "find_name keeps the taken slots in a u8");
 
 /// The value of a directory entry's item.
 pub(crate) fn dirent_value(inode: ObjectNo, mode: u32, name: &[u8]) -> Vec<u8> {

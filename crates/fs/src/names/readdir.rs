@@ -7,7 +7,7 @@ use crate::names::find::FoundEntry;
 use crate::{Attr, Entry, Error, HandleId, Names, Result};
 use std::ops::ControlFlow;
 use syncline_format::item::{DirentItem, MODE_DIRECTORY};
-use syncline_format::{Key, NAME_HASH_MIN, ObjectNo, name_hash};
+use syncline_format::{Key, NAME_HASH_MIN, ObjectNo};
 
 /// Cookie of `.`.
 const COOKIE_DOT: u64 = 1;
@@ -104,10 +104,11 @@ impl Names {
         key.check()?;
         let dirent = DirentItem::decode(value)?;
         // Nearly always: names rarely have equal hashes.
-        if key.offset == name_hash(self.core.hash_seed, &dirent.name) {
+        if key.offset == self.core.name_hash.first(&dirent.name) {
             return Ok(Some(dirent));
         }
-        let found = self.find_name(key.object, &dirent.name)?.found();
+        let may_lie_here = self.core.name_hash.slots(&dirent.name).contains(&key.offset);
+        let found = if may_lie_here { self.find_name(key.object, &dirent.name)?.found() } else { None };
         if found.is_some_and(|found| found.slot == key.offset) {
             return Ok(Some(dirent));
         }

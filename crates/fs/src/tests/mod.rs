@@ -13,6 +13,7 @@ use syncline_store::lock_order::elsewhere;
 
 pub(crate) mod ablation;
 pub(crate) mod at_once;
+pub(crate) mod colliding;
 pub(crate) mod crash;
 pub(crate) mod damage;
 pub(crate) mod destage;

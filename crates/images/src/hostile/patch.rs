@@ -14,7 +14,7 @@ use syncline_format::item::{
 use syncline_format::node::{NODE_HEADER_BYTES, SLOT_BYTES};
 use syncline_format::superblock::SUPERBLOCK_SLOTS;
 use syncline_format::{
-    BLOCK_BYTES, BlockNo, GroupNo, Key, Kind, NODE_BYTES, ObjectNo, TreeId, checksum, name_hash,
+    BLOCK_BYTES, BlockNo, GroupNo, Key, Kind, NODE_BYTES, NameHash, ObjectNo, TreeId, checksum,
 };
 
 const CHANGES_MAX: usize = 48;
@@ -193,16 +193,16 @@ fn node_bytes(image: &mut SparseImage, input: &mut Input<'_>) {
 pub fn operation(batch: &mut BatchBuf, input: &mut Input<'_>, image: &SparseImage) {
     let tree = if input.byte() < 250 { TreeId::MAIN } else { TreeId(input.number() as u32) };
     let superblock = seal::superblock(image);
-    let (seed, groups_start) =
-        superblock.map_or((0, 0), |superblock| (superblock.hash_seed, superblock.layout.groups_start.0));
+    let (hash, groups_start) =
+        superblock.map_or((NameHash::Seeded(0), 0), |found| (found.name_hash(), found.layout.groups_start.0));
     match input.byte() % 8 {
         0..3 => {
-            let (key, value) = any_item(input, seed, groups_start);
+            let (key, value) = any_item(input, hash, groups_start);
             let fresh = key.kind == Kind::Extent && input.byte() & 1 != 0;
             batch.push(Op::Put { tree, key, value: &value, fresh });
         }
         3 => {
-            let key = any_key(input, seed);
+            let key = any_key(input, hash);
             batch.push(Op::Delete { tree, key });
         }
         4 | 5 => {
@@ -231,20 +231,20 @@ fn block(input: &mut Input<'_>, groups_start: u64) -> BlockNo {
     }
 }
 
-fn any_key(input: &mut Input<'_>, seed: u64) -> Key {
+fn any_key(input: &mut Input<'_>, hash: NameHash) -> Key {
     let object = ObjectNo(input.number());
     let kind = Kind::try_from(input.byte() % 10 + 1).expect("one of the known kinds");
     let offset = match input.byte() {
         0 => 0,
-        1 => name_hash(seed, short(input)),
+        1 => hash.first(short(input)),
         _ => input.number(),
     };
     Key::new(object, kind, offset)
 }
 
 /// A key with a value of its kind, or with any bytes.
-fn any_item(input: &mut Input<'_>, seed: u64, groups_start: u64) -> (Key, Vec<u8>) {
-    let key = any_key(input, seed);
+fn any_item(input: &mut Input<'_>, hash: NameHash, groups_start: u64) -> (Key, Vec<u8>) {
+    let key = any_key(input, hash);
     if input.byte() >= 0xe0 {
         return (key, short(input).to_vec());
     }
@@ -252,8 +252,8 @@ fn any_item(input: &mut Input<'_>, seed: u64, groups_start: u64) -> (Key, Vec<u8
         Kind::Inode => (Key::inode(key.object), inode(input).encode().to_vec()),
         Kind::Dirent => {
             let (inode, file_type, name) = (ObjectNo(input.number()), input.byte(), short(input).to_vec());
-            let hash = name_hash(seed, &name).wrapping_add(u64::from(input.byte() % 9));
-            (Key::dirent(key.object, hash), DirentItem { inode, file_type, name }.encode())
+            let slot = hash.first(&name).wrapping_add(u64::from(input.byte() % 9));
+            (Key::dirent(key.object, slot), DirentItem { inode, file_type, name }.encode())
         }
         Kind::Xattr => {
             let name = [b"user.", short(input)].concat();
@@ -261,7 +261,7 @@ fn any_item(input: &mut Input<'_>, seed: u64, groups_start: u64) -> (Key, Vec<u8
                 0 => XattrValue::Inline(short(input).to_vec()),
                 _ => XattrValue::Pieces { number: input.number(), len: input.number() as u32 },
             };
-            (Key::xattr(key.object, name_hash(seed, &name)), XattrItem { name, value }.encode())
+            (Key::xattr(key.object, hash.first(&name)), XattrItem { name, value }.encode())
         }
         Kind::Extent => {
             let (start, pages) = (block(input, groups_start), input.number() as u32 % EXTENT_PAGES_MAX + 1);

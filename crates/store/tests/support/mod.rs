@@ -54,6 +54,7 @@ fn options(journal_blocks: u64, items: Vec<(Key, Vec<u8>)>) -> FormatOptions {
         journal_blocks: Some(journal_blocks),
         blocks: None,
         hash_seed: 1,
+        name_key: None,
         epoch: 99,
         created_seconds: 0,
         created_nanoseconds: 0,

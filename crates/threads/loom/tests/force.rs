@@ -25,6 +25,7 @@ static FORMATTED: LazyLock<Image> = LazyLock::new(|| {
         journal_blocks: Some(64),
         blocks: None,
         hash_seed: 1,
+        name_key: None,
         epoch: 1,
         created_seconds: 0,
         created_nanoseconds: 0,

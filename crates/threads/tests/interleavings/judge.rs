@@ -25,6 +25,7 @@ pub fn formatted() -> Image {
         journal_blocks: Some(JOURNAL_BLOCKS),
         blocks: None,
         hash_seed: 1,
+        name_key: None,
         epoch: 1,
         created_seconds: 0,
         created_nanoseconds: 0,

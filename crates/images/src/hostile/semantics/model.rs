@@ -13,7 +13,7 @@ use syncline_format::layout::GROUP_HEAD_BLOCKS;
 use syncline_format::node::{self, NodePointer};
 use syncline_format::superblock::{SUPERBLOCK_SLOTS, Superblock};
 use syncline_format::{
-    BLOCK_BYTES, BlockNo, GroupNo, Key, Kind, NODE_BLOCKS, NODE_BYTES, ObjectNo, TreeId, header, name_hash,
+    BLOCK_BYTES, BlockNo, GroupNo, Key, Kind, NODE_BLOCKS, NODE_BYTES, ObjectNo, TreeId, header,
 };
 
 /// Nodes that are read of a base.
@@ -125,7 +125,7 @@ impl Model {
 
     /// Puts a name where its hash belongs, in the first free slot.
     pub fn name(&mut self, directory: ObjectNo, name: &[u8], inode: ObjectNo, file_type: u8) {
-        let hash = name_hash(self.superblock.hash_seed, name);
+        let hash = self.superblock.name_hash().first(name);
         let free = |probe: &u64| !self.items.contains_key(&Key::dirent(directory, hash + probe));
         let probe = (0..8).find(free).unwrap_or(0);
         let dirent = DirentItem { inode, file_type, name: name.to_vec() };

@@ -9,7 +9,7 @@ use syncline_format::item::{
     MODE_SYMLINK, MODE_TYPE_MASK, OrphanReason, Shift, Timestamp, XattrItem, XattrValue,
 };
 use syncline_format::range::{self, Field, Structure};
-use syncline_format::{BLOCK_BYTES, ITEM_VALUE_BYTES_MAX, Key, Kind, ObjectNo, checksum, name_hash};
+use syncline_format::{BLOCK_BYTES, ITEM_VALUE_BYTES_MAX, Key, Kind, ObjectNo, checksum};
 
 /// A change.
 pub type Change = fn(&mut Model, &mut Input<'_>);
@@ -242,7 +242,7 @@ fn full_hash(model: &mut Model, input: &mut Input<'_>) {
     let names: [&[u8]; 6] =
         [b"zz-new", b"zz-new-d", b"zz-inner", b"lost+found", b"user.new", b"system.posix_acl_access"];
     let name = names[usize::from(input.byte()) % names.len()];
-    let hash = name_hash(model.superblock.hash_seed, name);
+    let hash = model.superblock.name_hash().first(name);
     let to = object(model, input);
     let file_type = type_of(model, to).unwrap_or(8);
     for probe in 0..8 {
@@ -369,7 +369,7 @@ fn xattr(model: &mut Model, input: &mut Input<'_>) {
             len: edge(model, input, &range::XATTR_VALUE_LENGTH, 4096) as u32,
         },
     };
-    let slot = name_hash(model.superblock.hash_seed, &name) + u64::from(input.byte() % 3);
+    let slot = model.superblock.name_hash().first(&name) + u64::from(input.byte() % 3);
     if let XattrValue::Pieces { number, .. } = value {
         for piece in 0..u64::from(input.byte() % 20) {
             let offset = number.wrapping_mul(32).wrapping_add(piece);
@@ -431,7 +431,7 @@ fn many(model: &mut Model, input: &mut Input<'_>) {
             }
             2 => {
                 let name = format!("user.{name}").into_bytes();
-                let slot = name_hash(model.superblock.hash_seed, &name);
+                let slot = model.superblock.name_hash().first(&name);
                 let value = XattrValue::Inline(vec![b'v'; 20]);
                 model.edit(Key::xattr(of, slot), Some(XattrItem { name, value }.encode()));
             }
