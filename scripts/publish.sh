@@ -10,7 +10,7 @@ set -eu
 cd "$(dirname "$0")/.."
 
 crates="syncline-probes syncline-format syncline-device syncline-store syncline-fs syncline syncline-check fusering syncline-fuse
-    syncline-sqlite syncline-cli"
+    syncline-replica syncline-replica-store syncline-sqlite syncline-cli"
 verify=--no-verify
 [ "${1:-}" != --verify ] || verify=
 

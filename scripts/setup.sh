@@ -1,7 +1,9 @@
 #!/bin/sh
 # Installs the Debian or Ubuntu packages that a make target needs and the machine lacks, if the user says so.
 #
-# usage: scripts/setup.sh [--yes] build|test|test-python|test-full|fuzz|bench|demo|deb|test-deb|rpm
+# usage: scripts/setup.sh [--yes] TARGET
+#
+# TARGET is build, test, test-python, wheel-arm64, test-full, fuzz, bench, demo, deb, test-deb or rpm.
 #
 # It asks on a terminal. With --yes, SETUP=yes or CI=true it does not ask; where nobody can be asked and nobody has said
 # so, it says what to install and goes on.
@@ -16,7 +18,7 @@ if [ "${1:-}" = --yes ]; then
     agreed=yes
     shift
 fi
-target=${1:?usage: scripts/setup.sh [--yes] build|test|test-python|test-full|fuzz|bench|demo|deb|test-deb|rpm}
+target=${1:?usage: scripts/setup.sh [--yes] TARGET}
 
 # command=package pairs; a command that is found needs no package.
 required="cc=gcc"
@@ -24,10 +26,12 @@ case $target in
     build) wanted="" ;;
     fuzz) wanted="c++=g++" ;;
     test-python) wanted="python3=python3" ;;
+    wheel-arm64) wanted="python3=python3 aarch64-linux-gnu-gcc=gcc-aarch64-linux-gnu qemu-aarch64=qemu-user" ;;
     # Not Go, which is large: the example in Go is skipped without it, by name.
     test)
         wanted="fusermount3=fuse3 losetup=util-linux mkfs.ext4=e2fsprogs sqlite3=sqlite3 python3=python3 c++=g++
-            valgrind=valgrind pkg-config=pkg-config git=git make=make mandoc=mandoc shellcheck=shellcheck"
+            valgrind=valgrind pkg-config=pkg-config git=git make=make mandoc=mandoc shellcheck=shellcheck dh=debhelper
+            dpkg-buildpackage=dpkg-dev lintian=lintian man=man-db file=file udevadm=udev"
         ;;
     bench)
         wanted="fusermount3=fuse3 losetup=util-linux mkfs.ext4=e2fsprogs mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs fio=fio
@@ -58,7 +62,7 @@ missing() {
 
 # Debian's python3 makes environments only with another package, which brings no command.
 missing_venv() {
-    case $target in test | test-python) ;; *) return ;; esac
+    case $target in test | test-python | wheel-arm64) ;; *) return ;; esac
     command -v python3 >/dev/null 2>&1 && python3 -c 'import ensurepip' >/dev/null 2>&1 || echo python3-venv
 }
 
@@ -95,9 +99,12 @@ if [ -n "$packages" ]; then
         echo "setup: installing what $target needs: $packages"
         as_root apt-get -qq update >/dev/null 2>&1 || true
         # One by one: a package that this release lacks must not keep the others away.
+        # shellcheck disable=SC2086 # as above
         for package in $packages; do
+            # A compiler for another machine is of no use without its C library.
+            case $package in gcc-aarch64-linux-gnu) package="$package libc6-dev-arm64-cross" ;; esac
             as_root env DEBIAN_FRONTEND=noninteractive \
-                apt-get -qq install -y --no-install-recommends "$package" >/dev/null 2>&1 ||
+                apt-get -qq install -y --no-install-recommends $package >/dev/null 2>&1 ||
                 echo "setup: $package could not be installed (needs root or sudo, and a package mirror)" >&2
         done
     fi
@@ -116,6 +123,17 @@ if [ "$target" = test ] && [ "$agreed" = yes ] && ! [ -x "$promtool" ] && ! comm
         install -m 0755 "$work/usr/bin/promtool" "$promtool" ||
         echo "setup: promtool could not be had; its tests are skipped" >&2
     rm -rf "$work"
+fi
+
+# Node's driver of SQLite, where Node is: compiled where there is none ready for it, which takes a minute.
+node=${CARGO_TARGET_DIR:-target}/tools/node
+if [ "$target" = test ] && [ "$agreed" = yes ] && ! [ -d "$node/node_modules/better-sqlite3" ] && command -v npm >/dev/null 2>&1; then
+    echo "setup: installing better-sqlite3 of Node"
+    mkdir -p "$node"
+    (cd "$node" && timeout 600 npm install --silent --no-save --no-audit --no-fund better-sqlite3@12 >/dev/null 2>&1) || {
+        echo "setup: better-sqlite3 could not be had; its test is skipped" >&2
+        rm -rf "$node"
+    }
 fi
 
 # shellcheck disable=SC2086

@@ -6,18 +6,37 @@
 # First the tests of the crates. Then, where a mount is possible: power cuts through it, at chosen moments and twenty at
 # random ones, a user who takes all there is beside one who works, and what users do to each other's files, beside ext4.
 # Then come random programs of processes that share a volume by SQLite's VFS, what the documents tell their readers to
-# type, the Python package from the wheel that the README's commands have built, and what is neither code nor run
-# (tests/papers).
+# type, packages of what that has built in a fresh root, the Python package from the wheel that the README's commands
+# have built, and what is neither code nor run (tests/papers).
 #
 # A test that lacks /dev/fuse, root, a loop device or a program writes one line "skipped: TEST: why" to the real
 # standard error (which the harness does not capture) and returns. This script counts those lines.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
-# What scripts/setup.sh has taken out of packages that it does not install.
-PATH=$PATH:$(realpath -m "${CARGO_TARGET_DIR:-target}")/tools/bin
+# What scripts/setup.sh has taken out of packages that it does not install, and what it has installed for Node.
+tools=$(realpath -m "${CARGO_TARGET_DIR:-target}")/tools
+PATH=$PATH:$tools/bin
+export NODE_PATH=$tools/node/node_modules${NODE_PATH:+:$NODE_PATH}
 log=$(mktemp)
 trap 'rm -f "$log" "$log.cuts"' EXIT
+
+# Packages of what the README's readers have built, installed, used, upgraded and purged in a fresh root.
+checkout=$(realpath -m "${CARGO_TARGET_DIR:-target}")/documents/checkout
+packages() {
+    if ! [ -x "$checkout/dist/bin/syncline-bench" ]; then
+        echo "skipped: packages: the documents' commands were not run"
+    elif ! command -v dh >/dev/null 2>&1; then
+        echo "skipped: packages: debhelper is not installed"
+    else
+        local target=${checkout%/documents/checkout}
+        tests/packages/install "$checkout" &&
+            DEB_BUILD_OPTIONS=noautodbgsym CARGO_TARGET_DIR=$target make --no-print-directory -C "$checkout" deb >"$target/deb.log" 2>&1 &&
+            tests/packages/run --here "$checkout/dist/deb" && return
+        tail -n 20 "$target/deb.log"
+        return 1
+    fi
+}
 
 # Documentation examples run as well: plain `cargo test` builds and runs all of them. The command is tested by itself,
 # as it is shipped: cargo would give it every feature that another crate of the same call asks for.
@@ -59,8 +78,11 @@ for part in 'crash scenarios' 'random cuts' 'workloads on syncline'; do
 done
 
 scripts/python.sh environment 2>&1 | tee -a "$log"
-tests/documents 2>&1 | tee -a "$log"
+tests/documents --keep 2>&1 | tee -a "$log"
 [ "${PIPESTATUS[0]}" = 0 ] || status=1
+packages 2>&1 | tee -a "$log"
+[ "${PIPESTATUS[0]}" = 0 ] || status=1
+rm -rf "$checkout"
 python=$(realpath -m "${CARGO_TARGET_DIR:-target}")/python/venv/bin/python
 if [ -x "$python" ] && "$python" -c 'import syncline' 2>/dev/null; then
     scripts/python.sh installed 2>&1 | tee -a "$log"
