@@ -39,13 +39,14 @@ TRANSPORT ?= auto
 # Of make threads: schedules of each scenario and scheduler.
 SCHEDULES ?= 20000
 
-.PHONY: help build tools lab wheel book sbom test test-python test-documents bench-python test-full crash cuts mount-cuts faults model threads fuzz golden workloads bench bench-full check fmt lint tidy demo man install install-tools install-debug uninstall deb test-deb rpm dist publish-check clean
+.PHONY: help build tools lab wheel wheel-arm64 book sbom test test-python test-documents bench-python test-full crash cuts mount-cuts faults model threads fuzz golden workloads bench bench-full check fmt lint tidy demo man install install-tools install-debug uninstall deb test-deb rpm dist publish-check clean
 
 help:
 	@echo "make build      the syncline command, the SQLite extension and the C library, optimised, and in dist/ without line tables"
 	@echo "make tools      syncline-bench and syncline-demo, which \"syncline bench\" and \"syncline demo\" start"
 	@echo "make lab        syncline-lab: the command as tests of power cuts need it"
 	@echo "make wheel      the Python package, dist/syncline-*.whl (docs/python.md)"
+	@echo "make wheel-arm64 the same for arm64, dist/arm64/syncline-*.whl, and its test"
 	@echo "make book       the documentation as a book, dist/book"
 	@echo "make demo       power cuts under SQLite and many small files, and what is left after them"
 	@echo "make test       all tests that run in minutes (what CI runs)"
@@ -101,6 +102,11 @@ test:
 wheel:
 	@scripts/setup.sh test-python
 	@scripts/python.sh wheel
+
+wheel-arm64:
+	@scripts/setup.sh wheel-arm64
+	@scripts/python.sh wheel-arm64
+	@tests/packages/wheel-arm64
 
 book:
 	@scripts/setup.sh build

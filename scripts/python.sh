@@ -2,6 +2,7 @@
 # Builds the Python wheel, and tests and measures it as a user has it: installed into a fresh environment.
 #
 # usage: scripts/python.sh wheel            dist/syncline-*.whl, optimised
+#        scripts/python.sh wheel-arm64      dist/arm64/syncline-*.whl, the same for arm64, where a linker for it is there
 #        scripts/python.sh test             a wheel for tests; then tests, doctests, docs/python.md's programs, mypy
 #        scripts/python.sh environment      the environment of the tests, with what they use, without the package
 #        scripts/python.sh installed        the tests of the package that is installed there
@@ -12,7 +13,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
-what=${1:?usage: scripts/python.sh wheel|test|environment|installed|bench}
+what=${1:?usage: scripts/python.sh wheel|wheel-arm64|test|environment|installed|bench}
 shift
 python=${PYTHON:-python3}
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
@@ -22,7 +23,7 @@ crate=crates/python
 # Without a tool of the build there is nothing to test. On a machine without a network the project is not to blame.
 cannot() {
     echo "skipped: python: $1"
-    case $what in wheel | bench) exit 1 ;; esac
+    case $what in wheel* | bench) exit 1 ;; esac
     exit 0
 }
 
@@ -102,7 +103,7 @@ run_tests() {
         echo "skipped: python mypy: mypy cannot be installed"
         return "$status"
     fi
-    (cd $crate && MYPYPATH=python:tests "$bin/python" -m mypy --strict --cache-dir "$place/mypy" python/syncline tests) ||
+    (cd $crate && MYPYPATH=python:tests "$bin/python" -m mypy --strict --cache-dir "$place/mypy" python/syncline tests examples) ||
         status=1
     (cd "$place" &&
         "$bin/python" -m mypy.stubtest --mypy-config-file "$OLDPWD/$crate/pyproject.toml" syncline._native) || status=1
@@ -112,6 +113,15 @@ run_tests() {
 case $what in
     wheel)
         build dist --release "$@" && ls -l dist/syncline-*.whl
+        ;;
+    wheel-arm64)
+        kind=aarch64-unknown-linux-gnu
+        command -v aarch64-linux-gnu-gcc >/dev/null || cannot "there is no linker for arm64 (gcc-aarch64-linux-gnu)"
+        if command -v rustup >/dev/null && ! rustup target list --installed | grep -qx $kind; then
+            rustup --quiet target add $kind || cannot "Rust's library for arm64 cannot be installed"
+        fi
+        export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
+        build dist/arm64 --release --target $kind "$@" && ls -l dist/arm64/syncline-*.whl
         ;;
     environment)
         equip "$place/venv"
