@@ -80,7 +80,7 @@ help:
 
 build:
 	@scripts/setup.sh build
-	$(CARGO) build --release --locked -p syncline-cli -p syncline-sqlite -p syncline-capi
+	$(CARGO) build --release --locked -p syncline-cli -p syncline-sqlite -p syncline-capi --features syncline-cli/s3
 	@scripts/libsyncline.sh $(RELEASE)/libsyncline_capi.a $(RELEASE)/libsyncline
 	@scripts/ship.sh dist $(BIN) $(RELEASE)/libsyncline_sqlite.so $(RELEASE)/libsyncline/libsyncline.so.1
 	@install -D -m 0644 $(RELEASE)/libsyncline/libsyncline.a $(STATIC)

@@ -9,8 +9,8 @@
 set -eu
 cd "$(dirname "$0")/.."
 
-crates="syncline-probes syncline-format syncline-device syncline-store syncline-fs syncline syncline-check fusering syncline-fuse
-    syncline-replica syncline-replica-store syncline-sqlite syncline-cli"
+crates="syncline-probes syncline-format syncline-device syncline-store syncline-fs syncline-replica syncline-replica-store syncline
+    syncline-check fusering syncline-fuse syncline-sqlite syncline-cli"
 verify=--no-verify
 [ "${1:-}" != --verify ] || verify=
 

@@ -5,9 +5,9 @@
 #
 # First the tests of the crates. Then, where a mount is possible: power cuts through it, at chosen moments and twenty at
 # random ones, a user who takes all there is beside one who works, and what users do to each other's files, beside ext4.
-# Then come random programs of processes that share a volume by SQLite's VFS, what the documents tell their readers to
-# type, packages of what that has built in a fresh root, the Python package from the wheel that the README's commands
-# have built, and what is neither code nor run (tests/papers).
+# Then come random programs of processes that share a volume by SQLite's VFS, replicas in a folder and on a server that
+# speaks S3, what the documents tell their readers to type, packages of what that has built in a fresh root, the Python
+# package from the wheel that the README's commands have built, and what is neither code nor run (tests/papers).
 #
 # A test that lacks /dev/fuse, root, a loop device or a program writes one line "skipped: TEST: why" to the real
 # standard error (which the harness does not capture) and returns. This script counts those lines.
@@ -40,7 +40,8 @@ packages() {
 
 # Documentation examples run as well: plain `cargo test` builds and runs all of them. The command is tested by itself,
 # as it is shipped: cargo would give it every feature that another crate of the same call asks for.
-${CARGO:-cargo} test --workspace --exclude syncline-cli --locked --no-fail-fast "$@" 2>&1 | tee "$log"
+${CARGO:-cargo} test --workspace --exclude syncline-cli --features syncline-replica-store/aws,syncline/replica --locked \
+    --no-fail-fast "$@" 2>&1 | tee "$log"
 status=${PIPESTATUS[0]}
 ${CARGO:-cargo} test -p syncline-cli --locked --no-fail-fast "$@" 2>&1 | tee -a "$log"
 [ "${PIPESTATUS[0]}" = 0 ] || status=1
@@ -73,6 +74,12 @@ else
     [ "${PIPESTATUS[0]}" = 0 ] || echo "users: failed"
 fi 2>&1 | tee -a "$log"
 grep -q '^users: failed' "$log" && status=1
+if ! [ -x "$binary" ] || ! command -v python3 >/dev/null 2>&1; then
+    echo "skipped: replicas: the command was not built, or python3 is not installed"
+else
+    SYNCLINE=$binary tests/replica/servers.sh folder moto || echo "replicas: failed"
+fi 2>&1 | tee -a "$log"
+grep -q '^replicas: failed' "$log" && status=1
 for part in 'crash scenarios' 'random cuts' 'workloads on syncline'; do
     grep -q "^$part .* passed, 0 failed" "$log" || grep -q '^skipped: power cuts' "$log" || status=1
 done

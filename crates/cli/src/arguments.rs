@@ -83,6 +83,20 @@ pub const MOUNT_OPTIONS: &[(&str, &str)] = &[
       on a socket of this absolute path, which is its owner's alone.",
     ),
     (
+        "replica=URL",
+        "Ship the volume to an object store while it is used: s3://BUCKET/PREFIX (credentials and endpoint as the AWS \
+      tools take them from the environment) or file:///FOLDER. See syncline-replica(1).",
+    ),
+    (
+        "ack=local|remote",
+        "With replica=: a sync is answered when it is durable here (local, the default), or when it is in the replica \
+      as well, so that it survives the loss of the machine.",
+    ),
+    (
+        "replica_interval=SECONDS",
+        "With replica=: what is shipped is at most this old, 0.05 to 3600 (default 1), while the store keeps up.",
+    ),
+    (
         "defaults, nofail, noauto, user, _netdev, x-...",
         "Words of /etc/fstab; accepted, and of no meaning here.",
     ),
@@ -148,6 +162,13 @@ pub(crate) enum Action {
     /// mkfs --format 2"). "ls", "cat" and "export" take --snapshot, and mount -o snapshot=NAME shows one.
     /// A head is a writable branch, made of a snapshot by "clone"; mount -o head=NAME mounts one.
     Snapshot(SnapshotArguments),
+    /// Ship a volume to an object store, look at what is there, and bring it back.
+    ///
+    /// A URL is s3://BUCKET/PREFIX or file:///FOLDER. Of S3, credentials, region and endpoint come from the
+    /// environment, as the AWS tools take them: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION,
+    /// AWS_ENDPOINT_URL. A mounted volume is shipped by "syncline mount -o replica=URL".
+    #[cfg(feature = "replica")]
+    Replica(ReplicaArguments),
     /// Make files durable; parts of them, or many at once, on a mounted volume.
     Sync(SyncArguments),
     /// Show counters and latencies of a mounted volume.
@@ -380,6 +401,66 @@ pub(crate) struct CatArguments {
     /// Files in the volume.
     #[arg(required = true)]
     pub(crate) files: Vec<PathBuf>,
+}
+
+#[cfg(feature = "replica")]
+#[derive(Debug, Args)]
+pub(crate) struct ReplicaArguments {
+    #[command(subcommand)]
+    pub(crate) action: ReplicaAction,
+}
+
+#[cfg(feature = "replica")]
+#[derive(Debug, Args)]
+pub(crate) struct ReplicaPlace {
+    /// UUID of the volume, where the place holds several.
+    #[arg(long, value_name = "UUID")]
+    pub(crate) volume: Option<String>,
+    /// Print as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Where the replica is.
+    pub(crate) url: String,
+}
+
+#[cfg(feature = "replica")]
+#[derive(Debug, Subcommand)]
+pub(crate) enum ReplicaAction {
+    /// Begin a replica: try the store out, and ship a volume that is not mounted.
+    Init {
+        /// Print the result as JSON.
+        #[arg(long)]
+        json: bool,
+        /// Where the replica is to be.
+        url: String,
+        /// Image file or block device.
+        #[arg(value_name = "IMAGE")]
+        path: PathBuf,
+    },
+    /// Show what is in the store: who writes, how much there is, and what would be restored.
+    Status(ReplicaPlace),
+    /// Bring a volume back into a new image file.
+    Restore {
+        /// The last state not behind this: a time like 2026-11-23T20:15:00Z, a position CLAIM/UNIT, or lsn:NUMBER.
+        /// Default: the newest.
+        #[arg(long, value_name = "WHEN")]
+        at: Option<String>,
+        /// Claim the replica first: the machine that wrote to it until now is told and ships nothing more, and the
+        /// new image is the one that continues.
+        #[arg(long)]
+        take_over: bool,
+        #[command(flatten)]
+        place: ReplicaPlace,
+        /// Image file, which must not exist.
+        #[arg(value_name = "IMAGE")]
+        path: PathBuf,
+    },
+    /// Read all of a replica, and hold it against its checksums.
+    Verify(ReplicaPlace),
+    /// Claim a replica without writing to it: whoever writes to it is told and ships nothing more.
+    ///
+    /// Its volume takes no more syncs either. To go on, restore with --take-over.
+    Fence(ReplicaPlace),
 }
 
 #[derive(Debug, Args)]

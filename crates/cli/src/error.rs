@@ -81,6 +81,23 @@ pub(crate) enum Failure {
     Label { bytes: usize },
     #[error("\"{text}\" is no UUID; write it like 2f6c1e0a-5d0b-4c43-9a53-7d3f0c1b2a99")]
     Uuid { text: String },
+    /// So are those of replicas.
+    #[cfg(feature = "replica")]
+    #[error(transparent)]
+    Replica(#[from] syncline_replica_store::Error),
+    #[cfg(feature = "replica")]
+    #[error(
+        "\"{text}\" says no moment; write it like 2026-11-23T20:15:00Z, or give a position CLAIM/UNIT, or lsn:NUMBER"
+    )]
+    Moment { text: String },
+    #[cfg(feature = "replica")]
+    #[error("{} exists, and a restore makes a new image; give another path, or remove it if it is not needed", .path.display())]
+    RestoreOver { path: PathBuf },
+    #[cfg(feature = "replica")]
+    #[error(
+        "{damaged} of the units in {url} are damaged, as told above; \"syncline replica restore --at\" reaches what lies before them"
+    )]
+    ReplicaDamaged { url: String, damaged: usize },
     /// The mount's errors are sentences already.
     #[error(transparent)]
     Mount(syncline_fuse::MountError),
@@ -145,14 +162,20 @@ pub(crate) enum Failure {
 impl Failure {
     /// Wrong usage, in contrast to something that failed.
     fn is_usage(&self) -> bool {
-        use syncline_fuse::MountError::{BadOption, UnknownOption, Volatile};
+        use syncline_fuse::MountError::{BadOption, NoReplica, ReplicaOfReadOnly, UnknownOption, Volatile};
+        #[cfg(feature = "replica")]
+        if matches!(self, Failure::Moment { .. }) {
+            return true;
+        }
         matches!(
             self,
             Failure::Label { .. }
                 | Failure::Uuid { .. }
                 | Failure::InodeNeeded
                 | Failure::InodeUnused
-                | Failure::Mount(UnknownOption(_) | BadOption { .. } | Volatile)
+                | Failure::Mount(
+                    UnknownOption(_) | BadOption { .. } | Volatile | NoReplica { .. } | ReplicaOfReadOnly
+                )
         )
     }
 

@@ -24,6 +24,8 @@ mod output;
 mod pages;
 mod probe;
 mod program;
+#[cfg(feature = "replica")]
+mod replica;
 mod size;
 mod snapshot;
 mod stats;

@@ -18,6 +18,8 @@ pub(crate) struct Manner {
 /// Mounts; returns when the mount is live, or in the foreground when it has ended.
 pub(crate) fn run(arguments: &MountArguments, manner: Manner) -> Result<ExitCode, Failure> {
     let options = options(&arguments.options, manner.sloppy)?;
+    // What does not go together is wrong usage; the daemon would tell it as a failure.
+    options.replication().map_err(Failure::Mount)?;
     if manner.fake {
         let device = open_to_read(&arguments.path)?;
         superblocks(&device, &arguments.path)?.require(&arguments.path)?;
@@ -59,6 +61,8 @@ mod tests {
             ("auto|dev|uring", "dev"),
             ("auto|usual", "usual"),
             ("auto|keep", "keep"),
+            ("URL", "file:///x"),
+            ("local|remote", "remote"),
             ("x-...", "x-y"),
         ];
         for (explained, _) in crate::arguments::MOUNT_OPTIONS {

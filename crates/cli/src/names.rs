@@ -6,6 +6,8 @@ use crate::arguments::{
 };
 use crate::error::{Failure, Tool};
 use crate::pages::exit_codes;
+#[cfg(feature = "replica")]
+use crate::replica;
 #[cfg(feature = "top")]
 use crate::top;
 use crate::{check, companion, copy, fail, inspect, list, mkfs, mount, probe, snapshot, stats, sync, umount};
@@ -172,6 +174,8 @@ impl Request {
             Request::Action(Action::Ls(arguments)) => list::ls(&arguments),
             Request::Action(Action::Cat(arguments)) => list::cat(&arguments),
             Request::Action(Action::Snapshot(arguments)) => snapshot::run(&arguments),
+            #[cfg(feature = "replica")]
+            Request::Action(Action::Replica(arguments)) => replica::run(&arguments),
             Request::Action(Action::Sync(arguments)) => sync::run(&arguments),
             Request::Action(Action::Stats(arguments)) => stats::run(&arguments),
             #[cfg(feature = "top")]

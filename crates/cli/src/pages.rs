@@ -156,6 +156,28 @@ pub const PAGES: &[Page] = &[
         see_also: &["cat(1)"],
     },
     Page {
+        name: "syncline-replica",
+        exit_codes: PLAIN,
+        examples: &[
+            (
+                "Begin a replica, and ship the volume from then on:",
+                "syncline replica init s3://backups/notes disk.img",
+            ),
+            ("", "syncline mount -o replica=s3://backups/notes disk.img /mnt"),
+            ("How far it is, here and in the store:", "syncline stats /mnt"),
+            ("", "syncline replica status s3://backups/notes"),
+            (
+                "On another machine, when this one is lost:",
+                "syncline replica restore --take-over s3://backups/notes disk.img",
+            ),
+            (
+                "As it was at a quarter past eight:",
+                "syncline replica restore --at 2026-11-23T20:15:00Z s3://backups/notes old.img",
+            ),
+        ],
+        see_also: &[],
+    },
+    Page {
         name: "syncline-sync",
         exit_codes: PLAIN,
         examples: &[

@@ -36,6 +36,17 @@ pub enum MountError {
         "{source_path} is a block device that is in use (mounted, or claimed by another program): unmount it first"
     )]
     DeviceBusy { source_path: PathBuf },
+    /// What is shipped cannot be; its own sentence.
+    #[error("{0}")]
+    Replica(String),
+    #[error(
+        "option replica= ships what is written, and this mount writes nothing: leave it away, or mount with rw"
+    )]
+    ReplicaOfReadOnly,
+    #[error(
+        "option {option}= says how replica= ships, and there is no replica=: give both, or leave it away"
+    )]
+    NoReplica { option: &'static str },
     #[error("mounting {source_path} on {path} was refused by the kernel: {source}")]
     Refused { source_path: PathBuf, path: PathBuf, source: io::Error },
     #[error(

@@ -36,6 +36,7 @@ mod options;
 mod privilege;
 mod remount;
 mod removed;
+mod replica;
 mod scheduling;
 pub mod signals;
 pub mod snapshots;
@@ -51,6 +52,7 @@ pub use daemon::Mount;
 pub use error::MountError;
 pub use fusering::TransportChoice;
 pub use options::MountOptions;
+pub use replica::Replication;
 pub use unmount::{abort, source_of, unmount};
 
 use std::path::Path;

@@ -2,6 +2,7 @@
 
 use crate::MountError;
 use crate::metrics::Address;
+use crate::replica::Replication;
 use fusering::TransportChoice;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,6 +11,8 @@ use syncline_fs::{AccessTimes, FsOptions};
 /// Threads that may serve requests at once: one reads, the others stand in for it when it has to wait.
 const THREADS_DEFAULT: usize = 8;
 const THREADS_MAX: usize = 64;
+/// Oldest age of what is not shipped, unless another one is asked for.
+const REPLICA_INTERVAL: Duration = Duration::from_secs(1);
 /// Smallest bound on memory that leaves the engine room to work.
 const MEMORY_BYTES_MIN: usize = 16 << 20;
 
@@ -99,6 +102,10 @@ pub struct MountOptions {
     pub log: Option<PathBuf>,
     /// Where metrics are told to Prometheus.
     pub(crate) metrics: Option<Address>,
+    /// Where the volume is shipped to.
+    pub(crate) replica: Option<String>,
+    pub(crate) ack_remote: Option<bool>,
+    pub(crate) replica_interval: Option<Duration>,
     /// Keep unflushed writes in memory only, so that killing the daemon is a power cut. For tests and demonstrations.
     #[cfg(feature = "volatile")]
     pub volatile: bool,
@@ -132,6 +139,9 @@ impl Default for MountOptions {
             idle_class: true,
             log: None,
             metrics: None,
+            replica: None,
+            ack_remote: None,
+            replica_interval: None,
             #[cfg(feature = "volatile")]
             volatile: false,
         }
@@ -220,6 +230,7 @@ impl MountOptions {
                 self.metrics = Some(address.ok_or_else(|| bad(METRICS_EXPECTED))?);
             }
             ("log", Some(value)) => self.log = Some(PathBuf::from(value)),
+            ("replica" | "ack" | "replica_interval", value) => self.apply_replica(name, value, &bad)?,
             #[cfg(feature = "volatile")]
             ("volatile", None) => self.volatile = true,
             #[cfg(not(feature = "volatile"))]
@@ -233,6 +244,49 @@ impl MountOptions {
         }
         self.words.push(option.to_owned());
         Ok(())
+    }
+
+    fn apply_replica(
+        &mut self,
+        name: &str,
+        value: Option<&str>,
+        bad: &dyn Fn(&'static str) -> MountError,
+    ) -> Result<(), MountError> {
+        match (name, value) {
+            ("replica", Some(url)) if !url.is_empty() => self.replica = Some(url.to_owned()),
+            ("replica", _) => {
+                return Err(bad("where to ship the volume to, like s3://bucket/prefix or file:///folder"));
+            }
+            ("ack", Some("local")) => self.ack_remote = Some(false),
+            ("ack", Some("remote")) => self.ack_remote = Some(true),
+            ("ack", _) => return Err(bad("local or remote")),
+            (_, value) => {
+                let seconds = value.and_then(|value| value.parse().ok());
+                let seconds = seconds.filter(|seconds| (0.05..=3600.0).contains(seconds));
+                let seconds = seconds.ok_or_else(|| bad("a number of seconds from 0.05 to 3600"))?;
+                self.replica_interval = Some(Duration::from_secs_f64(seconds));
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the volume is shipped to, and how.
+    ///
+    /// # Errors
+    /// What is said about it goes with no `replica=`, or with a mount that writes nothing.
+    pub fn replication(&self) -> Result<Option<Replication>, MountError> {
+        let Some(url) = self.replica.clone() else {
+            return match (self.ack_remote, self.replica_interval) {
+                (Some(_), _) => Err(MountError::NoReplica { option: "ack" }),
+                (_, Some(_)) => Err(MountError::NoReplica { option: "replica_interval" }),
+                _ => Ok(None),
+            };
+        };
+        if self.is_read_only() {
+            return Err(MountError::ReplicaOfReadOnly);
+        }
+        let interval = self.replica_interval.unwrap_or(REPLICA_INTERVAL);
+        Ok(Some(Replication { url, remote: self.ack_remote.unwrap_or(false), interval }))
     }
 
     /// Nothing is written: it was asked for, or the mount shows a snapshot.
@@ -312,6 +366,24 @@ mod tests {
         assert!(
             MountOptions::parse("scheduling=fifo").is_err() && MountOptions::parse("scheduling").is_err()
         );
+    }
+
+    #[test]
+    fn a_replica_is_named_with_how_it_is_shipped_in_any_order() {
+        let replication = |list: &str| MountOptions::parse(list).and_then(|options| options.replication());
+        let how = replication("ack=remote,replica=s3://bucket/prefix,replica_interval=0.5").unwrap().unwrap();
+        assert_eq!((how.url.as_str(), how.remote), ("s3://bucket/prefix", true));
+        assert_eq!(how.interval, Duration::from_millis(500));
+        let usual = replication("replica=file:///folder").unwrap().unwrap();
+        assert_eq!((usual.remote, usual.interval), (false, REPLICA_INTERVAL));
+        assert!(replication("").unwrap().is_none());
+        let told = |list: &str| replication(list).unwrap_err().to_string();
+        assert!(told("ack=remote").contains("there is no replica="));
+        assert!(told("replica_interval=1").contains("there is no replica="));
+        assert!(told("replica=file:///f,ro").contains("this mount writes nothing"));
+        for wrong in ["replica", "replica=", "ack", "ack=both", "replica_interval=0", "replica_interval=x"] {
+            assert!(MountOptions::parse(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

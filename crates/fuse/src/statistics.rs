@@ -6,6 +6,7 @@ use crate::account::Program;
 use crate::ledger::Totals;
 use crate::memory::AutoMemory;
 use crate::messages::MessageCounts;
+use crate::replica::Replica;
 use crate::syncs::Syncs;
 use fusering::{ActiveTransport, Classes};
 use serde_json::{Map, Value, json};
@@ -31,10 +32,11 @@ pub(crate) struct Sources<'a> {
     pub(crate) staged: Staged,
     pub(crate) transport: Option<&'a (ActiveTransport, Arc<Classes>)>,
     pub(crate) memory: Option<&'a AutoMemory>,
+    pub(crate) replica: Option<&'a Replica>,
 }
 
 pub(crate) fn describe(sources: &Sources<'_>) -> String {
-    let Sources { fs, syncs, messages, staged, transport, memory } = sources;
+    let Sources { fs, syncs, messages, staged, transport, memory, replica } = sources;
     let info = fs.volume_info();
     let (answered, batches) = syncs.answered();
     let buffers = syncline_device::buffer_memory();
@@ -57,6 +59,7 @@ pub(crate) fn describe(sources: &Sources<'_>) -> String {
             "memory_bytes": staged.totals.footprint.bytes,
             "reserved_blocks": staged.totals.footprint.blocks,
         },
+        "replica": replica.map(|replica| replica.describe(cut)),
         "charged_bytes": fs.charged_bytes(),
         "buffers": {"mapped_bytes": buffers.mapped, "used_bytes": buffers.used},
         "callers": syncs.account().programs().iter().map(caller).collect::<Vec<_>>(),
@@ -148,6 +151,7 @@ mod tests {
             staged,
             transport: Some(&transport),
             memory: None,
+            replica: None,
         });
         // Programs and what they waited can be as long as this.
         let program = Program {
@@ -170,6 +174,9 @@ mod tests {
             - FsStats::default().to_json(&VolumeSpace::default(), &LatencyHistogram::default()).len()
             + stats.to_json(&VolumeSpace::default(), &LatencyHistogram::default()).len()
             + 2 * 6 * FAILURE_CHARACTERS_MAX
+            // What is told of a replica: an address, a sentence, and figures.
+            + 2 * 6 * FAILURE_CHARACTERS_MAX
+            + 512
             + digits;
         assert!(longest <= ioctl::STATISTICS_BYTES - 4, "{longest} bytes");
     }
@@ -187,6 +194,7 @@ mod tests {
             staged: Staged::default(),
             transport: None,
             memory: None,
+            replica: None,
         });
         let of_mount: Map<String, Value> = serde_json::from_str(&text).unwrap();
         let names = |map: &Map<String, Value>| map.keys().cloned().collect::<Vec<_>>();

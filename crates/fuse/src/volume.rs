@@ -2,6 +2,7 @@
 
 use crate::confinement::confine;
 use crate::memory::AutoMemory;
+use crate::replica::{self, Replica};
 use crate::unused::Unused;
 use crate::{MountError, MountOptions, scheduling};
 use parking_lot::{Condvar, Mutex};
@@ -32,6 +33,7 @@ pub(crate) struct OpenVolume {
     fs: Arc<Fs>,
     /// Where the bound on memory follows the machine.
     memory: Option<Arc<AutoMemory>>,
+    replica: Option<Arc<Replica>>,
     stop: Arc<Stop>,
     maintenance: JoinHandle<()>,
 }
@@ -77,6 +79,8 @@ impl OpenVolume {
         let file = open_device(source, options.is_read_only())?;
         confine();
         let device = device(file, options);
+        let replica = replica::open(&device, options)?;
+        let device = replica.as_ref().and_then(|replica| replica.device()).unwrap_or(device);
         let clock = Arc::new(SystemClock);
         let memory = match options.memory_bytes_max {
             Some(_) => None,
@@ -121,7 +125,7 @@ impl OpenVolume {
         };
         let maintenance =
             maintenance.map_err(|source| MountError::System { what: "starting a thread", source })?;
-        Ok(OpenVolume { fs, memory, stop, maintenance })
+        Ok(OpenVolume { fs, memory, replica, stop, maintenance })
     }
 
     pub(crate) fn fs(&self) -> &Arc<Fs> {
@@ -133,14 +137,23 @@ impl OpenVolume {
         self.memory.as_ref()
     }
 
-    /// Writes the last checkpoint and lets go of the device.
+    /// Where the volume is shipped to.
+    pub(crate) fn replica(&self) -> Option<&Arc<Replica>> {
+        self.replica.as_ref()
+    }
+
+    /// Writes the last checkpoint, ships it, and lets go of the device.
     pub(crate) fn close(self) -> Result<(), MountError> {
         self.stop.stop();
         if self.maintenance.join().is_err() {
             // Not reached in a daemon, where a panic ends the process.
             tracing::error!("maintenance had stopped by an internal error");
         }
-        self.fs.close().map_err(MountError::Close)
+        let closed = self.fs.close().map_err(MountError::Close);
+        if let Some(replica) = &self.replica {
+            replica.close();
+        }
+        closed
     }
 }
 

@@ -13,7 +13,7 @@ const ROUNDS: u8 = 8;
 const TRIES_MAX: u32 = 8;
 const PAUSE: Duration = Duration::from_millis(100);
 /// Behind this none is run again.
-const TIME_MAX: Duration = Duration::from_secs(10);
+const TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Tries the store out, below a name of its own, which is removed again.
 ///

@@ -19,6 +19,8 @@ mod metadata;
 mod open;
 mod path;
 mod read_dir;
+#[cfg(feature = "replica")]
+mod replicate;
 mod snapshot;
 mod stats;
 mod sync_thread;
@@ -34,6 +36,8 @@ pub use heads::HeadInfo;
 pub use metadata::Metadata;
 pub use open::OpenOptions;
 pub use read_dir::{DirectoryEntry, ReadDir};
+#[cfg(feature = "replica")]
+pub use replicate::{ReplicaStatus, Replication};
 pub use snapshot::Snapshot;
 pub use stats::VolumeStats;
 pub use syncline_device::{Forked, PerProcess};

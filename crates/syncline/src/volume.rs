@@ -5,6 +5,8 @@ use crate::maintenance::Maintenance;
 use crate::open::OpenOptions;
 use crate::path::{again_if_stale, not_found_is_stale};
 use crate::read_dir::ReadDir;
+#[cfg(feature = "replica")]
+use crate::replicate::Shipping;
 use crate::sync_thread::SyncThread;
 use crate::ticket::Progress;
 use crate::volume_options::VolumeOptions;
@@ -43,6 +45,8 @@ struct Own {
     sync_thread: Option<SyncThread>,
     /// Another head than the one that the volume was opened with, and the volume, which tends it.
     beside: Option<(Head, Arc<Shared>)>,
+    #[cfg(feature = "replica")]
+    shipping: Shipping,
     /// Dropped last.
     _in_use: InUse,
 }
@@ -55,6 +59,11 @@ impl Shared {
 
     fn sync_thread(&self) -> Option<&SyncThread> {
         self.own.get().ok()?.sync_thread.as_ref()
+    }
+
+    #[cfg(feature = "replica")]
+    pub(crate) fn shipping(&self) -> Option<&Shipping> {
+        Some(&self.own.get().ok()?.shipping)
     }
 
     /// Whether started syncs go on without anybody who waits for them.
@@ -138,6 +147,8 @@ impl Volume {
     /// Opens the volume on any device.
     pub fn on_device(device: Arc<dyn Device>, options: &VolumeOptions) -> io::Result<Volume> {
         let in_use = InUse::begin().map_err(Error::from)?;
+        #[cfg(feature = "replica")]
+        let (device, shipping) = Shipping::begin(device, options)?;
         let fs = Fs::open(device, options.fs.clone(), options.clock.clone(), &*options.entropy)?;
         let (maintenance, sync_thread) = if options.background && !options.fs.read_only {
             let maintenance = Maintenance::start(fs.clone(), options.clock.clone())?;
@@ -146,7 +157,15 @@ impl Volume {
             (None, None)
         };
         let shared = Shared {
-            own: ProcessBound::new(Own { fs, maintenance, sync_thread, beside: None, _in_use: in_use }),
+            own: ProcessBound::new(Own {
+                fs,
+                maintenance,
+                sync_thread,
+                beside: None,
+                #[cfg(feature = "replica")]
+                shipping,
+                _in_use: in_use,
+            }),
             context: options.context.clone(),
             entropy: options.entropy.clone(),
             sync_latency: Arc::default(),
@@ -156,7 +175,15 @@ impl Volume {
 
     /// A volume over an engine that nobody has to tend: a snapshot of `of`.
     pub(crate) fn over(fs: Arc<Fs>, of: &Shared) -> Result<Volume, syncline_device::Forked> {
-        let own = Own { fs, maintenance: None, sync_thread: None, beside: None, _in_use: InUse::begin()? };
+        let own = Own {
+            fs,
+            maintenance: None,
+            sync_thread: None,
+            beside: None,
+            #[cfg(feature = "replica")]
+            shipping: Shipping::default(),
+            _in_use: InUse::begin()?,
+        };
         Ok(Volume::of(own, of))
     }
 
@@ -179,7 +206,16 @@ impl Volume {
         };
         let beside = Some((head, of.clone()));
         let in_use = InUse::begin().map_err(Error::from)?;
-        Ok(Volume::of(Own { fs, maintenance: None, sync_thread, beside, _in_use: in_use }, of))
+        let own = Own {
+            fs,
+            maintenance: None,
+            sync_thread,
+            beside,
+            #[cfg(feature = "replica")]
+            shipping: Shipping::default(),
+            _in_use: in_use,
+        };
+        Ok(Volume::of(own, of))
     }
 
     /// The volume as it was opened, which knows all heads.
@@ -211,7 +247,10 @@ impl Volume {
             }
             return Ok(of.fs()?.heads().close(head)?);
         }
-        Ok(self.stop_threads()?.close()?)
+        self.stop_threads()?.close()?;
+        #[cfg(feature = "replica")]
+        own.shipping.end()?;
+        Ok(())
     }
 
     /// Stops the volume at once, as a power cut would: nothing is written any more, and every sync fails. What was

@@ -29,6 +29,8 @@ pub struct VolumeOptions {
     pub(crate) entropy: Arc<dyn Entropy>,
     pub(crate) background: bool,
     wait_for_lock: Option<Duration>,
+    #[cfg(feature = "replica")]
+    pub(crate) replication: Option<crate::Replication>,
 }
 
 impl Default for VolumeOptions {
@@ -47,6 +49,8 @@ impl VolumeOptions {
             entropy: Arc::new(SystemEntropy::default()),
             background: true,
             wait_for_lock: None,
+            #[cfg(feature = "replica")]
+            replication: None,
         }
     }
 

@@ -8,4 +8,6 @@ mod copying;
 mod damaged;
 mod mkfs;
 mod mounted;
+#[cfg(feature = "replica")]
+mod replica;
 mod snapshots;

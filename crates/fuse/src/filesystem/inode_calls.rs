@@ -61,6 +61,7 @@ impl Operations {
             staged: Staged { open: self.atomics.counts(), totals: self.ledger.totals() },
             transport: self.transport.get(),
             memory: self.memory.as_deref(),
+            replica: self.replica.as_deref(),
         }
     }
 

@@ -10,6 +10,7 @@ use crate::makers::Makers;
 use crate::memory::AutoMemory;
 use crate::messages::MessageCounts;
 use crate::removed::Removed;
+use crate::replica::Replica;
 use crate::syncs::{By, Owed, Syncs};
 use crate::volume::OpenVolume;
 use fusering::request::NewMode;
@@ -38,6 +39,8 @@ pub(super) struct Operations {
     pub(super) syncs: Syncs,
     /// Where the bound on memory follows the machine.
     pub(super) memory: Option<Arc<AutoMemory>>,
+    /// Where the volume is shipped to.
+    pub(super) replica: Option<Arc<Replica>>,
     pub(super) ledger: Arc<Ledger>,
     pub(super) atomics: Arc<Atomics>,
     pub(super) droppers: Droppers,
@@ -95,6 +98,7 @@ impl Operations {
         let ledger = Arc::new(Ledger::new(fs.clone()));
         Operations {
             memory: volume.memory().cloned(),
+            replica: volume.replica().cloned(),
             syncs: Syncs::new(fs.clone(), ledger.clone()),
             atomics: Arc::new(Atomics::new(fs.clone(), ledger.clone())),
             ledger,

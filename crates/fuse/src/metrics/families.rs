@@ -307,7 +307,15 @@ mod tests {
         let messages = MessageCounts::default();
         messages.count(Message::Fsync);
         let staged = Staged::default();
-        text(&Sources { fs: &fs, syncs: &syncs, messages: &messages, staged, transport: None, memory: None })
+        text(&Sources {
+            fs: &fs,
+            syncs: &syncs,
+            messages: &messages,
+            staged,
+            transport: None,
+            memory: None,
+            replica: None,
+        })
     }
 
     /// Names of samples, without labels.

@@ -1,0 +1,90 @@
+#!/bin/bash
+# Runs the suite of replicas against a real object store on the loopback, which is started here and ended by its pid.
+#
+# usage: tests/replica/servers.sh NAME...     moto, folder
+#
+# SYNCLINE  the command under test (default: the newest build of syncline-lab in this workspace). It has to know s3://:
+#           build it with the feature s3 of syncline-cli, or syncline-replica-store/aws.
+# MOTO      the folder of a virtual environment with moto[server] (default: one in the target folder, made by pip if it
+#           is not there).
+# SCRATCH   a folder for images (default /var/tmp).
+#
+# A server that cannot be had makes one line "skipped: replica NAME: why". Exit code 1: something failed.
+set -uo pipefail
+cd "$(dirname "$0")/../.." || exit 2
+here=$PWD/tests/replica
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+moto=${MOTO:-$target/moto}
+SYNCLINE=${SYNCLINE:-$target/debug/syncline-lab}
+work=$(mktemp -d "${SCRATCH:-/var/tmp}/syncline-replica.XXXXXX") || exit 2
+server=
+export SYNCLINE work here
+# Those of whoever calls have nothing to do with this.
+unset AWS_PROFILE AWS_SESSION_TOKEN AWS_ENDPOINT_URL AWS_ENDPOINT
+
+# shellcheck disable=SC2317 # a trap calls it
+clean_up() {
+    [ -z "$server" ] || { kill -CONT "$server" && kill "$server" && wait "$server"; } 2>/dev/null
+    for mount in "$work"/*/mnt "$work"/*/mnt2; do
+        ! mountpoint -q "$mount" 2>/dev/null || umount -l "$mount"
+    done
+    rm -rf "$work"
+}
+trap clean_up EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
+free_port() {
+    python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
+}
+
+# Waits until somebody listens.
+until_open() {
+    for _ in $(seq 300); do
+        ! (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null || return 0
+        sleep 0.1
+    done
+    return 1
+}
+
+start_moto() {
+    command -v python3 >/dev/null || { echo "python3 is not installed"; return 1; }
+    if ! [ -x "$moto/bin/moto_server" ]; then
+        { python3 -m venv "$moto" && "$moto/bin/pip" --quiet --disable-pip-version-check install 'moto[server]>=5,<6'; } \
+            >"$work/pip.log" 2>&1 || { echo "pip cannot install moto[server]"; return 1; }
+    fi
+    local port account
+    port=$(free_port)
+    INITIAL_NO_AUTH_ACTION_COUNT=3 "$moto/bin/python" "$here/moto_alone.py" "$port" >"$work/moto.log" 2>&1 &
+    server=$!
+    until_open "$port" || { echo "the server does not listen"; return 1; }
+    export AWS_ENDPOINT_URL=http://127.0.0.1:$port AWS_REGION=us-east-1
+    account=$("$moto/bin/python" "$here/moto_account.py" "$AWS_ENDPOINT_URL" lab 2>"$work/account.log") ||
+        { echo "the server gives no account: $(tail -n 1 "$work/account.log")"; return 1; }
+    export AWS_ACCESS_KEY_ID=${account% *} AWS_SECRET_ACCESS_KEY=${account#* }
+    UNWELL_PORT=$(free_port)
+    export PYTHON=$moto/bin/python BUCKET=lab URL=s3://lab/replicas SERVER=$server UNWELL_PORT
+}
+
+status=0
+for name in "${@:-moto}"; do
+    unset BUCKET SERVER
+    case $name in
+        moto)
+            # Not in a subshell: it sets the server's pid.
+            if ! start_moto >"$work/why"; then
+                echo "skipped: replica moto: $(cat "$work/why")"
+                continue
+            fi
+            ;;
+        folder) export URL=file://$work/store ;;
+        *) echo "servers.sh: no such server: $name" >&2; exit 2 ;;
+    esac
+    mkdir "$work/$name"
+    NAME=$name DIRECTORY=$work/$name bash "$here/suite.sh" || status=1
+    if [ -n "$server" ]; then
+        kill "$server" && wait "$server" 2>/dev/null
+        server=
+    fi
+done
+exit "$status"

@@ -1,0 +1,223 @@
+#!/bin/bash
+# What a replica has to do on any store. Started by servers.sh, with
+#
+# NAME, DIRECTORY   the server's name, and an empty folder for images and mounts
+# URL               where replicas go; BUCKET, SERVER and PYTHON where it is an S3-compatible server
+# here              this folder
+#
+# Ends with one line "replica on NAME: N passed, M failed".
+set -uo pipefail
+passed=0
+failed=0
+here=${here:?}
+cd "$DIRECTORY" || exit 2
+mkdir -p mnt mnt2 out
+
+ok() {
+    if "${@:2}" >out/log 2>&1; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "FAIL  replica on $NAME: $1"
+        tail -n 20 out/log | sed 's/^/      /'
+    fi
+}
+
+# refused WORDS COMMAND...: it fails with exit code 1 and one sentence that holds the words.
+refused() {
+    local words=$1 code
+    shift
+    "$@" >out/told 2>&1
+    code=$?
+    cat out/told
+    [ "$code" = 1 ] || { echo "exit code $code"; return 1; }
+    [ "$(wc -l <out/told)" = 1 ] || { echo "not one line"; return 1; }
+    grep -qF -- "$words" out/told || { echo "want: $words"; return 1; }
+}
+
+field() {
+    python3 -c 'import json, sys; v = json.load(sys.stdin)
+for k in sys.argv[1].split("."): v = v[k]
+print(v)' "$1"
+}
+
+# until WHAT COMMAND...: within 20 s.
+until_true() {
+    local what=$1
+    shift
+    for _ in $(seq 200); do
+        ! "$@" || return 0
+        sleep 0.1
+    done
+    echo "not within 20 s: $what"
+    return 1
+}
+
+# daemon_of IMAGE: the process of this command that has the image open.
+daemon_of() {
+    local image process file
+    image=$(realpath "$1")
+    for process in /proc/[0-9]*; do
+        [ "$(readlink "$process/exe")" = "$(realpath "$SYNCLINE")" ] || continue
+        for file in "$process"/fd/*; do
+            [ "$(readlink "$file")" = "$image" ] || continue
+            basename "$process"
+            return 0
+        done
+    done 2>/dev/null
+    return 1
+}
+
+same() {
+    [ "$("$SYNCLINE" cat "$1" "$2")" = "$3" ]
+}
+
+begin() {
+    "$SYNCLINE" mkfs --quiet --size 32M a.img
+    head -c 3000000 /dev/urandom >out/large
+    "$SYNCLINE" import --quiet a.img out/large /
+    "$SYNCLINE" replica init --json "$URL" a.img | tee out/init && [ "$(field claim <out/init)" = 1 ]
+}
+
+comes_back() {
+    "$SYNCLINE" replica restore "$URL" b.img && "$SYNCLINE" check --quiet b.img &&
+        "$SYNCLINE" cat b.img /large | cmp - out/large
+}
+
+verified() {
+    "$SYNCLINE" replica verify --json "$URL" >out/verify && cat out/verify && [ "$(field damage <out/verify)" = "[]" ]
+}
+
+caught_up() {
+    "$SYNCLINE" stats --json mnt >out/stats
+    [ "$(field replica.state <out/stats)" = streaming ] && [ "$(field replica.lag_ms <out/stats)" = 0 ] &&
+        [ "$(field replica.blocks_to_read <out/stats)" = 0 ]
+}
+
+shipped_from_the_mount() {
+    "$SYNCLINE" mount -o "replica=$URL,replica_interval=0.2,log=$PWD/out/daemon.log" a.img mnt || return 1
+    echo first >mnt/first && sync mnt/first && until_true "shipped" caught_up && cat out/stats &&
+        "$SYNCLINE" replica restore "$URL" c.img && same c.img /first first
+}
+
+# The daemon dies, and the disk with it.
+lost_and_taken_over() {
+    echo second >mnt/second && sync mnt/second && until_true "shipped" caught_up || return 1
+    "$SYNCLINE" replica restore --take-over "$URL" d.img && same d.img /second second
+}
+
+stops_the_other() {
+    echo late >mnt/late
+    # It learns of it with its next unit.
+    until_true "the old mount fails" eval '! sync mnt/first mnt/late 2>/dev/null || ! echo x >>mnt/late'
+    "$SYNCLINE" stats --json mnt >out/stats
+    field replica.state <out/stats
+    [ "$(field replica.state <out/stats)" = stopped ] && field replica.trouble <out/stats | grep -q 'has taken over the replica'
+}
+
+goes_on_elsewhere() {
+    umount mnt
+    until_true "the old daemon ends" eval '! daemon_of a.img'
+    "$SYNCLINE" mount -o "replica=$URL,ack=remote,log=$PWD/out/daemon2.log" d.img mnt || return 1
+    echo third >mnt/third && sync mnt/third || return 1
+    # No close, no interval: what a sync has acknowledged is there when the machine is gone.
+    kill -9 "$(daemon_of d.img)" && umount -l mnt
+    rm d.img
+    "$SYNCLINE" replica restore --take-over "$URL" e.img && same e.img /third third && same e.img /second second &&
+        [ "$("$SYNCLINE" cat e.img /late 2>/dev/null)" = "" ]
+}
+
+behind_is_refused() {
+    "$SYNCLINE" mount -o "replica=$URL" a.img mnt >out/told 2>&1 && return 1
+    cat out/told
+    grep -q 'the replica was written by process' out/told
+}
+
+earlier_position() {
+    "$SYNCLINE" replica restore --at 1/9999 "$URL" f.img && "$SYNCLINE" check --quiet f.img &&
+        ! "$SYNCLINE" cat f.img /first
+}
+
+goes_on_without_the_store() {
+    "$SYNCLINE" mount -o "replica=$URL,replica_interval=0.2,log=$PWD/out/daemon3.log" e.img mnt || return 1
+    until_true "shipped" caught_up || return 1
+    kill -STOP "$SERVER"
+    local began=$SECONDS
+    for number in $(seq 50); do echo "$number" >>mnt/meanwhile && sync mnt/meanwhile || return 1; done
+    local took=$((SECONDS - began))
+    kill -CONT "$SERVER"
+    [ "$took" -lt 10 ] || { echo "50 syncs took $took s"; return 1; }
+    until_true "shipped" caught_up && "$SYNCLINE" umount mnt && "$SYNCLINE" replica restore "$URL" g.img &&
+        "$SYNCLINE" cat g.img /meanwhile | cmp - <(seq 50)
+}
+
+# One request in twenty is answered by 503, with or without its effect.
+goes_on_with_an_unwell_store() {
+    python3 "$here/unwell.py" "$UNWELL_PORT" "${AWS_ENDPOINT_URL##*:}" 20 &
+    local proxy=$! code=0
+    unwell || code=1
+    kill "$proxy" && wait "$proxy" 2>/dev/null
+    return "$code"
+}
+
+unwell() {
+    local -x AWS_ENDPOINT_URL=http://127.0.0.1:$UNWELL_PORT
+    # shellcheck disable=SC2016 # it is expanded when it is run
+    until_true "the proxy listens" eval '(exec 3<>"/dev/tcp/127.0.0.1/$UNWELL_PORT") 2>/dev/null' || return 1
+    "$SYNCLINE" mkfs --quiet --size 8M unwell.img && "$SYNCLINE" replica init "$URL/unwell" unwell.img &&
+        "$SYNCLINE" mount -o "replica=$URL/unwell,ack=remote,log=$PWD/out/daemon4.log" unwell.img mnt || return 1
+    local number
+    for number in $(seq 40); do echo "$number" >>mnt/file && sync mnt/file || return 1; done
+    "$SYNCLINE" umount mnt && "$SYNCLINE" replica verify "$URL/unwell" &&
+        "$SYNCLINE" replica restore "$URL/unwell" well.img && "$SYNCLINE" cat well.img /file | cmp - <(seq 40)
+}
+
+damage_is_named() {
+    local unit volume
+    unit=$("$PYTHON" "$here/object.py" names "$BUCKET" replicas/ | grep '/u/00000001/' | head -n 1)
+    volume=$("$SYNCLINE" replica status --json "$URL" | field volume)
+    "$PYTHON" "$here/object.py" flip "$BUCKET" "$unit" 300 || return 1
+    "$SYNCLINE" replica verify "$URL" >out/verify 2>out/told
+    local code=$?
+    cat out/verify out/told
+    [ "$code" = 1 ] && grep -q "/u/00000001/0000000000 in the replica is damaged" out/verify || return 1
+    refused "in the replica is damaged" "$SYNCLINE" replica restore --at 1/9999 --volume "$volume" "$URL" h.img &&
+        ! [ -e h.img ] && ! [ -e h.img.restoring ] &&
+        "$PYTHON" "$here/object.py" flip "$BUCKET" "$unit" 300 && verified
+}
+
+two_volumes() {
+    "$SYNCLINE" mkfs --quiet --size 8M other.img && "$SYNCLINE" replica init "$URL" other.img &&
+        refused "holds replicas of 2 volumes" "$SYNCLINE" replica status "$URL"
+}
+
+export -f field same daemon_of caught_up
+ok "a replica is begun" begin
+ok "it is not begun twice" refused "holds a replica of this volume already" "$SYNCLINE" replica init "$URL" a.img
+ok "it comes back as it was" comes_back
+ok "all of it is sound" verified
+ok "a restore makes a new image" refused "exists, and a restore makes a new image" "$SYNCLINE" replica restore "$URL" a.img
+if [ -w /dev/fuse ] && [ "$(id -u)" = 0 ]; then
+    ok "a mount ships what is synced" shipped_from_the_mount
+    ok "a lost machine's volume is taken over" lost_and_taken_over
+    ok "who was taken over from is stopped and told" stops_the_other
+    ok "what is acknowledged remotely survives the machine" goes_on_elsewhere
+    ok "a volume that is behind is refused" behind_is_refused
+    ok "an earlier position comes back" earlier_position
+    [ -z "${SERVER:-}" ] || ok "nothing waits for a store that does not answer" goes_on_without_the_store
+else
+    echo "skipped: replica $NAME: mounts need root and /dev/fuse"
+fi
+if [ -n "${BUCKET:-}" ]; then
+    [ ! -w /dev/fuse ] || [ "$(id -u)" != 0 ] || ok "503s cost time and nothing else" goes_on_with_an_unwell_store
+    ok "damage in the store is named" damage_is_named
+    ok "a missing bucket is told" refused "there is no such bucket" "$SYNCLINE" replica init s3://nobody/x a.img
+    ok "wrong credentials are told" refused "refuses" env AWS_SECRET_ACCESS_KEY=wrong "$SYNCLINE" replica status "$URL"
+    ok "unknown credentials are told" refused "refuses" env AWS_ACCESS_KEY_ID=nobody "$SYNCLINE" replica init "$URL/x" a.img
+    ok "a server that is not there is told" refused "cannot be reached" \
+        env AWS_ENDPOINT_URL=http://127.0.0.1:9 "$SYNCLINE" replica status "$URL"
+fi
+ok "two volumes of one place are told apart" two_volumes
+ok "an empty place is told" refused "holds no replica" "$SYNCLINE" replica status "${URL%/*}"
+echo "replica on $NAME: $passed passed, $failed failed"
+[ "$failed" = 0 ]
