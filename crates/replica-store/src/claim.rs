@@ -18,6 +18,7 @@ pub(crate) fn opener(uuid: [u8; 16], blocks: u64) -> Opener {
         blocks,
         continued: 0,
         marked: 0,
+        generation: None,
         take_over: false,
         nonce: syncline_device::random_number().max(1),
         time: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64),

@@ -21,11 +21,6 @@ pub enum Error {
     #[error("what the volume says about its replica is damaged ({0}); begin a new replica")]
     Mark(FormatError),
     #[error(
-        "this volume is older than its replica (generation {own}, the replica has {replica}): it was set back; \
-         restore the replica, or begin a new one"
-    )]
-    SetBack { own: u64, replica: u64 },
-    #[error(
         "{url} holds a replica of this volume already, written by {by}; mount the volume with it, or give another place"
     )]
     Occupied { url: String, by: String },

@@ -94,8 +94,13 @@ impl Session {
             false => mark::read(&*device, superblock.uuid)?,
         };
         let mut client = Client::new(address)?;
-        let opener =
-            Opener { continued: marked.claim, marked: marked.nonce, ..opener(superblock.uuid, blocks) };
+        let generation = superblock.generation.0;
+        let opener = Opener {
+            continued: marked.claim,
+            marked: marked.nonce,
+            generation: Some(generation),
+            ..opener(superblock.uuid, blocks)
+        };
         let (nonce, wall) = (opener.nonce, opener.time);
         if options.probe || marked.claim == 0 {
             probe(&client, nonce)?;
@@ -106,14 +111,6 @@ impl Session {
             }
             opened => opened?,
         };
-        let generation = superblock.generation.0;
-        // Behind a claim that has shipped nothing yet this image is what its owner has made it, by a restore maybe.
-        if let Some(last) = opened.last
-            && last.claim >= marked.claim
-            && last.generation > generation
-        {
-            return Err(Error::SetBack { own: generation, replica: last.generation });
-        }
         let unknown = if opened.is_closed_at(superblock.epoch, generation) { 0 } else { blocks };
         mark::write(&*device, &Mark { uuid: superblock.uuid, claim: opened.claim, nonce })?;
         let tap = TapDevice::acknowledging(device, options.memory, unknown, options.acknowledge);

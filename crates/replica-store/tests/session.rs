@@ -218,8 +218,9 @@ fn of_two_copies_of_a_volume_one_ships_and_the_other_is_told() {
     other.close().unwrap();
 }
 
+// Shows: C15.
 #[test]
-fn an_image_that_was_set_back_is_refused() {
+fn an_image_that_was_set_back_is_refused_before_it_claims() {
     let place = Place::new();
     let session = Session::open(place.made("a"), &place.address(), &options()).unwrap();
     let first = volume(&session);
@@ -230,8 +231,17 @@ fn an_image_that_was_set_back_is_refused() {
     first.write("/b", "b").unwrap();
     first.close().unwrap();
     session.close().unwrap();
+    let before = std::fs::read(place.image("old")).unwrap();
     let error = Session::open(place.opened("old"), &place.address(), &options()).map(drop).unwrap_err();
     assert!(error.to_string().contains("it was set back"), "{error}");
+    // The attempt has claimed nothing: neither the image nor the replica knows of it.
+    assert_eq!(std::fs::read(place.image("old")).unwrap(), before);
+    let session = Session::open(place.opened("a"), &place.address(), &options()).unwrap();
+    assert_eq!(session.status().claim, 2);
+    let second = volume(&session);
+    assert_eq!(second.read("/b").unwrap(), b"b");
+    second.close().unwrap();
+    session.close().unwrap();
 }
 
 #[test]

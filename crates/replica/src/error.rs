@@ -26,6 +26,11 @@ pub enum ReplicaError {
          is it the right address?"
     )]
     Older { own: u64, newest: u64 },
+    #[error(
+        "this volume is older than its replica (generation {own}, the replica has {replica}): it was set back; \
+         restore the replica, or begin a new one"
+    )]
+    SetBack { own: u64, replica: u64 },
     #[error("{by} has taken over the replica (claim {claim}); this volume ships nothing more")]
     Fenced { claim: u64, by: String },
     #[error("others opened the replica at the same time, {tries} times in a row; try again")]

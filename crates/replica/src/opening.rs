@@ -1,7 +1,8 @@
 //! [`Opening`]: from nothing to an owner: a claim, the ends of the claims before, the first manifest.
 //!
 //! P1: the claim behind the newest is created. P2: everything that says where the claims before end is read behind
-//! that, and written down before anything counts. P5: a volume that is behind the newest claim is not continued.
+//! that, and written down before anything counts. P5: a volume that is behind the newest claim is not continued, nor is
+//! one that is older than what it has shipped itself: that is looked at before the claim, and once more behind it.
 //! P6: a manifest is created over the one that was read; if its name is taken by then, all of it is read again.
 
 use crate::error::ReplicaError;
@@ -29,6 +30,8 @@ pub struct Opener {
     /// Nonce of the session that last meant to claim for this volume ([`Opening::to_mark`]); 0 for none. Its claim may
     /// be there without the volume knowing.
     pub marked: u64,
+    /// Of the volume's superblock, if what the replica holds may not be newer.
+    pub generation: Option<u64>,
     /// Whoever has the newest claim is replaced, and the volume on this machine with what the replica holds.
     pub take_over: bool,
     /// A random number.
@@ -96,6 +99,10 @@ pub struct Opening {
     /// The claim that is asked who holds it.
     asked: u64,
     claim: u64,
+    /// The claim that the volume says it continues.
+    own: u64,
+    /// It is not claimed yet: what is read says only whether the volume was set back.
+    looks: bool,
     /// Everything is ready for the claim but the mark on the volume.
     waits_for_mark: bool,
     /// The newest manifest that was read.
@@ -109,7 +116,7 @@ pub struct Opening {
 
 impl Opening {
     pub fn new(opener: Opener) -> Opening {
-        let names = Names::new(opener.uuid);
+        let (names, own) = (Names::new(opener.uuid), opener.continued);
         let mut opening = Opening {
             opener,
             names,
@@ -118,6 +125,8 @@ impl Opening {
             newest: 0,
             asked: 0,
             claim: 0,
+            own,
+            looks: false,
             waits_for_mark: false,
             known: None,
             number: 0,
@@ -228,7 +237,27 @@ impl Opening {
             self.ask_holder(newest);
             return Ok(());
         }
-        self.waits_for_mark = true;
+        self.look_back();
+        Ok(())
+    }
+
+    /// Before the claim: does the replica hold something newer than the volume?
+    fn look_back(&mut self) {
+        self.looks = self.newest > 0 && self.opener.generation.is_some() && !self.opener.take_over;
+        match self.looks {
+            true => self.read_manifests(),
+            false => self.waits_for_mark = true,
+        }
+    }
+
+    /// Behind a claim that has shipped nothing the volume is what its owner has made it, by a restore maybe.
+    fn refuse_if_set_back(&self) -> Result<(), ReplicaError> {
+        if let (Some(own), Some(last)) = (self.opener.generation, &self.header)
+            && last.claim >= self.own
+            && last.generation > own
+        {
+            return Err(ReplicaError::SetBack { own, replica: last.generation });
+        }
         Ok(())
     }
 
@@ -268,7 +297,7 @@ impl Opening {
         }
         if self.asked != self.claim && self.opener.marked != 0 && holder.nonce == self.opener.marked {
             self.opener.continued = self.newest;
-            self.waits_for_mark = true;
+            self.look_back();
             return Ok(());
         }
         if self.asked != self.claim {
@@ -315,7 +344,7 @@ impl Opening {
         if manifest.blocks != self.opener.blocks {
             return Err(ReplicaError::OtherSize { replica: manifest.blocks, device: self.opener.blocks });
         }
-        if manifest.claim > self.claim {
+        if manifest.claim > self.claim && !self.looks {
             let by = "another machine".to_owned();
             return Err(ReplicaError::Fenced { claim: manifest.claim, by });
         }
@@ -367,6 +396,11 @@ impl Opening {
     }
 
     fn record(&mut self) -> Result<(), ReplicaError> {
+        self.refuse_if_set_back()?;
+        if std::mem::take(&mut self.looks) {
+            self.waits_for_mark = true;
+            return Ok(());
+        }
         if self.claim > ENDS_MAX as u64 {
             return Err(ReplicaError::TooManyClaims(self.claim));
         }

@@ -22,6 +22,9 @@ use syncline_format::record;
 use syncline_format::replica::{Flags, MARK_BLOCK, UnitHeader};
 use syncline_format::superblock::{SUPERBLOCK_SLOTS, Superblock};
 
+/// Pause between two looks at writes that have to complete before their blocks are read, in nanoseconds.
+const DRAIN_PAUSE: u64 = 10_000_000;
+
 /// How it ships.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
@@ -117,6 +120,8 @@ pub struct Replicator {
     made: u64,
     flush: u64,
     bytes: u64,
+    /// When it was polled last.
+    polled: u64,
     /// Units that count, for whoever wants to know of each.
     counted: Vec<Unit>,
 }
@@ -144,6 +149,7 @@ impl Replicator {
             made: 0,
             flush: 0,
             bytes: 0,
+            polled: 0,
             counted: Vec::new(),
         }
     }
@@ -179,6 +185,7 @@ impl Replicator {
 
     /// What is to be sent now. May read from the volume's device.
     pub fn poll(&mut self, now: u64) -> Vec<Request> {
+        self.polled = now;
         if self.has_ended() {
             return Vec::new();
         }
@@ -198,13 +205,14 @@ impl Replicator {
     /// When to poll again although nothing is answered.
     pub fn next_due(&self) -> Option<u64> {
         // Without room for a unit the next answer is what matters.
-        let since = match &self.catch_up {
-            Some(CatchUp::Ending { since, .. }) => Some(*since),
-            Some(_) => None,
-            None => self.since,
+        let interval = self.settings.interval;
+        let own = match &self.catch_up {
+            Some(CatchUp::Ending { since, .. }) => Some(since.saturating_add(interval)),
+            // Reading waits for the volume's writes, of which nobody tells.
+            Some(_) => Some(self.polled.saturating_add(DRAIN_PAUSE)),
+            None => self.since.map(|since| since.saturating_add(interval)),
         };
-        let since = since.filter(|_| self.shipping.has_room());
-        let own = since.map(|since| since.saturating_add(self.settings.interval));
+        let own = own.filter(|_| self.shipping.has_room() && !self.has_ended());
         self.shipping.next_due().into_iter().chain(own).min()
     }
 

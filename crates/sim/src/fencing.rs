@@ -252,6 +252,7 @@ impl World {
             blocks: BLOCKS,
             continued: one.claim,
             marked: one.marked,
+            generation: Some(0),
             take_over: !own,
             nonce: self.random.number(),
             time: self.now,

@@ -111,6 +111,7 @@ fn open(store: &mut SimStore, blocks: u64) -> Result<Opened, String> {
         blocks,
         continued: 0,
         marked: 0,
+        generation: None,
         take_over: false,
         nonce: 1,
         time: 1,
