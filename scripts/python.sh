@@ -2,7 +2,7 @@
 # Builds the Python wheel, and tests and measures it as a user has it: installed into a fresh environment.
 #
 # usage: scripts/python.sh wheel            dist/syncline-*.whl, optimised
-#        scripts/python.sh wheel-arm64      dist/arm64/syncline-*.whl, the same for arm64, where a linker for it is there
+#        scripts/python.sh wheel-arm64      dist/arm64/syncline-*.whl, the same for arm64, given a linker for it
 #        scripts/python.sh test             a wheel for tests; then tests, doctests, docs/python.md's programs, mypy
 #        scripts/python.sh environment      the environment of the tests, with what they use, without the package
 #        scripts/python.sh installed        the tests of the package that is installed there

@@ -1,5 +1,7 @@
 //! The command line, defined once: parsing, help, manual pages and completions come from here.
 
+mod snapshot;
+
 use crate::pages::exit_codes;
 use crate::size::Size;
 use crate::sync::FileRange;
@@ -7,6 +9,8 @@ use crate::watch::interval::Interval;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
+
+pub(crate) use snapshot::{SnapshotAction, SnapshotArguments};
 
 /// What `-o` of the mounts takes, and what it means; in the long help and in the manual pages.
 pub const MOUNT_OPTIONS: &[(&str, &str)] = &[
@@ -461,98 +465,6 @@ pub(crate) enum ReplicaAction {
     ///
     /// Its volume takes no more syncs either. To go on, restore with --take-over.
     Fence(ReplicaPlace),
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct SnapshotArguments {
-    #[command(subcommand)]
-    pub(crate) action: SnapshotAction,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum SnapshotAction {
-    /// Make a snapshot of the volume as it is now.
-    Create {
-        /// Print the snapshot as JSON.
-        #[arg(long)]
-        json: bool,
-        /// Image file, block device, or a directory of a mounted volume.
-        #[arg(value_name = "VOLUME")]
-        target: PathBuf,
-        /// 1 to 255 bytes, without "/".
-        name: String,
-    },
-    /// List the snapshots in the order in which they were made.
-    List {
-        /// Print as JSON.
-        #[arg(long)]
-        json: bool,
-        /// List the heads instead; of a volume that is not mounted.
-        #[arg(long)]
-        heads: bool,
-        /// Image file, block device, or a directory of a mounted volume.
-        #[arg(value_name = "VOLUME")]
-        target: PathBuf,
-    },
-    /// Delete snapshots, and of a volume that is not mounted heads. What only they had becomes free, in the background.
-    Delete {
-        /// Return when the space is free; for a volume that is not mounted.
-        #[arg(long)]
-        wait: bool,
-        /// Image file, block device, or a directory of a mounted volume.
-        #[arg(value_name = "VOLUME")]
-        target: PathBuf,
-        /// Snapshots or heads.
-        #[arg(required = true, value_name = "NAME")]
-        names: Vec<String>,
-    },
-    /// Tell which paths differ between a snapshot and a later one: "+" added, "-" removed, "M" modified, "R" renamed.
-    Diff {
-        /// Print as JSON.
-        #[arg(long)]
-        json: bool,
-        /// Compare checksums: what was written with the content that it had does not count.
-        #[arg(long)]
-        content: bool,
-        /// Image file or block device; not mounted.
-        #[arg(value_name = "VOLUME")]
-        target: PathBuf,
-        /// The older snapshot.
-        older: String,
-        /// The newer snapshot, or a head; the volume as it is now if none is given.
-        newer: Option<String>,
-    },
-    /// Give a snapshot another name.
-    Rename {
-        /// Image file, block device, or a directory of a mounted volume.
-        #[arg(value_name = "VOLUME")]
-        target: PathBuf,
-        /// Its name.
-        name: String,
-        /// Its new name.
-        to: String,
-    },
-    /// Make a head of a snapshot: a writable branch, which begins as the snapshot is.
-    Clone {
-        /// Image file or block device; not mounted.
-        #[arg(value_name = "VOLUME")]
-        target: PathBuf,
-        /// The snapshot.
-        name: String,
-        /// Name of the head.
-        head: String,
-    },
-    /// Take the volume back to a snapshot. The snapshot stays, and so do all others.
-    Rollback {
-        /// Keep what the volume shows now as a snapshot of this name; otherwise it is gone.
-        #[arg(long, value_name = "NAME")]
-        keep: Option<String>,
-        /// Image file or block device; not mounted.
-        #[arg(value_name = "VOLUME")]
-        target: PathBuf,
-        /// The snapshot.
-        name: String,
-    },
 }
 
 #[derive(Debug, Args)]
