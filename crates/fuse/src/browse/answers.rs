@@ -59,7 +59,8 @@ impl Views {
     /// `.snapshots`, owned by whoever has the root directory.
     fn directory(&self) -> Result<ExtendedAttributes, Errno> {
         let root = self.fs.attributes().getattr(ObjectNo::ROOT_DIR).map_err(errno)?;
-        let mut shown = convert::extended(&root);
+        let since = self.listed_since(root.modified);
+        let mut shown = convert::extended(&Attr { modified: since, changed: since, ..root });
         let attributes = &mut shown.attributes;
         attributes.ino = Own::Directory.node()?.0;
         attributes.mode = DIRECTORY_MODE;

@@ -8,8 +8,9 @@ use crate::convert::errno;
 use fusering::Errno;
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
-use syncline_fs::{Fs, SnapshotInfo};
+use syncline_fs::{Clock, Fs, SnapshotInfo, SystemClock, Timestamp};
 
 /// Snapshots that stay open with nobody who has a file in them open. Each may use 32 MiB.
 const VIEWS_MAX: usize = 4;
@@ -28,6 +29,10 @@ struct State {
     slots: HashMap<u32, Slot>,
     /// Moments at which one was used.
     now: u64,
+    /// How often [`Views::close_idle`] was called.
+    closings: u64,
+    /// What was listed last, as a hash, and since when that is listed.
+    listed: Option<(u64, Timestamp)>,
 }
 
 /// A snapshot that has a slot.
@@ -36,6 +41,8 @@ struct Seen {
     view: Option<Arc<Fs>>,
     /// Open files in it.
     files: u64,
+    /// Its last open file takes the view with it: the snapshot may have been deleted meanwhile.
+    ends_with_files: bool,
     used: u64,
 }
 
@@ -54,7 +61,7 @@ impl Views {
             return Err(Errno::from_number(libc::ENFILE));
         }
         let slot = Slot(state.seen.len());
-        state.seen.push(Seen { tree: snapshot.tree, view: None, files: 0, used: 0 });
+        state.seen.push(Seen { tree: snapshot.tree, view: None, files: 0, ends_with_files: false, used: 0 });
         state.slots.insert(snapshot.tree, slot);
         Ok(slot)
     }
@@ -68,7 +75,7 @@ impl Views {
     ///
     /// Errors: ESTALE if it was deleted; what opening it says.
     pub(super) fn view(&self, slot: Slot) -> Result<Arc<Fs>, Errno> {
-        let tree = {
+        let (tree, closings) = {
             let state = &mut *self.state.lock();
             let seen = state.seen.get_mut(slot.0).ok_or(Errno::ESTALE)?;
             if let Some(view) = &seen.view {
@@ -76,13 +83,20 @@ impl Views {
                 seen.used = state.now;
                 return Ok(view.clone());
             }
-            seen.tree
+            (seen.tree, state.closings)
         };
         let view = self.open(tree)?;
         let state = &mut *self.state.lock();
         state.now += 1;
         let seen = state.seen.get_mut(slot.0).ok_or(Errno::ESTALE)?;
         seen.used = state.now;
+        if closings != state.closings {
+            // It may have been deleted since it was opened.
+            if seen.files == 0 && seen.view.is_none() {
+                return Ok(view);
+            }
+            seen.ends_with_files = true;
+        }
         let view = seen.view.get_or_insert(view).clone();
         state.close_oldest();
         Ok(view)
@@ -100,17 +114,44 @@ impl Views {
         }
     }
 
+    /// Since when the snapshots are those that there are now; `before` if that is not known. The kernel keeps a listing
+    /// for as long as this stays the same.
+    pub(super) fn listed_since(&self, before: Timestamp) -> Timestamp {
+        let mut hasher = DefaultHasher::new();
+        for snapshot in self.fs.snapshots() {
+            (snapshot.tree, snapshot.name).hash(&mut hasher);
+        }
+        let now = hasher.finish();
+        let state = &mut *self.state.lock();
+        let since = match state.listed {
+            None => before,
+            Some((listed, since)) if listed == now => since,
+            Some(_) => SystemClock.now(),
+        };
+        state.listed = Some((now, since));
+        since
+    }
+
     /// A file in it is open from now on, or no more.
     pub(super) fn count_file(&self, slot: Slot, is_open: bool) {
         if let Some(seen) = self.state.lock().seen.get_mut(slot.0) {
             seen.files = if is_open { seen.files + 1 } else { seen.files.saturating_sub(1) };
+            if seen.files == 0 && seen.ends_with_files {
+                (seen.view, seen.ends_with_files) = (None, false);
+            }
         }
     }
 
-    /// Closes what nobody has a file open in. For a snapshot that is deleted: its space would not come back.
+    /// Closes what nobody has a file open in, and the rest with its last file. For a snapshot that is deleted: its
+    /// space would not come back.
     pub(super) fn close_idle(&self) {
-        for seen in self.state.lock().seen.iter_mut().filter(|seen| seen.files == 0) {
-            seen.view = None;
+        let state = &mut *self.state.lock();
+        state.closings += 1;
+        for seen in &mut state.seen {
+            seen.ends_with_files = seen.files > 0;
+            if seen.files == 0 {
+                seen.view = None;
+            }
         }
     }
 }

@@ -186,6 +186,43 @@ fn many_snapshots_are_looked_at_in_turn_and_their_space_comes_back() {
 }
 
 #[test]
+fn a_listing_shows_what_the_command_has_changed() {
+    let Some(volume) = Volume::mounted_with_snapshots("") else { return };
+    let at = volume.path(".snapshots");
+    fs::create_dir(at.join("one")).unwrap();
+    assert_eq!(names(&at), set(&["one"]));
+    let root = File::open(volume.path("")).unwrap();
+    syncline_fuse::snapshots::make_snapshot(&root, "two").unwrap();
+    assert_eq!(names(&at), set(&["one", "two"]));
+    syncline_fuse::snapshots::delete_snapshot(&root, "one").unwrap();
+    assert_eq!(names(&at), set(&["two"]));
+    syncline_fuse::snapshots::rename_snapshot(&root, "two", "three").unwrap();
+    assert_eq!(names(&at), set(&["three"]));
+}
+
+// Shows: C11.
+#[test]
+fn a_deleted_snapshot_gives_its_space_back_when_its_last_file_is_closed() {
+    let Some(volume) = Volume::mounted_with_snapshots("") else { return };
+    fs::write(volume.path("f"), vec![1; 20 << 20]).unwrap();
+    fs::create_dir(volume.path(".snapshots/a")).unwrap();
+    fs::remove_file(volume.path("f")).unwrap();
+    let mut file = File::open(volume.path(".snapshots/a/f")).unwrap();
+    fs::remove_dir(volume.path(".snapshots/a")).unwrap();
+    let mut read = Vec::new();
+    file.read_to_end(&mut read).unwrap();
+    assert!(read == vec![1; 20 << 20], "who reads it goes on to the end");
+    drop(file);
+    crate::harness::wait_until("the space is back", || {
+        let written = File::create(volume.path("big")).and_then(|mut file| {
+            file.write_all(&vec![1; 46 << 20])?;
+            file.sync_all()
+        });
+        written.is_ok()
+    });
+}
+
+#[test]
 fn a_volume_of_version_1_has_none_and_a_name_of_its_own_comes_first() {
     let Some(volume) = Volume::mounted("") else { return };
     assert_eq!(errno(fs::metadata(volume.path(".snapshots"))), libc::ENOENT);
