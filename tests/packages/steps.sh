@@ -1,6 +1,7 @@
 #!/bin/bash
 # The steps of tests/packages/run, inside of the fresh root: a stranger's first hour, one step after the other. What a
 # step leaves is what the next one finds. The first that fails ends the run.
+# Whatever writes into a pipe is read to its end: behind "grep -q" it may die of the closed pipe.
 set -uo pipefail
 cd /root || exit
 
@@ -107,7 +108,7 @@ everything_is_where_it_is_looked_for() {
         bash -ic '. /usr/share/bash-completion/bash_completion; _completion_loader syncline || true; complete -p syncline'
     fi
     if has zsh; then zsh -fc 'autoload -U compinit; compinit -u -d /tmp/zcompdump; [ "${_comps[syncline]}" = _syncline ]'; fi
-    if has fish; then fish -c 'complete -C "syncline mk"' | grep -q mkfs; fi
+    if has fish; then fish -c 'complete -C "syncline mk"' | grep mkfs; fi
     [ -f /usr/share/doc/syncline/copyright ]
     [ -f /usr/share/doc/syncline/changelog.gz ]
 }
@@ -221,13 +222,13 @@ a_program_with_the_library() {
     awk '/^```c$/ { on = 1; next } /^```$/ { exit } on' /steps/c.md >ledger.c
     # shellcheck disable=SC2046 # words on purpose
     cc -Wall -Werror -o ledger ledger.c $(pkg-config --cflags --libs syncline)
-    ./ledger ledger.img && ./ledger ledger.img | grep -q 'entries: 2'
+    ./ledger ledger.img && ./ledger ledger.img | grep 'entries: 2'
     # shellcheck disable=SC2046
     cc -o ledger-static ledger.c $(pkg-config --cflags syncline) "$(pkg-config --variable=libdir syncline)/libsyncline.a" \
         -lgcc_s -lpthread -lm -ldl
-    ./ledger-static ledger.img | grep -q 'entries: 3'
-    if ldd ledger-static | grep -q libsyncline; then fail "linked with the shared library"; fi
-    ldd ledger | grep -q libsyncline.so.1
+    ./ledger-static ledger.img | grep 'entries: 3'
+    if ldd ledger-static | grep libsyncline; then fail "linked with the shared library"; fi
+    ldd ledger | grep libsyncline.so.1
 }
 
 sqlite_in_process() {
@@ -236,7 +237,7 @@ sqlite_in_process() {
     has sqlite3 || return 0
     cd /root && syncline mkfs --size 64M db.img
     sqlite3 :memory: '.load libsyncline_sqlite' ".open 'file:/db?vfs=syncline&volume=db.img'" \
-        'create table t(x); insert into t values (42);' 'select x from t;' | grep -qx 42
+        'create table t(x); insert into t values (42);' 'select x from t;' | grep -x 42
 }
 
 the_benchmark_is_found() {
