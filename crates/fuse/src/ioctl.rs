@@ -6,7 +6,7 @@
 //! | `FS_IOC_FSGETXATTR`, `FS_IOC_FSSETXATTR` | `_IOR('X', 31, fsxattr)`, `_IOW('X', 32, fsxattr)` | the same, extended |
 //! | `FITRIM` | `_IOWR('X', 121, fstrim_range)` | free blocks are discarded (C7a); the length becomes what was; needs CAP_SYS_ADMIN (`privilege`) |
 //! | `FS_IOC_SHUTDOWN` | `_IOR('X', 125, u32)` | the volume stops at once, as in a power cut; needs CAP_SYS_ADMIN (`privilege`) |
-//! | statistics | `_IOR(0xe7, 1, [u8; 14336])` | little-endian `u32` length, then that many bytes of JSON |
+//! | statistics | `_IOR(0xe7, 1, [u8; 15872])` | little-endian `u32` length, then that many bytes of JSON |
 //! | sync of a range | `_IOW(0xe7, 2, syncline_range)` | as `fsync`, for a part of the file (C5) |
 //! | start of a sync | `_IOWR(0xe7, 3, syncline_range)` | a ticket, at once |
 //! | look at a ticket | `_IOWR(0xe7, 4, syncline_ticket)` | whether its sync has ended, and how |
@@ -38,7 +38,7 @@ pub(crate) const FSXATTR_BYTES: usize = 28;
 /// Bytes of `struct fstrim_range`.
 pub(crate) const TRIM_BYTES: usize = 24;
 /// Bytes of the statistics' buffer.
-pub(crate) const STATISTICS_BYTES: usize = 14336;
+pub(crate) const STATISTICS_BYTES: usize = 15872;
 
 pub(crate) const GET_FLAGS: u32 = number(READ, b'f', 1, LONG_BYTES);
 pub(crate) const SET_FLAGS: u32 = number(WRITE, b'f', 2, LONG_BYTES);

@@ -88,8 +88,11 @@ fn why_not_uring(transport: &ActiveTransport) -> Option<String> {
     transport.uring_unavailable.as_ref().map(|reason| cut(&reason.to_string()))
 }
 
+/// A text of bounded length, also in JSON, where a control character would take six bytes.
 fn cut(text: &str) -> String {
-    text.chars().take(FAILURE_CHARACTERS_MAX).collect()
+    let shown =
+        |character: char| if character.is_control() { char::REPLACEMENT_CHARACTER } else { character };
+    text.chars().take(FAILURE_CHARACTERS_MAX).map(shown).collect()
 }
 
 #[cfg(test)]
@@ -168,14 +171,17 @@ mod tests {
         stats.checkpoint_latency = checkpoint_latency;
         // Counters and messages could each grow to 20 digits, and so could 64 buckets of two histograms, by 16 here.
         let digits = 20 * 64 + 16 * 128;
+        let worst = ["\u{1}", "\"", "\u{10ffff}"].map(|one| json!(cut(&one.repeat(1000))).to_string().len());
+        let cut_bytes = worst.into_iter().max().unwrap();
+        assert!(cut_bytes <= 4 * FAILURE_CHARACTERS_MAX + 2, "{cut_bytes} bytes");
         let longest = text.len()
             + programs
             // What is told of the engine is in the text already, but for its second histogram and its digits.
             - FsStats::default().to_json(&VolumeSpace::default(), &LatencyHistogram::default()).len()
             + stats.to_json(&VolumeSpace::default(), &LatencyHistogram::default()).len()
-            + 2 * 6 * FAILURE_CHARACTERS_MAX
+            + 2 * cut_bytes
             // What is told of a replica: an address, a sentence, and figures.
-            + 2 * 6 * FAILURE_CHARACTERS_MAX
+            + 2 * cut_bytes
             + 512
             + digits;
         assert!(longest <= ioctl::STATISTICS_BYTES - 4, "{longest} bytes");

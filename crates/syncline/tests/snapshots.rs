@@ -231,10 +231,13 @@ fn what_cannot_be_is_refused_with_the_right_error() {
     volume.snapshot("s").expect("snapshot");
     let kind = |result: std::io::Result<_>| result.map(drop).expect_err("refused").kind();
     assert_eq!(kind(volume.snapshot("s").map(drop)), ErrorKind::AlreadyExists);
-    for name in ["", ".", "..", "a/b", "a\0b", &"n".repeat(256)] {
+    for name in ["", ".", "..", "a/b", "a\0b"] {
         assert_eq!(kind(volume.snapshot(name).map(drop)), ErrorKind::InvalidInput, "{name:?}");
         assert_eq!(kind(volume.rename_snapshot("s", name)), ErrorKind::InvalidInput, "{name:?}");
     }
+    let long = "n".repeat(256);
+    assert_eq!(kind(volume.snapshot(&long).map(drop)), ErrorKind::InvalidFilename);
+    assert_eq!(kind(volume.rename_snapshot("s", &long)), ErrorKind::InvalidFilename);
     assert_eq!(kind(volume.delete_snapshot("t")), ErrorKind::NotFound);
     assert_eq!(kind(volume.delete_snapshot("main")), ErrorKind::NotFound, "the head is none");
     assert_eq!(kind(volume.at("t").map(drop)), ErrorKind::NotFound);
