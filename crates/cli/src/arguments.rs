@@ -144,6 +144,11 @@ pub(crate) enum Action {
     /// Check an unmounted volume, and repair it if asked to.
     #[command(after_help = exit_codes("syncline-check"))]
     Check(CheckArguments),
+    /// Make a volume of version 2 of the format, which can have snapshots, of one of version 1.
+    ///
+    /// The volume is not mounted. Files stay where they are, so it takes no longer than to open the volume. There is no
+    /// way back. An upgrade that is interrupted leaves a volume of either version, with the same content; repeat it.
+    Upgrade(UpgradeArguments),
     /// Show what a volume stores, damaged ones included; changes nothing.
     Inspect(InspectArguments),
     /// Tell what a device is, in the words of udev: ID_FS_TYPE, ID_FS_UUID, ID_FS_LABEL ...
@@ -409,6 +414,16 @@ pub(crate) struct CatArguments {
     /// Files in the volume.
     #[arg(required = true)]
     pub(crate) files: Vec<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UpgradeArguments {
+    /// Image file or block device; not mounted.
+    #[arg(value_name = "VOLUME")]
+    pub(crate) target: PathBuf,
+    /// Do not say what was done.
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
 }
 
 #[derive(Debug, Args)]

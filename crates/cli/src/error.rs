@@ -46,10 +46,15 @@ pub(crate) enum Failure {
     NoSnapshot { path: PathBuf, name: String },
     #[error("{} is mounted: heads are made, listed, deleted and rolled back, and snapshots compared, when it is unmounted", .path.display())]
     HeadsOfMounted { path: PathBuf },
+    #[error(
+        "{} has no room for version 2 of the format, which keeps about 2 MiB free; remove something, then upgrade it",
+        .path.display()
+    )]
+    NoRoomToUpgrade { path: PathBuf },
     #[error("{} has a snapshot \"{name}\" already; choose another name, or delete it first", .path.display())]
     SnapshotExists { path: PathBuf, name: String },
     #[error(
-        "{} has version 1 of the format, which has no snapshots; copy it into a volume made with \"syncline mkfs --format 2\"",
+        "{} has version 1 of the format, which has no snapshots; \"syncline upgrade\" gives it version 2",
         .path.display()
     )]
     NoSnapshots { path: PathBuf },

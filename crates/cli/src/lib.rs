@@ -33,6 +33,7 @@ mod sync;
 #[cfg(feature = "top")]
 mod top;
 mod umount;
+mod upgrade;
 mod volume;
 mod watch;
 

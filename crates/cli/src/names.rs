@@ -10,7 +10,9 @@ use crate::pages::exit_codes;
 use crate::replica;
 #[cfg(feature = "top")]
 use crate::top;
-use crate::{check, companion, copy, fail, inspect, list, mkfs, mount, probe, snapshot, stats, sync, umount};
+use crate::{
+    check, companion, copy, fail, inspect, list, mkfs, mount, probe, snapshot, stats, sync, umount, upgrade,
+};
 use clap::{CommandFactory, FromArgMatches, Parser};
 use std::ffi::OsString;
 use std::io::Write;
@@ -167,6 +169,7 @@ impl Request {
             Request::Action(Action::Mount(arguments)) => mount::run(&arguments, mount::Manner::default()),
             Request::Action(Action::Umount(arguments)) => umount::run(&arguments, umount::Manner::default()),
             Request::Action(Action::Check(arguments)) => check::run(&arguments, false),
+            Request::Action(Action::Upgrade(arguments)) => upgrade::run(&arguments),
             Request::Action(Action::Inspect(arguments)) => inspect::run(&arguments),
             Request::Action(Action::Probe(arguments)) => probe::run(&arguments),
             Request::Action(Action::Import(arguments)) => copy::import(&arguments),

@@ -48,6 +48,30 @@ impl Fs {
         }
     }
 
+    /// Makes a volume of version 2 of the format of one of version 1; `false` if it has version 2 already. Nobody has
+    /// it open. Interrupted at any moment it leaves a volume of either version, with the same content.
+    ///
+    /// Errors: those of [`Fs::open`] and [`Fs::close`]; `NoSpace`, and the volume is as it was.
+    pub fn upgrade(
+        device: &Arc<dyn Device>,
+        options: &FsOptions,
+        clock: &Arc<dyn Clock>,
+        entropy: &dyn Entropy,
+    ) -> Result<bool> {
+        if options.read_only {
+            return Err(Error::ReadOnly);
+        }
+        // One session in front, so that all is in one checkpoint. One behind, so that both superblocks name the new
+        // volume, and to see that it opens; it also ends an upgrade that was interrupted between the two.
+        let session = || Fs::open(device.clone(), options.clone(), clock.clone(), entropy)?.close();
+        session()?;
+        let upgraded = Store::upgrade(&**device)?;
+        if upgraded {
+            session()?;
+        }
+        Ok(upgraded)
+    }
+
     /// Opens the volume on a device, recovering what the last session synced. Read-only, nothing is written.
     ///
     /// Errors: no volume, damage, I/O errors.

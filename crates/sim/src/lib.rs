@@ -58,6 +58,7 @@ pub mod storm;
 pub mod times;
 pub mod transact;
 pub mod trims;
+pub mod upgrade;
 pub mod usage;
 pub mod view;
 pub mod volatile;

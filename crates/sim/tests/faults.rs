@@ -9,7 +9,7 @@ use syncline_sim::random::derive;
 use syncline_sim::watchdog::{self, Watch};
 use syncline_sim::{
     ace, between, bitmaps, carried, controls, errors, frozen, killed, leaks, mkfs, polled, shapes, trims,
-    volatile,
+    upgrade, volatile,
 };
 
 const SEED: u64 = 11;
@@ -26,6 +26,12 @@ fn assert_sound(workloads: impl Iterator<Item = Tally>) -> Tally {
 #[test]
 fn an_interrupted_mkfs_leaves_the_old_volume_or_none_or_the_new_one() {
     assert_sound((0..4).map(|number| mkfs::run(derive(SEED, number))));
+}
+
+#[test]
+fn an_interrupted_upgrade_leaves_a_volume_of_either_version_with_the_same_content() {
+    let all = assert_sound((0..2).map(|number| upgrade::run(derive(SEED, number))));
+    assert!(all.states > 50, "{} crash states", all.states);
 }
 
 #[test]

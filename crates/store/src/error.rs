@@ -84,6 +84,9 @@ pub enum StoreError {
     BadTreeName { name: String },
     #[error("the volume has as many trees as it may have ({most})")]
     TooManyTrees { most: usize },
+    /// Only a volume whose last session has ended can be upgraded.
+    #[error("the volume was not closed; open it once and close it, then upgrade it")]
+    NotClosed,
     #[error("no space left on the volume")]
     NoSpace,
     /// Not an error to report: relieve the pressure and try again.

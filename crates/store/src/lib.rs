@@ -44,6 +44,7 @@ mod store;
 mod tree;
 mod trees;
 mod trim;
+mod upgrade;
 
 #[cfg(feature = "ablation")]
 pub use ablation::Ablation;

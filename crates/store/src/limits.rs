@@ -134,6 +134,9 @@ pub(crate) const REAPED_OVERLAYS: usize = 4;
 /// Chunks that nobody but a deletion gets (R33): a step copies the way to two items of the volume tree and to one of
 /// the root tree, and so does the checkpoint that has not brought the chunks of the step before back.
 pub(crate) const DELETION_CHUNKS: u64 = 24;
+/// Chunks that are free besides them where a volume may be upgraded to version 2: the upgrade's own two, and some for
+/// the first checkpoints behind it, each of which writes the volume tree and the root tree anew.
+pub(crate) const UPGRADE_CHUNKS: u64 = 8;
 /// Leaves that one batch of a deletion looks at, and runs of dead blocks after which it looks at no more: the trees'
 /// lock is held so long.
 pub(crate) const REAPED_LEAVES_MAX: usize = 32;

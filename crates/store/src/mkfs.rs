@@ -68,7 +68,7 @@ fn format(
     let unwritten_bitmaps = write_bitmaps(device, &layout, volume, leaves)?;
     let birth = trees.map_or(Era(0), |trees| trees.era);
     let leaf = |tree: TreeId, at: BlockNo, items: &[(Key, Vec<u8>)]| {
-        write_leaf(device, tree, at, volume, items).map(|pointer| NodePointer { birth, ..pointer })
+        write_leaf(device, tree, at, FIRST, volume, items).map(|pointer| NodePointer { birth, ..pointer })
     };
     let mut root_items =
         vec![(Key::tree(TreeId::MAIN), leaf(TreeId::MAIN, main, &options.items)?.encode().to_vec())];
@@ -214,10 +214,12 @@ fn write_bitmaps(
     Ok(left_out)
 }
 
-fn write_leaf(
+/// Writes a node of some items.
+pub(crate) fn write_leaf(
     device: &dyn Device,
     tree: TreeId,
     at: BlockNo,
+    generation: Generation,
     volume: VolumeId,
     items: &[(Key, Vec<u8>)],
 ) -> Result<NodePointer, StoreError> {
@@ -226,7 +228,7 @@ fn write_leaf(
         page.put(*key, value).map_err(|_| StoreError::NoSpace)?;
     }
     let mut bytes = (**page.bytes()).clone();
-    let pointer = node::seal(&mut bytes, at, FIRST, volume);
+    let pointer = node::seal(&mut bytes, at, generation, volume);
     device.write(at, vec![Arc::new(bytes)])?;
     Ok(pointer)
 }

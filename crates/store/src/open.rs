@@ -349,7 +349,7 @@ fn check_counters(superblock: &Superblock) -> Result<(), FormatError> {
 /// The valid superblock of the highest generation. The backups at the end are never chosen here.
 ///
 /// Errors: among others, corruption if its counters cannot be true.
-fn choose_superblock(device: &dyn Device) -> Result<(Superblock, usize), StoreError> {
+pub(crate) fn choose_superblock(device: &dyn Device) -> Result<(Superblock, usize), StoreError> {
     if device.blocks() < VOLUME_BLOCKS_MIN {
         return Err(StoreError::TooSmall { device_blocks: device.blocks() });
     }
@@ -402,10 +402,13 @@ fn has_backup(device: &dyn Device) -> bool {
     })
 }
 
-type Bitmaps = Vec<(u8, Arc<Bits>)>;
+pub(crate) type Bitmaps = Vec<(u8, Arc<Bits>)>;
 
 /// The current bitmap of each group, and the groups that also have a slot newer than the superblock, or a damaged one.
-fn load_bitmaps(device: &dyn Device, superblock: &Superblock) -> Result<(Bitmaps, Vec<u32>), StoreError> {
+pub(crate) fn load_bitmaps(
+    device: &dyn Device,
+    superblock: &Superblock,
+) -> Result<(Bitmaps, Vec<u32>), StoreError> {
     let layout = &superblock.layout;
     let count = layout.group_count() as usize;
     let mut bitmaps = Bitmaps::with_capacity(count);

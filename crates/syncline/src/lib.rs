@@ -26,6 +26,7 @@ mod stats;
 mod sync_thread;
 mod ticket;
 mod transaction;
+mod upgrade;
 mod volume;
 mod volume_options;
 

@@ -190,8 +190,86 @@ fn what_cannot_be_is_told_in_one_sentence() {
     fails(&["create", bench.path("").to_str().expect("UTF-8"), "s"], "on no mounted Syncline volume");
     let old = bench.path("old.img");
     syncline(&["mkfs", "--quiet", "--size", "16M", text(&old)]).ok();
-    fails(&["create", text(&old), "s"], "mkfs --format 2");
+    fails(&["create", text(&old), "s"], "syncline upgrade");
     assert_eq!(syncline(&["mkfs", "--format", "3", "--size", "16M", text(&bench.path("new"))]).code, 2);
+}
+
+#[test]
+fn an_old_volume_is_upgraded_once_and_has_snapshots_then() {
+    let bench = Bench::new();
+    let image = bench.path("old.img");
+    syncline(&["mkfs", "--quiet", "--format", "1", "--size", "16M", text(&image)]).ok();
+    let volume = open(&image);
+    volume.write("/f", "first").expect("write");
+    syncline(&["upgrade", text(&image)]).fails(1, &image, "in use");
+    volume.close().expect("close");
+    assert!(syncline(&["upgrade", text(&image)]).ok().out.ends_with("has version 2 of the format now\n"));
+    let before = fs::read(&image).expect("read");
+    let again = syncline(&["upgrade", text(&image)]).ok().out;
+    assert!(again.ends_with("already has version 2 of the format; nothing was changed\n"), "{again}");
+    assert_eq!(fs::read(&image).expect("read").len(), before.len());
+    syncline(&["snapshot", "create", text(&image), "s"]).ok();
+    let volume = open(&image);
+    volume.write("/f", "second").expect("write");
+    volume.close().expect("close");
+    assert_eq!(syncline(&["cat", "--snapshot", "s", text(&image), "/f"]).ok().out, "first");
+    assert!(syncline(&["check", "--all", text(&image)]).ok().out.ends_with("sound\n"));
+}
+
+/// A volume of version 1 in which no page has room; its files.
+fn full(bench: &Bench, size: &str) -> (PathBuf, Vec<String>) {
+    let image = bench.path(&format!("full-{size}.img"));
+    syncline(&["mkfs", "--quiet", "--format", "1", "--size", size, text(&image)]).ok();
+    let volume = open(&image);
+    let (mut bytes, mut names) = (1_usize << 20, Vec::new());
+    while bytes >= 4096 {
+        let name = format!("/f{}", names.len());
+        let written = volume.write(&name, vec![7; bytes]).and_then(|()| volume.sync_all());
+        if written.is_err() {
+            bytes /= 2;
+        }
+        names.push(name);
+    }
+    volume.close().expect("close");
+    (image, names)
+}
+
+#[test]
+fn a_full_volume_is_upgraded_or_told_that_it_has_no_room_and_can_be_emptied() {
+    let bench = Bench::new();
+    for size in ["4M", "5M", "6M", "8M", "16M"] {
+        let (image, names) = full(&bench, size);
+        let run = syncline(&["upgrade", text(&image)]);
+        if run.code != 0 {
+            run.fails(1, &image, "no room for version 2");
+        }
+        assert!(syncline(&["check", text(&image)]).ok().out.ends_with("sound\n"), "{size}");
+        let volume = open(&image);
+        for name in names.iter().filter(|name| volume.try_exists(name).expect("exists")) {
+            volume.remove_file(name).unwrap_or_else(|error| panic!("{size} {name}: {error}"));
+        }
+        volume.close().expect("close");
+        let volume = open(&image);
+        volume.write("/new", "new").expect("there is room again");
+        volume.close().expect("close");
+        let again = syncline(&["upgrade", text(&image)]);
+        assert_eq!(again.code, 0, "{size}: {}", again.err);
+    }
+}
+
+#[test]
+fn what_cannot_be_upgraded_says_why_and_stays_as_it_is() {
+    let bench = Bench::new();
+    let damaged = bench.path("damaged.img");
+    syncline(&["mkfs", "--quiet", "--format", "1", "--size", "16M", text(&damaged)]).ok();
+    let mut bytes = fs::read(&damaged).expect("read");
+    bytes[4096..3 * 4096].fill(9);
+    fs::write(&damaged, &bytes).expect("write");
+    let run = syncline(&["upgrade", text(&damaged)]);
+    assert_eq!(run.code, 1, "{}", run.err);
+    assert!(fs::read(&damaged).expect("read") == bytes);
+    let none = bench.path("none.img");
+    assert_eq!(syncline(&["upgrade", text(&none)]).code, 1);
 }
 
 fn free(directory: &Path) -> u64 {

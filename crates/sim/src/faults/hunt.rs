@@ -10,7 +10,7 @@ use crate::operation::{Op, from_text};
 use crate::random::{Random, derive};
 use crate::{
     ace, actors, between, bitmaps, carried, damage, fencing, frozen, killed, leaks, mkfs, pieces, polled,
-    pressure, replicas, reuse, shapes, snapshots, storm, trims, volatile, watchdog, workload,
+    pressure, replicas, reuse, shapes, snapshots, storm, trims, upgrade, volatile, watchdog, workload,
 };
 use std::time::{Duration, Instant};
 
@@ -78,6 +78,7 @@ fn parts(seed: u64) -> Vec<Part> {
     let pairs = steps.clone();
     vec![
         part("mkfs", move |number| (number < 4).then(|| mkfs::run(derive(seed, number)))),
+        part("upgrade", move |number| (number < 2).then(|| upgrade::run(derive(seed, number)))),
         part("polled", move |number| (number < 4).then(|| polled::run(derive(seed, number)))),
         part("snapshots", move |number| {
             (number < SNAPSHOTS_RUNS).then(|| snapshots::run(derive(seed, 21 << 32 | number)))

@@ -30,6 +30,11 @@ impl SpaceMap {
         self.show();
     }
 
+    /// Chunks that are free now.
+    pub(crate) fn free_chunks(&self) -> u64 {
+        self.free_chunks
+    }
+
     /// Recovery is over.
     pub(crate) fn end_recovery(&mut self) {
         self.recovering = false;
