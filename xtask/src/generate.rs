@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn every_page_has_its_sections_and_every_option_its_value() {
         let pages = pages().expect("made");
-        assert_eq!(pages.len(), 22);
+        assert_eq!(pages.len(), 23);
         for (name, text) in pages {
             let sections: Vec<&str> = text
                 .lines()

@@ -219,8 +219,21 @@ pub const PAGES: &[Page] = &[
             ("Give its space back:", "syncline snapshot delete /mnt monday"),
             ("Try something in a branch:", "syncline snapshot clone disk.img monday attempt"),
             ("", "syncline mount -o head=attempt disk.img /mnt"),
+            (
+                "See what that has changed, when it is unmounted:",
+                "syncline snapshot diff disk.img monday attempt",
+            ),
             ("Go back, and keep what is there:", "syncline snapshot rollback --keep tuesday disk.img monday"),
         ],
+        see_also: &[],
+    },
+    Page {
+        name: "syncline-upgrade",
+        exit_codes: PLAIN,
+        examples: &[(
+            "Snapshots for a volume that has version 1 of the format:",
+            "syncline upgrade disk.img",
+        )],
         see_also: &[],
     },
     Page {
