@@ -372,6 +372,34 @@ fn no_call_fails_for_lack_of_space_that_deleted_snapshots_have() {
     }
 }
 
+// Shows: C11.
+#[test]
+fn threads_that_make_and_delete_snapshots_never_fill_the_volume() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let options = MkfsOptions::default().format(2).size_bytes(BYTES);
+    // On a file a checkpoint takes its time, and what it frees comes back later than others ask for it.
+    let volume = Volume::create(directory.path().join("image"), &options).expect("a volume");
+    std::thread::scope(|scope| {
+        for number in 0..3 {
+            let volume = &volume;
+            scope.spawn(move || {
+                for round in 0..1500 {
+                    let name = format!("{number}-{round}");
+                    volume
+                        .write(format!("f{number}"), &name)
+                        .unwrap_or_else(|error| panic!("write {name}: {error}"));
+                    volume.snapshot(&name).unwrap_or_else(|error| panic!("snapshot {name}: {error}"));
+                    let then = volume.at(&name).expect("at");
+                    assert_eq!(then.read(format!("f{number}")).expect("read"), name.as_bytes());
+                    drop(then);
+                    volume.delete_snapshot(&name).unwrap_or_else(|error| panic!("delete {name}: {error}"));
+                }
+            });
+        }
+    });
+    volume.close().expect("close");
+}
+
 // Shows: C10.
 #[test]
 fn what_a_snapshot_has_in_the_journal_only_is_shown_by_a_volume_opened_read_only_which_writes_nothing() {

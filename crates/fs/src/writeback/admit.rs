@@ -15,14 +15,14 @@ impl Writeback {
     ///
     /// Errors: `NoSpace` if relief does not help.
     pub(crate) fn admit(&self, class: Class, estimate: Estimate) -> Result<Permit> {
-        let (mut led, mut reclaimed) = (0, false);
+        let (mut led, mut reclaimed) = (0, 0);
         loop {
             match self.core.store.admit(class, estimate) {
                 Ok(permit) => return Ok(permit),
                 Err(StoreError::NoSpace)
-                    if class == Class::Normal && !reclaimed && self.reclaim_deleted()? =>
+                    if class == Class::Normal && reclaimed < RELIEFS_MAX && self.reclaim_deleted()? =>
                 {
-                    reclaimed = true;
+                    reclaimed += 1;
                 }
                 Err(StoreError::Pressure(_)) if led >= RELIEFS_MAX => return Err(Error::NoSpace),
                 Err(StoreError::Pressure(_)) if class == Class::Destage => {
@@ -72,7 +72,7 @@ impl Writeback {
     /// Errors: `NoSpace` when not even a checkpoint, writing everything back, and what deleted snapshots had bring
     /// enough blocks.
     pub(crate) fn reserve(&self, blocks: u64) -> Result<Reservation> {
-        for attempt in 0..4 {
+        for attempt in 0..RELIEFS_MAX + 2 {
             match self.core.store.reserve(blocks) {
                 Err(StoreError::NoSpace) => {}
                 other => return Ok(other?),
@@ -90,16 +90,18 @@ impl Writeback {
                     self.core.checkpoint()?;
                 }
                 1 => {}
-                2 if self.reclaim_deleted()? => {}
+                // Others may take what has become free first.
+                2.. if self.reclaim_deleted()? => {}
                 _ => return Err(Error::NoSpace),
             }
         }
         Err(Error::NoSpace)
     }
 
-    /// Gives back what deleted snapshots and heads have, as far as nobody reads it; `false`: there was nothing (C11).
-    /// For whoever would be told that the volume is full.
+    /// Gives back what deleted snapshots and heads have, as far as nobody reads it; `false`: nothing has become free,
+    /// here or by others (C11). For whoever would be told that the volume is full.
     pub(crate) fn reclaim_deleted(&self) -> Result<bool> {
+        let available = self.core.store.space().available;
         let mut had_any = false;
         loop {
             match self.core.store.reap(usize::MAX) {
@@ -112,11 +114,11 @@ impl Writeback {
                 Err(error) => return Err(error.into()),
             }
         }
-        if had_any {
-            // What was freed last is free behind a checkpoint that holds it.
+        // What was freed last, by whomever, is free behind a checkpoint that holds it.
+        if had_any || self.core.store.space().pinned > 0 {
             self.core.checkpoint()?;
         }
-        Ok(had_any)
+        Ok(had_any || self.core.store.space().available > available)
     }
 
     /// Relieves the store, or waits for whoever does already; true if this call did it.

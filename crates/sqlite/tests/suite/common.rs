@@ -2,11 +2,12 @@
 
 use rusqlite::ffi;
 use rusqlite::{Connection, OpenFlags};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::Path;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
-use syncline::Volume;
+use std::time::{Duration, Instant};
+use syncline::{Volume, VolumeOptions};
 use syncline_sqlite::Lent;
 
 static REGISTERED: Once = Once::new();
@@ -32,6 +33,20 @@ pub fn register() {
         }
         Connection::open_in_memory().expect("a connection runs the entry point");
     });
+}
+
+/// Opens an image whose last connection was closed. A file without a name of another test's connection may lie in it
+/// for a moment: such files go to any volume that is open.
+pub fn reopened(image: &Path, options: &VolumeOptions) -> Volume {
+    let end = Instant::now() + Duration::from_secs(20);
+    loop {
+        match options.open(image) {
+            Err(error) if error.kind() == ErrorKind::ResourceBusy && Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            opened => return opened.unwrap_or_else(|error| panic!("{}: {error}", image.display())),
+        }
+    }
 }
 
 /// A name that no other volume of this process has.

@@ -1,9 +1,9 @@
 //! Several connections of one process: locks, WAL, and what the VFS says of itself.
 
-use crate::common::{Place, open, run, set_modes, unique, value};
+use crate::common::{Place, open, reopened, run, set_modes, unique, value};
 use rusqlite::{Connection, ErrorCode};
 use std::time::Duration;
-use syncline::Volume;
+use syncline::{Volume, VolumeOptions};
 
 #[test]
 fn a_database_is_there_when_it_is_opened_again() {
@@ -22,7 +22,7 @@ fn a_database_is_there_when_it_is_opened_again() {
     assert_eq!(value::<i64>(&named, "SELECT a FROM t"), 7);
     drop((connection, named));
     // Closed properly, and to be had by others.
-    let volume = Volume::open(&image).expect("open");
+    let volume = reopened(&image, &VolumeOptions::new());
     assert!(volume.metadata("/db").expect("there").len() > 0);
     assert!(!volume.try_exists("/db-journal").expect("look"));
     let waiting = open(&uri).expect("open");

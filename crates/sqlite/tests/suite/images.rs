@@ -1,6 +1,6 @@
 //! Volumes that the VFS opens itself, on image files, and one that is open for reading only.
 
-use crate::common::{Place, open, run, set_modes, value};
+use crate::common::{Place, open, reopened, run, set_modes, value};
 use rusqlite::{Connection, ErrorCode};
 use std::path::PathBuf;
 use syncline::{MkfsOptions, Volume, VolumeOptions};
@@ -47,7 +47,7 @@ fn a_journal_that_is_kept_is_found_where_none_was_before() {
     assert_eq!(value::<String>(&connection, "PRAGMA integrity_check"), "ok");
     run(&connection, "UPDATE t SET b=2 WHERE a=1");
     drop((connection, other));
-    let volume = Volume::open(&image.path).expect("open");
+    let volume = reopened(&image.path, &VolumeOptions::new());
     assert!(!volume.try_exists("/db-journal").expect("look"));
     volume.close().expect("close");
 }
@@ -74,7 +74,7 @@ fn databases_of_a_volume_that_is_open_for_reading_only_are_read() {
         set_modes(&connection, mode, "FULL");
         run(&connection, "CREATE TABLE t(a); INSERT INTO t VALUES(1)");
         drop(connection);
-        let volume = VolumeOptions::new().read_only(true).open(&image.path).expect("open");
+        let volume = reopened(&image.path, &VolumeOptions::new().read_only(true));
         let place = Place::of(volume);
         let connection = place.open("db");
         assert_eq!(value::<i64>(&connection, "SELECT count(*) FROM t"), 1, "{mode}");

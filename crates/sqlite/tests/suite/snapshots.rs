@@ -1,6 +1,6 @@
 //! Databases in snapshots, and snapshots made by SQL.
 
-use crate::common::{Place, open, set_modes, unique};
+use crate::common::{Place, open, reopened, set_modes, unique};
 use rusqlite::Connection;
 use std::fs::File;
 use std::path::Path;
@@ -91,7 +91,7 @@ fn an_image_is_in_use_as_long_as_a_snapshot_of_it_is() {
     assert_eq!(count(&same), 1);
     assert!(Volume::open(&image).is_err(), "it is in use");
     drop((then, same));
-    Volume::open(&image).expect("nobody has it any more").close().expect("close");
+    reopened(&image, &VolumeOptions::new()).close().expect("close");
 }
 
 #[test]
