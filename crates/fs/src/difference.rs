@@ -111,7 +111,8 @@ impl Fs {
         Comparison { fs: self, older, newer, names: BTreeMap::new() }.changes(content)
     }
 
-    /// A snapshot that has lost its name already: it is there as long as its reader.
+    /// A snapshot that has lost its name already: it is there as long as its reader. A crash between its making and its
+    /// deletion leaves it behind with its name.
     fn passing_snapshot(&self, entropy: &dyn Entropy) -> Result<(TreeId, TreeReader)> {
         let uuid = crate::session::random_uuid(entropy);
         let name = format!("difference-{:032x}", u128::from_be_bytes(uuid));
