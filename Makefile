@@ -75,12 +75,12 @@ help:
 	@echo "make dist       the sources of the last commit, dist/syncline-VERSION.tar.gz, the same bytes each time"
 	@echo "make sbom       the bill of materials of what ships, dist/syncline-VERSION.spdx.json (SPDX 2.3)"
 	@echo "make publish-check the crates as crates.io would take them; sends nothing (VERIFY=yes builds each from its package)"
-	@echo "make test-deb   installs, uses, upgrades and purges them in a fresh root (as root; some minutes)"
+	@echo "make test-deb   installs, uses, upgrades and purges them in a fresh root, and builds the container (as root; some minutes)"
 	@echo "make uninstall  takes away what make install, install-tools and install-debug have put there"
 
 build:
 	@scripts/setup.sh build
-	$(CARGO) build --release --locked -p syncline-cli -p syncline-sqlite -p syncline-capi --features syncline-cli/s3
+	$(CARGO) build --release --locked -p syncline-cli -p syncline-extension -p syncline-capi --features syncline-cli/s3
 	@scripts/libsyncline.sh $(RELEASE)/libsyncline_capi.a $(RELEASE)/libsyncline
 	@scripts/ship.sh dist $(BIN) $(RELEASE)/libsyncline_sqlite.so $(RELEASE)/libsyncline/libsyncline.so.1
 	@install -D -m 0644 $(RELEASE)/libsyncline/libsyncline.a $(STATIC)
@@ -114,7 +114,7 @@ book:
 
 sbom:
 	@mkdir -p dist
-	$(CARGO) run --quiet --release --locked -p xtask -- sbom dist/syncline-$(VERSION).spdx.json
+	$(CARGO) run --quiet --locked -p xtask --no-default-features -- sbom dist/syncline-$(VERSION).spdx.json
 
 test-documents:
 	@scripts/setup.sh test
@@ -190,12 +190,12 @@ lint:
 	@scripts/setup.sh build
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	@# As it is shipped: the workspace together has the features of tests and benchmarks switched on.
-	$(CARGO) clippy -p syncline-cli -p syncline-sqlite -p syncline-capi --locked -- -D warnings
+	$(CARGO) clippy -p syncline-cli -p syncline-extension -p syncline-capi --locked -- -D warnings
 	@if command -v cargo-deny >/dev/null 2>&1; then $(CARGO) deny check; \
 	else echo "cargo-deny is not installed: licences and advisories are not checked"; fi
 
 tidy:
-	$(CARGO) run --quiet --locked -p xtask -- tidy
+	$(CARGO) run --quiet --locked -p xtask --no-default-features -- tidy
 
 demo: build tools
 	@scripts/setup.sh demo
@@ -293,6 +293,7 @@ test-deb: deb
 	@scripts/setup.sh test-deb
 	@tests/packages/install
 	@tests/packages/run
+	@tests/packages/container
 
 clean:
 	$(CARGO) clean

@@ -15,7 +15,7 @@ target=${CARGO_TARGET_DIR:-target}
 laid_out=$target/book
 built=dist/book
 
-xtask() { $cargo run --quiet ${PROFILE:+--profile "$PROFILE"} --locked -p xtask -- "$@"; }
+xtask() { $cargo run --quiet ${PROFILE:+--profile "$PROFILE"} --locked -p xtask --no-default-features -- "$@"; }
 
 xtask book "$laid_out"
 mdbook=$(command -v mdbook || true)

@@ -3,9 +3,9 @@
 #
 # usage: scripts/fuzz.sh MINUTES [TARGET...]
 #
-# MINUTES are shared by the targets: a third of them is of `image`, a third of `semantics`, the rest is divided among
-# the others. What is found interesting is kept in fuzz/corpus (not under version control; fuzz/seeds is); an input that
-# fails is left in fuzz/artifacts, and the script goes on with the next target and fails at the end.
+# MINUTES are shared by the targets: a sixth of them each is of `image`, `semantics`, `trees` and `forest`, the rest is
+# divided among the others. What is found interesting is kept in fuzz/corpus (not under version control; fuzz/seeds is).
+# An input that fails is left in fuzz/artifacts, and the script goes on with the next target and fails at the end.
 #
 # The compiler's flags are those of cargo-fuzz without a sanitizer, all of them stable. `cargo +nightly fuzz run TARGET`
 # works as well where cargo-fuzz is installed.
@@ -15,7 +15,7 @@ cd "$(dirname "$0")/.." || exit
 minutes=${1:?usage: scripts/fuzz.sh MINUTES [TARGET...]}
 shift
 targets=("$@")
-[ ${#targets[@]} -gt 0 ] || targets=(superblock node bitmap item record journal image semantics)
+[ ${#targets[@]} -gt 0 ] || targets=(superblock node bitmap item record journal image semantics trees forest)
 
 if ! command -v c++ >/dev/null 2>&1; then
     echo "fuzz: no C++ compiler to build libFuzzer with; install g++ and try again" >&2
@@ -34,7 +34,7 @@ for target in "${targets[@]}"; do
     seconds=$((minutes * 60))
     if [ ${#targets[@]} -gt 1 ]; then
         case $target in
-            image | semantics) seconds=$((seconds / 3)) ;;
+            image | semantics | trees | forest) seconds=$((seconds / 6)) ;;
             *) seconds=$((seconds / 3 / ${#targets[@]})) ;;
         esac
     fi

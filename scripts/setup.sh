@@ -39,7 +39,7 @@ case $target in
         ;;
     deb) wanted="dh=debhelper dpkg-buildpackage=dpkg-dev lintian=lintian" ;;
     rpm) wanted="rpmbuild=rpm" ;;
-    test-deb) wanted="debootstrap=debootstrap unshare=util-linux" ;;
+    test-deb) wanted="debootstrap=debootstrap unshare=util-linux buildah=buildah" ;;
     demo) wanted="fusermount3=fuse3 sqlite3=sqlite3" ;;
     test-full)
         wanted="fusermount3=fuse3 losetup=util-linux python3=python3 setfacl=acl setfattr=attr sqlite3=sqlite3 fio=fio dbench=dbench

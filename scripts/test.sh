@@ -1,5 +1,5 @@
 #!/bin/bash
-# Runs the workspace's tests and tells how many could not run here.
+# Runs the workspace's tests and tells how many could not run here, and how long each part took.
 #
 # usage: scripts/test.sh [cargo test options]
 #
@@ -8,6 +8,9 @@
 # Then come random programs of processes that share a volume by SQLite's VFS, replicas in a folder and on a server that
 # speaks S3, what the documents tell their readers to type, packages of what that has built in a fresh root, the Python
 # package from the wheel that the README's commands have built, and what is neither code nor run (tests/papers).
+#
+# What waits most of its time runs beside what builds: the documents' commands beside power cuts and replicas, the
+# papers beside packages and Python.
 #
 # A test that lacks /dev/fuse, root, a loop device or a program writes one line "skipped: TEST: why" to the real
 # standard error (which the harness does not capture) and returns. This script counts those lines.
@@ -19,7 +22,40 @@ tools=$(realpath -m "${CARGO_TARGET_DIR:-target}")/tools
 PATH=$PATH:$tools/bin
 export NODE_PATH=$tools/node/node_modules${NODE_PATH:+:$NODE_PATH}
 log=$(mktemp)
-trap 'rm -f "$log" "$log.cuts"' EXIT
+declare -A running=()
+# shellcheck disable=SC2317 # a trap calls it
+clean_up() {
+    for group in "${running[@]}"; do kill -- "-$group" 2>/dev/null; done
+    rm -rf "$log" "$log".*
+}
+trap clean_up EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
+# beside NAME COMMAND...: in the background, until joined NAME, which shows what it printed and returns its status.
+beside() {
+    local name=$1
+    shift
+    # A group of its own, which ends with this script.
+    set -m
+    (began=$SECONDS; "$@"; code=$?; echo "took $((SECONDS - began)) s: $name"; exit "$code") </dev/null >"$log.$name" 2>&1 &
+    set +m
+    running[$name]=$!
+}
+joined() {
+    local code=0
+    wait "${running[$1]}" || code=$?
+    unset "running[$1]"
+    tee -a "$log" <"$log.$1"
+    return "$code"
+}
+
+# took WHAT: since it was asked last.
+began=$SECONDS
+took() {
+    echo "took $((SECONDS - began)) s: $1" | tee -a "$log"
+    began=$SECONDS
+}
 
 # Packages of what the README's readers have built, installed, used, upgraded and purged in a fresh root.
 checkout=$(realpath -m "${CARGO_TARGET_DIR:-target}")/documents/checkout
@@ -38,6 +74,13 @@ packages() {
     fi
 }
 
+# What comes from registries and takes no part in what is compiled meanwhile.
+environment() {
+    scripts/python.sh environment
+    tests/replica/servers.sh prepare
+}
+beside environment environment
+
 # Documentation examples run as well: plain `cargo test` builds and runs all of them. The command is tested by itself,
 # as it is shipped: cargo would give it every feature that another crate of the same call asks for.
 ${CARGO:-cargo} test --workspace --exclude syncline-cli --features syncline-replica-store/aws,syncline/replica --locked \
@@ -45,6 +88,9 @@ ${CARGO:-cargo} test --workspace --exclude syncline-cli --features syncline-repl
 status=${PIPESTATUS[0]}
 ${CARGO:-cargo} test -p syncline-cli --locked --no-fail-fast "$@" 2>&1 | tee -a "$log"
 [ "${PIPESTATUS[0]}" = 0 ] || status=1
+took crates
+joined environment
+beside documents tests/documents --keep
 
 profile=debug
 [[ " $* " == *" --release "* ]] && profile=release
@@ -84,12 +130,17 @@ for part in 'crash scenarios' 'random cuts' 'workloads on syncline'; do
     grep -q "^$part .* passed, 0 failed" "$log" || grep -q '^skipped: power cuts' "$log" || status=1
 done
 
-scripts/python.sh environment 2>&1 | tee -a "$log"
-tests/documents --keep 2>&1 | tee -a "$log"
-[ "${PIPESTATUS[0]}" = 0 ] || status=1
+took "power cuts, processes, users, replicas"
+joined documents || status=1
+began=$SECONDS
+# The pages that the README's commands have made are looked at as well.
+[ ! -d "$checkout/dist/man" ] || export PAGES=$log.pages
+[ -z "${PAGES:-}" ] || cp -r "$checkout/dist/man" "$PAGES"
+beside papers tests/papers
 packages 2>&1 | tee -a "$log"
 [ "${PIPESTATUS[0]}" = 0 ] || status=1
 rm -rf "$checkout"
+took packages
 python=$(realpath -m "${CARGO_TARGET_DIR:-target}")/python/venv/bin/python
 if [ -x "$python" ] && "$python" -c 'import syncline' 2>/dev/null; then
     scripts/python.sh installed 2>&1 | tee -a "$log"
@@ -97,8 +148,8 @@ else
     scripts/python.sh test 2>&1 | tee -a "$log"
 fi
 [ "${PIPESTATUS[0]}" = 0 ] || status=1
-tests/papers 2>&1 | tee -a "$log"
-[ "${PIPESTATUS[0]}" = 0 ] || status=1
+took python
+joined papers || status=1
 
 awk '
     /^test result:/ { passed += $4; failed += $6; ignored += $8 }

@@ -84,11 +84,26 @@ fn page(command: Command, name: &str, all: &[String]) -> io::Result<String> {
     Ok(wrapped(&text))
 }
 
-/// Of the last commit; sources without a history have none.
+/// Of the last commit; where the sources have no history, of the last release.
 fn date() -> String {
     let told = std::process::Command::new("git").args(["log", "-1", "--format=%cs"]).output();
     let told = told.ok().filter(|output| output.status.success());
-    told.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
+    let committed = told.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    committed.or_else(|| released(CHANGELOG)).unwrap_or_default()
+}
+
+/// The packages' changelog.
+const CHANGELOG: &str = include_str!("../../packaging/debian/changelog");
+
+/// The date of a changelog's first entry, which ends in " -- NAME  Mon, 23 Nov 2026 12:00:00 +0000".
+fn released(changelog: &str) -> Option<String> {
+    const MONTHS: [&str; 12] =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let signed = changelog.lines().find(|line| line.starts_with(" -- "))?;
+    let mut words = signed.rsplit_once(", ")?.1.split_whitespace();
+    let (day, month, year) = (words.next()?, words.next()?, words.next()?);
+    let month = MONTHS.iter().position(|name| *name == month)? + 1;
+    Some(format!("{year}-{month:02}-{day:0>2}"))
 }
 
 /// With the words of long lines on several, but for requests and what is shown as it stands.
@@ -247,6 +262,13 @@ pub fn completions(directory: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pages_have_a_date_without_a_history_too() {
+        let entry = "syncline (1) x; urgency=low\n\n  * y\n\n -- N <n@x>  Mon, 3 Nov 2026 12:00:00 +0000\n";
+        assert_eq!(released(entry).as_deref(), Some("2026-11-03"));
+        assert!(released(CHANGELOG).is_some());
+    }
 
     #[test]
     fn every_page_has_its_sections_and_every_option_its_value() {

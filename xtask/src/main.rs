@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod book;
+#[cfg(feature = "pages")]
 mod generate;
 mod links;
 mod promises;
@@ -28,10 +29,12 @@ enum Chore {
     /// ships.
     Tidy,
     /// Write the manual pages into a directory.
+    #[cfg(feature = "pages")]
     Man { directory: PathBuf },
     /// Write the table of which test shows which promise into docs/testing.md.
     Tests,
     /// Write completions for bash, zsh and fish into a directory.
+    #[cfg(feature = "pages")]
     Completions { directory: PathBuf },
     /// Write the bill of materials of what ships (SPDX 2.3) into a file.
     Sbom { file: PathBuf },
@@ -46,7 +49,9 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().chore {
         Chore::Tidy => tidy::run(root),
         Chore::Tests => promises::write(root),
+        #[cfg(feature = "pages")]
         Chore::Man { directory } => generate::man(&directory).map_err(|error| error.to_string()),
+        #[cfg(feature = "pages")]
         Chore::Completions { directory } => {
             generate::completions(&directory).map_err(|error| error.to_string())
         }

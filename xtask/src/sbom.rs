@@ -14,7 +14,7 @@ const SHIPPED: &[(&str, &str)] = &[
     ("syncline-cli", "APPLICATION"),
     ("syncline-bench", "APPLICATION"),
     ("syncline-demo", "APPLICATION"),
-    ("syncline-sqlite", "LIBRARY"),
+    ("syncline-extension", "LIBRARY"),
     ("syncline-capi", "LIBRARY"),
     ("syncline-python", "LIBRARY"),
 ];

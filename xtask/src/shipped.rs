@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// The packages of `make build` and `make wheel`.
-const PACKAGES: [&str; 4] = ["syncline-cli", "syncline-sqlite", "syncline-capi", "syncline-python"];
+const PACKAGES: [&str; 4] = ["syncline-cli", "syncline-extension", "syncline-capi", "syncline-python"];
 /// Features that none of their dependencies may have.
 const FEATURES: [&str; 2] = ["ablation", "volatile"];
 

@@ -66,6 +66,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("crates/sqlite", &["syncline-device", "syncline-fs", "syncline"]),
+    ("crates/extension", &["syncline-sqlite"]),
     ("crates/python", &["syncline", "syncline-sqlite"]),
     (
         "crates/sim",
@@ -337,7 +338,10 @@ fn own_dependencies(manifest: &str) -> Vec<(usize, String)> {
         if line.starts_with('[') {
             section = line;
         }
-        let name: String = line.chars().take_while(|c| c.is_alphanumeric() || *c == '-').collect();
+        let key: String = line.chars().take_while(|c| c.is_alphanumeric() || *c == '-').collect();
+        // One that has another name here.
+        let renamed = line.split_once("package = \"").and_then(|(_, rest)| rest.split('"').next());
+        let name = renamed.map_or(key, str::to_owned);
         let counts = section.ends_with("dependencies]") && !section.contains("dev-dependencies");
         if counts && (name == "syncline" || name.starts_with("syncline-")) {
             found.push((number + 1, name));
@@ -352,9 +356,10 @@ mod tests {
 
     #[test]
     fn forbidden_arrow_is_found_and_test_dependencies_are_not() {
-        let manifest =
-            "[dependencies]\nsyncline-store.workspace = true\n[dev-dependencies]\nsyncline = \"1\"\n";
-        assert_eq!(own_dependencies(manifest), [(2, "syncline-store".to_owned())]);
+        let manifest = "[dependencies]\nsyncline-store.workspace = true\nx = { package = \"syncline\", path = \"x\" }\n\
+             [dev-dependencies]\nsyncline = \"1\"\n";
+        let found = [(2, "syncline-store".to_owned()), (3, "syncline".to_owned())];
+        assert_eq!(own_dependencies(manifest), found);
     }
 
     #[test]

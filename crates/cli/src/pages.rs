@@ -174,6 +174,11 @@ pub const PAGES: &[Page] = &[
                 "As it was at a quarter past eight:",
                 "syncline replica restore --at 2026-11-23T20:15:00Z s3://backups/notes old.img",
             ),
+            ("What would be deleted:", "syncline replica prune --dry-run s3://backups/notes"),
+            (
+                "Keep an hour of everything, and a month of days:",
+                "syncline replica prune --keep=1h@1s,30d@1d s3://backups/notes",
+            ),
         ],
         see_also: &[],
     },
@@ -216,7 +221,13 @@ pub const PAGES: &[Page] = &[
                 "What is in it, when the volume is unmounted:",
                 "syncline ls --snapshot monday disk.img /project",
             ),
-            ("Give its space back:", "syncline snapshot delete /mnt monday"),
+            (
+                "How much comes back if it goes, and keep it from going:",
+                "syncline snapshot usage /mnt monday",
+            ),
+            ("", "syncline snapshot hold /mnt monday"),
+            ("Give its space back:", "syncline snapshot release /mnt monday"),
+            ("", "syncline snapshot delete /mnt monday"),
             ("Try something in a branch:", "syncline snapshot clone disk.img monday attempt"),
             ("", "syncline mount -o head=attempt disk.img /mnt"),
             (

@@ -2,7 +2,7 @@
 
 use rusqlite::ffi;
 use rusqlite::{Connection, OpenFlags};
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -115,9 +115,4 @@ pub fn value<T: rusqlite::types::FromSql>(connection: &Connection, sql: &str) ->
 #[track_caller]
 pub fn run(connection: &Connection, sql: &str) {
     connection.execute_batch(sql).unwrap_or_else(|error| panic!("{sql}: {error}"));
-}
-
-/// Says why a test cannot do its work here. Not captured by the harness, so that it can be counted.
-pub fn skip(test: &str, why: &str) {
-    writeln!(std::io::stderr(), "skipped: {test}: {why}").expect("standard error is open");
 }

@@ -1,6 +1,6 @@
 //! SQLite on the VFS, as programs use it: the same results as on SQLite's own VFS in every mode, what a commit costs,
-//! what is left after power cuts, journals that lie in the volume, several connections, and the extension in the
-//! stock shell.
+//! what is left after power cuts, journals that lie in the volume, and several connections. The extension itself, in
+//! programs that load it, is tested in `crates/extension`.
 
 mod common;
 mod connections;
@@ -11,6 +11,5 @@ mod journals;
 mod panics;
 mod power;
 mod processes;
-mod shell;
 mod snapshots;
 mod sql;

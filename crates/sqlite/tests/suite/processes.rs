@@ -1,7 +1,6 @@
 //! More than one process, and one that is forked: who has the volume, who waits for it, and what a child has of it.
 
 use crate::common::{Place, open, register, run, set_modes, value};
-use crate::shell::image;
 use rusqlite::{Connection, ErrorCode};
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::{Path, PathBuf};
@@ -9,10 +8,17 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-use syncline::Volume;
+use syncline::{MkfsOptions, Volume};
 
 /// Generous: it only has to end a test that hangs.
 const PATIENCE_MS: u32 = 120_000;
+
+fn image(directory: &Path) -> PathBuf {
+    let image = directory.join("v.img");
+    let options = MkfsOptions::default().size_bytes(64 << 20);
+    Volume::create(&image, &options).expect("mkfs").close().expect("close");
+    image
+}
 
 fn uri(image: &Path) -> String {
     format!("file:/db?vfs=syncline&volume={}", image.display())
@@ -356,4 +362,18 @@ fn child_beside_a_loan() {
     let connection = connection.expect("a connection");
     run(&connection, "INSERT INTO t VALUES(1)");
     assert_eq!(value::<i64>(&connection, "SELECT count(*) FROM t"), 1);
+}
+
+#[test]
+fn the_example_of_static_linking_does_what_it_says() {
+    let test = std::env::current_exe().expect("this program has a path");
+    let example = test.ancestors().nth(2).expect("in a target directory").join("examples/static_rusqlite");
+    let directory = tempfile::tempdir().expect("a directory");
+    let image = image(directory.path());
+    let output = Command::new(&example).arg(&image).output();
+    let output = output.unwrap_or_else(|error| panic!("{}: {error}", example.display()));
+    assert_eq!(
+        (output.stdout.as_slice(), output.stderr.as_slice()),
+        (b"42 coins\n".as_slice(), b"".as_slice())
+    );
 }

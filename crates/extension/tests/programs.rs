@@ -1,13 +1,17 @@
-//! The extension in programs that know nothing of it: the stock shell, and Python.
+//! The extension in programs that know nothing of it: the stock shell, Python, and Node.
 
-use crate::common::skip;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use syncline::{MkfsOptions, Volume};
 
+/// Says that a test could not do its work here, past the harness's capture.
+fn skip(test: &str, why: &str) {
+    let _ = writeln!(std::io::stderr(), "skipped: {test}: {why}");
+}
+
 /// The library, where the build has put it beside this test.
-pub fn library() -> PathBuf {
+fn library() -> PathBuf {
     let test = std::env::current_exe().expect("this program has a path");
     let beside = test.parent().expect("in a directory").join("libsyncline_sqlite.so");
     if beside.exists() {
@@ -18,7 +22,7 @@ pub fn library() -> PathBuf {
     above
 }
 
-pub fn image(directory: &Path) -> PathBuf {
+fn image(directory: &Path) -> PathBuf {
     let image = directory.join("v.img");
     let options = MkfsOptions::default().size_bytes(64 << 20);
     Volume::create(&image, &options).expect("mkfs").close().expect("close");
@@ -153,17 +157,6 @@ fn better_sqlite3_of_node_opens_it_by_a_plain_path() {
     let volume = Volume::open(&image).expect("node has closed the volume");
     assert!(volume.try_exists("/node.db").expect("look"));
     volume.close().expect("close");
-}
-
-#[test]
-fn the_example_of_static_linking_does_what_it_says() {
-    let test = std::env::current_exe().expect("this program has a path");
-    let example = test.ancestors().nth(2).expect("in a target directory").join("examples/static_rusqlite");
-    let directory = tempfile::tempdir().expect("a directory");
-    let image = image(directory.path());
-    let output = Command::new(&example).arg(&image).output();
-    let output = output.unwrap_or_else(|error| panic!("{}: {error}", example.display()));
-    assert_eq!((text(&output.stdout), text(&output.stderr)), ("42 coins\n", ""));
 }
 
 #[test]
