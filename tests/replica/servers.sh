@@ -2,6 +2,7 @@
 # Runs the suite of replicas against a real object store on the loopback, which is started here and ended by its pid.
 #
 # usage: tests/replica/servers.sh NAME...     moto, folder
+#        tests/replica/servers.sh prepare     gets what moto needs, so that it is there later
 #
 # SYNCLINE  the command under test (default: the newest build of syncline-lab in this workspace). It has to know s3://:
 #           build it with the feature s3 of syncline-cli, or syncline-replica-store/aws.
@@ -47,12 +48,15 @@ until_open() {
     return 1
 }
 
-start_moto() {
+get_moto() {
     command -v python3 >/dev/null || { echo "python3 is not installed"; return 1; }
-    if ! [ -x "$moto/bin/moto_server" ]; then
-        { python3 -m venv "$moto" && "$moto/bin/pip" --quiet --disable-pip-version-check install 'moto[server]>=5,<6'; } \
-            >"$work/pip.log" 2>&1 || { echo "pip cannot install moto[server]"; return 1; }
-    fi
+    [ -x "$moto/bin/moto_server" ] && return
+    { python3 -m venv "$moto" && "$moto/bin/pip" --quiet --disable-pip-version-check install 'moto[server]>=5,<6'; } \
+        >"$work/pip.log" 2>&1 || { echo "pip cannot install moto[server]"; return 1; }
+}
+
+start_moto() {
+    get_moto || return
     local port account
     port=$(free_port)
     INITIAL_NO_AUTH_ACTION_COUNT=3 "$moto/bin/python" "$here/moto_alone.py" "$port" >"$work/moto.log" 2>&1 &
@@ -76,6 +80,11 @@ for name in "${@:-moto}"; do
                 echo "skipped: replica moto: $(cat "$work/why")"
                 continue
             fi
+            ;;
+        prepare)
+            # Whoever starts the server says what is missing.
+            get_moto >"$work/why"
+            continue
             ;;
         folder) export URL=file://$work/store ;;
         *) echo "servers.sh: no such server: $name" >&2; exit 2 ;;

@@ -186,6 +186,33 @@ damage_is_named() {
         "$PYTHON" "$here/object.py" flip "$BUCKET" "$unit" 300 && verified
 }
 
+# What is kept is packed and deleted while a mount ships, and comes back.
+pruned_while_it_is_mounted() {
+    "$SYNCLINE" mkfs --quiet --size 8M kept.img &&
+        "$SYNCLINE" replica init --keep=2s@1s,1h@4s "$URL/kept" kept.img || return 1
+    "$SYNCLINE" mount -o "replica=$URL/kept,replica_interval=0.1,log=$PWD/out/daemon5.log" kept.img mnt || return 1
+    local number before after
+    for number in $(seq 60); do
+        echo "$number" >>mnt/file && sync mnt/file || return 1
+        sleep 0.2
+        [ $((number % 10)) != 5 ] || "$SYNCLINE" replica prune --grace=0s --json "$URL/kept" >out/pruned || return 1
+    done
+    until_true "shipped" caught_up || return 1
+    # The volume's background may ship something meanwhile: that makes more units, and nothing else.
+    before=$("$SYNCLINE" replica status --json "$URL/kept" | field packs)
+    "$SYNCLINE" replica prune --dry-run --grace=0s --json "$URL/kept" | tee out/dry &&
+        [ "$(field would_delete.units <out/dry)" -ge 0 ] &&
+        [ "$("$SYNCLINE" replica status --json "$URL/kept" | field packs)" = "$before" ] || return 1
+    "$SYNCLINE" replica prune --grace=0s --json "$URL/kept" | tee out/pruned || return 1
+    "$SYNCLINE" replica status --json "$URL/kept" | tee out/status
+    after=$(field units <out/status)
+    [ "$after" -lt 60 ] && [ "$(field packs <out/status)" -gt 0 ] && [ "$(field keeps <out/status)" = "2s@1s,1h@4s" ] &&
+        "$SYNCLINE" replica verify "$URL/kept" && "$SYNCLINE" replica restore "$URL/kept" kept2.img &&
+        "$SYNCLINE" cat kept2.img /file | cmp - <(seq 60) || return 1
+    "$SYNCLINE" umount mnt && "$SYNCLINE" replica restore --at 2/40 "$URL/kept" kept3.img &&
+        "$SYNCLINE" check --quiet kept3.img && "$SYNCLINE" cat kept3.img /file | head -n 1 | cmp - <(echo 1)
+}
+
 two_volumes() {
     "$SYNCLINE" mkfs --quiet --size 8M other.img && "$SYNCLINE" replica init "$URL" other.img &&
         refused "holds replicas of 2 volumes" "$SYNCLINE" replica status "$URL"
@@ -216,6 +243,9 @@ if [ -n "${BUCKET:-}" ]; then
     ok "unknown credentials are told" refused "refuses" env AWS_ACCESS_KEY_ID=nobody "$SYNCLINE" replica init "$URL/x" a.img
     ok "a server that is not there is told" refused "cannot be reached" \
         env AWS_ENDPOINT_URL=http://127.0.0.1:9 "$SYNCLINE" replica status "$URL"
+fi
+if [ -w /dev/fuse ] && [ "$(id -u)" = 0 ]; then
+    ok "what is old is packed and deleted while a mount ships" pruned_while_it_is_mounted
 fi
 ok "two volumes of one place are told apart" two_volumes
 ok "an empty place is told" refused "holds no replica" "$SYNCLINE" replica status "${URL%/*}"

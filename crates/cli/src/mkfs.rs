@@ -15,14 +15,12 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::ExitCode;
 use syncline::{MkfsOptions, SystemClock, SystemEntropy};
-use syncline_device::{FileDevice, OpenError, OpenOptions, OpenStep, probe};
+use syncline_device::{FileDevice, OpenError, OpenOptions, OpenStep, holds_unknown_data, probe};
 use syncline_format::layout::{Layout, VOLUME_BLOCKS_MAX, VOLUME_BLOCKS_MIN};
 use syncline_fs::Fs;
 
 /// Longest label, in bytes.
 const LABEL_BYTES_MAX: usize = 64;
-/// A plain file that holds something within its first bytes is taken for somebody's data.
-const LOOK_BYTES: u64 = 128 << 10;
 
 /// Makes a volume.
 pub(crate) fn run(arguments: &MkfsArguments) -> Result<ExitCode, Failure> {
@@ -139,20 +137,6 @@ fn refuse_foreign(path: &Path) -> Result<(), Failure> {
         None => return Ok(()),
     };
     Err(Failure::Foreign { path: path.to_owned(), found })
-}
-
-/// Plain files only: a used disk is never zero, and partition tools do not clear it.
-fn holds_unknown_data(path: &Path) -> Result<bool, Failure> {
-    let look = || -> std::io::Result<bool> {
-        let file = open_to_look(path)?;
-        if !file.metadata()?.is_file() {
-            return Ok(false);
-        }
-        let mut start = Vec::new();
-        file.take(LOOK_BYTES).read_to_end(&mut start)?;
-        Ok(start.iter().any(|&byte| byte != 0))
-    };
-    look().map_err(Failure::io(format!("cannot read {}", path.display())))
 }
 
 /// The geometry asked for, or the sentence why it is impossible.

@@ -15,7 +15,8 @@ use std::time::{Duration, UNIX_EPOCH};
 use syncline_device::{FileDevice, OpenOptions};
 use syncline_format::BLOCK_BYTES;
 use syncline_replica_store::{
-    Address, Client, Error, Options, Overview, ReplicaError, Session, Target, image, mark, verify,
+    Address, Client, Error, Housekeeping, Keep, Options, Overview, Pruned, ReplicaError, Session, Target,
+    image, keep, keep_house, mark, verify,
 };
 
 /// How long a claim waits for the store.
@@ -25,12 +26,17 @@ const SHIP_WAIT: Duration = Duration::from_secs(365 * 86_400);
 
 pub(crate) fn run(arguments: &ReplicaArguments) -> Result<ExitCode, Failure> {
     match &arguments.action {
-        ReplicaAction::Init { json, url, path } => init(url, path, Form::json_if(*json)),
+        ReplicaAction::Init { json, keep, url, path } => {
+            init(url, path, keep.as_deref(), Form::json_if(*json))
+        }
         ReplicaAction::Status(place) => status(place),
         ReplicaAction::Restore { at, take_over, place, path } => {
             restore(place, path, at.as_deref(), *take_over)
         }
         ReplicaAction::Verify(place) => verify_all(place),
+        ReplicaAction::Prune { dry_run, keep, grace, place } => {
+            prune(place, *dry_run, keep.as_deref(), grace.as_deref())
+        }
         ReplicaAction::Fence(place) => fence(place),
     }?;
     Ok(ExitCode::SUCCESS)
@@ -62,12 +68,30 @@ fn open(place: &ReplicaPlace) -> Result<(Client, [u8; 16]), Failure> {
     Ok((client, uuid))
 }
 
-fn init(url: &str, path: &Path, form: Form) -> Result<(), Failure> {
+/// What is kept, as people write it.
+fn kept(text: Option<&str>) -> Result<Option<Vec<Keep>>, Failure> {
+    text.map(keep::parse).transpose().map_err(|why| Failure::Keep { why })
+}
+
+fn init(url: &str, path: &Path, keep: Option<&str>, form: Form) -> Result<(), Failure> {
+    let keep = kept(keep)?;
     let device = FileDevice::open(path, &OpenOptions::default())?;
     let address = Address::make(url)?;
-    let options = Options { begin: true, open_wait: CLAIM_WAIT, close_wait: SHIP_WAIT, ..Options::default() };
+    let options = Options {
+        begin: true,
+        open_wait: CLAIM_WAIT,
+        close_wait: SHIP_WAIT,
+        housekeeping: None,
+        ..Options::default()
+    };
+    let superblock = mark::superblock(&device)?;
     let session = Session::open(Arc::new(device), &address, &options)?;
     let status = session.close().map_err(|unshipped| Error::from(unshipped.0))?;
+    if keep.is_some() {
+        let mut client = Client::new(&address).map_err(Error::from)?;
+        let how = Housekeeping { keep, packs_only: true, ..Housekeeping::default() };
+        keep_house(&mut client, superblock.uuid, &how, &|| true)?;
+    }
     print(form, &json!({"claim": status.claim, "units": status.units, "bytes": bytes(form, status.bytes)}))
 }
 
@@ -80,7 +104,9 @@ fn described(overview: &Overview, form: Form) -> Value {
         "claimed_by": format!("process {} on {}", overview.owner.process, overview.owner.host),
         "claimed_at": date(overview.owner.time),
         "units": overview.units.len(),
+        "packs": overview.packs.len(),
         "bytes": bytes(form, overview.bytes()),
+        "keeps": overview.keep,
         "restores_to": newest.map(|newest| json!({
             "position": format!("{}/{}", newest.claim, newest.number),
             "time": date(newest.time),
@@ -108,6 +134,28 @@ fn verify_all(place: &ReplicaPlace) -> Result<(), Failure> {
         0 => Ok(()),
         damaged => Err(Failure::ReplicaDamaged { url: place.url.clone(), damaged }),
     }
+}
+
+fn prune(place: &ReplicaPlace, dry: bool, keep: Option<&str>, grace: Option<&str>) -> Result<(), Failure> {
+    let keep = kept(keep)?;
+    let grace = grace.map(|text| if text == "0s" { Ok(0) } else { keep::seconds(text) });
+    let grace = grace.transpose().map_err(|why| Failure::Keep { why })?;
+    let (mut client, uuid) = open(place)?;
+    let how = Housekeeping { dry, keep, grace, packs_only: false };
+    let kept = keep_house(&mut client, uuid, &how, &|| true)?;
+    let form = Form::json_if(place.json);
+    let Pruned { units, packs, manifests } = &kept.deleted;
+    let (packed, deleted) = if dry { ("would_pack", "would_delete") } else { ("packed", "deleted") };
+    print(
+        form,
+        &json!({
+            "keeps": keep::tell(&kept.manifest),
+            "grace_seconds": grace.unwrap_or(kept.manifest.grace),
+            packed: { "packs": kept.packs, "bytes": bytes(form, kept.packed_bytes) },
+            "left_out": kept.dropped,
+            deleted: { "units": units.len(), "packs": packs.len(), "manifests": manifests.len() },
+        }),
+    )
 }
 
 fn fence(place: &ReplicaPlace) -> Result<(), Failure> {

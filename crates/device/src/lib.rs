@@ -40,7 +40,7 @@ pub use page_pool::{BufferMemory, buffer_memory, give_back_unused_buffers};
 pub use process::{Forked, InUse, PerProcess, Process, ProcessBound};
 pub use random::random_number;
 pub use reading::{Block, Reading};
-pub use signature::{Signature, probe};
+pub use signature::{Signature, holds_unknown_data, probe};
 pub use ticket::Ticket;
 #[cfg(feature = "volatile")]
 pub use volatile::Volatile;

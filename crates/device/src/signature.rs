@@ -6,10 +6,13 @@
 
 use crate::{OpenError, OpenStep};
 use std::fs::File;
-use std::io::{self, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use syncline_format::superblock::{SUPERBLOCK_MAGIC, SUPERBLOCK_SLOTS};
+
+/// A plain file that holds something within its first bytes is taken for somebody's data.
+const LOOK_BYTES: u64 = 128 << 10;
 
 /// A format recognised on a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,16 +114,34 @@ const MAGICS: &[Magic] = &[
 /// Recognises what the device or image file holds; `None` means that nothing known was found.
 pub fn probe(path: impl AsRef<Path>) -> Result<Option<Signature>, OpenError> {
     let path = path.as_ref();
-    let failed = |step, error: io::Error| {
-        let errno = error.raw_os_error().unwrap_or(libc::EIO);
-        OpenError::Io { step, path: path.to_owned(), errno }
-    };
-    // Whatever has the path by now: a FIFO is not waited for.
+    let mut file = open_to_look(path)?;
+    let bytes = file.seek(SeekFrom::End(0)).map_err(|error| failed(OpenStep::Inspect, path, &error))?;
+    recognise(&Source { file, bytes }).map_err(|error| failed(OpenStep::Read, path, &error))
+}
+
+/// Whether a plain file begins with something that is not zero: it may be anybody's data, though no known format.
+/// Always false for a device. A used disk is never zero, and partition tools do not clear it.
+pub fn holds_unknown_data(path: impl AsRef<Path>) -> Result<bool, OpenError> {
+    let path = path.as_ref();
+    let file = open_to_look(path)?;
+    if !file.metadata().map_err(|error| failed(OpenStep::Inspect, path, &error))?.is_file() {
+        return Ok(false);
+    }
+    let mut start = Vec::new();
+    let read = file.take(LOOK_BYTES).read_to_end(&mut start);
+    read.map_err(|error| failed(OpenStep::Read, path, &error))?;
+    Ok(start.iter().any(|&byte| byte != 0))
+}
+
+/// Opens what may be anything by now: a FIFO is not waited for.
+fn open_to_look(path: &Path) -> Result<File, OpenError> {
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
     let opened = File::options().read(true).custom_flags(flags).open(path);
-    let mut file = opened.map_err(|error| failed(OpenStep::Open, error))?;
-    let bytes = file.seek(SeekFrom::End(0)).map_err(|error| failed(OpenStep::Inspect, error))?;
-    recognise(&Source { file, bytes }).map_err(|error| failed(OpenStep::Read, error))
+    opened.map_err(|error| failed(OpenStep::Open, path, &error))
+}
+
+fn failed(step: OpenStep, path: &Path, error: &io::Error) -> OpenError {
+    OpenError::Io { step, path: path.to_owned(), errno: error.raw_os_error().unwrap_or(libc::EIO) }
 }
 
 fn recognise(source: &Source) -> io::Result<Option<Signature>> {

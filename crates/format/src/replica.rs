@@ -9,7 +9,7 @@ mod mark;
 mod unit;
 
 pub use claim::{CLAIM_BYTES, Claim, HOST_BYTES_MAX};
-pub use manifest::{ENDS_MAX, End, Manifest};
+pub use manifest::{ENDS_MAX, End, Keep, Manifest, PACKS_MAX, Pack, Recent};
 pub use mark::{MARK_BLOCK, Mark};
 pub use unit::{
     DATA_BLOCKS_MAX, FOOTER_BYTES, FRAME_BLOCKS, Flags, Footer, Frame, Index, Run, RunKind,
@@ -18,8 +18,10 @@ pub use unit::{
 
 use crate::{FormatError, checksum};
 
-/// Version of all objects that this crate writes.
+/// Version of all objects that this crate writes but manifests.
 pub const REPLICA_VERSION: u16 = 1;
+/// Version of the manifests that this crate writes. Those of version 1 name no packs.
+pub const MANIFEST_VERSION: u16 = 2;
 /// Claims are numbered from 1 to this.
 pub const CLAIM_MAX: u64 = u32::MAX as u64;
 /// Units of a claim, and manifests, have numbers below this.
@@ -33,6 +35,11 @@ fn field(what: &'static str, field: &'static str, value: u64, holds: bool) -> Re
 
 /// Verifies the first 16 bytes of a fixed part: magic, version, and the checksum of the rest.
 fn verify(what: &'static str, magic: [u8; 4], bytes: &[u8]) -> Result<(), FormatError> {
+    verify_upto(what, magic, REPLICA_VERSION, bytes).map(drop)
+}
+
+/// The same where versions up to `newest` are known; the version.
+fn verify_upto(what: &'static str, magic: [u8; 4], newest: u16, bytes: &[u8]) -> Result<u16, FormatError> {
     let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
     if bytes.len() < COVERED_FROM {
         return Err(FormatError::Truncated { what, want: COVERED_FROM, got: bytes.len() });
@@ -41,14 +48,14 @@ fn verify(what: &'static str, magic: [u8; 4], bytes: &[u8]) -> Result<(), Format
         return Err(FormatError::Magic { what, got: number(0) & 0xffff_ffff });
     }
     let version = u16::from_le_bytes([bytes[4], bytes[5]]);
-    if version != REPLICA_VERSION {
+    if !(1..=newest).contains(&version) {
         return Err(FormatError::Version { what, got: version });
     }
     let (want, got) = (number(8), checksum(&bytes[COVERED_FROM..]));
     if want != got {
         return Err(FormatError::Checksum { what, want, got });
     }
-    Ok(())
+    Ok(version)
 }
 
 /// Writes the checksum of a fixed part into it, and returns it.

@@ -50,7 +50,9 @@ macro_rules! machine {
     };
 }
 
+machine!(syncline_replica::Compaction);
 machine!(syncline_replica::Opening);
+machine!(syncline_replica::Pruning);
 machine!(syncline_replica::Replicator);
 machine!(syncline_replica::Restore);
 
@@ -150,16 +152,6 @@ impl Client {
         };
         patiently(list)
     }
-
-    /// For a probe's own objects.
-    pub(crate) fn remove(&self, name: &str) -> Result<()> {
-        let path = self.address.path(name);
-        self.runtime
-            .block_on(async {
-                self.address.store.delete_stream(futures_util::stream::iter([Ok(path)]).boxed()).next().await
-            })
-            .map_or(Ok(()), |result| result.map(drop).map_err(told))
-    }
 }
 
 /// Times that something is asked before its trouble is told, and the first pause between two of them, which doubles.
@@ -206,6 +198,7 @@ async fn carry_out(address: &Address, operation: &Operation) -> Result<Answer> {
             let bytes = got.bytes().await.map_err(told)?.to_vec();
             return Ok(Answer::Bytes { bytes, length });
         }
+        Operation::Delete { names } => return delete(address, names).await,
         Operation::List { .. } => {
             let mut names = Vec::new();
             let mut listed = address.store.list(Some(&path));
@@ -215,6 +208,19 @@ async fn carry_out(address: &Address, operation: &Operation) -> Result<Answer> {
             return Ok(Answer::Names(names));
         }
     };
+    Ok(Answer::Done)
+}
+
+/// Removes names; those that are not there are no error.
+async fn delete(address: &Address, names: &[String]) -> Result<Answer> {
+    let paths: Vec<_> = names.iter().map(|name| Ok(address.path(name))).collect();
+    let mut removed = address.store.delete_stream(futures_util::stream::iter(paths).boxed());
+    while let Some(result) = removed.next().await {
+        match result.map_err(told) {
+            Ok(_) | Err(StoreError::Missing) => {}
+            Err(error) => return Err(error),
+        }
+    }
     Ok(Answer::Done)
 }
 

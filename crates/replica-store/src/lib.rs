@@ -8,6 +8,7 @@
 //! | [`probe`] | P9: refuses a store that cannot do what the protocol needs |
 //! | [`mark`] | what a volume says about its replica, on its device |
 //! | [`session`] | [`Session`]: a volume's device with its uploader, on a thread of its own |
+//! | [`housekeeping`] | packs units, and deletes what is not kept |
 //! | [`image`] | a replica's way back into an image |
 //! | [`overview`] | what is in a place: volumes, claims, units |
 //! | [`verify`] | reads all units, and holds them against their checksums |
@@ -17,6 +18,7 @@
 
 pub mod address;
 pub mod client;
+pub mod housekeeping;
 pub mod image;
 pub mod mark;
 pub mod overview;
@@ -30,9 +32,12 @@ mod error;
 pub use address::Address;
 pub use client::Client;
 pub use error::Error;
+pub use housekeeping::{Housekeeping, Kept, keep_house};
 pub use image::{fence, restore};
 pub use overview::Overview;
 pub use session::{Options, Session};
+pub use syncline_format::replica::Keep;
+pub use syncline_replica::keep;
 pub use syncline_replica::replicator::Status;
-pub use syncline_replica::{Acknowledge, Phase, ReplicaError, Target};
+pub use syncline_replica::{Acknowledge, Phase, Pruned, ReplicaError, Target};
 pub use verify::{Verified, verify};

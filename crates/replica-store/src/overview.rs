@@ -3,7 +3,7 @@
 use crate::client::Client;
 use crate::error::Error;
 use syncline_format::FormatError;
-use syncline_format::replica::{Claim, Flags, Manifest, UNIT_HEADER_BYTES, UnitHeader};
+use syncline_format::replica::{Claim, Flags, Manifest, Pack, UNIT_HEADER_BYTES, UnitHeader};
 use syncline_replica::{Answer, Names, Operation, Part, ReplicaError, StoreError};
 
 /// One unit of a replica.
@@ -25,6 +25,12 @@ pub struct Overview {
     pub owner: Claim,
     /// Units that are part of the replica, oldest first.
     pub units: Vec<Place>,
+    /// Packs of units, oldest first.
+    pub packs: Vec<Pack>,
+    /// What is kept, as people write it.
+    pub keep: String,
+    /// Seconds that objects stay which nothing names any more.
+    pub grace: u64,
     /// The newest unit that a restore may end with.
     pub newest: Option<UnitHeader>,
 }
@@ -51,7 +57,16 @@ impl Overview {
             return Err(ReplicaError::ForeignVolume { name: names.claims() }.into());
         }
         let units = units(client, &names, &manifest)?;
-        let mut found = Overview { uuid, blocks: manifest.blocks, owner, units, newest: None };
+        let mut found = Overview {
+            uuid,
+            blocks: manifest.blocks,
+            owner,
+            units,
+            keep: syncline_replica::keep::tell(&manifest),
+            grace: manifest.grace,
+            packs: manifest.packs,
+            newest: None,
+        };
         for place in found.units.iter().rev() {
             let name = names.unit(place.claim, place.number);
             let header = get(client, &name, Part::Range(0, UNIT_HEADER_BYTES as u64), UnitHeader::decode)?;
@@ -64,7 +79,8 @@ impl Overview {
     }
 
     pub fn bytes(&self) -> u64 {
-        self.units.iter().map(|place| place.bytes).sum()
+        let packs = self.packs.iter().map(|pack| pack.bytes);
+        self.units.iter().map(|place| place.bytes).chain(packs).sum()
     }
 }
 
@@ -73,7 +89,9 @@ fn units(client: &Client, names: &Names, manifest: &Manifest) -> Result<Vec<Plac
     let mut units = Vec::new();
     let ends = (1..).zip(manifest.ends.iter().map(|end| Some(end.units)));
     for (claim, count) in ends.chain([(manifest.claim, None)]) {
-        if count == Some(0) {
+        // Those in front of it are packed.
+        let start = if claim == manifest.from.0 { manifest.from.1 } else { 0 };
+        if count.is_some_and(|count| count <= start) || claim < manifest.from.0 {
             continue;
         }
         let url = || client.address().url.clone();
@@ -81,13 +99,14 @@ fn units(client: &Client, names: &Names, manifest: &Manifest) -> Result<Vec<Plac
         let mut sizes = sizes.map_err(|error| Error::Unreachable { url: url(), error })?;
         sizes.sort();
         let there = sizes.into_iter().filter_map(|(name, bytes)| Some((Names::number_of(&name)?, bytes)));
+        let there = there.skip_while(|(number, _)| *number < start);
         let chain =
-            (0..count.unwrap_or(u64::MAX)).zip(there).take_while(|(want, (number, _))| want == number);
+            (start..count.unwrap_or(u64::MAX)).zip(there).take_while(|(want, (number, _))| want == number);
         let before = units.len() as u64;
         units.extend(chain.map(|(number, (_, bytes))| Place { claim, number, bytes }));
         let found = units.len() as u64 - before;
-        if let Some(count) = count.filter(|count| found < *count) {
-            let name = names.unit(claim, found.min(count - 1));
+        if let Some(count) = count.filter(|count| start + found < *count) {
+            let name = names.unit(claim, (start + found).min(count - 1));
             return Err(ReplicaError::Missing { name }.into());
         }
     }

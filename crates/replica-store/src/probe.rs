@@ -39,10 +39,8 @@ pub fn probe(client: &Client, nonce: u64) -> Result<(), Error> {
             }
         }
     });
-    for name in names {
-        // What is left over of a probe harms nobody.
-        let _ = client.remove(&name);
-    }
+    // What is left over of a probe harms nobody.
+    let _ = client.one(&Operation::Delete { names });
     result
 }
 

@@ -7,6 +7,7 @@ use crate::address::Address;
 use crate::claim::{claim, opener};
 use crate::client::Client;
 use crate::error::Error;
+use crate::housekeeping::{Housekeeping, keep_house};
 use crate::mark;
 use crate::probe::probe;
 use parking_lot::{Condvar, Mutex};
@@ -16,7 +17,7 @@ use std::time::Duration;
 use syncline_device::{Device, DeviceError};
 use syncline_format::replica::Mark;
 use syncline_replica::replicator::Status;
-use syncline_replica::{Acknowledge, Opener, Phase, ReplicaError, Replicator, Settings, TapDevice};
+use syncline_replica::{Acknowledge, Opener, Phase, Pruned, ReplicaError, Replicator, Settings, TapDevice};
 use tokio::sync::Notify;
 
 /// Bounds of the uploader's pause while nothing is to be done; what it ships is older by that.
@@ -26,6 +27,11 @@ const PAUSE_MAX: Duration = Duration::from_millis(250);
 const LATE: u32 = 10;
 /// Nothing is told to be late sooner than this.
 const LATE_MIN: Duration = Duration::from_secs(5);
+
+/// Time between two compactions.
+const HOUSEKEEPING: Duration = Duration::from_secs(600);
+/// Compactions of which one deletes.
+const PRUNINGS: u64 = 6;
 
 /// How a volume is shipped.
 #[derive(Debug, Clone)]
@@ -42,6 +48,8 @@ pub struct Options {
     pub close_wait: Duration,
     /// The store is tried out first (P9), also if it holds this volume's replica already.
     pub probe: bool,
+    /// How often the replica is compacted and pruned beside the shipping; not at all.
+    pub housekeeping: Option<Duration>,
     /// Only a replica that nobody has begun there is begun, whatever the volume was shipped to before.
     pub begin: bool,
 }
@@ -55,6 +63,7 @@ impl Default for Options {
             open_wait: Duration::from_secs(10),
             close_wait: Duration::from_secs(30),
             probe: false,
+            housekeeping: Some(HOUSEKEEPING),
             begin: false,
         }
     }
@@ -79,6 +88,7 @@ pub struct Session {
     wake: Arc<Notify>,
     close_wait: Duration,
     thread: Option<JoinHandle<()>>,
+    housekeeper: Option<Housekeeper>,
 }
 
 impl Session {
@@ -121,7 +131,11 @@ impl Session {
         let settings = Settings { interval, ..Settings::default() };
         let offset = wall.saturating_sub(client.now());
         let replicator = Replicator::new(Arc::clone(&tap), &opened, settings, offset);
-        Session::start(tap, client, replicator, options)
+        let housekeeper = match options.housekeeping {
+            Some(every) => Some(Housekeeper::start(address, superblock.uuid, every)?),
+            None => None,
+        };
+        Session::start(tap, client, replicator, options, housekeeper)
     }
 
     fn start(
@@ -129,6 +143,7 @@ impl Session {
         mut client: Client,
         mut replicator: Replicator,
         options: &Options,
+        housekeeper: Option<Housekeeper>,
     ) -> Result<Session, Error> {
         let status = replicator.status(client.now());
         let state = Mutex::new(State { status, closing: false, abandoned: false });
@@ -161,7 +176,8 @@ impl Session {
             }
         };
         let thread = std::thread::Builder::new().name("syncline-replica".to_owned()).spawn(ship)?;
-        Ok(Session { tap, shared, wake, close_wait: options.close_wait, thread: Some(thread) })
+        let close_wait = options.close_wait;
+        Ok(Session { tap, shared, wake, close_wait, thread: Some(thread), housekeeper })
     }
 
     /// The device for the engine.
@@ -220,6 +236,11 @@ impl Drop for Ending {
 impl Session {
     /// Ends the thread, whatever counts.
     fn end(&mut self) {
+        // It is told while the other one ends.
+        let housekeeper = self.housekeeper.take();
+        if let Some(housekeeper) = &housekeeper {
+            housekeeper.stop();
+        }
         self.shared.state.lock().abandoned = true;
         self.wake.notify_one();
         if let Some(thread) = self.thread.take() {
@@ -231,6 +252,62 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         self.end();
+    }
+}
+
+/// Compacts and prunes on a thread of its own, until it is dropped.
+struct Housekeeper {
+    ends: Arc<(Mutex<bool>, Condvar)>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Housekeeper {
+    fn start(address: &Address, uuid: [u8; 16], every: Duration) -> Result<Housekeeper, Error> {
+        let ends: Arc<(Mutex<bool>, Condvar)> = Arc::default();
+        let mut client = Client::new(address)?;
+        let mine = Arc::clone(&ends);
+        let keep = move || {
+            let (ended, changed) = &*mine;
+            for round in 1.. {
+                let mut state = ended.lock();
+                if !*state {
+                    changed.wait_for(&mut state, every);
+                }
+                if *state {
+                    break;
+                }
+                drop(state);
+                let how = Housekeeping { packs_only: round % PRUNINGS != 1, ..Housekeeping::default() };
+                match keep_house(&mut client, uuid, &how, &|| !*ended.lock()) {
+                    Ok(kept) if kept.packs > 0 || kept.deleted != Pruned::default() => {
+                        let deleted = kept.deleted.units.len() + kept.deleted.packs.len();
+                        tracing::info!(packs = kept.packs, deleted, "the replica was compacted");
+                    }
+                    Ok(_) => {}
+                    Err(error) if !*ended.lock() => {
+                        tracing::warn!("the replica cannot be compacted: {error}");
+                    }
+                    Err(_) => {}
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("syncline-keep".to_owned()).spawn(keep)?;
+        Ok(Housekeeper { ends, thread: Some(thread) })
+    }
+
+    /// Tells it to end.
+    fn stop(&self) {
+        *self.ends.0.lock() = true;
+        self.ends.1.notify_all();
+    }
+}
+
+impl Drop for Housekeeper {
+    fn drop(&mut self) {
+        self.stop();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
     }
 }
 

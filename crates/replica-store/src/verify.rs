@@ -15,8 +15,8 @@ pub struct Verified {
     pub damage: Vec<String>,
 }
 
-/// Reads every unit, and holds each block against its checksum and each unit against the one before it. `told` is
-/// called with the bytes of each.
+/// Reads every pack and every unit, and holds each block against its checksum and each unit against the one before it.
+/// `told` is called with the bytes of each.
 ///
 /// # Errors
 /// The store does not answer, or there is no replica of this volume.
@@ -24,21 +24,22 @@ pub fn verify(client: &Client, uuid: [u8; 16], mut told: impl FnMut(u64)) -> Res
     let overview = Overview::of(client, uuid)?;
     let names = Names::new(uuid);
     let mut damage = Vec::new();
-    let mut before = Some(0);
+    for pack in &overview.packs {
+        let name = names.pack(pack.number, pack.id);
+        match read(client, &name)?.and_then(|bytes| outline(&name, overview.uuid, &bytes)) {
+            Ok(found) if found.identity == pack.identity => {}
+            Ok(_) => {
+                let what = "it is not the pack that the manifest names";
+                damage.push(ReplicaError::Inconsistent { name, what }.to_string());
+            }
+            Err(error) => damage.push(error.to_string()),
+        }
+        told(pack.bytes);
+    }
+    let mut before = overview.units.first().filter(|first| (first.claim, first.number) == (1, 0)).map(|_| 0);
     for place in &overview.units {
         let name = names.unit(place.claim, place.number);
-        let bytes = match client.ask(&Operation::Get { name: name.clone(), part: Part::All }) {
-            Ok(Answer::Bytes { bytes, .. }) => bytes,
-            Err(error) if error != StoreError::Missing => {
-                return Err(Error::Unreachable { url: client.address().url.clone(), error });
-            }
-            _ => {
-                damage.push(ReplicaError::Missing { name }.to_string());
-                before = None;
-                continue;
-            }
-        };
-        match unit(&name, place, &overview, before, &bytes) {
+        match read(client, &name)?.and_then(|bytes| unit(&name, place, &overview, before, &bytes)) {
             Ok(identity) => before = Some(identity),
             Err(error) => {
                 damage.push(error.to_string());
@@ -50,6 +51,17 @@ pub fn verify(client: &Client, uuid: [u8; 16], mut told: impl FnMut(u64)) -> Res
     Ok(Verified { overview, damage })
 }
 
+/// A whole object, or why there is none.
+fn read(client: &Client, name: &str) -> Result<Result<Vec<u8>, ReplicaError>, Error> {
+    match client.ask(&Operation::Get { name: name.to_owned(), part: Part::All }) {
+        Ok(Answer::Bytes { bytes, .. }) => Ok(Ok(bytes)),
+        Err(error) if error != StoreError::Missing => {
+            Err(Error::Unreachable { url: client.address().url.clone(), error })
+        }
+        _ => Ok(Err(ReplicaError::Missing { name: name.to_owned() })),
+    }
+}
+
 /// Verifies one unit; its identity. `before`: that of the one before it, if it is known.
 fn unit(
     name: &str,
@@ -59,17 +71,23 @@ fn unit(
     bytes: &[u8],
 ) -> Result<u64, ReplicaError> {
     let wrong = |what| Err(ReplicaError::Inconsistent { name: name.to_owned(), what });
-    let outline =
-        Outline::of(bytes).map_err(|error| ReplicaError::Damaged { name: name.to_owned(), error })?;
+    let outline = outline(name, of.uuid, bytes)?;
     let header = &outline.header;
-    if header.uuid != of.uuid {
-        return Err(ReplicaError::ForeignVolume { name: name.to_owned() });
-    }
     if (header.claim, header.number) != (place.claim, place.number) {
         return wrong("it says that it is another unit");
     }
     if before.is_some_and(|before| before != header.predecessor) {
         return wrong("it names another unit as its predecessor");
+    }
+    Ok(outline.identity)
+}
+
+/// Holds all of an object against its checksums.
+fn outline(name: &str, uuid: [u8; 16], bytes: &[u8]) -> Result<Outline, ReplicaError> {
+    let outline =
+        Outline::of(bytes).map_err(|error| ReplicaError::Damaged { name: name.to_owned(), error })?;
+    if outline.header.uuid != uuid {
+        return Err(ReplicaError::ForeignVolume { name: name.to_owned() });
     }
     let mut sums = outline.index.sums.iter();
     for frame in &outline.index.frames {
@@ -78,9 +96,10 @@ fn unit(
         let content = open_frame(name, frame, stored)?;
         for block in content.chunks_exact(BLOCK_BYTES) {
             if sums.next() != Some(&checksum(block)) {
-                return wrong("a block does not match its checksum");
+                let what = "a block does not match its checksum";
+                return Err(ReplicaError::Inconsistent { name: name.to_owned(), what });
             }
         }
     }
-    Ok(outline.identity)
+    Ok(outline)
 }

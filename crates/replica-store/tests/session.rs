@@ -10,7 +10,9 @@ use syncline_device::{Device, FileDevice, MemoryDevice, OpenOptions};
 use syncline_format::BLOCK_BYTES;
 use syncline_fs::Fs;
 use syncline_replica::{Acknowledge, Phase, ReplicaError, Target};
-use syncline_replica_store::{Address, Client, Error, Options, Session, image, mark, verify};
+use syncline_replica_store::{
+    Address, Client, Error, Housekeeping, Keep, Options, Session, image, keep_house, mark, verify,
+};
 
 const BYTES: u64 = 16 << 20;
 
@@ -71,7 +73,7 @@ fn volume(session: &Session) -> Volume {
     Volume::on_device(session.device(), &VolumeOptions::new()).expect("the volume opens")
 }
 
-fn until(session: &Session, what: &str, done: impl Fn(&Session) -> bool) {
+fn until(session: &Session, what: &str, mut done: impl FnMut(&Session) -> bool) {
     let start = Instant::now();
     while !done(session) {
         assert!(start.elapsed() < Duration::from_secs(120), "{what}: {:?}", session.status());
@@ -429,4 +431,96 @@ fn a_replica_is_begun_once_in_each_place() {
     let session = Session::open(place.opened("a"), &elsewhere, &begin).unwrap();
     assert_eq!(session.status().claim, 1);
     session.close().unwrap();
+}
+
+/// Objects below a folder of the replica.
+fn objects(place: &Place, kind: &str) -> usize {
+    let replica = place.folder.path().join("replica");
+    let volume = std::fs::read_dir(replica).unwrap().map(|entry| entry.unwrap().path());
+    let count = |folder: PathBuf| -> usize {
+        let mut folders = vec![folder];
+        let mut found = 0;
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).into_iter().flatten() {
+                let path = entry.unwrap().path();
+                if path.is_dir() { folders.push(path) } else { found += 1 }
+            }
+        }
+        found
+    };
+    volume.map(|volume| count(volume.join(kind))).sum()
+}
+
+// Shows: C13.
+#[test]
+fn a_replica_is_packed_and_pruned_beside_its_writer_and_comes_back_as_it_was() {
+    let place = Place::new();
+    let session = Session::open(place.made("a"), &place.address(), &options()).unwrap();
+    let volume = volume(&session);
+    let mut client = Client::new(&place.address()).unwrap();
+    let uuid = image::volume(&client, None).unwrap();
+    let keep = Some(vec![Keep { age: 1, step: 1 }, Keep { age: 3600, step: 2 }]);
+    let how = Housekeeping { keep, grace: Some(0), ..Housekeeping::default() };
+    let mut deleted = 0;
+    let began = Instant::now();
+    for number in 0_u64.. {
+        volume.write(format!("/{}", number % 7), number.to_le_bytes().repeat(4000)).unwrap();
+        volume.sync_all().unwrap();
+        settle(&session);
+        if number % 5 == 4 {
+            let before = (objects(&place, "u"), objects(&place, "p"), objects(&place, "m"));
+            let dry =
+                keep_house(&mut client, uuid, &Housekeeping { dry: true, ..how.clone() }, &|| true).unwrap();
+            assert_eq!(before, (objects(&place, "u"), objects(&place, "p"), objects(&place, "m")), "{dry:?}");
+            let kept = keep_house(&mut client, uuid, &how, &|| true).unwrap();
+            deleted += kept.deleted.units.len() + kept.deleted.packs.len();
+            let restored = place.restored(Target::Newest).unwrap();
+            let last = restored.read(format!("/{}", number % 7)).unwrap();
+            assert_eq!(last, number.to_le_bytes().repeat(4000));
+            assert_eq!(verify(&client, uuid, |_| {}).unwrap().damage, Vec::<String>::new());
+        }
+        if deleted > 20 && began.elapsed() > Duration::from_secs(5) {
+            break;
+        }
+        assert!(began.elapsed() < Duration::from_secs(120), "{deleted} objects were deleted");
+    }
+    volume.close().unwrap();
+    session.close().unwrap();
+    keep_house(&mut client, uuid, &how, &|| true).unwrap();
+    // Whoever comes next goes on from what is packed.
+    let session = Session::open(place.opened("a"), &place.address(), &options()).unwrap();
+    assert_eq!(session.status().dirty, 0, "what was closed is not shipped again");
+    let next = self::volume(&session);
+    next.write("/next", "next").unwrap();
+    next.close().unwrap();
+    session.close().unwrap();
+    keep_house(&mut client, uuid, &how, &|| true).unwrap();
+    assert_eq!(place.restored(Target::Newest).unwrap().read("/next").unwrap(), b"next");
+}
+
+#[test]
+fn a_session_keeps_house_by_itself() {
+    let place = Place::new();
+    let often = Options { housekeeping: Some(Duration::from_millis(200)), ..options() };
+    let session = Session::open(place.made("a"), &place.address(), &often).unwrap();
+    let volume = volume(&session);
+    let mut client = Client::new(&place.address()).unwrap();
+    let uuid = image::volume(&client, None).unwrap();
+    let keep = Some(vec![Keep { age: 1, step: 1 }, Keep { age: 3600, step: 2 }]);
+    let how = Housekeeping { keep, grace: Some(1), packs_only: true, ..Housekeeping::default() };
+    keep_house(&mut client, uuid, &how, &|| true).unwrap();
+    let mut number = 0_u64;
+    let mut most = 0;
+    until(&session, "units are packed and deleted", |session| {
+        number += 1;
+        volume.write("/file", number.to_le_bytes()).unwrap();
+        volume.sync_all().unwrap();
+        settle(session);
+        let units = objects(&place, "u");
+        most = most.max(units);
+        units < most && objects(&place, "p") > 0
+    });
+    volume.close().unwrap();
+    session.close().unwrap();
+    assert_eq!(place.restored(Target::Newest).unwrap().read("/file").unwrap(), number.to_le_bytes());
 }

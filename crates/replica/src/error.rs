@@ -14,6 +14,12 @@ pub enum ReplicaError {
     Inconsistent { name: String, what: &'static str },
     #[error("{name} is missing in the replica, although it counts")]
     Missing { name: String },
+    #[error("{name} is gone: the replica was pruned while it was read; begin again")]
+    Pruned { name: String },
+    #[error("others changed the replica at the same time; try again")]
+    Disturbed,
+    #[error("the replica has branches of a newer version of syncline, which alone may delete in it")]
+    Branches,
     #[error("{name} belongs to another volume; the replica's address is one of another volume")]
     ForeignVolume { name: String },
     #[error(
@@ -43,6 +49,10 @@ pub enum ReplicaError {
     OtherSize { replica: u64, device: u64 },
     #[error("the replica has {0} claims, which is more than this version can list; begin a new one")]
     TooManyClaims(u64),
+    #[error(
+        "the replica has {0} packs, which is more than this version can list; keep less, or begin a new one"
+    )]
+    TooManyPacks(usize),
     #[error("reading the volume for the replica failed: {0}")]
     Device(#[from] DeviceError),
     #[error("the object store did not take everything within {seconds} s; it is on this machine only")]

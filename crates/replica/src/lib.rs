@@ -12,6 +12,12 @@
 //! | [`opening`] | a claim, the ends of the claims before, the first manifest (P1, P2, P5, P6) |
 //! | [`shipping`] | units under way, and which of them count (P3, P4) |
 //! | [`replicator`] | what is shipped when: cuts, or blocks of the live device where cuts are missing |
+//! | [`chain`] | which objects there are, and which of them a position needs |
+//! | [`outlines`] | headers and indexes of objects, as they are read |
+//! | [`newest`] | in which object the newest content of each block is |
+//! | [`keep`] | what is kept, and what is packed for that |
+//! | [`compact`] | units become packs, and packs larger ones |
+//! | [`prune`] | what nobody needs any more is deleted (P7) |
 //! | [`restore`] | which frames hold the newest content, and their way back into an image |
 //!
 //! The state machines have one form: `poll` says what to ask the store for, `answer` takes what it said. Whoever
@@ -22,10 +28,16 @@
 //! counts.
 #![forbid(unsafe_code)]
 
+pub mod chain;
+pub mod compact;
 pub mod exchange;
+pub mod keep;
 pub mod merge;
 pub mod names;
+pub mod newest;
 pub mod opening;
+pub mod outlines;
+pub mod prune;
 pub mod replicator;
 pub mod request;
 pub mod restore;
@@ -38,9 +50,11 @@ pub mod unit;
 mod answers;
 mod error;
 
+pub use compact::{Compacted, Compaction, How};
 pub use error::ReplicaError;
 pub use names::Names;
 pub use opening::{Opened, Opener, Opening};
+pub use prune::{Pruned, Pruner, Pruning};
 pub use replicator::{Phase, Replicator, Settings, Status};
 pub use request::{Answer, Operation, Part, Request, RequestId, StoreError};
 pub use restore::{Plan, Restore, Target};

@@ -5,6 +5,7 @@
 //! one that is older than what it has shipped itself: that is looked at before the claim, and once more behind it.
 //! P6: a manifest is created over the one that was read; if its name is taken by then, all of it is read again.
 
+use crate::chain::search_of;
 use crate::error::ReplicaError;
 use crate::exchange::Exchange;
 use crate::names::{Names, newest};
@@ -95,6 +96,8 @@ pub struct Opening {
     names: Names,
     exchange: Exchange<Purpose>,
     tries: u32,
+    /// Times that something was missing which the manifest names.
+    missed: u32,
     newest: u64,
     /// The claim that is asked who holds it.
     asked: u64,
@@ -122,6 +125,7 @@ impl Opening {
             names,
             exchange: Exchange::default(),
             tries: 0,
+            missed: 0,
             newest: 0,
             asked: 0,
             claim: 0,
@@ -200,12 +204,12 @@ impl Opening {
             (Purpose::EarlierHeader, Ok(Answer::Bytes { bytes, .. })) => {
                 self.header = Some(decode(operation, UnitHeader::decode(&bytes))?);
                 let identity = self.ends.last().map_or(0, |end| end.identity);
-                self.end_known(End { units: 0, identity })?;
+                self.end_known(0, identity)?;
             }
             (Purpose::Footer, Ok(Answer::Bytes { bytes, length })) => {
                 let footer = decode(operation, Footer::decode(&bytes, length))?;
                 let units = self.header.as_ref().map_or(0, |header| header.number + 1);
-                self.end_known(End { units, identity: footer.identity })?;
+                self.end_known(units, footer.identity)?;
             }
             (Purpose::Record, Ok(_)) => self.recorded(),
             (Purpose::Record, Err(StoreError::Exists)) => {
@@ -218,6 +222,14 @@ impl Opening {
                     // Somebody else was first: everything that was read is read again.
                     false => self.read_manifests(),
                 }
+            }
+            // Whoever prunes is further than the manifest that was read.
+            (
+                Purpose::Manifest | Purpose::Header | Purpose::EarlierHeader | Purpose::Footer,
+                Err(StoreError::Missing),
+            ) if self.missed < TRIES_MAX => {
+                self.missed += 1;
+                self.read_manifests();
             }
             (_, Err(StoreError::Missing)) => {
                 return Err(ReplicaError::Missing { name: operation.name().to_owned() });
@@ -349,8 +361,8 @@ impl Opening {
             return Err(ReplicaError::Fenced { claim: manifest.claim, by });
         }
         self.ends = manifest.ends.clone();
+        self.search = search_of(&manifest);
         self.known = Some(manifest);
-        self.search = EndSearch::default();
         self.look_for_end()
     }
 
@@ -362,7 +374,7 @@ impl Opening {
                 Ok(())
             }
             Next::End(0) => match (1..).zip(&self.ends).filter(|(_, end)| end.units > 0).last() {
-                None => self.end_known(End::default()),
+                None => self.end_known(0, 0),
                 // The last unit that counts is one of an earlier claim.
                 Some((claim, end)) => {
                     let name = self.names.unit(claim, end.units - 1);
@@ -390,8 +402,9 @@ impl Opening {
     }
 
     /// The end of the claim of the newest manifest; those behind it have none, so nothing of them counts.
-    fn end_known(&mut self, end: End) -> Result<(), ReplicaError> {
-        self.ends.push(end);
+    fn end_known(&mut self, units: u64, identity: u64) -> Result<(), ReplicaError> {
+        let manifest = self.known.as_ref().map_or(0, |known| known.first);
+        self.ends.push(End { units, identity, manifest });
         self.record()
     }
 
@@ -405,21 +418,20 @@ impl Opening {
             return Err(ReplicaError::TooManyClaims(self.claim));
         }
         let identity = self.ends.last().map_or(0, |end| end.identity);
-        self.ends.resize(self.claim as usize - 1, End { units: 0, identity });
+        self.ends.resize(self.claim as usize - 1, End { units: 0, identity, manifest: 0 });
         let (name, bytes) = (self.names.manifest(self.number + 1), Arc::new(self.manifest().encode()));
         self.exchange.ask(Purpose::Record, Operation::Create { name, bytes });
         Ok(())
     }
 
+    /// Over the one that was read: what is packed stays so.
     fn manifest(&self) -> Manifest {
-        Manifest {
-            uuid: self.opener.uuid,
-            number: self.number + 1,
-            claim: self.claim,
-            nonce: self.opener.nonce,
-            time: self.opener.time,
-            blocks: self.opener.blocks,
-            ends: self.ends.clone(),
+        let (uuid, blocks, number) = (self.opener.uuid, self.opener.blocks, self.number + 1);
+        let own = Manifest::unpacked(uuid, number, self.claim, blocks, self.ends.clone());
+        let own = Manifest { nonce: self.opener.nonce, time: self.opener.time, ..own };
+        match &self.known {
+            Some(known) => known.followed_by(own),
+            None => own,
         }
     }
 

@@ -33,6 +33,10 @@ pub enum Operation {
         name: String,
         part: Part,
     },
+    /// Removes names; one that is not there is no error.
+    Delete {
+        names: Vec<String>,
+    },
     /// All names that begin so, in any order.
     List {
         prefix: String,
@@ -47,6 +51,7 @@ impl Operation {
                 name
             }
             Operation::List { prefix } => prefix,
+            Operation::Delete { names } => names.first().map_or("", String::as_str),
         }
     }
 }

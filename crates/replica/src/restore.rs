@@ -1,30 +1,26 @@
 //! [`Restore`]: from a replica to an image.
 //!
-//! Outlines of units (header and index) are read from the newest one backwards, until a base is found in front of the
-//! unit that the restore ends with. Then each block's newest content is known, and only frames that hold some of it are
+//! Where packs end is known from the manifest; behind the last pack in front of the target, units are looked at from
+//! the newest one backwards, until one is found that a restore may end with. From there on outlines (header and index)
+//! are read down to a base. Then each block's newest content is known, and only frames that hold some of it are
 //! fetched. What comes is handed out as writes, for a device of zeros.
 
+use crate::chain::{Contents, Key, Link, Position, search_of};
 use crate::error::ReplicaError;
 use crate::exchange::Exchange;
 use crate::names::{Names, newest};
+use crate::newest::{Fetch, Newest};
 use crate::opening::{decode, unexpected};
+use crate::outlines::{Outlines, Piece};
 use crate::request::{Answer, Operation, Part, Request, RequestId, StoreError};
-use crate::runs::RunSet;
 use crate::search::{EndSearch, Next};
-use crate::unit::{Outline, open_frame};
-use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 use std::sync::Arc;
 use syncline_device::Buffer;
-use syncline_format::replica::{FOOTER_BYTES, FRAME_BLOCKS, Flags, Manifest, UNIT_HEADER_BYTES, UnitHeader};
-use syncline_format::{BLOCK_BYTES, BlockNo};
+use syncline_format::BlockNo;
+use syncline_format::replica::{FOOTER_BYTES, Flags, Manifest, UnitHeader};
 
 /// Requests under way, at most.
 const IN_FLIGHT_MAX: usize = 16;
-/// What is fetched of a unit's end at first: most indexes are shorter.
-const TAIL_BYTES: u64 = 64 << 10;
-/// Bytes of frames that one request fetches, about.
-const FETCH_BYTES: u64 = 4 << 20;
 
 /// Where a restore ends: at the newest consistent unit that is not behind it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +39,7 @@ pub enum Target {
 pub struct Plan {
     /// The unit that it ends with.
     pub end: UnitHeader,
-    /// Units that it looks at.
+    /// Units and packs that it is made of.
     pub units: usize,
     /// Blocks that are written.
     pub blocks: u64,
@@ -56,17 +52,38 @@ enum Purpose {
     Manifests,
     Manifest,
     Exists,
-    Tail(usize),
-    Head(usize),
+    Outline(Piece),
     Frames(usize),
+    /// An object is missing: is there a newer manifest?
+    Again,
 }
 
-/// Data blocks of one unit that are newest: first block and count by the number of the first data block.
-type Pieces = BTreeMap<usize, (u64, usize)>;
+/// What is known of the end.
+enum Stage {
+    /// Neither manifest nor end are known.
+    Looking,
+    /// Units that a restore may end with, from the newest on; behind them the position of a pack.
+    Seeking(Option<Position>),
+    /// The chain of the end.
+    Chained(Vec<Link>),
+    /// Frames are fetched.
+    Fetching,
+}
 
-struct Fetch {
-    unit: usize,
-    frames: Range<usize>,
+/// Objects whose outlines are wanted, in this order.
+#[derive(Default)]
+struct Wanted {
+    keys: Vec<Key>,
+    /// Those in front of it were asked for.
+    asked: usize,
+    /// Those in front of it were looked at.
+    looked: usize,
+}
+
+impl Wanted {
+    fn new(keys: Vec<Key>) -> Wanted {
+        Wanted { keys, ..Wanted::default() }
+    }
 }
 
 /// A restore under way.
@@ -77,16 +94,17 @@ pub struct Restore {
     exchange: Exchange<Purpose>,
     manifest: Option<Manifest>,
     search: EndSearch,
-    /// Positions of all units that may be needed, ascending.
-    units: Vec<(u64, u64)>,
-    outlines: BTreeMap<usize, Result<Outline, ReplicaError>>,
-    /// Ends of units whose heads are on their way.
-    tails: BTreeMap<usize, (Vec<u8>, u64)>,
-    /// The next unit, downwards, whose outline is to be read.
-    next_outline: usize,
-    pieces: BTreeMap<usize, Pieces>,
+    contents: Option<Contents>,
+    stage: Stage,
+    wanted: Wanted,
+    outlines: Outlines,
+    newest: Newest,
     fetches: Vec<Fetch>,
     next_fetch: usize,
+    /// What was found missing.
+    missing: String,
+    /// Only the plan is wanted, and where everything is.
+    plans_only: bool,
     plan: Option<Plan>,
     writes: Vec<(BlockNo, Arc<Buffer>)>,
     outcome: Option<Result<(), ReplicaError>>,
@@ -104,17 +122,24 @@ impl Restore {
             exchange,
             manifest: None,
             search: EndSearch::default(),
-            units: Vec::new(),
-            outlines: BTreeMap::new(),
-            tails: BTreeMap::new(),
-            next_outline: 0,
-            pieces: BTreeMap::new(),
+            contents: None,
+            stage: Stage::Looking,
+            wanted: Wanted::default(),
+            outlines: Outlines::new(uuid),
+            newest: Newest::default(),
             fetches: Vec::new(),
             next_fetch: 0,
+            missing: String::new(),
+            plans_only: false,
             plan: None,
             writes: Vec::new(),
             outcome: None,
         }
+    }
+
+    /// One that ends when it knows where everything is, and fetches nothing ([`Restore::into_newest`]).
+    pub fn planning(uuid: [u8; 16], target: Target) -> Restore {
+        Restore { plans_only: true, ..Restore::new(uuid, target) }
     }
 
     /// What is to be sent now.
@@ -140,6 +165,16 @@ impl Restore {
         self.plan.as_ref()
     }
 
+    /// Number of the manifest that it goes by, once that is known.
+    pub fn manifest(&self) -> Option<u64> {
+        self.manifest.as_ref().map(|manifest| manifest.number)
+    }
+
+    /// Where the content of each block is.
+    pub fn into_newest(self) -> Newest {
+        self.newest
+    }
+
     /// Blocks to be written, each once.
     pub fn take_writes(&mut self) -> Vec<(BlockNo, Arc<Buffer>)> {
         std::mem::take(&mut self.writes)
@@ -160,31 +195,23 @@ impl Restore {
     }
 
     fn ask_more(&mut self) {
-        while self.exchange.purposes().count() < IN_FLIGHT_MAX {
-            if self.plan.is_some() {
-                let Some(fetch) = self.fetches.get(self.next_fetch) else { break };
-                let Some(Ok(outline)) = self.outlines.get(&fetch.unit) else { break };
-                let frames = &outline.index.frames[fetch.frames.clone()];
-                let start = frames[0].offset;
-                let end = frames.last().map_or(start, |frame| frame.offset + u64::from(frame.stored));
-                let part = Part::Range(start, end - start);
-                let name = self.name_of(fetch.unit);
-                self.exchange.ask(Purpose::Frames(self.next_fetch), Operation::Get { name, part });
+        let Some(manifest) = &self.manifest else { return };
+        let mut room = IN_FLIGHT_MAX.saturating_sub(self.exchange.purposes().count());
+        if let Stage::Fetching = self.stage {
+            while let Some(fetch) = self.fetches.get(self.next_fetch).filter(|_| room > 0) {
+                self.exchange.ask(Purpose::Frames(self.next_fetch), self.newest.request(fetch));
                 self.next_fetch += 1;
-            } else if self.next_outline > 0 {
-                self.next_outline -= 1;
-                let name = self.name_of(self.next_outline);
-                let part = Part::Last(TAIL_BYTES);
-                self.exchange.ask(Purpose::Tail(self.next_outline), Operation::Get { name, part });
-            } else {
-                break;
+                room -= 1;
+            }
+            return;
+        }
+        while let Some(key) = self.wanted.keys.get(self.wanted.asked).filter(|_| room > 0) {
+            self.wanted.asked += 1;
+            if let Some((piece, operation)) = self.outlines.ask(*key, manifest) {
+                self.exchange.ask(Purpose::Outline(piece), operation);
+                room -= 1;
             }
         }
-    }
-
-    fn name_of(&self, unit: usize) -> String {
-        let (claim, number) = self.units[unit];
-        self.names.unit(claim, number)
     }
 
     fn advance(
@@ -208,17 +235,32 @@ impl Restore {
                 if manifest.uuid != self.uuid {
                     return Err(ReplicaError::ForeignVolume { name: operation.name().to_owned() });
                 }
+                self.search = search_of(&manifest);
                 self.manifest = Some(manifest);
                 self.look_for_end()
             }
             (Purpose::Exists, Ok(_)) => self.looked(true),
             (Purpose::Exists, Err(StoreError::Missing)) => self.looked(false),
-            (Purpose::Tail(unit), Ok(Answer::Bytes { bytes, length })) => self.tail(unit, bytes, length),
-            (Purpose::Head(unit), Ok(Answer::Bytes { bytes, .. })) => match self.tails.remove(&unit) {
-                Some((tail, length)) => self.outline(unit, &bytes, &tail, length),
-                None => Err(unexpected(operation)),
-            },
+            (Purpose::Outline(piece), Ok(Answer::Bytes { bytes, length })) => {
+                let Some(manifest) = &self.manifest else { return Ok(()) };
+                match self.outlines.answer(piece, bytes, length, manifest)? {
+                    Some((piece, next)) => self.exchange.ask(Purpose::Outline(piece), next),
+                    None => self.seek()?,
+                }
+                Ok(())
+            }
             (Purpose::Frames(fetch), Ok(Answer::Bytes { bytes, .. })) => self.frames(fetch, &bytes),
+            (Purpose::Again, Ok(Answer::Names(names))) => {
+                let name = self.missing.clone();
+                let pruned = self.manifest.as_ref().is_some_and(|known| known.number < newest(&names));
+                Err(if pruned { ReplicaError::Pruned { name } } else { ReplicaError::Missing { name } })
+            }
+            (Purpose::Outline(_) | Purpose::Frames(_), Err(StoreError::Missing)) => {
+                self.missing = operation.name().to_owned();
+                self.exchange.clear();
+                self.exchange.ask(Purpose::Again, Operation::List { prefix: self.names.manifests() });
+                Ok(())
+            }
             (_, Err(StoreError::Missing)) => Err(ReplicaError::Missing { name: operation.name().to_owned() }),
             (_, Err(error)) => Err(error.into()),
             (_, Ok(_)) => Err(unexpected(operation)),
@@ -230,7 +272,7 @@ impl Restore {
         self.look_for_end()
     }
 
-    /// Looks for the end of the manifest's claim; then all units are known.
+    /// Looks for the end of the manifest's claim; then all that there is is known.
     fn look_for_end(&mut self) -> Result<(), ReplicaError> {
         let Some(manifest) = &self.manifest else { return Ok(()) };
         let end = match self.search.next() {
@@ -241,46 +283,37 @@ impl Restore {
             }
             Next::End(end) => end,
         };
-        let ends = manifest.ends.iter().map(|end| end.units).chain([end]);
-        let units = (1..).zip(ends).flat_map(|(claim, units)| (0..units).map(move |unit| (claim, unit)));
-        self.units = match self.target {
-            Target::Position(claim, unit) => units.take_while(|at| *at <= (claim, unit)).collect(),
-            _ => units.collect(),
-        };
-        self.next_outline = self.units.len();
-        if self.units.is_empty() { Err(ReplicaError::Empty) } else { Ok(()) }
+        let contents = Contents::of(manifest.clone(), &self.names, end)?;
+        let last = contents.last().ok_or(ReplicaError::Empty)?;
+        let (mut units, pack) = self.candidates(&contents, last);
+        units.reverse();
+        self.contents = Some(contents);
+        self.wanted = Wanted::new(units.into_iter().map(Key::Unit).collect());
+        self.stage = Stage::Seeking(pack);
+        self.seek()
     }
 
-    fn tail(&mut self, unit: usize, bytes: Vec<u8>, length: u64) -> Result<(), ReplicaError> {
-        if bytes.len() as u64 == length {
-            let head = bytes.get(..UNIT_HEADER_BYTES).unwrap_or(&bytes).to_vec();
-            return self.outline(unit, &head, &bytes, length);
-        }
-        self.tails.insert(unit, (bytes, length));
-        let (name, part) = (self.name_of(unit), Part::Range(0, UNIT_HEADER_BYTES as u64));
-        self.exchange.ask(Purpose::Head(unit), Operation::Get { name, part });
-        Ok(())
-    }
-
-    fn outline(&mut self, unit: usize, head: &[u8], tail: &[u8], length: u64) -> Result<(), ReplicaError> {
-        let name = self.name_of(unit);
-        let outline = match Outline::decode(head, tail, length) {
-            Ok(Ok(outline)) if outline.header.uuid != self.uuid => {
-                return Err(ReplicaError::ForeignVolume { name });
-            }
-            Ok(Ok(outline)) if (outline.header.claim, outline.header.number) != self.units[unit] => {
-                Err(ReplicaError::Inconsistent { name, what: "it says that it is another unit" })
-            }
-            Ok(Ok(outline)) => Ok(outline),
-            Ok(Err(want)) => {
-                let part = Part::Last(want);
-                self.exchange.ask(Purpose::Tail(unit), Operation::Get { name, part });
-                return Ok(());
-            }
-            Err(error) => Err(ReplicaError::Damaged { name, error }),
+    /// Units that the restore may end with, ascending, and the last position of a pack in front of them.
+    fn candidates(&self, contents: &Contents, last: Position) -> (Vec<Position>, Option<Position>) {
+        let groups = &contents.groups;
+        let fits = |group: &crate::chain::Group| match self.target {
+            Target::Newest => true,
+            Target::Position(claim, unit) => group.last <= (claim, unit),
+            Target::Time(time) => group.time <= time,
+            Target::Lsn(lsn) => group.lsn <= lsn,
         };
-        self.outlines.insert(unit, outline);
-        self.make_plan()
+        let pack = groups.iter().rev().find(|group| fits(group)).map(|group| group.last);
+        let upto = match self.target {
+            Target::Newest => last,
+            Target::Position(claim, unit) => last.min((claim, unit)),
+            // The first pack behind that is too new already.
+            Target::Time(_) | Target::Lsn(_) => {
+                let next =
+                    groups.iter().map(|group| group.last).find(|end| pack.is_none_or(|pack| *end > pack));
+                next.unwrap_or(last)
+            }
+        };
+        (contents.units(pack, upto), pack)
     }
 
     /// Whether a restore may end with this unit.
@@ -293,117 +326,59 @@ impl Restore {
             }
     }
 
-    /// Makes the plan if all outlines are there that it needs: from the end down to a base.
-    fn make_plan(&mut self) -> Result<(), ReplicaError> {
-        let mut end = None;
-        for unit in (0..self.units.len()).rev() {
-            let Some(outline) = self.outlines.get(&unit) else { return Ok(()) };
-            let outline = match outline {
-                Ok(outline) => outline,
-                // What is damaged may be left out where a state in front of it was asked for.
-                Err(_) if end.is_none() && matches!(self.target, Target::Time(_) | Target::Lsn(_)) => {
-                    continue;
+    /// Goes on with the outlines that are there.
+    fn seek(&mut self) -> Result<(), ReplicaError> {
+        let Some(contents) = &self.contents else { return Ok(()) };
+        if let Stage::Seeking(pack) = self.stage {
+            let mut end = None;
+            while let (None, Some(key)) = (end, self.wanted.keys.get(self.wanted.looked)) {
+                let Some(outline) = self.outlines.get(*key) else { return Ok(()) };
+                match outline {
+                    Ok(outline) if self.is_end(&outline.header) => {
+                        end = Some((outline.header.claim, outline.header.number));
+                    }
+                    Ok(_) => {}
+                    // What is damaged may be left out where a state in front of it was asked for.
+                    Err(_) if matches!(self.target, Target::Time(_) | Target::Lsn(_)) => {}
+                    Err(error) => return Err(error.clone()),
                 }
-                Err(error) => return Err(error.clone()),
-            };
-            if end.is_none() && self.is_end(&outline.header) {
-                end = Some(unit);
+                self.wanted.looked += 1;
             }
-            if let (Some(end), true) = (end, outline.header.flags.has(Flags::BASE)) {
-                return self.plan_from(unit, end);
-            }
+            let chain = contents.chain(end.or(pack).ok_or(ReplicaError::NothingBefore)?);
+            self.wanted = Wanted::new(chain.iter().flat_map(Link::keys).collect());
+            self.stage = Stage::Chained(chain);
         }
-        Err(ReplicaError::NothingBefore)
-    }
-
-    fn plan_from(&mut self, base: usize, end: usize) -> Result<(), ReplicaError> {
-        let mut covered = RunSet::default();
-        let mut newer: Option<&Outline> = None;
-        let (mut blocks, mut pieces) = (0, BTreeMap::new());
-        for unit in (base..=end).rev() {
-            let Some(Ok(outline)) = self.outlines.get(&unit) else { return Ok(()) };
-            if newer.is_some_and(|newer| newer.header.predecessor != outline.identity) {
-                let what = "the unit behind it names another one as its predecessor";
-                return Err(ReplicaError::Inconsistent { name: self.name_of(unit), what });
-            }
-            newer = Some(outline);
-            let mut mine = Pieces::new();
-            for (first, run) in outline.index.data_runs() {
-                for missing in covered.missing(run.first.0..run.end()) {
-                    let count = (missing.end - missing.start) as usize;
-                    let at = first + (missing.start - run.first.0) as usize;
-                    blocks += count as u64;
-                    mine.insert(at, (missing.start, count));
+        if let Stage::Chained(chain) = &self.stage {
+            while let Some(key) = self.wanted.keys.get(self.wanted.looked) {
+                let Some(outline) = self.outlines.get(*key) else { return Ok(()) };
+                // Behind a base nothing is needed.
+                let base = outline.as_ref().is_ok_and(|outline| outline.header.flags.has(Flags::BASE));
+                if base && matches!(key, Key::Unit(_)) {
+                    break;
                 }
+                self.wanted.looked += 1;
             }
-            // Zeros need no write, but they hide what is older.
-            outline.index.runs.iter().for_each(|run| covered.insert(run.first.0..run.end()));
-            pieces.insert(unit, mine);
+            let Some(laid) = self.outlines.lay(chain, contents)? else { return Ok(()) };
+            if !laid.base {
+                return Err(ReplicaError::NothingBefore);
+            }
+            let end = chain.first().and_then(|link| link.keys().first().copied());
+            let Some(Ok(last)) = end.and_then(|end| self.outlines.get(end)) else { return Ok(()) };
+            let end = last.header;
+            let (fetches, bytes) = laid.newest.fetches(0..end.blocks);
+            self.plan = Some(Plan { end, units: laid.links, blocks: laid.newest.data_blocks(), bytes });
+            self.newest = laid.newest;
+            self.fetches = if self.plans_only { Vec::new() } else { fetches };
+            self.stage = Stage::Fetching;
+            self.exchange.clear();
+            self.end_if_done();
         }
-        let Some(Ok(last)) = self.outlines.get(&end) else { return Ok(()) };
-        let end_header = last.header;
-        self.pieces = pieces;
-        let bytes = self.plan_fetches();
-        self.next_outline = 0;
-        self.exchange.clear();
-        self.plan = Some(Plan { end: end_header, units: end - base + 1, blocks, bytes });
-        self.end_if_done();
         Ok(())
     }
 
-    /// Frames that hold something, neighbours together; how many bytes they are.
-    fn plan_fetches(&mut self) -> u64 {
-        let mut bytes = 0;
-        for (&unit, pieces) in &self.pieces {
-            let Some(Ok(outline)) = self.outlines.get(&unit) else { continue };
-            let frames = pieces
-                .iter()
-                .flat_map(|(at, (_, count))| at / FRAME_BLOCKS..=(at + count - 1) / FRAME_BLOCKS);
-            let frames: BTreeSet<usize> = frames.collect();
-            let mut length = 0;
-            for frame in frames {
-                let stored = u64::from(outline.index.frames[frame].stored);
-                bytes += stored;
-                length += stored;
-                match self.fetches.last_mut() {
-                    Some(fetch)
-                        if fetch.unit == unit && fetch.frames.end == frame && length <= FETCH_BYTES =>
-                    {
-                        fetch.frames.end += 1;
-                    }
-                    _ => {
-                        self.fetches.push(Fetch { unit, frames: frame..frame + 1 });
-                        length = stored;
-                    }
-                }
-            }
-        }
-        bytes
-    }
-
     fn frames(&mut self, number: usize, bytes: &[u8]) -> Result<(), ReplicaError> {
-        let Fetch { unit, frames } = &self.fetches[number];
-        let name = self.name_of(*unit);
-        let Some(Ok(outline)) = self.outlines.get(unit) else { return Ok(()) };
-        let mut at = 0;
-        for number in frames.clone() {
-            let frame = &outline.index.frames[number];
-            let stored = bytes.get(at..at + frame.stored as usize).unwrap_or(&[]);
-            let content = open_frame(&name, frame, stored)?;
-            at += frame.stored as usize;
-            let first = number * FRAME_BLOCKS;
-            let last = first + content.len() / BLOCK_BYTES;
-            let pieces = &self.pieces[unit];
-            let before = pieces.range(..first).next_back().map(|(at, piece)| (*at, *piece));
-            let inside = pieces.range(first..last).map(|(at, piece)| (*at, *piece));
-            for (piece_at, (block, count)) in before.into_iter().chain(inside) {
-                let (from, to) = (piece_at.max(first), (piece_at + count).min(last));
-                if from < to {
-                    let data = &content[(from - first) * BLOCK_BYTES..(to - first) * BLOCK_BYTES];
-                    let block = BlockNo(block + (from - piece_at) as u64);
-                    self.writes.push((block, Arc::new(Buffer::from_bytes(data))));
-                }
-            }
+        for (block, data) in self.newest.open(&self.fetches[number], bytes)? {
+            self.writes.push((BlockNo(block), Arc::new(Buffer::from_bytes(&data))));
         }
         self.end_if_done();
         Ok(())

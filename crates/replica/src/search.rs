@@ -17,7 +17,9 @@ pub enum Next {
 /// A search under way.
 #[derive(Debug, Clone)]
 pub struct EndSearch {
-    /// The unit in front of it is there.
+    /// Nobody looks in front of it.
+    start: u64,
+    /// The unit in front of it is there, or it is the start.
     low: u64,
     /// It is missing.
     high: Option<u64>,
@@ -28,11 +30,16 @@ pub struct EndSearch {
 
 impl Default for EndSearch {
     fn default() -> EndSearch {
-        EndSearch { low: 0, high: None, behind: None, next: Next::Unit(0) }
+        EndSearch::from(0)
     }
 }
 
 impl EndSearch {
+    /// One that begins at a unit; those in front of it may be gone.
+    pub fn from(start: u64) -> EndSearch {
+        EndSearch { start, low: start, high: None, behind: None, next: Next::Unit(start) }
+    }
+
     pub fn next(&self) -> Next {
         self.next
     }
@@ -54,7 +61,7 @@ impl EndSearch {
             false => self.high = Some(unit),
         }
         self.next = match self.high {
-            None => Next::Unit(self.low * 2),
+            None => Next::Unit(self.start + (self.low - self.start) * 2),
             Some(high) if self.low < high => Next::Unit(self.low + (high - self.low) / 2),
             Some(_) => self.look_behind(),
         };
@@ -63,7 +70,8 @@ impl EndSearch {
     /// Unit `low` is missing, the one in front of it is there.
     fn look_behind(&mut self) -> Next {
         let last = self.low.saturating_sub(1);
-        let behind: Vec<u64> = (last.saturating_sub(IN_FLIGHT_MAX as u64 - 1)..last).collect();
+        let first = last.saturating_sub(IN_FLIGHT_MAX as u64 - 1).max(self.start);
+        let behind: Vec<u64> = (first..last).collect();
         let next = behind.first().map_or(Next::End(self.low), |unit| Next::Unit(*unit));
         self.behind = Some(behind);
         next
@@ -75,8 +83,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn search(is_there: impl Fn(u64) -> bool) -> (u64, u32) {
-        let mut search = EndSearch::default();
+    fn search(start: u64, is_there: impl Fn(u64) -> bool) -> (u64, u32) {
+        let mut search = EndSearch::from(start);
         let mut looks = 0;
         loop {
             match search.next() {
@@ -89,9 +97,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_first_gap_is_found_wherever_it_is(end in 0u64..5000, ahead: bool) {
-            // The unit behind the gap may be there already.
-            let (found, looks) = search(|unit| unit < end || ahead && unit == end + 1);
+        fn the_first_gap_is_found_wherever_it_is(end in 0u64..5000, gone in 0u64..5000, ahead: bool) {
+            // The unit behind the gap may be there already, and those in front of the start are gone.
+            let start = gone.min(end);
+            let there = |unit| unit >= start && (unit < end || ahead && unit == end + 1);
+            let (found, looks) = search(start, there);
             prop_assert_eq!(found, end);
             prop_assert!(looks <= 2 * 14 + 2, "{} looks", looks);
         }

@@ -3,6 +3,7 @@
 use crate::error::ReplicaError;
 use crate::merge::Content;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use syncline_format::replica::{
     FOOTER_BYTES, FRAME_BLOCKS, Footer, Frame, Index, Run, RunKind, UNIT_HEADER_BYTES, UnitHeader,
 };
@@ -16,38 +17,78 @@ pub struct Encoded {
 
 /// Makes the unit of these blocks.
 pub fn encode(header: &UnitHeader, blocks: &BTreeMap<u64, Content>) -> Encoded {
-    let head = header.encode();
-    let mut bytes = head.to_vec();
-    let mut index = Index::default();
-    let mut frame = Vec::with_capacity(FRAME_BLOCKS * BLOCK_BYTES);
+    let mut maker = Maker::new(header);
     for (&block, content) in blocks {
-        let kind = content.kind();
-        extend(&mut index.runs, block, kind);
-        if let (RunKind::Data, Some(data)) = (kind, content.bytes()) {
-            index.sums.push(checksum(data));
-            frame.extend_from_slice(data);
-            if frame.len() == FRAME_BLOCKS * BLOCK_BYTES {
-                index.frames.push(put_frame(&mut bytes, &frame));
-                frame.clear();
-            }
+        match (content.kind(), content.bytes()) {
+            (RunKind::Data, Some(data)) => maker.data(block, data),
+            (kind, _) => maker.run(block..block + 1, kind),
         }
     }
-    if !frame.is_empty() {
-        index.frames.push(put_frame(&mut bytes, &frame));
-    }
-    let index_offset = bytes.len() as u64;
-    let index = index.encode();
-    let (footer, identity) = Footer::encode(index_offset, &index, &head);
-    bytes.extend_from_slice(&index);
-    bytes.extend_from_slice(&footer);
-    Encoded { bytes, identity }
+    maker.finish()
 }
 
-/// Lengthens the last run by a block, or begins another.
-fn extend(runs: &mut Vec<Run>, block: u64, kind: RunKind) {
-    match runs.last_mut() {
-        Some(run) if run.end() == block && run.kind == kind && run.blocks < u32::MAX => run.blocks += 1,
-        _ => runs.push(Run { first: BlockNo(block), blocks: 1, kind }),
+/// Makes a unit, or a pack, of what comes in the order of the volume's blocks.
+pub struct Maker {
+    head: [u8; UNIT_HEADER_BYTES],
+    bytes: Vec<u8>,
+    index: Index,
+    frame: Vec<u8>,
+}
+
+impl Maker {
+    pub fn new(header: &UnitHeader) -> Maker {
+        let head = header.encode();
+        let frame = Vec::with_capacity(FRAME_BLOCKS * BLOCK_BYTES);
+        Maker { head, bytes: head.to_vec(), index: Index::default(), frame }
+    }
+
+    /// A block and its content.
+    pub fn data(&mut self, block: u64, content: &[u8]) {
+        extend(&mut self.index.runs, block..block + 1, RunKind::Data);
+        self.index.sums.push(checksum(content));
+        self.frame.extend_from_slice(content);
+        if self.frame.len() == FRAME_BLOCKS * BLOCK_BYTES {
+            self.end_frame();
+        }
+    }
+
+    /// Blocks without content of their own.
+    pub fn run(&mut self, blocks: Range<u64>, kind: RunKind) {
+        extend(&mut self.index.runs, blocks, kind);
+    }
+
+    fn end_frame(&mut self) {
+        self.index.frames.push(put_frame(&mut self.bytes, &self.frame));
+        self.frame.clear();
+    }
+
+    pub fn finish(mut self) -> Encoded {
+        if !self.frame.is_empty() {
+            self.end_frame();
+        }
+        let index_offset = self.bytes.len() as u64;
+        let index = self.index.encode();
+        let (footer, identity) = Footer::encode(index_offset, &index, &self.head);
+        self.bytes.extend_from_slice(&index);
+        self.bytes.extend_from_slice(&footer);
+        Encoded { bytes: self.bytes, identity }
+    }
+}
+
+/// Longest run, in blocks.
+const RUN_MAX: u64 = u32::MAX as u64;
+
+/// Lengthens the last run, or begins another.
+fn extend(runs: &mut Vec<Run>, mut blocks: Range<u64>, kind: RunKind) {
+    if let Some(run) = runs.last_mut().filter(|run| run.end() == blocks.start && run.kind == kind) {
+        let more = (blocks.end - blocks.start).min(RUN_MAX - u64::from(run.blocks));
+        run.blocks += more as u32;
+        blocks.start += more;
+    }
+    while !blocks.is_empty() {
+        let count = (blocks.end - blocks.start).min(RUN_MAX);
+        runs.push(Run { first: BlockNo(blocks.start), blocks: count as u32, kind });
+        blocks.start += count;
     }
 }
 

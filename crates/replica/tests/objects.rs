@@ -4,7 +4,9 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use syncline_device::Buffer;
-use syncline_format::replica::{Claim, End, Flags, Footer, Index, Manifest, RunKind, UnitHeader};
+use syncline_format::replica::{
+    Claim, End, Flags, Footer, Index, Manifest, Pack, Recent, RunKind, UnitHeader,
+};
 use syncline_format::{BLOCK_BYTES, checksum};
 use syncline_replica::merge::Content;
 use syncline_replica::unit::{Outline, encode, open_frame};
@@ -199,9 +201,37 @@ proptest! {
         bytes[place] ^= 1u8 << bit;
         prop_assert!(Claim::decode(&bytes).is_err() || (6..8).contains(&place));
 
-        let ends: Vec<End> = units.into_iter().map(|units| End { units, identity: units ^ 9 }).collect();
+        let packs = units.iter().take(9).enumerate().map(|(at, unit)| Pack {
+            number: 3,
+            id: *unit,
+            level: 1 + at as u8,
+            base: at == 0,
+            first: (1, unit / 2),
+            last: (1 + at as u64, *unit),
+            predecessor: 4,
+            tail: 5,
+            identity: 6,
+            time: 7,
+            lsn: 8,
+            bytes: 9,
+            first_block: at as u64,
+            end_block: 4096,
+        });
+        let (packs, recent) = (packs.collect(), units.iter().map(|unit| Recent { number: *unit, time: 7 }));
+        let recent = recent.take(5).collect();
+        let end = |units| End { units, identity: units ^ 9, manifest: units / 3 };
+        let ends: Vec<End> = units.into_iter().map(end).collect();
         let claim = ends.len() as u64 + 1;
-        let written = Manifest { uuid: [1; 16], number: 5, claim, nonce: 2, time: 3, blocks: 4096, ends };
+        let written = Manifest {
+            nonce: 2,
+            time: 3,
+            first: 2,
+            known: 1,
+            from: (claim, 17),
+            packs,
+            recent,
+            ..Manifest::unpacked([1; 16], 5, claim, 4096, ends)
+        };
         let mut bytes = written.encode();
         prop_assert_eq!(&Manifest::decode(&bytes).unwrap(), &written);
         let place = at.index(bytes.len());

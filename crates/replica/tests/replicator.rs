@@ -14,8 +14,7 @@ const SECOND: u64 = 1_000_000_000;
 
 fn opened() -> Opened {
     let uuid = [3; 16];
-    let manifest =
-        Manifest { uuid, number: 1, claim: 1, nonce: 1, time: 1, blocks: BLOCKS, ends: Vec::new() };
+    let manifest = Manifest::unpacked(uuid, 1, 1, BLOCKS, Vec::new());
     Opened { uuid, claim: 1, manifest, tail: 0, last: None }
 }
 

@@ -12,7 +12,8 @@ use crate::shrink::shrink;
 use crate::usage::ThreadTime;
 use crate::{
     ace, actors, between, bitmaps, carried, controls, damage, errors, fencing, frozen, killed, leaks, mkfs,
-    pieces, polled, pressure, replicas, reuse, shapes, snapshots, storm, trims, volatile, watchdog, workload,
+    pieces, polled, pressure, replicas, retention, reuse, shapes, snapshots, storm, trims, volatile,
+    watchdog, workload,
 };
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -317,6 +318,17 @@ pub fn fencing(plan: Plan, only: Option<u64>) -> Outcome {
             || format!("cargo run --release -p syncline-sim -- fencing --seed {} {number}", plan.seed);
         watchdog::replayed_by(again());
         with_replay(fencing::run(derive(plan.seed, 20 << 32 | number)), again)
+    })
+}
+
+/// Days of a replica that is packed and pruned; with `only` no other than this number.
+pub fn retention(plan: Plan, only: Option<u64>) -> Outcome {
+    run("retention", plan, only.map(|_| 1), &|number| {
+        let number = only.unwrap_or(0) + number;
+        let again =
+            || format!("cargo run --release -p syncline-sim -- retention --seed {} {number}", plan.seed);
+        watchdog::replayed_by(again());
+        with_replay(retention::day(derive(plan.seed, 21 << 32 | number)), again)
     })
 }
 

@@ -3,7 +3,11 @@
 //! A volume is a few blocks, and each write to it makes a state of its own, told by a stamp in its first block. So what
 //! is restored can be compared with what was written, exactly: it has to be one of these states, and every state that
 //! any machine was told to count has to be among its ancestors (C13, C15).
+//!
+//! Meanwhile two bystanders compact and prune, and one restores; they stall as well. Whoever restores gets a state that
+//! was, with everything in it that counted when it began, or is told that it was too slow (P7).
 
+use crate::keepers::{Keeper, Kept};
 use crate::lab::{Tally, guarded};
 use crate::objects::{Network, SimStore};
 use crate::random::{Random, derive};
@@ -16,9 +20,10 @@ use syncline_replica::{
     TapDevice, Target,
 };
 
-const UUID: [u8; 16] = [7; 16];
-const BLOCKS: u64 = 24;
+pub(crate) const UUID: [u8; 16] = [7; 16];
+pub(crate) const BLOCKS: u64 = 24;
 const MACHINES: usize = 3;
+const KEEPERS: usize = 3;
 /// Steps of one run.
 const STEPS: u64 = 4000;
 /// Longest stall, in nanoseconds of simulated time: an hour.
@@ -81,12 +86,14 @@ struct World {
     now: u64,
     history: History,
     machines: Vec<Machine>,
+    keepers: Vec<Keeper>,
     sessions: usize,
     /// Stamps that were counted, each only if it is not an ancestor of a later one.
     counted: Vec<Stamp>,
     bases: u64,
     fenced: u64,
     taken_over: u64,
+    pruned: Kept,
 }
 
 impl Machine {
@@ -111,6 +118,7 @@ pub struct Events {
     pub counted: u64,
     pub fenced: u64,
     pub taken_over: u64,
+    pub kept: Kept,
 }
 
 /// One run from a seed.
@@ -138,6 +146,7 @@ pub fn run_counting(seed: u64) -> (Tally, Events) {
             counted: world.counted.len() as u64,
             fenced: world.fenced,
             taken_over: world.taken_over,
+            kept: world.pruned,
         };
     });
     (tally, events)
@@ -165,11 +174,13 @@ impl World {
             now: 1,
             history: History::default(),
             machines: (0..MACHINES).map(|_| machine()).collect(),
+            keepers: (0..KEEPERS).map(|_| Keeper::default()).collect(),
             sessions: 0,
             counted: Vec::new(),
             bases: 0,
             fenced: 0,
             taken_over: 0,
+            pruned: Kept::default(),
         }
     }
 
@@ -181,6 +192,8 @@ impl World {
         for (client, id, result) in self.store.advance(self.now) {
             if let Some(machine) = self.machines.iter_mut().find(|machine| machine.number == client) {
                 machine.inbox.push((client, id, result));
+            } else if let Some(keeper) = self.keepers.iter_mut().find(|keeper| keeper.number == client) {
+                keeper.inbox.push((id, result));
             }
         }
         for machine in self.machines.iter_mut().filter(|machine| machine.stalled_until <= self.now) {
@@ -188,6 +201,9 @@ impl World {
         }
         if let Some(name) = self.store.changed.first() {
             return Err(format!("P4: {name} was put with other bytes"));
+        }
+        if self.random.one_in(3) {
+            return self.keep();
         }
         let machine = self.random.below(MACHINES as u64) as usize;
         if self.machines[machine].stalled_until > self.now {
@@ -199,6 +215,34 @@ impl World {
         }
         self.act(machine)?;
         if self.random.one_in(200) { self.judge() } else { Ok(()) }
+    }
+
+    /// One of those who compact, prune and read does something.
+    fn keep(&mut self) -> Result<(), String> {
+        let number = self.random.below(KEEPERS as u64) as usize;
+        let keeper = &mut self.keepers[number];
+        if keeper.stalled_until > self.now {
+            return Ok(());
+        }
+        if self.random.one_in(150) {
+            let stall = (1 + self.random.below(STALL)) >> self.random.below(30);
+            keeper.stalled_until = self.now + stall;
+        }
+        if keeper.is_idle() {
+            self.sessions += 1;
+            keeper.begin(self.sessions, number, self.now, &mut self.random, &self.counted);
+        }
+        let client = keeper.number;
+        let (requests, read) = keeper.step(self.now, &mut self.pruned)?;
+        self.store.send(client, self.now, requests);
+        let Some((device, counted)) = read else { return Ok(()) };
+        let stamp = self.stamp_of(&*device)?;
+        match counted.iter().find(|counted| !self.history.is_ancestor(**counted, stamp)) {
+            Some(lost) => {
+                Err(format!("C13: state {lost} counted when a restore began, and is not in state {stamp}"))
+            }
+            None => Ok(()),
+        }
     }
 
     /// One machine does something.
@@ -321,6 +365,12 @@ impl World {
             Some(Err(ReplicaError::NothingBefore)) if *nothing => {
                 self.machines[machine].disk = Some((Arc::new(MemoryDevice::new(BLOCKS)), 0));
                 self.begin(machine, &opened, true);
+                Ok(())
+            }
+            // It stood still for longer than the time of grace.
+            Some(Err(ReplicaError::Pruned { .. })) => {
+                one.session = Session::Closed;
+                one.disk = None;
                 Ok(())
             }
             // A later owner has closed this claim: what is read belongs to it.

@@ -35,6 +35,7 @@ commands:
   snapshots [SEED]  snapshots are made and deleted between the operations of random workloads
   replicas [NUMBER]  what is shipped to an object store is restored and judged
   fencing [NUMBER]  machines take a replica over from each other, over a bad network
+  retention [NUMBER]  a replica is packed and pruned for hours, and restored to all that is kept
   bitmaps   allocation bitmaps are torn by a cut, or rot
   controls  planted faults, which have to be caught, and rot
   faults [NAME,...]  mistakes planted into a copy of the engine, which have to be caught (all, or those whose names begin so)
@@ -188,10 +189,11 @@ fn main() -> ExitCode {
                 }
             }
         }
-        "replicas" | "fencing" => {
+        "replicas" | "fencing" | "retention" => {
             let only = arguments.operations.as_deref().map(str::parse);
             match only.transpose() {
                 Ok(only) if arguments.command == "fencing" => keep(campaign::fencing(plan(1.0), only)),
+                Ok(only) if arguments.command == "retention" => keep(campaign::retention(plan(1.0), only)),
                 Ok(only) => keep(campaign::replicas(plan(1.0), only)),
                 Err(_) => {
                     eprintln!("{USAGE}");
@@ -237,7 +239,8 @@ fn main() -> ExitCode {
             keep(campaign::snapshots(plan(0.1), None));
             keep(campaign::carried(plan(0.1), None, carried::Depth::FULL));
             keep(campaign::replicas(plan(0.05), None));
-            keep(campaign::fencing(plan(0.05), None));
+            keep(campaign::fencing(plan(0.04), None));
+            keep(campaign::retention(plan(0.01), None));
             keep(campaign::device_errors(plan(0.1), 1));
             keep(campaign::allocations(plan(0.1), 1));
             keep(campaign::full_volumes(plan(0.2), 1));

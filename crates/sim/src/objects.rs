@@ -52,6 +52,8 @@ pub struct SimStore {
     random: Random,
     /// Names whose bytes were changed.
     pub changed: Vec<String>,
+    /// What units and packs were put with, also when they are deleted.
+    ever: BTreeMap<String, u64>,
 }
 
 impl SimStore {
@@ -63,6 +65,7 @@ impl SimStore {
             network,
             random: Random::new(seed),
             changed: Vec::new(),
+            ever: BTreeMap::new(),
         }
     }
 
@@ -80,7 +83,7 @@ impl SimStore {
 
     pub fn send(&mut self, client: Client, now: u64, requests: Vec<Request>) {
         for Request { id, operation } in requests {
-            let changes = matches!(operation, Operation::Put { .. } | Operation::Create { .. });
+            let changes = !matches!(operation, Operation::Get { .. } | Operation::List { .. });
             if changes && self.happens(self.network.twice) {
                 let late = now + 1 + self.random.below(self.network.late);
                 let operation = operation.clone();
@@ -129,7 +132,8 @@ impl SimStore {
     pub fn carry_out(&mut self, operation: &Operation) -> Result<Answer, StoreError> {
         match operation {
             Operation::Put { name, bytes } => {
-                if self.objects.get(name).is_some_and(|there| there != bytes) {
+                let sum = syncline_format::checksum(bytes);
+                if *self.ever.entry(name.clone()).or_insert(sum) != sum {
                     self.changed.push(name.clone());
                 }
                 self.objects.insert(name.clone(), Arc::clone(bytes));
@@ -150,6 +154,10 @@ impl SimStore {
                 };
                 let bytes = object[range.start as usize..range.end as usize].to_vec();
                 Ok(Answer::Bytes { bytes, length })
+            }
+            Operation::Delete { names } => {
+                names.iter().for_each(|name| drop(self.objects.remove(name)));
+                Ok(Answer::Done)
             }
             Operation::List { prefix } => {
                 let names = self.objects.range(prefix.clone()..).map(|(name, _)| name);

@@ -5,9 +5,10 @@ use syncline_device::{Device, DeviceCounters};
 use syncline_replica::TapDevice;
 use syncline_sim::device::SimDevice;
 use syncline_sim::driver::{self, SimClock};
+use syncline_sim::keepers::Kept;
 use syncline_sim::oracle::Model;
 use syncline_sim::random::derive;
-use syncline_sim::{fencing, replicas, workload};
+use syncline_sim::{fencing, replicas, retention, workload};
 
 const SEED: u64 = 11;
 
@@ -44,15 +45,37 @@ fn blocks_that_are_being_written_are_waited_for_without_asking_again_at_once() {
 #[test]
 fn nothing_that_counts_is_lost_however_machines_stall_and_take_over() {
     let (mut counted, mut fenced, mut taken_over) = (0, 0, 0);
+    let mut kept = Kept::default();
     for number in 0..60 {
         let (tally, events) = fencing::run_counting(derive(SEED, 1000 + number));
         assert!(tally.violations.is_empty(), "run {number}: {:?}", tally.violations);
         counted += events.counted;
         fenced += events.fenced;
         taken_over += events.taken_over;
+        kept.packs += events.kept.packs;
+        kept.deleted += events.kept.deleted;
+        kept.restored += events.kept.restored;
+        kept.outrun += events.kept.outrun;
+        kept.disturbed += events.kept.disturbed;
     }
-    println!("{counted} counted, {fenced} fenced, {taken_over} taken over");
+    println!("{counted} counted, {fenced} fenced, {taken_over} taken over, {kept:?}");
+    assert!(
+        kept.packs > 150 && kept.deleted > 1000 && kept.restored > 500 && kept.disturbed > 10,
+        "{kept:?}"
+    );
     assert!(counted > 1000 && fenced > 30 && taken_over > 60, "{counted}, {fenced}, {taken_over}");
+}
+
+// Shows: C13.
+#[test]
+fn a_day_that_is_packed_and_pruned_comes_back_at_every_position_that_is_kept() {
+    for (number, hours, restores) in [(0, 24, 1000), (1, 5, 100), (2, 5, 100), (3, 9, 100)] {
+        let told = retention::run(derive(SEED, 4000 + number), hours * 3600, restores);
+        let events = told.unwrap_or_else(|what| panic!("day {number}: {what}"));
+        println!("{events:?}");
+        assert!(events.restored >= restores as usize && events.packs > 50, "{events:?}");
+        assert!(events.deleted > 100 && events.sessions > 0, "{events:?}");
+    }
 }
 
 /// What a device was asked to do by a workload, with a tap over it or without.

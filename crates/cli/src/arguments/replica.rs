@@ -28,6 +28,10 @@ pub(crate) enum ReplicaAction {
         /// Print the result as JSON.
         #[arg(long)]
         json: bool,
+        /// What is kept: for each AGE one position of each STEP, as in 24h@1s,7d@1m,30d@1h,1y@1d, which is the default;
+        /// or all.
+        #[arg(long, value_name = "AGE@STEP,...")]
+        keep: Option<String>,
         /// Where the replica is to be.
         url: String,
         /// Image file or block device.
@@ -54,6 +58,22 @@ pub(crate) enum ReplicaAction {
     },
     /// Read all of a replica, and hold it against its checksums.
     Verify(ReplicaPlace),
+    /// Pack what is old, and delete what is not kept. Whoever writes to the replica goes on, and does the same in the
+    /// background.
+    Prune {
+        /// Change nothing, and tell what would be packed and deleted.
+        #[arg(long)]
+        dry_run: bool,
+        /// What is kept from now on: for each AGE one position of each STEP, as in 24h@1s,7d@1m,30d@1h,1y@1d; or all.
+        #[arg(long, value_name = "AGE@STEP,...")]
+        keep: Option<String>,
+        /// How long objects stay that are not needed any more: a restore that takes longer may have to begin again.
+        /// Default: a day.
+        #[arg(long, value_name = "TIME")]
+        grace: Option<String>,
+        #[command(flatten)]
+        place: ReplicaPlace,
+    },
     /// Claim a replica without writing to it: whoever writes to it is told and ships nothing more.
     ///
     /// Its volume takes no more syncs either. To go on, restore with --take-over.

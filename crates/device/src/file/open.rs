@@ -104,6 +104,7 @@ impl FileDevice {
     pub fn create(path: impl AsRef<Path>, bytes: u64) -> Result<FileDevice, OpenError> {
         let in_use = InUse::begin()?;
         let path = &follow_own_links(path.as_ref())?;
+        let mut is_new = false;
         match std::fs::metadata(path) {
             Ok(metadata) if kind(path, &metadata)? == Kind::BlockDevice => {
                 return Err(OpenError::FixedSize { path: path.to_owned() });
@@ -113,7 +114,10 @@ impl FileDevice {
                 let create = File::options().write(true).create_new(true).mode(0o600).open(path);
                 match create {
                     Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                    result => drop(result.map_err(failed(OpenStep::Create, path))?),
+                    result => {
+                        drop(result.map_err(failed(OpenStep::Create, path))?);
+                        is_new = true;
+                    }
                 }
                 sync_parent(path).map_err(failed(OpenStep::Create, path))?;
             }
@@ -124,7 +128,13 @@ impl FileDevice {
         let now = Deadline::after(Duration::ZERO);
         let below = lock(&file, path, Kind::Image, false, &now)?;
         now.for_claims().retry(|| in_use_by_kernel(path))?;
-        file.set_len(bytes).map_err(failed(OpenStep::Resize, path))?;
+        if let Err(error) = file.set_len(bytes) {
+            if is_new {
+                // Too large for its host, and of no use. The failure is the one to tell.
+                let _ = std::fs::remove_file(path);
+            }
+            return Err(failed(OpenStep::Resize, path)(error));
+        }
         FileDevice::assemble(in_use, file, below, path, Kind::Image, &options)
     }
 

@@ -10,7 +10,8 @@ use crate::operation::{Op, from_text};
 use crate::random::{Random, derive};
 use crate::{
     ace, actors, between, bitmaps, carried, damage, fencing, frozen, killed, leaks, mkfs, pieces, polled,
-    pressure, replicas, reuse, shapes, snapshots, storm, trims, upgrade, volatile, watchdog, workload,
+    pressure, replicas, retention, reuse, shapes, snapshots, storm, trims, upgrade, volatile, watchdog,
+    workload,
 };
 use std::time::{Duration, Instant};
 
@@ -53,6 +54,8 @@ const REUSE_EVERY: u64 = 77;
 const TRIMS_RUNS: u64 = 120;
 const REPLICAS_RUNS: u64 = 90;
 const FENCING_RUNS: u64 = 400;
+/// Hours of a replica that is packed and pruned.
+const RETENTION_RUNS: u64 = 24;
 const MET_ROT_EVERY: u64 = 1;
 const CARRIED_RUNS: u64 = 16;
 const SNAPSHOTS_RUNS: u64 = 300;
@@ -92,6 +95,9 @@ fn parts(seed: u64) -> Vec<Part> {
         }),
         part("fencing", move |number| {
             (number < FENCING_RUNS).then(|| fencing::run(derive(seed, 20 << 32 | number)))
+        }),
+        part("retention", move |number| {
+            (number < RETENTION_RUNS).then(|| retention::day(derive(seed, 21 << 32 | number)))
         }),
         part("unforced", move |number| {
             // The checkpoint writes bitmaps before anything of the operation was forced.
