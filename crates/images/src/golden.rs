@@ -24,7 +24,7 @@ pub struct Recipe {
     make: fn() -> io::Result<SparseImage>,
 }
 
-/// Every recipe of format version 1.
+/// Every recipe.
 pub const RECIPES: &[Recipe] = recipes::ALL;
 
 /// An image with its manifest.

@@ -3,6 +3,8 @@
 //! `f 100644 0:0 links=1 size=5 blocks=8 time=1700000000.000001000 hash=... "path"`. Symbolic links end in `->
 //! "target"`, device nodes have `rdev=`. Blocks of a file whose newest content is only in the journal appear with
 //! recovery; the manifest leaves them out.
+//!
+//! Snapshots and other heads follow, each behind a line of its own: `snapshot "name"`, `head "name"`.
 
 use std::fmt::Write;
 use std::io;
@@ -11,8 +13,22 @@ use syncline::{Metadata, Volume};
 use syncline_format::checksum;
 use syncline_format::item::{MODE_BLOCK, MODE_CHARACTER, MODE_FIFO, MODE_SOCKET, MODE_TYPE_MASK};
 
-/// The whole volume.
+/// The whole volume: the head that is open, then each snapshot and each other head behind a line with its name.
 pub fn of(volume: &Volume) -> io::Result<String> {
+    let mut whole = of_tree(volume)?;
+    for snapshot in volume.snapshots()? {
+        let name = snapshot.name;
+        whole += &format!("snapshot {name:?}\n{}", of_tree(&volume.at(&name)?)?);
+    }
+    for head in volume.heads()?.into_iter().filter(|head| !head.is_default) {
+        let name = head.name;
+        whole += &format!("head {name:?}\n{}", of_tree(&volume.head(&name)?)?);
+    }
+    Ok(whole)
+}
+
+/// What one tree shows.
+pub fn of_tree(volume: &Volume) -> io::Result<String> {
     let mut lines = Vec::new();
     let mut pending = vec![std::path::PathBuf::from("/")];
     while let Some(path) = pending.pop() {

@@ -44,10 +44,10 @@ impl Entropy for SeededEntropy {
     }
 }
 
-/// Formats a device with a journal of so many blocks.
-pub fn format(device: &dyn Device, journal_blocks: u64, label: &str) -> Result<(), Error> {
+/// Formats a device with a journal of so many blocks, with this version of the format.
+pub fn format(device: &dyn Device, journal_blocks: u64, label: &str, version: u32) -> Result<(), Error> {
     let journal_bytes = Some(journal_blocks * syncline_format::BLOCK_BYTES as u64);
-    let options = MkfsOptions::default().journal_bytes(journal_bytes).label(label);
+    let options = MkfsOptions::default().journal_bytes(journal_bytes).label(label).format(version);
     Fs::format(device, &options, &*CountingClock::new(), &SeededEntropy::new(1), &mut |_, _| {})
 }
 

@@ -5,7 +5,8 @@ use std::io;
 use syncline::{OpenOptions, Volume};
 use syncline_check::{CheckOptions, Code, Report, Severity, check};
 use syncline_format::superblock::{SUPERBLOCK_SLOTS, Superblock};
-use syncline_format::{BLOCK_BYTES, BlockNo};
+use syncline_format::tree_item::{Role, TreeState};
+use syncline_format::{BLOCK_BYTES, BlockNo, Key};
 use syncline_images::golden::{PACKED_BYTES_MAX, RECIPES, Recipe, directory, look};
 use syncline_images::packed::SparseImage;
 use syncline_images::{manifest, session};
@@ -125,14 +126,73 @@ fn every_image_can_be_written_to_and_emptied() {
     for_each(|recipe, image, _| {
         let device = image.device();
         let volume = session::open_volume(device.clone(), false, 7).expect("opens");
+        let others = |whole: &str, tree: String| whole.strip_prefix(&tree).map(str::to_owned);
+        let tree = manifest::of_tree(&volume).expect("readable");
+        let before = others(&manifest::of(&volume).expect("readable"), tree).expect("begins with the tree");
         change(&volume).unwrap_or_else(|error| panic!("{}: {error}", recipe.name));
+        let tree = manifest::of_tree(&volume).expect("readable");
+        assert_eq!(tree.lines().filter(|line| !line.starts_with(' ')).count(), 5, "{tree}");
         let after = manifest::of(&volume).expect("readable");
-        assert_eq!(after.lines().filter(|line| !line.starts_with(' ')).count(), 5, "{after}");
+        same(recipe.name, &others(&after, tree).expect("begins with the tree"), &before);
         volume.close().expect("closes");
         let report = look(&SparseImage::of(&device)).expect("checks");
         assert_eq!(codes(&report), [], "{}: {:#?}", recipe.name, report.findings);
         let volume = session::open_volume(device, true, 8).expect("opens again");
         same(recipe.name, &manifest::of(&volume).expect("readable"), &after);
+    });
+}
+
+/// What is under way goes on, and what snapshots and other heads have comes back.
+#[test]
+fn snapshots_and_other_heads_can_be_deleted() {
+    for_each(|recipe, image, _| {
+        let device = image.device();
+        let volume = session::open_volume(device.clone(), false, 7).expect("opens");
+        let tree = manifest::of_tree(&volume).expect("readable");
+        let heads: Vec<_> =
+            volume.heads().expect("listed").into_iter().filter(|head| !head.is_default).collect();
+        for snapshot in volume.snapshots().expect("listed").into_iter().step_by(2) {
+            volume.delete_snapshot(&snapshot.name).expect("is deleted");
+        }
+        heads.iter().for_each(|head| volume.delete_head(&head.name).expect("is deleted"));
+        for snapshot in volume.snapshots().expect("listed") {
+            volume.delete_snapshot(&snapshot.name).expect("is deleted");
+        }
+        volume.reclaim().expect("all is taken apart");
+        same(recipe.name, &manifest::of(&volume).expect("readable"), &tree);
+        volume.close().expect("closes");
+        let report = look(&SparseImage::of(&device)).expect("checks");
+        assert_eq!(codes(&report), [], "{}: {:#?}", recipe.name, report.findings);
+        assert!(report.totals.trees <= 1, "{}: {} trees are left", recipe.name, report.totals.trees);
+    });
+}
+
+/// Volumes of version 1 stay what they are until somebody asks for more.
+#[test]
+fn every_image_of_version_1_can_be_upgraded() {
+    for_each(|recipe, image, expected| {
+        let device = image.device();
+        if !recipe.name.starts_with("v1-") || recipe.name == "v1-nearly-full" {
+            return;
+        }
+        session::open_volume(device.clone(), false, 7).expect("opens").close().expect("closes");
+        match syncline_store::Store::upgrade(&*device) {
+            Ok(true) => {}
+            // The smallest have no room for it.
+            Err(syncline_store::StoreError::NoSpace) => {
+                return assert_eq!(image.blocks, 1024, "{}", recipe.name);
+            }
+            other => panic!("{}: {other:?}", recipe.name),
+        }
+        let volume = session::open_volume(device.clone(), false, 8).expect("opens");
+        same(recipe.name, &manifest::of(&volume).expect("readable"), expected);
+        volume.snapshot("of version 2").expect("is made");
+        change(&volume).unwrap_or_else(|error| panic!("{}: {error}", recipe.name));
+        let shown = manifest::of_tree(&volume.at("of version 2").expect("is there")).expect("readable");
+        same(recipe.name, &shown, expected);
+        volume.close().expect("closes");
+        let report = look(&SparseImage::of(&device)).expect("checks");
+        assert_eq!(codes(&report), [], "{}: {:#?}", recipe.name, report.findings);
     });
 }
 
@@ -183,6 +243,34 @@ fn images_are_what_their_names_say() {
     let full = image("v1-nearly-full");
     let volume = session::open_volume(full.device(), false, 7).expect("opens");
     assert!(volume.statfs().blocks_available < 32, "{:?}", volume.statfs());
+    let trees = |name: &str| {
+        let volume = session::open_volume(image(name).device(), true, 7).expect("opens");
+        (volume.snapshots().expect("listed").len(), volume.heads().expect("listed").len())
+    };
+    assert_eq!(trees("v2-snapshots"), (3, 1));
+    assert_eq!(trees("v2-many-trees"), (320, 1));
+    assert_eq!(trees("v2-heads"), (4, 3));
+    assert_eq!(trees("v2-hidden-branch"), (0, 2), "the branch point is shown to nobody");
+    assert_eq!(trees("v2-recovery-cut-snapshot"), (1, 1));
+    assert!(newest(&image("v2-recovery-cut-snapshot")).cut.is_some());
+    let many = image("v2-many-trees");
+    let level =
+        syncline_format::node::head(&many.bytes(newest(&many).root.block.byte_offset(), 16384)).level.get();
+    assert!(level > 0, "the root tree has several levels");
+    let items = |name: &str| {
+        let options = syncline_store::StoreOptions::new(1).read_only(true).trees();
+        let recovery = syncline_store::Store::open(image(name).device(), options).expect("opens");
+        (recovery.store().trees(), recovery.summary())
+    };
+    let is_in_the_middle = |state: TreeState| match state {
+        TreeState::Deleting { cursor } => cursor != Key::MIN && cursor != Key::MAX,
+        TreeState::Live => false,
+    };
+    assert!(items("v2-deleting").0.values().any(|item| is_in_the_middle(item.state)));
+    assert!(items("v2-hidden-branch").0.values().any(|item| item.is_hidden && item.role == Role::Snapshot));
+    assert!(items("v2-inherited-images").1.images > 0);
+    assert_eq!(items("v2-overlay").1.images, 0);
+    assert!(items("v2-journal-snapshot").1.batches > 0);
     for (name, images) in [("v1-page-images", 5), ("v1-journal", 0)] {
         let options = syncline_store::StoreOptions::new(1).read_only(true);
         let recovery = syncline_store::Store::open(image(name).device(), options).expect("opens");

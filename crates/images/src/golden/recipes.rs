@@ -19,6 +19,8 @@ const REPLAY: &[Code] = &[Code::JournalReplay];
 const CUT: &[Code] = &[Code::JournalReplay];
 const ORPHANS: &[Code] = &[Code::JournalReplay, Code::OrphanPending];
 
+mod version2;
+
 pub(super) const ALL: &[Recipe] = &[
     Recipe { name: "v1-empty", findings: &[], make: empty },
     Recipe { name: "v1-clean", findings: &[], make: clean },
@@ -36,12 +38,34 @@ pub(super) const ALL: &[Recipe] = &[
     Recipe { name: "v1-both-bitmap-slots", findings: &[], make: both_bitmap_slots },
     Recipe { name: "v1-two-groups", findings: &[], make: two_groups },
     Recipe { name: "v1-unwritten-bitmaps", findings: &[], make: unwritten_bitmaps },
+    Recipe { name: "v2-empty", findings: &[], make: version2::empty },
+    Recipe { name: "v2-clean", findings: &[], make: version2::clean },
+    Recipe { name: "v2-snapshots", findings: &[], make: version2::snapshots },
+    Recipe { name: "v2-journal-snapshot", findings: REPLAY, make: version2::journal_snapshot },
+    Recipe { name: "v2-inherited-images", findings: REPLAY, make: version2::inherited_images },
+    Recipe { name: "v2-overlay", findings: &[], make: version2::overlay },
+    Recipe { name: "v2-deleting", findings: REPLAY, make: version2::deleting },
+    Recipe { name: "v2-hidden-branch", findings: &[], make: version2::hidden_branch },
+    Recipe { name: "v2-heads", findings: REPLAY, make: version2::heads },
+    Recipe { name: "v2-many-trees", findings: &[], make: version2::many_trees },
+    Recipe { name: "v2-recovery-cut-snapshot", findings: CUT, make: version2::recovery_cut_snapshot },
+    Recipe { name: "v2-upgraded", findings: &[], make: version2::upgraded },
 ];
 
 /// A device that is formatted and opened.
 fn volume(blocks: u64, journal_blocks: u64, label: &str) -> io::Result<(Arc<MemoryDevice>, Volume)> {
+    volume_of(1, blocks, journal_blocks, label)
+}
+
+/// The same, with this version of the format.
+fn volume_of(
+    version: u32,
+    blocks: u64,
+    journal_blocks: u64,
+    label: &str,
+) -> io::Result<(Arc<MemoryDevice>, Volume)> {
     let device = Arc::new(MemoryDevice::new(blocks));
-    session::format(&*device, journal_blocks, label)?;
+    session::format(&*device, journal_blocks, label, version)?;
     let volume = session::open_volume(device.clone(), false, 2)?;
     Ok((device, volume))
 }
@@ -95,7 +119,7 @@ fn closed(device: &Arc<MemoryDevice>, volume: Volume) -> io::Result<SparseImage>
 
 fn empty() -> io::Result<SparseImage> {
     let device = MemoryDevice::new(2048);
-    session::format(&device, 128, "as mkfs leaves it")?;
+    session::format(&device, 128, "as mkfs leaves it", 1)?;
     Ok(SparseImage::of(&device))
 }
 
@@ -308,7 +332,7 @@ fn orphans() -> io::Result<SparseImage> {
 /// A truncation that takes several batches, cut off between two of them.
 fn truncating() -> io::Result<SparseImage> {
     let device = FlushWatcher::new(Arc::new(MemoryDevice::new(2048)));
-    session::format(&*device, JOURNAL_BLOCKS_MIN, "truncating")?;
+    session::format(&*device, JOURNAL_BLOCKS_MIN, "truncating", 1)?;
     let volume = session::open_volume(device.clone(), false, 2)?;
     volume.write("stays", "stays")?;
     let file = OpenOptions::new().write(true).create(true).open(&volume, "holed")?;

@@ -1,10 +1,12 @@
 //! Uses a volume in every way, whatever is on it: walks and reads it, then changes, syncs and closes it.
 
-use std::collections::BTreeSet;
+use crate::session::SeededEntropy;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use syncline::{Context, Error, FallocateMode, RenameFlags, SetAttr, SyncScope, Timestamp};
+use syncline_format::checksum;
 use syncline_format::item::{MODE_DIRECTORY, MODE_REGULAR, MODE_SYMLINK, MODE_TYPE_MASK};
-use syncline_fs::{Fs, ObjectNo, OpenFlags, SeekWhat, SetXattr};
+use syncline_fs::{Fs, ObjectNo, OpenFlags, SeekWhat, SetXattr, SnapshotData};
 use syncline_store::StoreError;
 
 /// What a walk looks at, at most.
@@ -14,6 +16,8 @@ const READS_PER_FILE_MAX: usize = 24;
 const READ_BYTES: usize = 64 << 10;
 /// Names that the changes are tried on.
 const VICTIMS_MAX: usize = 12;
+/// Snapshots and heads that are looked at.
+const TREES_MAX: usize = 8;
 const MAINTAIN_ROUNDS_MAX: usize = 8;
 
 /// Whether a volume could be used.
@@ -55,18 +59,24 @@ struct Walker<'a> {
     used: Used,
     /// Things are being removed, and numbers of what is gone are stale as they should be.
     removing: bool,
+    /// Of all that was read of files.
+    sum: u64,
 }
 
 /// Walks the volume and, if it is writable, changes and closes it.
 pub fn exercise(fs: &Fs, read_only: bool) -> Used {
-    let mut walker = Walker { fs, context: Context::root(), used: Used::Well, removing: false };
+    let mut walker = Walker::of(fs);
     let found = walker.walk();
+    let before = walker.snapshots();
+    walker.differences();
     if !read_only {
         walker.removing = true;
         walker.change(&found);
         walker.removing = false;
         walker.walk();
         walker.maintain();
+        walker.branch(&before);
+        walker.delete_trees();
         walker.note(fs.sync_all());
         walker.note(fs.checkpoint());
     }
@@ -76,7 +86,82 @@ pub fn exercise(fs: &Fs, read_only: bool) -> Used {
     walker.used
 }
 
-impl Walker<'_> {
+impl<'a> Walker<'a> {
+    fn of(fs: &'a Fs) -> Walker<'a> {
+        Walker { fs, context: Context::root(), used: Used::Well, removing: false, sum: 0 }
+    }
+
+    /// What each snapshot shows, by a sum; of those that cannot be read nothing.
+    fn snapshots(&mut self) -> BTreeMap<String, u64> {
+        let mut shown = BTreeMap::new();
+        for snapshot in self.fs.snapshots().into_iter().take(TREES_MAX) {
+            let Some(view) = self.note(self.fs.at(&snapshot.name)) else { continue };
+            let mut walker = Walker::of(&view);
+            walker.walk();
+            match walker.used {
+                Used::Well => drop(shown.insert(snapshot.name, walker.sum)),
+                damaged if self.used == Used::Well => self.used = damaged,
+                Used::Damaged(_) => {}
+            }
+        }
+        shown
+    }
+
+    fn differences(&mut self) {
+        let names: Vec<String> = self.fs.snapshots().into_iter().map(|snapshot| snapshot.name).collect();
+        for pair in names.windows(2).take(TREES_MAX) {
+            let entropy = SeededEntropy::new(1);
+            self.note(self.fs.difference(&pair[0], Some(&pair[1]), pair[0].len() % 2 == 0, &entropy));
+            self.note(self.fs.difference(&pair[1], Some(&pair[0]), false, &entropy));
+        }
+    }
+
+    /// Makes a snapshot and a head of an old one, changes that, and looks whether snapshots show what they did.
+    fn branch(&mut self, before: &BTreeMap<String, u64>) {
+        if !self.fs.can_have_snapshots() {
+            return;
+        }
+        let entropy = SeededEntropy::new(2);
+        self.note(self.fs.snapshot("zz-made", SnapshotData::Written, &entropy));
+        for head in self.fs.heads().list().into_iter().filter(|head| !head.is_default).take(TREES_MAX) {
+            let Some(head) = self.note(self.fs.heads().open(&head.name)) else { continue };
+            self.alter_head(head.fs());
+        }
+        if let Some(of) = before.keys().next()
+            && self.note(self.fs.heads().make(of, "zz-head", &entropy)).is_some()
+            && let Some(head) = self.note(self.fs.heads().open("zz-head"))
+        {
+            self.alter_head(head.fs());
+        }
+        let after = self.snapshots();
+        for (name, sum) in before {
+            // One that cannot be read any more has told so.
+            assert!(after.get(name).is_none_or(|now| now == sum), "snapshot {name} shows something else");
+        }
+    }
+
+    fn alter_head(&mut self, fs: &Fs) {
+        let mut walker = Walker::of(fs);
+        let found = walker.walk();
+        walker.removing = true;
+        walker.change(&found);
+        walker.note(fs.sync_all());
+        if self.used == Used::Well {
+            self.used = walker.used;
+        }
+    }
+
+    /// Deletes heads and every other snapshot, and takes apart what is to go.
+    fn delete_trees(&mut self) {
+        for head in self.fs.heads().list().into_iter().filter(|head| !head.is_default).take(TREES_MAX) {
+            self.note(self.fs.heads().delete(&head.name));
+        }
+        for snapshot in self.fs.snapshots().into_iter().step_by(2).take(TREES_MAX) {
+            self.note(self.fs.delete_snapshot(&snapshot.name));
+        }
+        self.note(self.fs.reclaim());
+    }
+
     /// Keeps the first error that tells of damage.
     #[track_caller]
     fn note<T>(&mut self, result: Result<T, Error>) -> Option<T> {
@@ -172,6 +257,7 @@ impl Walker<'_> {
             assert!(data >= at && hole > data && hole <= size, "data {data} to {hole} behind {at} of {size}");
             let Some(count) = self.note(self.fs.files().read(handle, data, &mut buffer)) else { break };
             assert!(count > 0, "there is data at {data}");
+            self.sum = self.sum.rotate_left(5) ^ checksum(&buffer[..count]) ^ data;
             at = data + count as u64;
         }
         for offset in [0, size / 2, size.saturating_sub(1), size, u64::MAX / 2, u64::MAX] {

@@ -19,6 +19,12 @@ pub fn image(input: &[u8]) {
     try_out(&patch::build(&mut input));
 }
 
+/// The same of a volume of version 2.
+pub fn trees(input: &[u8]) {
+    let mut input = Input::new(input);
+    try_out(&patch::build_forest(&mut input));
+}
+
 /// Checks an image, uses it read-only and writable, and repairs a copy of it.
 pub fn try_out(image: &SparseImage) {
     let sound = look(&image.device(), false).is_some_and(|report| report.is_sound());
@@ -32,7 +38,7 @@ pub fn try_out(image: &SparseImage) {
 }
 
 fn look(device: &Arc<MemoryDevice>, repair: bool) -> Option<Report> {
-    check(&Steps::new(device.clone()), CheckOptions::default().repair(repair).data(true)).ok()
+    check(&Steps::new(device.clone()), CheckOptions::default().repair(repair).data(true).all(true)).ok()
 }
 
 fn use_image(image: &SparseImage, read_only: bool) -> Used {

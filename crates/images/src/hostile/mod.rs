@@ -38,6 +38,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "journal", run: journal::journal },
     Target { name: "image", run: image::image },
     Target { name: "semantics", run: semantics::semantics },
+    Target { name: "trees", run: image::trees },
+    Target { name: "forest", run: semantics::forest },
 ];
 
 impl Target {

@@ -6,15 +6,16 @@ use super::seal;
 use crate::golden::RECIPES;
 use crate::packed::SparseImage;
 use std::sync::OnceLock;
-use syncline_format::batch::{BatchBuf, Op};
+use syncline_format::batch::{BatchBuf, Op, Outcome};
 use syncline_format::item::{
     DirentItem, EXTENT_PAGES_MAX, ExtentItem, InodeItem, OrphanReason, Shift, Timestamp, XattrItem,
     XattrValue,
 };
 use syncline_format::node::{NODE_HEADER_BYTES, SLOT_BYTES};
 use syncline_format::superblock::SUPERBLOCK_SLOTS;
+use syncline_format::tree_item::{OverlayItem, Role, TreeItem, TreeState};
 use syncline_format::{
-    BLOCK_BYTES, BlockNo, GroupNo, Key, Kind, NODE_BYTES, NameHash, ObjectNo, TreeId, checksum,
+    BLOCK_BYTES, BlockNo, Era, GroupNo, Key, Kind, NODE_BYTES, NameHash, ObjectNo, TreeId, checksum,
 };
 
 const CHANGES_MAX: usize = 48;
@@ -41,12 +42,27 @@ pub const BASES: [&str; 16] = [
     "v1-page-images",
 ];
 
+/// Those of version 2. The one of very many trees is left out for the same reason.
+pub const FORESTS: [&str; 11] = [
+    "v2-empty",
+    "v2-clean",
+    "v2-snapshots",
+    "v2-journal-snapshot",
+    "v2-inherited-images",
+    "v2-overlay",
+    "v2-deleting",
+    "v2-hidden-branch",
+    "v2-heads",
+    "v2-recovery-cut-snapshot",
+    "v2-upgraded",
+];
+
 fn bases() -> &'static [(&'static str, SparseImage)] {
     static LOADED: OnceLock<Vec<(&'static str, SparseImage)>> = OnceLock::new();
     LOADED.get_or_init(|| {
         let recipe = |name| RECIPES.iter().find(|recipe| recipe.name == name).expect("a recipe of this name");
         let load = |name| recipe(name).load().expect("golden images are in the tree").image;
-        BASES.into_iter().map(|name| (name, load(name))).collect()
+        BASES.into_iter().chain(FORESTS).map(|name| (name, load(name))).collect()
     })
 }
 
@@ -58,7 +74,15 @@ pub fn base(name: &str) -> &'static SparseImage {
 
 /// The image that an input describes: number of the base, whether to seal (even) or not (odd), changes.
 pub fn build(input: &mut Input<'_>) -> SparseImage {
-    let bases = bases();
+    changed(&bases()[..BASES.len()], input)
+}
+
+/// The same of a volume of version 2.
+pub fn build_forest(input: &mut Input<'_>) -> SparseImage {
+    changed(&bases()[BASES.len()..], input)
+}
+
+fn changed(bases: &[(&'static str, SparseImage)], input: &mut Input<'_>) -> SparseImage {
     let mut image = bases[usize::from(input.byte()) % bases.len()].1.clone();
     let unsealed = input.byte() & 1 != 0;
     for _ in 0..CHANGES_MAX {
@@ -191,8 +215,16 @@ fn node_bytes(image: &mut SparseImage, input: &mut Input<'_>) {
 
 /// Appends one operation to a batch.
 pub fn operation(batch: &mut BatchBuf, input: &mut Input<'_>, image: &SparseImage) {
-    let tree = if input.byte() < 250 { TreeId::MAIN } else { TreeId(input.number() as u32) };
     let superblock = seal::superblock(image);
+    let has_trees = superblock.as_ref().is_some_and(|found| found.trees.is_some());
+    let tree = match input.byte() {
+        200.. if has_trees => {
+            return tree_operation(batch, input, superblock.map_or(0, |s| s.layout.groups_start.0));
+        }
+        180..200 if has_trees => TreeId::VOLUME,
+        0..250 => TreeId::MAIN,
+        _ => TreeId(input.number() as u32),
+    };
     let (hash, groups_start) =
         superblock.map_or((NameHash::Seeded(0), 0), |found| (found.name_hash(), found.layout.groups_start.0));
     match input.byte() % 8 {
@@ -220,6 +252,81 @@ pub fn operation(batch: &mut BatchBuf, input: &mut Input<'_>, image: &SparseImag
             let (object, first, end) = (ObjectNo(input.number()), input.number(), input.number());
             batch.push(Op::Drop { tree, object, first, end });
         }
+    }
+}
+
+/// A tree by a number that there is, mostly.
+fn any_tree(input: &mut Input<'_>) -> TreeId {
+    match input.byte() {
+        small @ 0..200 => TreeId(u32::from(small % 8) + 16),
+        200..240 => TreeId::MAIN,
+        _ => TreeId(input.number() as u32),
+    }
+}
+
+/// What makes, changes and ends trees.
+fn tree_operation(batch: &mut BatchBuf, input: &mut Input<'_>, groups_start: u64) {
+    let (tree, other) = (any_tree(input), any_tree(input));
+    match input.byte() % 6 {
+        0 => {
+            let source = Some(other).filter(|other| other.0 != 0);
+            let role = if input.byte() & 1 == 0 { Role::Snapshot } else { Role::Head };
+            batch.push(Op::MakeTree { tree, source, role, era: Era(input.number() as u32) });
+        }
+        1 => batch.push(Op::TreeGone { tree }),
+        2 => {
+            let outcome = [Outcome::Free, Outcome::Left, Outcome::Shared][usize::from(input.byte() % 3)];
+            let (start, len, birth) =
+                (block(input, groups_start), input.number() as u32, Era(input.number() as u32));
+            batch.push(Op::Release { outcome, start, len, birth });
+        }
+        3 => {
+            let extent = ExtentItem::written(block(input, groups_start), vec![checksum(&[0; BLOCK_BYTES])]);
+            let birth = Era(input.number() as u32);
+            let item = OverlayItem {
+                object: ObjectNo(input.number()),
+                page: input.number(),
+                extent: extent.born(birth),
+            };
+            let key = Key::overlay(tree, u64::from(input.byte()));
+            batch.push(Op::Put {
+                tree: TreeId::VOLUME,
+                key,
+                value: &item.encode(),
+                fresh: input.byte() & 1 == 0,
+            });
+        }
+        4 => batch.push(Op::Delete { tree: TreeId::VOLUME, key: Key::tree_info(tree) }),
+        _ => {
+            let item = tree_item(input, other);
+            let key = Key::tree_info(tree);
+            batch.push(Op::Put { tree: TreeId::VOLUME, key, value: &item.encode(), fresh: false });
+        }
+    }
+}
+
+/// What a tree may be said to be.
+pub fn tree_item(input: &mut Input<'_>, parent: TreeId) -> TreeItem {
+    let how = input.byte();
+    let (kind, cursor) = (input.byte() % 7 + 1, (ObjectNo(input.number()), input.number()));
+    let kind = Kind::try_from(kind).expect("one of the known kinds");
+    let cursors = [Key::MIN, Key::MAX, Key::new(cursor.0, kind, cursor.1)];
+    let era = Era(input.number() as u32);
+    let is_snapshot = how & 1 == 0;
+    let name: String = short(input).iter().map(|byte| char::from(b'a' + byte % 26)).collect();
+    TreeItem {
+        role: if is_snapshot { Role::Snapshot } else { Role::Head },
+        state: match how & 6 {
+            0 => TreeState::Deleting { cursor: cursors[usize::from(how / 8 % 3)] },
+            _ => TreeState::Live,
+        },
+        is_default: how & 0x20 != 0,
+        is_hidden: how & 0x40 != 0,
+        era: if is_snapshot { era } else { Era(0) },
+        parent: Some(parent).filter(|parent| parent.0 != 0 && how & 0x80 == 0),
+        known: if is_snapshot { Era(0) } else { era },
+        name,
+        ..TreeItem::first_head()
     }
 }
 

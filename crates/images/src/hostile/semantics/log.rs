@@ -51,9 +51,8 @@ impl LogRecord {
         }
     }
 
-    /// Adds an edit of the main tree to the log's last record, or to a new one.
-    pub fn append_edit(log: &mut Vec<LogRecord>, key: Key, value: Option<Vec<u8>>) {
-        let tree = TreeId::MAIN;
+    /// Adds an edit of a tree to the log's last record, or to a new one.
+    pub fn append_edit(log: &mut Vec<LogRecord>, tree: TreeId, key: Key, value: Option<Vec<u8>>) {
         let op = match &value {
             Some(value) if value.len() > ITEM_VALUE_BYTES_MAX => return,
             Some(value) => Op::Put { tree, key, value, fresh: false },

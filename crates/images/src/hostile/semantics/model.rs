@@ -12,6 +12,7 @@ use syncline_format::item::{DirentItem, ExtentItem};
 use syncline_format::layout::GROUP_HEAD_BLOCKS;
 use syncline_format::node::{self, NodePointer};
 use syncline_format::superblock::{SUPERBLOCK_SLOTS, Superblock};
+use syncline_format::tree_item::{OverlayItem, TreeItem, TreeState};
 use syncline_format::{
     BLOCK_BYTES, BlockNo, GroupNo, Key, Kind, NODE_BLOCKS, NODE_BYTES, ObjectNo, TreeId, header,
 };
@@ -37,6 +38,39 @@ pub struct BitRun {
     pub used: bool,
 }
 
+pub type Items = BTreeMap<Key, Vec<u8>>;
+
+/// The other trees of a volume of version 2, each as if it shared nothing. Where two are alike they are written once.
+#[derive(Clone, Default)]
+pub struct Forest {
+    /// Snapshots and other heads.
+    pub others: BTreeMap<TreeId, Items>,
+    /// The volume tree.
+    pub volume: Items,
+    /// What the trees were when the volume was taken apart: who shares nodes with whom follows from that.
+    pub was: BTreeMap<TreeId, TreeItem>,
+    /// Trees whose roots change places, or go to where nothing is known of them.
+    pub roots: Vec<(TreeId, TreeId)>,
+}
+
+impl Forest {
+    /// The items of the volume tree that tell what trees are.
+    pub fn infos(&self) -> BTreeMap<TreeId, TreeItem> {
+        let infos = self.volume.iter().filter(|(key, _)| key.kind == Kind::TreeInfo);
+        infos
+            .filter_map(|(key, value)| Some((TreeId(key.object.0 as u32), TreeItem::decode(value).ok()?)))
+            .collect()
+    }
+
+    /// Of a tree that goes away, up to where its data is not its own any more.
+    fn cursor(&self, tree: TreeId) -> Key {
+        match self.was.get(&tree).map(|item| item.state) {
+            Some(TreeState::Deleting { cursor }) => cursor,
+            _ => Key::MIN,
+        }
+    }
+}
+
 /// A volume in pieces. Whatever is changed, [`Model::seal`] makes an image of it that no checksum gives away.
 #[derive(Clone)]
 pub struct Model {
@@ -46,8 +80,12 @@ pub struct Model {
     slot: usize,
     /// The other slot holds the same superblock without the mark of a cut.
     is_cut: bool,
-    /// The main tree as of the checkpoint.
-    pub items: BTreeMap<Key, Vec<u8>>,
+    /// The main tree, or the default head, as of the checkpoint.
+    pub items: Items,
+    /// Its number.
+    pub head: TreeId,
+    /// Of version 2: all other trees.
+    pub forest: Option<Forest>,
     pub log: Vec<LogRecord>,
     /// Changes of items go into a batch behind the log instead of into the tree.
     pub into_log: bool,
@@ -72,7 +110,9 @@ impl Model {
             image: image.clone(),
             slot,
             is_cut: superblock.cut.is_some(),
-            items: BTreeMap::new(),
+            items: Items::new(),
+            head: TreeId::MAIN,
+            forest: superblock.trees.map(|_| Forest::default()),
             log: parse_log(image, &superblock),
             into_log: false,
             leaf_bytes: node::NODE_SPACE_BYTES * 7 / 8,
@@ -90,21 +130,36 @@ impl Model {
         let (image, volume) = (&self.image, self.superblock.volume_id());
         let mut pending = vec![(self.superblock.root, TreeId::ROOT)];
         let mut nodes = Vec::new();
+        let mut trees: BTreeMap<TreeId, Items> = BTreeMap::new();
         while let Some((pointer, tree)) = pending.pop() {
             let bytes = image.bytes(pointer.block.byte_offset(), NODE_BYTES);
-            node::verify(&bytes, &pointer, tree, volume).expect("a base is sound");
+            let told = if tree.is_filesystem() { TreeId::MAIN } else { tree };
+            node::verify(&bytes, &pointer, told, volume).expect("a base is sound");
             nodes.push(pointer.block);
             assert!(nodes.len() <= NODES_MAX, "a base is small");
+            let items = trees.entry(tree).or_default();
             for index in 0..usize::from(node::head(&bytes).count.get()) {
                 let (key, value) = (node::slot_key(&bytes, index), node::slot_value(&bytes, index));
                 match (tree, pointer.level) {
-                    (TreeId::MAIN, 0) => drop(self.items.insert(key, value.to_vec())),
-                    (_, 0) => {
-                        pending.push((NodePointer::decode(value).expect("a base is sound"), TreeId::MAIN))
+                    (TreeId::ROOT, 0) => {
+                        let root = NodePointer::decode(value).expect("a base is sound");
+                        pending.push((root, TreeId(key.object.0 as u32)));
                     }
+                    (_, 0) => drop(items.insert(key, value.to_vec())),
                     _ => pending.push((NodePointer::decode(value).expect("a base is sound"), tree)),
                 }
             }
+        }
+        trees.remove(&TreeId::ROOT);
+        if let Some(forest) = &mut self.forest {
+            forest.volume = trees.remove(&TreeId::VOLUME).expect("a base is sound");
+            forest.was = forest.infos();
+            let default = forest.was.iter().find(|(_, item)| item.is_default);
+            self.head = *default.expect("a base is sound").0;
+        }
+        self.items = trees.remove(&self.head).expect("a base is sound");
+        if let Some(forest) = &mut self.forest {
+            forest.others = trees;
         }
         // Their places are free for the new nodes.
         for block in nodes.into_iter().flat_map(|block| block.0..block.0 + u64::from(NODE_BLOCKS)) {
@@ -115,11 +170,21 @@ impl Model {
     /// Sets or deletes an item, in the tree or by the log.
     pub fn edit(&mut self, key: Key, value: Option<Vec<u8>>) {
         if self.into_log {
-            return LogRecord::append_edit(&mut self.log, key, value);
+            return LogRecord::append_edit(&mut self.log, self.head, key, value);
         }
         match value {
             Some(value) => drop(self.items.insert(key, value)),
             None => drop(self.items.remove(&key)),
+        }
+    }
+
+    /// The same for the volume tree, if there is one.
+    pub fn edit_volume(&mut self, key: Key, value: Option<Vec<u8>>) {
+        let Some(forest) = &mut self.forest else { return };
+        match value {
+            value if self.into_log => LogRecord::append_edit(&mut self.log, TreeId::VOLUME, key, value),
+            Some(value) => drop(forest.volume.insert(key, value)),
+            None => drop(forest.volume.remove(&key)),
         }
     }
 
@@ -146,11 +211,20 @@ impl Model {
                 blocks.extend(start.0..start.0 + u64::from(len));
             }
         };
-        for (key, value) in &self.items {
-            if key.kind == Kind::Extent
-                && let Ok(extent) = ExtentItem::decode(value)
-            {
-                add(extent.start, extent.pages());
+        let others = self.forest.iter().flat_map(|forest| {
+            let of = |(tree, items): (&TreeId, _)| (forest.cursor(*tree), items);
+            forest.others.iter().map(of).chain([(Key::MIN, &forest.volume)])
+        });
+        for (from, items) in others.chain([(Key::MIN, &self.items)]) {
+            for (key, value) in items.range(from..) {
+                let extent = match key.kind {
+                    Kind::Extent => ExtentItem::decode(value).ok(),
+                    Kind::Overlay => OverlayItem::decode(value).ok().map(|item| item.extent),
+                    _ => None,
+                };
+                if let Some(extent) = extent {
+                    add(extent.start, extent.pages());
+                }
             }
         }
         for op in self.log.iter().filter(|_| with_log).flat_map(LogRecord::ops) {

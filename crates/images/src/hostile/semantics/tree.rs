@@ -1,13 +1,15 @@
 //! Writes trees from items, and changes their shape on the way.
 
-use super::model::{Model, Places};
+use super::model::{Forest, Model, Places};
 use crate::packed::SparseImage;
+use std::collections::BTreeMap;
 use syncline_format::header::{BlockHeader, MAGIC_NODE};
 use syncline_format::node::{
     self, NODE_HEADER_BYTES, NODE_POINTER_BYTES, NODE_SPACE_BYTES, NodeHeader, NodePointer, SLOT_BYTES, Slot,
 };
 use syncline_format::superblock::Superblock;
-use syncline_format::{BlockNo, Era, Generation, Key, NODE_BYTES, ObjectNo, TreeId};
+use syncline_format::tree_item::Role;
+use syncline_format::{BlockNo, Era, Generation, Key, Kind, NODE_BYTES, ObjectNo, TreeId};
 use zerocopy::IntoBytes;
 
 /// Levels that may be put on top of a tree.
@@ -47,15 +49,31 @@ struct Writer<'a> {
     changes: &'a [TreeChange],
     /// Nodes written so far.
     count: usize,
+    /// Of nodes that are made.
+    birth: Era,
+    /// Nodes of the tree that this one descends from, by what is in them, and of this one.
+    parents: BTreeMap<Vec<u8>, NodePointer>,
+    written: BTreeMap<Vec<u8>, NodePointer>,
 }
 
-/// Writes both trees; returns the root tree's pointer.
+/// Writes all trees; returns the root tree's pointer.
 pub fn write(model: &mut Model, places: &mut Places) -> NodePointer {
     let (changes, superblock) = (std::mem::take(&mut model.tree_changes), model.superblock.clone());
     let items: Entries = std::mem::take(&mut model.items).into_iter().collect();
     model.items = items.iter().cloned().collect();
-    let mut writer =
-        Writer { image: &mut model.image, superblock: &superblock, places, changes: &changes, count: 0 };
+    let mut writer = Writer {
+        image: &mut model.image,
+        superblock: &superblock,
+        places,
+        changes: &changes,
+        count: 0,
+        birth: Era(0),
+        parents: BTreeMap::new(),
+        written: BTreeMap::new(),
+    };
+    if let Some(forest) = &model.forest {
+        return forest_of(&mut writer, forest, model.head, items, model.leaf_bytes);
+    }
     let tree = if changes.iter().any(|change| matches!(change, TreeChange::RootAsMain)) {
         TreeId::ROOT
     } else {
@@ -73,6 +91,57 @@ pub fn write(model: &mut Model, places: &mut Places) -> NodePointer {
     writer.node(TreeId::ROOT, 0, &roots)
 }
 
+/// Writes the trees of a volume of version 2, each behind the one that it descends from; it shares what both have.
+fn forest_of(
+    writer: &mut Writer<'_>,
+    forest: &Forest,
+    head: TreeId,
+    items: Entries,
+    leaf_bytes: usize,
+) -> NodePointer {
+    let now = writer.superblock.trees.map_or(Era(0), |trees| trees.era);
+    let era = |tree: &TreeId| match forest.was.get(tree) {
+        Some(item) if item.role == Role::Snapshot => item.era,
+        _ => now,
+    };
+    let mut trees: BTreeMap<TreeId, Entries> =
+        forest.others.iter().map(|(tree, items)| (*tree, items.clone().into_iter().collect())).collect();
+    trees.insert(head, items);
+    let mut order: Vec<TreeId> = trees.keys().copied().collect();
+    order.sort_by_key(|tree| (era(tree), *tree));
+    let mut of_trees: BTreeMap<TreeId, BTreeMap<Vec<u8>, NodePointer>> = BTreeMap::new();
+    let mut roots: BTreeMap<TreeId, NodePointer> = BTreeMap::new();
+    for tree in order {
+        let parent = forest.was.get(&tree).and_then(|item| item.parent);
+        writer.parents = parent.and_then(|parent| of_trees.get(&parent)).cloned().unwrap_or_default();
+        writer.birth = era(&tree);
+        writer.written = BTreeMap::new();
+        let entries = trees.remove(&tree).unwrap_or_default();
+        roots.insert(tree, writer.tree(TreeId::MAIN, entries, leaf_bytes));
+        of_trees.insert(tree, std::mem::take(&mut writer.written));
+    }
+    (writer.birth, writer.parents) = (now, BTreeMap::new());
+    let volume = forest.volume.clone().into_iter().collect();
+    roots.insert(TreeId::VOLUME, writer.tree(TreeId::VOLUME, volume, leaf_bytes));
+    for (one, other) in &forest.roots {
+        match (roots.remove(one), roots.remove(other)) {
+            (Some(first), Some(second)) => roots.extend([(*one, second), (*other, first)]),
+            (Some(root), None) => drop(roots.insert(*other, root)),
+            _ => {}
+        }
+    }
+    let mut slots: Entries =
+        roots.into_iter().map(|(tree, root)| (Key::tree(tree), root.encode().to_vec())).collect();
+    for change in writer.changes {
+        if let TreeChange::RootItem { key, value } = change {
+            slots.retain(|(present, _)| present != key);
+            slots.push((*key, value.clone()));
+        }
+    }
+    slots.sort();
+    writer.node(TreeId::ROOT, 0, &slots)
+}
+
 impl Writer<'_> {
     fn tree(&mut self, tree: TreeId, items: Entries, leaf_bytes: usize) -> NodePointer {
         let mut leaves: Vec<(Key, NodePointer)> = Vec::new();
@@ -80,7 +149,10 @@ impl Writer<'_> {
         let mut bytes = 0;
         for (key, value) in items {
             let takes = SLOT_BYTES + value.len();
-            let is_full = bytes + takes > leaf_bytes.min(NODE_SPACE_BYTES);
+            // Of volumes with trees a leaf ends where some objects begin, so that two that differ here are alike there.
+            let is_boundary =
+                self.superblock.trees.is_some() && key.kind == Kind::Inode && key.object.0 % 8 == 0;
+            let is_full = bytes + takes > leaf_bytes.min(NODE_SPACE_BYTES) || is_boundary;
             if is_full && !open.is_empty() {
                 let pointer = self.node(tree, 0, &open);
                 leaves.push((open[0].0, pointer));
@@ -165,6 +237,23 @@ impl Writer<'_> {
     }
 
     fn node(&mut self, tree: TreeId, level: u16, entries: &Entries) -> NodePointer {
+        if !tree.is_filesystem() || self.superblock.trees.is_none() {
+            return NodePointer { birth: self.birth, ..self.new_node(tree, level, entries) };
+        }
+        let mut content = vec![level as u8];
+        for (key, value) in entries {
+            content.extend_from_slice(Slot::new(*key, 0, value.len() as u16).as_bytes());
+            content.extend_from_slice(value);
+        }
+        let pointer = match self.parents.get(&content) {
+            Some(shared) => *shared,
+            None => NodePointer { birth: self.birth, ..self.new_node(tree, level, entries) },
+        };
+        self.written.insert(content, pointer);
+        pointer
+    }
+
+    fn new_node(&mut self, tree: TreeId, level: u16, entries: &Entries) -> NodePointer {
         let block = self.places.chunk(self.superblock);
         let (volume, generation) = (self.superblock.volume_id(), self.superblock.generation);
         let mut bytes = vec![0; NODE_BYTES];
