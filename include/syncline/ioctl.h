@@ -141,14 +141,26 @@ struct syncline_ticket {
  * A snapshot of the whole volume: how it was when the call returned, for good. On any open file or directory of the
  * volume. MAKE fills the fields in; what is only in the kernel (mmap, writeback_cache) is no part of the snapshot: call
  * syncfs(2) before. DELETE and RENAME (to `to`) go by `name`. NEXT tells the first snapshot whose `tree` is greater
- * than the given one, or fails with ENOENT. Names have 1 to 255 bytes of UTF-8, a NUL behind them, no '/'. MAKE, DELETE
- * and RENAME need CAP_SYS_ADMIN (EPERM). EEXIST: there is one of that name. EOPNOTSUPP: the volume has version 1.
- * ENOSPC: too little would be left for the volume to go on.
+ * than the given one, or fails with ENOENT. What HOLD was called for is not deleted (EBUSY) before RELEASE was. Names
+ * have 1 to 255 bytes of UTF-8, a NUL behind them, no '/'. All but NEXT need CAP_SYS_ADMIN (EPERM). EEXIST: that name
+ * is taken. EOPNOTSUPP: the volume has version 1. ENOSPC: too little would be left for the volume to go on.
+ *
+ * A head is a writable branch. MAKE_HEAD makes the head `to` of the snapshot `name`, and DELETE_HEAD deletes the head
+ * `name`, which nobody has mounted (EBUSY). NEXT_HEAD tells heads as NEXT tells snapshots; `to` is the snapshot that
+ * the head descends from, if that has a name.
  */
 #define SYNCLINE_SNAPSHOT_MAKE 1u
 #define SYNCLINE_SNAPSHOT_DELETE 2u
 #define SYNCLINE_SNAPSHOT_RENAME 3u
 #define SYNCLINE_SNAPSHOT_NEXT 4u
+#define SYNCLINE_SNAPSHOT_HOLD 5u
+#define SYNCLINE_SNAPSHOT_RELEASE 6u
+#define SYNCLINE_SNAPSHOT_MAKE_HEAD 7u
+#define SYNCLINE_SNAPSHOT_DELETE_HEAD 8u
+#define SYNCLINE_SNAPSHOT_NEXT_HEAD 9u
+
+#define SYNCLINE_SNAPSHOT_HELD 1u /* flag: is not deleted before it is released */
+#define SYNCLINE_SNAPSHOT_DEFAULT 2u /* flag: the head that is shown when nobody names one */
 
 struct syncline_snapshot {
 	__u32 action;
@@ -156,12 +168,29 @@ struct syncline_snapshot {
 	__u8 uuid[16]; /* out */
 	__s64 seconds; /* out: when it was made */
 	__u32 nanoseconds; /* out */
-	__u32 reserved[3];
+	__u32 flags; /* out */
+	__u32 reserved[2];
 	char name[256]; /* in and out */
-	char to[256];
+	char to[256]; /* in and out */
 };
 
 #define SYNCLINE_IOC_SNAPSHOT _IOWR(SYNCLINE_IOC_MAGIC, 11, struct syncline_snapshot)
+
+/*
+ * How many bytes would become free if these snapshots were deleted together and nobody read them. Exact, but for the
+ * few blocks of the tables in which snapshots are named; of a volume that changes meanwhile it is what is left of it.
+ * Needs CAP_SYS_ADMIN (EPERM). ENOENT: one is not there. EINVAL: more than SYNCLINE_SNAPSHOT_USAGE_MAX.
+ */
+#define SYNCLINE_SNAPSHOT_USAGE_MAX 3840u
+
+struct syncline_snapshot_usage {
+	__u32 count; /* in: so many */
+	__u32 reserved;
+	__u64 bytes; /* out */
+	__u32 trees[SYNCLINE_SNAPSHOT_USAGE_MAX]; /* in: as syncline_snapshot.tree */
+};
+
+#define SYNCLINE_IOC_SNAPSHOT_USAGE _IOWR(SYNCLINE_IOC_MAGIC, 12, struct syncline_snapshot_usage)
 
 /* Hands the daemon what the kernel holds of the range. -1: errno. */
 static inline int syncline_hand_on(int fd, __u64 offset, __u64 length)

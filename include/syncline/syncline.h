@@ -46,8 +46,8 @@
  * returned 0, and with it every change of names that returned before. Closing makes files durable only with
  * syncline_volume_close().
  *
- * Functions and layouts stay as they are: later versions add to them (symbol versions SYNCLINE_1.x). There are no
- * snapshots yet. This header needs C11 or C++11 and a 64-bit Linux.
+ * Functions and layouts stay as they are: later versions add to them (symbol versions SYNCLINE_1.x). This header needs
+ * C11 or C++11 and a 64-bit Linux.
  */
 #ifndef SYNCLINE_SYNCLINE_H
 #define SYNCLINE_SYNCLINE_H
@@ -121,8 +121,9 @@ struct syncline_create_options {
 /*
  * Makes an empty volume in an image file or on a block device, and opens it. The handle is ended by
  * syncline_volume_close(). Either of the options may be NULL.
- * Errors: -EEXIST (there is a volume or another file system on it), -EBUSY (in use), -EINVAL (too small), those of
- * open(2).
+ * Errors: -EEXIST (there is a volume or another file system on it, or it is a file that holds anything but zeros in
+ * its first 128 KiB), -EBUSY (in use), -EINVAL (too small), those of open(2). An image that was made for it is removed
+ * then.
  */
 int syncline_volume_create(const char *image, const struct syncline_create_options *create,
 			   const struct syncline_open_options *open, syncline_volume **volume);
@@ -362,13 +363,15 @@ int syncline_dir_close(syncline_dir *dir);
 
 /* ---- Snapshots ---- */
 
+#define SYNCLINE_SNAPSHOT_HELD 1u /* is not deleted before it is released */
+
 /*
  * A snapshot is the whole volume as it was at one moment, for good. Volumes of version 2 of the format can have them.
  * Names have 1 to 255 bytes of UTF-8, without '/'; names are the caller's.
  */
 struct syncline_snapshot_info {
 	uint32_t number; /* greater of what was made later */
-	uint32_t reserved;
+	uint32_t flags;  /* SYNCLINE_SNAPSHOT_HELD */
 	struct timespec made;
 	uint8_t uuid[16];
 	char name[256]; /* with a NUL */
@@ -382,7 +385,7 @@ int syncline_snapshot_create(syncline_volume *volume, const char *name);
 
 /*
  * Deletes a snapshot, for good on return. What only it had becomes free in the background, when nobody reads it any
- * more. Errors: -ENOENT.
+ * more. Errors: -ENOENT; -EBUSY: it is held.
  */
 int syncline_snapshot_delete(syncline_volume *volume, const char *name);
 
@@ -400,6 +403,49 @@ int syncline_snapshot_next(syncline_volume *volume, struct syncline_snapshot_inf
  * syncline_volume_close(); reads through it fail when the volume itself has been closed. Errors: -ENOENT.
  */
 int syncline_snapshot_open(syncline_volume *volume, const char *name, syncline_volume **snapshot);
+
+/*
+ * Holds a snapshot: to delete it is refused with -EBUSY until it is released, also in later sessions. For good on
+ * return; to hold one that is held, or to release one that is not, does nothing. Errors: -ENOENT.
+ */
+int syncline_snapshot_hold(syncline_volume *volume, const char *name);
+int syncline_snapshot_release(syncline_volume *volume, const char *name);
+
+/*
+ * Bytes that would become free if these `count` snapshots were deleted together and nobody read them: exact, but for
+ * the few blocks of the tables in which snapshots are named. It reads the nodes in which they differ from what stays.
+ * Errors: -ENOENT; -EROFS for a volume that is open read-only and was not closed cleanly.
+ */
+int syncline_snapshot_usage(syncline_volume *volume, const char *const *names, size_t count, uint64_t *bytes);
+
+#define SYNCLINE_CHANGE_REMOVED 1u  /* is in the older one only */
+#define SYNCLINE_CHANGE_ADDED 2u    /* is in the newer one only */
+#define SYNCLINE_CHANGE_RENAMED 3u  /* the same file or directory had another path in the older one */
+#define SYNCLINE_CHANGE_MODIFIED 4u /* as `flags` tell */
+
+#define SYNCLINE_CHANGED_CONTENT 1u
+#define SYNCLINE_CHANGED_ATTRIBUTES 2u /* owner, mode, flags, extended attributes; with the same content its time */
+
+#define SYNCLINE_DIFF_CONTENT 1u /* compare checksums: what was written with the content that it had does not count */
+
+/* A path that differs between two snapshots. */
+struct syncline_change {
+	uint32_t kind;    /* SYNCLINE_CHANGE_... */
+	uint32_t flags;   /* of what was modified: SYNCLINE_CHANGED_... */
+	const char *path; /* from the root, without a leading '/'; "" is the root itself */
+	const char *from; /* of what was renamed: the path that it had; else NULL */
+};
+
+/* Told of a change, which is there until it returns. It may use the library. Anything but 0 ends the comparison. */
+typedef int (*syncline_change_callback)(void *context, const struct syncline_change *change);
+
+/*
+ * Tells what differs between a snapshot and a later one, or, if `newer` is NULL, the volume as it is now, sorted by
+ * path. What both have is not read. `flags`: SYNCLINE_DIFF_CONTENT or 0. Returns what the callback has returned last, 0
+ * without a call. Errors, before any call: -ENOENT; -EINVAL; without a newer one those of syncline_snapshot_create().
+ */
+int syncline_snapshot_diff(syncline_volume *volume, const char *older, const char *newer, uint32_t flags,
+			   syncline_change_callback each, void *context);
 
 /* Waits until what only deleted snapshots had is free, as far as nobody reads them. */
 int syncline_snapshot_reclaim(syncline_volume *volume);

@@ -156,14 +156,32 @@ pub struct syncline_dirent {
 pub struct syncline_snapshot_info {
     /// Ascending.
     pub number: u32,
-    /// 0.
-    pub reserved: u32,
+    /// `SYNCLINE_SNAPSHOT_HELD`.
+    pub flags: u32,
     /// When it was made.
     pub made: timespec,
     /// Of this snapshot alone.
     pub uuid: [u8; 16],
     /// With a NUL.
     pub name: [c_char; 256],
+}
+
+/// See the header.
+pub type syncline_change_callback =
+    Option<unsafe extern "C" fn(*mut c_void, *const syncline_change) -> c_int>;
+
+/// See the header.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct syncline_change {
+    /// `SYNCLINE_CHANGE_ADDED` and its kin.
+    pub kind: u32,
+    /// `SYNCLINE_CHANGED_CONTENT`, `SYNCLINE_CHANGED_ATTRIBUTES`.
+    pub flags: u32,
+    /// From the root.
+    pub path: *const c_char,
+    /// NULL unless it was renamed.
+    pub from: *const c_char,
 }
 
 /// See the header.

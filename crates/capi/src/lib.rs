@@ -14,6 +14,7 @@
 
 pub mod abi;
 mod attributes;
+mod difference;
 mod directory;
 mod error;
 mod file;

@@ -13,6 +13,9 @@ use syncline::{Snapshot, Volume};
 /// Longest name, and one byte more, for the engine to refuse it.
 const NAME_BYTES_MAX: usize = 256;
 
+/// `SYNCLINE_SNAPSHOT_HELD`.
+const HELD: u32 = 1;
+
 /// # Safety
 /// `name` is NULL or a string.
 pub(crate) unsafe fn name<'a>(name: *const c_char) -> Result<&'a str> {
@@ -86,10 +89,7 @@ pub unsafe extern "C" fn syncline_snapshot_next(
         let out = Out::new(snapshot, "where the snapshot goes")?;
         // SAFETY: the caller's promise: it is filled, by zeros or by the last call.
         let after = unsafe { snapshot.read_unaligned() }.number;
-        let next = on_volume(volume, |volume| {
-            let snapshots = volume.snapshots()?;
-            Ok(snapshots.into_iter().find(|snapshot| snapshot.number > after))
-        })?;
+        let next = on_volume(volume, |volume| Ok(volume.snapshot_behind(after)?))?;
         let Some(next) = next else { return Ok(0) };
         // SAFETY: as above.
         unsafe { out.put(told(&next)) };
@@ -115,6 +115,66 @@ pub unsafe extern "C" fn syncline_snapshot_open(
         let handle = handles::insert::<WholeVolume, _>(&OpenVolume::new(view), Object::Volume)?;
         // SAFETY: as above.
         unsafe { out.put(handle) };
+        Ok(0)
+    })
+}
+
+/// See the header.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn syncline_snapshot_hold(
+    volume: *mut syncline_volume,
+    called: *const c_char,
+) -> c_int {
+    call("syncline_snapshot_hold", || {
+        // SAFETY: the caller's promise.
+        let called = unsafe { name(called)? };
+        on_volume(volume, |volume| Ok(volume.hold_snapshot(called)?))?;
+        Ok(0)
+    })
+}
+
+/// See the header.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn syncline_snapshot_release(
+    volume: *mut syncline_volume,
+    called: *const c_char,
+) -> c_int {
+    call("syncline_snapshot_release", || {
+        // SAFETY: the caller's promise.
+        let called = unsafe { name(called)? };
+        on_volume(volume, |volume| Ok(volume.release_snapshot(called)?))?;
+        Ok(0)
+    })
+}
+
+/// See the header.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn syncline_snapshot_usage(
+    volume: *mut syncline_volume,
+    names: *const *const c_char,
+    count: usize,
+    bytes: *mut u64,
+) -> c_int {
+    call("syncline_snapshot_usage", || {
+        let out = Out::new(bytes, "where the number of bytes goes")?;
+        if count > 0 && names.is_null() {
+            return Err(Failure::fault("the snapshots' names"));
+        }
+        // SAFETY: the caller's promise: so many strings.
+        let called = (0..count).map(|index| unsafe { name(names.add(index).read_unaligned()) });
+        let called = called.collect::<Result<Vec<&str>>>()?;
+        let found = on_volume(volume, |volume| Ok(volume.snapshot_usage(&called)?))?;
+        // SAFETY: as above.
+        unsafe { out.put(found) };
         Ok(0)
     })
 }
@@ -152,7 +212,7 @@ pub(crate) fn fill_name(into: &mut [c_char; 256], name: &str) {
 fn told(snapshot: &Snapshot) -> syncline_snapshot_info {
     let mut told = syncline_snapshot_info {
         number: snapshot.number,
-        reserved: 0,
+        flags: u32::from(snapshot.held) * HELD,
         made: time_of(snapshot.made),
         uuid: snapshot.uuid,
         name: [0; 256],

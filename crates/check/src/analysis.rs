@@ -44,13 +44,17 @@ pub(crate) struct Analysis {
     pub(crate) main: Option<NodePointer>,
     /// Of the default head.
     pub(crate) facts: Facts,
+    /// Of other heads, with the faults of their names.
+    pub(crate) others: BTreeMap<TreeId, (Facts, NameFaults)>,
     /// Of all trees.
     pub(crate) nodes: BlockMap,
     pub(crate) data: BlockMap,
     /// Leaves that could not be read.
     pub(crate) lost: Lost,
-    pub(crate) name_faults: BTreeMap<Key, (DirentItem, NameFault)>,
+    pub(crate) name_faults: NameFaults,
 }
+
+pub(crate) type NameFaults = BTreeMap<Key, (DirentItem, NameFault)>;
 
 /// What a look at one tree goes on.
 struct Look<'l> {
@@ -82,9 +86,13 @@ impl Subject<'_> {
         }
         let default = self.forest().default_head();
         let (mut facts, mut lost, mut name_faults) = Default::default();
+        let mut others = BTreeMap::new();
         for tree in self.forest().order() {
             let branch = &self.forest().branches[&tree];
-            look.findings.within(self.name_of(tree));
+            match self.forest().state.is_none() || tree == TreeId::VOLUME || self.forest().may_change(tree) {
+                true => look.findings.within(self.name_of(tree)),
+                false => look.findings.within_fixed(self.name_of(tree)),
+            }
             if tree == TreeId::VOLUME {
                 self.look_at_volume_tree(branch, &mut look);
                 continue;
@@ -102,6 +110,9 @@ impl Subject<'_> {
             } else {
                 let what = (self.name_of(tree), tree);
                 paths::add(&self.trees(), what, branch, &found, look.findings);
+                if self.forest().may_change(tree) {
+                    others.insert(tree, (found, faults));
+                }
             }
         }
         look.findings.within(None);
@@ -112,7 +123,7 @@ impl Subject<'_> {
         let main = self.forest().branches.get(&default).map(|branch| branch.root);
         let Marks { nodes, data, .. } = look.marks;
         look.totals.blocks_used = nodes.len() + data.len();
-        Analysis { main, facts, nodes, data, lost, name_faults }
+        Analysis { main, facts, others, nodes, data, lost, name_faults }
     }
 
     fn data_check<'l>(&'l self, progress: &'l mut Reporter) -> DataCheck<'l> {
@@ -140,6 +151,10 @@ impl Subject<'_> {
             overlay: (TreeId::ROOT, Vec::new()),
         };
         self.trees().walk(TreeId::VOLUME, &branch.root, &branch.overlay, &mut check as &mut dyn Visitor);
+        // All others the walk has met.
+        for (key, why) in self.forest().unreadable.iter().filter(|(key, _)| branch.overlay.speaks_of(*key)) {
+            check.unreadable(*key, why);
+        }
     }
 
     fn look_at_tree(
@@ -170,7 +185,7 @@ impl Subject<'_> {
         branch: &Branch,
         (facts, lost): (&Facts, &Lost),
         findings: &mut Findings,
-    ) -> BTreeMap<Key, (DirentItem, NameFault)> {
+    ) -> NameFaults {
         let incomplete = is_incomplete(findings) || !lost.is_empty();
         let mut names = NameCheck { facts, findings, incomplete };
         names.run(self.superblock, self.replay, tree);

@@ -16,6 +16,9 @@ pub enum CheckError {
     /// Another version of the format, or features that this software does not know.
     #[error("{0}; use a newer version of syncline")]
     Unsupported(syncline_format::FormatError),
+    /// What repair was about to make is not sound: a mistake of this program. Nothing was changed.
+    #[error("repair would have left {code} ({what}); nothing was changed; this is a bug, please report it")]
+    RepairFailed { code: &'static str, what: &'static str },
     /// Repair found no room for the new trees; nothing was changed.
     #[error("repair needs {needed} free blocks in runs of four and found {found}; nothing was changed")]
     NoSpace { needed: u64, found: u64 },

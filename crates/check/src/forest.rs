@@ -42,6 +42,13 @@ pub(crate) struct Forest {
     pub(crate) root_nodes: Vec<NodePointer>,
     /// Who owns what can be told.
     pub(crate) is_whole: bool,
+    /// Items of the volume tree that cannot be read as the checkpoint has them, and why. Whoever opens the volume reads
+    /// them, whatever the log says of them later.
+    pub(crate) unreadable: Vec<(Key, String)>,
+    /// Trees that the log makes, each with the one that it is made of.
+    made: BTreeMap<TreeId, TreeId>,
+    /// Parents of trees that the log ends.
+    gone: BTreeMap<TreeId, Option<TreeId>>,
 }
 
 impl Forest {
@@ -76,6 +83,7 @@ impl Forest {
             return false;
         }
         self.items = read.items;
+        self.unreadable = read.unreadable;
         read.is_whole
     }
 
@@ -105,11 +113,39 @@ impl Forest {
         if key.kind == Kind::TreeInfo {
             let tree = TreeId(key.object.0 as u32);
             match value.map(TreeItem::decode) {
-                Some(item) => drop(self.items.insert(tree, item.map_err(|error| error.to_string())?)),
-                None => drop(self.items.remove(&tree)),
+                Some(item) => {
+                    let item = item.map_err(|error| error.to_string())?;
+                    if !self.may_descend(tree, &item) {
+                        return Err(format!("tree {tree} gets a parent that it cannot have"));
+                    }
+                    self.items.insert(tree, item);
+                }
+                None => {
+                    let gone = self.items.remove(&tree);
+                    self.gone.extend(gone.map(|gone| (tree, gone.parent)));
+                }
             }
         }
         Ok(())
+    }
+
+    /// Whether the log may say this of a tree's parent: it becomes a snapshot that was made of the tree, or the parent
+    /// of one that is gone. Else who owned what before would be another question than who owns it now.
+    fn may_descend(&self, tree: TreeId, item: &TreeItem) -> bool {
+        let parent_of = |tree: &TreeId| {
+            let known = self.items.get(tree).map(|item| item.parent);
+            known.or_else(|| self.gone.get(tree).copied()).flatten()
+        };
+        match (self.items.get(&tree), self.made.get(&tree)) {
+            (Some(old), _) => {
+                let is_of_it = |parent: TreeId| self.made.get(&parent) == Some(&tree);
+                let is_handed_on = || old.parent.is_some_and(|parent| parent_of(&parent) == item.parent);
+                old.parent == item.parent || item.parent.is_some_and(is_of_it) || is_handed_on()
+            }
+            (None, Some(source)) if item.role == Role::Snapshot => item.parent == parent_of(source),
+            (None, Some(source)) => item.parent == Some(*source),
+            (None, None) => true,
+        }
     }
 
     /// The log makes a tree of another one, as it is by now. Errors: it cannot.
@@ -132,6 +168,7 @@ impl Forest {
         }
         let branch = self.branches[&source].clone();
         self.branches.insert(tree, branch);
+        self.made.insert(tree, source);
         Ok(())
     }
 
@@ -270,7 +307,8 @@ impl Forest {
             }
         }
         let defaults = self.items.values().filter(|item| item.is_default).count();
-        let is_right = |(_, item): (_, &TreeItem)| item.is_default && is_head(item);
+        // A hidden one is taken apart by whoever finds it.
+        let is_right = |(_, item): (_, &TreeItem)| item.is_default && !item.is_hidden && is_head(item);
         if defaults != 1 || !self.items.iter().any(is_right) {
             let message = format!("{defaults} trees are said to be shown when nobody names one");
             findings.add(Code::DefaultHead, message);
@@ -384,6 +422,7 @@ struct ReadItems {
     items: BTreeMap<TreeId, TreeItem>,
     nodes: BTreeSet<BlockNo>,
     is_whole: bool,
+    unreadable: Vec<(Key, String)>,
 }
 
 impl Visitor for ReadItems {
@@ -398,12 +437,15 @@ impl Visitor for ReadItems {
     }
 
     fn item(&mut self, key: Key, value: &[u8], _source: Source) {
-        if key.kind == Kind::TreeInfo {
-            match TreeItem::decode(value) {
-                Ok(item) if key.check_volume().is_ok() => {
-                    self.items.insert(TreeId(key.object.0 as u32), item);
-                }
-                _ => self.is_whole = false,
+        let decoded = key.check_volume().and_then(|()| match key.kind {
+            Kind::TreeInfo => TreeItem::decode(value).map(Some),
+            _ => Ok(None),
+        });
+        match decoded {
+            Ok(item) => self.items.extend(item.map(|item| (TreeId(key.object.0 as u32), item))),
+            Err(error) => {
+                self.is_whole = false;
+                self.unreadable.push((key, error.to_string()));
             }
         }
     }

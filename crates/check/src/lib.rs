@@ -13,8 +13,8 @@
 //!
 //! A volume of version 2 has several trees, which share nodes and blocks. Each block is accounted to one tree, the
 //! first of its line, and every other that has it from there is held against that one, so that only differences are
-//! read. Names are judged in all heads, and in snapshots if asked for. Of such a volume repair makes bitmaps and
-//! superblocks anew, and nothing else.
+//! read. Names are judged in all heads, and in snapshots if asked for. Of such a volume repair corrects heads, bitmaps
+//! and superblocks. Snapshots never change, and no unreadable leaf is given up.
 //!
 //! Invariants:
 //! - without `repair` nothing is written;
@@ -173,7 +173,7 @@ fn check_once(device: &dyn Device, scope: Scope<'_>, progress: &mut Reporter) ->
     if !repair || !repair::is_wanted(&findings, has_trees) {
         let mut report = findings.into_report(totals);
         let is_refused = repair && has_trees && !report.is_sound();
-        report.refused = is_refused.then(|| repair::BITMAPS_ONLY.to_owned());
+        report.refused = is_refused.then(|| repair::NOT_OF_TREES.to_owned());
         return Ok(report);
     }
     repair::Repair { device, chosen: &chosen, analysis, progress }.run(&findings, replay)?;

@@ -13,7 +13,7 @@ use syncline_format::range::COUNTER_MAX;
 use syncline_format::tree_item::Role;
 use syncline_format::{BlockNo, Key, Kind, Lsn, ObjectNo, Sequence, TreeId};
 
-const NO_MAIN_TREE: &str = "a volume without a main tree is not repaired";
+const NO_TREE: &str = "a tree that does not exist is not repaired";
 
 /// One allocation or free of a batch, in the order of the log.
 #[derive(Debug, Clone, Copy)]
@@ -74,14 +74,14 @@ impl Replay {
         }
     }
 
-    /// The changes of the main tree. Only for volumes that have one.
-    pub(crate) fn overlay(&self) -> &Overlay {
-        &self.forest.branches.get(&TreeId::MAIN).expect(NO_MAIN_TREE).overlay
+    /// The changes of a tree that there is.
+    pub(crate) fn overlay(&self, tree: TreeId) -> &Overlay {
+        &self.forest.branches.get(&tree).expect(NO_TREE).overlay
     }
 
     /// The same, to be edited.
-    pub(crate) fn overlay_mut(&mut self) -> &mut Overlay {
-        &mut self.forest.branches.get_mut(&TreeId::MAIN).expect(NO_MAIN_TREE).overlay
+    pub(crate) fn overlay_mut(&mut self, tree: TreeId) -> &mut Overlay {
+        &mut self.forest.branches.get_mut(&tree).expect(NO_TREE).overlay
     }
 
     /// Remembers every block that the operation names as used, whether or not it counts.
@@ -158,6 +158,14 @@ impl Replay {
         let inherited: Vec<_> =
             self.images.range(all).map(|((_, object, page), at)| ((tree, *object, *page), *at)).collect();
         self.images.extend(inherited);
+    }
+
+    /// Takes out the images of a tree.
+    pub(crate) fn take_images(&mut self, tree: TreeId) -> BTreeMap<(TreeId, ObjectNo, u64), ImageAt> {
+        let mut taken = self.images.split_off(&(tree, ObjectNo(0), 0));
+        let mut others = taken.split_off(&(TreeId(tree.0 + 1), ObjectNo(0), 0));
+        self.images.append(&mut others);
+        taken
     }
 
     fn change(&mut self, tree: TreeId, key: Key, value: Option<&[u8]>, findings: &mut Findings) {

@@ -137,6 +137,10 @@ pub(crate) struct Findings {
     hopeless: u64,
     /// What is looked at.
     tree: Option<TreeId>,
+    /// It never changes, so that repair corrects nothing of it.
+    is_fixed: bool,
+    /// What was found of trees that may change, and of the volume.
+    changeable: BTreeSet<Code>,
     has_trees: bool,
 }
 
@@ -148,7 +152,17 @@ impl Findings {
 
     /// What is found from here on is of this tree.
     pub(crate) fn within(&mut self, tree: Option<TreeId>) {
-        self.tree = tree;
+        (self.tree, self.is_fixed) = (tree, false);
+    }
+
+    /// The same of one that never changes.
+    pub(crate) fn within_fixed(&mut self, tree: Option<TreeId>) {
+        (self.tree, self.is_fixed) = (tree, true);
+    }
+
+    /// Whether repair may do something about a code that it corrects.
+    pub(crate) fn may_correct(&self, code: Code) -> bool {
+        self.changeable.contains(&code)
     }
 
     /// How many there are.
@@ -170,7 +184,7 @@ impl Findings {
 
     /// As [`Findings::of`], for what repair leaves alone although it corrects others of that code.
     pub(crate) fn hopeless(&mut self, code: Code, object: ObjectNo, message: impl Into<String>) {
-        self.hopeless += 1;
+        self.hopeless += u64::from(!self.is_fixed);
         self.of(code, object, message);
     }
 
@@ -179,6 +193,11 @@ impl Findings {
     }
 
     fn push(&mut self, code: Code, block: Option<BlockNo>, object: Option<ObjectNo>, message: String) {
+        if !self.is_fixed {
+            self.changeable.insert(code);
+        } else if code.severity() == Severity::Error && repair::corrects(code, true) {
+            self.hopeless += 1;
+        }
         let count = self.counts.entry(code).or_default();
         *count += 1;
         if *count <= FINDINGS_PER_CODE_MAX {
@@ -226,10 +245,6 @@ impl Findings {
         let corrects = |code: &Code| repair::corrects(*code, self.has_trees);
         let corrected = counts.filter(|(code, _)| code.severity() == Severity::Error && corrects(code));
         corrected.map(|(_, count)| count).sum::<u64>().saturating_sub(self.hopeless)
-    }
-
-    pub(crate) fn has(&self, code: Code) -> bool {
-        self.counts.contains_key(&code)
     }
 
     pub(crate) fn into_report(self, totals: Totals) -> Report {

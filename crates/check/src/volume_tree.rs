@@ -75,7 +75,7 @@ impl VolumeCheck<'_> {
         })
     }
 
-    fn unreadable(&mut self, key: Key, why: &str) {
+    pub(crate) fn unreadable(&mut self, key: Key, why: &str) {
         self.findings.add(Code::TreeItem, format!("{}: {why}", describe(&key)));
     }
 }

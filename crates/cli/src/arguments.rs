@@ -24,13 +24,11 @@ pub const MOUNT_OPTIONS: &[(&str, &str)] = &[
         "Never change access times; only when they are older than the last change or than a day \
       (the default); or at each read that the kernel's page cache cannot answer.",
     ),
-    (
-        "snapshot=NAME",
-        "Show this snapshot of the volume instead of the volume as it is. Read-only; the volume is nobody else's meanwhile.",
-    ),
+    ("snapshot=NAME", "Show this snapshot of the volume instead of the volume as it is. Read-only."),
     (
         "head=NAME",
-        "Show this head of the volume, a writable branch, instead of the one that is shown when nobody names one.",
+        "Show this head of the volume, a writable branch, instead of the one that is shown when nobody names one. Heads, and \
+         snapshots, can be mounted beside each other.",
     ),
     ("sync", "Every write, and every change of names and attributes, is durable when it returns."),
     ("dirsync", "Every change of names and attributes is durable when it returns."),

@@ -44,20 +44,24 @@ pub(crate) enum Failure {
     NoVolumeThere { path: PathBuf },
     #[error("{} has no snapshot \"{name}\"; \"syncline snapshot list\" shows them", .path.display())]
     NoSnapshot { path: PathBuf, name: String },
-    #[error("{} is mounted: heads are made, listed, deleted and rolled back, and snapshots compared, when it is unmounted", .path.display())]
+    #[error("{} is mounted: a volume is rolled back, and snapshots are compared, when it is unmounted", .path.display())]
     HeadsOfMounted { path: PathBuf },
     #[error(
         "{} has no room for version 2 of the format, which keeps about 2 MiB free; remove something, then upgrade it",
         .path.display()
     )]
     NoRoomToUpgrade { path: PathBuf },
-    #[error("{} has a snapshot \"{name}\" already; choose another name, or delete it first", .path.display())]
+    #[error("{} has a snapshot or head \"{name}\" already; choose another name, or delete it first", .path.display())]
     SnapshotExists { path: PathBuf, name: String },
     #[error(
         "{} has version 1 of the format, which has no snapshots; \"syncline upgrade\" gives it version 2",
         .path.display()
     )]
     NoSnapshots { path: PathBuf },
+    #[error(
+        "{}: the snapshot \"{name}\" is held; \"syncline snapshot release\" lets it be deleted", .path.display()
+    )]
+    SnapshotHeld { path: PathBuf, name: String },
     #[error("{}: snapshot \"{name}\": {source}", .path.display())]
     Snapshot { path: PathBuf, name: String, source: io::Error },
     #[error("{} does not exist; give --size to create it", .path.display())]
@@ -95,6 +99,9 @@ pub(crate) enum Failure {
         "\"{text}\" says no moment; write it like 2026-11-23T20:15:00Z, or give a position CLAIM/UNIT, or lsn:NUMBER"
     )]
     Moment { text: String },
+    #[cfg(feature = "replica")]
+    #[error("{why}")]
+    Keep { why: String },
     #[cfg(feature = "replica")]
     #[error("{} exists, and a restore makes a new image; give another path, or remove it if it is not needed", .path.display())]
     RestoreOver { path: PathBuf },
@@ -169,7 +176,7 @@ impl Failure {
     fn is_usage(&self) -> bool {
         use syncline_fuse::MountError::{BadOption, NoReplica, ReplicaOfReadOnly, UnknownOption, Volatile};
         #[cfg(feature = "replica")]
-        if matches!(self, Failure::Moment { .. }) {
+        if matches!(self, Failure::Moment { .. } | Failure::Keep { .. }) {
             return true;
         }
         matches!(

@@ -1,6 +1,7 @@
 //! `syncline snapshot`: snapshots of a volume in an image or on a device, or of a mounted one by its directory.
 
 mod diff;
+mod usage;
 
 use crate::arguments::{SnapshotAction, SnapshotArguments};
 use crate::copy;
@@ -17,7 +18,7 @@ use std::time::SystemTime;
 use syncline::Volume;
 use syncline_fuse::snapshots;
 
-const COLUMNS: &[(&str, usize)] = &[("made", 19), ("uuid", 36), ("name", 1)];
+const COLUMNS: &[(&str, usize)] = &[("made", 19), ("uuid", 36), ("held", 4), ("name", 1)];
 const HEAD_COLUMNS: &[(&str, usize)] =
     &[("made", 19), ("uuid", 36), ("default", 7), ("parent", 16), ("name", 1)];
 
@@ -26,6 +27,17 @@ struct Listed {
     name: String,
     uuid: [u8; 16],
     made: SystemTime,
+    number: u32,
+    held: bool,
+}
+
+/// A head as it is listed.
+struct Branch {
+    name: String,
+    uuid: [u8; 16],
+    made: SystemTime,
+    is_default: bool,
+    parent: Option<String>,
 }
 
 /// The volume, wherever it is.
@@ -55,14 +67,12 @@ pub(crate) fn run(arguments: &SnapshotArguments) -> Result<ExitCode, Failure> {
             Ok(ExitCode::SUCCESS)
         }
         SnapshotAction::Clone { target, name, head } => {
-            let volume = unmounted(target, false)?;
-            let made = volume.clone_snapshot(name, head);
-            let made = made.map_err(|source| match source.kind() {
+            let place = open(target, false)?;
+            let made = place.clone_snapshot(name, head).map_err(|source| match source.kind() {
                 io::ErrorKind::NotFound => failed(target, Some(name), source),
                 _ => failed(target, Some(head), source),
             });
-            let closed = volume.close().map_err(|source| Failure::of_volume(target, source));
-            made.and(closed.map(|()| ExitCode::SUCCESS))
+            made.and(place.close(target)).map(|()| ExitCode::SUCCESS)
         }
         SnapshotAction::Rollback { target, name, keep } => {
             let rolled = unmounted(target, false)?.rollback(name, keep.as_deref());
@@ -77,11 +87,21 @@ pub(crate) fn run(arguments: &SnapshotArguments) -> Result<ExitCode, Failure> {
             let compared = diff::Compared { path: target, older, newer, content: *content };
             diff::diff(&compared, Form::json_if(*json))
         }
+        SnapshotAction::Hold { target, names } => set_held(target, names, true),
+        SnapshotAction::Release { target, names } => set_held(target, names, false),
+        SnapshotAction::Usage { json, target, names } => usage::usage(target, names, Form::json_if(*json)),
         SnapshotAction::Rename { target, name, to } => {
             change(target, Some(name), |place| place.rename(name, to))?;
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+fn set_held(path: &Path, names: &[String], held: bool) -> Result<ExitCode, Failure> {
+    for name in names {
+        change(path, Some(name), |place| place.hold(name, held))?;
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn open(path: &Path, read_only: bool) -> Result<Place, Failure> {
@@ -108,15 +128,35 @@ fn change<T>(
 ) -> Result<T, Failure> {
     let place = open(path, false)?;
     let changed = change(&place).map_err(|source| failed(path, name, source));
-    let closed = match place {
-        Place::Own(volume) => volume.close().map_err(|source| Failure::of_volume(path, source)),
-        Place::Mounted(_) => Ok(()),
-    };
+    let closed = place.close(path);
     let changed = changed?;
     closed.map(|()| changed)
 }
 
 impl Place {
+    fn close(self, path: &Path) -> Result<(), Failure> {
+        match self {
+            Place::Own(volume) => volume.close().map_err(|source| Failure::of_volume(path, source)),
+            Place::Mounted(_) => Ok(()),
+        }
+    }
+
+    fn clone_snapshot(&self, of: &str, head: &str) -> io::Result<()> {
+        match self {
+            Place::Own(volume) => volume.clone_snapshot(of, head).map(drop),
+            Place::Mounted(directory) => snapshots::make_head(directory, of, head).map(drop),
+        }
+    }
+
+    fn heads(&self) -> io::Result<Vec<Branch>> {
+        match self {
+            Place::Own(volume) => Ok(volume.heads()?.into_iter().map(Branch::from).collect()),
+            Place::Mounted(directory) => {
+                Ok(snapshots::heads(directory)?.into_iter().map(Branch::from).collect())
+            }
+        }
+    }
+
     fn create(&self, name: &str) -> io::Result<Listed> {
         match self {
             Place::Own(volume) => volume.snapshot(name).map(Listed::from),
@@ -136,7 +176,10 @@ impl Place {
             Place::Mounted(_) if wait => Err(io::Error::other(
                 "--wait is for a volume that is not mounted; a mounted one gives the space back in the background",
             )),
-            Place::Mounted(directory) => snapshots::delete_snapshot(directory, name),
+            Place::Mounted(directory) => match snapshots::delete_snapshot(directory, name) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => delete_head(directory, name),
+                deleted => deleted,
+            },
         }
     }
 
@@ -144,6 +187,14 @@ impl Place {
         match self {
             Place::Own(volume) => volume.rename_snapshot(name, to),
             Place::Mounted(directory) => snapshots::rename_snapshot(directory, name, to),
+        }
+    }
+
+    fn hold(&self, name: &str, held: bool) -> io::Result<()> {
+        match self {
+            Place::Own(volume) if held => volume.hold_snapshot(name),
+            Place::Own(volume) => volume.release_snapshot(name),
+            Place::Mounted(directory) => snapshots::hold_snapshot(directory, name, held),
         }
     }
 
@@ -159,13 +210,29 @@ impl Place {
 
 impl From<syncline::Snapshot> for Listed {
     fn from(snapshot: syncline::Snapshot) -> Listed {
-        Listed { name: snapshot.name, uuid: snapshot.uuid, made: snapshot.made }
+        let syncline::Snapshot { name, uuid, made, number, held, .. } = snapshot;
+        Listed { name, uuid, made, number, held }
+    }
+}
+
+impl From<syncline::HeadInfo> for Branch {
+    fn from(head: syncline::HeadInfo) -> Branch {
+        let syncline::HeadInfo { name, uuid, made, is_default, parent, .. } = head;
+        Branch { name, uuid, made, is_default, parent }
+    }
+}
+
+impl From<snapshots::HeadEntry> for Branch {
+    fn from(head: snapshots::HeadEntry) -> Branch {
+        let snapshots::HeadEntry { name, uuid, made, is_default, parent } = head;
+        Branch { name, uuid, made, is_default, parent }
     }
 }
 
 impl From<snapshots::SnapshotEntry> for Listed {
     fn from(entry: snapshots::SnapshotEntry) -> Listed {
-        Listed { name: entry.name, uuid: entry.uuid, made: entry.made }
+        let snapshots::SnapshotEntry { name, uuid, made, number, held } = entry;
+        Listed { name, uuid, made, number, held }
     }
 }
 
@@ -178,12 +245,23 @@ pub(crate) fn view(volume: Volume, image: &Path, name: Option<&str>) -> Result<V
 fn failed(path: &Path, name: Option<&str>, source: io::Error) -> Failure {
     let (path, name) = (path.to_owned(), name.unwrap_or_default().to_owned());
     match (source.kind(), source.raw_os_error()) {
+        (_, _) if is_held(&source) => Failure::SnapshotHeld { path, name },
         (io::ErrorKind::NotFound, _) => Failure::NoSnapshot { path, name },
         (io::ErrorKind::AlreadyExists, _) => Failure::SnapshotExists { path, name },
         (io::ErrorKind::Unsupported, _) => Failure::NoSnapshots { path },
         // ENOTTY; the standard library has no kind for it.
         (_, Some(25)) => Failure::NoVolumeThere { path },
         _ => Failure::Snapshot { path, name, source },
+    }
+}
+
+/// Whether it says that a snapshot cannot be deleted. Of a mounted volume EBUSY says nothing else.
+fn is_held(error: &io::Error) -> bool {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<syncline::Error>());
+    match inner {
+        Some(inner) => inner.is_held_snapshot(),
+        // EBUSY.
+        None => error.raw_os_error() == Some(16),
     }
 }
 
@@ -200,8 +278,18 @@ fn list(path: &Path, form: Form) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Of a mounted volume. EBUSY says of a head that somebody has it, and of a snapshot that it is held.
+fn delete_head(directory: &File, name: &str) -> io::Result<()> {
+    snapshots::delete_head(directory, name).map_err(|error| match error.kind() {
+        io::ErrorKind::ResourceBusy => io::Error::other(format!(
+            "the head \"{name}\" is mounted, or is the one that is shown when nobody names one: unmount it first"
+        )),
+        _ => error,
+    })
+}
+
 fn list_heads(path: &Path, form: Form) -> Result<ExitCode, Failure> {
-    let heads = unmounted(path, true)?.heads().map_err(|source| failed(path, None, source))?;
+    let heads = open(path, true)?.heads().map_err(|source| failed(path, None, source))?;
     let shown = |text: &str| match form {
         Form::Json => text.to_owned(),
         Form::Text => printable(text),
@@ -240,6 +328,7 @@ fn row(snapshot: &Listed, form: Form) -> Map<String, Value> {
     let columns = [
         ("made", json!(date_of(snapshot.made))),
         ("uuid", json!(uuid_text(&snapshot.uuid))),
+        ("held", json!(snapshot.held)),
         ("name", json!(name)),
     ];
     columns.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()

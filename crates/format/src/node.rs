@@ -70,10 +70,12 @@ pub struct NodePointerRaw {
 }
 
 const _: () = assert!(size_of::<NodePointerRaw>() == NODE_POINTER_BYTES);
-const _: () = assert!(std::mem::offset_of!(NodePointerRaw, birth) == 28);
+const _: () = assert!(std::mem::offset_of!(NodePointerRaw, birth) == NODE_POINTER_BIRTH_AT);
 
 /// Bytes of a stored node pointer.
 pub const NODE_POINTER_BYTES: usize = 32;
+/// Where its birth is.
+pub const NODE_POINTER_BIRTH_AT: usize = 28;
 
 /// Where a node lies and what it must contain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

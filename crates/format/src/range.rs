@@ -242,7 +242,7 @@ fields! {
 
     TREE_ROLE = TreeItem, "role", 0, 1, (1, 2), "";
     TREE_STATE = TreeItem, "state", 1, 1, (1, 2), "";
-    TREE_FLAGS = TreeItem, "flags", 2, 2, (0, 3), "";
+    TREE_FLAGS = TreeItem, "flags", 2, 2, (0, 7), "4 of a snapshot only";
     TREE_ERA = TreeItem, "era", 4, 4, (0, ERA_MAX), "of a head 0, of a snapshot at least 1";
     TREE_PARENT = TreeItem, "parent", 8, 4, (0, TREES_MAX - 1), "a snapshot of a lower era";
     TREE_KNOWN = TreeItem, "known", 12, 4, (0, ERA_MAX), "of a head at least its parent's era; of a snapshot 0";

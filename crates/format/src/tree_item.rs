@@ -76,6 +76,15 @@ pub enum TreeState {
 const DEFAULT_HEAD: u16 = 1;
 /// Flag: kept because trees descend from it, and shown to nobody.
 const HIDDEN: u16 = 2;
+/// Flag: a snapshot that is not deleted before somebody releases it.
+const HELD: u16 = 4;
+
+/// What a snapshot says of its own end. A head has none of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stay {
+    /// It is not deleted before somebody releases it.
+    pub is_held: bool,
+}
 
 /// A tree item, decoded: everything about a tree but its root.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -94,6 +103,7 @@ pub struct TreeItem {
     pub lsn: Lsn,
     pub made: Timestamp,
     pub uuid: [u8; 16],
+    pub stay: Stay,
     /// 1 to 255 bytes of UTF-8, without `/` and NUL, neither `.` nor `..`; empty of a hidden tree.
     pub name: String,
 }
@@ -118,6 +128,7 @@ impl TreeItem {
             lsn: Lsn(0),
             made: Timestamp::default(),
             uuid: [0; 16],
+            stay: Stay::default(),
             name: "main".to_owned(),
         }
     }
@@ -135,7 +146,8 @@ impl TreeItem {
             raw.cursor.copy_from_slice(&bytes);
         }
         let flag = |set: bool, bit: u16| if set { bit } else { 0 };
-        raw.flags = U16::new(flag(self.is_default, DEFAULT_HEAD) | flag(self.is_hidden, HIDDEN));
+        let held = flag(self.stay.is_held, HELD);
+        raw.flags = U16::new(flag(self.is_default, DEFAULT_HEAD) | flag(self.is_hidden, HIDDEN) | held);
         raw.era = U32::new(self.era.0);
         raw.parent = U32::new(self.parent.map_or(0, |parent| parent.0));
         raw.known = U32::new(self.known.0);
@@ -183,6 +195,7 @@ impl TreeItem {
             lsn: Lsn(raw.lsn.get()),
             made: Timestamp { seconds: raw.made_seconds.get(), nanoseconds: raw.made_nanoseconds.get() },
             uuid: raw.uuid,
+            stay: Stay { is_held: raw.flags.get() & HELD != 0 },
             name: name.to_owned(),
         })
     }
@@ -206,6 +219,9 @@ impl TreeItemRaw {
         let is_snapshot = Role::try_from(self.role)? == Role::Snapshot;
         if is_snapshot != (era > 0) {
             return Err(field("era", era));
+        }
+        if !is_snapshot && self.flags.get() & HELD != 0 {
+            return Err(field("flags", u64::from(self.flags.get())));
         }
         if is_snapshot && known > 0 {
             return Err(field("known", known));
@@ -272,6 +288,7 @@ mod tests {
             lsn: Lsn(99),
             made: Timestamp { seconds: -5, nanoseconds: 999_999_999 },
             uuid: [3; 16],
+            stay: Stay::default(),
             name: "before the upgrade".to_owned(),
         }
     }
@@ -287,6 +304,7 @@ mod tests {
             TreeItem { state: deleting, name: String::new(), ..snapshot() },
             TreeItem { is_hidden: true, name: String::new(), ..snapshot() },
             TreeItem { name: "ä".repeat(127), ..snapshot() },
+            TreeItem { stay: Stay { is_held: true }, ..snapshot() },
         ] {
             let bytes = item.encode();
             assert_eq!(bytes.len(), TREE_ITEM_BYTES + item.name.len());
@@ -304,6 +322,7 @@ mod tests {
             TreeItem { era: Era(0), ..snapshot() },
             TreeItem { era: Era(4), ..TreeItem::first_head() },
             TreeItem { known: Era(4), ..snapshot() },
+            TreeItem { stay: Stay { is_held: true }, ..TreeItem::first_head() },
             name(""),
             name("."),
             name(".."),

@@ -4,32 +4,33 @@
 //! for directories from their parents. Of a file that was changed and kept its name only its inode differs: for such
 //! files the entries of the newer tree are looked through, until all are found.
 
-use crate::snapshots::SnapshotData;
 use crate::{Entropy, Error, Fs, Result};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::ops::ControlFlow;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
 use syncline_format::item::{DirentItem, ExtentContent, ExtentItem, InodeItem};
 use syncline_format::{Key, Kind, ObjectNo, TreeId, checksum};
-use syncline_store::TreeReader;
 
 /// Deeper paths are a damaged volume's.
 const DEPTH_MAX: usize = 4096;
 
-/// What has happened to a name.
+/// What has happened to a path.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum ChangeKind {
-    /// It is in the older one only.
+    /// It is in the older snapshot only.
     Removed,
     /// It is in the newer one only.
     Added,
-    /// The same file had this path in the older one.
+    /// The same file or directory had another path in the older one.
     Renamed {
-        /// As [`Change::path`].
-        from: Vec<u8>,
+        /// That path.
+        from: PathBuf,
     },
-    /// It leads to another content, or to other attributes: owner, mode, flags, extended attributes, and without
-    /// another content the time of modification.
+    /// It has another content, or other attributes: owner, mode, flags, extended attributes, or, with the same content,
+    /// another time of modification. Directories do not count for what is in them.
     Modified {
         /// The content.
         content: bool,
@@ -38,12 +39,12 @@ pub enum ChangeKind {
     },
 }
 
-/// One name that differs.
+/// A path that differs between two snapshots.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub struct Change {
-    /// From the root, without a leading slash.
-    pub path: Vec<u8>,
+    /// From the root, without a leading slash; empty for the root itself.
+    pub path: PathBuf,
     /// What has happened to it.
     pub kind: ChangeKind,
 }
@@ -88,8 +89,8 @@ impl Items {
 
 impl Fs {
     /// What differs between a snapshot and a later one, or the volume as it is now: sorted by path. With `content`,
-    /// files whose pages were written with what they held before do not count; it reads sums, and no data. What is
-    /// compared with the volume as it is now is a snapshot that goes away with this call.
+    /// files whose pages were written with what they held before do not count; it reads sums, and no data. The volume
+    /// as it is now is a snapshot without a name, which goes away with this call, or with the power.
     ///
     /// Errors: `NotFound`, there is no such snapshot; those of [`Fs::snapshot`] without a newer one; damage.
     pub fn difference(
@@ -101,25 +102,26 @@ impl Fs {
     ) -> Result<Vec<Change>> {
         let older = self.snapshot_named(older)?;
         let _older = self.core.store.reader(older).map_err(|_| Error::NotFound)?;
-        let (newer, _newer) = match newer {
+        let (newer, reader) = match newer {
             Some(newer) => {
                 let newer = self.snapshot_named(newer)?;
                 (newer, self.core.store.reader(newer).map_err(|_| Error::NotFound)?)
             }
-            None => self.passing_snapshot(entropy)?,
+            None => {
+                let reader = self.passing_snapshot(entropy)?;
+                (reader.tree(), reader)
+            }
         };
-        Comparison { fs: self, older, newer, names: BTreeMap::new() }.changes(content)
-    }
-
-    /// A snapshot that has lost its name already: it is there as long as its reader. A crash between its making and its
-    /// deletion leaves it behind with its name.
-    fn passing_snapshot(&self, entropy: &dyn Entropy) -> Result<(TreeId, TreeReader)> {
-        let uuid = crate::session::random_uuid(entropy);
-        let name = format!("difference-{:032x}", u128::from_be_bytes(uuid));
-        let made = TreeId(self.snapshot(&name, SnapshotData::Written, entropy)?.tree);
-        let reader = self.core.store.reader(made).map_err(|_| Error::NotFound)?;
-        self.delete_snapshot(&name)?;
-        Ok((made, reader))
+        // The pages beside a tree are all there only then. Opened read-only, those that are not settled are in memory.
+        while !self.core.options.read_only
+            && [older, newer].iter().any(|tree| self.core.store.is_settling(*tree))
+        {
+            self.relieved(|store| store.settle())?;
+        }
+        let changes = Comparison { fs: self, older, newer, names: BTreeMap::new() }.changes(content);
+        drop(reader);
+        self.writeback.wake_background();
+        changes
     }
 }
 
@@ -348,7 +350,7 @@ impl Comparison<'_> {
     }
 
     /// The path of a name.
-    fn path(&mut self, tree: TreeId, place: &Place) -> Result<Vec<u8>> {
+    fn path(&mut self, tree: TreeId, place: &Place) -> Result<PathBuf> {
         let (mut directory, name) = place.clone();
         let mut names = vec![name];
         while directory != ObjectNo::ROOT_DIR {
@@ -361,7 +363,7 @@ impl Comparison<'_> {
             directory = inode.parent;
         }
         names.reverse();
-        Ok(names.join(&b'/'))
+        Ok(PathBuf::from(OsString::from_vec(names.join(&b'/'))))
     }
 
     fn name_in_parent(&mut self, tree: TreeId, directory: ObjectNo, parent: ObjectNo) -> Result<Vec<u8>> {

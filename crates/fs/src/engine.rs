@@ -212,7 +212,8 @@ impl Fs {
         self.core.store.broken_journal().is_some()
     }
 
-    /// Stops at once, as a power cut would: nothing is written any more, every sync fails.
+    /// Stops at once, as a power cut would: nothing is written any more, every sync fails. A snapshot's view, which
+    /// writes nothing, stops nothing.
     pub fn shut_down(&self) {
         self.core.shut_down();
     }

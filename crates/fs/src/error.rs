@@ -213,6 +213,11 @@ impl Error {
         }
     }
 
+    /// Whether it says that a snapshot is held, and so not deleted.
+    pub fn is_held_snapshot(&self) -> bool {
+        matches!(self, Error::Store(StoreError::TreeHeld { .. }))
+    }
+
     /// The Linux error number.
     ///
     /// A volume that stopped after an I/O error refuses changes with `ReadOnly` (EROFS); what still reaches the store,
@@ -259,7 +264,7 @@ impl Error {
 fn store_errno(error: &StoreError) -> i32 {
     match error {
         StoreError::NoTree { .. } => 2,
-        StoreError::DefaultHead => 16,
+        StoreError::DefaultHead | StoreError::TreeHeld { .. } => 16,
         StoreError::TreeExists { .. } => 17,
         StoreError::BadTreeName { name } if name.len() > NAME_BYTES_MAX => 36,
         StoreError::BadTreeName { .. } => 22,

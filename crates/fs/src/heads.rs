@@ -15,7 +15,7 @@ use std::sync::Arc;
 use syncline_device::Buffer;
 use syncline_format::TreeId;
 use syncline_format::item::ExtentContent;
-use syncline_format::tree_item::{OverlayItem, Role, TreeItem};
+use syncline_format::tree_item::{OverlayItem, Role, Stay, TreeItem};
 use syncline_store::{SnapshotLabel, StoreError, TreeReader};
 
 /// What a head is.
@@ -128,7 +128,7 @@ impl Heads<'_> {
 
     fn label(&self, name: &str, entropy: &dyn Entropy) -> SnapshotLabel {
         let uuid = crate::session::random_uuid(entropy);
-        SnapshotLabel { name: name.to_owned(), uuid, made: self.fs.core.clock.now() }
+        SnapshotLabel { name: name.to_owned(), uuid, made: self.fs.core.clock.now(), stay: Stay::default() }
     }
 
     /// A clone of a snapshot, with the snapshot's overlay; the LSN if it has its name already. Otherwise it is hidden,

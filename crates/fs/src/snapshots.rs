@@ -7,9 +7,9 @@ use crate::writeback::pinned_max_of;
 use crate::{Entropy, Error, Fs, Result, Timestamp};
 use std::sync::Arc;
 use syncline_device::Buffer;
-use syncline_format::tree_item::{Role, TreeItem, TreeState};
+use syncline_format::tree_item::{Role, Stay, TreeItem, TreeState};
 use syncline_format::{ObjectNo, TreeId};
-use syncline_store::{Reservation, SnapshotLabel, StoreError};
+use syncline_store::{Reservation, SnapshotLabel, StoreError, TreeReader};
 
 /// What a snapshot is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +23,15 @@ pub struct SnapshotInfo {
     pub made: Timestamp,
     /// Number of its tree; the later one has the greater.
     pub tree: u32,
+    /// It is not deleted before it is released.
+    pub is_held: bool,
+}
+
+impl SnapshotInfo {
+    fn new(tree: TreeId, item: TreeItem) -> SnapshotInfo {
+        let TreeItem { name, uuid, made, stay, .. } = item;
+        SnapshotInfo { name, uuid, made, tree: tree.0, is_held: stay.is_held }
+    }
 }
 
 /// Which data a snapshot shows.
@@ -42,7 +51,8 @@ impl Fs {
     pub fn snapshot(&self, name: &str, data: SnapshotData, entropy: &dyn Entropy) -> Result<SnapshotInfo> {
         self.core.check_writable()?;
         let uuid = crate::session::random_uuid(entropy);
-        let label = SnapshotLabel { name: name.to_owned(), uuid, made: self.core.clock.now() };
+        let stay = Stay::default();
+        let label = SnapshotLabel { name: name.to_owned(), uuid, made: self.core.clock.now(), stay };
         // Said before anything is written.
         self.core.store.check_label(self.content.tree, &label)?;
         if data == SnapshotData::Written {
@@ -50,7 +60,20 @@ impl Fs {
         }
         let (tree, lsn) = self.make_snapshot(&label)?;
         self.core.store.force(lsn)?;
-        Ok(SnapshotInfo { name: label.name, uuid, made: label.made, tree: tree.0 })
+        let SnapshotLabel { name, uuid, made, stay } = label;
+        Ok(SnapshotInfo { name, uuid, made, tree: tree.0, is_held: stay.is_held })
+    }
+
+    /// The volume as it is now, as a snapshot without a name that goes away with its reader.
+    pub(crate) fn passing_snapshot(&self, entropy: &dyn Entropy) -> Result<TreeReader> {
+        self.core.check_writable()?;
+        let uuid = crate::session::random_uuid(entropy);
+        // The name counts for nothing. It has to be one, and nobody's.
+        let name = format!("{:032x}", u128::from_be_bytes(uuid));
+        let label = SnapshotLabel { name, uuid, made: self.core.clock.now(), stay: Stay::default() };
+        self.core.store.check_label(self.content.tree, &label)?;
+        self.write_for_snapshot()?;
+        self.without_moves(|| self.relieved(|store| store.passing_snapshot(self.content.tree, &label)))
     }
 
     /// Commits all data that is dirty, and writes home what is in the journal only: that would have to be written once
@@ -63,12 +86,16 @@ impl Fs {
     }
 
     fn make_snapshot(&self, label: &SnapshotLabel) -> Result<(TreeId, syncline_format::Lsn)> {
-        // No snapshot shows half of a move: nobody begins one, and those that have begun are ended.
+        self.without_moves(|| self.relieved(|store| store.snapshot(self.content.tree, label)))
+    }
+
+    /// No snapshot shows half of a move: nobody begins one, and those that have begun are ended.
+    fn without_moves<T>(&self, call: impl FnOnce() -> Result<T>) -> Result<T> {
         let _moving = self.content.moving.write();
         for inode in self.content.inodes.shifting() {
             self.shape.finish_truncation(&inode)?;
         }
-        self.relieved(|store| store.snapshot(self.content.tree, label))
+        call()
     }
 
     /// Whether the volume can have snapshots: it is of version 2 of the format.
@@ -80,13 +107,16 @@ impl Fs {
     pub fn snapshots(&self) -> Vec<SnapshotInfo> {
         let trees = self.core.store.trees();
         let seen = trees.into_iter().filter(|(_, item)| item.role == Role::Snapshot && is_seen(item));
-        let info = |(tree, item): (TreeId, TreeItem)| SnapshotInfo {
-            name: item.name,
-            uuid: item.uuid,
-            made: item.made,
-            tree: tree.0,
-        };
-        seen.map(info).collect()
+        seen.map(|(tree, item)| SnapshotInfo::new(tree, item)).collect()
+    }
+
+    /// The snapshot that was made next behind a number ([`SnapshotInfo::tree`]).
+    pub fn snapshot_behind(&self, tree: u32) -> Option<SnapshotInfo> {
+        let mut behind = std::iter::successors(self.core.store.tree_behind(TreeId(tree)), |(tree, _)| {
+            self.core.store.tree_behind(*tree)
+        });
+        let found = behind.find(|(_, item)| item.role == Role::Snapshot && is_seen(item));
+        found.map(|(tree, item)| SnapshotInfo::new(tree, item))
     }
 
     pub(crate) fn snapshot_named(&self, name: &str) -> Result<TreeId> {
@@ -97,7 +127,7 @@ impl Fs {
     /// Deletes a snapshot, for good when this has returned. Its space comes back in the background, and not before
     /// nobody reads it any more.
     ///
-    /// Errors: `NotFound`.
+    /// Errors: `NotFound`; EBUSY for one that is held.
     pub fn delete_snapshot(&self, name: &str) -> Result<()> {
         self.core.check_writable()?;
         let tree = self.snapshot_named(name)?;
@@ -112,6 +142,60 @@ impl Fs {
         let tree = self.snapshot_named(name)?;
         let lsn = self.relieved(|store| store.rename_tree(tree, to))?;
         Ok(self.core.store.force(lsn)?)
+    }
+
+    /// Holds a snapshot: it is not deleted before it is released. For good when this has returned. Errors: `NotFound`.
+    pub fn hold_snapshot(&self, name: &str) -> Result<()> {
+        self.set_held(name, true)
+    }
+
+    /// Lets a snapshot be deleted again, for good when this has returned. Errors: `NotFound`.
+    pub fn release_snapshot(&self, name: &str) -> Result<()> {
+        self.set_held(name, false)
+    }
+
+    fn set_held(&self, name: &str, is_held: bool) -> Result<()> {
+        self.core.check_writable()?;
+        let tree = self.snapshot_named(name)?;
+        let lsn = self.relieved(|store| store.hold_tree(tree, is_held))?;
+        Ok(self.core.store.force(lsn)?)
+    }
+
+    /// Bytes that would become free if these snapshots were deleted and nobody read them: what they have together, and
+    /// nobody else has. It is as much as [`Fs::reclaim`] gives back then, to the byte, but for the tables in which
+    /// snapshots are named, which become shorter. Snapshots that were deleted before do not count. It reads the nodes
+    /// of the trees that differ, and no data.
+    ///
+    /// Errors: `NotFound`; `ReadOnly` on a volume that is opened read-only and was not closed cleanly; damage.
+    pub fn usage(&self, names: &[&str]) -> Result<u64> {
+        let all = self.snapshots();
+        let named = |name: &&str| all.iter().find(|snapshot| snapshot.name == *name);
+        let trees = names.iter().map(|name| named(name).map(|found| found.tree).ok_or(Error::NotFound));
+        self.usage_of(&trees.collect::<Result<Vec<_>>>()?)
+    }
+
+    /// The same, by the snapshots' numbers ([`SnapshotInfo::tree`]).
+    pub fn usage_of(&self, trees: &[u32]) -> Result<u64> {
+        let trees = trees.iter().map(|tree| TreeId(*tree)).collect();
+        let count = |store: &syncline_store::Store| store.usage(&trees);
+        if self.core.options.read_only {
+            return match count(&self.core.store) {
+                Ok(blocks) => Ok(blocks * PAGE_BYTES),
+                Err(StoreError::Pressure(_)) => Err(Error::ReadOnly),
+                Err(error) => Err(error.into()),
+            };
+        }
+        self.core.check_failure()?;
+        while trees.iter().any(|tree| self.core.store.is_settling(*tree)) {
+            self.relieved(|store| store.settle())?;
+        }
+        loop {
+            match count(&self.core.store) {
+                // Not wholly on the device so far.
+                Err(StoreError::Pressure(_)) => self.core.checkpoint()?,
+                counted => return Ok(counted? * PAGE_BYTES),
+            }
+        }
     }
 
     pub(crate) fn relieved<T>(
@@ -134,6 +218,11 @@ impl Fs {
         while self.relieved(|store| store.reap(usize::MAX))? {}
         // What was freed last is free behind a checkpoint that holds it.
         self.core.checkpoint()
+    }
+
+    /// Whether space of deleted snapshots or heads has not come back so far.
+    pub fn is_reclaiming(&self) -> bool {
+        self.core.store.is_reaping()
     }
 
     /// A snapshot as a volume of its own that cannot be changed. While it exists the snapshot's space does not come

@@ -35,8 +35,11 @@ impl Fs {
     }
 
     /// Ends trims that are under way, which return what they have discarded by then, and those that come later at
-    /// once: for whoever is about to end the session and does not want to wait for them.
+    /// once: for whoever is about to end the session and does not want to wait for them. A snapshot's view has no
+    /// session of its own, and ends nothing.
     pub fn end_trims(&self) {
-        self.core.store.end_trims();
+        if !self.core.is_view() {
+            self.core.store.end_trims();
+        }
     }
 }

@@ -15,9 +15,11 @@
 
 use crate::browse::Browsed;
 use crate::filesystem::{Filesystem, MESSAGE_BYTES_MAX, config};
+use crate::join;
 use crate::leave::Leave;
 use crate::metrics::{Endpoint, Served};
 use crate::mount_point::{Detach, detach, is_ours, mounted_at, options_for, widen_read_ahead};
+use crate::mounts::Mounts;
 use crate::remount::remount;
 use crate::unmount::clear_dead_mount;
 use crate::volume::OpenVolume;
@@ -52,7 +54,30 @@ impl Mount {
         }
         self.take_place()?;
         self.install_log(log::Destination::StandardError)?;
-        self.serve_logged(live)
+        match self.join()? {
+            Some(joined) => {
+                live();
+                joined.wait();
+                Ok(())
+            }
+            None => self.serve_logged(live),
+        }
+    }
+
+    /// Mounts by the daemon that has the volume, if one has.
+    fn join(&self) -> Result<Option<join::Joined>, MountError> {
+        let source = self.source()?;
+        if syncline_device::is_mounted(&source).is_none() {
+            return Ok(None);
+        }
+        join::join(&source, &self.mount_point()?, &self.options)
+    }
+
+    /// The file or device, wherever the path leads.
+    fn source(&self) -> Result<PathBuf, MountError> {
+        let source = syncline_device::follow_own_links(&self.source)
+            .map_err(|error| MountError::Open(Box::new(error)))?;
+        Ok(source.canonicalize().unwrap_or(source))
     }
 
     /// Forks a daemon that mounts and serves; returns when the mount can be used, or why it cannot. Must be called
@@ -64,6 +89,9 @@ impl Mount {
         // Here, where a CPU that does not exist is still told as the wrong option that it is. The child inherits the
         // place.
         self.take_place()?;
+        if self.join()?.is_some() {
+            return Ok(());
+        }
         let (mut from_child, to_parent) = pipe()?;
         // SAFETY: the caller guarantees a single thread, so the child may do anything.
         match unsafe { libc::fork() } {
@@ -147,16 +175,15 @@ impl Mount {
         share_one_heap();
         scheduling::ask_for_short_slices();
         let signals = block_signals()?;
-        let source = syncline_device::follow_own_links(&self.source)
-            .map_err(|error| MountError::Open(Box::new(error)))?;
-        let source = source.canonicalize().unwrap_or(source);
+        let source = self.source()?;
         let directory = self.mount_point()?;
         // Before rights are given up, and before anything is mounted.
         let endpoint = self.options.metrics.as_ref().map(Endpoint::bind).transpose()?;
         let volume = OpenVolume::open(&source, &self.options)?;
         let mounted = volume.fs().clone();
         let fs = Arc::downgrade(&mounted);
-        let filesystem = Arc::new(Filesystem::new(volume, &self.options)?);
+        let mounts = Mounts::new(&source, volume, &self.options);
+        let filesystem = Arc::new(Filesystem::new(mounts.first(&directory)?, &self.options)?);
         let browsed = Browsed::new(filesystem.clone(), &mounted, self.options.snapshot.is_none());
         drop(mounted);
         let session = match self.open_session(browsed, &source, &directory) {
@@ -172,13 +199,16 @@ impl Mount {
         let transport = session.transport().to_string();
         // Until this function returns.
         let _endpoint = serve_metrics(endpoint, &filesystem);
-        let served = spawn_signal_thread(signals, directory.clone(), fs).and_then(|()| {
+        join::listen(&source, &mounts);
+        let served = spawn_signal_thread(signals, mounts.clone(), fs).and_then(|()| {
             // By now a daemon without a system log has left the terminal: success says nothing there.
             live();
             tracing::info!(source = %source.display(), directory = %directory.display(), transport, "mounted");
             session.run().map_err(MountError::Session)
         });
         let closed = filesystem.close();
+        // Those that have joined go on.
+        mounts.wait_for_all();
         served?;
         match closed {
             Err(error) if filesystem.was_shut_down() => {
@@ -336,11 +366,12 @@ fn wait_for_signal(signals: &libc::sigset_t) -> i32 {
 }
 
 /// The thread that waits for signals is never joined: it ends with the process.
-fn spawn_signal_thread(signals: libc::sigset_t, directory: PathBuf, fs: Weak<Fs>) -> Result<(), MountError> {
+fn spawn_signal_thread(signals: libc::sigset_t, mounts: Arc<Mounts>, fs: Weak<Fs>) -> Result<(), MountError> {
     let body = move || {
         let signal = wait_for_signal(&signals);
         tracing::info!(signal, "asked to end, unmounting");
-        let unmounted = unmount_own(&directory);
+        let left = mounts.directories().into_iter().rev().filter(|on| !unmount_own(on)).count();
+        let unmounted = left == 0;
         if let Some(fs) = fs.upgrade() {
             if unmounted {
                 // Whoever trims has a file open, and so keeps the mount.

@@ -72,6 +72,28 @@ pub enum MountError {
     Look { path: PathBuf, source: io::Error },
     #[error("{what} failed: {source}")]
     System { what: &'static str, source: io::Error },
+    #[error(
+        "{source_path} is mounted on {on}, and a head can be at one place: unmount it first, or name another head by head="
+    )]
+    HeadMounted { source_path: PathBuf, on: PathBuf },
+    #[error("it cannot be mounted beside what is mounted of the volume: {source}")]
+    Joined { source: syncline_fs::Error },
+    #[error(
+        "of this volume one snapshot is mounted, by a daemon that knows nothing else of it: unmount that first"
+    )]
+    ShowsSnapshot,
+    #[error("the volume is mounted read-only: add ro, or unmount it first")]
+    JoinsReadOnly,
+    #[error(
+        "option {option} is for the daemon of the volume, which is mounted already: leave it away, or unmount the volume first"
+    )]
+    OfDaemon { option: String },
+    #[error("the volume is being closed: try again")]
+    Closing,
+    #[error(
+        "the daemon of the mounted volume did not answer as expected: unmount the volume, and mount it again"
+    )]
+    Unanswered,
     #[error("{0} is not the root of a mounted Syncline volume")]
     NotMounted(PathBuf),
     #[error("{path} is mounted on {on}: give that directory")]

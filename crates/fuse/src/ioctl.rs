@@ -14,7 +14,8 @@
 //! | atomic writes | `_IOR(0xf5, 12, u32)`, `_IO(0xf5, 1)`, `2`, `5` | features, start, commit, abort, as f2fs has them; 3 and 4: `EOPNOTSUPP` |
 //! | multi-file commit | `_IOR(0xe7, 7, u64)`, `_IOW(0xe7, 8, u64)`, `9`, `10` | begin (gives a token), join, commit, abort (C4) |
 //! | writeback hint | `_IOWR(0xe7, 6, syncline_range)` | how many bytes are on their way (C6) |
-//! | snapshot | `_IOWR(0xe7, 11, syncline_snapshot)` | make, delete, rename, tell the next (C10, C11); changes need CAP_SYS_ADMIN |
+//! | snapshot | `_IOWR(0xe7, 11, syncline_snapshot)` | make, delete, rename, hold, release, tell the next, of snapshots and heads (C10 to C12); changes need CAP_SYS_ADMIN |
+//! | usage of snapshots | `_IOWR(0xe7, 12, syncline_snapshot_usage)` | what their deletion would give back; needs CAP_SYS_ADMIN |
 //!
 //! Those from 2 on are for programs: `include/syncline/ioctl.h` says how they are used, and a test compares its numbers
 //! and layouts with these. They are answered on open files, not on directories. Statistics and snapshots are answered
@@ -71,6 +72,10 @@ pub(crate) const GROUP_ABORT: u32 = number(WRITE, 0xe7, 10, 8);
 /// Bytes of `struct syncline_snapshot`.
 pub(crate) const SNAPSHOT_BYTES: usize = 560;
 pub(crate) const SNAPSHOT: u32 = number(READ | WRITE, 0xe7, 11, SNAPSHOT_BYTES as u32);
+
+/// Bytes of `struct syncline_snapshot_usage`.
+pub(crate) const SNAPSHOT_USAGE_BYTES: usize = 15_376;
+pub(crate) const SNAPSHOT_USAGE: u32 = number(READ | WRITE, 0xe7, 12, SNAPSHOT_USAGE_BYTES as u32);
 
 /// f2fs's, which SQLite uses.
 pub(crate) const F2FS_START_ATOMIC_WRITE: u32 = number(0, 0xf5, 1, 0);
@@ -235,12 +240,26 @@ mod tests {
         ("offsetof(struct syncline_snapshot, uuid)", 8),
         ("offsetof(struct syncline_snapshot, seconds)", 24),
         ("offsetof(struct syncline_snapshot, nanoseconds)", 32),
+        ("offsetof(struct syncline_snapshot, flags)", 36),
         ("offsetof(struct syncline_snapshot, name)", 48),
         ("offsetof(struct syncline_snapshot, to)", 304),
         ("SYNCLINE_SNAPSHOT_MAKE", 1),
         ("SYNCLINE_SNAPSHOT_DELETE", 2),
         ("SYNCLINE_SNAPSHOT_RENAME", 3),
         ("SYNCLINE_SNAPSHOT_NEXT", 4),
+        ("SYNCLINE_SNAPSHOT_HOLD", 5),
+        ("SYNCLINE_SNAPSHOT_RELEASE", 6),
+        ("SYNCLINE_SNAPSHOT_MAKE_HEAD", 7),
+        ("SYNCLINE_SNAPSHOT_DELETE_HEAD", 8),
+        ("SYNCLINE_SNAPSHOT_NEXT_HEAD", 9),
+        ("SYNCLINE_SNAPSHOT_HELD", 1),
+        ("SYNCLINE_SNAPSHOT_DEFAULT", 2),
+        ("sizeof(struct syncline_snapshot_usage)", SNAPSHOT_USAGE_BYTES as u64),
+        ("offsetof(struct syncline_snapshot_usage, count)", 0),
+        ("offsetof(struct syncline_snapshot_usage, bytes)", 8),
+        ("offsetof(struct syncline_snapshot_usage, trees)", 16),
+        ("SYNCLINE_SNAPSHOT_USAGE_MAX", crate::snapshots::USAGE_MAX as u64),
+        ("SYNCLINE_IOC_SNAPSHOT_USAGE", SNAPSHOT_USAGE as u64),
         ("SYNCLINE_IOC_SNAPSHOT", SNAPSHOT as u64),
         ("SYNCLINE_IOC_GROUP_BEGIN", GROUP_BEGIN as u64),
         ("SYNCLINE_IOC_GROUP_JOIN", GROUP_JOIN as u64),

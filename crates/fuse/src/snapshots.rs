@@ -1,11 +1,11 @@
 //! The snapshot ioctl: its layout, what the daemon does for it, and the calls of programs.
 
-use crate::ioctl::{self, SNAPSHOT_BYTES};
+use crate::ioctl::{self, SNAPSHOT_BYTES, SNAPSHOT_USAGE_BYTES};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, SystemTime};
-use syncline_fs::{Error, Fs, SnapshotData, SnapshotInfo, SystemEntropy};
+use syncline_fs::{Error, Fs, HeadInfo, SnapshotData, SnapshotInfo, SystemEntropy};
 
 /// Bytes of a name's field: what is behind the name is zeros.
 const FIELD_BYTES: usize = 256;
@@ -21,7 +21,23 @@ enum Action {
     Rename = 3,
     /// Tells the first snapshot that was made later than `tree`; ENOENT behind the last.
     Next = 4,
+    Hold = 5,
+    Release = 6,
+    /// Makes the head `to` of the snapshot `name`.
+    MakeHead = 7,
+    DeleteHead = 8,
+    /// Tells the first head whose tree has a greater number, and what it descends from; ENOENT behind the last.
+    NextHead = 9,
 }
+
+/// Flag: the snapshot is held.
+const HELD: u32 = 1;
+/// Flag: the head is shown when nobody names one.
+const DEFAULT: u32 = 2;
+/// Snapshots of one usage at most.
+pub(crate) const USAGE_MAX: usize = 3840;
+/// Where their numbers begin in `struct syncline_snapshot_usage`.
+const USAGE_TREES_AT: usize = 16;
 
 /// `struct syncline_snapshot`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +47,7 @@ pub(crate) struct SnapshotArgument {
     uuid: [u8; 16],
     seconds: i64,
     nanoseconds: u32,
+    flags: u32,
     name: String,
     to: String,
 }
@@ -38,7 +55,7 @@ pub(crate) struct SnapshotArgument {
 impl SnapshotArgument {
     fn new(action: Action, tree: u32, name: &str, to: &str) -> SnapshotArgument {
         let (name, to) = (name.to_owned(), to.to_owned());
-        SnapshotArgument { action, tree, uuid: [0; 16], seconds: 0, nanoseconds: 0, name, to }
+        SnapshotArgument { action, tree, uuid: [0; 16], seconds: 0, nanoseconds: 0, flags: 0, name, to }
     }
 
     /// `None`: not understood.
@@ -50,6 +67,11 @@ impl SnapshotArgument {
             2 => Action::Delete,
             3 => Action::Rename,
             4 => Action::Next,
+            5 => Action::Hold,
+            6 => Action::Release,
+            7 => Action::MakeHead,
+            8 => Action::DeleteHead,
+            9 => Action::NextHead,
             _ => return None,
         };
         let text = |at: usize| {
@@ -60,7 +82,8 @@ impl SnapshotArgument {
         let seconds = i64::from_ne_bytes(*bytes[24..].first_chunk()?);
         let uuid = *bytes[8..].first_chunk()?;
         let (name, to) = (text(NAME_AT)?, text(TO_AT)?);
-        Some(SnapshotArgument { action, tree: number(4), uuid, seconds, nanoseconds: number(32), name, to })
+        let (tree, nanoseconds, flags) = (number(4), number(32), number(36));
+        Some(SnapshotArgument { action, tree, uuid, seconds, nanoseconds, flags, name, to })
     }
 
     /// `None`: a name is too long.
@@ -71,6 +94,7 @@ impl SnapshotArgument {
         bytes[8..24].copy_from_slice(&self.uuid);
         bytes[24..32].copy_from_slice(&self.seconds.to_ne_bytes());
         bytes[32..36].copy_from_slice(&self.nanoseconds.to_ne_bytes());
+        bytes[36..40].copy_from_slice(&self.flags.to_ne_bytes());
         for (at, text) in [(NAME_AT, &self.name), (TO_AT, &self.to)] {
             if text.len() >= FIELD_BYTES || text.contains('\0') {
                 return None;
@@ -82,17 +106,33 @@ impl SnapshotArgument {
 
     /// Whether it changes the volume.
     pub(crate) fn is_change(&self) -> bool {
-        self.action != Action::Next
+        !matches!(self.action, Action::Next | Action::NextHead)
     }
 
-    /// Does what is asked for; returns what the caller gets back.
-    pub(crate) fn run(self, fs: &Fs) -> Result<SnapshotArgument, Error> {
+    /// Whether it may delete a snapshot.
+    pub(crate) fn is_deletion(&self) -> bool {
+        self.action == Action::Delete
+    }
+
+    /// Does what is asked for in the head `fs`, and returns what the caller gets back. `whole` knows all heads.
+    pub(crate) fn run(self, fs: &Fs, whole: &Fs) -> Result<SnapshotArgument, Error> {
         let told = |info: SnapshotInfo| SnapshotArgument {
             tree: info.tree,
             uuid: info.uuid,
             seconds: info.made.seconds,
             nanoseconds: info.made.nanoseconds,
+            flags: u32::from(info.is_held) * HELD,
             name: info.name,
+            ..self.clone()
+        };
+        let told_of_head = |head: HeadInfo| SnapshotArgument {
+            tree: head.tree,
+            uuid: head.uuid,
+            seconds: head.made.seconds,
+            nanoseconds: head.made.nanoseconds,
+            flags: u32::from(head.is_default) * DEFAULT,
+            name: head.name,
+            to: head.parent.unwrap_or_default(),
             ..self.clone()
         };
         match self.action {
@@ -101,12 +141,40 @@ impl SnapshotArgument {
             }
             Action::Delete => fs.delete_snapshot(&self.name).map(|()| self),
             Action::Rename => fs.rename_snapshot(&self.name, &self.to).map(|()| self),
-            Action::Next => {
-                let next = fs.snapshots().into_iter().find(|info| info.tree > self.tree);
-                next.map(told).ok_or(Error::NotFound)
+            Action::Hold => fs.hold_snapshot(&self.name).map(|()| self),
+            Action::Release => fs.release_snapshot(&self.name).map(|()| self),
+            Action::Next => fs.snapshot_behind(self.tree).map(told).ok_or(Error::NotFound),
+            Action::MakeHead => {
+                whole.heads().make(&self.name, &self.to, &SystemEntropy::default()).map(told_of_head)
+            }
+            Action::DeleteHead => whole.heads().delete(&self.name).map(|()| self),
+            Action::NextHead => {
+                let next = whole.heads().list().into_iter().find(|head| head.tree > self.tree);
+                next.map(told_of_head).ok_or(Error::NotFound)
             }
         }
     }
+}
+
+/// The numbers of `struct syncline_snapshot_usage`. `None`: not understood.
+pub(crate) fn decode_usage(bytes: &[u8]) -> Option<Vec<u32>> {
+    let (count, rest) = bytes.split_first_chunk()?;
+    let count = u32::from_ne_bytes(*count) as usize;
+    let trees = rest.get(USAGE_TREES_AT - 4..)?.as_chunks::<4>().0.get(..count)?;
+    (bytes.len() == SNAPSHOT_USAGE_BYTES)
+        .then(|| trees.iter().map(|tree| u32::from_ne_bytes(*tree)).collect())
+}
+
+/// The same with what was found. Panics if there are more than [`USAGE_MAX`].
+pub(crate) fn encode_usage(trees: &[u32], found: u64) -> Vec<u8> {
+    assert!(trees.len() <= USAGE_MAX, "usage of {} snapshots", trees.len());
+    let mut bytes = vec![0; SNAPSHOT_USAGE_BYTES];
+    bytes[..4].copy_from_slice(&(trees.len() as u32).to_ne_bytes());
+    bytes[8..16].copy_from_slice(&found.to_ne_bytes());
+    for (into, tree) in bytes[USAGE_TREES_AT..].chunks_exact_mut(4).zip(trees) {
+        into.copy_from_slice(&tree.to_ne_bytes());
+    }
+    bytes
 }
 
 /// A snapshot of a mounted volume.
@@ -118,18 +186,51 @@ pub struct SnapshotEntry {
     pub uuid: [u8; 16],
     /// When it was made.
     pub made: SystemTime,
+    /// Of a snapshot that was made later it is greater.
+    pub number: u32,
+    /// It is not deleted before it is released.
+    pub held: bool,
+}
+
+impl SnapshotArgument {
+    fn made(&self) -> SystemTime {
+        let seconds = Duration::from_secs(self.seconds.unsigned_abs());
+        let whole = match self.seconds {
+            0.. => SystemTime::UNIX_EPOCH.checked_add(seconds),
+            _ => SystemTime::UNIX_EPOCH.checked_sub(seconds),
+        };
+        let nanoseconds = Duration::from_nanos(u64::from(self.nanoseconds));
+        whole.and_then(|whole| whole.checked_add(nanoseconds)).unwrap_or(SystemTime::UNIX_EPOCH)
+    }
 }
 
 impl From<SnapshotArgument> for SnapshotEntry {
     fn from(told: SnapshotArgument) -> SnapshotEntry {
-        let seconds = Duration::from_secs(told.seconds.unsigned_abs());
-        let whole = match told.seconds {
-            0.. => SystemTime::UNIX_EPOCH.checked_add(seconds),
-            _ => SystemTime::UNIX_EPOCH.checked_sub(seconds),
-        };
-        let nanoseconds = Duration::from_nanos(u64::from(told.nanoseconds));
-        let made = whole.and_then(|whole| whole.checked_add(nanoseconds)).unwrap_or(SystemTime::UNIX_EPOCH);
-        SnapshotEntry { name: told.name, uuid: told.uuid, made }
+        let (made, held) = (told.made(), told.flags & HELD != 0);
+        SnapshotEntry { name: told.name, uuid: told.uuid, made, number: told.tree, held }
+    }
+}
+
+/// A head of a mounted volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeadEntry {
+    /// What people call it.
+    pub name: String,
+    /// Of this head alone; zeros of a volume's first.
+    pub uuid: [u8; 16],
+    /// When it was made; the epoch for a volume's first.
+    pub made: SystemTime,
+    /// It is shown when nobody names a head.
+    pub is_default: bool,
+    /// The newest snapshot of it, or the one that it was made of, if that has a name.
+    pub parent: Option<String>,
+}
+
+impl From<SnapshotArgument> for HeadEntry {
+    fn from(told: SnapshotArgument) -> HeadEntry {
+        let (made, is_default) = (told.made(), told.flags & DEFAULT != 0);
+        let parent = (!told.to.is_empty()).then_some(told.to);
+        HeadEntry { name: told.name, uuid: told.uuid, made, is_default, parent }
     }
 }
 
@@ -150,7 +251,7 @@ pub fn make_snapshot(file: &File, name: &str) -> io::Result<SnapshotEntry> {
     call(file, &SnapshotArgument::new(Action::Make, 0, name, "")).map(SnapshotEntry::from)
 }
 
-/// Deletes a snapshot. Errors: ENOENT, EPERM.
+/// Deletes a snapshot. Errors: ENOENT, EPERM, EBUSY if it is held.
 pub fn delete_snapshot(file: &File, name: &str) -> io::Result<()> {
     call(file, &SnapshotArgument::new(Action::Delete, 0, name, "")).map(drop)
 }
@@ -160,11 +261,48 @@ pub fn rename_snapshot(file: &File, name: &str, to: &str) -> io::Result<()> {
     call(file, &SnapshotArgument::new(Action::Rename, 0, name, to)).map(drop)
 }
 
+/// Holds a snapshot, so that it is not deleted, or releases it. Errors: ENOENT, EPERM.
+pub fn hold_snapshot(file: &File, name: &str, hold: bool) -> io::Result<()> {
+    let action = if hold { Action::Hold } else { Action::Release };
+    call(file, &SnapshotArgument::new(action, 0, name, "")).map(drop)
+}
+
+/// Bytes that would become free if these snapshots were deleted together, by their numbers. Errors: ENOENT, EPERM;
+/// E2BIG for more than 3840 of them.
+pub fn snapshot_usage(file: &File, numbers: &[u32]) -> io::Result<u64> {
+    if numbers.len() > USAGE_MAX {
+        return Err(io::Error::from_raw_os_error(libc::E2BIG));
+    }
+    let mut bytes = encode_usage(numbers, 0);
+    crate::control::call(file, ioctl::SNAPSHOT_USAGE, &mut bytes)?;
+    let found = bytes[8..].first_chunk().ok_or(io::ErrorKind::InvalidData)?;
+    Ok(u64::from_ne_bytes(*found))
+}
+
 /// The snapshots of the volume, in the order in which they were made.
 pub fn snapshots(file: &File) -> io::Result<Vec<SnapshotEntry>> {
+    all(file, Action::Next)
+}
+
+/// Makes a head of a snapshot. Errors: ENOENT, there is no such snapshot; EEXIST, EINVAL, EPERM, ENOSPC.
+pub fn make_head(file: &File, of: &str, name: &str) -> io::Result<HeadEntry> {
+    call(file, &SnapshotArgument::new(Action::MakeHead, 0, of, name)).map(HeadEntry::from)
+}
+
+/// Deletes a head. Errors: ENOENT, EPERM; EBUSY if it is mounted, or is the one that is shown when nobody names one.
+pub fn delete_head(file: &File, name: &str) -> io::Result<()> {
+    call(file, &SnapshotArgument::new(Action::DeleteHead, 0, name, "")).map(drop)
+}
+
+/// The heads of the volume, in the order in which they were made.
+pub fn heads(file: &File) -> io::Result<Vec<HeadEntry>> {
+    all(file, Action::NextHead)
+}
+
+fn all<T: From<SnapshotArgument>>(file: &File, next: Action) -> io::Result<Vec<T>> {
     let (mut entries, mut after) = (Vec::new(), 0);
     loop {
-        match call(file, &SnapshotArgument::new(Action::Next, after, "", "")) {
+        match call(file, &SnapshotArgument::new(next, after, "", "")) {
             Ok(told) if told.tree > after => {
                 after = told.tree;
                 entries.push(told.into());
@@ -188,6 +326,7 @@ mod tests {
             uuid: [5; 16],
             seconds: -3,
             nanoseconds: 999,
+            flags: HELD,
             name: "ä".repeat(127),
             to: "b".to_owned(),
         };
@@ -195,7 +334,7 @@ mod tests {
         assert_eq!(SnapshotArgument::decode(&bytes), Some(argument.clone()));
         assert_eq!(SnapshotArgument { to: "c".repeat(256), ..argument.clone() }.encode(), None);
         assert_eq!(SnapshotArgument { name: "a\0b".to_owned(), ..argument }.encode(), None);
-        for (at, byte) in [(0, 9), (NAME_AT, 0xff)] {
+        for (at, byte) in [(0, 10), (NAME_AT, 0xff)] {
             let mut wrong = bytes;
             wrong[at] = byte;
             assert_eq!(SnapshotArgument::decode(&wrong), None, "byte {at}");
@@ -204,5 +343,12 @@ mod tests {
         endless[NAME_AT..TO_AT].fill(b'x');
         assert_eq!(SnapshotArgument::decode(&endless), None);
         assert_eq!(SnapshotArgument::decode(&bytes[1..]), None);
+        for trees in [Vec::new(), vec![16, 99], vec![7; USAGE_MAX]] {
+            assert_eq!(decode_usage(&encode_usage(&trees, 5)), Some(trees));
+        }
+        let mut many = encode_usage(&[], 0);
+        many[..4].copy_from_slice(&(USAGE_MAX as u32 + 1).to_ne_bytes());
+        assert_eq!(decode_usage(&many), None);
+        assert_eq!(decode_usage(&many[1..]), None);
     }
 }

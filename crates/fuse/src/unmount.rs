@@ -1,6 +1,7 @@
 //! Unmounting, so that it returns when the volume is clean on its device.
 
 use crate::MountError;
+use crate::join;
 use crate::mount_point::{Detach, abort_file, detach, is_ours, mounted_at, with_directory};
 use fusering::{MountEntry, may_mount};
 use std::io;
@@ -43,7 +44,12 @@ pub fn unmount(directory: &Path, lazily: bool) -> Result<(), MountError> {
             Err(error) => return Err(failed(error)),
         }
     }
-    if lazily { Ok(()) } else { wait_until_released(&entry.source) }
+    if lazily {
+        return Ok(());
+    }
+    // A daemon that has more of the volume mounted goes on.
+    join::wait_until_written(&entry.source, &entry.path)?;
+    wait_until_released(&entry.source)
 }
 
 /// What is there instead of a mounted volume: something else, or nothing.
@@ -94,11 +100,15 @@ fn is_of_dead_daemon(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED))
 }
 
+/// Whether a mount is there whose daemon has died.
+pub(crate) fn is_dead(directory: &Path) -> bool {
+    std::fs::metadata(directory).is_err_and(|error| is_of_dead_daemon(&error))
+}
+
 /// Removes what a dead daemon left in the tree of mounts at `directory`, if that is what is there: a directory on which
 /// every call fails with ENOTCONN.
 pub(crate) fn clear_dead_mount(directory: &Path) -> io::Result<()> {
-    let dead = std::fs::metadata(directory).is_err_and(|error| is_of_dead_daemon(&error));
-    if !dead {
+    if !is_dead(directory) {
         return Ok(());
     }
     match mounted_at(directory)? {

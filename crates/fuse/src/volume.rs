@@ -3,6 +3,7 @@
 use crate::confinement::confine;
 use crate::memory::AutoMemory;
 use crate::replica::{self, Replica};
+use crate::unmount::is_dead;
 use crate::unused::Unused;
 use crate::{MountError, MountOptions, scheduling};
 use parking_lot::{Condvar, Mutex};
@@ -166,7 +167,8 @@ fn open_device(source: &Path, read_only: bool) -> Result<FileDevice, MountError>
     let began = Instant::now();
     let mut told = false;
     loop {
-        if let Some(on) = syncline_device::is_mounted(source) {
+        // What a daemon has left behind that died is in nobody's way; who has the device the lock tells.
+        if let Some(on) = syncline_device::is_mounted(source).filter(|on| !is_dead(on)) {
             return Err(refused(OpenError::Mounted { path: source.to_owned(), on }));
         }
         match FileDevice::open(source, &options) {

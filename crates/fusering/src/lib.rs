@@ -35,7 +35,9 @@ pub use batch::ReplyBatch;
 pub use errno::Errno;
 pub use error::Error;
 pub use filesystem::{Filesystem, Interruption};
-pub use mount::{AccessTimes, MountEntry, MountOptions, Unmounter, may_mount, mounted_at};
+pub use mount::{
+    AccessTimes, Attachment, MountEntry, MountOptions, Unmounter, attach, may_mount, mounted_at,
+};
 pub use notifier::Notifier;
 pub use pool::WorkPool;
 pub use reply::{

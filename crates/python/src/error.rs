@@ -45,11 +45,8 @@ fn engine_error(error: &io::Error) -> Option<&syncline::Error> {
 /// The sentence without the number, which Python adds itself.
 fn sentence_of(error: &io::Error) -> String {
     let mut sentence = error.to_string();
-    if error.raw_os_error().is_some()
-        && let Some(end) = sentence.find(OS_ERROR)
-    {
-        sentence.truncate(end);
-    }
+    let number = sentence.rfind(OS_ERROR).filter(|_| sentence.ends_with(')'));
+    sentence.truncate(number.unwrap_or(sentence.len()));
     sentence
 }
 
@@ -62,9 +59,11 @@ pub(crate) fn of(error: io::Error) -> PyErr {
     }
 }
 
-/// A failure that is about a name.
+/// A failure that is about a name, which Python adds itself.
 pub(crate) fn of_path(error: io::Error, path: &Path) -> PyErr {
-    PyOSError::new_err((errno_of(&error), sentence_of(&error), path.as_os_str().to_owned()))
+    let sentence = sentence_of(&error);
+    let sentence = sentence.strip_prefix(&format!("cannot open {}: ", path.display())).unwrap_or(&sentence);
+    PyOSError::new_err((errno_of(&error), sentence.to_owned(), path.as_os_str().to_owned()))
 }
 
 /// A failure that is about two names.

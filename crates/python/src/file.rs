@@ -46,6 +46,11 @@ impl File {
     }
 }
 
+/// A number of bytes that Python may have as a negative one. Errors: `EINVAL`, as of the system's files.
+fn from_start(number: i64) -> PyResult<u64> {
+    u64::try_from(number).map_err(|_| error::of(io::Error::from_raw_os_error(libc::EINVAL)))
+}
+
 /// From the current position, as the library's own cursor has it.
 fn read_all_of(mut file: &syncline::File, into: &mut [u8]) -> io::Result<usize> {
     let mut done = 0;
@@ -78,14 +83,16 @@ impl File {
         new_bytes(py, length, |into| py.detach(move || read_all_of(&open.file, into)).map_err(error::of))
     }
 
-    fn pread<'py>(&self, py: Python<'py>, size: usize, offset: u64) -> PyResult<Bound<'py, PyBytes>> {
+    fn pread<'py>(&self, py: Python<'py>, size: i64, offset: i64) -> PyResult<Bound<'py, PyBytes>> {
         let open = self.share()?;
+        let (size, offset) = (from_start(size)? as usize, from_start(offset)?);
         let left = py.detach(|| open.file.metadata().map(|metadata| metadata.len().saturating_sub(offset)));
         let length = size.min(usize::try_from(left.map_err(error::of)?).unwrap_or(usize::MAX));
         new_bytes(py, length, |into| py.detach(move || open.file.read_at(into, offset)).map_err(error::of))
     }
 
-    fn preadinto(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, offset: u64) -> PyResult<usize> {
+    fn preadinto(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, offset: i64) -> PyResult<usize> {
+        let offset = from_start(offset)?;
         let mut buffer = Buffer::writable(buffer)?;
         let into = buffer.bytes_mut();
         self.run(py, |file| file.read_at(into, offset))
@@ -97,7 +104,8 @@ impl File {
         self.run(py, |mut file| file.write(bytes))
     }
 
-    fn pwrite(&self, py: Python<'_>, data: &Bound<'_, PyAny>, offset: u64) -> PyResult<usize> {
+    fn pwrite(&self, py: Python<'_>, data: &Bound<'_, PyAny>, offset: i64) -> PyResult<usize> {
+        let offset = from_start(offset)?;
         let data = Buffer::of(data)?;
         let bytes = data.bytes();
         self.run(py, |file| file.write_at(bytes, offset))
@@ -128,7 +136,8 @@ impl File {
 
     /// To `size` bytes, or to the position.
     #[pyo3(signature = (size = None))]
-    fn truncate(&self, py: Python<'_>, size: Option<u64>) -> PyResult<u64> {
+    fn truncate(&self, py: Python<'_>, size: Option<i64>) -> PyResult<u64> {
+        let size = size.map(from_start).transpose()?;
         self.run(py, |mut file| {
             let size = match size {
                 Some(size) => size,
@@ -138,11 +147,13 @@ impl File {
         })
     }
 
-    fn allocate(&self, py: Python<'_>, offset: u64, length: u64, keep_size: bool) -> PyResult<()> {
+    fn allocate(&self, py: Python<'_>, offset: i64, length: i64, keep_size: bool) -> PyResult<()> {
+        let (offset, length) = (from_start(offset)?, from_start(length)?);
         self.run(py, |file| file.fallocate(FallocateMode::Allocate { keep_size }, offset, length))
     }
 
-    fn punch_hole(&self, py: Python<'_>, offset: u64, length: u64) -> PyResult<()> {
+    fn punch_hole(&self, py: Python<'_>, offset: i64, length: i64) -> PyResult<()> {
+        let (offset, length) = (from_start(offset)?, from_start(length)?);
         self.run(py, |file| file.punch_hole(offset, length))
     }
 
@@ -178,9 +189,18 @@ impl File {
         self.share().is_err()
     }
 
-    /// Gives up the file. Calls of other threads that are under way go on to their end.
-    fn close(&self, py: Python<'_>) {
+    /// Gives up the file. Calls of other threads that are under way go on to their end. Errors: content could not be
+    /// written that replaces what was truncated.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
         let share = self.open.lock().unwrap_or_else(PoisonError::into_inner).take();
-        py.detach(move || drop(share));
+        let closed = py.detach(move || match share.map(Arc::try_unwrap) {
+            Some(Ok(OpenFile { file, _volume })) => file.close(),
+            _ => Ok(()),
+        });
+        match closed {
+            // In a forked child it was never open.
+            Err(failure) if !error::is_forked(&failure) => Err(error::of(failure)),
+            _ => Ok(()),
+        }
     }
 }

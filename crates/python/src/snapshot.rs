@@ -1,14 +1,30 @@
 //! What a snapshot is, as Python gets it.
 
 use std::borrow::Cow;
+use std::ffi::OsString;
 use std::time::{SystemTime, UNIX_EPOCH};
-use syncline::Snapshot;
+use syncline::{Change, ChangeKind, Snapshot};
 
-/// Name, UUID, when it was made in nanoseconds since 1970, number.
-pub(crate) type Told = (String, Cow<'static, [u8]>, i128, u32);
+/// Name, UUID, when it was made in nanoseconds since 1970, number, whether it is held.
+pub(crate) type Told = (String, Cow<'static, [u8]>, i128, u32, bool);
 
 pub(crate) fn told(snapshot: Snapshot) -> Told {
-    (snapshot.name, Cow::Owned(snapshot.uuid.to_vec()), nanoseconds(snapshot.made), snapshot.number)
+    let uuid = Cow::Owned(snapshot.uuid.to_vec());
+    (snapshot.name, uuid, nanoseconds(snapshot.made), snapshot.number, snapshot.held)
+}
+
+/// What happened, the path, the path before, whether the content and whether the attributes differ.
+pub(crate) type Changed = (&'static str, OsString, Option<OsString>, bool, bool);
+
+pub(crate) fn changed(change: Change) -> Changed {
+    let path = change.path.into_os_string();
+    match change.kind {
+        ChangeKind::Removed => ("removed", path, None, false, false),
+        ChangeKind::Added => ("added", path, None, false, false),
+        ChangeKind::Renamed { from } => ("renamed", path, Some(from.into_os_string()), false, false),
+        ChangeKind::Modified { content, attributes } => ("modified", path, None, content, attributes),
+        other => unreachable!("{other:?} is listed above"),
+    }
 }
 
 fn nanoseconds(time: SystemTime) -> i128 {

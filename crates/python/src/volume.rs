@@ -465,6 +465,31 @@ impl Volume {
         self.run(py, |volume| volume.rename_snapshot(name, to))
     }
 
+    fn hold_snapshot(&self, py: Python<'_>, name: &str) -> PyResult<()> {
+        self.run(py, |volume| volume.hold_snapshot(name))
+    }
+
+    fn release_snapshot(&self, py: Python<'_>, name: &str) -> PyResult<()> {
+        self.run(py, |volume| volume.release_snapshot(name))
+    }
+
+    /// What differs between a snapshot and a later one, or the volume as it is now.
+    fn diff(
+        &self,
+        py: Python<'_>,
+        older: &str,
+        newer: Option<&str>,
+        content: bool,
+    ) -> PyResult<Vec<snapshot::Changed>> {
+        let changes = self.run(py, |volume| volume.diff(older, newer, content))?;
+        Ok(changes.into_iter().map(snapshot::changed).collect())
+    }
+
+    /// Bytes that deleting these together would give back.
+    fn snapshot_usage(&self, py: Python<'_>, names: Vec<String>) -> PyResult<u64> {
+        self.run(py, |volume| volume.snapshot_usage(&names))
+    }
+
     /// Waits until the space of deleted snapshots is free.
     fn reclaim(&self, py: Python<'_>) -> PyResult<()> {
         self.run(py, syncline::Volume::reclaim)

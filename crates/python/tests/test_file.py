@@ -169,21 +169,25 @@ def test_a_buffer_in_use_cannot_change_its_size(volume: syncline.Volume) -> None
 
 def test_negative_and_huge_arguments_are_refused(volume: syncline.Volume) -> None:
     with volume.open("a", "w+b", 0) as file:
-        with pytest.raises(OSError) as caught:
-            file.seek(-1)
-        assert caught.value.errno == errno.EINVAL
+        # As of the functions of `os`.
         for act in (
+            lambda: file.seek(-1),
             lambda: file.truncate(-1),
             lambda: file.pread(-1, 0),
             lambda: file.pread(1, -1),
+            lambda: file.preadinto(bytearray(1), -1),
             lambda: file.pwrite(b"", -1),
-            lambda: file.pwrite(b"", 2**70),
-            lambda: file.sync_range(-1, 5),
+            lambda: file.allocate(-1, 1),
+            lambda: file.punch_hole(0, -1),
         ):
+            with pytest.raises(OSError) as caught:
+                act()
+            assert caught.value.errno == errno.EINVAL
+        for act in (lambda: file.pwrite(b"", 2**70), lambda: file.truncate(2**64 - 1), lambda: file.sync_range(-1, 5)):
             with pytest.raises(OverflowError):
                 act()
         with pytest.raises(OSError) as caught:
-            file.truncate(2**64 - 1)
+            file.pwrite(b"x", 2**63 - 1)
         assert caught.value.errno == errno.EFBIG
         with pytest.raises(OSError):
             file.seek(0, 77)

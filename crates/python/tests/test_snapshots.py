@@ -71,6 +71,58 @@ def test_what_a_snapshot_is(kept: syncline.Volume) -> None:
     assert one.number < two.number and one.uuid != two.uuid and one.uuid.version == 4
 
 
+def test_a_held_snapshot_stays_and_a_usage_is_what_a_deletion_gives_back(kept: syncline.Volume) -> None:
+    (kept / "f").write_bytes(random.randbytes(3 * MIB))
+    kept.snapshot("one")
+    kept.snapshot("two")
+    (kept / "f").unlink()
+    kept.hold_snapshot("one")
+    assert [snapshot.held for snapshot in kept.snapshots()] == [True, False]
+    with pytest.raises(OSError) as caught:
+        kept.delete_snapshot("one")
+    assert refused_with(errno.EBUSY, caught)
+    kept.release_snapshot("one")
+    for call in (kept.hold_snapshot, kept.release_snapshot, kept.snapshot_usage):
+        with pytest.raises(FileNotFoundError):
+            call("three")
+    alone = kept.snapshot_usage(["one"]) + kept.snapshot_usage("two")
+    together = kept.snapshot_usage(snapshot.name for snapshot in kept.snapshots())
+    assert alone < MIB and together >= 3 * MIB and kept.snapshot_usage([]) == 0
+
+    def free() -> int:
+        kept.reclaim()
+        return kept.stats().free_bytes
+
+    before = free()
+    kept.delete_snapshot("one")
+    kept.delete_snapshot("two")
+    assert free() - before == together
+
+
+def test_a_difference_is_told_by_path_and_kind(kept: syncline.Volume) -> None:
+    for name in ("changed", "gone", "old", "mode"):
+        (kept / name).write_text(name)
+    kept.snapshot("one")
+    assert kept.diff("one") == []
+    (kept / "changed").write_text("other")
+    (kept / "gone").unlink()
+    (kept / "old").rename("/n\udcff")
+    (kept / "mode").chmod(0o600)
+    wanted = [
+        syncline.Change("modified", "changed", content=True),
+        syncline.Change("removed", "gone"),
+        syncline.Change("modified", "mode", attributes=True),
+        syncline.Change("renamed", "n\udcff", "old"),
+    ]
+    assert kept.diff("one") == wanted
+    kept.snapshot("two")
+    assert kept.diff("one", "two", content=True) == wanted
+    assert [snapshot.name for snapshot in kept.snapshots()] == ["one", "two"]
+    for older, newer in (("three", None), ("one", "three")):
+        with pytest.raises(FileNotFoundError):
+            kept.diff(older, newer)
+
+
 def test_names_are_taken_changed_and_refused(kept: syncline.Volume) -> None:
     kept.snapshot("one")
     kept.snapshot("two")
@@ -173,9 +225,6 @@ def test_snapshots_amid_the_calls_of_other_threads(image: Path) -> None:
         try:
             for round_ in range(10_000):
                 name = f"{number}-{round_}"
-                # Threads that make and delete snapshots in turns may take each other's room.
-                if round_ % 8 == 7:
-                    volume.reclaim()
                 (volume / f"f{number}").write_text(name)
                 volume.snapshot(name)
                 with volume.at(name) as then:

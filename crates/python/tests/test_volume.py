@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import gc
+import os
+import pickle
 import subprocess
 import sys
 import threading
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -66,15 +70,87 @@ def test_errors_are_those_of_the_system_with_a_sentence_and_the_name(volume: syn
 
 
 def test_a_volume_in_use_says_so_and_no_volume_too(volume: syncline.Volume, image: Path, tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="in use by another process"):
+    with pytest.raises(OSError, match="this process has it open already") as busy:
         syncline.Volume(image)
+    assert busy.value.errno == errno.EBUSY
+    look = "import sys, syncline; syncline.Volume(sys.argv[1])"
+    there = subprocess.run([sys.executable, "-c", look, str(image)], capture_output=True, text=True)
+    assert there.returncode == 1 and "in use by another process" in there.stderr
     other = tmp_path / "other"
     other.write_bytes(bytes(MIB))
     with pytest.raises(OSError) as caught:
         syncline.Volume(other)
     assert caught.value.errno == errno.EIO and caught.value.strerror
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError) as missing:
         syncline.Volume(tmp_path / "nothing")
+    assert str(missing.value) == f"[Errno 2] No such file or directory: {str(tmp_path / 'nothing')!r}"
+
+
+def test_making_a_volume_overwrites_no_data_and_leaves_nothing_where_it_fails(tmp_path: Path) -> None:
+    letter, image = tmp_path / "letter.txt", tmp_path / "data.img"
+    letter.write_text("dear reader\n" * 1000)
+    for size in (64 * MIB, None):
+        with pytest.raises(FileExistsError, match="already holds data of an unknown kind"):
+            syncline.Volume.create(letter, size)
+    assert letter.read_text() == "dear reader\n" * 1000
+    makes: list[Callable[[], object]] = [
+        lambda: syncline.Volume.create(image, 64 * MIB, label="x" * 65),
+        lambda: syncline.Volume.create(image, 64 * MIB, format=3),
+        lambda: syncline.Volume.create(image, 1 << 62),
+        lambda: syncline.Volume.create(image, 1),
+    ]
+    for make in makes:
+        with pytest.raises(OSError):
+            make()
+        assert not image.exists()
+    # More than the host allows a file to have.
+    limited = """
+import errno, resource, sys, syncline
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+try:
+    syncline.Volume.create(sys.argv[1], 64 << 20)
+except OSError as error:
+    sys.exit(0 if error.errno == errno.EFBIG else str(error))
+"""
+    assert subprocess.run([sys.executable, "-c", limited, str(image)]).returncode == 0
+    assert not image.exists()
+    image.write_bytes(bytes(64 * MIB))
+    syncline.Volume.create(image).close()
+
+
+def test_names_of_images_are_those_of_the_hosts_files(tmp_path: Path) -> None:
+    name = os.fsencode(tmp_path) + b"/\xff.img"
+    with syncline.Volume.create(name, 64 * MIB) as volume:
+        (volume / "a").write_bytes(b"one")
+    assert os.listdir(os.fsencode(tmp_path)) == [b"\xff.img"]
+    with syncline.Volume(name, read_only=True) as volume:
+        assert (volume / "a").read_bytes() == b"one"
+    for wrong in ("a\0b", b"a\0b"):
+        with pytest.raises(ValueError, match="null byte"):
+            syncline.Volume(wrong)
+    for what in (None, 3, 1.5):
+        with pytest.raises(TypeError):
+            syncline.Volume(what)  # type: ignore[arg-type]
+
+
+def test_wrong_numbers_and_types_are_refused(volume: syncline.Volume, tmp_path: Path) -> None:
+    image = tmp_path / "other.img"
+    with pytest.raises(ValueError, match="negative"):
+        syncline.Volume.create(image, -1)
+    with pytest.raises(ValueError, match="negative"):
+        syncline.Volume.in_memory(-1)
+    makes: list[Callable[[], object]] = [
+        lambda: syncline.Volume.create(image, 64e6),  # type: ignore[arg-type]
+        lambda: syncline.Volume.create(image, 64 * MIB, format="2"),  # type: ignore[arg-type]
+        lambda: volume.sync_files([1]),  # type: ignore[list-item]
+        lambda: copy.copy(volume),
+        lambda: pickle.dumps(volume),
+        lambda: pickle.dumps(volume / "a"),
+    ]
+    for make in makes:
+        with pytest.raises(TypeError):
+            make()
+    assert not image.exists()
 
 
 def test_a_full_volume_says_so_and_goes_on() -> None:
@@ -127,6 +203,8 @@ def test_a_closed_volume_is_refused() -> None:
     for act in (volume.sync, volume.stats, volume.transaction, path.touch, path.stat, volume.checkpoint):
         with pytest.raises(ValueError, match="closed"):
             act()
+    with pytest.raises(ValueError, match="closed"), volume:
+        pass
 
 
 def test_a_volume_that_is_dropped_says_so_and_is_closed_with_its_last_file(image: Path) -> None:

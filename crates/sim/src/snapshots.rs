@@ -32,6 +32,8 @@ const STATES_MAX: usize = 50;
 /// One of so many recoveries is cut, and one of so many recovered volumes is emptied and checked.
 const RECOVERY_EVERY: u64 = 25;
 const EMPTIED_EVERY: u64 = 10;
+/// Blocks of the tables in which a snapshot and its overlay are named, at most.
+const TABLES_MAX: u64 = 16;
 
 /// Snapshots or heads that people see, and what each shows.
 type Shown = BTreeMap<String, View>;
@@ -234,17 +236,54 @@ fn cut_recovery(
     Ok(())
 }
 
+/// Deletes one snapshot: it is refused while the snapshot is held, and gives back what was told before.
+fn usage(fs: &Fs) -> Result<(), String> {
+    let failed = |what: &'static str| move |error: Error| format!("{what}: {error}");
+    let Some(name) = fs.snapshots().into_iter().rev().nth(1).map(|snapshot| snapshot.name) else {
+        return Ok(());
+    };
+    fs.reclaim().map_err(failed("what was deleted before is not taken apart"))?;
+    let told = fs.usage(&[&name]).map_err(failed("usage"))? / PAGE;
+    fs.hold_snapshot(&name).map_err(failed("a snapshot cannot be held"))?;
+    if fs.delete_snapshot(&name).is_ok() {
+        return Err(format!("the snapshot {name} was deleted although it is held"));
+    }
+    fs.release_snapshot(&name).map_err(failed("a snapshot cannot be released"))?;
+    let free = |fs: &Fs| {
+        fs.reclaim().map_err(failed("a deleted snapshot is not taken apart"))?;
+        Ok::<u64, String>(fs.statfs().blocks_free)
+    };
+    let before = free(fs)?;
+    fs.delete_snapshot(&name).map_err(failed("a snapshot cannot be deleted"))?;
+    let gained = free(fs)?.saturating_sub(before);
+    // The tables of the volume become shorter.
+    match (told..=told + TABLES_MAX).contains(&gained) {
+        true => Ok(()),
+        false => Err(format!("the deletion of {name} was to give back {told} blocks, and gave {gained}")),
+    }
+}
+
 /// Deletes all snapshots and all heads but one: the rest is a volume that is sound, and has none.
 fn empty(fs: &Fs, device: &Arc<SimDevice>) -> Result<(), String> {
     let failed = |what: &'static str| move |error: Error| format!("{what}: {error}");
     for head in fs.heads().list().into_iter().filter(|head| !head.is_default) {
         fs.heads().delete(&head.name).map_err(failed("a head cannot be deleted"))?;
     }
+    usage(fs)?;
     for snapshot in fs.snapshots() {
+        // What reads it ends as the session of a volume does, and ends nothing of the volume.
+        let view = fs.at(&snapshot.name).map_err(failed("a snapshot does not open"))?;
+        view.end_trims();
+        view.shut_down();
+        view.close().map_err(failed("a snapshot that was read cannot be closed"))?;
+        drop(view);
         // A deletion waits for nothing but the headroom of a full volume.
         fs.delete_snapshot(&snapshot.name).map_err(failed("a snapshot cannot be deleted"))?;
     }
     fs.reclaim().map_err(failed("deleted snapshots are not taken apart"))?;
+    if fs.is_reclaiming() {
+        return Err("deleted snapshots keep their space".to_owned());
+    }
     fs.close().map_err(failed("close"))?;
     match complaints(&*SimDevice::new(device.settled(), 0)).pop() {
         Some(what) => Err(format!("check behind the deletion of all snapshots: {what}")),

@@ -16,8 +16,7 @@ use crate::{Batch, Class, Estimate, Pressure, SnapshotLabel, Store, StoreError, 
 use std::cell::Cell;
 use std::sync::Arc;
 use syncline_format::batch::{BATCH_HEADER_BYTES, MAKE_TREE_BYTES, Op};
-use syncline_format::range::ERA_MAX;
-use syncline_format::tree_item::{Role, TreeItem, TreeState, is_tree_name};
+use syncline_format::tree_item::{Role, Stay, TreeItem, TreeState, is_tree_name};
 use syncline_format::{Era, Key, Lsn, TreeId};
 
 impl Store {
@@ -153,15 +152,12 @@ fn check_clone(trees: &Trees, of: TreeId, name: &str) -> Result<(), StoreError> 
     match () {
         () if !trees.is_live_snapshot(of) => Err(StoreError::NotASnapshot { tree: of }),
         () if item.is_hidden => Err(StoreError::NoTree { tree: of }),
-        () if branches.items.len() >= TREES_MAX || u64::from(branches.state.next_tree.0) >= NEXT_TREE_MAX => {
+        () if branches.items.len() >= TREES_MAX || branches.is_worn() => {
             Err(StoreError::TooManyTrees { most: TREES_MAX })
         }
         () => Ok(()),
     }
 }
-
-/// The numbers of trees end here.
-const NEXT_TREE_MAX: u64 = syncline_format::range::TREES_MAX;
 
 /// The batch of a clone, and the clone's number.
 fn clone_batch(
@@ -186,6 +182,7 @@ fn clone_batch(
         lsn: trees.lsn.next(),
         made: label.made,
         uuid: label.uuid,
+        stay: Stay::default(),
         name: if is_hidden { String::new() } else { label.name.clone() },
     };
     batch.ops.push(Op::MakeTree { tree, source: Some(of), role: Role::Head, era });
@@ -202,9 +199,6 @@ fn keep_batch(
 ) -> Result<(Era, TreeId), StoreError> {
     let branches = trees.branches.as_ref().ok_or(StoreError::NeedsUpgrade)?;
     let (era, tree) = (branches.state.era, branches.state.next_tree);
-    if u64::from(era.0) >= ERA_MAX {
-        return Err(StoreError::TooManyTrees { most: TREES_MAX });
-    }
     let item = TreeItem {
         role: Role::Snapshot,
         state: TreeState::Live,
@@ -216,6 +210,7 @@ fn keep_batch(
         lsn: trees.lsn.next(),
         made: label.made,
         uuid: label.uuid,
+        stay: label.stay,
         name: label.name.clone(),
     };
     batch.ops.push(Op::MakeTree { tree, source: Some(head), role: Role::Snapshot, era: era.next() });

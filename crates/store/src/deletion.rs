@@ -16,6 +16,7 @@
 
 mod data;
 mod nodes;
+mod usage;
 
 use crate::checkpoint::Purpose;
 use crate::limits::{REAPED_BYTES, REAPED_LEAVES_MAX, REAPED_OVERLAYS};
@@ -30,7 +31,7 @@ use syncline_format::batch::{
     BATCH_HEADER_BYTES, DELETE_BYTES, DROP_BYTES, Op, PUT_OVERHEAD_BYTES, RELEASE_BYTES, TREE_GONE_BYTES,
 };
 use syncline_format::item::NAME_BYTES_MAX;
-use syncline_format::tree_item::{Role, TREE_ITEM_BYTES, TreeItem, TreeState, is_tree_name};
+use syncline_format::tree_item::{Role, Stay, TREE_ITEM_BYTES, TreeItem, TreeState, is_tree_name};
 use syncline_format::{BlockNo, Era, Key, Lsn, TreeId};
 
 /// Bytes of an encoded tree item, with its operation.
@@ -106,7 +107,7 @@ impl Store {
     /// it is gone for good once `force` has returned for the LSN. Its space comes back by [`Store::reap`]: when nobody
     /// reads it any more, and at most one tree descends from it.
     ///
-    /// Errors: among others `NoTree`, `DefaultHead`.
+    /// Errors: among others `NoTree`, `DefaultHead`, `TreeHeld`.
     pub fn delete_tree(&self, tree: TreeId) -> Result<Lsn, StoreError> {
         self.change_trees(Class::Deletion, self.beginning_of(tree), |trees, batch| {
             let branches = trees.branches.as_ref().ok_or(StoreError::NeedsUpgrade)?;
@@ -115,7 +116,10 @@ impl Store {
             if item.is_default {
                 return Err(StoreError::DefaultHead);
             }
-            let item = TreeItem { name: String::new(), ..item.clone() };
+            if item.stay.is_held {
+                return Err(StoreError::TreeHeld { name: item.name.clone() });
+            }
+            let item = TreeItem { name: String::new(), stay: Stay::default(), ..item.clone() };
             match is_needed(trees, tree) {
                 true => batch.put(Key::tree_info(tree), &TreeItem { is_hidden: true, ..item }.encode()),
                 false => begin(trees, tree, item, batch),
@@ -146,6 +150,27 @@ impl Store {
                 return Err(StoreError::TreeExists { name: name.to_owned() });
             }
             batch.put(Key::tree_info(tree), &TreeItem { name: name.to_owned(), ..item.clone() }.encode());
+            Ok(())
+        })
+    }
+
+    /// Says whether a snapshot is held: it is not deleted before it is released. Durable once `force` has returned for
+    /// the LSN. Errors: among others `NoTree`, `NotASnapshot`.
+    pub fn hold_tree(&self, tree: TreeId, is_held: bool) -> Result<Lsn, StoreError> {
+        let estimate = Estimate { bytes: BATCH_HEADER_BYTES + PUT_TREE_BYTES, items: 1, images: 0 };
+        // A full volume is emptied by deletions, and a release may have to come before.
+        let class = if is_held { Class::Normal } else { Class::Deletion };
+        self.change_trees(class, estimate, |trees, batch| {
+            let branches = trees.branches.as_ref().ok_or(StoreError::NeedsUpgrade)?;
+            let is_there = |item: &&TreeItem| item.state == TreeState::Live && !item.is_hidden;
+            let item = branches.items.get(&tree).filter(is_there).ok_or(StoreError::NoTree { tree })?;
+            if item.role != Role::Snapshot {
+                return Err(StoreError::NotASnapshot { tree });
+            }
+            if item.stay.is_held != is_held {
+                let stay = Stay { is_held };
+                batch.put(Key::tree_info(tree), &TreeItem { stay, ..item.clone() }.encode());
+            }
             Ok(())
         })
     }

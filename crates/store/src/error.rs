@@ -74,6 +74,11 @@ pub enum StoreError {
     SharedBlocks,
     #[error("the default head cannot be deleted: it is what the volume shows when nobody names a head")]
     DefaultHead,
+    /// Somebody wants it to stay.
+    #[error(
+        "the snapshot \"{name}\" is held; release it before it is deleted (\"syncline snapshot release\")"
+    )]
+    TreeHeld { name: String },
     #[error("the volume has version 1 of the format, which has no snapshots; upgrade it first")]
     NeedsUpgrade,
     #[error("a snapshot or head named \"{name}\" exists already")]

@@ -109,7 +109,8 @@ impl Store {
             space.mark_dirty(*group);
         }
         let volume = superblock.volume_id();
-        let cache = NodeCache::new(options.node_cache_bytes, volume, superblock.layout);
+        let cache = NodeCache::new(options.node_cache_bytes, volume, superblock.layout)
+            .with_births(superblock.trees.is_some());
         let mut root_tree = RootTree::read(&*device, &cache, &superblock)?;
         let roots = root_tree.roots().map(|(tree, root)| (tree, Root::Clean(root))).collect();
         let mut trees = Trees::new(roots, superblock.trees.map(Branches::new), superblock.checkpoint_lsn);

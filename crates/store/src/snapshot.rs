@@ -14,7 +14,9 @@ use crate::store::{check_place, misplaced};
 use crate::tree::Obstacle;
 use crate::tree::cache::Pinned;
 use crate::trees::{Inherited, Trees};
-use crate::{Batch, Birth, Class, Estimate, PageImage, Permit, Pressure, Reservation, Store, StoreError};
+use crate::{
+    Batch, Birth, Class, Estimate, PageImage, Permit, Pressure, Reservation, Store, StoreError, TreeReader,
+};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use syncline_device::Buffer;
@@ -22,10 +24,10 @@ use syncline_format::batch::{
     BATCH_HEADER_BYTES, DROP_BYTES, MAKE_TREE_BYTES, Op, PUT_OVERHEAD_BYTES, SPACE_OP_BYTES, decode_batches,
 };
 use syncline_format::item::{EXTENT_BIRTH_AT, EXTENT_HEADER_BYTES, ExtentItem, NAME_BYTES_MAX, Timestamp};
-use syncline_format::range::{ERA_MAX, OVERLAY_ITEMS_MAX};
+use syncline_format::range::OVERLAY_ITEMS_MAX;
 use syncline_format::record;
 use syncline_format::tree_item::{
-    OVERLAY_HEAD_BYTES, OverlayItem, Role, TREE_ITEM_BYTES, TreeItem, TreeState, is_tree_name,
+    OVERLAY_HEAD_BYTES, OverlayItem, Role, Stay, TREE_ITEM_BYTES, TreeItem, TreeState, is_tree_name,
 };
 use syncline_format::{BLOCK_BYTES, Era, Key, Lsn, ObjectNo, TreeId, checksum};
 
@@ -36,6 +38,7 @@ pub struct SnapshotLabel {
     pub name: String,
     pub uuid: [u8; 16],
     pub made: Timestamp,
+    pub stay: Stay,
 }
 
 /// A page whose content a snapshot inherited as an image.
@@ -71,6 +74,27 @@ impl Store {
     /// Errors: among others `NeedsUpgrade`, `BadTreeName`, `TreeExists`, `NotAHead`, `NoSpace` if so little would be
     /// left behind it that the first changes fail (R35), and `Pressure`: images have to be destaged first.
     pub fn snapshot(&self, of: TreeId, label: &SnapshotLabel) -> Result<(TreeId, Lsn), StoreError> {
+        self.snapshot_as(of, label, false)
+    }
+
+    /// A snapshot of a head that nobody sees: it goes away with its reader, and after a crash whoever opens the volume
+    /// takes it apart. Nothing has to be forced for it. Call it without locks. Errors: as [`Store::snapshot`].
+    pub fn passing_snapshot(&self, of: TreeId, label: &SnapshotLabel) -> Result<TreeReader, StoreError> {
+        // No step of a deletion may find it before somebody reads it.
+        let _turn = self.shared.settling.lock();
+        let (tree, _) = self.snapshot_as(of, label, true)?;
+        if let Some(branches) = &mut self.shared.trees.write().branches {
+            *branches.readers.entry(tree).or_default() += 1;
+        }
+        Ok(TreeReader { shared: Arc::clone(&self.shared), tree })
+    }
+
+    fn snapshot_as(
+        &self,
+        of: TreeId,
+        label: &SnapshotLabel,
+        is_hidden: bool,
+    ) -> Result<(TreeId, Lsn), StoreError> {
         loop {
             let images = self.shared.trees.read().images.of(of).count() as u64 + INHERITED_SLACK;
             if images > OVERLAY_ITEMS_MAX {
@@ -81,7 +105,7 @@ impl Store {
             self.check_available()?;
             let estimate = Estimate { bytes: SNAPSHOT_BATCH_BYTES, items: 2, images: images as usize };
             let permit = self.admit(Class::Normal, estimate)?;
-            if let Some(made) = self.make_snapshot(of, label, permit, blocks)? {
+            if let Some(made) = self.make_snapshot(of, label, is_hidden, permit, blocks)? {
                 return Ok(made);
             }
         }
@@ -114,7 +138,7 @@ impl Store {
             () if branches.items.values().any(|item| item.name == label.name) => {
                 Err(StoreError::TreeExists { name: name() })
             }
-            () if branches.items.len() >= TREES_MAX || u64::from(branches.state.era.0) >= ERA_MAX => {
+            () if branches.items.len() >= TREES_MAX || branches.is_worn() => {
                 Err(StoreError::TooManyTrees { most: TREES_MAX })
             }
             () => Ok(()),
@@ -126,6 +150,7 @@ impl Store {
         &self,
         of: TreeId,
         label: &SnapshotLabel,
+        is_hidden: bool,
         mut permit: Permit,
         blocks: Reservation,
     ) -> Result<Option<(TreeId, Lsn)>, StoreError> {
@@ -141,7 +166,7 @@ impl Store {
             if trees.images.of(of).count() as u64 > blocks.blocks {
                 return Ok(None);
             }
-            let (batch, tree) = self.snapshot_batch(&trees, of, label);
+            let (batch, tree) = self.snapshot_batch(&trees, of, label, is_hidden);
             let volume = trees.tree(TreeId::VOLUME)?;
             let keys = [Key::tree_info(of), Key::tree_info(tree)];
             match keys.iter().try_for_each(|key| volume.check_resident(*key, &pinned).map(drop)) {
@@ -165,7 +190,13 @@ impl Store {
     }
 
     /// The batch, and the new tree's number.
-    fn snapshot_batch(&self, trees: &Trees, of: TreeId, label: &SnapshotLabel) -> (Batch, TreeId) {
+    fn snapshot_batch(
+        &self,
+        trees: &Trees,
+        of: TreeId,
+        label: &SnapshotLabel,
+        is_hidden: bool,
+    ) -> (Batch, TreeId) {
         let branches = trees.branches.as_ref().expect("checked before");
         let (era, tree) = (branches.state.era, branches.state.next_tree);
         let head = &branches.items[&of];
@@ -173,14 +204,15 @@ impl Store {
             role: Role::Snapshot,
             state: TreeState::Live,
             is_default: false,
-            is_hidden: false,
+            is_hidden,
             era,
             parent: head.parent,
             known: Era(0),
             lsn: trees.lsn.next(),
             made: label.made,
             uuid: label.uuid,
-            name: label.name.clone(),
+            stay: label.stay,
+            name: if is_hidden { String::new() } else { label.name.clone() },
         };
         let head = TreeItem { parent: Some(tree), known: era, ..head.clone() };
         let mut batch = self.batch(TreeId::VOLUME);
@@ -194,6 +226,13 @@ impl Store {
     pub fn trees(&self) -> BTreeMap<TreeId, TreeItem> {
         let trees = self.shared.trees.read();
         trees.branches.as_ref().map_or_else(BTreeMap::new, |branches| branches.items.clone())
+    }
+
+    /// The head or snapshot that was made next behind a number, and what it is.
+    pub fn tree_behind(&self, tree: TreeId) -> Option<(TreeId, TreeItem)> {
+        let trees = self.shared.trees.read();
+        let mut behind = trees.branches.as_ref()?.items.range(TreeId(tree.0.saturating_add(1))..);
+        behind.next().map(|(number, item)| (*number, item.clone()))
     }
 
     /// Settles some of the images that snapshots have inherited; returns whether there were any. Call it without locks:

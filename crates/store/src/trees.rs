@@ -12,6 +12,7 @@ use crate::images::ImageIndex;
 use crate::tree::{Editor, Resident, Root, Superseded, Tree};
 use std::collections::{BTreeMap, BTreeSet};
 use syncline_format::batch::{BatchBuf, Mark, Outcome};
+use syncline_format::range::{ERA_MAX, TREES_MAX as NUMBERS_MAX};
 use syncline_format::superblock::TreesState;
 use syncline_format::tree_item::{Role, TreeItem, TreeState};
 use syncline_format::{BlockNo, Era, FormatError, Key, Kind, Lsn, TreeId};
@@ -77,16 +78,24 @@ impl Branches {
         Branches { items: BTreeMap::new(), state, inherited: BTreeMap::new(), readers: BTreeMap::new() }
     }
 
+    /// The numbers of eras or of trees have come to their end.
+    pub(crate) fn is_worn(&self) -> bool {
+        let state = self.state;
+        u64::from(state.era.0) >= ERA_MAX || u64::from(state.next_tree.0) >= NUMBERS_MAX
+    }
+
     /// The parent that still has something: one of which all is given back stands for its own parent.
     fn parent(&self, tree: TreeId, trees: &BTreeMap<TreeId, Tree>) -> Option<(TreeId, &TreeItem)> {
         let mut parent = self.items.get(&tree)?.parent?;
-        loop {
+        // Bounded: this is asked before anybody has looked whether parents form a circle.
+        for _ in 0..self.items.len() {
             let item = self.items.get(&parent)?;
             if trees.contains_key(&parent) {
                 return Some((parent, item));
             }
             parent = item.parent?;
         }
+        None
     }
 
     /// The era up to which the tree owns nothing. A parent that does not exist owns nothing, and whoever frees what it
@@ -139,6 +148,11 @@ impl Branches {
                 Some(_) => {}
                 None => return Some("a tree descends from one that does not exist"),
             }
+        }
+        let mut names = BTreeSet::new();
+        let mut named = self.items.values().map(|item| &item.name).filter(|name| !name.is_empty());
+        if !named.all(|name| names.insert(name)) {
+            return Some("two trees have the same name");
         }
         let is_branch = |tree: &TreeId| self.children(*tree).nth(1).is_some();
         let is_going = |item: &TreeItem| item.state != TreeState::Live;
@@ -272,6 +286,12 @@ impl Trees {
         Ok(())
     }
 
+    /// The tree's parent that still has something.
+    pub(crate) fn parent_of(&self, tree: TreeId) -> Option<TreeId> {
+        let branches = self.branches.as_ref()?;
+        branches.parent(tree, &self.by_number).map(|(parent, _)| parent)
+    }
+
     /// Whether the tree may write into blocks that an extent of this birth names (R25).
     pub(crate) fn owns(&self, tree: TreeId, birth: Era) -> Result<bool, StoreError> {
         Ok(self.tree(tree)?.low.is_none_or(|low| birth > low))
@@ -380,13 +400,20 @@ impl Trees {
     pub(crate) fn default_head(&self) -> Option<TreeId> {
         let Some(branches) = &self.branches else { return Some(TreeId::MAIN) };
         let is_default = |(number, item): &(&TreeId, &TreeItem)| {
-            item.is_default && changes(item) && self.by_number.contains_key(number)
+            item.is_default && !item.is_hidden && changes(item) && self.by_number.contains_key(number)
         };
         branches.items.iter().find(is_default).map(|(number, _)| *number)
     }
 
     /// What is wrong with the trees as a whole.
     pub(crate) fn fault(&self) -> Option<&'static str> {
+        let is_later = |tree: &Tree| match &tree.root {
+            Root::Clean(root) => root.birth > self.era(),
+            Root::Held(_) => false,
+        };
+        if self.branches.is_some() && self.by_number.values().any(is_later) {
+            return Some("a tree was born later than the volume has come");
+        }
         let fault = self.branches.as_ref().and_then(|branches| branches.fault(&self.by_number));
         let is_there = |tree: TreeId| self.by_number.contains_key(&tree);
         let none = self.default_head().is_none().then_some("no head is shown when nobody names one");

@@ -52,12 +52,22 @@ fn relieved<T>(store: &Store, call: impl Fn() -> Result<T, StoreError>) -> T {
 }
 
 fn snapshot(store: &Store, name: u64) -> TreeId {
-    let label = SnapshotLabel { name: name.to_string(), uuid: [0; 16], made: Timestamp::default() };
+    let label = SnapshotLabel {
+        name: name.to_string(),
+        uuid: [0; 16],
+        made: Timestamp::default(),
+        stay: Default::default(),
+    };
     relieved(store, || store.snapshot(TreeId::MAIN, &label)).0
 }
 
 fn clone(store: &Store, of: TreeId, name: u64) -> TreeId {
-    let label = SnapshotLabel { name: format!("c{name}"), uuid: [0; 16], made: Timestamp::default() };
+    let label = SnapshotLabel {
+        name: format!("c{name}"),
+        uuid: [0; 16],
+        made: Timestamp::default(),
+        stay: Default::default(),
+    };
     relieved(store, || store.clone_tree(of, &label, false)).0.tree()
 }
 

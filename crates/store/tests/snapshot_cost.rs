@@ -26,7 +26,12 @@ fn new_volume() -> (Arc<CrashDevice>, Arc<Store>) {
 }
 
 fn label(name: &str) -> SnapshotLabel {
-    SnapshotLabel { name: name.to_owned(), uuid: [1; 16], made: Timestamp::default() }
+    SnapshotLabel {
+        name: name.to_owned(),
+        uuid: [1; 16],
+        made: Timestamp::default(),
+        stay: Default::default(),
+    }
 }
 
 fn put(store: &Store, object: u64, value: u8) {

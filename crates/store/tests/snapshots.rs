@@ -69,6 +69,9 @@ struct Tally {
     rolled_back: u64,
     kept: u64,
     compared: u64,
+    usages: u64,
+    shared_usages: u64,
+    usages_beside_deletions: u64,
 }
 
 struct Walk {
@@ -405,7 +408,12 @@ impl Walk {
     fn next_label(&mut self) -> SnapshotLabel {
         self.names += 1;
         let made = Timestamp::default();
-        SnapshotLabel { name: format!("{}", self.names), uuid: [self.names as u8; 16], made }
+        SnapshotLabel {
+            name: format!("{}", self.names),
+            uuid: [self.names as u8; 16],
+            made,
+            stay: Default::default(),
+        }
     }
 
     /// Tries what may have to wait for a relief; `None` on a full volume.
@@ -565,7 +573,8 @@ impl Walk {
             self.head = heads[self.random.below(heads.len() as u64) as usize];
         }
         match self.random.below(110) {
-            106..110 => self.compare(tally),
+            107..110 => self.compare(tally),
+            106 => self.usage(tally),
             100..103 => self.clone(tally),
             103 => self.roll_back(tally),
             104..106 => self.delete_head(tally),
@@ -599,6 +608,38 @@ impl Walk {
         let shown: Vec<TreeId> = snapshots(&trees).chain(heads(&trees)).collect();
         let [one, other] = [(); 2].map(|()| shown[self.random.below(shown.len() as u64) as usize]);
         tally.compared += u64::from(compare(&self.store, one, other) > 0);
+    }
+
+    /// What snapshots have alone together is what their deletion gives back, on a copy of the device; deletions that
+    /// are under way end there before.
+    fn usage(&mut self, tally: &mut Tally) {
+        let mut chosen: BTreeSet<TreeId> = self.state.snapshots.keys().copied().collect();
+        let most = self.random.below(4);
+        chosen.retain(|_| most == 3 || self.random.below(3) <= most);
+        self.relieve();
+        self.store.checkpoint().expect("checkpoint");
+        let told = self.relieved(|store| store.usage(&chosen)).expect("nothing is written");
+        let each: Vec<u64> = chosen
+            .iter()
+            .map(|tree| self.store.usage(&BTreeSet::from([*tree])).expect("it is on the device"))
+            .collect();
+        let alone = each.iter().sum::<u64>();
+        assert!(alone <= told, "together {told}, alone {each:?}");
+        tally.usages += u64::from(told > 0);
+        tally.shared_usages += u64::from(alone < told);
+        tally.usages_beside_deletions += u64::from(told > 0 && self.store.is_reaping());
+        let device = self.device.crash(&mut self.random);
+        let store = recover(&device, self.random.next(), &mut Tally::default());
+        let held = || {
+            while relieve(&store, |store| store.reap(32)) {}
+            (0..2).for_each(|_| store.checkpoint().expect("checkpoint"));
+            Volume::read(&*device).held()
+        };
+        let before = held();
+        for tree in &chosen {
+            relieve(&store, |store| store.delete_tree(*tree));
+        }
+        assert_eq!(before - held(), told, "of {chosen:?}, alone {each:?}");
     }
 
     /// Everything is on the device, and all that is free can be used again.
@@ -676,6 +717,15 @@ impl Walk {
         walk.state = shown;
         walk.history.insert(walk.store.last_lsn(), walk.state.clone());
         walk
+    }
+}
+
+fn relieve<T>(store: &Store, call: impl Fn(&Store) -> Result<T, StoreError>) -> T {
+    loop {
+        match call(store) {
+            Err(StoreError::Pressure(_)) => store.checkpoint().expect("checkpoint"),
+            done => return done.expect("the store does it"),
+        }
     }
 }
 
@@ -823,6 +873,9 @@ fn every_crash_leaves_each_snapshot_as_it_was_made_and_what_is_reachable_in_use(
         ("heads rolled back", tally.rolled_back),
         ("states kept by that", tally.kept),
         ("trees compared that differ", tally.compared),
+        ("usages of snapshots", tally.usages),
+        ("usages of what several have", tally.shared_usages),
+        ("usages beside deletions", tally.usages_beside_deletions),
     ] {
         assert!(count > seeds / 4, "{what}: {count}");
     }

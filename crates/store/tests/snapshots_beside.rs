@@ -32,7 +32,12 @@ fn put(store: &Store, item: u64, value: u8) {
 }
 
 fn snapshot(store: &Store, name: u64) {
-    let label = SnapshotLabel { name: name.to_string(), uuid: [0; 16], made: Timestamp::default() };
+    let label = SnapshotLabel {
+        name: name.to_string(),
+        uuid: [0; 16],
+        made: Timestamp::default(),
+        stay: Default::default(),
+    };
     loop {
         match store.snapshot(TreeId::MAIN, &label) {
             Ok(_) => return,

@@ -30,7 +30,6 @@ mod upgrade;
 mod volume;
 mod volume_options;
 
-pub use difference::{Change, ChangeKind};
 pub use errno::errno;
 pub use file::File;
 pub use heads::HeadInfo;
@@ -43,9 +42,9 @@ pub use snapshot::Snapshot;
 pub use stats::VolumeStats;
 pub use syncline_device::{Forked, PerProcess};
 pub use syncline_fs::{
-    AccessTimes, Attr, Clock, Context, Entropy, Error, FallocateMode, FsStats, LatencyHistogram, MkfsOptions,
-    RenameFlags, Result, SetAttr, SetTime, SetXattr, Started, SyncScope, SystemClock, SystemEntropy,
-    Timestamp, VolumeSpace,
+    AccessTimes, Attr, Change, ChangeKind, Clock, Context, Entropy, Error, FallocateMode, FsStats,
+    LatencyHistogram, MkfsOptions, RenameFlags, Result, SetAttr, SetTime, SetXattr, Started, SyncScope,
+    SystemClock, SystemEntropy, Timestamp, VolumeSpace,
 };
 pub use ticket::SyncTicket;
 pub use transaction::{TransactionFile, VolumeTransaction};

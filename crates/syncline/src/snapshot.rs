@@ -17,11 +17,14 @@ pub struct Snapshot {
     pub made: SystemTime,
     /// Of a snapshot that was made later it is greater.
     pub number: u32,
+    /// It is not deleted before it is released ([`Volume::hold_snapshot`]).
+    pub held: bool,
 }
 
 impl From<syncline_fs::SnapshotInfo> for Snapshot {
     fn from(info: syncline_fs::SnapshotInfo) -> Snapshot {
-        Snapshot { name: info.name, uuid: info.uuid, made: system_time(info.made), number: info.tree }
+        let syncline_fs::SnapshotInfo { name, uuid, made, tree, is_held, .. } = info;
+        Snapshot { name, uuid, made: system_time(made), number: tree, held: is_held }
     }
 }
 
@@ -74,6 +77,11 @@ impl Volume {
         Ok(self.shared().fs()?.snapshots().into_iter().map(Snapshot::from).collect())
     }
 
+    /// The snapshot that was made next behind a number ([`Snapshot::number`]); behind 0 the first.
+    pub fn snapshot_behind(&self, number: u32) -> io::Result<Option<Snapshot>> {
+        Ok(self.shared().fs()?.snapshot_behind(number).map(Snapshot::from))
+    }
+
     /// A snapshot as a volume of its own that cannot be changed. While it or a file of it is open, the snapshot's space
     /// does not come back, even if it is deleted.
     ///
@@ -86,7 +94,7 @@ impl Volume {
     /// Deletes a snapshot, for good when this has returned. Its space comes back in the background, what other
     /// snapshots have excepted.
     ///
-    /// Errors: `NotFound`.
+    /// Errors: `NotFound`; `ResourceBusy` for one that is held.
     pub fn delete_snapshot(&self, name: &str) -> io::Result<()> {
         Ok(self.shared().fs()?.delete_snapshot(name)?)
     }
@@ -95,6 +103,56 @@ impl Volume {
     /// `InvalidInput`.
     pub fn rename_snapshot(&self, name: &str, to: &str) -> io::Result<()> {
         Ok(self.shared().fs()?.rename_snapshot(name, to)?)
+    }
+
+    /// Holds a snapshot: to delete it is refused until it is released, also in later sessions. For good when this has
+    /// returned; on one that is held already it does nothing. Errors: `NotFound`.
+    ///
+    /// ```
+    /// use syncline::{MkfsOptions, Volume, VolumeOptions};
+    ///
+    /// let options = MkfsOptions::default().format(2);
+    /// let volume = VolumeOptions::new().create_in_memory(64 << 20, &options)?;
+    /// volume.snapshot("before")?;
+    /// volume.hold_snapshot("before")?;
+    /// let refused = volume.delete_snapshot("before").unwrap_err();
+    /// assert_eq!(refused.kind(), std::io::ErrorKind::ResourceBusy);
+    /// volume.release_snapshot("before")?;
+    /// volume.delete_snapshot("before")?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn hold_snapshot(&self, name: &str) -> io::Result<()> {
+        Ok(self.shared().fs()?.hold_snapshot(name)?)
+    }
+
+    /// Lets a snapshot be deleted again, for good when this has returned. Errors: `NotFound`.
+    pub fn release_snapshot(&self, name: &str) -> io::Result<()> {
+        Ok(self.shared().fs()?.release_snapshot(name)?)
+    }
+
+    /// Bytes that would become free if these snapshots were deleted together and nobody read them. It is found by
+    /// reading the nodes in which they differ from what stays, and is exact, but for the few blocks of the tables in
+    /// which snapshots are named. Of a volume that others change meanwhile it is what they leave of it.
+    ///
+    /// Errors: `NotFound`; `ReadOnlyFilesystem` on a volume that is opened read-only and was not closed cleanly.
+    ///
+    /// ```
+    /// use syncline::{MkfsOptions, Volume, VolumeOptions};
+    ///
+    /// let options = MkfsOptions::default().format(2);
+    /// let volume = VolumeOptions::new().create_in_memory(64 << 20, &options)?;
+    /// volume.write("notes", vec![7; 1 << 20])?;
+    /// volume.snapshot("one")?;
+    /// volume.snapshot("two")?;
+    /// volume.remove_file("notes")?;
+    /// // Either has what the other has.
+    /// assert!(volume.snapshot_usage(&["one"])? < 1 << 20);
+    /// assert!(volume.snapshot_usage(&["one", "two"])? >= 1 << 20);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn snapshot_usage<N: AsRef<str>>(&self, names: &[N]) -> io::Result<u64> {
+        let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
+        Ok(self.shared().fs()?.usage(&names)?)
     }
 
     /// Waits until all space of deleted snapshots that nobody reads is free.

@@ -116,7 +116,8 @@ impl Volume {
     /// Makes an empty volume and opens it. With [`MkfsOptions::size_bytes`], `path` becomes an image file of that
     /// size; otherwise it is an existing image file or block device, which is used as it is.
     ///
-    /// Errors: `AlreadyExists` if there is a volume or another filesystem on it already.
+    /// Errors: `AlreadyExists` if there is a volume or another filesystem on it already, or if a file holds anything
+    /// but zeros in its first 128 KiB. An image that was made for it is removed if no volume comes of it.
     ///
     /// ```no_run
     /// use syncline::{MkfsOptions, Volume};
@@ -254,7 +255,8 @@ impl Volume {
     }
 
     /// Stops the volume at once, as a power cut would: nothing is written any more, and every sync fails. What was
-    /// synced is there after the next open. For a program that does not trust its own state any more.
+    /// synced is there after the next open. For a program that does not trust its own state any more. A volume that is
+    /// a head beside others ([`Volume::head`]) stops them too; a snapshot's ([`Volume::at`]) stops nothing.
     pub fn shut_down(&self) {
         if let Ok(fs) = self.shared.fs() {
             fs.shut_down();

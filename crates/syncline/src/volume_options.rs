@@ -166,18 +166,13 @@ impl VolumeOptions {
     pub fn create(&self, path: impl AsRef<Path>, options: &MkfsOptions) -> io::Result<Volume> {
         self.may_create()?;
         let path = path.as_ref();
-        if path.exists()
-            && let Some(signature) = syncline_device::probe(path).map_err(Error::from)?
-        {
-            let message = format!(
-                "{} already holds {signature}; remove that first if it is not needed",
-                path.display()
-            );
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, message));
+        let is_new = !path.exists();
+        if !is_new {
+            refuse_data(path)?;
         }
         // Before there is a file of that size.
         options.size_bytes.map_or(Ok(()), |bytes| check_size(bytes / BLOCK_BYTES as u64, options))?;
-        let is_file = !path.exists() || path.metadata()?.is_file();
+        let is_file = is_new || path.metadata()?.is_file();
         let device = match options.size_bytes {
             Some(bytes) if is_file => FileDevice::create(path, bytes),
             _ => FileDevice::open(
@@ -185,15 +180,29 @@ impl VolumeOptions {
                 &syncline_device::OpenOptions::default().wait_for_lock(self.wait_for_lock),
             ),
         };
-        self.format_and_open(Arc::new(device.map_err(Error::from)?), options)
+        let device = Arc::new(device.map_err(Error::from)?);
+        let made = self.format_and_open(device.clone(), options);
+        if made.is_err() && is_new {
+            // A file that was made for it and is no volume is worth nothing. It is locked still.
+            let _ = std::fs::remove_file(path);
+        }
+        drop(device);
+        made
     }
 
     /// Makes a volume of `bytes` bytes in memory and opens it with these options; it takes only what is written to it.
     ///
     /// Errors: `InvalidInput` with [`VolumeOptions::read_only`], or for a size that no volume can have.
     pub fn create_in_memory(&self, bytes: u64, options: &MkfsOptions) -> io::Result<Volume> {
+        self.create_device(Arc::new(MemoryDevice::new(bytes / BLOCK_BYTES as u64)), options)
+    }
+
+    /// Makes an empty volume on any device, and opens it with these options. What the device holds is overwritten.
+    ///
+    /// Errors: `InvalidInput` with [`VolumeOptions::read_only`], or for a size that no volume can have.
+    pub fn create_device(&self, device: Arc<dyn Device>, options: &MkfsOptions) -> io::Result<Volume> {
         self.may_create()?;
-        self.format_and_open(Arc::new(MemoryDevice::new(bytes / BLOCK_BYTES as u64)), options)
+        self.format_and_open(device, options)
     }
 
     fn may_create(&self) -> io::Result<()> {
@@ -213,6 +222,19 @@ impl VolumeOptions {
     pub fn open_device(&self, device: Arc<dyn Device>) -> io::Result<Volume> {
         Volume::on_device(device, self)
     }
+}
+
+/// Refuses what somebody may still need: a known format, or a plain file that is not empty.
+fn refuse_data(path: &Path) -> io::Result<()> {
+    let found = match syncline_device::probe(path).map_err(Error::from)? {
+        Some(signature) => signature.to_string(),
+        None if syncline_device::holds_unknown_data(path).map_err(Error::from)? => {
+            "data of an unknown kind".to_owned()
+        }
+        None => return Ok(()),
+    };
+    let message = format!("{} already holds {found}; remove that first if it is not needed", path.display());
+    Err(io::Error::new(io::ErrorKind::AlreadyExists, message))
 }
 
 /// Whether there can be a volume of so many blocks, with the journal that is asked for.

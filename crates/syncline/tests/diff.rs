@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use syncline::{Change, ChangeKind, MkfsOptions, OpenOptions, Volume, VolumeOptions};
+use syncline_device::{Device, MemoryDevice, Volatile};
 
 fn fresh() -> Volume {
     let options = MkfsOptions::default().format(2);
@@ -87,6 +89,58 @@ fn each_kind_of_change_is_told_with_its_path() {
     }
     assert_eq!(volume.snapshots().expect("list").len(), 2, "what was made to be compared is gone");
     assert!(volume.diff("missing", None, false).is_err());
+}
+
+#[test]
+fn a_snapshot_of_what_is_committed_differs_by_pages_that_are_in_the_journal_only() {
+    let options = VolumeOptions::new().background(false);
+    let volume = options.create_in_memory(64 << 20, &MkfsOptions::default().format(2)).expect("a volume");
+    volume.write("f", vec![1; 40_000]).expect("write");
+    volume.snapshot("before").expect("snapshot");
+    let file = OpenOptions::new().write(true).open(&volume, "f").expect("open");
+    file.write_all_at(&[2; 100], 5000).expect("write");
+    file.sync_data().expect("sync");
+    volume.snapshot_committed("after").expect("snapshot");
+    for content in [false, true] {
+        let changes = volume.diff("before", Some("after"), content).expect("diff");
+        assert!(told(&changes)[0].starts_with("Mc"), "{changes:?}");
+    }
+    // The other way round, and with itself.
+    assert_eq!(volume.diff("after", Some("before"), true).expect("diff").len(), 1);
+    assert_eq!(told(&volume.diff("after", None, true).expect("diff")), [""; 0]);
+}
+
+// Shows: C10, C11.
+#[test]
+fn nothing_stays_of_a_comparison_with_the_volume_as_it_is_whenever_the_power_goes() {
+    let device = Arc::new(MemoryDevice::new(16_384));
+    let options = MkfsOptions::default().format(2);
+    let entropy = syncline::SystemEntropy::default();
+    syncline_fs::Fs::format(&*device, &options, &syncline::SystemClock, &entropy, &mut |_, _| {})
+        .expect("format");
+    let open = |device: &Arc<dyn Device>| {
+        Volume::on_device(device.clone(), &VolumeOptions::new().background(false)).expect("open")
+    };
+    let cut = Arc::new(Volatile::new(device.clone() as Arc<dyn Device>));
+    let volume = open(&(cut.clone() as Arc<dyn Device>));
+    volume.write("f", vec![1; 40_000]).expect("write");
+    volume.snapshot("before").expect("snapshot");
+    volume.write("f", vec![2; 40_000]).expect("write");
+    assert_eq!(told(&volume.diff("before", None, false).expect("diff")).len(), 1);
+    // The log has what was compared, and nobody has taken it apart.
+    volume.write("g", "g").expect("write");
+    volume.sync_all().expect("sync");
+    std::mem::forget(volume);
+    let after = open(&(device.clone() as Arc<dyn Device>));
+    let names = |volume: &Volume| {
+        volume.snapshots().expect("list").into_iter().map(|one| one.name).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&after), ["before"]);
+    after.reclaim().expect("reclaim");
+    after.close().expect("close");
+    let report = syncline_check::check(&*device, syncline_check::CheckOptions::default()).expect("a volume");
+    assert!(report.is_sound(), "{:#?}", report.findings);
+    assert_eq!(report.totals.trees, 2);
 }
 
 struct Random(u64);

@@ -47,6 +47,11 @@ fn what_other_languages_are_measured_against_answers_each_command() {
 }
 
 #[test]
+fn a_device_of_ones_own_is_asked_for_one_write_and_one_flush() {
+    assert_eq!(run("own_device", &[]), "writes: 1, flushes: 1\n");
+}
+
+#[test]
 fn what_instructions_are_counted_of_runs() {
     assert_eq!(run("append_sync", &["20"]), "");
 }

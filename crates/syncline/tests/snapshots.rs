@@ -225,6 +225,32 @@ fn a_deleted_snapshot_is_read_to_the_end_by_whoever_has_it_open() {
     assert!(after >= before + 700, "now its space is free: {before} to {after}");
 }
 
+// Shows: C7a, C11.
+#[test]
+fn a_snapshot_that_was_read_ends_nothing_of_the_volume_when_it_is_closed() {
+    let ends: [fn(Volume); 3] = [
+        drop,
+        |view| view.close().expect("close"),
+        |view| (view.shut_down(), view.close().expect("close")).0,
+    ];
+    for end in ends {
+        let (_device, volume) = fresh();
+        volume.write("large", vec![1; 20 << 20]).expect("write");
+        volume.snapshot("s").expect("snapshot");
+        volume.remove_file("large").expect("remove");
+        let before = volume.statfs().blocks_free;
+        end(volume.at("s").expect("at"));
+        volume.write("small", "x").expect("write");
+        volume.sync_all().expect("the volume goes on");
+        volume.delete_snapshot("s").expect("delete");
+        volume.reclaim().expect("reclaim");
+        let after = volume.statfs().blocks_free;
+        assert!(after >= before + 5000, "the space of the snapshot is free: {before} to {after}");
+        assert!(volume.trim(0..u64::MAX, 0).expect("trim") >= 20 << 20, "free space is still discarded");
+        volume.close().expect("close");
+    }
+}
+
 #[test]
 fn what_cannot_be_is_refused_with_the_right_error() {
     let (_device, volume) = fresh();
@@ -277,6 +303,125 @@ fn a_range_is_moved_only_where_no_snapshot_has_the_blocks_behind_it() {
     assert_eq!(volume.at("t").expect("at").read("g").expect("read"), [vec![1; 4096], vec![2; 8192]].concat());
 }
 
+// Shows: C11.
+#[test]
+fn a_usage_is_what_a_deletion_gives_back_to_the_block() {
+    let mut shared = 0;
+    for seed in 1..=6 {
+        let (_device, volume) = fresh();
+        let (mut random, mut files) = (Random(seed), View::new());
+        let count = if seed == 6 { 40 } else { 3 + seed * 3 };
+        let mut names: Vec<String> = (0..count).map(|number| format!("s{number}")).collect();
+        for (number, name) in names.iter().enumerate() {
+            (0..12).for_each(|_| step(&volume, &mut files, &mut random));
+            match random.below(2) {
+                0 => volume.snapshot(name).expect("snapshot"),
+                _ => volume.snapshot_committed(name).expect("snapshot"),
+            };
+            if number % 3 == 1 && seed != 6 {
+                volume.clone_snapshot(name, &format!("h{number}")).expect("clone");
+                let head = volume.head(&format!("h{number}")).expect("head");
+                (0..6).for_each(|_| drop(head.write(format!("own{number}"), vec![number as u8; 30_000])));
+                head.close().expect("close");
+            }
+        }
+        let free = || {
+            volume.reclaim().expect("reclaim");
+            volume.statfs().blocks_free * 4096
+        };
+        while !names.is_empty() {
+            let chosen: Vec<String> = match seed == 6 {
+                true => std::mem::take(&mut names),
+                // Neighbours, which have the same.
+                false => {
+                    let count = (1 + random.below(4) as usize).min(names.len());
+                    let first = random.below((names.len() - count + 1) as u64) as usize;
+                    names.drain(first..first + count).collect()
+                }
+            };
+            volume.reclaim().expect("reclaim");
+            let told = volume.snapshot_usage(&chosen).expect("usage");
+            let alone = chosen.iter().map(|name| volume.snapshot_usage(&[name]).expect("usage")).sum::<u64>();
+            assert!(alone <= told, "seed {seed}");
+            shared += u64::from(alone < told);
+            let before = free();
+            chosen.iter().for_each(|name| volume.delete_snapshot(name).expect("delete"));
+            let gained = free() - before;
+            // Pages beside a tree are named in the tables, which get shorter with them.
+            assert!((told..=told + 4 * 16384).contains(&gained), "seed {seed}: {told} told, {gained} gained");
+        }
+        volume.close().expect("close");
+    }
+    assert!(shared > 3, "several snapshots have the same {shared} times");
+}
+
+#[test]
+fn a_usage_of_a_volume_opened_read_only_or_of_what_is_not_there_is_told_or_refused() {
+    let (device, volume) = fresh();
+    volume.write("f", vec![1; 100_000]).expect("write");
+    volume.snapshot("s").expect("snapshot");
+    volume.remove_file("f").expect("remove");
+    volume.sync_all().expect("sync");
+    let told = volume.snapshot_usage(&["s"]).expect("usage");
+    assert!(told >= 100_000, "{told}");
+    assert_eq!(volume.snapshot_usage::<&str>(&[]).expect("of none"), 0);
+    assert_eq!(volume.snapshot_usage(&["s", "s"]).expect("twice"), told);
+    for name in ["t", "main"] {
+        let refused = volume.snapshot_usage(&["s", name]).expect_err("there is no such snapshot");
+        assert_eq!(refused.kind(), ErrorKind::NotFound);
+    }
+    volume.write("g", "g").expect("write");
+    volume.snapshot("t").expect("snapshot");
+    let unclean = copy(&device);
+    volume.write("g", "other").expect("write");
+    volume.close().expect("close");
+    let read_only = |device: Arc<MemoryDevice>| {
+        let device: Arc<dyn Device> = device;
+        Volume::on_device(device, &VolumeOptions::new().read_only(true)).expect("open")
+    };
+    let refused = read_only(unclean).snapshot_usage(&["t"]).expect_err("it is in the journal only");
+    assert_eq!(refused.kind(), ErrorKind::ReadOnlyFilesystem);
+    let both = read_only(device.clone()).snapshot_usage(&["s", "t"]).expect("usage");
+    assert!(both > told, "{both} of both, {told} of one");
+}
+
+// Shows: C11.
+#[test]
+fn a_held_snapshot_stays_until_it_is_released() {
+    let (device, volume) = fresh();
+    volume.write("f", "held").expect("write");
+    for name in ["s", "t"] {
+        volume.snapshot(name).expect("snapshot");
+    }
+    (0..2).for_each(|_| volume.hold_snapshot("s").expect("hold"));
+    volume.write("f", "later").expect("write");
+    let refused = volume.delete_snapshot("s").expect_err("it is held");
+    assert_eq!((refused.kind(), syncline::errno(&refused)), (ErrorKind::ResourceBusy, 16));
+    assert!(refused.to_string().contains("release"), "{refused}");
+    volume.rename_snapshot("s", "kept").expect("rename");
+    volume.delete_snapshot("t").expect("delete");
+    volume.rollback("kept", Some("before")).expect("a rollback goes to it");
+    let volume = open(&device, false);
+    let held = |volume: &Volume| {
+        let all = volume.snapshots().expect("list");
+        all.into_iter().map(|snapshot| (snapshot.name, snapshot.held)).collect::<Vec<_>>()
+    };
+    assert_eq!(held(&volume), [("kept".to_owned(), true), ("before".to_owned(), false)]);
+    let refused = volume.delete_snapshot("kept").expect_err("it is held");
+    assert_eq!(refused.kind(), ErrorKind::ResourceBusy);
+    let kind = |result: std::io::Result<()>| result.expect_err("refused").kind();
+    assert_eq!(kind(volume.hold_snapshot("none")), ErrorKind::NotFound);
+    assert_eq!(kind(volume.hold_snapshot("main")), ErrorKind::NotFound);
+    assert_eq!(kind(volume.release_snapshot("none")), ErrorKind::NotFound);
+    let view = volume.at("kept").expect("at");
+    assert_eq!(kind(view.release_snapshot("kept")), ErrorKind::ReadOnlyFilesystem);
+    drop(view);
+    (0..2).for_each(|_| volume.release_snapshot("kept").expect("release"));
+    volume.delete_snapshot("kept").expect("delete");
+    volume.close().expect("close");
+    judge(&device, 0);
+}
+
 /// A volume of 12 MiB with two snapshots and a tree of many nodes, none of which a removal gives back.
 fn crowded() -> Arc<MemoryDevice> {
     let device = Arc::new(MemoryDevice::new(3072));
@@ -289,6 +434,7 @@ fn crowded() -> Arc<MemoryDevice> {
     volume.snapshot("one").expect("snapshot");
     volume.write("data", vec![2; 200_000]).expect("write");
     volume.snapshot("two").expect("snapshot");
+    volume.hold_snapshot("two").expect("hold");
     volume.close().expect("close");
     device
 }
@@ -332,6 +478,7 @@ fn a_full_volume_is_emptied_by_deleting_its_snapshots_at_every_number_of_free_bl
                 break;
             }
         }
+        volume.release_snapshot("two").unwrap_or_else(|error| panic!("{free} free: {error}"));
         for name in ["two", "one"] {
             volume.delete_snapshot(name).unwrap_or_else(|error| panic!("{free} free: {error}"));
         }
@@ -364,6 +511,7 @@ fn no_call_fails_for_lack_of_space_that_deleted_snapshots_have() {
         let error = attempt(&volume).expect_err(call);
         assert_eq!(error.kind(), ErrorKind::StorageFull, "{call}: {error}");
         volume.delete_snapshot("one").expect("delete");
+        volume.release_snapshot("two").expect("release");
         if call != "clone" {
             volume.delete_snapshot("two").expect("delete");
         }
@@ -383,7 +531,7 @@ fn threads_that_make_and_delete_snapshots_never_fill_the_volume() {
         for number in 0..3 {
             let volume = &volume;
             scope.spawn(move || {
-                for round in 0..1500 {
+                for round in 0..400 {
                     let name = format!("{number}-{round}");
                     volume
                         .write(format!("f{number}"), &name)
@@ -391,7 +539,7 @@ fn threads_that_make_and_delete_snapshots_never_fill_the_volume() {
                     volume.snapshot(&name).unwrap_or_else(|error| panic!("snapshot {name}: {error}"));
                     let then = volume.at(&name).expect("at");
                     assert_eq!(then.read(format!("f{number}")).expect("read"), name.as_bytes());
-                    drop(then);
+                    then.close().expect("close the view");
                     volume.delete_snapshot(&name).unwrap_or_else(|error| panic!("delete {name}: {error}"));
                 }
             });

@@ -186,6 +186,25 @@ fn a_volume_in_an_image_file_is_created_once_opened_once_and_kept() {
     assert_eq!(kind(reader.write("new", "x")), ErrorKind::ReadOnlyFilesystem);
 }
 
+#[test]
+fn making_a_volume_overwrites_no_data_and_leaves_nothing_where_it_fails() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (letter, image) = (directory.path().join("letter"), directory.path().join("image"));
+    std::fs::write(&letter, "dear reader\n".repeat(1000)).expect("write");
+    let options = MkfsOptions::default();
+    for options in [options.clone(), options.clone().size_bytes(32 << 20)] {
+        let refused = Volume::create(&letter, &options).expect_err("it holds somebody's data");
+        assert_eq!(refused.kind(), ErrorKind::AlreadyExists);
+        assert!(refused.to_string().contains("already holds data of an unknown kind"), "{refused}");
+    }
+    assert_eq!(std::fs::read_to_string(&letter).expect("read"), "dear reader\n".repeat(1000));
+    let long = options.clone().size_bytes(32 << 20).label("x".repeat(65));
+    assert!(Volume::create(&image, &long).is_err());
+    assert!(!image.exists(), "a file that is no volume is worth nothing");
+    std::fs::write(&image, vec![0; 32 << 20]).expect("write");
+    Volume::create(&image, &options).expect("zeros are nobody's data").close().expect("close");
+}
+
 // Shows: C9.
 #[test]
 fn unsynced_data_is_durable_after_the_commit_interval() {

@@ -21,6 +21,59 @@ static void holds(syncline_volume *volume, const char *path, const char *content
 	EXPECT(0, syncline_file_close(file));
 }
 
+struct told {
+	char text[512];
+	int stop_behind;
+	int count;
+};
+
+static int tell(void *context, const struct syncline_change *change)
+{
+	struct told *told = context;
+	size_t used = strlen(told->text);
+
+	snprintf(told->text + used, sizeof told->text - used, "%u%s%s:%s;", change->kind,
+		 change->kind == SYNCLINE_CHANGE_MODIFIED && (change->flags & SYNCLINE_CHANGED_CONTENT) ? "c" : "",
+		 change->from ? change->from : "", change->path);
+	told->count++;
+	return told->count == told->stop_behind ? 7 : 0;
+}
+
+static void test_differences(void)
+{
+	struct syncline_create_options create;
+	syncline_volume *volume;
+	struct told told = { "", 0, 0 };
+
+	memset(&create, 0, sizeof create);
+	create.size = sizeof create;
+	create.format = 2;
+	EXPECT(0, syncline_volume_create_in_memory(64 * MIB, &create, NULL, &volume));
+	write_all(volume, "changed", "first");
+	write_all(volume, "gone", "first");
+	write_all(volume, "old", "first");
+	EXPECT(0, syncline_snapshot_create(volume, "one"));
+	EXPECT(0, syncline_snapshot_diff(volume, "one", NULL, 0, tell, &told));
+	CHECK(told.count == 0);
+	write_all(volume, "changed", "other");
+	EXPECT(0, syncline_unlink(volume, "gone"));
+	EXPECT(0, syncline_rename(volume, "old", "new", 0));
+	write_all(volume, "there", "first");
+	EXPECT(0, syncline_snapshot_create(volume, "two"));
+	EXPECT(0, syncline_snapshot_diff(volume, "one", "two", SYNCLINE_DIFF_CONTENT, tell, &told));
+	CHECK(strcmp(told.text, "4c:changed;1:gone;3old:new;2:there;") == 0);
+	told = (struct told){ "", 2, 0 };
+	EXPECT(7, syncline_snapshot_diff(volume, "one", NULL, 0, tell, &told));
+	CHECK(strcmp(told.text, "4c:changed;1:gone;") == 0 && told.count == 2);
+	EXPECT(-ENOENT, syncline_snapshot_diff(volume, "one", "three", 0, tell, &told));
+	EXPECT(-ENOENT, syncline_snapshot_diff(volume, "three", NULL, 0, tell, &told));
+	EXPECT(-EINVAL, syncline_snapshot_diff(volume, "one", "two", 2, tell, &told));
+	EXPECT(-EFAULT, syncline_snapshot_diff(volume, "one", "two", 0, NULL, NULL));
+	EXPECT(-EFAULT, syncline_snapshot_diff(volume, NULL, "two", 0, tell, &told));
+	CHECK(told.count == 2);
+	EXPECT(0, syncline_volume_close(volume));
+}
+
 void test_snapshots(void)
 {
 	struct syncline_create_options create;
@@ -29,7 +82,10 @@ void test_snapshots(void)
 	syncline_volume *volume, *view, *old;
 	syncline_file *file;
 	uint32_t first;
+	const char *both[2] = { "one", "two" };
+	uint64_t one, two, together, none;
 
+	test_differences();
 	memset(&create, 0, sizeof create);
 	create.size = sizeof create;
 	create.format = 3;
@@ -58,6 +114,28 @@ void test_snapshots(void)
 	EXPECT(1, syncline_snapshot_next(volume, &info));
 	CHECK(strcmp(info.name, "two") == 0 && info.number > first);
 	EXPECT(0, syncline_snapshot_next(volume, &info));
+
+	/* Two that have the same file share it; held ones stay. */
+	CHECK(info.flags == 0);
+	EXPECT(0, syncline_snapshot_hold(volume, "two"));
+	EXPECT(0, syncline_snapshot_hold(volume, "two"));
+	info.number = first;
+	EXPECT(1, syncline_snapshot_next(volume, &info));
+	CHECK(info.flags == SYNCLINE_SNAPSHOT_HELD);
+	REFUSED(-EBUSY, "release", syncline_snapshot_delete(volume, "two"));
+	EXPECT(-ENOENT, syncline_snapshot_hold(volume, "three"));
+	EXPECT(0, syncline_snapshot_release(volume, "two"));
+	EXPECT(-ENOENT, syncline_snapshot_release(volume, "three"));
+	EXPECT(0, syncline_snapshot_usage(volume, both, 1, &one));
+	EXPECT(0, syncline_snapshot_usage(volume, both + 1, 1, &two));
+	EXPECT(0, syncline_snapshot_usage(volume, both, 2, &together));
+	CHECK(one >= 4096 && two >= 4096 && together >= one + two && together % 4096 == 0);
+	EXPECT(0, syncline_snapshot_usage(volume, NULL, 0, &none));
+	CHECK(none == 0);
+	EXPECT(-EFAULT, syncline_snapshot_usage(volume, NULL, 1, &none));
+	EXPECT(-EFAULT, syncline_snapshot_usage(volume, both, 2, NULL));
+	both[1] = "three";
+	EXPECT(-ENOENT, syncline_snapshot_usage(volume, both, 2, &together));
 
 	EXPECT(-ENOENT, syncline_snapshot_open(volume, "three", &view));
 	EXPECT(0, syncline_snapshot_open(volume, "one", &view));

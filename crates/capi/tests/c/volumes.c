@@ -128,6 +128,27 @@ static void an_image_is_made_once_and_opened_by_one(void)
 	unlink(image_path());
 }
 
+static void making_one_overwrites_nothing_and_leaves_nothing_where_it_fails(void)
+{
+	struct syncline_create_options create;
+	syncline_volume *volume;
+	char found[6] = { 0 };
+	int descriptor = open64(image_path(), O_RDWR | O_CREAT | O_TRUNC, 0600);
+
+	CHECK(write(descriptor, "letter", 6) == 6);
+	memset(&create, 0, sizeof create);
+	create.size = sizeof create;
+	REFUSED(-EEXIST, "unknown kind", syncline_volume_create(image_path(), &create, NULL, &volume));
+	create.volume_bytes = 32 * MIB;
+	REFUSED(-EEXIST, "unknown kind", syncline_volume_create(image_path(), &create, NULL, &volume));
+	CHECK(pread(descriptor, found, 6, 0) == 6 && memcmp(found, "letter", 6) == 0);
+	close(descriptor);
+	unlink(image_path());
+	create.format = 3;
+	REFUSED(-EINVAL, "version", syncline_volume_create(image_path(), &create, NULL, &volume));
+	CHECK(access(image_path(), F_OK) == -1);
+}
+
 static void closing_ends_everything(void)
 {
 	syncline_volume *volume = image_volume(), *again;
@@ -210,6 +231,7 @@ void test_volumes(void)
 	options_are_checked();
 	owner_and_root_are_as_told();
 	an_image_is_made_once_and_opened_by_one();
+	making_one_overwrites_nothing_and_leaves_nothing_where_it_fails();
 	closing_ends_everything();
 	figures_tell_what_was_done();
 }

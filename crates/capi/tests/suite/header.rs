@@ -20,6 +20,7 @@ const NAMES: &[(&str, &str)] = &[
     ("isize", "ssize_t"),
     ("timespec", "struct timespec"),
     ("syncline_callback", "syncline_callback"),
+    ("syncline_change_callback", "syncline_change_callback"),
 ];
 
 fn c_type(rust: &Type) -> String {
@@ -95,7 +96,8 @@ fn layouts() -> Vec<String> {
             ino, size, blocks, rdev, mode, nlink, uid, gid, accessed, modified, changed, created, flags, reserved
         }
         syncline_statvfs { blocks, blocks_free, blocks_available, id, block_bytes, name_bytes_max, reserved }
-        syncline_snapshot_info { number, reserved, made, uuid, name }
+        syncline_snapshot_info { number, flags, made, uuid, name }
+        syncline_change { kind, flags, path, from }
         syncline_head_info { number, flags, made, uuid, name, parent }
         syncline_dirent { ino, name_bytes, name }
     };

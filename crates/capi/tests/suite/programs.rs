@@ -4,9 +4,18 @@ use crate::built::{self, compile, has, libraries, skip, succeeded};
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Tests of the suite that do not need minutes under valgrind, which runs one thread at a time. Without those that
-/// fork: what a child leaves to its parent is a leak there.
-const UNDER_VALGRIND: &[&str] = &["volumes", "files", "attributes", "tickets", "transactions", "hostile"];
+/// Tests of the suite without those that fork: what a child leaves to its parent is a leak there.
+const UNDER_VALGRIND: &[&str] = &[
+    "volumes",
+    "files",
+    "names",
+    "attributes",
+    "tickets",
+    "transactions",
+    "snapshots",
+    "hostile",
+    "threads",
+];
 
 fn sources() -> Vec<PathBuf> {
     let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c");

@@ -12,7 +12,7 @@ use syncline_format::superblock::Superblock;
 use syncline_format::{Era, Generation, Key, NODE_BYTES, TreeId};
 
 /// Bytes of a node that are filled; the rest is left to later inserts.
-const FILL_BYTES: usize = NODE_SPACE_BYTES * 7 / 8;
+pub(super) const FILL_BYTES: usize = NODE_SPACE_BYTES * 7 / 8;
 
 /// A tree being written.
 pub(crate) struct TreeBuilder<'a, 'd> {
@@ -20,6 +20,7 @@ pub(crate) struct TreeBuilder<'a, 'd> {
     superblock: &'a Superblock,
     tree: TreeId,
     generation: Generation,
+    birth: Era,
     allocator: &'a mut Allocator<'d>,
     /// The open node of each level, leaves first.
     levels: Vec<OpenNode>,
@@ -39,11 +40,11 @@ impl<'a, 'd> TreeBuilder<'a, 'd> {
         device: &'a dyn Device,
         superblock: &'a Superblock,
         tree: TreeId,
-        generation: Generation,
+        (generation, birth): (Generation, Era),
         allocator: &'a mut Allocator<'d>,
     ) -> TreeBuilder<'a, 'd> {
         let levels = vec![OpenNode::default()];
-        TreeBuilder { device, superblock, tree, generation, allocator, levels, failed: None }
+        TreeBuilder { device, superblock, tree, generation, birth, allocator, levels, failed: None }
     }
 
     /// Writes what is open; returns the root's pointer.
@@ -83,10 +84,36 @@ impl<'a, 'd> TreeBuilder<'a, 'd> {
     }
 
     fn write_node(&mut self, level: u16, node: &OpenNode) -> Result<(Key, NodePointer), CheckError> {
-        let block = self.allocator.node()?;
+        let maker =
+            NodeMaker { device: self.device, superblock: self.superblock, generation: self.generation };
+        let pointer = maker.write(self.tree, level, self.birth, &node.slots, self.allocator)?;
+        let first = node.slots.first().map_or(Key::MIN, |(key, _)| *key);
+        Ok((first, pointer))
+    }
+}
+
+/// Writes nodes of the new checkpoint.
+#[derive(Clone, Copy)]
+pub(crate) struct NodeMaker<'a> {
+    pub(crate) device: &'a dyn Device,
+    pub(crate) superblock: &'a Superblock,
+    pub(crate) generation: Generation,
+}
+
+impl NodeMaker<'_> {
+    /// Writes one node with these slots, which fit.
+    pub(crate) fn write(
+        &self,
+        tree: TreeId,
+        level: u16,
+        birth: Era,
+        slots: &[(Key, Vec<u8>)],
+        allocator: &mut Allocator<'_>,
+    ) -> Result<NodePointer, CheckError> {
+        let block = allocator.node()?;
         let mut bytes = vec![0; NODE_BYTES];
         let mut heap = NODE_BYTES;
-        for (index, (key, value)) in node.slots.iter().enumerate() {
+        for (index, (key, value)) in slots.iter().enumerate() {
             heap -= value.len();
             bytes[heap..heap + value.len()].copy_from_slice(value);
             let slot = Slot {
@@ -103,18 +130,17 @@ impl<'a, 'd> TreeBuilder<'a, 'd> {
         let head = NodeHeader {
             header: BlockHeader::new(MAGIC_NODE, block, self.generation, self.superblock.volume_id()),
             level: level.into(),
-            count: (node.slots.len() as u16).into(),
+            count: (slots.len() as u16).into(),
             heap: (heap as u16).into(),
             reserved: 0.into(),
-            tree: self.tree.0.into(),
+            tree: tree.of_nodes().0.into(),
             reserved2: 0.into(),
             reserved3: 0.into(),
         };
         bytes[..NODE_HEADER_BYTES].copy_from_slice(zerocopy::IntoBytes::as_bytes(&head));
         let checksum = header::seal(&mut bytes);
         write(self.device, block, &bytes)?;
-        let first = node.slots.first().map_or(Key::MIN, |(key, _)| *key);
-        Ok((first, NodePointer { block, checksum, generation: self.generation, level, birth: Era(0) }))
+        Ok(NodePointer { block, checksum, generation: self.generation, level, birth })
     }
 }
 

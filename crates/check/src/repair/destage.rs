@@ -8,12 +8,13 @@ use crate::facts::{Facts, InodeFacts};
 use crate::journal::Journal;
 use crate::replay::ImageAt;
 use syncline_format::item::{EXTENT_PAGES_MAX, ExtentItem, InodeItem};
-use syncline_format::{BLOCK_BYTES, Key, ObjectNo, checksum};
+use syncline_format::tree_item::OverlayItem;
+use syncline_format::{BLOCK_BYTES, Key, ObjectNo, TreeId, checksum};
 
 impl Editor<'_> {
-    /// Writes every image of a file that exists to free blocks, and puts the extents into the overlay.
+    /// Writes every image of a file of the tree that exists to free blocks, and puts the extents into the overlay.
     pub(crate) fn destage(&mut self, facts: &Facts, allocator: &mut Allocator<'_>) -> Result<(), CheckError> {
-        let images = std::mem::take(&mut self.replay.images);
+        let images = self.replay.take_images(self.tree);
         let mut run: Vec<ImageAt> = Vec::new();
         let mut images = images.into_iter().peekable();
         while let Some(((tree, object, page), image)) = images.next() {
@@ -49,20 +50,43 @@ impl Editor<'_> {
     ) -> Result<(), CheckError> {
         let (mut first, mut images) = (first, images);
         while !images.is_empty() {
-            let (start, len) = allocator.data(images.len() as u32)?;
-            let (now, later) = images.split_at(len as usize);
-            let mut data = vec![0; now.len() * BLOCK_BYTES];
-            for (page, image) in data.chunks_exact_mut(BLOCK_BYTES).zip(now) {
-                let bytes = Journal::new(self.device, self.superblock).image(image)?;
-                page[..bytes.len()].copy_from_slice(&bytes);
-            }
-            write(self.device, start, &data)?;
-            let sums = data.chunks_exact(BLOCK_BYTES).map(checksum).collect();
+            let extent = self.write_images(images, allocator)?;
+            let len = extent.pages();
             self.cut_extents(object, first, first + u64::from(len));
-            let value = ExtentItem::written(start, sums).encode();
-            self.put(Key::extent(object, first), value);
+            self.put(Key::extent(object, first), extent.encode());
             first += u64::from(len);
-            images = later;
+            images = &images[len as usize..];
+        }
+        Ok(())
+    }
+
+    /// Writes as many of the images as one run of free blocks takes.
+    fn write_images(
+        &self,
+        images: &[ImageAt],
+        allocator: &mut Allocator<'_>,
+    ) -> Result<ExtentItem, CheckError> {
+        let (start, len) = allocator.data(images.len() as u32)?;
+        let mut data = vec![0; len as usize * BLOCK_BYTES];
+        for (page, image) in data.chunks_exact_mut(BLOCK_BYTES).zip(images) {
+            let bytes = Journal::new(self.device, self.superblock).image(image)?;
+            page[..bytes.len()].copy_from_slice(&bytes);
+        }
+        write(self.device, start, &data)?;
+        let sums = data.chunks_exact(BLOCK_BYTES).map(checksum).collect();
+        Ok(ExtentItem::written(start, sums).born(self.replay.forest.era()))
+    }
+
+    /// The tree is the volume tree: pages that snapshots have inherited as images become their overlays.
+    pub(crate) fn settle(&mut self, allocator: &mut Allocator<'_>) -> Result<(), CheckError> {
+        let snapshots: Vec<TreeId> = self.replay.forest.items.keys().copied().collect();
+        for tree in snapshots {
+            let taken = self.items((Key::overlay(tree, 0), Key::overlay(tree, u64::MAX)));
+            let next = taken.last().map_or(0, |(key, _)| key.offset + 1);
+            for (((_, object, page), image), next) in self.replay.take_images(tree).into_iter().zip(next..) {
+                let extent = self.write_images(&[image], allocator)?;
+                self.put(Key::overlay(tree, next), OverlayItem { object, page, extent }.encode());
+            }
         }
         Ok(())
     }

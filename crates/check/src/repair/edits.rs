@@ -1,40 +1,42 @@
 //! The edits that repair makes to the items, all of them in the overlay.
 
-use crate::analysis::Analysis;
+use crate::analysis::NameFaults;
 use crate::facts::{Facts, InodeFacts};
 use crate::lost::keys_of;
 use crate::names::{NameFault, expected_links, expected_parent};
 use crate::replay::Replay;
 use crate::walk::Trees;
+use std::collections::BTreeSet;
 use std::time::{SystemTime, UNIX_EPOCH};
 use syncline_device::Device;
 use syncline_format::item::{DirentItem, InodeItem, MODE_DIRECTORY, OrphanReason, Timestamp};
 use syncline_format::node::NodePointer;
 use syncline_format::superblock::Superblock;
-use syncline_format::{BLOCK_BYTES, Key, ObjectNo};
+use syncline_format::{BLOCK_BYTES, Key, ObjectNo, TreeId};
 
 /// Where inodes without a name go.
 const LOST_AND_FOUND: &[u8] = b"lost+found";
 /// `mode >> 12` of a directory.
 const TYPE_DIRECTORY: u8 = (MODE_DIRECTORY >> 12) as u8;
 
-/// The main tree with its overlay, to be edited.
+/// A head with its overlay, to be edited.
 pub(crate) struct Editor<'a> {
     pub(crate) device: &'a dyn Device,
     pub(crate) superblock: &'a Superblock,
-    pub(crate) main: NodePointer,
+    pub(crate) tree: TreeId,
+    pub(crate) root: NodePointer,
     pub(crate) replay: &'a mut Replay,
 }
 
 impl Editor<'_> {
     /// One item as it is now.
     pub(crate) fn get(&self, key: Key) -> Option<Vec<u8>> {
-        self.trees().get(&self.main, self.replay.overlay(), key)
+        self.trees().get(&self.root, self.replay.overlay(self.tree), key)
     }
 
     /// The items of a range as they are now.
     pub(crate) fn items(&self, range: (Key, Key)) -> Vec<(Key, Vec<u8>)> {
-        self.trees().items(&self.main, self.replay.overlay(), range)
+        self.trees().items(&self.root, self.replay.overlay(self.tree), range)
     }
 
     /// An inode as it is now.
@@ -47,25 +49,25 @@ impl Editor<'_> {
     }
 
     pub(crate) fn put(&mut self, key: Key, value: Vec<u8>) {
-        self.replay.overlay_mut().insert(key, Some(value));
+        self.replay.overlay_mut(self.tree).insert(key, Some(value));
     }
 
     pub(crate) fn delete(&mut self, key: Key) {
-        self.replay.overlay_mut().insert(key, None);
+        self.replay.overlay_mut(self.tree).insert(key, None);
     }
 
     /// First round: finishes orphans, corrects names, gives the nameless a name.
-    pub(crate) fn structure(&mut self, found: &Analysis, next_object: &mut ObjectNo) {
-        for (&object, &reason) in &found.facts.orphans {
-            let inode = found.facts.inodes.get(&object.0).copied().unwrap_or_default();
+    pub(crate) fn structure(&mut self, facts: &Facts, faults: &NameFaults, next_object: &mut ObjectNo) {
+        for (&object, &reason) in &facts.orphans {
+            let inode = facts.inodes.get(&object.0).copied().unwrap_or_default();
             let is_known = inode.exists() || reason == OrphanReason::Unlinked;
-            if is_known && found.facts.is_removed(object.0) && is_removable(&inode) {
+            if is_known && facts.is_removed(object.0) && is_removable(&inode) {
                 self.remove_orphan(object);
             } else {
                 self.finish_orphan(object, reason, &inode);
             }
         }
-        for (key, (dirent, fault)) in &found.name_faults {
+        for (key, (dirent, fault)) in faults {
             match fault {
                 NameFault::Nothing => self.delete(*key),
                 NameFault::Type(file_type) => {
@@ -76,10 +78,10 @@ impl Editor<'_> {
                 NameFault::Remains => {}
             }
         }
-        for key in &found.facts.unused_pieces {
+        for key in &facts.unused_pieces {
             self.delete(*key);
         }
-        self.name_the_nameless(found, next_object);
+        self.name_the_nameless(facts, next_object);
     }
 
     fn remove_orphan(&mut self, object: ObjectNo) {
@@ -106,9 +108,9 @@ impl Editor<'_> {
         self.cut_extents(object, pages, u64::MAX);
     }
 
-    fn name_the_nameless(&mut self, found: &Analysis, next_object: &mut ObjectNo) {
-        let nameless = found.facts.inodes.iter().filter(|(object, inode)| {
-            let removed = found.facts.is_removed(**object) && is_removable(inode);
+    fn name_the_nameless(&mut self, facts: &Facts, next_object: &mut ObjectNo) {
+        let nameless = facts.inodes.iter().filter(|(object, inode)| {
+            let removed = facts.is_removed(**object) && is_removable(inode);
             inode.exists() && inode.names == 0 && **object != ObjectNo::ROOT_DIR.0 && !removed
         });
         let mut directory = None;
@@ -125,8 +127,8 @@ impl Editor<'_> {
 
     /// The directory for the nameless, made if it is missing.
     fn lost_and_found(&mut self, next_object: &mut ObjectNo) -> Option<ObjectNo> {
-        for key in self.slots(ObjectNo::ROOT_DIR, LOST_AND_FOUND) {
-            let dirent = self.get(key).and_then(|value| DirentItem::decode(&value).ok());
+        for (_, value) in self.row(ObjectNo::ROOT_DIR, LOST_AND_FOUND) {
+            let dirent = DirentItem::decode(&value).ok();
             if let Some(dirent) = dirent.filter(|dirent| dirent.name == LOST_AND_FOUND) {
                 let inode = self.get(Key::inode(dirent.inode))?;
                 let is_directory = InodeItem::decode(&inode).is_ok_and(|inode| inode.is_directory());
@@ -144,22 +146,23 @@ impl Editor<'_> {
 
     /// Adds a name in a free slot of its probe sequence; `false` if there is none or the name is taken.
     fn add_name(&mut self, directory: ObjectNo, name: &[u8], inode: ObjectNo, file_type: u8) -> bool {
-        let mut free = None;
-        for key in self.slots(directory, name) {
-            match self.get(key).map(|value| DirentItem::decode(&value)) {
-                None => free = free.or(Some(key)),
-                Some(Ok(dirent)) if dirent.name == name => return false,
-                Some(_) => {}
-            }
+        let row = self.row(directory, name);
+        let is_it = |value: &Vec<u8>| DirentItem::decode(value).is_ok_and(|dirent| dirent.name == name);
+        if row.iter().any(|(_, value)| is_it(value)) {
+            return false;
         }
-        let Some(key) = free else { return false };
+        let taken: BTreeSet<Key> = row.into_iter().map(|(key, _)| key).collect();
+        let mut slots = self.superblock.name_hash().slots(name).map(|slot| Key::dirent(directory, slot));
+        let Some(key) = slots.find(|key| !taken.contains(key)) else { return false };
         self.put(key, DirentItem { inode, file_type, name: name.to_vec() }.encode());
         true
     }
 
-    /// The keys that a name may have.
-    fn slots(&self, directory: ObjectNo, name: &[u8]) -> impl Iterator<Item = Key> + use<> {
-        self.superblock.name_hash().slots(name).map(move |slot| Key::dirent(directory, slot))
+    /// What lies where a name may lie.
+    fn row(&self, directory: ObjectNo, name: &[u8]) -> Vec<(Key, Vec<u8>)> {
+        let slots = self.superblock.name_hash().slots(name);
+        let last = slots.end.saturating_sub(1);
+        self.items((Key::dirent(directory, slots.start), Key::dirent(directory, last)))
     }
 
     /// Second round: makes every inode agree with what `facts` counted.

@@ -5,15 +5,17 @@
 //! and the bitmaps are written to places that neither the old checkpoint nor any journal record names, flushed, and
 //! only then the superblock. A crash anywhere before leaves the old volume, journal and all.
 //!
-//! Only called when every node, item and durable record was readable. Of a volume with trees less is corrected: see
-//! [`bitmaps`].
+//! Only called when every node, item and durable record was readable. Of a volume with trees heads are corrected, and
+//! snapshots stay as they are: see [`trees`]. Where only bitmaps are wrong, less is written: see [`bitmaps`].
 
 mod allocator;
 mod bitmaps;
 mod builder;
 mod destage;
 mod edits;
+mod rewrite;
 pub(crate) mod salvage;
+mod trees;
 
 use crate::analysis::{Analysis, Subject};
 use crate::block_map::BlockMap;
@@ -32,7 +34,7 @@ use syncline_device::{Buffer, Device};
 use syncline_format::layout::BACKUP_BLOCKS;
 use syncline_format::node::NodePointer;
 use syncline_format::superblock::{JournalTail, SUPERBLOCK_SLOTS, Superblock, VolumeState};
-use syncline_format::{BlockNo, Generation, GroupNo, Key, ObjectNo, Sequence, TreeId};
+use syncline_format::{BlockNo, Era, Generation, GroupNo, Key, ObjectNo, Sequence, TreeId};
 
 /// What rewriting the superblocks alone corrects.
 const IN_SUPERBLOCKS: &[Code] =
@@ -63,6 +65,9 @@ const IN_CHECKPOINT: &[Code] = &[
     Code::OrphanNamed,
 ];
 
+/// What only a new checkpoint of a volume with one tree corrects.
+const OF_ONE_TREE: &[Code] = &[Code::LeafUnreadable, Code::ItemLost];
+
 /// What rewriting the bitmaps corrects, on a volume with trees.
 const IN_BITMAPS: &[Code] = &[
     Code::BitmapLost,
@@ -74,18 +79,18 @@ const IN_BITMAPS: &[Code] = &[
 ];
 
 /// What repair refuses to do, in a sentence for people.
-pub(crate) const BITMAPS_ONLY: &str = "of a volume with snapshots only bitmaps and superblocks are repaired; \
-     export what is needed, and delete the snapshots or files that are damaged";
+pub(crate) const NOT_OF_TREES: &str = "what is left is in snapshots, which never change, or cannot be corrected in a \
+     volume with snapshots; export what is needed, and delete the snapshots or files that are damaged";
 
 /// Whether there is anything that repair can do.
 pub(crate) fn is_wanted(findings: &Findings, has_trees: bool) -> bool {
-    Code::ALL.iter().any(|&code| corrects(code, has_trees) && findings.has(code))
+    Code::ALL.iter().any(|&code| corrects(code, has_trees) && findings.may_correct(code))
 }
 
 /// Whether repair corrects what has this code.
 pub(crate) fn corrects(code: Code, has_trees: bool) -> bool {
-    let more = if has_trees { IN_BITMAPS } else { IN_CHECKPOINT };
-    IN_SUPERBLOCKS.contains(&code) || more.contains(&code)
+    let is_left = has_trees && OF_ONE_TREE.contains(&code);
+    IN_SUPERBLOCKS.contains(&code) || IN_CHECKPOINT.contains(&code) && !is_left
 }
 
 /// A repair about to be made.
@@ -104,12 +109,12 @@ impl Repair<'_> {
         // What was read may only be in the device's cache (R13).
         self.device.flush()?;
         let has_trees = self.chosen.superblock.trees.is_some();
-        let of_checkpoint = if has_trees { IN_BITMAPS } else { IN_CHECKPOINT };
-        let is_more = of_checkpoint.iter().any(|&code| findings.has(code)) || self.has_newer_bitmaps();
-        match (is_more, has_trees) {
-            (false, _) => self.superblocks_only(),
-            (true, true) => self.bitmaps(),
-            (true, false) => self.checkpoint(replay),
+        let mut wanted = IN_CHECKPOINT.iter().filter(|&&code| findings.may_correct(code)).peekable();
+        match (wanted.peek().is_some(), has_trees) {
+            (false, _) if !self.has_newer_bitmaps() => self.superblocks_only(),
+            (_, false) => self.checkpoint(replay),
+            (_, true) if wanted.all(|code| IN_BITMAPS.contains(code)) => self.bitmaps(),
+            (_, true) => self.trees(replay),
         }
     }
 
@@ -133,8 +138,8 @@ impl Repair<'_> {
         let mut allocator = Allocator::new(self.device, old, &self.analysis, &replay);
         let mut next_object = self.next_object(&replay);
         {
-            let mut editor = Editor { device: self.device, superblock: old, main, replay: &mut replay };
-            editor.structure(&self.analysis, &mut next_object);
+            let mut editor = self.editor((TreeId::MAIN, main), &mut replay);
+            editor.structure(&self.analysis.facts, &self.analysis.name_faults, &mut next_object);
             editor.destage(&self.analysis.facts, &mut allocator)?;
         }
         let facts = {
@@ -148,7 +153,7 @@ impl Repair<'_> {
             };
             subject.look(&mut Findings::default(), &mut Totals::default(), self.progress)
         };
-        Editor { device: self.device, superblock: old, main, replay: &mut replay }.counts(&facts.facts);
+        self.editor((TreeId::MAIN, main), &mut replay).counts(&facts.facts);
         let root = self.write_trees(&main, &replay, generation, &mut allocator)?;
         self.write_bitmaps([&facts.data, allocator.nodes()], generation)?;
         let used = facts.data.len() + allocator.nodes().len();
@@ -166,9 +171,19 @@ impl Repair<'_> {
         self.write_superblock(&superblock)
     }
 
+    /// A head to be edited.
+    fn editor<'e>(&self, (tree, root): (TreeId, NodePointer), replay: &'e mut Replay) -> Editor<'e>
+    where
+        Self: 'e,
+    {
+        let (device, superblock) = (self.device, &self.chosen.superblock);
+        Editor { device, superblock, tree, root, replay }
+    }
+
     /// Lowest number that no object has, by the superblock, the trees or the log.
     fn next_object(&self, replay: &Replay) -> ObjectNo {
-        let highest = self.analysis.facts.stored_object_max.max(self.analysis.facts.object_max);
+        let all = self.analysis.others.values().map(|(facts, _)| facts).chain([&self.analysis.facts]);
+        let highest = all.map(|facts| facts.stored_object_max.max(facts.object_max)).max().unwrap_or(0);
         let above = highest.max(replay.object_max.0).saturating_add(1);
         ObjectNo(above.max(self.chosen.superblock.next_object.0))
     }
@@ -183,10 +198,11 @@ impl Repair<'_> {
     ) -> Result<NodePointer, CheckError> {
         let superblock = &self.chosen.superblock;
         let trees = Trees::new(self.device, superblock, &replay.given_up);
-        let mut builder = TreeBuilder::new(self.device, superblock, TreeId::MAIN, generation, allocator);
-        trees.walk(TreeId::MAIN, main, replay.overlay(), &mut builder as &mut dyn Visitor);
+        let born = (generation, Era(0));
+        let mut builder = TreeBuilder::new(self.device, superblock, TreeId::MAIN, born, allocator);
+        trees.walk(TreeId::MAIN, main, replay.overlay(TreeId::MAIN), &mut builder as &mut dyn Visitor);
         let main = builder.finish()?;
-        let mut builder = TreeBuilder::new(self.device, superblock, TreeId::ROOT, generation, allocator);
+        let mut builder = TreeBuilder::new(self.device, superblock, TreeId::ROOT, born, allocator);
         builder.item(Key::tree(TreeId::MAIN), &main.encode(), Source::Log);
         builder.finish()
     }

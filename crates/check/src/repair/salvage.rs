@@ -53,7 +53,7 @@ pub(crate) fn run(
         replay.given_up.insert(leaf.block);
     }
     let main = found.main.expect("asked before");
-    let editor = Editor { device, superblock, main, replay };
+    let editor = Editor { device, superblock, tree: MAIN, root: main, replay };
     let mut salvage = Salvage { editor, lost: &found.lost, facts: &found.facts, findings };
     for object in salvage.touched() {
         salvage.object(object);

@@ -64,6 +64,7 @@ pub fn snapshot(era: u32, parent: Option<u32>) -> TreeItem {
         is_default: false,
         era: Era(era),
         parent: parent.map(TreeId),
+        stay: Default::default(),
         uuid: [era as u8; 16],
         name: format!("of era {era}"),
         ..TreeItem::first_head()

@@ -2,6 +2,7 @@
 
 mod advice;
 mod bitmaps;
+mod example;
 mod forest;
 mod forest_log;
 mod grove;

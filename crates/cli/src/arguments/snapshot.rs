@@ -27,14 +27,14 @@ pub(crate) enum SnapshotAction {
         /// Print as JSON.
         #[arg(long)]
         json: bool,
-        /// List the heads instead; of a volume that is not mounted.
+        /// List the heads instead.
         #[arg(long)]
         heads: bool,
         /// Image file, block device, or a directory of a mounted volume.
         #[arg(value_name = "VOLUME")]
         target: PathBuf,
     },
-    /// Delete snapshots, and of a volume that is not mounted heads. What only they had becomes free, in the background.
+    /// Delete snapshots, and heads that are not mounted. What only they had becomes free, in the background.
     Delete {
         /// Return when the space is free; for a volume that is not mounted.
         #[arg(long)]
@@ -62,6 +62,38 @@ pub(crate) enum SnapshotAction {
         /// The newer snapshot, or a head; the volume as it is now if none is given.
         newer: Option<String>,
     },
+    /// Hold snapshots: they are not deleted before they are released.
+    Hold {
+        /// Image file, block device, or a directory of a mounted volume.
+        #[arg(value_name = "VOLUME")]
+        target: PathBuf,
+        /// Snapshots.
+        #[arg(required = true, value_name = "NAME")]
+        names: Vec<String>,
+    },
+    /// Let snapshots that were held be deleted again.
+    Release {
+        /// Image file, block device, or a directory of a mounted volume.
+        #[arg(value_name = "VOLUME")]
+        target: PathBuf,
+        /// Snapshots.
+        #[arg(required = true, value_name = "NAME")]
+        names: Vec<String>,
+    },
+    /// Tell how many bytes deleting each of some snapshots would give back, and deleting all of these together.
+    ///
+    /// What several of them have and nobody else comes back only if all of these go: it counts in the last row alone.
+    Usage {
+        /// Print as JSON.
+        #[arg(long)]
+        json: bool,
+        /// Image file, block device, or a directory of a mounted volume.
+        #[arg(value_name = "VOLUME")]
+        target: PathBuf,
+        /// Snapshots; all of them if none is given.
+        #[arg(value_name = "NAME")]
+        names: Vec<String>,
+    },
     /// Give a snapshot another name.
     Rename {
         /// Image file, block device, or a directory of a mounted volume.
@@ -74,7 +106,7 @@ pub(crate) enum SnapshotAction {
     },
     /// Make a head of a snapshot: a writable branch, which begins as the snapshot is.
     Clone {
-        /// Image file or block device; not mounted.
+        /// Image file, block device, or a directory of a mounted volume.
         #[arg(value_name = "VOLUME")]
         target: PathBuf,
         /// The snapshot.

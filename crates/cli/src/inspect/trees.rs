@@ -187,6 +187,7 @@ fn describe(
         "known": item.known.0,
         "lsn": item.lsn.0,
         "cursor": cursor,
+        "held": item.stay.is_held,
         "root_block": root.map(|root| root.block.0),
         "root_birth": root.map(|root| root.birth.0),
     })

@@ -130,9 +130,24 @@ fn heads_of_an_image_are_made_listed_mounted_and_deleted_and_a_snapshot_is_gone_
         assert_eq!(fs::read(at.0.join("f")).expect("read"), b"first");
         fs::write(at.0.join("f"), b"of the attempt").expect("write");
         let mounted = "when it is unmounted";
-        syncline(&["snapshot", "clone", at.text(), "one", "x"]).fails(1, &at.0, mounted);
         syncline(&["snapshot", "rollback", at.text(), "one"]).fails(1, &at.0, mounted);
-        syncline(&["snapshot", "list", "--heads", at.text()]).fails(1, &at.0, mounted);
+        syncline(&["snapshot", "clone", at.text(), "one", "beside"]).ok();
+        syncline(&["snapshot", "clone", at.text(), "one", "beside"]).fails(1, &at.0, "already");
+        syncline(&["snapshot", "clone", at.text(), "none", "x"]).fails(1, &at.0, "no snapshot \"none\"");
+        let shown = syncline(&["snapshot", "list", "--heads", "--json", at.text()]).ok().json();
+        assert_eq!(names(&shown), ["main", "attempt", "beside"]);
+        assert_eq!((&shown[0]["default"], &shown[2]["parent"]), (&true.into(), &"one".into()));
+        assert!(shown[0]["made"].is_null() && shown[2]["made"].is_string(), "{shown:?}");
+        let beside = MountPoint::new(&bench, "beside");
+        syncline(&["mount", "-o", "head=beside", text(&image), beside.text()]).ok();
+        assert_eq!(fs::read(beside.0.join("f")).expect("read"), b"first");
+        fs::write(beside.0.join("f"), b"beside").expect("write");
+        assert_eq!(fs::read(at.0.join("f")).expect("read"), b"of the attempt");
+        syncline(&["snapshot", "delete", at.text(), "beside"]).fails(1, &at.0, "is mounted");
+        syncline(&["snapshot", "delete", at.text(), "main"]).fails(1, &at.0, "when nobody names one");
+        beside.unmount();
+        syncline(&["snapshot", "delete", at.text(), "beside"]).ok();
+        syncline(&["snapshot", "delete", at.text(), "beside"]).fails(1, &at.0, "no snapshot \"beside\"");
         at.unmount();
         syncline(&["mount", "-o", "head=nothing", text(&image), at.text()]).fails(
             32,
@@ -161,6 +176,48 @@ fn heads_of_an_image_are_made_listed_mounted_and_deleted_and_a_snapshot_is_gone_
     assert_eq!(cat(&[]), "first");
     let trees = syncline(&["inspect", "trees", "--json", text(&image)]).ok().json();
     assert!(names(&trees).contains(&"main"));
+}
+
+#[test]
+fn snapshots_are_held_and_released_and_their_usage_is_what_a_deletion_gives_back() {
+    let bench = Bench::new();
+    let image = volume(&bench, "64M");
+    for (name, byte) in [("one", 1), ("two", 1), ("three", 2)] {
+        let volume = open(&image);
+        volume.write("/f", vec![byte; 4 << 20]).expect("write");
+        volume.snapshot(name).expect("snapshot");
+        volume.close().expect("close");
+    }
+    let run = |arguments: &[&str]| syncline(&[&["snapshot"], arguments].concat());
+    let usage = |names: &[&str]| {
+        let shown = run(&[&["usage", "--json", text(&image)], names].concat()).ok().json();
+        let row = |row: &serde_json::Value| (row["name"].clone(), row["usage"].as_u64().expect("bytes"));
+        shown.as_array().expect("a list").iter().map(row).collect::<Vec<_>>()
+    };
+    let all = usage(&[]);
+    assert_eq!(all.len(), 4);
+    assert_eq!((&all[0].0, &all[3].0), (&"one".into(), &serde_json::Value::Null));
+    let two = usage(&["two", "one"]);
+    assert_eq!((&two[0], &two[1]), (&all[1], &all[0]));
+    assert!(two[2].1 >= two[0].1 + two[1].1 && two[2].1 >= 4 << 20, "{two:?}");
+    assert_eq!(usage(&["three"])[0], all[2]);
+    let table = run(&["usage", text(&image), "one", "two"]).ok().out;
+    assert!(table.lines().count() == 4 && table.ends_with("(together)\n"), "{table}");
+    run(&["usage", text(&image), "one", "none"]).fails(1, &image, "has no snapshot \"none\"");
+
+    run(&["hold", text(&image), "one", "three"]).ok();
+    let held = run(&["list", "--json", text(&image)]).ok().json();
+    let held = |at: usize| held[at]["held"] == true;
+    assert_eq!([held(0), held(1), held(2)], [true, false, true]);
+    assert!(run(&["list", text(&image)]).ok().out.contains("yes"));
+    run(&["delete", text(&image), "one"]).fails(1, &image, "\"one\" is held; \"syncline snapshot release\"");
+    let before = usage(&[])[0].1;
+    let count = || open(&image).statfs().blocks_free * 4096;
+    run(&["release", text(&image), "one"]).ok();
+    let free = count();
+    run(&["delete", "--wait", text(&image), "one"]).ok();
+    assert_eq!(count() - free, before);
+    run(&["release", text(&image), "none"]).fails(1, &image, "has no snapshot \"none\"");
 }
 
 #[test]
@@ -294,6 +351,13 @@ fn a_mounted_volume_is_snapshotted_by_its_directory_and_a_snapshot_can_be_mounte
     assert_eq!(names(&syncline(&["snapshot", "list", "--json", at.text()]).ok().json()), ["s"]);
     syncline(&["snapshot", "create", at.text(), "s"]).fails(1, &at.0, "already");
     syncline(&["snapshot", "rename", at.text(), "s", "t"]).ok();
+    syncline(&["snapshot", "hold", at.text(), "t"]).ok();
+    syncline(&["snapshot", "delete", at.text(), "t"]).fails(1, &at.0, "is held");
+    assert_eq!(syncline(&["snapshot", "list", "--json", at.text()]).ok().json()[0]["held"], true);
+    syncline(&["snapshot", "release", at.text(), "t"]).ok();
+    let usage = syncline(&["snapshot", "usage", "--json", at.text()]).ok().json();
+    assert!(usage[0]["usage"].as_u64().expect("bytes") >= 8 << 20, "{usage}");
+    syncline(&["snapshot", "usage", at.text(), "s"]).fails(1, &at.0, "has no snapshot \"s\"");
     at.unmount();
     syncline(&["mount", "-o", "snapshot=t", text(&image), at.text()]).ok();
     assert!(fs::read(at.0.join("d/f")).expect("read") == vec![7; 8 << 20]);

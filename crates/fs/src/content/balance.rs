@@ -40,7 +40,7 @@ impl Bounds {
 impl Content {
     /// Sets the bounds by what is in memory now; true if more nodes may be dirty than before.
     pub(crate) fn balance_memory(&self) -> bool {
-        if self.core.reader.is_some() {
+        if self.core.is_view() {
             // The nodes are the head's to bound.
             return false;
         }

@@ -103,9 +103,17 @@ impl Core {
         self.store.failure().map(Error::from)
     }
 
-    /// Stops at once, as a power cut would: nothing is written any more, every sync fails.
+    /// Stops at once, as a power cut would: nothing is written any more, every sync fails. A snapshot's view, which
+    /// writes nothing, stops nothing.
     pub fn shut_down(&self) {
-        self.store.shut_down();
+        if !self.is_view() {
+            self.store.shut_down();
+        }
+    }
+
+    /// The tree is a snapshot, beside the volume's heads: what it does must change nothing for them.
+    pub(crate) fn is_view(&self) -> bool {
+        self.reader.is_some()
     }
 
     /// Writes a checkpoint: metadata moves from the journal to its place. Files' data need not be part of it.

@@ -194,7 +194,7 @@ impl Views {
     pub(super) fn delete(&self, caller: &Caller, name: &OsStr) -> Result<(), Errno> {
         self.may_change(caller)?;
         self.fs.delete_snapshot(&self.named(name)?.name).map_err(errno)?;
-        self.close_idle();
+        self.mounts.snapshot_deleted();
         Ok(())
     }
 

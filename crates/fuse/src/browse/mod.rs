@@ -41,7 +41,12 @@ impl Browsed {
         let is_free =
             || matches!(fs.names().lookup(ObjectNo::ROOT_DIR, NAME.as_bytes()), Err(Error::NotFound));
         let is_there = shows_snapshots && fs.can_have_snapshots() && is_free();
-        Browsed { volume, snapshots: is_there.then(|| Arc::new(Views::new(fs.clone()))) }
+        let snapshots = is_there.then(|| Arc::new(Views::new(fs.clone(), volume.mounts().clone())));
+        if let Some(views) = &snapshots {
+            let keeper = Arc::downgrade(views);
+            volume.mounts().tell_of_deletions(keeper);
+        }
+        Browsed { volume, snapshots }
     }
 
     /// The snapshots and what is meant, if the node is one of theirs.

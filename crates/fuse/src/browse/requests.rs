@@ -7,7 +7,6 @@ use super::nodes::{Own, Slot};
 use super::views::Views;
 use super::{Browsed, Filesystem as Volume};
 use crate::convert::{self, errno};
-use crate::ioctl;
 use crate::messages::Message;
 use fusering::request::*;
 use fusering::{
@@ -369,10 +368,6 @@ impl Filesystem for Browsed {
     fn ioctl(&self, context: &RequestContext<'_>, request: &Ioctl<'_>, reply: ReplyIoctl) {
         if self.own(request.node).is_some() {
             return reply.error(Errno::ENOTTY);
-        }
-        if let (Some(views), ioctl::SNAPSHOT) = (&self.snapshots, request.command) {
-            // It may delete one.
-            views.close_idle();
         }
         self.volume.ioctl(context, request, reply);
     }

@@ -5,6 +5,7 @@
 
 use super::nodes::{SLOTS_MAX, Slot};
 use crate::convert::errno;
+use crate::mounts::{KeepsOpen, Mounts};
 use fusering::Errno;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -18,6 +19,7 @@ const VIEWS_MAX: usize = 4;
 pub(super) struct Views {
     // Constant.
     pub(super) fs: Arc<Fs>,
+    pub(super) mounts: Arc<Mounts>,
     state: Mutex<State>,
 }
 
@@ -47,8 +49,8 @@ struct Seen {
 }
 
 impl Views {
-    pub(super) fn new(fs: Arc<Fs>) -> Views {
-        Views { fs, state: Mutex::default() }
+    pub(super) fn new(fs: Arc<Fs>, mounts: Arc<Mounts>) -> Views {
+        Views { fs, mounts, state: Mutex::default() }
     }
 
     /// The snapshot's slot, for the life of this mount. Errors: ENFILE when there is none left.
@@ -141,10 +143,11 @@ impl Views {
             }
         }
     }
+}
 
-    /// Closes what nobody has a file open in, and the rest with its last file. For a snapshot that is deleted: its
-    /// space would not come back.
-    pub(super) fn close_idle(&self) {
+impl KeepsOpen for Views {
+    /// What somebody has a file open in is closed with the last one.
+    fn close_idle(&self) {
         let state = &mut *self.state.lock();
         state.closings += 1;
         for seen in &mut state.seen {

@@ -6,7 +6,7 @@ use crate::account::Began;
 use crate::convert::{errno, handle};
 use crate::ioctl::{self, RangeArgument, TicketArgument, TrimArgument};
 use crate::privilege::may_administer;
-use crate::snapshots::SnapshotArgument;
+use crate::snapshots::{self, SnapshotArgument};
 use crate::syncs::Owed;
 use fusering::request::Ioctl;
 use fusering::{Errno, Handle, ReplyIoctl, RequestContext};
@@ -22,6 +22,7 @@ pub(super) enum Control {
     WriteBack(RangeArgument),
     Trim(TrimArgument),
     Snapshot(Box<SnapshotArgument>),
+    SnapshotUsage(Vec<u32>),
 }
 
 impl Control {
@@ -46,6 +47,10 @@ impl Control {
             ioctl::SNAPSHOT => {
                 let argument = SnapshotArgument::decode(request.input).ok_or(Errno::EINVAL);
                 return Some(argument.map(|argument| Control::Snapshot(Box::new(argument))));
+            }
+            ioctl::SNAPSHOT_USAGE => {
+                let trees = snapshots::decode_usage(request.input).ok_or(Errno::EINVAL);
+                return Some(trees.map(Control::SnapshotUsage));
             }
             _ => return None,
         };
@@ -89,6 +94,7 @@ impl Filesystem {
             }
             Ok(Control::Trim(argument)) => self.trim(context, argument, reply),
             Ok(Control::Snapshot(argument)) => self.snapshot(context, *argument, reply),
+            Ok(Control::SnapshotUsage(trees)) => self.snapshot_usage(context, trees, reply),
             Ok(Control::WriteBack(argument)) => {
                 match self.operations.fs.files().write_back_handle(file, argument.range.clone()) {
                     Ok(started) => reply.output(0, &argument.encode(started.bytes)),
@@ -115,9 +121,27 @@ impl Filesystem {
             if argument.is_change() && !may_administer(caller) {
                 return reply.error(Errno::EPERM);
             }
-            match argument.run(&operations.fs).map(|told| told.encode()) {
+            let deletes = argument.is_deletion();
+            let done = argument.run(&operations.fs, operations.mounts.fs()).map(|told| told.encode());
+            if deletes {
+                operations.mounts.snapshot_deleted();
+            }
+            match done {
                 Ok(Some(told)) => reply.output(0, &told),
                 Ok(None) => reply.error(Errno::EIO),
+                Err(error) => reply.error(errno(error)),
+            }
+        });
+    }
+
+    fn snapshot_usage(&self, context: &RequestContext<'_>, trees: Vec<u32>, reply: ReplyIoctl) {
+        self.serve(context, true, move |operations, caller: &Caller| {
+            // It reads as much as the snapshots differ in.
+            if !may_administer(caller) {
+                return reply.error(Errno::EPERM);
+            }
+            match operations.fs.usage_of(&trees) {
+                Ok(bytes) => reply.output(0, &snapshots::encode_usage(&trees, bytes)),
                 Err(error) => reply.error(errno(error)),
             }
         });

@@ -41,7 +41,7 @@ use crate::callers::Callers;
 use crate::convert::Caller;
 use crate::drivers::allowed_cpus;
 use crate::messages::{Message, MessageCounts};
-use crate::volume::OpenVolume;
+use crate::mounts::{Mounts, Share};
 use crate::writers::{Joining, Writers};
 use crate::{MountError, MountOptions, metrics};
 use fusering::abi::InitFlags;
@@ -85,7 +85,7 @@ type Pool = Arc<RwLock<Option<WorkPool>>>;
 
 /// What ends with the mount.
 struct Live {
-    volume: OpenVolume,
+    share: Share,
     drivers: Vec<JoinHandle<()>>,
 }
 
@@ -125,10 +125,10 @@ pub(crate) fn config(options: &MountOptions) -> Config {
 }
 
 impl Filesystem {
-    /// Takes an opened volume, which [`Filesystem::close`] or the end of the connection closes.
-    pub(crate) fn new(volume: OpenVolume, options: &MountOptions) -> Result<Filesystem, MountError> {
+    /// Takes what is to be mounted, which [`Filesystem::close`] or the end of the connection closes.
+    pub(crate) fn new(share: Share, options: &MountOptions) -> Result<Filesystem, MountError> {
         let messages = Arc::new(MessageCounts::default());
-        let operations = Arc::new(Operations::new(&volume, options, messages.clone()));
+        let operations = Arc::new(Operations::new(&share, options, messages.clone()));
         let driver = start_driver(&operations, None)
             .map_err(|source| MountError::System { what: "starting a thread", source })?;
         Ok(Filesystem {
@@ -137,9 +137,14 @@ impl Filesystem {
             callers: Callers::new(),
             writers: Arc::new(Writers::new()),
             pool: Arc::new(RwLock::new(Some(WorkPool::new(options.threads)))),
-            live: Mutex::new(Some(Live { volume, drivers: vec![driver] })),
+            live: Mutex::new(Some(Live { share, drivers: vec![driver] })),
             outcome: Mutex::new(None),
         })
+    }
+
+    /// All that the daemon has mounted of the volume.
+    pub(crate) fn mounts(&self) -> &Arc<Mounts> {
+        &self.operations.mounts
     }
 
     /// Tells which transport brings requests. Where each CPU has a queue, it gets a driver of syncs.
@@ -165,16 +170,17 @@ impl Filesystem {
         self.operations.was_shut_down()
     }
 
-    /// Writes the last checkpoint and lets go of the device, unless that was done; says how it went. What is asked
-    /// afterwards fails.
+    /// Writes what is left; of the volume's last mount also the last checkpoint, and lets go of the device. Unless that
+    /// was done; says how it went. What is asked afterwards fails.
     pub(crate) fn close(&self) -> Result<(), MountError> {
         self.close_once();
         self.outcome.lock().take().unwrap_or(Ok(()))
     }
 
     fn close_once(&self) {
-        // A trim may have minutes to go, and nobody waits for it any more.
-        self.operations.fs.end_trims();
+        if let Some(live) = &*self.live.lock() {
+            live.share.begin_to_end();
+        }
         // Waits until all that was handed over is done. What does it may look for the pool meanwhile.
         let pool = self.pool.write().take();
         drop(pool);
@@ -186,7 +192,7 @@ impl Filesystem {
                 tracing::error!("a driver of syncs had stopped by an internal error");
             }
         }
-        let closed = live.volume.close();
+        let closed = live.share.close();
         *self.outcome.lock() = Some(closed);
     }
 

@@ -9,10 +9,10 @@ use crate::ledger::Ledger;
 use crate::makers::Makers;
 use crate::memory::AutoMemory;
 use crate::messages::MessageCounts;
+use crate::mounts::{Mounts, Share};
 use crate::removed::Removed;
 use crate::replica::Replica;
 use crate::syncs::{By, Owed, Syncs};
-use crate::volume::OpenVolume;
 use fusering::request::NewMode;
 use fusering::{
     ActiveTransport, Classes, DeviceNumber, Entry, Errno, NodeId, Notifier, Opened, ReplyWrite, Totals,
@@ -36,6 +36,7 @@ const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 pub(super) struct Operations {
     // Constant.
     pub(super) fs: Arc<Fs>,
+    pub(super) mounts: Arc<Mounts>,
     pub(super) syncs: Syncs,
     /// Where the bound on memory follows the machine.
     pub(super) memory: Option<Arc<AutoMemory>>,
@@ -89,16 +90,13 @@ pub(super) struct Writing {
 }
 
 impl Operations {
-    pub(super) fn new(
-        volume: &OpenVolume,
-        options: &MountOptions,
-        messages: Arc<MessageCounts>,
-    ) -> Operations {
-        let fs = volume.fs().clone();
+    pub(super) fn new(share: &Share, options: &MountOptions, messages: Arc<MessageCounts>) -> Operations {
+        let fs = share.fs().clone();
         let ledger = Arc::new(Ledger::new(fs.clone()));
         Operations {
-            memory: volume.memory().cloned(),
-            replica: volume.replica().cloned(),
+            mounts: share.mounts().clone(),
+            memory: share.memory().cloned(),
+            replica: share.replica().cloned(),
             syncs: Syncs::new(fs.clone(), ledger.clone()),
             atomics: Arc::new(Atomics::new(fs.clone(), ledger.clone())),
             ledger,

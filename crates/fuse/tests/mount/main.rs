@@ -16,6 +16,7 @@ mod errors;
 mod files;
 mod gate;
 mod harness;
+mod heads;
 mod hostile;
 mod life;
 mod load;

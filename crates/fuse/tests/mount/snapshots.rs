@@ -1,6 +1,6 @@
 //! `.snapshots` in the root of a mount.
 
-use crate::harness::{Volume, as_user, check, errno, getxattr, lseek, renameat2, setxattr};
+use crate::harness::{Volume, as_user, check, errno, getxattr, lseek, renameat2, setxattr, statistics};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{Read, Seek, Write};
@@ -198,6 +198,45 @@ fn a_listing_shows_what_the_command_has_changed() {
     assert_eq!(names(&at), set(&["two"]));
     syncline_fuse::snapshots::rename_snapshot(&root, "two", "three").unwrap();
     assert_eq!(names(&at), set(&["three"]));
+}
+
+// Shows: C11.
+#[test]
+fn a_held_snapshot_is_removed_by_nobody_and_a_usage_is_what_its_removal_gives_back() {
+    let Some(volume) = Volume::mounted_with_snapshots("") else { return };
+    let root = File::open(volume.root()).unwrap();
+    let at = |name: &str| volume.path(".snapshots").join(name);
+    fs::write(volume.path("f"), vec![1; 8 << 20]).unwrap();
+    fs::create_dir(at("a")).unwrap();
+    fs::create_dir(at("b")).unwrap();
+    fs::write(volume.path("f"), b"less").unwrap();
+    File::open(volume.path("f")).unwrap().sync_all().unwrap();
+    syncline_fuse::snapshots::hold_snapshot(&root, "a", true).unwrap();
+    assert_eq!(errno(fs::remove_dir(at("a"))), libc::EBUSY);
+    let refused = syncline_fuse::snapshots::delete_snapshot(&root, "a").unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EBUSY));
+    assert_eq!(fs::metadata(at("a/f")).unwrap().len(), 8 << 20);
+    let all = syncline_fuse::snapshots::snapshots(&root).unwrap();
+    assert_eq!(
+        all.iter().map(|one| (one.name.as_str(), one.held)).collect::<Vec<_>>(),
+        [("a", true), ("b", false)]
+    );
+    syncline_fuse::snapshots::hold_snapshot(&root, "a", false).unwrap();
+    let missing = syncline_fuse::snapshots::hold_snapshot(&root, "c", false).unwrap_err();
+    assert_eq!(missing.raw_os_error(), Some(libc::ENOENT));
+
+    let numbers: Vec<u32> = all.iter().map(|one| one.number).collect();
+    let usage = |numbers: &[u32]| syncline_fuse::snapshots::snapshot_usage(&root, numbers);
+    let each = [usage(&numbers[..1]).unwrap(), usage(&numbers[1..]).unwrap()];
+    let both = usage(&numbers).unwrap();
+    assert!(each[0] + each[1] < 1 << 20 && both >= 8 << 20, "{each:?} alone, {both} together");
+    assert_eq!(usage(&[99]).unwrap_err().raw_os_error(), Some(libc::ENOENT));
+    assert_eq!(usage(&vec![numbers[0]; 3841]).unwrap_err().raw_os_error(), Some(libc::E2BIG));
+    let free = || statistics(&volume.root())["space"]["blocks_free"].as_u64().expect("a number") * 4096;
+    let before = free();
+    fs::remove_dir(at("a")).unwrap();
+    fs::remove_dir(at("b")).unwrap();
+    crate::harness::wait_until("the space is back", || free() >= before + both);
 }
 
 // Shows: C11.

@@ -25,6 +25,26 @@ pub(crate) struct Mount {
     forgotten: bool,
 }
 
+/// A mount that is served elsewhere: by whoever gets the descriptor that [`attach`] has returned. Detached when this is
+/// dropped, unless it is to stay.
+pub struct Attachment {
+    mount: Mount,
+}
+
+impl Attachment {
+    /// Leaves the mount to those who serve it.
+    pub fn keep(self) {
+        self.mount.forget();
+    }
+}
+
+/// Mounts on `at`, and returns the connection on which the kernel's requests arrive, for
+/// [`Session::from_fd`](crate::Session::from_fd) in this process or in another.
+pub fn attach(at: &Path, options: &MountOptions) -> Result<(Attachment, OwnedFd), Error> {
+    let (mount, fd) = Mount::attach(at, options)?;
+    Ok((Attachment { mount }, fd))
+}
+
 /// Takes a mount away, from any thread.
 #[derive(Debug, Clone)]
 pub struct Unmounter {

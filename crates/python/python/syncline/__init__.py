@@ -23,12 +23,13 @@ from ._native import ConflictError, __version__
 from ._path import VolumePath
 from ._ticket import SyncTicket
 from ._transaction import Transaction, TransactionFile
-from ._volume import Latency, Snapshot, Volume, VolumeStats
+from ._volume import Change, Latency, Snapshot, Volume, VolumeStats
 
 __all__ = [
     "BufferedRandom",
     "BufferedReader",
     "BufferedWriter",
+    "Change",
     "ConflictError",
     "File",
     "Latency",

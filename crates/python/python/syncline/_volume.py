@@ -5,14 +5,16 @@ from __future__ import annotations
 import atexit
 import contextlib
 import datetime
+import errno
 import itertools
+import operator
 import os
 import warnings
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, SupportsIndex, TypeVar, Union, overload
 from uuid import UUID
 
 from . import _modes, _native
@@ -43,6 +45,9 @@ _T = TypeVar("_T")
 
 Name = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]", VolumePath]
 """What names a file in a volume: from the root, with or without a leading slash."""
+
+Image = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
+"""What names an image file or a block device of the host."""
 
 AccessTimes = Literal["never", "relative", "always"]
 
@@ -94,6 +99,28 @@ class Snapshot:
     uuid: UUID
     made: datetime.datetime
     number: int
+    held: bool
+    """It is not deleted before it is released."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A path that differs between two snapshots (`Volume.diff`)."""
+
+    kind: str
+    """``added``, ``removed``, ``renamed`` or ``modified``."""
+
+    path: str
+    """From the root, without a leading slash; empty for the root itself."""
+
+    old_path: str | None = None
+    """Of what was renamed: the path that it had."""
+
+    content: bool = False
+    """Of what was modified: the content differs."""
+
+    attributes: bool = False
+    """Of what was modified: owner, mode, flags or extended attributes differ, or, with the same content, its time."""
 
 
 class Volume:
@@ -121,7 +148,7 @@ class Volume:
 
     def __init__(
         self,
-        image: str | os.PathLike[str],
+        image: Image,
         *,
         read_only: bool = False,
         commit_interval: float | None = None,
@@ -144,13 +171,19 @@ class Volume:
             "access_times": access_times,
             "wait": wait,
         }
-        name = os.fspath(image)
-        self._begin(_native.Volume.open(name, options), name, read_only)
+        name = _image(image)
+        try:
+            native = _native.Volume.open(name, options)
+        except OSError as error:
+            if error.errno == errno.EBUSY and open_volume_of(name) is not None:
+                raise OSError(errno.EBUSY, "this process has it open already; share that Volume", name) from None
+            raise
+        self._begin(native, name, read_only)
 
     @classmethod
     def create(
         cls,
-        image: str | os.PathLike[str],
+        image: Image,
         size: int | None = None,
         *,
         label: str = "",
@@ -167,7 +200,8 @@ class Volume:
         :param journal_size: bytes; by default 1/64 of the volume, 16 MiB to 1 GiB, less on small volumes
         :param format: version of the format; 2 makes a volume that can have snapshots
 
-        Raises `FileExistsError` if there is a volume or another filesystem on it already.
+        Raises `FileExistsError` if there is a volume or another filesystem on it already, or if it is a file that holds
+        anything but zeros in its first 128 KiB. An image that was made for it is gone again if no volume comes of it.
         """
         options = {
             "read_only": False,
@@ -176,18 +210,18 @@ class Volume:
             "access_times": access_times,
             "wait": None,
         }
-        name = os.fspath(image)
+        name = _image(image)
         volume = cls.__new__(cls)
-        made = {"label": label, "journal_size": journal_size, "format": format}
-        volume._begin(_native.Volume.create(name, size, made, options), name, False)
+        made = {"label": label, "journal_size": _count(journal_size), "format": _count(format)}
+        volume._begin(_native.Volume.create(name, _count(size), made, options), name, False)
         return volume
 
     @classmethod
     def in_memory(cls, size: int, *, format: int | None = None) -> Volume:
         """Makes a volume of `size` bytes in memory; it takes only what is written to it. `format` is as in `create`."""
         volume = cls.__new__(cls)
-        made = {"label": "", "journal_size": None, "format": format}
-        volume._begin(_native.Volume.in_memory(size, made), None, False)
+        made = {"label": "", "journal_size": None, "format": _count(format)}
+        volume._begin(_native.Volume.in_memory(_checked(size), made), None, False)
         return volume
 
     def _begin(
@@ -212,7 +246,13 @@ class Volume:
             what = f"{self._of[0].image or 'in memory'}, snapshot {self._of[1]!r}"
         return f"<{state}syncline.Volume {what} at {id(self):#x}>"
 
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        # A copy would be the same volume with files and transactions of its own.
+        raise TypeError(f"cannot copy or pickle {type(self).__name__!r} object")
+
     def __enter__(self) -> Volume:
+        if self.closed:
+            raise ValueError("I/O operation on closed volume")
         return self
 
     def __exit__(
@@ -413,7 +453,7 @@ class Volume:
     def delete_snapshot(self, name: str) -> None:
         """Deletes a snapshot, for good when this returns. What no other has comes back in the background.
 
-        Raises `FileNotFoundError`.
+        Raises `FileNotFoundError`, and `OSError` with ``errno.EBUSY`` for one that is held.
         """
         self._native.delete_snapshot(name)
 
@@ -423,6 +463,74 @@ class Volume:
         Raises `FileNotFoundError` and `FileExistsError`.
         """
         self._native.rename_snapshot(name, to)
+
+    def hold_snapshot(self, name: str) -> None:
+        """Holds a snapshot, for good when this returns: to delete it is refused until it is released, also when the
+        volume has been opened again. A second call does nothing.
+
+        Raises `FileNotFoundError`.
+
+        >>> import syncline
+        >>> volume = syncline.Volume.in_memory(64 << 20, format=2)
+        >>> _ = volume.snapshot("before")
+        >>> volume.hold_snapshot("before")
+        >>> [snapshot.held for snapshot in volume.snapshots()]
+        [True]
+        >>> try:
+        ...     volume.delete_snapshot("before")
+        ... except OSError as error:
+        ...     print(error.strerror)
+        the snapshot "before" is held; release it before it is deleted ("syncline snapshot release")
+        >>> volume.release_snapshot("before")
+        >>> volume.delete_snapshot("before")
+        >>> volume.close()
+        """
+        self._native.hold_snapshot(name)
+
+    def release_snapshot(self, name: str) -> None:
+        """Lets a snapshot be deleted again, for good when this returns.
+
+        Raises `FileNotFoundError`.
+        """
+        self._native.release_snapshot(name)
+
+    def diff(self, older: str, newer: str | None = None, *, content: bool = False) -> list[Change]:
+        """What differs between a snapshot and a later one, or, without a later one, the volume as it is now; sorted by
+        path. What both have is not read, so it takes as long as the changes are many.
+
+        :param content: compare checksums: what was written with the content that it had does not count
+
+        Raises `FileNotFoundError`; without a later one also what `snapshot` raises.
+
+        >>> import syncline
+        >>> volume = syncline.Volume.in_memory(64 << 20, format=2)
+        >>> _ = (volume / "notes").write_text("first")
+        >>> _ = volume.snapshot("before")
+        >>> _ = (volume / "notes").rename("/diary")
+        >>> volume.diff("before")
+        [Change(kind='renamed', path='diary', old_path='notes', content=False, attributes=False)]
+        >>> volume.close()
+        """
+        return [Change(*change) for change in self._native.diff(older, newer, content)]
+
+    def snapshot_usage(self, names: Iterable[str]) -> int:
+        """Bytes that would become free if these snapshots were deleted together and nobody read them. Exact, but for
+        the few blocks of the tables in which snapshots are named. It reads the nodes in which they differ from what
+        stays, and no data.
+
+        Raises `FileNotFoundError`, and `OSError` with ``errno.EROFS`` on a volume that is open read-only and was not
+        closed.
+
+        >>> import syncline
+        >>> volume = syncline.Volume.in_memory(64 << 20, format=2)
+        >>> _ = (volume / "notes").write_bytes(bytes(range(256)) * 4096)
+        >>> _, _ = volume.snapshot("one"), volume.snapshot("two")
+        >>> (volume / "notes").unlink()
+        >>> volume.snapshot_usage(["one"]) < 1 << 20 <= volume.snapshot_usage(["one", "two"])
+        True
+        >>> volume.close()
+        """
+        return self._native.snapshot_usage([names] if isinstance(names, str) else list(names))
 
     def reclaim(self) -> None:
         """Waits until all space of deleted snapshots that nobody reads is free."""
@@ -436,6 +544,8 @@ class Volume:
         """Makes several open files durable together, with one group commit."""
         natives = []
         for file in files:
+            if not isinstance(file, (File, BufferedReader, BufferedWriter, BufferedRandom, TextFile)):
+                raise TypeError(f"an open file of the volume is needed, not {type(file).__name__!r}")
             file.flush()
             natives.append((file if isinstance(file, File) else file._file())._native)
         self._native.sync_files(natives)
@@ -476,10 +586,29 @@ class Volume:
         return name
 
 
-def _told(native: tuple[str, bytes, int, int]) -> Snapshot:
-    name, uuid, made, number = native
+def _image(image: Image) -> str:
+    name = os.fsdecode(image)
+    if "\0" in name:
+        raise ValueError("embedded null byte")
+    return name
+
+
+def _count(number: SupportsIndex | None) -> int | None:
+    """A whole number that is not negative, where one is given."""
+    return None if number is None else _checked(number)
+
+
+def _checked(number: SupportsIndex) -> int:
+    count = operator.index(number)
+    if count < 0:
+        raise ValueError(f"{count} is negative")
+    return count
+
+
+def _told(native: tuple[str, bytes, int, int, bool]) -> Snapshot:
+    name, uuid, made, number, held = native
     moment = datetime.datetime.fromtimestamp(0, datetime.timezone.utc) + datetime.timedelta(microseconds=made // 1000)
-    return Snapshot(name, UUID(bytes=uuid), moment, number)
+    return Snapshot(name, UUID(bytes=uuid), moment, number, held)
 
 
 _open_volumes: weakref.WeakSet[Volume] = weakref.WeakSet()

@@ -131,6 +131,7 @@ impl Recorder<'_> {
                 8 if self.reader.is_none() => self.begin_reading(),
                 9 | 10 => self.clone(tally),
                 11 => self.delete_head(),
+                13 => self.compare(),
                 12 if self.reader.is_none() => self.roll_back(tally),
                 _ => Ok(()),
             };
@@ -250,6 +251,13 @@ impl Recorder<'_> {
         self.order_others(usize::MAX);
         self.told(shown);
         Ok(())
+    }
+
+    /// What differs between a snapshot and the head: of what is made for that no crash leaves anything.
+    fn compare(&mut self) -> Result<(), Error> {
+        let Some((name, _)) = self.any_snapshot() else { return Ok(()) };
+        let head = self.any_head();
+        self.fs_of(&head).difference(&name, None, true, &self.entropy).map(drop)
     }
 
     /// Some snapshot.

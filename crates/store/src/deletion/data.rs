@@ -12,8 +12,9 @@ use crate::{Class, Estimate, Store, StoreError};
 use syncline_format::batch::RELEASE_BYTES;
 use syncline_format::item::{EXTENT_HEADER_BYTES, ExtentItem};
 use syncline_format::node::NODE_SPACE_BYTES;
+use syncline_format::range::FILE_PAGES_MAX;
 use syncline_format::tree_item::TreeState;
-use syncline_format::{BlockNo, Era, Key, Kind, TreeId};
+use syncline_format::{BlockNo, Era, FormatError, Key, Kind, TreeId};
 
 /// Blocks that nobody has but the dying tree.
 struct Dead {
@@ -65,6 +66,12 @@ fn cursor_of(trees: &crate::trees::Trees, tree: TreeId) -> Result<Key, Hindered>
         TreeState::Deleting { cursor } => Ok(cursor),
         TreeState::Live => Err(StoreError::NoTree { tree }.into()),
     }
+}
+
+/// How many blocks die of up to so many leaves from the cursor on, and where the cursor lies behind them.
+pub(super) fn dying(pair: &Pair<'_>, cursor: Key, leaves: usize) -> Result<(u64, Key), Hindered> {
+    let (dead, next) = collect(pair, cursor, leaves)?;
+    Ok((dead.iter().map(|run| u64::from(run.len)).sum(), next))
 }
 
 /// What dies of up to so many leaves from the cursor on, and where the cursor lies behind them.
@@ -147,12 +154,19 @@ fn may_hold_extents(low: Key, end: Option<Key>) -> bool {
     low.kind <= Kind::Extent && end > Key::extent(low.object, 0)
 }
 
+/// The page behind an extent. Errors: no file has so many.
+fn end_of(page: u64, item: &ExtentItem) -> Result<u64, StoreError> {
+    let end = page.checked_add(u64::from(item.pages())).filter(|end| *end <= FILE_PAGES_MAX);
+    let source = FormatError::Field { what: "extent", field: "page", value: page };
+    end.ok_or(StoreError::Corrupt { block: item.start, source })
+}
+
 /// Adds the pages of an extent of the dying tree that the child does not have.
 fn bury(pair: &Pair<'_>, key: Key, item: &ExtentItem, dead: &mut Vec<Dead>) -> Result<(), Hindered> {
     if pair.low.is_some_and(|low| item.birth <= low) {
         return Ok(());
     }
-    let (first, end) = (key.offset, key.offset + u64::from(item.pages()));
+    let (first, end) = (key.offset, end_of(key.offset, item)?);
     let mut at = first;
     let mut bury = |from: u64, to: u64| {
         if from < to {
@@ -169,7 +183,7 @@ fn bury(pair: &Pair<'_>, key: Key, item: &ExtentItem, dead: &mut Vec<Dead>) -> R
     };
     while at < end {
         let Some((page, other)) = next_extent(child, Key::extent(key.object, at), end, pair)? else { break };
-        let (from, to) = (page.max(at), (page + u64::from(other.pages())).min(end));
+        let (from, to) = (page.max(at), end_of(page, &other)?.min(end));
         let is_same = other.birth == item.birth && other.block_of(from - page) == item.block_of(from - first);
         bury(at, if is_same { from } else { to });
         at = to;
@@ -194,7 +208,7 @@ fn next_extent(
         let at = found.leaf.page.key(index);
         if at.object == key.object && at.kind == Kind::Extent {
             let item = decode(&found, index)?;
-            if at.offset + u64::from(item.pages()) > key.offset {
+            if end_of(at.offset, &item)? > key.offset {
                 return Ok(Some((at.offset, item)));
             }
         }

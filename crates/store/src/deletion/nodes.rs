@@ -57,7 +57,7 @@ fn begin(trees: &mut Trees, tree: TreeId) -> Result<Key, Hindered> {
 
 /// The nodes on the way to `from` and right above the leaves there, as far as nobody else has them; and where to look
 /// next.
-fn look(pair: &Pair<'_>, from: Key) -> Result<(Vec<BlockNo>, Key), Hindered> {
+pub(super) fn look(pair: &Pair<'_>, from: Key) -> Result<(Vec<BlockNo>, Key), Hindered> {
     let mut lost = Vec::new();
     let Some(root) = pair.root() else { return Ok((lost, Key::MAX)) };
     if !pair.is_alone(root.block, root.level, root.birth, Key::MIN)? {

@@ -18,14 +18,17 @@ use std::cell::RefCell;
 use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::sync::Arc;
 use syncline_device::{Buffer, Device, ReadRequest};
+use syncline_format::item::EXTENT_BIRTH_AT;
 use syncline_format::layout::Layout;
-use syncline_format::node::{self, NodePointer};
-use syncline_format::{BlockNo, FormatError, NODE_BLOCKS, NODE_BYTES, TreeId, VolumeId};
+use syncline_format::node::{self, NODE_POINTER_BIRTH_AT, NodePointer};
+use syncline_format::tree_item::OVERLAY_HEAD_BYTES;
+use syncline_format::{BlockNo, FormatError, Kind, NODE_BLOCKS, NODE_BYTES, TreeId, VolumeId};
 
 pub(crate) struct NodeCache {
     // Constant.
     volume: VolumeId,
     layout: Layout,
+    has_births: bool,
     /// Nodes that may be cached however many are dirty, and nodes that may be dirty.
     clean_max: AtomicU64,
     dirty_max: AtomicU64,
@@ -79,6 +82,7 @@ impl NodeCache {
         NodeCache {
             volume,
             layout,
+            has_births: false,
             clean_max: AtomicU64::new(clean),
             dirty_max: AtomicU64::new(dirty),
             dirty: AtomicU64::new(0),
@@ -87,6 +91,11 @@ impl NodeCache {
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
         }
+    }
+
+    /// The same for a volume whose nodes and extents tell when they were born.
+    pub(crate) fn with_births(self, has_births: bool) -> NodeCache {
+        NodeCache { has_births, ..self }
     }
 
     /// Changes the bounds, in bytes.
@@ -198,9 +207,36 @@ impl NodeCache {
     fn enter(&self, buffer: Buffer, tree: TreeId, pointer: &NodePointer) -> Result<Arc<Node>, StoreError> {
         node::verify(&buffer, pointer, tree, self.volume)
             .map_err(|source| StoreError::Corrupt { block: pointer.block, source })?;
-        let node = Arc::new(Node::clean(Page::from_verified(Arc::new(buffer)), *pointer));
+        let page = Page::from_verified(Arc::new(buffer));
+        if self.has_births {
+            check_births(&page, pointer)?;
+        }
+        let node = Arc::new(Node::clean(page, *pointer));
         self.insert(Arc::clone(&node));
         Ok(node)
+    }
+}
+
+/// Nothing is born later than what names it: who owns a block is told by births (R25).
+fn check_births(page: &Page, pointer: &NodePointer) -> Result<(), StoreError> {
+    let birth = |index: usize| {
+        let value = page.value(index);
+        let at = match (page.level(), page.key(index).kind) {
+            (0, Kind::Extent) => EXTENT_BIRTH_AT,
+            (0, Kind::Overlay) => OVERLAY_HEAD_BYTES + EXTENT_BIRTH_AT,
+            (0, _) => return None,
+            _ => NODE_POINTER_BIRTH_AT,
+        };
+        // What is too short is told by whoever decodes it.
+        value.get(at..)?.first_chunk::<4>().map(|bytes| u32::from_le_bytes(*bytes))
+    };
+    match (0..page.count()).filter_map(birth).find(|birth| *birth > pointer.birth.0) {
+        Some(birth) => {
+            let value = u64::from(birth);
+            let source = FormatError::Field { what: "tree node", field: "birth of what it names", value };
+            Err(StoreError::Corrupt { block: pointer.block, source })
+        }
+        None => Ok(()),
     }
 }
 

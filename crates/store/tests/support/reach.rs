@@ -90,6 +90,18 @@ impl Volume {
         assert!(leaked.is_empty(), "{what}: leaked: {leaked:?}");
     }
 
+    /// Blocks that heads and snapshots have, those of overlays included; not the tables of the volume.
+    pub fn held(&self) -> u64 {
+        let mut held = BTreeSet::new();
+        for (number, tree) in self.trees.iter().filter(|(number, _)| **number != TreeId::ROOT) {
+            held.extend(tree.blocks.keys().copied());
+            if number.is_filesystem() {
+                held.extend(tree.nodes.keys().flat_map(|block| *block..*block + u64::from(NODE_BLOCKS)));
+            }
+        }
+        held.len() as u64
+    }
+
     /// The nearest ancestor that has something.
     fn parent(&self, tree: TreeId) -> Option<TreeId> {
         let mut parent = self.infos.get(&tree)?.parent?;
