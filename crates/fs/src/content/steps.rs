@@ -5,6 +5,8 @@
 pub(crate) enum Step {
     /// The batch is admitted, the turn is not taken yet.
     Admitted,
+    /// A writer has looked at the file, and not yet at what is stored of it.
+    Looked,
     /// What is stored of pages that are to be changed in part was looked up.
     LookedUp,
     /// Pages were read for somebody.

@@ -136,7 +136,8 @@ impl Reader {
     }
 
     /// Puts pages that were read into the cache, but for those that are there and those that are only `passing`;
-    /// holes are not cached. Returns what is there then.
+    /// holes are not cached. Returns what is there then. What a truncation has cut off and not freed yet is a hole: in
+    /// the cache, a write into its page would find it there.
     pub(crate) fn keep_pages(
         &self,
         inode: &Arc<Inode>,
@@ -149,8 +150,9 @@ impl Reader {
         let data = &mut state.data;
         let mut there = vec![None; (pages.end - pages.start) as usize];
         let mut place = |page: u64, block: Block| there[(page - pages.start) as usize] = Some(block);
+        let cut_off = data.stored.truncating_from.unwrap_or(u64::MAX);
         for (first, blocks) in read {
-            for (page, block) in (first..).zip(blocks) {
+            for (page, block) in (first..cut_off).zip(blocks) {
                 if passing.contains(&page) {
                     place(page, block);
                 } else if data.get(page).is_none() {

@@ -123,6 +123,27 @@ fn a_file_that_grows_beside_a_large_truncation_shows_nothing_of_what_was_cut() {
     }
 }
 
+/// The writer has seen the old size when it looks up what it leaves of its first page.
+// Shows: C2, C7.
+#[test]
+fn a_write_that_looks_a_page_up_beside_a_large_truncation_brings_back_nothing_of_what_was_cut() {
+    const AT: usize = 1100 * PAGE + 100;
+    let mut volume = volume();
+    let file = in_many_extents(&volume);
+    volume.clock.advance(10_000);
+    while volume.fs.maintain(volume.clock.advance(0), 64).unwrap() {}
+    volume.drop_cache(&file);
+    others(&volume, &file, Step::Looked, |fs, file| {
+        assert!(fs.shape.try_truncate(file, 0, &mut |_| {}).unwrap());
+        assert!(file.state.read().data.is_truncating(), "the file has more extents than one batch frees");
+    });
+    volume.write(&file, AT as u64, &[8; 10]);
+    let mut want = vec![0; AT + 10];
+    want[AT..].fill(8);
+    assert!(volume.content(&file) == want, "what was cut off is seen again");
+    ends_with_zeros(&mut volume, &file, &want);
+}
+
 #[test]
 fn a_page_that_is_dropped_from_the_cache_beside_a_write_into_it_keeps_its_rest() {
     let volume = volume();

@@ -152,6 +152,7 @@ impl Writer {
                 self.shape.finish_truncation(inode)?;
                 continue;
             }
+            steps::passed(Step::Looked);
             let partial = self.fetch_partial(inode, &span, turn.as_ref())?;
             steps::passed(Step::LookedUp);
             let have = reservation.as_ref().map_or(0, Reservation::blocks);
