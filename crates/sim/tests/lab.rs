@@ -13,7 +13,7 @@ const SEED: u64 = 7;
 
 fn plan(workloads: u64) -> Plan {
     // Two threads, so that other tests get on; the time only ends what hangs.
-    Plan { seed: SEED, threads: 2, time: Duration::from_secs(100), workloads }
+    Plan { seed: SEED, threads: 2, time: Duration::from_secs(900), workloads }
 }
 
 fn assert_sound(outcome: &Outcome) {
