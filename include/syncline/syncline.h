@@ -104,6 +104,7 @@ struct syncline_open_options {
 	uint64_t memory_bytes_max;   /* bound on memory for data and metadata; 0: 256 MiB */
 	uint32_t uid, gid, umask;    /* with SYNCLINE_OPEN_OWNER */
 	uint32_t reserved;           /* 0 */
+	const char *head;            /* the head that is opened; NULL: the one that is shown when nobody names one */
 };
 
 /* How a volume is made; to be filled in in the same way. */
@@ -138,7 +139,7 @@ int syncline_volume_create_in_memory(uint64_t bytes, const struct syncline_creat
  * Opens the volume in an image file or on a block device, and recovers it if it was not closed. The handle is ended by
  * syncline_volume_close(). Options may be NULL.
  * Errors: -EBUSY (another process, or this one, has it open: see wait_for_lock_ms), -EIO (no volume, or damaged),
- * those of open(2).
+ * -ENOENT (also: it has no such head), those of open(2).
  */
 int syncline_volume_open(const char *image, const struct syncline_open_options *open, syncline_volume **volume);
 

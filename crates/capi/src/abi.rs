@@ -56,6 +56,8 @@ pub struct syncline_open_options {
     pub umask: u32,
     /// 0.
     pub reserved: u32,
+    /// NULL: the one that is shown when nobody names one.
+    pub head: *const c_char,
 }
 
 /// See the header.

@@ -7,6 +7,7 @@ use crate::abi::{
 use crate::error::{Failure, Result, call};
 use crate::handles::{self, Object, WholeVolume};
 use crate::opened::OpenVolume;
+use crate::snapshot::name;
 use libc::c_int;
 use std::ffi::{c_char, c_void};
 use std::os::fd::BorrowedFd;
@@ -19,7 +20,7 @@ const LABEL_BYTES_MAX: usize = 64;
 const WAIT_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 /// # Safety
-/// As for [`read_sized`].
+/// As for [`read_sized`]; the head is a string or NULL.
 unsafe fn open_options(pointer: *const syncline_open_options) -> Result<VolumeOptions> {
     // SAFETY: the caller's promise.
     let Some(given) = (unsafe { read_sized(pointer, "the options of opening")? }) else {
@@ -51,6 +52,10 @@ unsafe fn open_options(pointer: *const syncline_open_options) -> Result<VolumeOp
         }
         let (uid, gid, umask) = (given.uid, given.gid, given.umask);
         options = options.context(Context { uid, gid, umask, ..Context::root() });
+    }
+    if !given.head.is_null() {
+        // SAFETY: the caller's promise.
+        options = options.head(unsafe { name(given.head)? });
     }
     Ok(options)
 }

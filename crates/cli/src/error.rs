@@ -166,7 +166,8 @@ pub(crate) enum Failure {
     #[error("{doing}: {source}")]
     Io { doing: String, source: io::Error },
     #[error(
-        "{name} is a program of its own, and it is neither beside this one nor in PATH; install it with \"make tools install-tools\""
+        "{name} is a program of its own, and it is neither beside this one nor in PATH; install the package syncline-bench, or, \
+         from the sources, \"make tools install-tools\""
     )]
     NoCompanion { name: &'static str },
 }

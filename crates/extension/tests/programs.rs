@@ -1,4 +1,4 @@
-//! The extension in programs that know nothing of it: the stock shell, Python, and Node.
+//! The extension in programs that know nothing of it: the stock shell, Python, Node, and Go with its own SQLite.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -20,6 +20,19 @@ fn library() -> PathBuf {
     let above = test.ancestors().nth(2).expect("in a target directory").join("libsyncline_sqlite.so");
     assert!(above.exists(), "the build leaves the library in {}", above.display());
     above
+}
+
+/// The archive, which has the build's hash in its name: the newest one.
+fn archive() -> PathBuf {
+    let directory = library().parent().expect("in a directory").to_owned();
+    let entries =
+        [directory.join("deps"), directory].into_iter().filter_map(|place| std::fs::read_dir(place).ok());
+    let paths = entries.flatten().map(|entry| entry.expect("an entry").path()).filter(|path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("libsyncline_sqlite") && name.ends_with(".a")
+    });
+    let written = |path: &PathBuf| path.metadata().and_then(|metadata| metadata.modified()).ok();
+    paths.max_by_key(written).expect("the build leaves the archive beside the library")
 }
 
 fn image(directory: &Path) -> PathBuf {
@@ -156,6 +169,39 @@ fn better_sqlite3_of_node_opens_it_by_a_plain_path() {
     assert_eq!(text(&output.stdout), "one two\n");
     let volume = Volume::open(&image).expect("node has closed the volume");
     assert!(volume.try_exists("/node.db").expect("look"));
+    volume.close().expect("close");
+}
+
+#[test]
+fn go_links_it_statically_with_the_sqlite_of_its_driver() {
+    let test = "go_links_it_statically_with_the_sqlite_of_its_driver";
+    let tests = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../include/examples/go-sqlite");
+    let go = |arguments: &[&str]| {
+        let mut command = Command::new("go");
+        command.args(arguments).current_dir(&example).env("CGO_ENABLED", "1").env("GOTOOLCHAIN", "local");
+        // What is fetched and compiled lies below the target directory, and goes with it.
+        command.env("GOFLAGS", "-mod=readonly -modcacherw").env("GOPATH", tests.join("go"));
+        command.env("GOCACHE", tests.join("go-cache")).env("CGO_CFLAGS", "-O0");
+        command.env("CGO_LDFLAGS", archive());
+        command.output()
+    };
+    let Ok(fetched) = go(&["mod", "download"]) else { return skip(test, "go is not installed") };
+    if !fetched.status.success() {
+        return skip(test, "the module github.com/mattn/go-sqlite3 cannot be had");
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let image = image(directory.path());
+    let program = directory.path().join("ledger");
+    let built = go(&["build", "-o", &program.display().to_string(), "."]).expect("it ran before");
+    assert!(built.status.success(), "{}", text(&built.stderr));
+    for round in 1..=2 {
+        let output = Command::new(&program).arg(&image).output().expect("it runs");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        assert_eq!(text(&output.stdout), format!("entries: {round}\n"));
+    }
+    let volume = Volume::open(&image).expect("the program has closed the volume");
+    assert!(volume.try_exists("/ledger").expect("look"));
     volume.close().expect("close");
 }
 

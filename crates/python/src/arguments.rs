@@ -55,6 +55,7 @@ pub(crate) struct OpenArguments {
     memory_bytes_max: Option<usize>,
     access_times: Option<String>,
     wait: Option<f64>,
+    head: Option<String>,
 }
 
 impl OpenArguments {
@@ -69,6 +70,9 @@ impl OpenArguments {
         }
         if let Some(wait) = self.wait {
             options = options.wait_for_lock(seconds(wait)?);
+        }
+        if let Some(head) = &self.head {
+            options = options.head(head);
         }
         match self.access_times.as_deref() {
             None => Ok(options),

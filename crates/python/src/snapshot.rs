@@ -1,9 +1,9 @@
-//! What a snapshot is, as Python gets it.
+//! What snapshots and heads are, as Python gets it.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
 use std::time::{SystemTime, UNIX_EPOCH};
-use syncline::{Change, ChangeKind, Snapshot};
+use syncline::{Change, ChangeKind, HeadInfo, Snapshot};
 
 /// Name, UUID, when it was made in nanoseconds since 1970, number, whether it is held.
 pub(crate) type Told = (String, Cow<'static, [u8]>, i128, u32, bool);
@@ -11,6 +11,15 @@ pub(crate) type Told = (String, Cow<'static, [u8]>, i128, u32, bool);
 pub(crate) fn told(snapshot: Snapshot) -> Told {
     let uuid = Cow::Owned(snapshot.uuid.to_vec());
     (snapshot.name, uuid, nanoseconds(snapshot.made), snapshot.number, snapshot.held)
+}
+
+/// Name, UUID, when it was made in nanoseconds since 1970, number, whether it is shown when nobody names one, and what
+/// it was made of.
+pub(crate) type ToldHead = (String, Cow<'static, [u8]>, i128, u32, bool, Option<String>);
+
+pub(crate) fn told_head(head: HeadInfo) -> ToldHead {
+    let uuid = Cow::Owned(head.uuid.to_vec());
+    (head.name, uuid, nanoseconds(head.made), head.number, head.is_default, head.parent)
 }
 
 /// What happened, the path, the path before, whether the content and whether the attributes differ.

@@ -26,7 +26,7 @@ pub(crate) struct OpenVolume {
     /// Taken when it is closed.
     volume: Option<syncline::Volume>,
     pub(crate) lending: Mutex<Lending>,
-    /// What a snapshot is of: that stays open as long. Dropped last.
+    /// What a snapshot or a head is of: that stays open as long. Dropped last.
     _of: Option<Arc<OpenVolume>>,
 }
 
@@ -52,10 +52,11 @@ impl OpenVolume {
         self.lending.lock().unwrap_or_else(PoisonError::into_inner).end()
     }
 
-    fn end(&mut self) -> io::Result<()> {
+    /// Ends it by `close`, or by what closes it as well.
+    fn end(&mut self, close: impl FnOnce(syncline::Volume) -> io::Result<()>) -> io::Result<()> {
         let Some(volume) = self.volume.take() else { return Ok(()) };
         match self.end_lending() {
-            Ok(()) => volume.close(),
+            Ok(()) => close(volume),
             // Closed with the last connection.
             Err(_) => Ok(()),
         }
@@ -65,7 +66,7 @@ impl OpenVolume {
 impl Drop for OpenVolume {
     fn drop(&mut self) {
         // Nobody is left to be told; what was synced is safe.
-        let _ = self.end();
+        let _ = self.end(syncline::Volume::close);
     }
 }
 
@@ -110,7 +111,36 @@ impl Volume {
         py.detach(move || act(open.volume())).map_err(error::of)
     }
 
-    /// The same with what a path names.
+    /// Ends the volume by `close`; false if files or calls of other threads keep it open still.
+    fn end_by(
+        &self,
+        py: Python<'_>,
+        close: impl FnOnce(syncline::Volume) -> io::Result<()> + Send,
+    ) -> PyResult<bool> {
+        let Some(share) = self.lock_closing().take() else { return Ok(true) };
+        match Arc::try_unwrap(share) {
+            Ok(mut open) => py.detach(move || open.end(close)).map_err(error::of).map(|()| true),
+            Err(shared) => {
+                *self.lock_closing() = Some(shared);
+                py.detach(|| std::thread::sleep(LOOK));
+                py.check_signals()?;
+                Ok(false)
+            }
+        }
+    }
+
+    /// Another tree of this volume, which stays open as long.
+    fn beside(
+        &self,
+        py: Python<'_>,
+        open_it: impl FnOnce(&syncline::Volume) -> io::Result<syncline::Volume> + Send,
+    ) -> PyResult<Volume> {
+        let open = self.share()?;
+        let view = py.detach(|| open_it(open.volume())).map_err(error::of)?;
+        Ok(Volume::over(OpenVolume::new(view, Some(open))))
+    }
+
+    /// [`Volume::run`] with what a path names.
     fn of_path<T: Send>(
         &self,
         py: Python<'_>,
@@ -213,16 +243,12 @@ impl Volume {
 
     /// Writes everything and marks the volume clean; false if files or calls of other threads keep it open still.
     fn end_close(&self, py: Python<'_>) -> PyResult<bool> {
-        let Some(share) = self.lock_closing().take() else { return Ok(true) };
-        match Arc::try_unwrap(share) {
-            Ok(mut open) => py.detach(move || open.end()).map_err(error::of).map(|()| true),
-            Err(shared) => {
-                *self.lock_closing() = Some(shared);
-                py.detach(|| std::thread::sleep(LOOK));
-                py.check_signals()?;
-                Ok(false)
-            }
-        }
+        self.end_by(py, syncline::Volume::close)
+    }
+
+    /// The same, and takes the head that was opened back to a snapshot.
+    fn end_by_rollback(&self, py: Python<'_>, to: &str, keep: Option<&str>) -> PyResult<bool> {
+        self.end_by(py, |volume| volume.rollback(to, keep))
     }
 
     /// Gives up this object's share: files that are open go on, and the last one closes the volume.
@@ -452,9 +478,26 @@ impl Volume {
 
     /// A snapshot as a volume that is read only.
     fn at(&self, py: Python<'_>, name: &str) -> PyResult<Volume> {
-        let open = self.share()?;
-        let view = py.detach(|| open.volume().at(name)).map_err(error::of)?;
-        Ok(Volume::over(OpenVolume::new(view, Some(open))))
+        self.beside(py, |volume| volume.at(name))
+    }
+
+    /// Makes a head of a snapshot.
+    fn clone_snapshot(&self, py: Python<'_>, snapshot: &str, head: &str) -> PyResult<snapshot::ToldHead> {
+        Ok(snapshot::told_head(self.run(py, |volume| volume.clone_snapshot(snapshot, head))?))
+    }
+
+    /// All heads, oldest first.
+    fn heads(&self, py: Python<'_>) -> PyResult<Vec<snapshot::ToldHead>> {
+        Ok(self.run(py, syncline::Volume::heads)?.into_iter().map(snapshot::told_head).collect())
+    }
+
+    /// A head as a volume beside this one.
+    fn head(&self, py: Python<'_>, name: &str) -> PyResult<Volume> {
+        self.beside(py, |volume| volume.head(name))
+    }
+
+    fn delete_head(&self, py: Python<'_>, name: &str) -> PyResult<()> {
+        self.run(py, |volume| volume.delete_head(name))
     }
 
     fn delete_snapshot(&self, py: Python<'_>, name: &str) -> PyResult<()> {

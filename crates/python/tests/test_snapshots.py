@@ -123,6 +123,79 @@ def test_a_difference_is_told_by_path_and_kind(kept: syncline.Volume) -> None:
             kept.diff(older, newer)
 
 
+# Shows: C12.
+def test_heads_go_on_on_their_own_also_after_the_volume_was_opened_again(image: Path) -> None:
+    with syncline.Volume.create(image, 64 * MIB, format=2) as volume:
+        (volume / "f").write_text("first")
+        volume.snapshot("one")
+        made = [volume.clone_snapshot("one", name) for name in ("left", "right")]
+        assert [(head.name, head.parent, head.is_default) for head in made] == [
+            ("left", "one", False),
+            ("right", "one", False),
+        ]
+        own = [head for head in volume.heads() if head.is_default]
+        assert len(own) == 1 and set(volume.heads()) == {*own, *made}
+        left, right = volume.head("left"), volume.head("right")
+        assert "head 'left'" in repr(left) and not left.read_only
+        for head, text in ((left, "L"), (right, "R")):
+            with head.open("f", "w") as file:
+                file.write(text)
+                file.sync()
+        assert [(view / "f").read_text() for view in (volume, left, right)] == ["first", "L", "R"]
+        for name in ("left", own[0].name):
+            with pytest.raises(OSError) as caught:
+                volume.delete_head(name)
+            assert refused_with(errno.EBUSY, caught)
+        with pytest.raises(ValueError, match="head=") as refused:
+            left.rollback("one")
+        assert "left" in str(refused.value) and not left.closed
+        right.close()
+        volume.delete_head("right")
+        with pytest.raises(FileNotFoundError):
+            volume.head("right")
+        for snapshot, name, error in (("no", "new", FileNotFoundError), ("one", "left", FileExistsError)):
+            with pytest.raises(error):
+                volume.clone_snapshot(snapshot, name)
+    assert left.closed
+    with syncline.Volume(image, head="left") as left:
+        assert (left / "f").read_text() == "L"
+    with pytest.raises(OSError) as caught:
+        syncline.Volume(image, head="right")
+    assert refused_with(errno.ENOENT, caught)
+
+
+# Shows: C12.
+def test_a_rollback_closes_the_volume_and_keeps_what_it_is_told_to(image: Path) -> None:
+    volume = syncline.Volume.create(image, 64 * MIB, format=2)
+    (volume / "f").write_text("first")
+    volume.snapshot("one")
+    with volume.at("one"):
+        pass
+    file = volume.open("f", "w")
+    file.write("buffered")
+    volume.rollback("one", keep="two")
+    assert volume.closed and file.closed
+    with syncline.Volume(image) as volume:
+        assert (volume / "f").read_text() == "first"
+        with volume.at("two") as then:
+            assert (then / "f").read_text() == "buffered"
+        (volume / "f").write_text("third")
+        with pytest.raises(FileNotFoundError):
+            volume.rollback("no")
+        assert volume.closed
+    with syncline.Volume(image) as volume:
+        assert (volume / "f").read_text() == "third"
+        with pytest.raises(FileExistsError):
+            volume.rollback("one", keep="two")
+    with syncline.Volume(image) as volume:
+        volume.rollback("one")
+        with pytest.raises(ValueError, match="closed"):
+            volume.rollback("one")
+    with syncline.Volume(image) as volume:
+        assert (volume / "f").read_text() == "first"
+        assert [snapshot.name for snapshot in volume.snapshots()] == ["one", "two"]
+
+
 def test_names_are_taken_changed_and_refused(kept: syncline.Volume) -> None:
     kept.snapshot("one")
     kept.snapshot("two")

@@ -39,6 +39,47 @@ static int tell(void *context, const struct syncline_change *change)
 	return told->count == told->stop_behind ? 7 : 0;
 }
 
+/* A head that the volume was opened with, and its way back. */
+static void test_opened_by_its_head(void)
+{
+	struct syncline_create_options create;
+	struct syncline_open_options open;
+	syncline_volume *volume;
+
+	unlink(image_path());
+	memset(&create, 0, sizeof create);
+	create.size = sizeof create;
+	create.volume_bytes = 64 * MIB;
+	create.format = 2;
+	EXPECT(0, syncline_volume_create(image_path(), &create, NULL, &volume));
+	write_all(volume, "f", "first");
+	EXPECT(0, syncline_snapshot_create(volume, "base"));
+	EXPECT(0, syncline_head_create(volume, "base", "attempt"));
+	EXPECT(0, syncline_volume_close(volume));
+
+	memset(&open, 0, sizeof open);
+	open.size = sizeof open;
+	open.head = "none";
+	EXPECT(-ENOENT, syncline_volume_open(image_path(), &open, &volume));
+	open.head = "\xff";
+	REFUSED(-EINVAL, "UTF-8", syncline_volume_open(image_path(), &open, &volume));
+	open.head = "attempt";
+	EXPECT(0, syncline_volume_open(image_path(), &open, &volume));
+	write_all(volume, "f", "attempt");
+	EXPECT(0, syncline_snapshot_create(volume, "better"));
+	write_all(volume, "f", "worse");
+	EXPECT(0, syncline_snapshot_rollback(volume, "better", NULL));
+	EXPECT(0, syncline_volume_open(image_path(), &open, &volume));
+	holds(volume, "f", "attempt");
+	EXPECT(0, syncline_volume_close(volume));
+	/* A program that knows nothing of heads. */
+	open.size = offsetof(struct syncline_open_options, head);
+	EXPECT(0, syncline_volume_open(image_path(), &open, &volume));
+	holds(volume, "f", "first");
+	EXPECT(0, syncline_volume_close(volume));
+	unlink(image_path());
+}
+
 static void test_differences(void)
 {
 	struct syncline_create_options create;
@@ -86,6 +127,7 @@ void test_snapshots(void)
 	uint64_t one, two, together, none;
 
 	test_differences();
+	test_opened_by_its_head();
 	memset(&create, 0, sizeof create);
 	create.size = sizeof create;
 	create.format = 3;

@@ -89,7 +89,8 @@ fn layouts() -> Vec<String> {
     let mut asserted = Vec::new();
     let layouts = layout! {
         syncline_open_options {
-            size, flags, access_times, wait_for_lock_ms, commit_interval_ms, memory_bytes_max, uid, gid, umask, reserved
+            size, flags, access_times, wait_for_lock_ms, commit_interval_ms, memory_bytes_max, uid, gid, umask, reserved,
+            head
         }
         syncline_create_options { size, volume_bytes, journal_bytes, label, uuid, root_uid, root_gid, root_mode, format }
         syncline_stat {

@@ -21,9 +21,10 @@ Every failure is an `OSError` of the subclass that the system's files would rais
 from ._file import BufferedRandom, BufferedReader, BufferedWriter, File, TextFile
 from ._native import ConflictError, __version__
 from ._path import VolumePath
+from ._snapshot import Change, Head, Snapshot
 from ._ticket import SyncTicket
 from ._transaction import Transaction, TransactionFile
-from ._volume import Change, Latency, Snapshot, Volume, VolumeStats
+from ._volume import Latency, Volume, VolumeStats
 
 __all__ = [
     "BufferedRandom",
@@ -32,6 +33,7 @@ __all__ = [
     "Change",
     "ConflictError",
     "File",
+    "Head",
     "Latency",
     "Snapshot",
     "SyncTicket",

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import datetime
 import errno
 import itertools
 import operator
 import os
 import warnings
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, SupportsIndex, TypeVar, Union, overload
-from uuid import UUID
 
 from . import _modes, _native
 from ._file import LAYERS, BufferedRandom, BufferedReader, BufferedWriter, File, TextFile
 from ._path import VolumePath
+from ._snapshot import Change, Head, Snapshot, told, told_head
 from ._transaction import Transaction
 
 if TYPE_CHECKING:
@@ -88,41 +87,6 @@ class VolumeStats:
     sync: Latency
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    """A snapshot of a volume: what it is, not what is in it (`Volume.at`).
-
-    A snapshot that was made later has a greater number.
-    """
-
-    name: str
-    uuid: UUID
-    made: datetime.datetime
-    number: int
-    held: bool
-    """It is not deleted before it is released."""
-
-
-@dataclass(frozen=True)
-class Change:
-    """A path that differs between two snapshots (`Volume.diff`)."""
-
-    kind: str
-    """``added``, ``removed``, ``renamed`` or ``modified``."""
-
-    path: str
-    """From the root, without a leading slash; empty for the root itself."""
-
-    old_path: str | None = None
-    """Of what was renamed: the path that it had."""
-
-    content: bool = False
-    """Of what was modified: the content differs."""
-
-    attributes: bool = False
-    """Of what was modified: owner, mode, flags or extended attributes differ, or, with the same content, its time."""
-
-
 class Volume:
     """An open volume in an image file or on a block device. One process has it at a time.
 
@@ -155,6 +119,7 @@ class Volume:
         memory_bytes_max: int | None = None,
         access_times: AccessTimes | None = None,
         wait: float | None = None,
+        head: str | None = None,
     ) -> None:
         """Opens a volume.
 
@@ -163,6 +128,7 @@ class Volume:
         :param memory_bytes_max: bound on memory for cached data and metadata; 256 MiB
         :param access_times: when reading updates them: "never", "relative" (the default) or "always"
         :param wait: seconds to wait for another process to leave the volume; 0
+        :param head: the head that it shows (`heads`); by default the volume's own
         """
         options = {
             "read_only": read_only,
@@ -170,6 +136,7 @@ class Volume:
             "memory_bytes_max": memory_bytes_max,
             "access_times": access_times,
             "wait": wait,
+            "head": head,
         }
         name = _image(image)
         try:
@@ -209,6 +176,7 @@ class Volume:
             "memory_bytes_max": memory_bytes_max,
             "access_times": access_times,
             "wait": None,
+            "head": None,
         }
         name = _image(image)
         volume = cls.__new__(cls)
@@ -228,7 +196,7 @@ class Volume:
         self, native: _native.Volume, image: str | None, read_only: bool, of: tuple[Volume, str] | None = None
     ) -> None:
         self._native = native
-        # The volume that this is a snapshot of stays open as long.
+        # The volume of which this is a snapshot or a head stays open as long.
         self._of = of
         self._views: weakref.WeakSet[Volume] = weakref.WeakSet()
         self._files: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -243,7 +211,7 @@ class Volume:
         state = "closed " if self.closed else ""
         what = self.image or "in memory"
         if self._of is not None:
-            what = f"{self._of[0].image or 'in memory'}, snapshot {self._of[1]!r}"
+            what = f"{self._of[0].image or 'in memory'}, {self._of[1]}"
         return f"<{state}syncline.Volume {what} at {id(self):#x}>"
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
@@ -275,12 +243,15 @@ class Volume:
         return self._native.closed
 
     def close(self) -> None:
-        """Closes the volume's files and what `at` has opened of it, ends its transactions, writes everything and marks
-        the volume clean.
+        """Closes the volume's files and what `at` and `head` have opened of it, ends its transactions, writes everything
+        and marks the volume clean.
 
         It waits for the calls of other threads. Raises `OSError` with ``errno.EBUSY`` while SQLite has connections to
         it or to a snapshot of it. A second call does nothing.
         """
+        self._end(self._native.end_close)
+
+    def _end(self, end: Callable[[], bool]) -> None:
         # A snapshot that SQLite has connections to refuses, before anything is closed.
         for view in _listed(self._views):
             view.close()
@@ -300,7 +271,7 @@ class Volume:
                 # One that SQLite has opened meanwhile is waited for.
                 with contextlib.suppress(OSError):
                     view.close()
-            if self._native.end_close():
+            if end():
                 break
         if failure is not None:
             raise failure
@@ -433,11 +404,11 @@ class Volume:
         'first'
         >>> volume.close()
         """
-        return _told(self._native.snapshot(name, committed))
+        return told(self._native.snapshot(name, committed))
 
     def snapshots(self) -> list[Snapshot]:
         """The snapshots, in the order in which they were made; none on a volume of version 1 of the format."""
-        return [_told(snapshot) for snapshot in self._native.snapshots()]
+        return [told(snapshot) for snapshot in self._native.snapshots()]
 
     def at(self, name: str) -> Volume:
         """A snapshot as a volume of its own that is read only: open files, paths, fsspec, SQLite. It is closed by
@@ -446,7 +417,7 @@ class Volume:
         Raises `FileNotFoundError`.
         """
         view = Volume.__new__(Volume)
-        view._begin(self._native.at(name), None, True, (self, name))
+        view._begin(self._native.at(name), None, True, (self, f"snapshot {name!r}"))
         self._views.add(view)
         return view
 
@@ -532,6 +503,75 @@ class Volume:
         """
         return self._native.snapshot_usage([names] if isinstance(names, str) else list(names))
 
+    def clone_snapshot(self, snapshot: str, head: str) -> Head:
+        """Makes a head that begins as the snapshot is: a writable branch, durable when this returns, by one write and
+        one flush.
+
+        Raises `FileNotFoundError`, `FileExistsError`, and what `snapshot` raises.
+
+        >>> import syncline
+        >>> volume = syncline.Volume.in_memory(64 << 20, format=2)
+        >>> _ = (volume / "notes").write_text("first")
+        >>> _ = volume.snapshot("before")
+        >>> volume.clone_snapshot("before", "attempt").parent
+        'before'
+        >>> with volume.head("attempt") as attempt:
+        ...     _ = (attempt / "notes").write_text("an attempt")
+        ...     (volume / "notes").read_text()
+        'first'
+        >>> volume.delete_head("attempt")
+        >>> volume.close()
+        """
+        return told_head(self._native.clone_snapshot(snapshot, head))
+
+    def heads(self) -> list[Head]:
+        """The heads, in the order in which they were made; none on a volume of version 1 of the format."""
+        return [told_head(head) for head in self._native.heads()]
+
+    def head(self, name: str) -> Volume:
+        """A head as a volume of its own beside this one, with syncs of its own. It is closed by itself, or with the volume
+        that it is of.
+
+        Raises `FileNotFoundError`, and `OSError` with ``errno.EBUSY`` for the head that this volume shows.
+        """
+        view = Volume.__new__(Volume)
+        view._begin(self._native.head(name), None, self.read_only, (self, f"head {name!r}"))
+        self._views.add(view)
+        return view
+
+    def delete_head(self, name: str) -> None:
+        """Deletes a head that nobody has open, for good when this returns, with what was not synced in it.
+
+        Raises `FileNotFoundError`, and `OSError` with ``errno.EBUSY`` if it is open or is the volume's own.
+        """
+        self._native.delete_head(name)
+
+    def rollback(self, to: str, *, keep: str | None = None) -> None:
+        """Takes what the volume shows back to a snapshot, and closes the volume as `close` does. After a crash it is the
+        old state or the new one; once this has returned it is the new one. Snapshots and other heads stay as they are.
+
+        :param keep: what the volume shows now stays as a snapshot of this name; otherwise it is gone
+
+        Raises `OSError`: `FileNotFoundError`, `FileExistsError`, ``errno.ENOSPC``. The volume is closed then as well, and
+        is as it was. Raises `ValueError` for a volume from `head` or `at`, which stays open: open the head by
+        ``Volume(image, head=name)``.
+
+        >>> import syncline
+        >>> with syncline.Volume.create(tmp / "back.img", 64 << 20, format=2) as volume:
+        ...     _ = (volume / "notes").write_text("first")
+        ...     _ = volume.snapshot("before")
+        ...     (volume / "notes").unlink()
+        ...     volume.rollback("before", keep="after")
+        >>> with syncline.Volume(tmp / "back.img") as volume:
+        ...     (volume / "notes").read_text(), [snapshot.name for snapshot in volume.snapshots()]
+        ('first', ['before', 'after'])
+        """
+        if self._of is not None:
+            raise ValueError(f"{self._of[1]} was opened beside the volume; open the image with head= to take it back")
+        if self.closed:
+            raise ValueError("I/O operation on closed volume")
+        self._end(lambda: self._native.end_by_rollback(to, keep))
+
     def reclaim(self) -> None:
         """Waits until all space of deleted snapshots that nobody reads is free."""
         self._native.reclaim()
@@ -603,12 +643,6 @@ def _checked(number: SupportsIndex) -> int:
     if count < 0:
         raise ValueError(f"{count} is negative")
     return count
-
-
-def _told(native: tuple[str, bytes, int, int, bool]) -> Snapshot:
-    name, uuid, made, number, held = native
-    moment = datetime.datetime.fromtimestamp(0, datetime.timezone.utc) + datetime.timedelta(microseconds=made // 1000)
-    return Snapshot(name, UUID(bytes=uuid), moment, number, held)
 
 
 _open_volumes: weakref.WeakSet[Volume] = weakref.WeakSet()
