@@ -75,7 +75,7 @@ help:
 	@echo "make dist       the sources of the last commit, dist/syncline-VERSION.tar.gz, the same bytes each time"
 	@echo "make sbom       the bill of materials of what ships, dist/syncline-VERSION.spdx.json (SPDX 2.3)"
 	@echo "make publish-check the crates as crates.io would take them; sends nothing (VERIFY=yes builds each from its package)"
-	@echo "make test-deb   installs, uses, upgrades and purges them in a fresh root, and builds the container (as root; some minutes)"
+	@echo "make test-deb   installs, uses, upgrades and purges them in a fresh root, boots one, and builds the container (as root; some minutes)"
 	@echo "make uninstall  takes away what make install, install-tools and install-debug have put there"
 
 build:
@@ -293,6 +293,7 @@ test-deb: deb
 	@scripts/setup.sh test-deb
 	@tests/packages/install
 	@tests/packages/run
+	@tests/packages/boot
 	@tests/packages/container
 
 clean:

@@ -31,7 +31,8 @@ case $target in
     test)
         wanted="fusermount3=fuse3 losetup=util-linux mkfs.ext4=e2fsprogs sqlite3=sqlite3 python3=python3 c++=g++
             valgrind=valgrind pkg-config=pkg-config git=git make=make mandoc=mandoc shellcheck=shellcheck dh=debhelper
-            dpkg-buildpackage=dpkg-dev lintian=lintian man=man-db file=file udevadm=udev"
+            dpkg-buildpackage=dpkg-dev lintian=lintian man=man-db file=file udevadm=udev
+            systemctl=systemd"
         ;;
     bench)
         wanted="fusermount3=fuse3 losetup=util-linux mkfs.ext4=e2fsprogs mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs fio=fio
@@ -39,7 +40,7 @@ case $target in
         ;;
     deb) wanted="dh=debhelper dpkg-buildpackage=dpkg-dev lintian=lintian" ;;
     rpm) wanted="rpmbuild=rpm" ;;
-    test-deb) wanted="debootstrap=debootstrap unshare=util-linux buildah=buildah" ;;
+    test-deb) wanted="debootstrap=debootstrap unshare=util-linux buildah=buildah systemctl=systemd" ;;
     demo) wanted="fusermount3=fuse3 sqlite3=sqlite3" ;;
     test-full)
         wanted="fusermount3=fuse3 losetup=util-linux python3=python3 setfacl=acl setfattr=attr sqlite3=sqlite3 fio=fio dbench=dbench

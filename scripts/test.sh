@@ -68,7 +68,8 @@ packages() {
         local target=${checkout%/documents/checkout}
         tests/packages/install "$checkout" &&
             DEB_BUILD_OPTIONS=noautodbgsym CARGO_TARGET_DIR=$target make --no-print-directory -C "$checkout" deb >"$target/deb.log" 2>&1 &&
-            tests/packages/run --here "$checkout/dist/deb" && return
+            tests/packages/run --here "$checkout/dist/deb" &&
+            tests/packages/boot "$checkout/dist/deb" && return
         tail -n 20 "$target/deb.log"
         return 1
     fi

@@ -127,8 +127,6 @@ impl Mount {
 
     /// The child: tells `to_parent` how mounting went, then serves.
     fn run_child(&self, to_parent: File) -> Result<(), ()> {
-        // SAFETY: setsid has no preconditions; the child is no process group leader.
-        unsafe { libc::setsid() };
         close_inherited(&to_parent);
         let mut to_parent = Some(to_parent);
         // Tells it once; false if it was told before.
@@ -142,6 +140,10 @@ impl Mount {
         };
         let result = self.install_log(log::Destination::System).and_then(|()| {
             self.serve_logged(|| {
+                // Not before it is mounted: an automount lets pass those of systemd's group alone, and holds up all
+                // others who look at its directory, until it is mounted.
+                // SAFETY: setsid has no preconditions; the child is no process group leader.
+                unsafe { libc::setsid() };
                 if let Err(error) = log::leave_terminal() {
                     tracing::warn!(%error, "the daemon keeps its terminal");
                 }
