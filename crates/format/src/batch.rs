@@ -190,16 +190,21 @@ impl BatchBuf {
         match op {
             Op::Put { tree, key, value, fresh } => {
                 assert!(value.len() <= ITEM_VALUE_BYTES_MAX, "item value too large");
-                out.push(if fresh { OP_PUT_FRESH } else { OP_PUT });
-                out.extend_from_slice(&tree.0.to_le_bytes());
-                key.encode(out);
-                out.extend_from_slice(&(value.len() as u16).to_le_bytes());
+                let mut head = [0; PUT_OVERHEAD_BYTES];
+                head[0] = if fresh { OP_PUT_FRESH } else { OP_PUT };
+                head[1..5].copy_from_slice(&tree.0.to_le_bytes());
+                head[5..5 + KEY_BYTES].copy_from_slice(&key.encode());
+                head[5 + KEY_BYTES..].copy_from_slice(&(value.len() as u16).to_le_bytes());
+                out.reserve(PUT_OVERHEAD_BYTES + value.len());
+                out.extend_from_slice(&head);
                 out.extend_from_slice(value);
             }
             Op::Delete { tree, key } => {
-                out.push(OP_DELETE);
-                out.extend_from_slice(&tree.0.to_le_bytes());
-                key.encode(out);
+                let mut head = [0; DELETE_BYTES];
+                head[0] = OP_DELETE;
+                head[1..5].copy_from_slice(&tree.0.to_le_bytes());
+                head[5..].copy_from_slice(&key.encode());
+                out.extend_from_slice(&head);
             }
             Op::Allocate { start, len } => space(out, OP_ALLOCATE, start, len),
             Op::Free { start, len } => space(out, OP_FREE, start, len),

@@ -218,9 +218,22 @@ pub struct DirentItem {
     pub name: Vec<u8>,
 }
 
+/// A directory entry whose name is somebody else's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DirentView<'a> {
+    pub inode: ObjectNo,
+    pub file_type: u8,
+    pub name: &'a [u8],
+}
+
+/// Bytes of a directory entry's value before its name.
+const DIRENT_HEAD_BYTES: usize = 9;
+/// Longest value of a directory entry.
+pub const DIRENT_BYTES_MAX: usize = DIRENT_HEAD_BYTES + NAME_BYTES_MAX;
+
 impl DirentItem {
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(9 + self.name.len());
+        let mut out = Vec::with_capacity(DIRENT_HEAD_BYTES + self.name.len());
         out.extend_from_slice(&self.inode.0.to_le_bytes());
         out.push(self.file_type);
         out.extend_from_slice(&self.name);
@@ -228,6 +241,22 @@ impl DirentItem {
     }
 
     pub fn decode(bytes: &[u8]) -> Result<DirentItem, FormatError> {
+        let DirentView { inode, file_type, name } = DirentView::decode(bytes)?;
+        Ok(DirentItem { inode, file_type, name: name.to_vec() })
+    }
+}
+
+impl<'a> DirentView<'a> {
+    /// The value, which `room` holds then. The name has at most [`NAME_BYTES_MAX`] bytes.
+    pub fn encode_into<'b>(&self, room: &'b mut [u8; DIRENT_BYTES_MAX]) -> &'b [u8] {
+        let len = DIRENT_HEAD_BYTES + self.name.len();
+        room[..8].copy_from_slice(&self.inode.0.to_le_bytes());
+        room[8] = self.file_type;
+        room[DIRENT_HEAD_BYTES..len].copy_from_slice(self.name);
+        &room[..len]
+    }
+
+    pub fn decode(bytes: &'a [u8]) -> Result<DirentView<'a>, FormatError> {
         if bytes.len() < 10 {
             return Err(FormatError::Truncated { what: "directory entry", want: 10, got: bytes.len() });
         }
@@ -248,7 +277,7 @@ impl DirentItem {
             });
         }
         let inode = range::DIRENT_INODE.check(u64::from_le_bytes(array(&bytes[0..8])))?;
-        Ok(DirentItem { inode: ObjectNo(inode), file_type: bytes[8], name: name.to_vec() })
+        Ok(DirentView { inode: ObjectNo(inode), file_type: bytes[8], name })
     }
 }
 

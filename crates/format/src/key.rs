@@ -146,10 +146,12 @@ impl Key {
         offset.check(self.offset).map(drop)
     }
 
-    pub(crate) fn encode(self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.object.0.to_le_bytes());
-        out.push(self.kind as u8);
-        out.extend_from_slice(&self.offset.to_le_bytes());
+    pub(crate) fn encode(self) -> [u8; KEY_BYTES] {
+        let mut out = [0; KEY_BYTES];
+        out[..8].copy_from_slice(&self.object.0.to_le_bytes());
+        out[8] = self.kind as u8;
+        out[9..].copy_from_slice(&self.offset.to_le_bytes());
+        out
     }
 
     pub(crate) fn decode(bytes: &[u8; KEY_BYTES]) -> Result<Key, FormatError> {

@@ -149,20 +149,20 @@ pub fn slot(bytes: &[u8], index: usize) -> &Slot {
     Slot::ref_from_prefix(&bytes[at..]).expect("a slot lies inside its node").0
 }
 
+/// All slots of a verified node, ascending.
+#[inline]
+pub fn slots(bytes: &[u8]) -> &[Slot] {
+    let count = usize::from(head(bytes).count.get());
+    let slots = <[Slot]>::ref_from_prefix_with_elems(&bytes[NODE_HEADER_BYTES..], count);
+    slots.expect("the slots lie inside their node").0
+}
+
 /// Key of slot `index` of a verified node.
 #[inline]
 pub fn slot_key(bytes: &[u8], index: usize) -> Key {
     let slot = slot(bytes, index);
     let kind = Kind::try_from(slot.kind).expect("a verified node has only known kinds");
     Key::new(ObjectNo(slot.object.get()), kind, slot.offset.get())
-}
-
-/// How the key of slot `index` of a verified node compares with `key`.
-#[inline]
-pub fn compare_slot(bytes: &[u8], index: usize, key: Key) -> Ordering {
-    let slot = slot(bytes, index);
-    let of_slot = (slot.object.get(), slot.kind, slot.offset.get());
-    of_slot.cmp(&(key.object.0, key.kind as u8, key.offset))
 }
 
 /// Value of slot `index` of a verified node.
@@ -251,6 +251,13 @@ pub fn slot_mut(bytes: &mut [u8], index: usize) -> &mut Slot {
 }
 
 impl Slot {
+    /// How its key compares with `key`.
+    #[inline]
+    pub fn compare(&self, key: &Key) -> Ordering {
+        let of_slot = (self.object.get(), self.kind, self.offset.get());
+        of_slot.cmp(&(key.object.0, key.kind as u8, key.offset))
+    }
+
     pub fn new(key: Key, value_at: u16, value_len: u16) -> Slot {
         Slot {
             object: U64::new(key.object.0),

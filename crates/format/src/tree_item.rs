@@ -142,7 +142,7 @@ impl TreeItem {
         if let TreeState::Deleting { cursor } = self.state {
             raw.state = 2;
             let mut bytes = Vec::with_capacity(KEY_BYTES);
-            cursor.encode(&mut bytes);
+            bytes.extend_from_slice(&cursor.encode());
             raw.cursor.copy_from_slice(&bytes);
         }
         let flag = |set: bool, bit: u16| if set { bit } else { 0 };

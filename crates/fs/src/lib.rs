@@ -67,7 +67,7 @@ pub use syncline_format::Lsn;
 pub use syncline_format::ObjectNo;
 pub use syncline_format::item::Timestamp;
 #[cfg(feature = "ablation")]
-pub use syncline_store::Ablation;
+pub use syncline_store::{Ablation, comparisons};
 pub use syncline_store::{Counters, Load, RecoverySummary, VolumeInfo};
 pub use transaction::{Footprint, Transaction};
 pub use writeback::Started;

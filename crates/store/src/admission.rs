@@ -12,7 +12,7 @@
 //! the commit admits; `trimming` with none of them.
 
 use crate::journal::Promise;
-use crate::limits::{DATA_WINDOW_BYTES, HEADROOM_ITEMS};
+use crate::limits::{DATA_WINDOW_BYTES, HEADROOM_ITEMS, ROOM_AHEAD_BATCHES};
 use crate::lock_order::may_wait;
 use crate::locks::Lock;
 use crate::primitives::Ordering;
@@ -93,8 +93,26 @@ impl Store {
     }
 
     /// Whether [`Store::try_admit`] would admit such a batch of class [`Class::Normal`] now. Claims nothing: the answer
-    /// may be another one a moment later.
+    /// may be another one a moment later. Where there is room for many of them, nobody looks again before as many
+    /// batches were logged.
     pub fn has_room(&self, estimate: Estimate) -> bool {
+        let ahead = &self.shared.room_until;
+        if self.last_lsn().0 < ahead.load(Ordering::Relaxed) {
+            return true;
+        }
+        let last = self.last_lsn().0;
+        if !self.has_room_now(estimate) {
+            return false;
+        }
+        let many = |one: usize| one * ROOM_AHEAD_BATCHES as usize;
+        let Estimate { bytes, items, images } = estimate;
+        if self.has_room_now(Estimate { bytes: many(bytes), items: many(items), images: many(images) }) {
+            ahead.store(last + ROOM_AHEAD_BATCHES, Ordering::Relaxed);
+        }
+        true
+    }
+
+    fn has_room_now(&self, estimate: Estimate) -> bool {
         let shared = &self.shared;
         let Some(journal) = shared.journal.get() else { return !shared.options.read_only };
         let (bound, current, live) = {

@@ -101,6 +101,8 @@ pub struct Batch {
     pub(crate) ops: BatchBuf,
     /// Puts and deletes.
     pub(crate) items: usize,
+    /// Deletes alone.
+    pub(crate) deletes: usize,
     pub(crate) images: usize,
     /// Some blocks are put to use.
     pub(crate) allocates: bool,
@@ -125,6 +127,7 @@ impl Batch {
             tree,
             ops: BatchBuf::default(),
             items: 0,
+            deletes: 0,
             images: 0,
             allocates: false,
             frees: false,
@@ -163,6 +166,7 @@ impl Batch {
 
     pub fn delete(&mut self, key: Key) {
         self.items += 1;
+        self.deletes += 1;
         self.ops.push(Op::Delete { tree: self.tree, key });
     }
 

@@ -55,4 +55,6 @@ pub use open::{PageImage, Recovery, RecoverySummary};
 pub use options::{FormatOptions, StoreOptions};
 pub use reservation::Reservation;
 pub use snapshot::SnapshotLabel;
-pub use store::{Counters, Load, Piggyback, Run, Space, Store, VolumeInfo};
+pub use store::{Counters, Load, Piggyback, Run, Space, Store, ValueAndNext, VolumeInfo};
+#[cfg(feature = "ablation")]
+pub use tree::page::comparisons;

@@ -171,3 +171,6 @@ const _: () = {
     );
     assert!(PROOF_BYTES_MAX.is_multiple_of(BLOCK_BYTES));
 };
+
+/// Batches for which one look at the room that there is may answer.
+pub(crate) const ROOM_AHEAD_BATCHES: u64 = 32;

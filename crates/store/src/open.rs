@@ -133,6 +133,7 @@ impl Store {
             trims_end: AtomicBool::new(false),
             trees: RwLock::new(Lock::Trees, trees),
             credit: Arc::clone(space.credit()),
+            room_until: AtomicU64::new(0),
             space: Mutex::new(Lock::Space, space),
             piggyback: OnceLock::new(),
             next_object: AtomicU64::new(superblock.next_object.0),

@@ -40,6 +40,8 @@ pub(crate) struct Shared {
     pub(crate) space: Mutex<SpaceMap>,
     /// What is to be had of it without its lock.
     pub(crate) credit: Arc<Credit>,
+    /// Up to this LSN there is room for small batches, as it was seen last. Relaxed: a guess.
+    pub(crate) room_until: AtomicU64,
     pub(crate) piggyback: OnceLock<Weak<dyn Piggyback>>,
     pub(crate) next_object: AtomicU64,
     /// Bytes of data in flight whose batches are logged already.

@@ -6,7 +6,7 @@ use crate::locks::Lock;
 use crate::primitives::{Ordering, yield_now};
 use crate::shared::Shared;
 use crate::tree::cache::Pinned;
-use crate::tree::{Found, Missing, Obstacle, Resident, Tree};
+use crate::tree::{Found, Missing, Obstacle, Reached, Resident, Tree};
 use crate::trees::Trees;
 use crate::{Batch, Class, Estimate, Permit, Reservation, StoreError};
 use std::ops::ControlFlow;
@@ -80,6 +80,14 @@ pub struct VolumeInfo {
     pub generation: Generation,
 }
 
+/// An item's value, and the key behind it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ValueAndNext {
+    pub value: Vec<u8>,
+    /// `None`: it would have to be looked for.
+    pub next: Option<Key>,
+}
+
 /// Lets a force fill its record with what is about to be synced anyway.
 pub trait Piggyback: Send + Sync {
     /// Whether `fill` has anything to look at. Called under a lock of the store: takes none, and is asked for each
@@ -127,6 +135,16 @@ impl Store {
         let found = self.look(tree, |tree, resident| tree.find(key, resident))?;
         check_place(&found)?;
         Ok(found.leaf.page.search(key).ok().map(|index| found.leaf.page.value(index).to_vec()))
+    }
+
+    /// The value of an item, and the key of the item behind it where that takes no further look.
+    pub fn get_and_next(&self, tree: TreeId, key: Key) -> Result<Option<ValueAndNext>, StoreError> {
+        let found = self.look(tree, |tree, resident| tree.find(key, resident))?;
+        check_place(&found)?;
+        let page = &found.leaf.page;
+        let next = |index: usize| (index + 1 < page.count()).then(|| page.key(index + 1));
+        let of = |index: usize| ValueAndNext { value: page.value(index).to_vec(), next: next(index) };
+        Ok(page.search(key).ok().map(of))
     }
 
     /// Visits the items of a tree in `from..end`, ascending, until the visitor breaks. No lock is held during a
@@ -222,6 +240,11 @@ impl Store {
             available: space.available() + space.held_blocks(),
             pinned: space.pinned_blocks(),
         }
+    }
+
+    /// Whether a new reservation could get so many blocks now, as [`Space::available`] says; mostly without the lock.
+    pub fn has_available(&self, blocks: u64) -> bool {
+        self.shared.credit.available() >= blocks || self.space().available >= blocks
     }
 
     pub fn load(&self) -> Load {
@@ -542,56 +565,26 @@ pub(crate) fn misplaced(block: BlockNo) -> StoreError {
 /// Reports the first node that applying the batch to its tree will need and that is not in memory, or not in its
 /// place.
 pub(crate) fn check_resident(tree: &Tree, batch: &Batch, resident: &dyn Resident) -> Result<(), Obstacle> {
-    let deletes = batch.ops.iter().filter(|op| matches!(op, Op::Delete { .. })).count();
-    // Keys of the leaf that was found last: a large batch has many that follow one another.
-    let mut found: Option<(Key, Option<Key>)> = None;
-    let mut check = |key: Key| -> Result<(), Obstacle> {
-        if !found.is_some_and(|(from, end)| from <= key && end.is_none_or(|end| key < end)) {
-            found = Some((key, tree.check_resident(key, resident)?));
+    // The leaf that was found last: a large batch has many keys that follow one another.
+    let mut found: Option<(Key, Reached)> = None;
+    let mut check = |key: Key| -> Result<Reached, Obstacle> {
+        match found {
+            Some((from, leaf)) if from <= key && leaf.end.is_none_or(|end| key < end) => Ok(leaf),
+            _ => {
+                let leaf = tree.check_resident(key, resident)?;
+                found = Some((key, leaf));
+                Ok(leaf)
+            }
         }
-        Ok(())
     };
     for op in batch.ops.iter() {
         match op {
-            Op::Put { key, .. } => check(key)?,
-            Op::Delete { key, .. } => {
-                check(key)?;
-                tree.check_heirs(key, deletes, batch.bytes(), resident)?;
+            Op::Put { key, .. } => drop(check(key)?),
+            Op::Delete { key, .. } if check(key)?.may_be_emptied(batch.deletes, batch.bytes()) => {
+                tree.check_heirs(key, batch.deletes, batch.bytes(), resident)?;
             }
             _ => {}
         }
     }
     Ok(())
-}
-
-impl Trees {
-    /// Applies everything of a batch but its space operations. Its tree has been looked up before.
-    pub(crate) fn apply_items(&mut self, batch: &Batch, resident: &dyn Resident, lsn: Lsn) {
-        for op in batch.ops.iter() {
-            match op {
-                Op::Put { key, value, .. } => {
-                    let (tree, mut editor) = self.editor(batch.tree, resident).expect("the tree is there");
-                    tree.put(key, value, &mut editor);
-                    if batch.tree == TreeId::VOLUME {
-                        self.note(key, Some(value)).expect("a tree item is encoded before it is put");
-                    }
-                }
-                Op::Delete { key, .. } => {
-                    let (tree, mut editor) = self.editor(batch.tree, resident).expect("the tree is there");
-                    tree.delete(key, &mut editor);
-                    if batch.tree == TreeId::VOLUME {
-                        self.note(key, None).expect("nothing has to be decoded");
-                    }
-                }
-                Op::Image { tree, object, page, .. } => self.images.insert(tree, object, page, lsn),
-                Op::Drop { tree, object, first, end } => self.images.drop_range(tree, object, first, end),
-                Op::Allocate { .. } | Op::Free { .. } | Op::Release { .. } => {}
-                Op::MakeTree { tree, source, role, era } => {
-                    let source = source.expect("no tree is made empty so far");
-                    self.make(tree, source, role, era).expect("the source is there");
-                }
-                Op::TreeGone { tree } => self.images.drop_tree(tree),
-            }
-        }
-    }
 }

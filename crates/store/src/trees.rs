@@ -11,7 +11,7 @@ use crate::StoreError;
 use crate::images::ImageIndex;
 use crate::tree::{Editor, Resident, Root, Superseded, Tree};
 use std::collections::{BTreeMap, BTreeSet};
-use syncline_format::batch::{BatchBuf, Mark, Outcome};
+use syncline_format::batch::{BatchBuf, Mark, Op, Outcome};
 use syncline_format::range::{ERA_MAX, TREES_MAX as NUMBERS_MAX};
 use syncline_format::superblock::TreesState;
 use syncline_format::tree_item::{Role, TreeItem, TreeState};
@@ -423,6 +423,38 @@ impl Trees {
                 .any(|tree| !is_there(tree))
                 .then_some("an image is of a tree that does not exist")
         })
+    }
+}
+
+impl Trees {
+    /// Applies everything of a batch but its space operations. Its tree has been looked up before.
+    pub(crate) fn apply_items(&mut self, batch: &crate::Batch, resident: &dyn Resident, lsn: Lsn) {
+        for op in batch.ops.iter() {
+            match op {
+                Op::Put { key, value, .. } => {
+                    let (tree, mut editor) = self.editor(batch.tree, resident).expect("the tree is there");
+                    tree.put(key, value, &mut editor);
+                    if batch.tree == TreeId::VOLUME {
+                        self.note(key, Some(value)).expect("a tree item is encoded before it is put");
+                    }
+                }
+                Op::Delete { key, .. } => {
+                    let (tree, mut editor) = self.editor(batch.tree, resident).expect("the tree is there");
+                    tree.delete(key, &mut editor);
+                    if batch.tree == TreeId::VOLUME {
+                        self.note(key, None).expect("nothing has to be decoded");
+                    }
+                }
+                Op::Image { tree, object, page, .. } => self.images.insert(tree, object, page, lsn),
+                Op::Drop { tree, object, first, end } => self.images.drop_range(tree, object, first, end),
+                Op::Allocate { .. } | Op::Free { .. } | Op::Release { .. } => {}
+                Op::MakeTree { tree, source, role, era } => {
+                    let source = source.expect("no tree is made empty so far");
+                    self.make(tree, source, role, era).expect("the source is there");
+                }
+                Op::TreeGone { tree } => self.images.drop_tree(tree),
+            }
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::acl::{strip_set_id, strip_setgid};
 use crate::attributes::flags::{is_append_only, is_immutable};
-use crate::content::change::{Change, Locked, estimate};
+use crate::content::change::{Admission, Change, Locked, admitted_along, estimate};
 use crate::content::inode::Inode;
 use crate::error::not_found_is_stale;
 use crate::{AccessTimes, Attributes, Context, Error, FLAG_NO_ATIME, HandleId, Result, Timestamp};
@@ -218,13 +218,26 @@ impl Attributes {
     }
 
     fn set_attributes(&self, ctx: &Context, inode: &Arc<Inode>, set: &SetAttr) -> Result<()> {
-        let number = inode.number;
         let changes_owner = set.uid.is_some() || set.gid.is_some();
         if changes_owner || set.strip_set_id {
             self.drop_capabilities(inode)?;
         }
         let acl_bytes = 300 + crate::acl::ACL_BYTES_MAX;
-        let permit = self.writeback.admit(Class::Normal, estimate(1, 0, 1, acl_bytes))?;
+        admitted_along(
+            || self.writeback.admit(Class::Normal, estimate(1, 0, 1, acl_bytes)),
+            |admission| self.change_attributes(ctx, inode, set, admission),
+        )
+    }
+
+    fn change_attributes(
+        &self,
+        ctx: &Context,
+        inode: &Arc<Inode>,
+        set: &SetAttr,
+        admission: Admission,
+    ) -> Result<()> {
+        let number = inode.number;
+        let changes_owner = set.uid.is_some() || set.gid.is_some();
         let mut change = Change::new(&self.content, Locked::new(&[inode]));
         if change.state(number).is_gone() {
             return Err(Error::Stale);
@@ -252,7 +265,7 @@ impl Attributes {
         if set.mode.is_some() {
             self.follow_mode(&mut change, number)?;
         }
-        drop(change.commit(&self.content, permit)?);
+        drop(change.commit(&self.content, admission)?);
         Ok(())
     }
 

@@ -64,16 +64,23 @@ impl Attributes {
         };
         self.replace_xattr(&mut change, number, name, value.filter(|_| stored).as_deref())?;
         let mut locked = change.commit(&self.content, permit)?;
-        if is_default {
-            locked.state_mut(number).default_acl = Some(acl);
+        let state = locked.state_mut(number);
+        match is_default {
+            true => state.default_acl = Some(acl),
+            false => state.has_access_acl = Some(stored),
         }
         Ok(())
     }
 
     /// Makes a stored access ACL agree with the mode that `change` leaves (after a `chmod`).
     pub(crate) fn follow_mode(&self, change: &mut Change<'_>, number: ObjectNo) -> Result<()> {
+        if change.state(number).lacks_xattr(ACCESS_XATTR) {
+            return Ok(());
+        }
         let mode = change.item(number).mode;
-        if let Some(acl) = self.stored_acl(number, ACCESS_XATTR)? {
+        let stored = self.stored_acl(number, ACCESS_XATTR)?;
+        change.locked.state_mut(number).has_access_acl = Some(stored.is_some());
+        if let Some(acl) = stored {
             let slot = self.xattr_slot(number, ACCESS_XATTR)?;
             let value =
                 crate::attributes::xattr::small_xattr_value(ACCESS_XATTR, acl.with_mode(mode).encode());

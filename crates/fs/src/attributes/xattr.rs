@@ -107,15 +107,21 @@ impl Attributes {
         if name.starts_with(b"trusted.") && !ctx.is_privileged() {
             return Err(Error::NoAttribute);
         }
-        let _unchanged = inode.state.read();
+        let unchanged = inode.state.read();
+        if unchanged.lacks_xattr(name) {
+            return Err(Error::NoAttribute);
+        }
         self.stored_xattr(number, name)?.ok_or(Error::NoAttribute)
     }
 
     /// Names of all extended attributes, each followed by a NUL. `trusted.` ones are shown to privileged callers only.
     pub fn list_xattrs(&self, ctx: &Context, number: ObjectNo) -> Result<Vec<u8>> {
         let inode = self.content.live_inode(number)?;
-        let _unchanged = inode.state.read();
+        let unchanged = inode.state.read();
         let mut names = Vec::new();
+        if unchanged.lacks_xattrs() {
+            return Ok(names);
+        }
         self.for_each_xattr(number, &mut |item| {
             if ctx.is_privileged() || !item.name.starts_with(b"trusted.") {
                 names.extend_from_slice(&item.name);

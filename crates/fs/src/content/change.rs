@@ -3,15 +3,15 @@
 //! New attributes are worked out on copies; they go into the batch and, once that is committed, into memory, all under
 //! the same locks. So the order of batches is the order of operations (C2), and an error leaves nothing changed.
 
-use crate::Result;
 use crate::content::Content;
 use crate::content::inode::{Inode, InodeState};
+use crate::{Error, Result};
 use std::sync::Arc;
 use syncline_format::batch::{BATCH_HEADER_BYTES, PUT_OVERHEAD_BYTES};
 use syncline_format::item::{INODE_BYTES, InodeItem, NAME_BYTES_MAX};
 use syncline_format::{Key, ObjectNo};
 use syncline_store::lock_order::WriteGuard;
-use syncline_store::{Batch, Estimate, Permit};
+use syncline_store::{Batch, Class, Estimate, Permit, StoreError};
 
 /// Bytes of a put of a directory entry with the longest name, which is also more than any delete.
 const ENTRY_BYTES_MAX: usize = PUT_OVERHEAD_BYTES + 9 + NAME_BYTES_MAX;
@@ -41,10 +41,18 @@ pub(crate) struct Locked<'a> {
 impl<'a> Locked<'a> {
     /// Locks them; the same inode may be named twice.
     pub(crate) fn new(inodes: &[&'a Arc<Inode>]) -> Locked<'a> {
-        let mut sorted = inodes.to_vec();
-        sorted.sort_unstable_by_key(|inode| inode.number);
-        sorted.dedup_by_key(|inode| inode.number);
-        Locked { guards: sorted.into_iter().map(|inode| (inode, inode.state.write())).collect() }
+        let lock = |inode: &'a Arc<Inode>| (inode, inode.state.write());
+        let guards = match *inodes {
+            [one] => vec![lock(one)],
+            [one, other] if one.number < other.number => vec![lock(one), lock(other)],
+            _ => {
+                let mut sorted = inodes.to_vec();
+                sorted.sort_unstable_by_key(|inode| inode.number);
+                sorted.dedup_by_key(|inode| inode.number);
+                sorted.into_iter().map(lock).collect()
+            }
+        };
+        Locked { guards }
     }
 
     fn position(&self, number: ObjectNo) -> usize {
@@ -62,6 +70,43 @@ impl<'a> Locked<'a> {
     pub(crate) fn state_mut(&mut self, number: ObjectNo) -> &mut InodeState {
         let position = self.position(number);
         &mut self.guards[position].1
+    }
+}
+
+/// How an operation is admitted to the journal.
+pub(crate) enum Admission {
+    /// It was, before anything was locked.
+    Before(Permit),
+    /// It is when it is committed, and fails where something would have to be waited for.
+    Along,
+}
+
+impl From<Permit> for Admission {
+    fn from(permit: Permit) -> Admission {
+        Admission::Before(permit)
+    }
+}
+
+impl Admission {
+    /// Commits the batch, admitted like this.
+    pub(crate) fn commit(self, content: &Content, batch: Batch) -> Result<()> {
+        match self {
+            Admission::Before(permit) => content.core.store.commit(permit, batch)?,
+            Admission::Along => content.core.store.try_commit(Class::Normal, batch)?,
+        };
+        Ok(())
+    }
+}
+
+/// Makes an operation that is admitted along with its commit. Where there is no room for that, it is admitted as
+/// `admit` says, which may wait, and made once more.
+pub(crate) fn admitted_along<T>(
+    admit: impl FnOnce() -> Result<Permit>,
+    mut make: impl FnMut(Admission) -> Result<T>,
+) -> Result<T> {
+    match make(Admission::Along) {
+        Err(Error::NoSpace | Error::Store(StoreError::Pressure(_))) => make(admit()?.into()),
+        made => made,
     }
 }
 
@@ -104,7 +149,7 @@ impl<'a> Change<'a> {
     }
 
     /// Commits everything as one batch; then, and only then, memory changes too. The locks stay held.
-    pub(crate) fn commit(mut self, content: &Content, permit: Permit) -> Result<Locked<'a>> {
+    pub(crate) fn commit(mut self, content: &Content, admission: impl Into<Admission>) -> Result<Locked<'a>> {
         for (number, item) in &self.items {
             if self.removed.contains(number) {
                 self.batch.delete(Key::inode(*number));
@@ -112,7 +157,7 @@ impl<'a> Change<'a> {
                 put_inode(&mut self.batch, *number, self.locked.state(*number), item);
             }
         }
-        content.core.store.commit(permit, self.batch)?;
+        admission.into().commit(content, self.batch)?;
         for (number, item) in self.items {
             let gone = self.removed.contains(&number);
             let position = self.locked.position(number);

@@ -4,7 +4,7 @@
 //! ascending order of their numbers. Admission to the journal ([`crate::Fs::admit`]) is asked for *before* any inode is
 //! locked, because relieving the journal destages pages, which locks inodes.
 
-use crate::acl::Acl;
+use crate::acl::{ACCESS_XATTR, Acl, DEFAULT_XATTR};
 use crate::content::pages::FileData;
 use crate::content::turn::TurnLock;
 use crate::limits::LIGHT_BLOCKS_MAX;
@@ -49,6 +49,8 @@ pub(crate) struct InodeState {
     pub(crate) default_acl: Option<Option<Acl>>,
     /// Whether the file has capabilities, once that was looked for.
     pub(crate) has_capabilities: Option<bool>,
+    /// Whether there is an access ACL beside the mode, once that was looked for.
+    pub(crate) has_access_acl: Option<bool>,
     /// Bytes that its extended attributes' names take in a list, ACLs left out, once that was looked for.
     pub(crate) xattr_list_bytes: Option<usize>,
     /// Content of a regular file; empty for other types.
@@ -63,6 +65,28 @@ impl InodeState {
             && (self.item.blocks > LIGHT_BLOCKS_MAX
                 || data.reserved_blocks() > LIGHT_BLOCKS_MAX
                 || data.is_taken())
+    }
+
+    /// It is known that no attribute of this name is stored, so nobody has to look.
+    pub(crate) fn lacks_xattr(&self, name: &[u8]) -> bool {
+        match name {
+            ACCESS_XATTR => self.has_access_acl == Some(false),
+            DEFAULT_XATTR => !self.item.is_directory() || self.default_acl == Some(None),
+            _ => self.xattr_list_bytes == Some(0),
+        }
+    }
+
+    /// It is known that no attribute is stored.
+    pub(crate) fn lacks_xattrs(&self) -> bool {
+        self.xattr_list_bytes == Some(0) && self.lacks_xattr(ACCESS_XATTR) && self.lacks_xattr(DEFAULT_XATTR)
+    }
+
+    /// Nobody has stored an attribute yet.
+    pub(crate) fn note_no_xattrs(&mut self) {
+        self.default_acl = Some(None);
+        self.has_access_acl = Some(false);
+        self.has_capabilities = Some(false);
+        self.xattr_list_bytes = Some(0);
     }
 
     /// Removed, or a directory that is: nothing can be made in it any more.

@@ -16,7 +16,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use syncline_format::item::InodeItem;
-use syncline_format::{Key, ObjectNo};
+use syncline_format::{Key, Kind, ObjectNo};
+use syncline_store::ValueAndNext;
 use syncline_store::lock_order::{Mutex, RwLock};
 
 /// The inodes in memory.
@@ -172,6 +173,7 @@ impl Inode {
             linkable: false,
             default_acl: None,
             has_capabilities: None,
+            has_access_acl: None,
             xattr_list_bytes: None,
             data,
         };
@@ -197,12 +199,20 @@ impl Content {
                 return Ok(inode);
             }
             let removals = self.inodes.removals();
-            let value = self.core.store.get(self.tree, Key::inode(number))?.ok_or(Error::NotFound)?;
+            let found = self.core.store.get_and_next(self.tree, Key::inode(number))?;
+            let ValueAndNext { value, next } = found.ok_or(Error::NotFound)?;
             let item = InodeItem::decode(&value)?;
+            // The attributes of a file would lie between its inode and its extents.
+            let lacks_xattrs = item.is_regular()
+                && next.is_some_and(|next| next.object != number || next.kind == Kind::Extent);
             if let Some(inode) = self.claim(number, &item, removals) {
                 return Ok(inode);
             }
-            if let Some(inode) = self.inodes.insert_loaded(Inode::new(number, item), removals) {
+            let inode = Inode::new(number, item);
+            if lacks_xattrs {
+                inode.state.try_write().expect("nobody else sees the inode yet").note_no_xattrs();
+            }
+            if let Some(inode) = self.inodes.insert_loaded(inode, removals) {
                 return Ok(inode);
             }
         }

@@ -48,7 +48,7 @@ impl Files {
         let Ok(open) = self.content.open_file(handle) else { return false };
         // Nothing is logged for a write; where blocks are short, a checkpoint may have to bring some back.
         let blocks = pages_touched(offset, len) + SPARE_BLOCKS;
-        if self.core.store.space().available < blocks || self.writeback.must_slow_down(&open.inode, len) {
+        if !self.core.store.has_available(blocks) || self.writeback.must_slow_down(&open.inode, len) {
             return true;
         }
         let state = open.inode.state.read();

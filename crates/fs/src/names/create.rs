@@ -3,9 +3,9 @@
 use crate::acl::{ACCESS_XATTR, Acl, DEFAULT_XATTR, MODE_GROUP_EXECUTE, MODE_SETGID};
 use crate::attributes::flags::{forbid_change, is_immutable};
 use crate::attributes::xattr::small_xattr_value;
-use crate::content::change::{Change, Locked, estimate, put_inode};
+use crate::content::change::{Admission, Change, Locked, admitted_along, estimate, put_inode};
 use crate::content::inode::{Inode, InodeState};
-use crate::names::find::{Slot, check_name, dirent_value};
+use crate::names::find::{Slot, check_name, put_dirent};
 use crate::{Context, Entry, Error, HandleId, Names, OpenFlags, Result};
 use std::sync::Arc;
 use syncline_format::item::{
@@ -41,6 +41,17 @@ pub(crate) struct Legacy {
 }
 
 impl Inherited {
+    /// The inode in memory. What it has of attributes is known.
+    fn inode(&self, number: ObjectNo) -> Inode {
+        let inode = Inode::new(number, self.item.clone());
+        let mut state = inode.state.write();
+        state.note_no_xattrs();
+        state.has_access_acl = Some(self.access.is_some());
+        state.default_acl = Some(self.default.clone());
+        drop(state);
+        inode
+    }
+
     /// The ACL that the new file has as an extended attribute.
     pub(crate) fn access_xattr(&self) -> Option<Vec<u8>> {
         self.access.as_ref().map(Acl::encode)
@@ -126,7 +137,7 @@ impl Names {
         let number = self.core.store.new_object();
         let mut batch = self.content.batch();
         batch.put(Key::orphan(number), &OrphanReason::Unlinked.encode());
-        let inode = Inode::new(number, inherited.item.clone());
+        let inode = inherited.inode(number);
         inode.state.write().linkable = !exclusive;
         self.put_new(&mut batch, &inode, &inherited, &new);
         inode.handles.store(1, std::sync::atomic::Ordering::SeqCst);
@@ -153,8 +164,23 @@ impl Names {
         self.core.check_writable()?;
         let directory = self.content.directory(parent)?;
         let bound = estimate(2, 1, 3, INHERITED_ACL_BYTES_MAX + new.target.len());
-        let permit = self.admit_name(parent, name, bound)?;
-        let mut locked = Locked::new(&[&directory]);
+        admitted_along(
+            || self.admit_name(parent, name, bound),
+            |admission| self.make_in(&directory, ctx, name, new, counted, admission),
+        )
+    }
+
+    fn make_in(
+        &self,
+        directory: &Arc<Inode>,
+        ctx: &Context,
+        name: &[u8],
+        new: &NewInode<'_>,
+        counted: bool,
+        admission: Admission,
+    ) -> Result<Arc<Inode>> {
+        let parent = directory.number;
+        let mut locked = Locked::new(&[directory]);
         let state = locked.state(parent);
         if state.is_dead() {
             return Err(Error::NotFound);
@@ -174,11 +200,11 @@ impl Names {
         let default = self.attributes.default_acl(parent, locked.state_mut(parent))?;
         let inherited = self.inherit(ctx, parent, &locked.state(parent).item, default, new);
         let number = self.core.store.new_object();
-        let inode = Inode::new(number, inherited.item.clone());
+        let inode = inherited.inode(number);
         inode.handles.store(u64::from(counted), std::sync::atomic::Ordering::SeqCst);
         let mut change = Change::new(&self.content, locked);
         self.put_new(&mut change.batch, &inode, &inherited, new);
-        change.batch.put(Key::dirent(parent, slot), &dirent_value(number, new.mode, name));
+        put_dirent(&mut change.batch, Key::dirent(parent, slot), number, new.mode, name);
         let item = change.item(parent);
         item.entries = item.entries.saturating_add(1);
         item.nlink += u32::from(is_directory);
@@ -186,7 +212,7 @@ impl Names {
         item.changed = inherited.item.created;
         // In the table before anybody can learn the number, so that there is never a second copy of it.
         let inode = self.content.inodes.insert_new(inode);
-        if let Err(error) = change.commit(&self.content, permit) {
+        if let Err(error) = change.commit(&self.content, admission) {
             inode.state.write().gone = true;
             self.content.inodes.remove(number);
             return Err(error);
@@ -345,7 +371,7 @@ impl Names {
         let unfinished = state.data.orphan_reason();
         let now = self.core.clock.now();
         let mut change = Change::new(&self.content, locked);
-        change.batch.put(Key::dirent(parent, slot), &dirent_value(number, mode, name));
+        put_dirent(&mut change.batch, Key::dirent(parent, slot), number, mode, name);
         match unfinished {
             Some(reason) if nameless => change.batch.put(Key::orphan(number), &reason.encode()),
             None if nameless => change.batch.delete(Key::orphan(number)),

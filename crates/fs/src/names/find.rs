@@ -16,8 +16,9 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use syncline_format::item::{DirentItem, NAME_BYTES_MAX};
+use syncline_format::item::{DIRENT_BYTES_MAX, DirentView, NAME_BYTES_MAX};
 use syncline_format::{FormatError, Key, ObjectNo};
+use syncline_store::Batch;
 
 /// An entry that was found, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,7 +74,7 @@ impl Names {
         let (from, end) = (Key::dirent(directory, slots.start), Key::dirent(directory, slots.end));
         self.core.store.scan(self.content.tree, from, end, &mut |key, value| {
             free.passes(key.offset);
-            match DirentItem::decode(value) {
+            match DirentView::decode(value) {
                 Ok(dirent) if dirent.name == name => {
                     let (inode, file_type) = (dirent.inode, dirent.file_type);
                     found = Ok(Some(FoundEntry { slot: key.offset, inode, file_type }));
@@ -167,7 +168,7 @@ impl Names {
         let Some(value) = self.core.store.get(self.content.tree, Key::dirent(directory, slot))? else {
             return Ok(None);
         };
-        Ok(Some(DirentItem::decode(&value)?.inode))
+        Ok(Some(DirentView::decode(&value)?.inode))
     }
 
     /// The entry of that name. Errors: `NotFound`.
@@ -176,7 +177,9 @@ impl Names {
     }
 }
 
-/// The value of a directory entry's item.
-pub(crate) fn dirent_value(inode: ObjectNo, mode: u32, name: &[u8]) -> Vec<u8> {
-    DirentItem { inode, file_type: (mode >> 12) as u8, name: name.to_vec() }.encode()
+/// Puts a directory entry.
+pub(crate) fn put_dirent(batch: &mut Batch, at: Key, inode: ObjectNo, mode: u32, name: &[u8]) {
+    let mut room = [0; DIRENT_BYTES_MAX];
+    let dirent = DirentView { inode, file_type: (mode >> 12) as u8, name };
+    batch.put(at, dirent.encode_into(&mut room));
 }

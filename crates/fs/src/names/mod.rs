@@ -1,8 +1,10 @@
 //! Names and inodes: everything that changes which name leads to which inode.
 //!
 //! Every operation is exactly one batch and does no I/O of its own (but R20: a rename that replaces a file waits for
-//! the writes of the source's data). The order within each: admission, then locks in ascending order of inode
-//! numbers, then checks, then [`Change::commit`](change::Change::commit), under which memory and journal change alike.
+//! the writes of the source's data). The order within each: locks in ascending order of inode numbers, then checks,
+//! then [`Change::commit`](change::Change::commit), under which memory and journal change alike. Admission comes before
+//! the locks where it may have to wait; most operations are admitted along with their commit, and are made once more
+//! behind an admission if that is refused.
 
 use crate::content::Content;
 use crate::core::Core;

@@ -5,7 +5,7 @@
 //! last piece. What has neither content nor attributes nor handles goes in the batch that removes its name.
 
 use crate::attributes::flags::{forbid_change, forbid_removal_in};
-use crate::content::change::{Change, Locked};
+use crate::content::change::{Admission, Change, Locked, admitted_along};
 use crate::content::inode::Inode;
 use crate::names::find::{FoundEntry, check_name};
 use crate::{Attr, Error, Names, Result};
@@ -87,34 +87,44 @@ impl Names {
     pub fn remove(&self, plan: RemovalPlan, what: RemovalKind) -> Result<Option<Attr>> {
         let mut plan = plan;
         loop {
-            let RemovalPlan { parent, ref name, ref directory, ref found, ref inode } = plan;
-            let permit = self.removal.admit_removal_of(2, 4)?;
-            let locked = Locked::new(&[directory, inode]);
-            if locked.state(parent).is_dead() {
-                return Err(Error::NotFound);
+            let is_done = admitted_along(
+                || self.removal.admit_removal_of(2, 4),
+                |admission| self.remove_as_planned(&plan, what, admission),
+            )?;
+            if is_done {
+                let last = self.attributes.attr_of_nameless(&plan.inode);
+                self.removal.reap_if_unused(&plan.inode)?;
+                return Ok(last);
             }
-            if self.find_name(parent, name)?.found().as_ref() != Some(found) {
-                drop((locked, permit));
-                plan = self.plan_removal(parent, name)?;
-                continue;
-            }
-            check_removable(&locked, parent, inode.number, what)?;
-            let mut change = Change::new(&self.content, locked);
-            change.batch.delete(Key::dirent(parent, found.slot));
-            let now = self.core.clock.now();
-            let item = change.item(parent);
-            item.entries = item.entries.saturating_sub(1);
-            item.modified = now;
-            item.changed = now;
-            if what == RemovalKind::Directory {
-                item.nlink = item.nlink.saturating_sub(1);
-            }
-            self.drop_link(&mut change, inode)?;
-            drop(change.commit(&self.content, permit)?);
-            let last = self.attributes.attr_of_nameless(inode);
-            self.removal.reap_if_unused(inode)?;
-            return Ok(last);
+            plan = self.plan_removal(plan.parent, &plan.name)?;
         }
+    }
+
+    /// False if the name is another one's by now; nothing is done then.
+    fn remove_as_planned(&self, plan: &RemovalPlan, what: RemovalKind, admission: Admission) -> Result<bool> {
+        let RemovalPlan { parent, name, directory, found, inode } = plan;
+        let parent = *parent;
+        let locked = Locked::new(&[directory, inode]);
+        if locked.state(parent).is_dead() {
+            return Err(Error::NotFound);
+        }
+        if self.find_name(parent, name)?.found().as_ref() != Some(found) {
+            return Ok(false);
+        }
+        check_removable(&locked, parent, inode.number, what)?;
+        let mut change = Change::new(&self.content, locked);
+        change.batch.delete(Key::dirent(parent, found.slot));
+        let now = self.core.clock.now();
+        let item = change.item(parent);
+        item.entries = item.entries.saturating_sub(1);
+        item.modified = now;
+        item.changed = now;
+        if what == RemovalKind::Directory {
+            item.nlink = item.nlink.saturating_sub(1);
+        }
+        self.drop_link(&mut change, inode)?;
+        drop(change.commit(&self.content, admission)?);
+        Ok(true)
     }
 
     /// Takes one name off an inode inside an operation; a directory loses everything, since it was empty.

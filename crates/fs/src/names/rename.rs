@@ -9,7 +9,7 @@ use crate::content::change::{Change, Locked, estimate, put_inode};
 use crate::content::inode::Inode;
 use crate::limits::DIRECTORY_DEPTH_MAX;
 use crate::limits::IMAGE_PAGES_MAX;
-use crate::names::find::{FoundEntry, Slot, check_name, dirent_value};
+use crate::names::find::{FoundEntry, Slot, check_name, put_dirent};
 use crate::{Attr, Context, Error, Names, Result};
 use std::sync::Arc;
 use syncline_format::item::{InodeItem, LINKS_MAX, MODE_CHARACTER};
@@ -336,7 +336,7 @@ impl Names {
             Slot::Full => return Err(Error::NoSpace),
         };
         change.batch.delete(Key::dirent(old.parent, parties.source_entry.slot));
-        change.batch.put(Key::dirent(new.parent, slot), &dirent_value(source, mode, new.name));
+        put_dirent(&mut change.batch, Key::dirent(new.parent, slot), source, mode, new.name);
         let item = change.item(old.parent);
         item.entries = item.entries.saturating_sub(1);
         match &parties.target {
@@ -371,8 +371,8 @@ impl Names {
         let state = inode.state.read();
         put_inode(&mut change.batch, inode.number, &state, &state.item);
         drop(state);
-        let value = dirent_value(inode.number, MODE_CHARACTER, old.name);
-        change.batch.put(Key::dirent(old.parent, parties.source_entry.slot), &value);
+        let at = Key::dirent(old.parent, parties.source_entry.slot);
+        put_dirent(&mut change.batch, at, inode.number, MODE_CHARACTER, old.name);
         inode
     }
 }
@@ -395,8 +395,8 @@ fn exchange(change: &mut Change<'_>, old: Place<'_>, new: Place<'_>, parties: &P
     let target_mode = change.item(target.number).mode;
     let old_key = Key::dirent(old.parent, parties.source_entry.slot);
     let new_key = Key::dirent(new.parent, target_entry.slot);
-    change.batch.put(old_key, &dirent_value(target.number, target_mode, old.name));
-    change.batch.put(new_key, &dirent_value(source.number, source_mode, new.name));
+    put_dirent(&mut change.batch, old_key, target.number, target_mode, old.name);
+    put_dirent(&mut change.batch, new_key, source.number, source_mode, new.name);
     for (inode, from, to) in [(source, old.parent, new.parent), (target, new.parent, old.parent)] {
         if from != to && change.item(inode.number).is_directory() {
             change.item(inode.number).parent = to;

@@ -86,7 +86,7 @@ impl Removal {
         if item.is_regular() && (item.size > 0 || item.blocks > 0 || state.data.has_dirty()) {
             return Ok(false);
         }
-        Ok(self.xattr_keys(inode.number, 1)?.is_empty())
+        Ok(state.lacks_xattrs() || self.xattr_keys(inode.number, 1)?.is_empty())
     }
 
     /// Keys of up to `count` extended attribute items of an inode.
@@ -128,7 +128,7 @@ impl Removal {
 
     fn reap(&self, inode: &Arc<Inode>) -> Result<()> {
         let number = inode.number;
-        loop {
+        while !inode.state.read().lacks_xattrs() {
             let keys = self.xattr_keys(number, REAP_ITEMS_MAX)?;
             if keys.is_empty() {
                 break;

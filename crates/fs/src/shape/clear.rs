@@ -78,7 +78,7 @@ impl Shape {
         self.finish_truncation(inode)?;
         let whole = pages_of(bytes.start)..(bytes.end / PAGE_BYTES).max(pages_of(bytes.start));
         let mut blocks = self.reserve_ends(inode, &ends_of(&bytes))?;
-        let RemovalPermit { permit, limit } = self.admit_removal(inode, whole.clone())?;
+        let RemovalPermit { permit, limit, .. } = self.admit_removal(inode, whole.clone())?;
         steps::passed(Step::Admitted);
         let turn = inode.lock_turn();
         if inode.state.read().data.is_truncating() {

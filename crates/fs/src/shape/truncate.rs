@@ -6,6 +6,7 @@
 //! orphan item, and `Stored::truncating_from` keeps new data away from the old extents until
 //! `Shape::finish_truncation` has freed them.
 
+use crate::content::change::Admission;
 use crate::content::estimate::image_estimate;
 use crate::content::extents::{DROP_COST, ExtentMap, put_cost};
 use crate::content::inode::{Inode, InodeState};
@@ -23,10 +24,15 @@ use syncline_device::{Block, Buffer};
 use syncline_format::Key;
 use syncline_format::batch::{DELETE_BYTES, RELEASE_BYTES};
 use syncline_format::item::{EXTENT_PAGES_MAX, FILE_BYTES_MAX, InodeItem, OrphanReason};
-use syncline_store::{Batch, Class, Estimate, Permit, Reservation};
+use syncline_store::{Batch, Class, Estimate, Permit, Reservation, StoreError};
 
 /// Room for what the last batch of a removal deletes besides the content, and for an orphan item.
 const LAST_BYTES: usize = 256;
+
+/// Extents of a file that is removed in one small batch.
+const FEW_EXTENTS: usize = 16;
+/// Bytes of such a batch, mostly.
+const SMALL_REMOVAL_BYTES: usize = 256;
 
 /// What is stored of the page that a new size cuts in two, as far as it was looked up.
 struct StoredTail {
@@ -64,7 +70,7 @@ impl Shape {
     ) -> Result<bool> {
         self.finish_truncation(inode)?;
         let mut block = self.reserve_tail(inode, size)?;
-        let RemovalPermit { permit, limit } = self.admit_removal(inode, pages_of(size)..u64::MAX)?;
+        let RemovalPermit { permit, limit, .. } = self.admit_removal(inode, pages_of(size)..u64::MAX)?;
         steps::passed(Step::Admitted);
         let turn = inode.lock_turn();
         if inode.state.read().data.is_truncating() {
@@ -192,7 +198,7 @@ impl Shape {
                 self.shift_some(inode)?;
                 continue;
             }
-            let RemovalPermit { permit, limit } = self.admit_removal(inode, first..u64::MAX)?;
+            let RemovalPermit { permit, limit, .. } = self.admit_removal(inode, first..u64::MAX)?;
             let turn = inode.lock_turn();
             let Some(first) = inode.state.read().data.stored.truncating_from else { break };
             if inode.state.read().data.stored.shifting.is_some() {
@@ -241,36 +247,55 @@ impl Shape {
         inode: &Arc<Inode>,
         last: &mut dyn FnMut(&mut Batch),
     ) -> Result<()> {
+        // Most files have few extents, and there is room for their removal.
+        match self.remove_some(inode, Admission::Along, FEW_EXTENTS, true, last) {
+            Ok(true) => return Ok(()),
+            Ok(false) | Err(Error::NoSpace | Error::Store(StoreError::Pressure(_))) => {}
+            Err(error) => return Err(error),
+        }
         loop {
-            let RemovalPermit { permit, limit } = self.admit_removal(inode, 0..u64::MAX)?;
-            let turn = inode.lock_turn();
-            let (mut map, cut_off) = ExtentMap::load_some(&self.content, inode.number, 0..u64::MAX, limit)?;
-            let mut state = inode.state.write();
-            let mut batch = self.content.batch();
-            let cut = map.cut(0..u64::MAX, true);
-            map.emit(&mut batch);
-            batch.drop_images(inode.number, 0, u64::MAX);
-            // Together only if they are few, so that the nodes of a full volume suffice.
-            let ends = cut_off.is_none() && (cut == 0 || limit > 1);
-            if ends {
-                last(&mut batch);
-            }
-            self.core.store.commit(permit, batch)?;
-            let now = self.core.clock.now();
-            state.item.blocks = state.item.blocks.saturating_sub(cut);
-            state.item_dirty = false;
-            state.gone |= ends;
-            state.data.discard_range(0..u64::MAX);
-            state.data.stored.changes += 1;
-            state.data.stored.truncating_from = (!ends).then_some(0);
-            state.data.stored.shifting = None;
-            self.content.relist(inode, &mut state, now);
-            drop(state);
-            drop(turn);
-            if ends {
+            let RemovalPermit { permit, limit, is_whole } = self.admit_removal(inode, 0..u64::MAX)?;
+            if self.remove_some(inode, permit.into(), limit, is_whole, last)? {
                 return Ok(());
             }
         }
+    }
+
+    /// Removes up to `limit` extents; true if nothing is left of the inode. `is_together`: there is room for what
+    /// `last` deletes in the same batch.
+    fn remove_some(
+        &self,
+        inode: &Arc<Inode>,
+        admission: Admission,
+        limit: usize,
+        is_together: bool,
+        last: &mut dyn FnMut(&mut Batch),
+    ) -> Result<bool> {
+        let turn = inode.lock_turn();
+        let (mut map, cut_off) = ExtentMap::load_some(&self.content, inode.number, 0..u64::MAX, limit)?;
+        let mut state = inode.state.write();
+        let mut batch = self.core.store.batch_with_capacity(self.content.tree, SMALL_REMOVAL_BYTES);
+        let cut = map.cut(0..u64::MAX, true);
+        map.emit(&mut batch);
+        batch.drop_images(inode.number, 0, u64::MAX);
+        // Together only if they are few, so that the nodes of a full volume suffice.
+        let ends = cut_off.is_none() && (cut == 0 || limit > 1 || is_together);
+        if ends {
+            last(&mut batch);
+        }
+        admission.commit(&self.content, batch)?;
+        let now = self.core.clock.now();
+        state.item.blocks = state.item.blocks.saturating_sub(cut);
+        state.item_dirty = false;
+        state.gone |= ends;
+        state.data.discard_range(0..u64::MAX);
+        state.data.stored.changes += 1;
+        state.data.stored.truncating_from = (!ends).then_some(0);
+        state.data.stored.shifting = None;
+        self.content.relist(inode, &mut state, now);
+        drop(state);
+        drop(turn);
+        Ok(ends)
     }
 }
 
@@ -312,6 +337,8 @@ pub(crate) struct RemovalPermit {
     pub(crate) permit: Permit,
     /// Extents behind the first page that it may free (besides the one that covers the first page).
     pub(crate) limit: usize,
+    /// All that was asked for is granted: what ends with the extents may be in the same batch.
+    pub(crate) is_whole: bool,
 }
 
 /// Items of a batch besides the extents: what is left of the last extent, the inode, an orphan item or deletes.
@@ -333,8 +360,9 @@ impl Shape {
                 images: 1,
             }
         };
-        let (permit, items) =
-            self.writeback.admit_necessary(Class::Reclaim, estimate, found + 1 + REMOVAL_ITEMS)?;
-        Ok(RemovalPermit { permit, limit: items.saturating_sub(1 + REMOVAL_ITEMS).max(1) })
+        let whole = found + 1 + REMOVAL_ITEMS;
+        let (permit, items) = self.writeback.admit_necessary(Class::Reclaim, estimate, whole)?;
+        let limit = items.saturating_sub(1 + REMOVAL_ITEMS).max(1);
+        Ok(RemovalPermit { permit, limit, is_whole: items == whole })
     }
 }

@@ -81,3 +81,40 @@ fn a_rename_looks_each_name_up_twice_at_most() {
     names.mkdir(&ctx, root, b"moved", 0o755).unwrap();
     assert!(rename((root, b"moved"), (other, b"moved")) <= 4, "a directory into another one");
 }
+
+#[test]
+fn a_change_of_names_or_attributes_is_admitted_along_with_its_commit_and_looks_for_no_attributes() {
+    let volume = TestVolume::new(64 * MIB, 4 * MIB);
+    let (ctx, root) = (Context::root(), ObjectNo::ROOT_DIR);
+    let of = |taken: &[&str], what: &str| taken.iter().filter(|lock| **lock == what).count();
+    let mut made = Vec::new();
+    let mut all = 0;
+    for round in 0..120u64 {
+        let name = format!("file-{round}");
+        let (entry, created) =
+            trace(|| volume.fs.names.mknod(&ctx, root, name.as_bytes(), 0o644, 0).unwrap());
+        let number = entry.attr.inode;
+        let mode = crate::SetAttr { mode: Some(0o600), ..Default::default() };
+        let (_, changed) = trace(|| volume.fs.attributes.setattr(&ctx, number, &mode, None).unwrap());
+        let capability = b"security.capability";
+        let (found, looked) = trace(|| volume.fs.attributes.xattr(&ctx, number, capability));
+        assert!(matches!(found, Err(Error::NoAttribute)));
+        let (_, removed) = trace(|| volume.fs.names.unlink(root, name.as_bytes()).unwrap());
+        made.push(entry);
+        if round < 20 {
+            continue;
+        }
+        assert_eq!(of(&looked, "the trees"), 0, "nobody has given it one");
+        assert_eq!(
+            (of(&created, "the trees"), of(&changed, "the trees")),
+            (2, 1),
+            "{created:?}, {changed:?}"
+        );
+        assert_eq!((of(&created, "the journal"), of(&changed, "the journal")), (1, 1));
+        // Twice the name, and the batch.
+        assert_eq!((of(&removed, "the trees"), of(&removed, "the journal")), (3, 1), "{removed:?}");
+        all += [created, changed, removed].iter().map(|taken| of(taken, "the space")).sum::<usize>();
+    }
+    // Once in a while chunks are claimed for the next ones.
+    assert!(all <= 30, "the space was locked {all} times in 100 rounds");
+}

@@ -9,7 +9,7 @@ use crate::attributes::xattr::{
 };
 use crate::content::change::{Locked, estimate};
 use crate::content::inode::Inode;
-use crate::names::find::{Slot, dirent_value};
+use crate::names::find::{Slot, put_dirent};
 use crate::transaction::names::{Holder, Linked, Place, StagedNames, check_linkable};
 use crate::{Error, Fs, ObjectNo, Result, Timestamp, Transaction};
 use std::collections::{BTreeMap, BTreeSet};
@@ -189,7 +189,7 @@ impl StagedNames {
             match holder.now {
                 Some(number) => {
                     let mode = locked.state(number).item.mode;
-                    batch.put(key, &dirent_value(number, mode, name));
+                    put_dirent(batch, key, number, mode, name);
                 }
                 None => batch.delete(key),
             }

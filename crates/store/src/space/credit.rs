@@ -33,8 +33,13 @@ impl Credit {
         }
     }
 
+    /// What a new reservation could get as the map was left last, or less.
+    pub(crate) fn available(&self) -> u64 {
+        self.available.load(Ordering::Relaxed)
+    }
+
     fn has_ample_blocks(&self) -> bool {
-        self.available.load(Ordering::Relaxed) >= AMPLE_CREDITS * CREDIT_BLOCKS
+        self.available() >= AMPLE_CREDITS * CREDIT_BLOCKS
     }
 
     fn has_ample_chunks(&self, besides: u64) -> bool {

@@ -1,7 +1,7 @@
 //! Changing a tree: put, delete, split, merge; all in memory, all infallible once the path is resident.
 
 use super::page::{Full, Page};
-use super::{Found, Node, Obstacle, Place, Resident, Root, Superseded, Tree};
+use super::{Found, Node, Obstacle, Place, Reached, Resident, Root, Superseded, Tree};
 use crate::limits::{MERGED_BYTES_MAX, UNDERFULL_BYTES};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -33,9 +33,8 @@ struct Split {
 }
 
 impl Tree {
-    /// Reports the first node on the way to `key` that is not in memory, or not in its place. Returns the key before
-    /// which all others from `key` on have the same way, `None` if there is no end.
-    pub(crate) fn check_resident(&self, key: Key, resident: &dyn Resident) -> Result<Option<Key>, Obstacle> {
+    /// Reports the first node on the way to `key` that is not in memory, or not in its place.
+    pub(crate) fn check_resident(&self, key: Key, resident: &dyn Resident) -> Result<Reached, Obstacle> {
         let root;
         let mut held = match &self.root {
             Root::Held(node) => node,
@@ -46,9 +45,12 @@ impl Tree {
         };
         let mut place = Place::default();
         let (index, parent) = loop {
-            place.check(held)?;
+            // A node that may be edited in place was in its place when it was copied, and edits keep it there.
+            if held.freeze != self.freeze {
+                place.check(held)?;
+            }
             if held.is_leaf() {
-                return Ok(place.end);
+                return Ok(Reached::leaf(held, place.end));
             }
             let index = held.page.child_index(key);
             match held.children.get(index) {
@@ -65,7 +67,7 @@ impl Tree {
         loop {
             place.check(&node)?;
             if node.is_leaf() {
-                return Ok(place.end);
+                return Ok(Reached::leaf(&node, place.end));
             }
             let index = node.page.child_index(key);
             let child = node.child(index, resident)?;
@@ -153,6 +155,13 @@ impl Tree {
 
     /// Removes an item if it is there. The path must be resident.
     pub(crate) fn delete(&mut self, key: Key, editor: &mut Editor<'_>) {
+        let found = self.find(key, editor.resident).expect("the path was checked to be resident");
+        if found.leaf.page.search(key).is_err() {
+            // What removes nothing must not copy the path.
+            return;
+        }
+        // Whoever else holds a node has it copied.
+        drop(found);
         let id = self.id;
         let root = self.hold_root(editor);
         editor.delete(root, key, Place::default());
@@ -320,6 +329,7 @@ impl Editor<'_> {
         Some(Split { key, node: self.new_node(right, right_children) })
     }
 
+    /// Removes an item that is there.
     fn delete(&mut self, node: &mut Arc<Node>, key: Key, place: Place) {
         if node.is_leaf() {
             if let Ok(index) = node.page.search(key) {
@@ -328,9 +338,6 @@ impl Editor<'_> {
             return;
         }
         let index = node.page.child_index(key);
-        if !self.holds(node, index, key) {
-            return;
-        }
         let node = self.edit(node);
         let below = place.child(node, index);
         let child = self.held_child(node, index);
@@ -342,16 +349,6 @@ impl Editor<'_> {
         } else if child.page.used_bytes() < UNDERFULL_BYTES {
             self.merge(node, index, place);
         }
-    }
-
-    /// Whether the subtree at `index` holds the key: a delete of nothing must not copy the path.
-    fn holds(&self, node: &Arc<Node>, index: usize, key: Key) -> bool {
-        let mut node = node.child(index, self.resident).expect("the path was checked to be resident");
-        while !node.is_leaf() {
-            let index = node.page.child_index(key);
-            node = node.child(index, self.resident).expect("the path was checked to be resident");
-        }
-        node.page.search(key).is_ok()
     }
 
     /// Merges the child at `index` with a neighbour, if one is in memory and both together leave room. A neighbour that

@@ -23,7 +23,7 @@ mod edit;
 
 use page::Page;
 use std::sync::{Arc, OnceLock};
-use syncline_format::node::NodePointer;
+use syncline_format::node::{NODE_SPACE_BYTES, NodePointer};
 use syncline_format::{BlockNo, Era, Key, TreeId};
 
 pub(crate) use edit::{Editor, nodes_bound};
@@ -191,6 +191,27 @@ impl Place {
     }
 }
 
+/// What a change finds that goes to a leaf.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reached {
+    /// The key before which all others have the same way; `None`: there is no end.
+    pub(crate) end: Option<Key>,
+    /// Items of the leaf, and its bytes that are not free at once.
+    count: usize,
+    occupied: usize,
+}
+
+impl Reached {
+    fn leaf(leaf: &Node, end: Option<Key>) -> Reached {
+        Reached { end, count: leaf.page.count(), occupied: leaf.page.occupied_bytes() }
+    }
+
+    /// Whether a batch of `deletes` deletes and `bytes` bytes may empty the leaf, or split it and empty a half.
+    pub(crate) fn may_be_emptied(&self, deletes: usize, bytes: usize) -> bool {
+        self.count <= deletes || self.occupied + bytes > NODE_SPACE_BYTES
+    }
+}
+
 /// A node found by a lookup, and its place.
 #[derive(Clone)]
 pub(crate) struct Found {
@@ -266,7 +287,27 @@ impl Tree {
 
     /// The leaf that covers `key`.
     pub(crate) fn find(&self, key: Key, resident: &dyn Resident) -> Result<Found, Missing> {
-        let mut found = self.root_found(resident)?;
+        let mut place = Place::default();
+        let root;
+        let mut held = match &self.root {
+            Root::Held(node) => node,
+            Root::Clean(_) => {
+                root = self.root(resident)?;
+                &root
+            }
+        };
+        // What is held by its parent needs no counting on the way.
+        let mut found = loop {
+            if held.is_leaf() {
+                return Ok(Found { leaf: Arc::clone(held), place });
+            }
+            let index = held.page.child_index(key);
+            place = place.child(held, index);
+            match held.children.get(index) {
+                Some(Some(child)) => held = child,
+                _ => break Found { leaf: held.child(index, resident)?, place },
+            }
+        };
         while !found.leaf.is_leaf() {
             found = found.child(found.leaf.page.child_index(key), resident)?;
         }

@@ -3,7 +3,6 @@
 //! Invariant: every byte string handled here was either built by this module or verified by `format::node::verify`,
 //! so slots are in bounds and ascending. Values of removed slots stay behind as garbage until the page is compacted.
 
-use std::cmp::Ordering;
 use std::sync::Arc;
 use syncline_device::Buffer;
 use syncline_format::node::{
@@ -13,11 +12,33 @@ use syncline_format::{Key, NODE_BLOCKS, NODE_BYTES, TreeId};
 
 /// One node's bytes, shared until edited.
 #[derive(Clone)]
-pub(crate) struct Page(Arc<Buffer>);
+pub(crate) struct Page {
+    bytes: Arc<Buffer>,
+    /// Bytes in use by slots and live values.
+    used: usize,
+}
 
 /// The page has no room for the item.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Full;
+
+/// Keys that the calling thread has compared with slots of nodes, for curves of growth.
+#[cfg(feature = "ablation")]
+pub fn comparisons() -> u64 {
+    COMPARISONS.get()
+}
+
+#[cfg(feature = "ablation")]
+thread_local! {
+    static COMPARISONS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// Nothing in what is shipped.
+#[inline]
+fn count_comparison() {
+    #[cfg(feature = "ablation")]
+    COMPARISONS.set(COMPARISONS.get() + 1);
+}
 
 impl Page {
     /// An empty node.
@@ -27,50 +48,46 @@ impl Page {
         head.level.set(level);
         head.tree.set(tree.0);
         head.heap.set(NODE_BYTES as u16);
-        Page(Arc::new(buffer))
+        Page { bytes: Arc::new(buffer), used: 0 }
     }
 
     /// Takes over verified bytes.
     pub(crate) fn from_verified(buffer: Arc<Buffer>) -> Page {
-        Page(buffer)
+        let slots = node::slots(&buffer).iter();
+        let used = slots.map(|slot| SLOT_BYTES + usize::from(slot.value_len.get())).sum();
+        Page { bytes: buffer, used }
     }
 
     pub(crate) fn bytes(&self) -> &Arc<Buffer> {
-        &self.0
+        &self.bytes
     }
 
     pub(crate) fn level(&self) -> u16 {
-        node::head(&self.0).level.get()
+        node::head(&self.bytes).level.get()
     }
 
     pub(crate) fn tree(&self) -> TreeId {
-        TreeId(node::head(&self.0).tree.get())
+        TreeId(node::head(&self.bytes).tree.get())
     }
 
     pub(crate) fn count(&self) -> usize {
-        usize::from(node::head(&self.0).count.get())
+        usize::from(node::head(&self.bytes).count.get())
     }
 
     pub(crate) fn key(&self, index: usize) -> Key {
-        slot_key(&self.0, index)
+        slot_key(&self.bytes, index)
     }
 
     pub(crate) fn value(&self, index: usize) -> &[u8] {
-        slot_value(&self.0, index)
+        slot_value(&self.bytes, index)
     }
 
     /// `Ok(index)` of the key, or `Err(index)` where it would be inserted.
     pub(crate) fn search(&self, key: Key) -> Result<usize, usize> {
-        let (mut low, mut high) = (0, self.count());
-        while low < high {
-            let middle = (low + high) / 2;
-            match node::compare_slot(&self.0, middle, key) {
-                Ordering::Less => low = middle + 1,
-                Ordering::Equal => return Ok(middle),
-                Ordering::Greater => high = middle,
-            }
-        }
-        Err(low)
+        node::slots(&self.bytes).binary_search_by(|slot| {
+            count_comparison();
+            slot.compare(&key)
+        })
     }
 
     /// Index of the child that covers `key` (interior nodes; the first slot covers everything below the second).
@@ -83,14 +100,19 @@ impl Page {
 
     /// Bytes in use by slots and live values.
     pub(crate) fn used_bytes(&self) -> usize {
-        (0..self.count()).map(|i| SLOT_BYTES + self.value(i).len()).sum()
+        self.used
+    }
+
+    /// Bytes that are not free at once: garbage counts, and nothing has to be added up.
+    pub(crate) fn occupied_bytes(&self) -> usize {
+        NODE_SPACE_BYTES - self.gap()
     }
 
     /// Sets the value of `key`.
     pub(crate) fn put(&mut self, key: Key, value: &[u8]) -> Result<(), Full> {
         match self.search(key) {
             Ok(index) if self.value(index).len() == value.len() => {
-                let at = usize::from(node::slot(&self.0, index).value_at.get());
+                let at = usize::from(node::slot(&self.bytes, index).value_at.get());
                 self.edit()[at..at + value.len()].copy_from_slice(value);
                 Ok(())
             }
@@ -126,6 +148,7 @@ impl Page {
         let head = head_mut(buffer);
         head.heap.set(heap as u16);
         head.count.set((count + 1) as u16);
+        self.used += need;
         Ok(())
     }
 
@@ -133,6 +156,7 @@ impl Page {
     pub(crate) fn remove(&mut self, index: usize) {
         let count = self.count();
         assert!(index < count, "removed slot exists");
+        self.used -= SLOT_BYTES + self.value(index).len();
         let buffer = self.edit();
         let at = NODE_HEADER_BYTES + index * SLOT_BYTES;
         let end = NODE_HEADER_BYTES + count * SLOT_BYTES;
@@ -147,6 +171,7 @@ impl Page {
             right.insert(i - index, self.key(i), self.value(i)).expect("part of a page fits a page");
         }
         head_mut(self.edit()).count.set(index as u16);
+        self.used -= right.used;
         self.compact();
         right
     }
@@ -186,21 +211,21 @@ impl Page {
 
     /// Changes the key of slot `index`; the caller keeps the order.
     pub(crate) fn set_key(&mut self, index: usize, key: Key) {
-        let slot = node::slot(&self.0, index);
+        let slot = node::slot(&self.bytes, index);
         let (at, len) = (slot.value_at.get(), slot.value_len.get());
         *node::slot_mut(self.edit(), index) = Slot::new(key, at, len);
     }
 
     /// Overwrites the value of slot `index` by one of the same length.
     pub(crate) fn set_value(&mut self, index: usize, value: &[u8]) {
-        let slot = node::slot(&self.0, index);
+        let slot = node::slot(&self.bytes, index);
         assert_eq!(usize::from(slot.value_len.get()), value.len(), "value keeps its length");
         let at = usize::from(slot.value_at.get());
         self.edit()[at..at + value.len()].copy_from_slice(value);
     }
 
     fn gap(&self) -> usize {
-        usize::from(node::head(&self.0).heap.get()) - (NODE_HEADER_BYTES + self.count() * SLOT_BYTES)
+        usize::from(node::head(&self.bytes).heap.get()) - (NODE_HEADER_BYTES + self.count() * SLOT_BYTES)
     }
 
     /// Rebuilds the page without garbage.
@@ -218,11 +243,11 @@ impl Page {
         let head = head_mut(out);
         head.heap.set(heap as u16);
         head.count.set(count as u16);
-        *self = fresh;
+        *self = Page { used: self.used, ..fresh };
     }
 
     fn edit(&mut self) -> &mut Buffer {
-        Arc::make_mut(&mut self.0)
+        Arc::make_mut(&mut self.bytes)
     }
 }
 
@@ -264,6 +289,10 @@ mod tests {
                 }
             }
             assert!(page.count() == model.len());
+            assert_eq!(
+                page.used_bytes(),
+                model.values().map(|value| SLOT_BYTES + value.len()).sum::<usize>()
+            );
         }
         for (i, (k, v)) in model.iter().enumerate() {
             assert_eq!((page.key(i), page.value(i)), (key(*k), v.as_slice()));
