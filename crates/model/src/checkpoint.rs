@@ -2,16 +2,21 @@
 
 use crate::device::{GROUPS, Place};
 use crate::engine::State;
+use crate::forest::Forest;
 use crate::rules::Rule;
 use crate::scope::Scope;
-use crate::volume::{Block, Blocks, Content, Lsn, Superblock, Tree, bit, each};
+use crate::volume::{Block, Blocks, Content, Lsn, Superblock, bit, each};
 use std::sync::Arc;
 
 /// What was frozen, and how far its writing is.
 #[derive(Debug, Clone, Hash)]
 pub struct Checkpoint {
     pub lsn: Lsn,
-    tree: Tree,
+    pub forest: Forest,
+    /// Nodes of trees that it writes, and where.
+    pub homes: Vec<(u8, Block)>,
+    /// Nodes that are no part of any tree any more.
+    superseded: Blocks,
     /// Blocks in use as of `lsn`, and the checkpoint's own node (R15).
     used: Blocks,
     dirty: [bool; GROUPS],
@@ -33,8 +38,14 @@ impl State {
         if engine.checkpoint.is_some() {
             return false;
         }
-        let oldest = engine.oldest_image().map_or(engine.lsn, |image| image.min(engine.lsn));
+        let oldest = engine.oldest_image(scope).map_or(engine.lsn, |image| image.min(engine.lsn));
         engine.lsn != engine.durable.lsn
+            || engine.superseded != 0
+            || engine.durable.trees != scope.trees
+            || engine
+                .forest
+                .each()
+                .any(|(tree, branch)| branch.root.is_none() && engine.gone & 1 << tree == 0)
             || (engine.journal.durable >= oldest
                 && engine.journal.tail_for(scope, oldest).0 != engine.durable.tail)
     }
@@ -49,12 +60,19 @@ impl State {
         let engine = &mut self.engine;
         let old_root = engine.durable.root;
         engine.space.dirty[usize::from(scope.group(old_root))] = true;
+        let superseded = std::mem::take(&mut engine.superseded);
+        each(superseded).for_each(|block| engine.space.dirty[usize::from(scope.group(block))] = true);
+        if scope.trees {
+            engine.forest.freeze();
+        }
         engine.checkpoint = Some(Checkpoint {
             lsn: engine.lsn,
-            tree: engine.tree,
-            used: engine.space.committed & !bit(old_root),
+            forest: engine.forest.clone(),
+            homes: Vec::new(),
+            superseded,
+            used: engine.space.committed & !bit(old_root) & !superseded,
             dirty: std::mem::take(&mut engine.space.dirty),
-            oldest: engine.oldest_image().map_or(engine.lsn, |image| image.min(engine.lsn)),
+            oldest: engine.oldest_image(scope).map_or(engine.lsn, |image| image.min(engine.lsn)),
             old_root,
             root: None,
             slots: engine.space.slots,
@@ -68,15 +86,27 @@ impl State {
     /// the last durable superblock (R9).
     pub fn write_out(&mut self, scope: &Scope) -> Option<()> {
         let mut checkpoint = self.engine.checkpoint.take().filter(|running| running.root.is_none())?;
+        if scope.trees {
+            for (id, tree) in checkpoint.forest.homeless() {
+                let block = self.engine.space.last(scope)?;
+                self.engine.space.allocate(scope, block);
+                checkpoint.used |= bit(block);
+                checkpoint.dirty[usize::from(scope.group(block))] = true;
+                checkpoint.homes.push((id, block));
+                self.device.write(Place::Block(block), Content::Node(Arc::new(tree)));
+            }
+        }
         let root = self.engine.space.last(scope)?;
         self.engine.space.allocate(scope, root);
         checkpoint.root = Some(root);
         checkpoint.used |= bit(root);
         checkpoint.dirty[usize::from(scope.group(root))] = true;
-        self.device.write(Place::Block(root), Content::Node(Arc::new(checkpoint.tree)));
+        let stored = checkpoint.forest.stored(scope, &checkpoint.homes);
+        self.device.write(Place::Block(root), Content::Root(Arc::new(stored)));
         if !scope.on(Rule::R15) {
             let space = &self.engine.space;
-            checkpoint.used = (space.committed | space.writing) & !bit(checkpoint.old_root);
+            let gone = bit(checkpoint.old_root) | checkpoint.superseded;
+            checkpoint.used = (space.committed | space.writing) & !gone;
         }
         let generation = self.engine.durable.generation + 1;
         self.write_bitmaps(scope, checkpoint.used, generation, checkpoint.dirty);
@@ -107,7 +137,7 @@ impl State {
         if scope.on(Rule::R1) && self.engine.journal.durable < lsn {
             return None;
         }
-        let images = self.engine.oldest_image().map_or(lsn, |image| image.min(lsn));
+        let images = self.engine.oldest_image(scope).map_or(lsn, |image| image.min(lsn));
         let oldest = if scope.on(Rule::R2) { checkpoint.oldest } else { images };
         let (tail, position) = self.engine.journal.tail_for(scope, oldest);
         let superblock = Superblock {
@@ -116,11 +146,16 @@ impl State {
             epoch: self.engine.durable.epoch,
             tail,
             root,
-            root_sum: checkpoint.tree.checksum(),
+            root_sum: checkpoint.forest.stored(scope, &checkpoint.homes).checksum(),
             cut: None,
+            trees: scope.trees,
         };
-        self.wait_for_checkpoint(root, dirty);
-        self.device.flush();
+        let nodes = checkpoint.homes.iter().fold(bit(root), |set, (_, block)| set | bit(*block));
+        // R1, and of an upgrade R21: what the superblock names is durable before it is written.
+        if scope.on(Rule::R21) || self.engine.durable.trees == scope.trees {
+            self.wait_for_checkpoint(nodes, dirty);
+            self.device.flush();
+        }
         self.device.write(Place::Super(1 - self.engine.slot), Content::Super(superblock));
         if !scope.on(Rule::R3) {
             self.engine.journal.release_to(position);
@@ -129,8 +164,8 @@ impl State {
         Some(())
     }
 
-    fn wait_for_checkpoint(&mut self, root: Block, dirty: [bool; GROUPS]) {
-        self.device.wait(Place::Block(root));
+    fn wait_for_checkpoint(&mut self, nodes: Blocks, dirty: [bool; GROUPS]) {
+        each(nodes).for_each(|block| self.device.wait(Place::Block(block)));
         for group in (0..GROUPS as u8).filter(|group| dirty[usize::from(*group)]) {
             self.device.wait(Place::Bitmap { group, slot: 0 });
             self.device.wait(Place::Bitmap { group, slot: 1 });
@@ -164,8 +199,21 @@ impl State {
         if scope.on(Rule::R8) {
             each(released).for_each(|block| self.device.wait(Place::Block(block)));
         }
-        engine.space.committed &= !bit(checkpoint.old_root);
-        engine.space.dirty[usize::from(scope.group(checkpoint.old_root))] = true;
+        for (id, block) in checkpoint.homes {
+            if engine.superseded_ids.contains(&id) {
+                engine.superseded |= bit(block);
+            }
+            let roots = engine.forest.branches.iter_mut().flatten().filter_map(|branch| branch.root.as_mut());
+            for root in roots.filter(|root| root.home.is_none() && root.id == id) {
+                (root.home, root.id, root.frozen) = (Some(block), 0, false);
+            }
+        }
+        engine.superseded_ids.clear();
+        let emptied = checkpoint.forest.each().filter(|(_, branch)| branch.root.is_none());
+        engine.gone |= emptied.fold(0, |set, (tree, _)| set | 1 << tree);
+        let gone = bit(checkpoint.old_root) | checkpoint.superseded;
+        engine.space.committed &= !gone;
+        each(gone).for_each(|block| engine.space.dirty[usize::from(scope.group(block))] = true);
         engine.journal.release_to(position);
         Some(())
     }
@@ -176,11 +224,14 @@ impl State {
         let checkpoint = self.engine.checkpoint.take().filter(|running| running.superblock.is_none())?;
         let root = checkpoint.root?;
         self.left.aborts = self.left.aborts.checked_sub(1)?;
+        let nodes = checkpoint.homes.iter().fold(bit(root), |set, (_, block)| set | bit(*block));
         if scope.on(Rule::R8) {
-            self.wait_for_checkpoint(root, checkpoint.dirty);
+            self.wait_for_checkpoint(nodes, checkpoint.dirty);
         }
+        self.engine.superseded |= checkpoint.superseded;
+        self.engine.superseded_ids.clear();
         let space = &mut self.engine.space;
-        space.committed &= !bit(root);
+        space.committed &= !nodes;
         space.pinned |= std::mem::take(&mut space.frozen);
         for group in 0..GROUPS {
             space.dirty[group] |= checkpoint.dirty[group];

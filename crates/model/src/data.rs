@@ -4,35 +4,38 @@ use crate::device::Place;
 use crate::engine::{Page, State, Waiter, Writeback};
 use crate::rules::Rule;
 use crate::scope::Scope;
-use crate::volume::{Block, Blocks, Content, Extent, Op, Spot, bit, spots_of};
+use crate::volume::{Block, Blocks, Content, Era, Extent, Op, Spot, bit, spots_of};
 
 impl State {
     /// `write`: dirties a page and reserves the block it will need (R18). A lack of space is told here and nowhere
     /// else.
     pub fn write(&mut self, scope: &Scope, spot: Spot) -> Option<()> {
         self.left.ops = self.left.ops.checked_sub(1)?;
-        let image = self.engine.pages.at(spot).and_then(|page| page.image);
+        let before = *self.engine.pages.at(spot);
+        let (image, logged) = before.map_or((None, 0), |page| (page.image, page.logged));
         let content = self.contract.write(spot);
-        *self.engine.pages.at_mut(spot) = Some(Page { content, dirty: true, image });
+        *self.engine.pages.at_mut(spot) = Some(Page { content, dirty: true, image, logged });
         self.within_reserves(scope).then_some(())
     }
 
-    /// R18: every dirty or logged page has a free block, and so has the next checkpoint's node, unless the running
+    /// R18: every dirty or logged page has a free block, and so have the next checkpoint's nodes, unless the running
     /// one has its.
     pub fn within_reserves(&self, scope: &Scope) -> bool {
         let free = self.engine.space.available(scope).count_ones();
-        !scope.on(Rule::R18) || free > self.engine.reserved()
+        !scope.on(Rule::R18) || free > self.engine.reserved(scope) + self.engine.nodes_needed(scope)
     }
 
     /// `fsync`: commits the file's dirty pages, as images or as extents whose data is written beside the record, and
     /// waits for the volume's last LSN (R19). It returns at once if that is durable already.
     pub fn sync(&mut self, scope: &Scope, file: u8, as_extents: bool) -> Option<()> {
         self.left.syncs = self.left.syncs.checked_sub(1)?;
-        let dirty: Vec<Spot> = spots_of(file).filter(|spot| self.counts_as_dirty(scope, *spot)).collect();
+        let head = self.engine.head;
+        let dirty: Vec<Spot> =
+            spots_of(head, file).filter(|spot| self.counts_as_dirty(scope, *spot)).collect();
         if dirty.is_empty() && as_extents {
             return None;
         }
-        let promise = self.contract.promise(Some(file));
+        let promise = self.contract.promise(Some((head, file)));
         if dirty.is_empty() && !scope.on(Rule::R19) {
             self.contract.keep(&promise);
             return Some(());
@@ -66,7 +69,7 @@ impl State {
 
     /// Admission of a batch with `images` images (R17).
     pub fn admit(&self, scope: &Scope, cells: u8, images: u8) -> Option<()> {
-        let images = self.engine.live_images() + images;
+        let images = self.engine.live_images(scope) + images;
         let fits = cells <= scope.record_cells;
         (fits && self.engine.journal.admits(scope, cells.max(1), images, false)).then_some(())
     }
@@ -82,17 +85,19 @@ impl State {
             let (block, in_place) = self.block_for(scope, *spot)?;
             self.write_data(scope, block, content);
             data |= bit(block);
-            self.extent_ops(scope, *spot, content, block, in_place, &mut ops);
+            self.extent_ops(scope, *spot, content, block, in_place, self.engine.forest.era, &mut ops);
             *self.engine.pages.at_mut(*spot) = None;
         }
         self.engine.commit(scope, ops, data);
         Some(())
     }
 
-    /// Where a page is written: into its preallocated block, or a free one.
+    /// Where a page is written: into its preallocated block, if that is the head's own (R25), or a free one.
     pub fn block_for(&mut self, scope: &Scope, spot: Spot) -> Option<(Block, bool)> {
-        if let Extent::Unwritten(block) = *self.engine.tree.extents.at(spot)
-            && (self.engine.tree.shared[usize::from(block)] == 0 || !scope.on(Rule::ShareWritten))
+        let tree = self.engine.forest.tree(spot.tree)?;
+        if let Extent::Unwritten { block, birth } = *tree.extents.at(spot)
+            && (tree.shared[usize::from(block)] == 0 || !scope.on(Rule::ShareWritten))
+            && (birth > self.engine.forest.low(spot.tree) || !scope.on(Rule::OwnInPlace))
         {
             return Some((block, true));
         }
@@ -110,6 +115,8 @@ impl State {
     }
 
     /// The batch of a page written to its block: the extent, the drop of its image (R5), the free of what was there.
+    /// `birth` is the era of the commit (R23).
+    #[allow(clippy::too_many_arguments)]
     pub fn extent_ops(
         &self,
         scope: &Scope,
@@ -117,15 +124,21 @@ impl State {
         content: u8,
         block: Block,
         in_place: bool,
+        birth: Era,
         ops: &mut Vec<Op>,
     ) {
         if !in_place {
             ops.push(Op::Allocate(block));
         }
-        ops.push(Op::Extent { spot, extent: Extent::Written { block, sum: content }, fresh: true });
+        let before =
+            self.engine.forest.tree(spot.tree).map(|tree| *tree.extents.at(spot)).unwrap_or_default();
+        // What is written in place is no new reference: a snapshot may have come that has the block.
+        let kept = before.reference().filter(|_| in_place && scope.on(Rule::KeptBirth));
+        let birth = kept.map_or(birth, |(_, birth)| birth);
+        ops.push(Op::Extent { spot, extent: Extent::Written { block, sum: content, birth }, fresh: true });
         self.engine.void_image(scope, spot, ops);
         if !in_place {
-            self.engine.release(scope, self.engine.tree.extents.at(spot).block(), ops);
+            self.engine.release(scope, spot, before, ops);
         }
     }
 
@@ -135,7 +148,11 @@ impl State {
         let content = self.engine.pages.at(spot).as_ref()?.content;
         let (block, in_place) = self.block_for(scope, spot)?;
         self.write_data(scope, block, content);
-        self.engine.writebacks.push(Writeback { spot, content, block, in_place });
+        let forest = &self.engine.forest;
+        let replaced = forest.tree(spot.tree)?.extents.at(spot).reference();
+        let owned = replaced.is_none_or(|(_, birth)| forest.frees(scope, spot, birth));
+        let era = forest.era;
+        self.engine.writebacks.push(Writeback { spot, content, block, in_place, era, owned });
         Some(())
     }
 
@@ -145,10 +162,12 @@ impl State {
         if usize::from(index) >= self.engine.writebacks.len() {
             return None;
         }
-        let Writeback { spot, content, block, in_place } = self.engine.writebacks.remove(usize::from(index));
+        let Writeback { spot, content, block, in_place, era, owned } =
+            self.engine.writebacks.remove(usize::from(index));
         let page = *self.engine.pages.at(spot);
         let unchanged = page.is_some_and(|page| page.content == content);
-        let exists = self.engine.tree.exists[usize::from(spot.file)];
+        let exists =
+            self.engine.forest.tree(spot.tree).is_some_and(|tree| tree.exists[usize::from(spot.file)]);
         if !unchanged && (scope.on(Rule::R6) || !exists) {
             if scope.on(Rule::R8) {
                 self.device.wait(Place::Block(block));
@@ -158,11 +177,20 @@ impl State {
             }
             return Some(());
         }
-        if !self.engine.journal.admits(scope, 1, self.engine.live_images(), true) {
+        if !self.engine.journal.admits(scope, 1, self.engine.live_images(scope), true) {
             return None;
         }
         let mut ops = Vec::new();
-        self.extent_ops(scope, spot, content, block, in_place, &mut ops);
+        let birth = if scope.on(Rule::R23) { self.engine.forest.era } else { era };
+        self.extent_ops(scope, spot, content, block, in_place, birth, &mut ops);
+        if !scope.on(Rule::R24) {
+            // As it was when the batch was built.
+            for op in &mut ops {
+                if let Op::Release { block, .. } = *op {
+                    *op = if owned { Op::Free(block) } else { Op::Left(block) };
+                }
+            }
+        }
         if unchanged {
             *self.engine.pages.at_mut(spot) = None;
         }

@@ -233,8 +233,10 @@ impl State {
             "a sync"
         } else if engine.checkpoint.is_some() {
             "a checkpoint"
-        } else if engine.pages.0.iter().flatten().any(Option::is_some) {
+        } else if engine.pages.0.iter().flat_map(|pages| pages.0.iter().flatten()).any(Option::is_some) {
             "data that was accepted"
+        } else if self.deletes(scope) {
+            "a deletion"
         } else if !engine.journal.admits(scope, 1, 1, false) {
             "the next write"
         } else {

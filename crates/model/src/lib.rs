@@ -16,9 +16,10 @@
 //! | [`data`] | images, destage, data outside of the record (3.3, 3.4) |
 //! | [`checkpoint`] | checkpoints beside the logging (3.5) |
 //! | [`namespace`] | names, truncation, shared blocks, transactions |
+//! | [`forest`], [`trees`] | snapshots, heads, deletion, rollback (docs/snapshots.md) |
 //! | [`recovery`] | recovery (3.7) |
 //! | [`replica`] | a model of its own: the protocol of replication (docs/replication-format.md) |
-//! | [`contract`] | C1 - C4, C7, C8 as a judge, and that a recovery of a recovery shows the same |
+//! | [`contract`] | C1 - C4, C7, C8, C10 - C12 as a judge, and that a recovery of a recovery shows the same |
 //!
 //! What is smaller than the real thing, and why nothing is lost by it: completions of writes are no steps of their
 //! own (see [`device`]); a tree is one node, so that its checksum stands for those of all; a data write that fails is
@@ -34,6 +35,7 @@ pub mod data;
 pub mod device;
 pub mod engine;
 pub mod explore;
+pub mod forest;
 pub mod journal;
 pub mod model;
 pub mod namespace;
@@ -42,4 +44,5 @@ pub mod replica;
 pub mod rules;
 pub mod scope;
 pub mod scopes;
+pub mod trees;
 pub mod volume;

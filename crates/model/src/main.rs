@@ -3,6 +3,8 @@
 //!
 //!     syncline-model                  the small scopes, in seconds
 //!     syncline-model large [STATES]   larger ones as well, and random walks; at most STATES states each
+//!     syncline-model walk STEPS       random walks alone
+//!     syncline-model scope NAME       one small scope
 //!     syncline-model trace RULE       the shortest way to a broken promise without a rule
 
 use std::collections::BTreeMap;
@@ -13,7 +15,9 @@ use syncline_model::explore::{Outcome, Trace, explore, walk};
 use syncline_model::replica::{self, protocol};
 use syncline_model::rules::Rule;
 use syncline_model::scope::Scope;
-use syncline_model::scopes::{LARGE, SMALL, WIDE, WIDE_FAULTS, questions, scope_of};
+use syncline_model::scopes::{
+    LARGE, SMALL, WIDE, WIDE_FAULTS, WIDE_TREES, WIDE_TREES_FAULTS, questions, scope_of,
+};
 
 /// Exhaustive exploration of a small scope ends by itself; this is for a mistake in it.
 const SMALL_STATES_MAX: usize = 1_000_000;
@@ -37,8 +41,8 @@ impl Task {
     }
 
     /// Random walks instead of a search.
-    fn walk(scope: Scope) -> Task {
-        let run = Box::new(move || walk(&scope, WALK_SEED, WALK_STEPS));
+    fn walk(scope: Scope, steps: u64) -> Task {
+        let run = Box::new(move || walk(&scope, WALK_SEED, steps));
         Task { label: scope.name.into(), scope: scope.name, run, kept: true }
     }
 
@@ -55,21 +59,45 @@ fn main() -> ExitCode {
     match arguments.as_slice() {
         [] => report(false, 0),
         ["large"] => report(true, LARGE_STATES_MAX),
+        ["walk", steps] => match steps.parse() {
+            Ok(steps) => walks(steps),
+            Err(_) => usage(),
+        },
         ["large", states] => match states.parse() {
             Ok(states) => report(true, states),
             Err(_) => usage(),
         },
+        ["scope", name] => scope(name).unwrap_or_else(usage),
         ["trace", rule] => trace(rule).unwrap_or_else(usage),
         _ => usage(),
     }
 }
 
 fn usage() -> ExitCode {
-    eprintln!("usage: syncline-model [large [STATES] | trace RULE]");
+    eprintln!("usage: syncline-model [large [STATES] | walk STEPS | scope NAME | trace RULE]");
     let names = Rule::ALL.iter().map(|rule| rule.name());
     let names: Vec<&str> = names.chain(protocol::Rule::ALL.iter().map(|rule| rule.name())).collect();
     eprintln!("rules: {}", names.join("; "));
     ExitCode::FAILURE
+}
+
+/// The random walks alone, so long.
+fn walks(steps: u64) -> ExitCode {
+    let scopes = [WIDE, WIDE_FAULTS, WIDE_TREES, WIDE_TREES_FAULTS];
+    match section("All rules kept, random walks.", &scopes.map(|scope| Task::walk(scope, steps))) {
+        0 => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    }
+}
+
+/// One small scope with all rules kept; `None` if none has this name.
+fn scope(name: &str) -> Option<ExitCode> {
+    let scope = SMALL.into_iter().find(|scope| scope.name == name)?;
+    let task = Task::search(scope.name, scope, SMALL_STATES_MAX, true);
+    let outcome = (task.run)();
+    print_line(&task, &outcome);
+    outcome.found.iter().for_each(print_trace);
+    Some(if outcome.found.is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// `None` if no rule has this name.
@@ -103,8 +131,8 @@ fn report(large: bool, states_max: usize) -> ExitCode {
     if large {
         let mut tasks: Vec<Task> =
             LARGE.map(|scope| Task::search(scope.name, scope, states_max, true)).into_iter().collect();
-        for scope in [WIDE, WIDE_FAULTS] {
-            tasks.push(Task::walk(scope));
+        for scope in [WIDE, WIDE_FAULTS, WIDE_TREES, WIDE_TREES_FAULTS] {
+            tasks.push(Task::walk(scope, WALK_STEPS));
         }
         wrong += section("All rules kept, larger scopes and random walks.", &tasks);
     }

@@ -3,7 +3,7 @@
 use crate::contract::Violation;
 use crate::engine::{Mode, State};
 use crate::scope::{Ops, Scope};
-use crate::volume::{Extent, Spot};
+use crate::volume::{Extent, Role, Spot, spots_in};
 
 /// One step of the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -25,6 +25,15 @@ pub enum Action {
         second: u8,
         as_extents: bool,
     },
+    Snapshot,
+    Clone(u8),
+    RollBack(u8),
+    Doom(u8),
+    Read(u8),
+    EndRead,
+    Turn(u8),
+    Settle(u8),
+    Reap,
     StartWriteback(Spot),
     LogWriteback(u8),
     Seal,
@@ -54,7 +63,8 @@ impl Action {
         matches!(
             self,
             StartWriteback(_) | LogWriteback(_) | Seal | Flush | Freeze | WriteOut | WriteSuper | Finish
-        ) || matches!(self, MarkCut | FlushMark | DestageAll | WriteFirstSuper | EndRecovery)
+        ) || matches!(self, Settle(_) | Reap)
+            || matches!(self, MarkCut | FlushMark | DestageAll | WriteFirstSuper | EndRecovery)
     }
 }
 
@@ -68,7 +78,10 @@ impl State {
         }
         let mut next = self.clone();
         next.take(scope, action)?;
-        Some(Ok(next))
+        Some(match next.complaint.take() {
+            Some(violation) => Err(violation),
+            None => Ok(next),
+        })
     }
 
     fn take(&mut self, scope: &Scope, action: Action) -> Option<()> {
@@ -83,6 +96,15 @@ impl State {
             Action::Preallocate(spot) => self.preallocate(scope, spot),
             Action::Share(from, to) => self.share(scope, from, to),
             Action::Transact { first, second, as_extents } => self.transact(scope, first, second, as_extents),
+            Action::Snapshot => self.snapshot(scope),
+            Action::Clone(of) => self.clone_tree(scope, of),
+            Action::RollBack(to) => self.roll_back(scope, to),
+            Action::Doom(tree) => self.doom(scope, tree),
+            Action::Read(tree) => self.begin_read(tree),
+            Action::EndRead => self.end_read(),
+            Action::Turn(head) => self.turn(head),
+            Action::Settle(tree) => self.settle_image(scope, tree),
+            Action::Reap => self.reap(scope),
             Action::StartWriteback(spot) => self.start_writeback(scope, spot),
             Action::LogWriteback(index) => self.log_writeback(scope, index),
             Action::Seal => self.seal(scope),
@@ -109,7 +131,11 @@ impl State {
         let mut actions = Vec::new();
         if self.engine.mode == Mode::Running {
             if !self.engine.latched {
-                self.calls(scope, &mut actions);
+                // An upgrade comes before all else.
+                if self.engine.durable.trees == scope.trees {
+                    self.calls(scope, &mut actions);
+                    self.tree_calls(scope, &mut actions);
+                }
                 self.background(scope, &mut actions);
             }
         } else {
@@ -123,10 +149,10 @@ impl State {
 
     /// What callers may do.
     fn calls(&self, scope: &Scope, actions: &mut Vec<Action>) {
-        let (tree, ops) = (&self.engine.tree, scope.ops);
+        let (tree, head, ops) = (self.engine.tree(), self.engine.head, scope.ops);
         let files = || (0..self.born).filter(|file| tree.exists[usize::from(*file)]);
         let names = || 0..scope.names;
-        let spots = |file: u8| (0..scope.pages).map(move |page| Spot { file, page });
+        let spots = |file: u8| (0..scope.pages).map(move |page| Spot { tree: head, file, page });
         if self.left.ops > 0 {
             for file in files() {
                 if ops.has(Ops::WRITE) {
@@ -196,6 +222,7 @@ impl State {
         if self.left.faults > 0 && scope.ops.has(Ops::ROT) {
             actions.extend((0..scope.blocks).map(Action::Rot));
         }
+        self.tree_background(actions);
         let journal = &self.engine.journal;
         if journal.can_seal(scope) {
             actions.push(Action::Seal);
@@ -226,8 +253,9 @@ impl State {
     }
 
     fn pages_to_write(&self) -> impl Iterator<Item = Spot> {
-        let spots = (0..self.born).flat_map(crate::volume::spots_of);
-        spots
+        let heads = self.engine.forest.shown(Role::Head);
+        heads
+            .flat_map(spots_in)
             .filter(|spot| self.engine.pages.at(*spot).is_some() && self.engine.writeback_of(*spot).is_none())
     }
 
@@ -288,10 +316,32 @@ impl State {
                 "transaction over files {first} and {second} is committed, as {}",
                 if as_extents { "extents" } else { "images" }
             ),
+            Action::Snapshot => {
+                let next = self.engine.forest.next;
+                format!("snapshot {next} of head {} is made (LSN {})", self.engine.head, lsn + 1)
+            }
+            Action::Clone(of) => {
+                format!("head {} is made of snapshot {of}", self.engine.forest.next)
+            }
+            Action::RollBack(to) => {
+                format!("the volume is rolled back to snapshot {to}, by head {}", self.engine.forest.next)
+            }
+            Action::Doom(tree) if self.engine.is_snapshot(tree) => {
+                format!("snapshot {tree} is deleted (LSN {})", lsn + 1)
+            }
+            Action::Doom(tree) => format!("head {tree} is deleted (LSN {})", lsn + 1),
+            Action::Read(tree) => format!("somebody begins to read snapshot {tree}"),
+            Action::EndRead => "the reader goes on, and ends".to_owned(),
+            Action::Turn(head) => format!("callers turn to head {head}"),
+            Action::Settle(tree) => {
+                format!("an image that snapshot {tree} has inherited is settled (LSN {})", lsn + 1)
+            }
+            Action::Reap => format!("a step of a deletion: {}", self.reap_in_words()),
             Action::StartWriteback(spot) => {
-                let extent = *self.engine.tree.extents.at(spot);
+                let extent =
+                    self.engine.forest.tree(spot.tree).map(|tree| *tree.extents.at(spot)).unwrap_or_default();
                 let place =
-                    if matches!(extent, Extent::Unwritten(_)) { "in place" } else { "to a free block" };
+                    if matches!(extent, Extent::Unwritten { .. }) { "in place" } else { "to a free block" };
                 format!("writeback of file {} page {} starts, {place}", spot.file, spot.page)
             }
             Action::LogWriteback(index) => match self.engine.writebacks.get(usize::from(index)) {

@@ -1,14 +1,15 @@
 //! Recovery (design 3.7): choose, follow, prove, apply; then mark the cut, destage, checkpoint under a new epoch.
 
-use crate::contract::{Contract, View, Violation};
+use crate::contract::{Contract, Shot, View, Violation};
 use crate::device::{Device, GROUPS, Place};
 use crate::engine::{Engine, Mode, Page, Space, State};
+use crate::forest::{At, Branch, Forest, Root};
 use crate::journal::Journal;
 use crate::rules::Rule;
 use crate::scope::{Budget, Scope};
 use crate::volume::{
-    Batch, Block, Blocks, Content, Extent, FILES, Lsn, Op, PerPage, Record, Sequence, Superblock, Tail, bit,
-    spots_of,
+    Batch, Block, Blocks, Content, Extent, Lsn, Op, PerTree, Record, Role, Sequence, Superblock, TREES, Tail,
+    bit, each, spots_in, spots_of,
 };
 use std::sync::Arc;
 
@@ -95,29 +96,61 @@ impl State {
         Some(())
     }
 
-    /// R10: all images are destaged, in place or into free blocks; then the tree and the bitmaps are written.
+    /// R10: all images are destaged, in place or into free blocks, those of snapshots into their overlays; then the
+    /// trees and the bitmaps are written.
     pub fn destage_all(&mut self, scope: &Scope) -> Option<()> {
         if self.engine.mode != Mode::Marked {
             return None;
         }
-        for spot in (0..FILES as u8).flat_map(spots_of) {
+        for spot in (0..TREES as u8).flat_map(spots_in) {
             let Some(page) = *self.engine.pages.at(spot) else { continue };
             let mut ops = Vec::new();
-            if self.engine.tree.exists[usize::from(spot.file)] {
+            let exists =
+                self.engine.forest.tree(spot.tree).is_some_and(|tree| tree.exists[usize::from(spot.file)]);
+            if exists && self.engine.is_snapshot(spot.tree) && scope.on(Rule::R28) {
+                let block = self.engine.space.first(scope)?;
+                self.write_data(scope, block, page.content);
+                ops.extend([Op::Allocate(block), Op::Overlay { spot, page: Some((block, page.content)) }]);
+            } else if exists {
                 let (block, in_place) = self.block_for(scope, spot)?;
                 self.write_data(scope, block, page.content);
-                self.extent_ops(scope, spot, page.content, block, in_place, &mut ops);
+                self.extent_ops(scope, spot, page.content, block, in_place, self.engine.forest.era, &mut ops);
             }
             for op in &ops {
-                self.engine.apply(scope, op);
+                match *op {
+                    Op::Release { at, block, birth } if self.engine.forest.frees(scope, at, birth) => {
+                        self.engine.apply(scope, &Op::Free(block));
+                    }
+                    ref op => self.engine.apply(scope, op),
+                }
             }
             *self.engine.pages.at_mut(spot) = None;
+        }
+        let mut homes = Vec::new();
+        if scope.trees {
+            for (id, tree) in self.engine.forest.homeless() {
+                let block = self.engine.space.last(scope)?;
+                self.engine.space.allocate(scope, block);
+                self.device.write(Place::Block(block), Content::Node(Arc::new(tree)));
+                homes.push((id, block));
+            }
+        }
+        for branch in self.engine.forest.branches.iter_mut().flatten() {
+            if let Some(root) = &mut branch.root
+                && let Some(block) = crate::forest::home_of(&homes, root.id)
+            {
+                (root.home, root.id, root.frozen) = (Some(block), 0, false);
+            }
+        }
+        for block in each(std::mem::take(&mut self.engine.superseded)) {
+            self.engine.space.free(scope, block);
         }
         let old_root = self.engine.durable.root;
         let root = self.engine.space.last(scope)?;
         self.engine.space.allocate(scope, root);
         self.engine.space.free(scope, old_root);
-        self.device.write(Place::Block(root), Content::Node(Arc::new(self.engine.tree)));
+        let stored = self.engine.forest.stored(scope, &[]);
+        self.device.write(Place::Block(root), Content::Root(Arc::new(stored)));
         let (used, dirty) = (self.engine.space.committed, self.engine.space.dirty);
         let generation = self.engine.durable.generation + 1;
         self.write_bitmaps(scope, used, generation, dirty);
@@ -143,8 +176,9 @@ impl State {
             epoch: self.epochs,
             tail: Tail::first(self.epochs),
             root: engine.durable.root,
-            root_sum: engine.tree.checksum(),
+            root_sum: engine.forest.stored(scope, &[]).checksum(),
             cut: None,
+            trees: scope.trees,
         };
         self.device.write(Place::Super(1 - engine.slot), Content::Super(engine.durable));
         engine.mode = Mode::Ending;
@@ -169,7 +203,7 @@ impl State {
         engine.journal = Journal::new(self.epochs, engine.lsn);
         engine.mode = Mode::Running;
         let view = self.contract.seen.take()?;
-        self.contract = Contract::new(&view, self.contract.clock());
+        self.contract = Contract::new(self.engine.head, &view, self.contract.clock());
         Some(())
     }
 }
@@ -187,17 +221,15 @@ fn open(
         // R13: what was read may be in a cache only.
         device.flush();
     }
-    let Content::Node(tree) = device.read(Place::Block(superblock.root)) else {
-        return Err(Violation::told("C7: the tree's node is not where the superblock says"));
-    };
-    if tree.checksum() != superblock.root_sum {
-        return Err(Violation::told("C7: the tree's node is another one than the superblock says"));
-    }
+    let forest = load_forest(&device, &superblock)?;
     let mut engine = Engine {
         mode: Mode::Replayed { cut: None },
-        tree: **tree,
+        head: forest
+            .default_head()
+            .ok_or_else(|| Violation::told("no head is shown when nobody names one"))?,
+        forest,
         lsn: superblock.lsn,
-        pages: PerPage::default(),
+        pages: PerTree::default(),
         writebacks: Vec::new(),
         journal: Journal::new(0, superblock.lsn),
         space: load_space(&device, scope, &superblock)?,
@@ -206,11 +238,19 @@ fn open(
         slot,
         latched: false,
         waiters: Vec::new(),
+        superseded: 0,
+        superseded_ids: Vec::new(),
+        reading: None,
+        gone: 0,
+        unmoved: false,
     };
+    let emptied = engine.forest.each().filter(|(_, branch)| branch.root.is_none());
+    engine.gone = emptied.fold(0, |set, (tree, _)| set | 1 << tree);
     let chain = follow(&device, scope, &superblock)?;
     let cut = replay(&device, scope, &mut engine, &chain)?;
     engine.mode = Mode::Replayed { cut };
     search_beyond(&device, &superblock, &chain)?;
+    engine.head = engine.forest.default_head().ok_or_else(|| Violation::told("no head is shown"))?;
     let view = read_all(&device, &engine)?;
     contract.judge(&view)?;
     check_space(&engine)?;
@@ -222,7 +262,7 @@ fn open(
         ));
     }
     contract.seen = Some(view);
-    Ok(State { device, engine, contract, left, epochs, born, rotted: false })
+    Ok(State { device, engine, contract, left, epochs, born, rotted: false, complaint: None })
 }
 
 /// The valid superblock of the highest rank.
@@ -320,35 +360,68 @@ fn search_beyond(device: &Device, superblock: &Superblock, chain: &[Arc<Record>]
     }
 }
 
+/// The trees as the superblock names them.
+fn load_forest(device: &Device, superblock: &Superblock) -> Result<Forest> {
+    let Content::Root(stored) = device.read(Place::Block(superblock.root)) else {
+        return Err(Violation::told("C7: the root's node is not where the superblock says"));
+    };
+    if stored.checksum() != superblock.root_sum {
+        return Err(Violation::told("C7: the root's node is another one than the superblock says"));
+    }
+    let mut forest = Forest { era: stored.era, next: stored.next, branches: [None; TREES] };
+    for (branch, of) in forest.branches.iter_mut().zip(&stored.branches) {
+        let Some((item, at, overlay)) = *of else { continue };
+        let root = match at {
+            At::Nowhere => None,
+            At::Here(tree) => Some(Root { tree, birth: 1, home: None, id: 0, frozen: false }),
+            At::Block { block, sum, birth } => match device.read(Place::Block(block)) {
+                Content::Node(tree) if tree.checksum() == sum => {
+                    Some(Root { tree: **tree, birth, home: Some(block), id: 0, frozen: false })
+                }
+                _ => return Err(Violation::told(format!("C7: the node of a tree is not in block {block}"))),
+            },
+        };
+        *branch = Some(Branch { item, root, overlay });
+    }
+    Ok(forest)
+}
+
 /// Applies the chain; returns the first batch that was cut off. R4: fresh extents beyond the known-flushed sequence
 /// of the last record are proven; the first that fails ends the log. R12: what an earlier recovery has cut stays cut.
 fn replay(device: &Device, scope: &Scope, engine: &mut Engine, chain: &[Arc<Record>]) -> Result<Option<Lsn>> {
     let known_flushed = chain.last().map_or(0, |last| last.known_flushed);
     let checkpoint = engine.durable.lsn;
     let mut cut = None;
+    let mut gathered = Vec::new();
     for record in chain {
         for (index, batch) in record.batches.iter().enumerate() {
             let lsn = record.first_lsn + index as u8;
             let new = lsn > checkpoint;
             if new && cut.is_none() {
                 let flushed = record.sequence <= known_flushed && scope.on(Rule::Flushed);
-                let proven = flushed || !scope.on(Rule::R4) || is_proven(device, batch);
+                let proven = flushed || !scope.on(Rule::R4) || is_proven(device, scope, batch);
                 let marked = engine.durable.cut.is_some_and(|mark| lsn >= mark);
                 cut = (!proven || marked).then_some(lsn);
             }
             if cut.is_some() {
                 quarantine(scope, engine, batch);
             } else {
-                replay_batch(scope, engine, batch, lsn, new)?;
+                replay_batch(scope, engine, batch, lsn, new, &mut gathered)?;
             }
         }
     }
+    gathered.iter().for_each(|op| engine.apply(scope, op));
     Ok(cut)
 }
 
-fn is_proven(device: &Device, batch: &Batch) -> bool {
+fn is_proven(device: &Device, scope: &Scope, batch: &Batch) -> bool {
     batch.ops.iter().all(|op| match op {
-        Op::Extent { extent: Extent::Written { block, sum }, fresh: true, .. } => holds(device, *block, *sum),
+        Op::Extent { extent: Extent::Written { block, sum, .. }, fresh: true, .. } => {
+            holds(device, *block, *sum)
+        }
+        Op::Overlay { page: Some((block, sum)), .. } => {
+            holds(device, *block, *sum) || !scope.on(Rule::ProveOverlay)
+        }
         _ => true,
     })
 }
@@ -358,11 +431,19 @@ fn holds(device: &Device, block: Block, sum: u8) -> bool {
 }
 
 /// Images and drops of every record, the rest only of batches that the checkpoint does not hold.
-fn replay_batch(scope: &Scope, engine: &mut Engine, batch: &Batch, lsn: Lsn, new: bool) -> Result<()> {
+fn replay_batch(
+    scope: &Scope,
+    engine: &mut Engine,
+    batch: &Batch,
+    lsn: Lsn,
+    new: bool,
+    gathered: &mut Vec<Op>,
+) -> Result<()> {
     for op in &batch.ops {
         match *op {
             Op::Image { spot, content } => {
-                *engine.pages.at_mut(spot) = Some(Page { content, dirty: false, image: Some(lsn) });
+                let image = Some(lsn);
+                *engine.pages.at_mut(spot) = Some(Page { content, dirty: false, image, logged: content });
             }
             Op::Drop(spot) => *engine.pages.at_mut(spot) = None,
             Op::Allocate(block) if new => {
@@ -381,6 +462,12 @@ fn replay_batch(scope: &Scope, engine: &mut Engine, batch: &Batch, lsn: Lsn, new
                 }
                 engine.apply(scope, op);
             }
+            // The checkpoint has it otherwise (R22).
+            Op::Make { tree, of, .. } if !new && scope.on(Rule::R22) && scope.on(Rule::InheritAgain) => {
+                engine.inherit(of, tree);
+            }
+            Op::Item { tree, item: None } if !new => engine.pages.0[usize::from(tree)] = Default::default(),
+            _ if new && op.edits().is_some() && !scope.on(Rule::Gathered) => gathered.push(*op),
             _ if new => engine.apply(scope, op),
             _ => {}
         }
@@ -403,42 +490,56 @@ fn quarantine(scope: &Scope, engine: &mut Engine, batch: &Batch) {
     }
 }
 
-/// Every file that has a name, read and compared with its checksums (C7).
+/// Every file that has a name, of every tree that people see, read and compared with its checksums (C7).
 fn read_all(device: &Device, engine: &Engine) -> Result<View> {
-    let mut view = View { names: engine.tree.names, pages: PerPage::default() };
-    for file in engine.tree.names.iter().flatten() {
-        if !engine.tree.exists[usize::from(*file)] {
-            return Err(Violation::new(format!("C2: a name leads to file {file}, which does not exist")));
-        }
-        for spot in spots_of(*file) {
-            let stored = match *engine.tree.extents.at(spot) {
-                Extent::Hole | Extent::Unwritten(_) => 0,
-                Extent::Written { block, sum } if holds(device, block, sum) => sum,
-                Extent::Written { block, .. } => {
-                    return Err(Violation::told(format!(
-                        "C1, C7: file {file} page {} cannot be read: block {block} does not match its checksum",
-                        spot.page
-                    )));
-                }
-            };
-            *view.pages.at_mut(spot) = engine.pages.at(spot).map_or(stored, |page| page.content);
-        }
+    let mut view = View { main: read_tree(device, engine, engine.head)?, ..View::default() };
+    for tree in engine.forest.shown(Role::Snapshot) {
+        view.kept[usize::from(tree)] = Some(read_tree(device, engine, tree)?);
+    }
+    for tree in engine.forest.shown(Role::Head).filter(|tree| *tree != engine.head) {
+        view.heads[usize::from(tree)] = Some(read_tree(device, engine, tree)?);
     }
     Ok(view)
 }
 
-/// The bitmaps say "in use" of what the tree names, and of nothing else.
+/// The same of one tree.
+pub fn read_tree(device: &Device, engine: &Engine, number: u8) -> Result<Shot> {
+    let Some(tree) = engine.forest.tree(number) else {
+        return Err(Violation::new(format!("C10: tree {number} has no root")));
+    };
+    let mut shot = Shot { names: tree.names, ..Shot::default() };
+    for file in tree.names.iter().flatten() {
+        if !tree.exists[usize::from(*file)] {
+            return Err(Violation::new(format!("C2: a name leads to file {file}, which does not exist")));
+        }
+        for spot in spots_of(number, *file) {
+            let stored = match engine.stored_page(spot) {
+                None => 0,
+                Some((block, sum)) if holds(device, block, sum) => sum,
+                Some((block, _)) => {
+                    return Err(Violation::told(format!(
+                        "C1, C7: file {file} page {} of tree {number} cannot be read: block {block} does not match its \
+                         checksum",
+                        spot.page
+                    )));
+                }
+            };
+            *shot.pages.at_mut(spot) = engine.pages.at(spot).map_or(stored, |page| page.content);
+        }
+    }
+    Ok(shot)
+}
+
+/// The bitmaps say "in use" of what trees name, and of nothing else.
 fn check_space(engine: &Engine) -> Result<()> {
-    let named = engine.tree.blocks() | bit(engine.durable.root);
+    let named = engine.forest.blocks() | engine.superseded | bit(engine.durable.root);
     let used = engine.space.committed;
     if named & !used != 0 {
-        let blocks: Vec<Block> = crate::volume::each(named & !used).collect();
-        return Err(Violation::new(format!(
-            "blocks {blocks:?} are free by the bitmaps and named by the tree"
-        )));
+        let blocks: Vec<Block> = each(named & !used).collect();
+        return Err(Violation::new(format!("blocks {blocks:?} are free by the bitmaps and named by a tree")));
     }
     if used & !named != 0 {
-        let blocks: Vec<Block> = crate::volume::each(used & !named).collect();
+        let blocks: Vec<Block> = each(used & !named).collect();
         return Err(Violation::new(format!("blocks {blocks:?} are leaked for good")));
     }
     Ok(())

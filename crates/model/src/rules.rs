@@ -1,6 +1,6 @@
 //! The rules as switches. With all of them on, no violation may be found; with any one off, there has to be one.
 
-/// A rule of docs/design.md section 4, or one that an extension of the model needs.
+/// A rule of docs/design.md section 4, of docs/snapshots.md, or one that an extension of the model needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Rule {
     R1,
@@ -47,6 +47,66 @@ pub enum Rule {
     OneBatch,
     /// A commit forces before it returns, and its data is covered by that force.
     CommitForces,
+    /// An upgrade flushes what its superblock names before that is written.
+    R21,
+    /// A snapshot inherits the images that live in its head.
+    R22,
+    /// Of R22: also where the checkpoint already holds its tree.
+    InheritAgain,
+    /// Of R22: changes gathered before a snapshot are entered before it.
+    Gathered,
+    /// Births are stamped in the commit.
+    R23,
+    /// Of R23: what is written in place keeps its birth.
+    KeptBirth,
+    /// Of R23: a snapshot makes all nodes of its head immutable.
+    Freeze,
+    /// Whether a removed reference is freed is decided in the commit.
+    R24,
+    /// A head frees only what it owns.
+    R25,
+    /// Of R25: a head writes in place only into what it owns.
+    OwnInPlace,
+    /// Of R25: a head frees only nodes that it owns.
+    OwnNodes,
+    /// Of R25: what a deletion of its parent has passed a head owns.
+    Passed,
+    /// Of R25: and nothing that it has not passed.
+    PassedCursor,
+    /// Of R25: nor what the parent's parent has.
+    PassedEra,
+    /// The tail is computed from the images of all trees.
+    R26,
+    /// Of R26: room in the ring is promised for inherited images.
+    InheritedRing,
+    /// Of R26: blocks are promised for inherited images.
+    InheritedBlocks,
+    /// A tree from which two descend is not taken apart.
+    R27,
+    /// Of R27: nor one that somebody reads.
+    Reader,
+    /// Of R27: nor one that is not wholly on the device.
+    OnDevice,
+    /// Of R27: of a tree that goes away no clone is made.
+    CloneOfGone,
+    /// Inherited images go to an overlay, not into the snapshot's tree.
+    R28,
+    /// Of R27: one tree at a time is taken apart.
+    OneAtATime,
+    /// Of R28: a clone gets the overlay's pages.
+    CloneOverlay,
+    /// Pages of overlays are proven as fresh data is (R4).
+    ProveOverlay,
+    /// The frees of a step of a deletion and its cursor are one batch.
+    R29,
+    /// Of R29: the item of a tree ends when no superblock leads to the tree.
+    EndBehind,
+    /// A removal keeps to the reserves when it has to copy a node.
+    R33,
+    /// A snapshot leaves room for its head to go on.
+    R35,
+    /// A rollback is one batch.
+    RollBackAtOnce,
     /// Not kept any more. R12 as first designed: recovery does not allocate blocks that cut batches name.
     Quarantine,
     /// Kept, but the model finds nothing that only it prevents. Of R14: a record names its predecessor's checksum.
@@ -55,7 +115,7 @@ pub enum Rule {
 
 impl Rule {
     /// The rules without which a promise is broken.
-    pub const ALL: [Rule; 32] = [
+    pub const ALL: [Rule; 62] = [
         Rule::R1,
         Rule::R2,
         Rule::R3,
@@ -88,6 +148,36 @@ impl Rule {
         Rule::ShareWritten,
         Rule::OneBatch,
         Rule::CommitForces,
+        Rule::R21,
+        Rule::R22,
+        Rule::InheritAgain,
+        Rule::Gathered,
+        Rule::R23,
+        Rule::KeptBirth,
+        Rule::Freeze,
+        Rule::R24,
+        Rule::R25,
+        Rule::OwnInPlace,
+        Rule::OwnNodes,
+        Rule::Passed,
+        Rule::PassedCursor,
+        Rule::PassedEra,
+        Rule::R26,
+        Rule::InheritedRing,
+        Rule::InheritedBlocks,
+        Rule::R27,
+        Rule::Reader,
+        Rule::OnDevice,
+        Rule::CloneOfGone,
+        Rule::R28,
+        Rule::OneAtATime,
+        Rule::CloneOverlay,
+        Rule::ProveOverlay,
+        Rule::R29,
+        Rule::EndBehind,
+        Rule::R33,
+        Rule::R35,
+        Rule::RollBackAtOnce,
     ];
 
     /// The rule's name in documents.
@@ -109,6 +199,36 @@ impl Rule {
             Rule::ShareWritten => "shared, in place",
             Rule::OneBatch => "C4, one batch",
             Rule::CommitForces => "C4, forced",
+            Rule::R21 => "R21",
+            Rule::R22 => "R22",
+            Rule::InheritAgain => "R22, in replay",
+            Rule::Gathered => "R22, gathered",
+            Rule::R23 => "R23",
+            Rule::KeptBirth => "R23, in place",
+            Rule::Freeze => "R23, nodes",
+            Rule::R24 => "R24",
+            Rule::R25 => "R25",
+            Rule::OwnInPlace => "R25, in place",
+            Rule::OwnNodes => "R25, nodes",
+            Rule::Passed => "R25, passed",
+            Rule::PassedCursor => "R25, cursor",
+            Rule::PassedEra => "R25, before",
+            Rule::R26 => "R26",
+            Rule::InheritedRing => "R26, ring",
+            Rule::InheritedBlocks => "R26, blocks",
+            Rule::R27 => "R27",
+            Rule::Reader => "R27, reader",
+            Rule::OnDevice => "R27, device",
+            Rule::CloneOfGone => "R27, clone",
+            Rule::R28 => "R28",
+            Rule::OneAtATime => "R27, one at a time",
+            Rule::CloneOverlay => "R28, clone",
+            Rule::ProveOverlay => "R28, proof",
+            Rule::R29 => "R29",
+            Rule::EndBehind => "R29, end",
+            Rule::R33 => "R33",
+            Rule::R35 => "R35",
+            Rule::RollBackAtOnce => "C12, rollback",
             Rule::Quarantine => "R12, quarantine",
             Rule::Predecessor => "R14, predecessor",
             numbered => NAMES[numbered as usize],
@@ -118,21 +238,21 @@ impl Rule {
 
 /// Which rules are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rules(u64);
+pub struct Rules(u128);
 
 impl Rules {
     /// What the store keeps: all but the quarantine, which the mark of a cut has replaced.
-    pub const ALL: Rules = Rules(!(1 << Rule::Quarantine as u64));
+    pub const ALL: Rules = Rules(!(1 << Rule::Quarantine as u128));
 
     pub const fn without(self, rule: Rule) -> Rules {
-        Rules(self.0 & !(1 << rule as u64))
+        Rules(self.0 & !(1 << rule as u128))
     }
 
     pub fn with(self, rule: Rule) -> Rules {
-        Rules(self.0 | 1 << rule as u64)
+        Rules(self.0 | 1 << rule as u128)
     }
 
     pub fn on(self, rule: Rule) -> bool {
-        self.0 & 1 << rule as u64 != 0
+        self.0 & 1 << rule as u128 != 0
     }
 }

@@ -4,7 +4,7 @@ use crate::rules::Rules;
 
 /// Operations of callers, as a set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ops(pub u16);
+pub struct Ops(pub u32);
 
 impl Ops {
     pub const WRITE: Ops = Ops(1);
@@ -21,6 +21,14 @@ impl Ops {
     pub const WRITEBACK: Ops = Ops(2048);
     /// Faults are rot instead of I/O errors.
     pub const ROT: Ops = Ops(4096);
+
+    pub const SNAPSHOT: Ops = Ops(8192);
+    pub const DELETE: Ops = Ops(1 << 14);
+    pub const CLONE: Ops = Ops(1 << 15);
+    pub const ROLL_BACK: Ops = Ops(1 << 16);
+    pub const READ: Ops = Ops(1 << 17);
+    /// Callers work on all heads.
+    pub const HEADS: Ops = Ops(1 << 18);
 
     pub const fn and(self, other: Ops) -> Ops {
         Ops(self.0 | other.0)
@@ -47,6 +55,8 @@ pub struct Budget {
     pub aborts: u8,
     /// I/O errors.
     pub faults: u8,
+    /// Operations on trees.
+    pub trees: u8,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -60,6 +70,10 @@ pub struct Scope {
     pub filled: bool,
     /// Their first page is preallocated instead.
     pub preallocated: bool,
+    /// Version 2 of the format.
+    pub trees: bool,
+    /// It begins as version 1.
+    pub upgrade: bool,
     pub names: u8,
     pub pages: u8,
     /// Ring blocks of a record, at most.

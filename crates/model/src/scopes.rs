@@ -1,5 +1,8 @@
 //! The scopes: for each rule a small world in which its absence shows, and larger ones.
 
+mod trees;
+
+pub use self::trees::*;
 use crate::rules::{Rule, Rules};
 use crate::scope::{Budget, Ops, Scope};
 
@@ -12,6 +15,8 @@ const BASE: Scope = Scope {
     files: 2,
     filled: true,
     preallocated: false,
+    trees: false,
+    upgrade: false,
     names: 2,
     pages: 1,
     record_cells: 1,
@@ -25,6 +30,7 @@ const BASE: Scope = Scope {
         kills: 0,
         aborts: 0,
         faults: 0,
+        trees: 0,
     },
     repeatable: true,
 };
@@ -200,7 +206,7 @@ pub const TRANSACTIONS: Scope = Scope {
 };
 
 /// The small scopes.
-pub const SMALL: [Scope; 18] = [
+pub const SMALL: [Scope; 36] = [
     PAGES,
     REMOVAL,
     NAMESPACE,
@@ -219,6 +225,24 @@ pub const SMALL: [Scope; 18] = [
     SHARED,
     SHARED_IN_PLACE,
     TRANSACTIONS,
+    SNAPSHOT,
+    INHERITED,
+    SETTLED,
+    SNAPSHOT_IN_PLACE,
+    DELETION,
+    DELETION_NODES,
+    DELETION_IMAGES,
+    TWO_DELETIONS,
+    PASSING,
+    READERS,
+    CLONES,
+    CLONES_IMAGES,
+    CLONES_IN_PLACE,
+    ROLL_BACK,
+    FULL_SNAPSHOTS,
+    FULL_INHERITED,
+    FULL_RING,
+    UPGRADE,
 ];
 
 /// Where the absence of a rule shows.
@@ -241,11 +265,29 @@ pub fn scope_of(rule: Rule) -> Scope {
         Rule::LastReference | Rule::ShareLogged => SHARED,
         Rule::ShareWritten => SHARED_IN_PLACE,
         Rule::OneBatch | Rule::CommitForces => TRANSACTIONS,
+        Rule::R21 => UPGRADE,
+        Rule::R23 | Rule::Freeze | Rule::R24 | Rule::R25 | Rule::OwnNodes | Rule::Gathered => SNAPSHOT,
+        Rule::R22 | Rule::InheritAgain | Rule::R26 => INHERITED,
+        Rule::ProveOverlay => SETTLED,
+        Rule::KeptBirth => SNAPSHOT_IN_PLACE,
+        Rule::OwnInPlace => CLONES_IN_PLACE,
+        Rule::R29 | Rule::EndBehind => DELETION,
+        Rule::OnDevice => DELETION_NODES,
+        Rule::R28 => DELETION_IMAGES,
+        Rule::Passed | Rule::PassedCursor | Rule::PassedEra => PASSING,
+        Rule::Reader => READERS,
+        Rule::R27 | Rule::CloneOfGone => CLONES,
+        Rule::OneAtATime => TWO_DELETIONS,
+        Rule::CloneOverlay => CLONES_IMAGES,
+        Rule::RollBackAtOnce => ROLL_BACK,
+        Rule::R33 | Rule::R35 => FULL_SNAPSHOTS,
+        Rule::InheritedBlocks => FULL_INHERITED,
+        Rule::InheritedRing => FULL_RING,
     }
 }
 
 /// The small scopes once more, with more of everything. These take minutes.
-pub const LARGE: [Scope; 15] = [
+pub const LARGE: [Scope; 22] = [
     Scope { budget: Budget { ops: 3, syncs: 3, writebacks: 2, ..PAGES.budget }, ..PAGES },
     Scope { pages: 2, record_cells: 2, cells: 6, blocks: 8, name: "two pages", ..PAGES },
     Scope { budget: Budget { ops: 6, checkpoints: 2, ..RING.budget }, ..RING },
@@ -275,6 +317,17 @@ pub const LARGE: [Scope; 15] = [
         budget: Budget { writebacks: 1, cuts: 2, ..TRANSACTIONS.budget },
         ..TRANSACTIONS
     },
+    Scope { ops: DATA.and(Ops::SNAPSHOT), budget: Budget { trees: 2, ..SNAPSHOT.budget }, ..SNAPSHOT },
+    Scope { budget: Budget { cuts: 2, trees: 2, ..INHERITED.budget }, ..INHERITED },
+    Scope { budget: Budget { ops: 2, syncs: 2, trees: 3, ..DELETION.budget }, ..DELETION },
+    Scope { blocks: 14, budget: Budget { checkpoints: 2, ..DELETION_IMAGES.budget }, ..DELETION_IMAGES },
+    Scope { budget: Budget { syncs: 1, checkpoints: 2, cuts: 2, ..PASSING.budget }, ..PASSING },
+    Scope {
+        ops: CLONES.ops.and(Ops::ROLL_BACK),
+        budget: Budget { checkpoints: 2, trees: 4, ..CLONES.budget },
+        ..CLONES
+    },
+    Scope { budget: Budget { checkpoints: 2, trees: 4, ..CLONES_IMAGES.budget }, ..CLONES_IMAGES },
     // R12 is for equality only: the contract is kept without it.
     Scope {
         name: "recovery, no mark",
@@ -300,7 +353,7 @@ pub const WIDE: Scope = Scope {
     names: 3,
     pages: 2,
     record_cells: 2,
-    ops: Ops(!Ops::ROT.0),
+    ops: Ops((Ops::ROT.0 - 1) | Ops::WRITEBACK.0),
     budget: Budget {
         ops: 40,
         syncs: 30,
@@ -310,6 +363,7 @@ pub const WIDE: Scope = Scope {
         kills: 0,
         aborts: 2,
         faults: 0,
+        trees: 0,
     },
     ..BASE
 };

@@ -13,12 +13,16 @@ pub const NAMES: usize = 3;
 pub const FILES: usize = 4;
 /// Pages of a file.
 pub const PAGES: usize = 2;
+/// Heads and snapshots that ever exist; a number is given to one of them only.
+pub const TREES: usize = 5;
 
 /// When something happened; contents are named after the write that made them.
 pub type Stamp = u8;
 pub type Lsn = u8;
 pub type Sequence = u8;
 pub type Generation = u8;
+/// When something was born: a snapshot ends an era.
+pub type Era = u8;
 /// A block for data or for a tree node.
 pub type Block = u8;
 /// A set of blocks, one bit each.
@@ -33,19 +37,32 @@ pub fn each(blocks: Blocks) -> impl DoubleEndedIterator<Item = Block> {
     (0..16).filter(move |block| blocks & bit(*block) != 0)
 }
 
-/// A page of a file.
+/// A page of a file of a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Spot {
+    pub tree: u8,
     pub file: u8,
     pub page: u8,
 }
 
-/// All pages of a file.
-pub fn spots_of(file: u8) -> impl Iterator<Item = Spot> {
-    (0..PAGES as u8).map(move |page| Spot { file, page })
+impl Spot {
+    /// The same page of the same file of another tree.
+    pub fn of(self, tree: u8) -> Spot {
+        Spot { tree, ..self }
+    }
 }
 
-/// One value for every page of every file.
+/// All pages of a file.
+pub fn spots_of(tree: u8, file: u8) -> impl Iterator<Item = Spot> {
+    (0..PAGES as u8).map(move |page| Spot { tree, file, page })
+}
+
+/// All pages of all files of a tree.
+pub fn spots_in(tree: u8) -> impl Iterator<Item = Spot> {
+    (0..FILES as u8).flat_map(move |file| spots_of(tree, file))
+}
+
+/// One value for every page of every file of one tree, whichever that is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct PerPage<T>(pub [[T; PAGES]; FILES]);
 
@@ -59,15 +76,33 @@ impl<T> PerPage<T> {
     }
 }
 
+/// One value for every page of every tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct PerTree<T>(pub [PerPage<T>; TREES]);
+
+impl<T> PerTree<T> {
+    pub fn at(&self, spot: Spot) -> &T {
+        self.0[spot.tree as usize].at(spot)
+    }
+
+    pub fn at_mut(&mut self, spot: Spot) -> &mut T {
+        self.0[spot.tree as usize].at_mut(spot)
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Extent {
     #[default]
     Hole,
     /// Preallocated: reads as zeros, is written in place once.
-    Unwritten(Block),
+    Unwritten {
+        block: Block,
+        birth: Era,
+    },
     Written {
         block: Block,
         sum: Stamp,
+        birth: Era,
     },
 }
 
@@ -75,12 +110,20 @@ impl Extent {
     pub fn block(self) -> Option<Block> {
         match self {
             Extent::Hole => None,
-            Extent::Unwritten(block) | Extent::Written { block, .. } => Some(block),
+            Extent::Unwritten { block, .. } | Extent::Written { block, .. } => Some(block),
+        }
+    }
+
+    /// The block and when the reference to it was born.
+    pub fn reference(self) -> Option<(Block, Era)> {
+        match self {
+            Extent::Hole => None,
+            Extent::Unwritten { block, birth } | Extent::Written { block, birth, .. } => Some((block, birth)),
         }
     }
 }
 
-/// All metadata as of one LSN.
+/// One filesystem as of one LSN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Tree {
     pub names: [Option<u8>; NAMES],
@@ -94,11 +137,11 @@ impl Tree {
     /// Applies an item change; all values are absolute, so that applying one twice is applying it once.
     pub fn apply(&mut self, op: &Op) {
         match *op {
-            Op::Name { name, file } => self.names[name as usize] = file,
-            Op::File { file, exists } => self.exists[file as usize] = exists,
+            Op::Name { name, file, .. } => self.names[name as usize] = file,
+            Op::File { file, exists, .. } => self.exists[file as usize] = exists,
             Op::Extent { spot, extent, .. } => *self.extents.at_mut(spot) = extent,
-            Op::Shared { block, others } => self.shared[block as usize] = others,
-            Op::Allocate(_) | Op::Free(_) | Op::Image { .. } | Op::Drop(_) => {}
+            Op::Shared { block, others, .. } => self.shared[block as usize] = others,
+            _ => {}
         }
     }
 
@@ -121,10 +164,12 @@ impl Tree {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Op {
     Name {
+        tree: u8,
         name: u8,
         file: Option<u8>,
     },
     File {
+        tree: u8,
         file: u8,
         exists: bool,
     },
@@ -135,16 +180,82 @@ pub enum Op {
         fresh: bool,
     },
     Shared {
+        tree: u8,
         block: Block,
         others: u8,
     },
     Allocate(Block),
     Free(Block),
+    /// A reference is gone; the commit makes of it [`Op::Free`] or [`Op::Left`] (R24).
+    Release {
+        at: Spot,
+        block: Block,
+        birth: Era,
+    },
+    /// A reference is gone, and snapshots have the block.
+    Left(Block),
     Image {
         spot: Spot,
         content: Stamp,
     },
     Drop(Spot),
+    /// A tree comes to be, as its source is here; the volume's era from here on.
+    Make {
+        tree: u8,
+        of: u8,
+        era: Era,
+    },
+    /// What a tree is; `None`: it is gone.
+    Item {
+        tree: u8,
+        item: Option<Item>,
+    },
+    /// A page that stands for what a snapshot's tree has there. Always fresh.
+    Overlay {
+        spot: Spot,
+        page: Option<(Block, Stamp)>,
+    },
+}
+
+impl Op {
+    /// The tree whose node the change needs.
+    pub fn edits(&self) -> Option<u8> {
+        match *self {
+            Op::Name { tree, .. } | Op::File { tree, .. } | Op::Shared { tree, .. } => Some(tree),
+            Op::Extent { spot, .. } => Some(spot.tree),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Role {
+    Head,
+    Snapshot,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Phase {
+    Live,
+    /// Without a name; it goes away when nobody needs it (R27).
+    Hidden,
+    /// Files below the cursor have been dealt with.
+    Deleting {
+        cursor: u8,
+    },
+}
+
+/// What a tree is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Item {
+    pub role: Role,
+    pub phase: Phase,
+    /// The head that is shown when nobody names one.
+    pub default: bool,
+    /// The era that a snapshot has ended.
+    pub era: Era,
+    /// The tree that it descends from: of a head its newest snapshot.
+    pub parent: Option<u8>,
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -224,6 +335,8 @@ pub struct Superblock {
     pub root_sum: u64,
     /// The first batch that a recovery has cut off (R12).
     pub cut: Option<Lsn>,
+    /// Version 2 of the format.
+    pub trees: bool,
 }
 
 impl Superblock {
@@ -249,6 +362,9 @@ pub enum Content {
         record: Arc<Record>,
         part: u8,
     },
+    /// What the superblock names.
+    Root(Arc<crate::forest::Stored>),
+    /// A tree.
     Node(Arc<Tree>),
     Data(Stamp),
 }
