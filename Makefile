@@ -39,7 +39,7 @@ TRANSPORT ?= auto
 # Of make threads: schedules of each scenario and scheduler.
 SCHEDULES ?= 20000
 
-.PHONY: help build tools lab wheel wheel-arm64 book sbom test test-python test-documents bench-python test-full crash cuts mount-cuts faults model threads fuzz golden workloads bench bench-full check fmt lint tidy demo man install install-tools install-debug uninstall deb test-deb rpm dist publish-check clean
+.PHONY: help build tools lab wheel wheel-arm64 book sbom test test-python test-documents bench-python test-full crash cuts mount-cuts faults model threads fuzz golden workloads bench bench-snapshots bench-full check fmt lint tidy demo man install install-tools install-debug uninstall deb test-deb rpm dist publish-check clean
 
 help:
 	@echo "make build      the syncline command, the SQLite extension and the C library, optimised, and in dist/ without line tables"
@@ -56,6 +56,7 @@ help:
 	@echo "make bench-python Python beside Rust, and fsspec beside the host's files (DIRECTORY=where)"
 	@echo "make workloads  other programs' workloads on a mount, in minutes (as root)"
 	@echo "make bench      what a sync costs here, beside ext4, xfs and btrfs, in ten minutes (as root)"
+	@echo "make bench-snapshots what snapshots cost, beside xfs and btrfs, in 15 minutes (as root; nothing else may run)"
 	@echo "make bench-full the same and more in 45 minutes, into docs/measurements/full-run.md (as root; nothing else may run)"
 	@echo "make crash      the crash laboratory (SEED=1, MINUTES=20; docs/testing.md)"
 	@echo "make cuts       random operations on a mount that is killed at random moments, and random programs of processes (CUTS=500, SEED=1; docs/testing.md)"
@@ -143,6 +144,10 @@ workloads: lab
 bench: build tools
 	@scripts/setup.sh bench
 	$(BIN) bench --short
+
+bench-snapshots: build tools
+	@scripts/setup.sh bench
+	scripts/bench-snapshots.sh $(BIN) $(dir $(BIN))bench-snapshots.json
 
 bench-full: build tools
 	@scripts/setup.sh bench

@@ -75,6 +75,9 @@ pub(crate) trait Backend: Sync {
     /// Makes a snapshot of everything, durable on return. Errors: `Unsupported` where there are none.
     fn snapshot(&self, name: &str) -> io::Result<()>;
     fn delete_snapshot(&self, name: &str) -> io::Result<()>;
+    /// Finds what differs between two snapshots; how many changes that are, where they are counted. Errors: as
+    /// [`Backend::reclaim`].
+    fn diff(&self, older: &str, newer: &str) -> io::Result<Option<u64>>;
     /// Waits until the space of deleted snapshots is free. Errors: `Unsupported` where nothing tells that.
     fn reclaim(&self) -> io::Result<()>;
     /// Forgets what can be read again.
@@ -186,6 +189,10 @@ impl Backend for Directory {
 
     fn delete_snapshot(&self, name: &str) -> io::Result<()> {
         snapshots::delete(&self.0, name)
+    }
+
+    fn diff(&self, older: &str, newer: &str) -> io::Result<Option<u64>> {
+        snapshots::diff(&self.0, older, newer)
     }
 
     fn reclaim(&self) -> io::Result<()> {
@@ -315,6 +322,10 @@ impl Backend for Engine {
 
     fn delete_snapshot(&self, name: &str) -> io::Result<()> {
         self.0.delete_snapshot(name)
+    }
+
+    fn diff(&self, older: &str, newer: &str) -> io::Result<Option<u64>> {
+        Ok(Some(self.0.diff(older, Some(newer), false)?.len() as u64))
     }
 
     fn reclaim(&self) -> io::Result<()> {

@@ -14,6 +14,7 @@ mod device;
 mod error;
 mod floor;
 mod measure;
+mod memory;
 mod operations;
 mod output;
 mod page;

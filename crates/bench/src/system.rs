@@ -166,13 +166,7 @@ impl<'a> Mounted<'a> {
             System::Directory(path) => inside(path)?,
             kernel => {
                 let point = mount_point(arguments)?;
-                let syncline = match &arguments.syncline {
-                    Some(path) => path.display().to_string(),
-                    None => syncline_cli::find("syncline").map_or_else(
-                        || Err(io::Error::other("no syncline here or in PATH; give --syncline FILE")),
-                        |path| Ok(path.display().to_string()),
-                    )?,
-                };
+                let syncline = syncline(arguments)?;
                 let at = point.display().to_string();
                 let [format, mount, unmount] =
                     kernel.commands(&syncline, format, &medium.path.display().to_string(), &at);
@@ -324,6 +318,17 @@ pub(crate) fn take_down_left(work: &Path) -> io::Result<()> {
             command(&["umount".to_owned(), at]).map(drop)
         }
         false => Ok(()),
+    }
+}
+
+/// The command to format, mount and check with.
+pub(crate) fn syncline(arguments: &Arguments) -> io::Result<String> {
+    match &arguments.syncline {
+        Some(path) => Ok(path.display().to_string()),
+        None => syncline_cli::find("syncline").map_or_else(
+            || Err(io::Error::other("no syncline here or in PATH; give --syncline FILE")),
+            |path| Ok(path.display().to_string()),
+        ),
     }
 }
 

@@ -14,6 +14,7 @@ pub(crate) mod jobs;
 mod many;
 mod pacing;
 mod snapshots;
+mod snapshots_large;
 mod staging;
 mod threads;
 
@@ -248,6 +249,23 @@ pub(crate) fn all() -> Vec<Workload> {
             OperationsPerSecond,
             &[0, 1, 100],
             snapshots::delete,
+        )),
+        branching(one(
+            "snapshot-tree",
+            "snapshots of a tree of small files: deletions and differences, nothing, one percent and all of it changed",
+            Headline::PacingRatio,
+            snapshots_large::tree,
+        )),
+        branching(one(
+            "snapshot-database",
+            "one of 24 snapshots of a file is deleted, with random overwrites of a fifth of its pages in between",
+            OperationsPerSecond,
+            snapshots_large::database,
+        )),
+        branching(released(
+            "snapshot-open",
+            "a volume is opened and checked, without snapshots and with a thousand",
+            snapshots_large::open,
         )),
         one("sequential-write", "sequential write, one fsync", MegabytesPerSecond, sequential_write),
         one("sequential-read-cold", "sequential read, cold", MegabytesPerSecond, sequential_read_cold),

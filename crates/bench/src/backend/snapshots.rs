@@ -78,12 +78,28 @@ pub(super) fn delete(directory: &Path, name: &str) -> io::Result<()> {
     }
 }
 
-/// Waits until all is free that deleted snapshots had. Errors: `Unsupported` of a mount of Syncline, which has no such
-/// call.
+/// What `btrfs send` finds without the data, which is not counted.
+pub(super) fn diff(directory: &Path, older: &str, newer: &str) -> io::Result<Option<u64>> {
+    match kind_of(directory)? {
+        Kind::Syncline => Err(io::ErrorKind::Unsupported.into()),
+        Kind::Btrfs => {
+            let path = |name: &str| directory.join(name).display().to_string();
+            let words =
+                ["btrfs", "send", "--no-data", "-q", "-f", "/dev/null", "-p", &path(older), &path(newer)];
+            command(&words.map(str::to_owned)).map(|_| None)
+        }
+    }
+}
+
+/// Waits until all is free that deleted snapshots had; of btrfs to a second. Errors: `Unsupported` of a mount of
+/// Syncline, which has no such call.
 pub(super) fn reclaim(directory: &Path) -> io::Result<()> {
     match kind_of(directory)? {
         Kind::Syncline => Err(io::ErrorKind::Unsupported.into()),
         Kind::Btrfs => {
+            // Its cleaner looks when a transaction is committed, which is every 30 s.
+            let at = directory.display().to_string();
+            command(&["mount", "-o", "remount,commit=1", &at].map(str::to_owned))?;
             rustix::fs::syncfs(File::open(directory)?)?;
             let words = ["btrfs", "subvolume", "sync", "-s", "1", &directory.display().to_string()];
             command(&words.map(str::to_owned)).map(drop)

@@ -18,7 +18,7 @@ const MADE_MAX: u64 = 1000;
 const FILES_PER_DIRECTORY: u64 = 1000;
 
 /// Where there are no snapshots, that is what it tells.
-fn unless_unsupported(outcome: io::Result<Outcome>) -> io::Result<Outcome> {
+pub(super) fn unless_unsupported(outcome: io::Result<Outcome>) -> io::Result<Outcome> {
     match outcome {
         Err(error) if error.kind() == io::ErrorKind::Unsupported => {
             Ok(Outcome::skipped("there are no snapshots, or nothing tells when a deletion has ended"))
