@@ -143,7 +143,8 @@ struct syncline_ticket {
  * syncfs(2) before. DELETE and RENAME (to `to`) go by `name`. NEXT tells the first snapshot whose `tree` is greater
  * than the given one, or fails with ENOENT. What HOLD was called for is not deleted (EBUSY) before RELEASE was. Names
  * have 1 to 255 bytes of UTF-8, a NUL behind them, no '/'. All but NEXT need CAP_SYS_ADMIN (EPERM). EEXIST: that name
- * is taken. EOPNOTSUPP: the volume has version 1. ENOSPC: too little would be left for the volume to go on.
+ * is taken. EOPNOTSUPP: the volume has version 1. ENOSPC: too little would be left for the volume to go on. With
+ * `expires` what MAKE makes is deleted in the background from then on, and with the flag HELD it is held.
  *
  * A head is a writable branch. MAKE_HEAD makes the head `to` of the snapshot `name`, and DELETE_HEAD deletes the head
  * `name`, which nobody has mounted (EBUSY). NEXT_HEAD tells heads as NEXT tells snapshots; `to` is the snapshot that
@@ -161,6 +162,7 @@ struct syncline_ticket {
 
 #define SYNCLINE_SNAPSHOT_HELD 1u /* flag: is not deleted before it is released */
 #define SYNCLINE_SNAPSHOT_DEFAULT 2u /* flag: the head that is shown when nobody names one */
+#define SYNCLINE_SNAPSHOT_SCHEDULED 4u /* flag: the schedule has made it, and deletes it */
 
 struct syncline_snapshot {
 	__u32 action;
@@ -168,8 +170,8 @@ struct syncline_snapshot {
 	__u8 uuid[16]; /* out */
 	__s64 seconds; /* out: when it was made */
 	__u32 nanoseconds; /* out */
-	__u32 flags; /* out */
-	__u32 reserved[2];
+	__u32 flags; /* in and out */
+	__u64 expires; /* in and out: seconds since 1970; 0: never */
 	char name[256]; /* in and out */
 	char to[256]; /* in and out */
 };
@@ -191,6 +193,56 @@ struct syncline_snapshot_usage {
 };
 
 #define SYNCLINE_IOC_SNAPSHOT_USAGE _IOWR(SYNCLINE_IOC_MAGIC, 12, struct syncline_snapshot_usage)
+
+/*
+ * The schedule of snapshots, as text with a NUL behind it: words with a space between them, such as "hourly=24 daily=7
+ * weekly=4 monthly=12 keep-free=10% prefix=auto" (docs/snapshots.md). TELL tells it and fills the flags in, SET sets
+ * it, END takes it away; what it has made stays. SET and END need CAP_SYS_ADMIN (EPERM). EINVAL: no schedule.
+ */
+#define SYNCLINE_SCHEDULE_TELL 1u
+#define SYNCLINE_SCHEDULE_SET 2u
+#define SYNCLINE_SCHEDULE_END 3u
+
+#define SYNCLINE_SCHEDULE_EXISTS 1u /* flag */
+#define SYNCLINE_SCHEDULE_PAUSED 2u /* flag: less is free than it keeps free; none is made, and the oldest go */
+
+struct syncline_schedule {
+	__u32 action;
+	__u32 flags; /* out */
+	char text[504]; /* in and out */
+};
+
+#define SYNCLINE_IOC_SCHEDULE _IOWR(SYNCLINE_IOC_MAGIC, 13, struct syncline_schedule)
+
+/*
+ * Which paths differ between the snapshot `older` and `newer`: a later snapshot, a head, or, if it is empty, the
+ * mounted volume as it is (call syncfs(2) before). Begin with zeros but for the names and the flags. Each call fills
+ * in `length` bytes of the answer, which begin at `offset` of it, and a token. Call again with the same structure and
+ * `offset` advanced by `length`, until `length` is 0. What is not fetched for a minute may be gone (ESTALE).
+ *
+ * The answer is one `struct syncline_snapshot_change` after the other, each followed by its path and the path that it
+ * had, without NUL. Paths have no leading slash. Needs CAP_SYS_ADMIN (EPERM). ENOENT: there is no such snapshot.
+ */
+#define SYNCLINE_DIFF_CONTENT 1u /* flag: what was written with the content that it had does not count */
+
+struct syncline_snapshot_change {
+	__u32 kind; /* 1 removed, 2 added, 3 renamed, 4 modified */
+	__u32 flags; /* of what was modified: 1 its content, 2 its attributes */
+	__u32 path_length; /* bytes */
+	__u32 old_path_length; /* bytes; of what was renamed, else 0 */
+};
+
+struct syncline_snapshot_diff {
+	__u64 token; /* in and out; 0 begins */
+	__u64 offset; /* in */
+	__u32 flags; /* in */
+	__u32 length; /* out */
+	char older[256]; /* in */
+	char newer[256]; /* in */
+	__u8 data[15368]; /* out */
+};
+
+#define SYNCLINE_IOC_SNAPSHOT_DIFF _IOWR(SYNCLINE_IOC_MAGIC, 14, struct syncline_snapshot_diff)
 
 /* Hands the daemon what the kernel holds of the range. -1: errno. */
 static inline int syncline_hand_on(int fd, __u64 offset, __u64 length)

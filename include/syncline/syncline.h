@@ -364,7 +364,8 @@ int syncline_dir_close(syncline_dir *dir);
 
 /* ---- Snapshots ---- */
 
-#define SYNCLINE_SNAPSHOT_HELD 1u /* is not deleted before it is released */
+#define SYNCLINE_SNAPSHOT_HELD 1u      /* is not deleted before it is released */
+#define SYNCLINE_SNAPSHOT_SCHEDULED 4u /* the schedule has made it, and deletes it */
 
 /*
  * A snapshot is the whole volume as it was at one moment, for good. Volumes of version 2 of the format can have them.
@@ -372,7 +373,7 @@ int syncline_dir_close(syncline_dir *dir);
  */
 struct syncline_snapshot_info {
 	uint32_t number; /* greater of what was made later */
-	uint32_t flags;  /* SYNCLINE_SNAPSHOT_HELD */
+	uint32_t flags;  /* SYNCLINE_SNAPSHOT_HELD, SYNCLINE_SNAPSHOT_SCHEDULED */
 	struct timespec made;
 	uint8_t uuid[16];
 	char name[256]; /* with a NUL */
@@ -418,6 +419,23 @@ int syncline_snapshot_release(syncline_volume *volume, const char *name);
  * Errors: -ENOENT; -EROFS for a volume that is open read-only and was not closed cleanly.
  */
 int syncline_snapshot_usage(syncline_volume *volume, const char *const *names, size_t count, uint64_t *bytes);
+
+#define SYNCLINE_SCHEDULE_BYTES 384 /* of its text, with a NUL */
+
+/*
+ * 1 and the schedule of snapshots, for which there are SYNCLINE_SCHEDULE_BYTES at `text`; 0 if there is none, when
+ * nothing is written. It is words with a space between them, such as
+ * "hourly=24 daily=7 weekly=4 monthly=12 keep-free=10% prefix=auto".
+ */
+int syncline_snapshot_schedule(syncline_volume *volume, char *text);
+
+/*
+ * Gives the volume a schedule, or takes it away (NULL), for good on return. Each word may be left out, but one class at
+ * least has to be kept: the last snapshot of each of so many hours, days (UTC), weeks and months. `keep-free` is a
+ * number of percent, or of bytes: below that its oldest snapshots go, and none is made. Whoever has the volume open for
+ * writing follows it, in the background. Errors: -EINVAL (no schedule), -EOPNOTSUPP (version 1), -ENOSPC.
+ */
+int syncline_snapshot_set_schedule(syncline_volume *volume, const char *text);
 
 #define SYNCLINE_CHANGE_REMOVED 1u  /* is in the older one only */
 #define SYNCLINE_CHANGE_ADDED 2u    /* is in the newer one only */

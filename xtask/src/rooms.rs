@@ -38,6 +38,7 @@ const ROOMS: &[&str] = &[
     "snapshots",
     "difference",
     "heads",
+    "schedule",
 ];
 
 /// Largest share of all lines that a room may have, in percent.

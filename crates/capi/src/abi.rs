@@ -158,7 +158,7 @@ pub struct syncline_dirent {
 pub struct syncline_snapshot_info {
     /// Ascending.
     pub number: u32,
-    /// `SYNCLINE_SNAPSHOT_HELD`.
+    /// `SYNCLINE_SNAPSHOT_HELD`, `SYNCLINE_SNAPSHOT_SCHEDULED`.
     pub flags: u32,
     /// When it was made.
     pub made: timespec,

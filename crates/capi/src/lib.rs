@@ -7,7 +7,8 @@
 //! - `handles`: what a caller's pointers stand for. They are numbers, never followed, so that a handle that is closed,
 //!   of another kind or of another process is told from a good one.
 //! - `opened`: a volume, and what stops it when a call on it has panicked. `notifier`: its thread for callbacks.
-//! - `volume`, `file`, `ticket`, `names`, `attributes`, `directory`, `transaction`, `snapshot`: the functions.
+//! - `volume`, `file`, `ticket`, `names`, `attributes`, `directory`, `transaction`, `snapshot`, `schedule`: the
+//!   functions.
 //!
 //! The crate stands on the facade `syncline` alone.
 #![deny(missing_docs)]
@@ -23,6 +24,7 @@ mod head;
 mod names;
 mod notifier;
 mod opened;
+mod schedule;
 mod snapshot;
 mod ticket;
 mod transaction;
@@ -33,6 +35,7 @@ pub use directory::*;
 pub use error::{syncline_last_error, syncline_version};
 pub use file::*;
 pub use names::*;
+pub use schedule::*;
 pub use snapshot::*;
 pub use ticket::*;
 pub use transaction::*;

@@ -15,6 +15,8 @@ const NAME_BYTES_MAX: usize = 256;
 
 /// `SYNCLINE_SNAPSHOT_HELD`.
 const HELD: u32 = 1;
+/// `SYNCLINE_SNAPSHOT_SCHEDULED`.
+const SCHEDULED: u32 = 4;
 
 /// # Safety
 /// `name` is NULL or a string.
@@ -212,7 +214,7 @@ pub(crate) fn fill_name(into: &mut [c_char; 256], name: &str) {
 fn told(snapshot: &Snapshot) -> syncline_snapshot_info {
     let mut told = syncline_snapshot_info {
         number: snapshot.number,
-        flags: u32::from(snapshot.held) * HELD,
+        flags: (u32::from(snapshot.held) * HELD) | (u32::from(snapshot.scheduled) * SCHEDULED),
         made: time_of(snapshot.made),
         uuid: snapshot.uuid,
         name: [0; 256],

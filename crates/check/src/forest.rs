@@ -13,6 +13,7 @@ use syncline_device::Device;
 use syncline_format::batch::Op;
 use syncline_format::node::NodePointer;
 use syncline_format::range::TREES_MAX;
+use syncline_format::schedule::Schedule;
 use syncline_format::superblock::{Superblock, TreesState};
 use syncline_format::tree_item::{Role, TreeItem, TreeState};
 use syncline_format::{BlockNo, Era, Key, Kind, TreeId};
@@ -110,6 +111,9 @@ impl Forest {
     /// Takes note of a tree item that the log changes. Errors: it cannot be one.
     pub(crate) fn note(&mut self, key: Key, value: Option<&[u8]>) -> Result<(), String> {
         key.check_volume().map_err(|error| error.to_string())?;
+        if key.kind == Kind::Policy {
+            value.map(Schedule::decode).transpose().map_err(|error| error.to_string())?;
+        }
         if key.kind == Kind::TreeInfo {
             let tree = TreeId(key.object.0 as u32);
             match value.map(TreeItem::decode) {
@@ -439,6 +443,7 @@ impl Visitor for ReadItems {
     fn item(&mut self, key: Key, value: &[u8], _source: Source) {
         let decoded = key.check_volume().and_then(|()| match key.kind {
             Kind::TreeInfo => TreeItem::decode(value).map(Some),
+            Kind::Policy => Schedule::decode(value).map(|_| None),
             _ => Ok(None),
         });
         match decoded {

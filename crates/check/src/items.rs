@@ -334,7 +334,9 @@ impl Visitor for ItemCheck<'_> {
             Kind::Xattr => self.xattr(key, value),
             Kind::XattrPiece => self.xattr_piece(key, value),
             Kind::Extent => self.extent(key, value, source),
-            Kind::Orphan | Kind::Tree | Kind::TreeInfo | Kind::Shared | Kind::Overlay => self.misplaced(key),
+            Kind::Orphan | Kind::Tree | Kind::TreeInfo | Kind::Shared | Kind::Overlay | Kind::Policy => {
+                self.misplaced(key)
+            }
         }
     }
 }

@@ -8,6 +8,7 @@ use crate::marks::Marks;
 use crate::report::{Findings, Totals};
 use crate::walk::{Place, Source, Visitor};
 use syncline_format::node::NodePointer;
+use syncline_format::schedule::Schedule;
 use syncline_format::superblock::Superblock;
 use syncline_format::tree_item::{OverlayItem, Role, TreeItem, TreeState};
 use syncline_format::{BlockNo, Key, Kind, ObjectNo, TreeId};
@@ -101,6 +102,11 @@ impl Visitor for VolumeCheck<'_> {
         match key.kind {
             Kind::TreeInfo => {
                 if let Err(error) = TreeItem::decode(value) {
+                    self.unreadable(key, &error.to_string());
+                }
+            }
+            Kind::Policy => {
+                if let Err(error) = Schedule::decode(value) {
                     self.unreadable(key, &error.to_string());
                 }
             }

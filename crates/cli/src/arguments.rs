@@ -1,6 +1,7 @@
 //! The command line, defined once: parsing, help, manual pages and completions come from here.
 
 #[cfg(feature = "replica")]
+mod age;
 mod replica;
 mod snapshot;
 
@@ -12,9 +13,10 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+pub(crate) use age::Age;
 #[cfg(feature = "replica")]
 pub(crate) use replica::{ReplicaAction, ReplicaArguments, ReplicaPlace};
-pub(crate) use snapshot::{SnapshotAction, SnapshotArguments};
+pub(crate) use snapshot::{ScheduleAction, SnapshotAction, SnapshotArguments};
 
 /// What `-o` of the mounts takes, and what it means; in the long help and in the manual pages.
 pub const MOUNT_OPTIONS: &[(&str, &str)] = &[

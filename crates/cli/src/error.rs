@@ -44,8 +44,12 @@ pub(crate) enum Failure {
     NoVolumeThere { path: PathBuf },
     #[error("{} has no snapshot \"{name}\"; \"syncline snapshot list\" shows them", .path.display())]
     NoSnapshot { path: PathBuf, name: String },
-    #[error("{} is mounted: a volume is rolled back, and snapshots are compared, when it is unmounted", .path.display())]
-    HeadsOfMounted { path: PathBuf },
+    #[error("{} is a mounted volume, and only one that nobody has open can be rolled back; unmount it first", .path.display())]
+    RollbackOfMounted { path: PathBuf },
+    #[error("{why}")]
+    Schedule { why: &'static str },
+    #[error("{}: the schedule of snapshots: {source}", .path.display())]
+    ScheduleOf { path: PathBuf, source: io::Error },
     #[error(
         "{} has no room for version 2 of the format, which keeps about 2 MiB free; remove something, then upgrade it",
         .path.display()
@@ -62,6 +66,15 @@ pub(crate) enum Failure {
         "{}: the snapshot \"{name}\" is held; \"syncline snapshot release\" lets it be deleted", .path.display()
     )]
     SnapshotHeld { path: PathBuf, name: String },
+    #[error(
+        "{}: {name:?} is no name for a snapshot: it is empty, longer than 255 bytes, \".\" or \"..\", or has a \"/\" or a NUL",
+        .path.display()
+    )]
+    SnapshotName { path: PathBuf, name: String },
+    #[error("{}: there is no room for \"{name}\"; remove something, or delete snapshots", .path.display())]
+    NoRoomForSnapshot { path: PathBuf, name: String },
+    #[error("{}: snapshots are changed and compared by root, or by the user whose mount it is", .path.display())]
+    SnapshotsOfOthers { path: PathBuf },
     #[error("{}: snapshot \"{name}\": {source}", .path.display())]
     Snapshot { path: PathBuf, name: String, source: io::Error },
     #[error("{} does not exist; give --size to create it", .path.display())]
@@ -183,6 +196,7 @@ impl Failure {
         matches!(
             self,
             Failure::Label { .. }
+                | Failure::Schedule { .. }
                 | Failure::Uuid { .. }
                 | Failure::InodeNeeded
                 | Failure::InodeUnused

@@ -230,11 +230,14 @@ pub const PAGES: &[Page] = &[
             ("", "syncline snapshot delete /mnt monday"),
             ("Try something in a branch:", "syncline snapshot clone disk.img monday attempt"),
             ("", "syncline mount -o head=attempt disk.img /mnt"),
-            (
-                "See what that has changed, when it is unmounted:",
-                "syncline snapshot diff disk.img monday attempt",
-            ),
+            ("See what that has changed, mounted or not:", "syncline snapshot diff disk.img monday attempt"),
             ("Go back, and keep what is there:", "syncline snapshot rollback --keep tuesday disk.img monday"),
+            (
+                "Have snapshots made and deleted, by whoever has the volume open:",
+                "syncline snapshot schedule set --hourly 24 --daily 7 --keep-free 10% /mnt",
+            ),
+            ("", "syncline snapshot schedule show /mnt"),
+            ("One that goes by itself:", "syncline snapshot create --expires 7d /mnt trial"),
         ],
         see_also: &[],
     },

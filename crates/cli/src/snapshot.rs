@@ -1,9 +1,10 @@
 //! `syncline snapshot`: snapshots of a volume in an image or on a device, or of a mounted one by its directory.
 
 mod diff;
+mod schedule;
 mod usage;
 
-use crate::arguments::{SnapshotAction, SnapshotArguments};
+use crate::arguments::{Age, SnapshotAction, SnapshotArguments};
 use crate::copy;
 use crate::error::Failure;
 use crate::list::date_of;
@@ -15,10 +16,12 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::SystemTime;
-use syncline::Volume;
+use syncline::{SnapshotOptions, Volume};
+use syncline_format::tree_item::is_tree_name;
 use syncline_fuse::snapshots;
 
-const COLUMNS: &[(&str, usize)] = &[("made", 19), ("uuid", 36), ("held", 4), ("name", 1)];
+const COLUMNS: &[(&str, usize)] =
+    &[("made", 19), ("uuid", 36), ("held", 4), ("scheduled", 9), ("expires", 19), ("name", 1)];
 const HEAD_COLUMNS: &[(&str, usize)] =
     &[("made", 19), ("uuid", 36), ("default", 7), ("parent", 16), ("name", 1)];
 
@@ -29,6 +32,8 @@ struct Listed {
     made: SystemTime,
     number: u32,
     held: bool,
+    scheduled: bool,
+    expires: Option<SystemTime>,
 }
 
 /// A head as it is listed.
@@ -50,8 +55,9 @@ enum Place {
 
 pub(crate) fn run(arguments: &SnapshotArguments) -> Result<ExitCode, Failure> {
     match &arguments.action {
-        SnapshotAction::Create { target, name, json } => {
-            let made = change(target, Some(name), |place| place.create(name))?;
+        SnapshotAction::Create { target, name, json, hold, expires } => {
+            let expires = expires.map(|Age(age)| SystemTime::now() + age);
+            let made = change(target, Some(name), |place| place.create(name, *hold, expires))?;
             if *json {
                 let row = Value::Object(row(&made, Form::Json));
                 output::object(Form::Json, &row).map_err(Failure::io("cannot print"))?;
@@ -60,48 +66,81 @@ pub(crate) fn run(arguments: &SnapshotArguments) -> Result<ExitCode, Failure> {
         }
         SnapshotAction::List { target, json, heads } if *heads => list_heads(target, Form::json_if(*json)),
         SnapshotAction::List { target, json, .. } => list(target, Form::json_if(*json)),
-        SnapshotAction::Delete { target, names, wait } => {
+        SnapshotAction::Delete { target, names, wait, json } => {
             for name in names {
                 change(target, Some(name), |place| place.delete(name, *wait))?;
             }
-            Ok(ExitCode::SUCCESS)
+            tell(*json, &json!({ "deleted": names }))
         }
-        SnapshotAction::Clone { target, name, head } => {
+        SnapshotAction::Clone { target, name, head, json } => {
             let place = open(target, false)?;
             let made = place.clone_snapshot(name, head).map_err(|source| match source.kind() {
                 io::ErrorKind::NotFound => failed(target, Some(name), source),
                 _ => failed(target, Some(head), source),
             });
-            made.and(place.close(target)).map(|()| ExitCode::SUCCESS)
+            let closed = place.close(target);
+            let made = made?;
+            closed?;
+            tell(*json, &Value::Object(head_row(&made, Form::Json)))
         }
-        SnapshotAction::Rollback { target, name, keep } => {
-            let rolled = unmounted(target, false)?.rollback(name, keep.as_deref());
+        SnapshotAction::Rollback { target, name, keep, json } => {
+            let volume = match open(target, false)? {
+                Place::Own(volume) => *volume,
+                Place::Mounted(_) => return Err(Failure::RollbackOfMounted { path: target.to_owned() }),
+            };
+            let rolled = volume.rollback(name, keep.as_deref());
             rolled.map_err(|source| match (source.kind(), keep) {
                 (io::ErrorKind::NotFound, _) | (_, None) => failed(target, Some(name), source),
                 (_, Some(keep)) => failed(target, Some(keep), source),
             })?;
-            Ok(ExitCode::SUCCESS)
+            tell(*json, &json!({ "rolled_back_to": name, "kept": keep }))
         }
         SnapshotAction::Diff { json, content, target, older, newer } => {
             let newer = newer.as_deref();
             let compared = diff::Compared { path: target, older, newer, content: *content };
             diff::diff(&compared, Form::json_if(*json))
         }
-        SnapshotAction::Hold { target, names } => set_held(target, names, true),
-        SnapshotAction::Release { target, names } => set_held(target, names, false),
+        SnapshotAction::Hold { target, names, json } => {
+            set_held(target, names, true)?;
+            tell(*json, &json!({ "held": names }))
+        }
+        SnapshotAction::Release { target, names, json } => {
+            set_held(target, names, false)?;
+            tell(*json, &json!({ "released": names }))
+        }
+        SnapshotAction::Schedule { action } => schedule::run(action),
         SnapshotAction::Usage { json, target, names } => usage::usage(target, names, Form::json_if(*json)),
-        SnapshotAction::Rename { target, name, to } => {
-            change(target, Some(name), |place| place.rename(name, to))?;
-            Ok(ExitCode::SUCCESS)
+        SnapshotAction::Rename { target, name, to, json } => {
+            rename(target, name, to)?;
+            tell(*json, &json!({ "renamed": name, "name": to }))
         }
     }
 }
 
-fn set_held(path: &Path, names: &[String], held: bool) -> Result<ExitCode, Failure> {
+/// What was done, for programs; people see that nothing went wrong.
+fn tell(json: bool, done: &Value) -> Result<ExitCode, Failure> {
+    if json {
+        output::object(Form::Json, done).map_err(Failure::io("cannot print"))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn set_held(path: &Path, names: &[String], held: bool) -> Result<(), Failure> {
     for name in names {
         change(path, Some(name), |place| place.hold(name, held))?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
+}
+
+/// What is wrong with the new name is said of that.
+fn rename(path: &Path, name: &str, to: &str) -> Result<(), Failure> {
+    let place = open(path, false)?;
+    let renamed = place.rename(name, to).map_err(|source| match source.kind() {
+        io::ErrorKind::NotFound => failed(path, Some(name), source),
+        _ => failed(path, Some(to), source),
+    });
+    let closed = place.close(path);
+    renamed.and(closed)
 }
 
 fn open(path: &Path, read_only: bool) -> Result<Place, Failure> {
@@ -110,14 +149,6 @@ fn open(path: &Path, read_only: bool) -> Result<Place, Failure> {
         return Ok(Place::Mounted(directory));
     }
     Ok(Place::Own(Box::new(copy::open(path, read_only)?)))
-}
-
-/// The volume in an image or on a device, for what a mounted one does not do.
-fn unmounted(path: &Path, read_only: bool) -> Result<Volume, Failure> {
-    match open(path, read_only)? {
-        Place::Own(volume) => Ok(*volume),
-        Place::Mounted(_) => Err(Failure::HeadsOfMounted { path: path.to_owned() }),
-    }
 }
 
 /// Opens the volume, changes it and closes it.
@@ -141,10 +172,10 @@ impl Place {
         }
     }
 
-    fn clone_snapshot(&self, of: &str, head: &str) -> io::Result<()> {
+    fn clone_snapshot(&self, of: &str, head: &str) -> io::Result<Branch> {
         match self {
-            Place::Own(volume) => volume.clone_snapshot(of, head).map(drop),
-            Place::Mounted(directory) => snapshots::make_head(directory, of, head).map(drop),
+            Place::Own(volume) => volume.clone_snapshot(of, head).map(Branch::from),
+            Place::Mounted(directory) => snapshots::make_head(directory, of, head).map(Branch::from),
         }
     }
 
@@ -157,10 +188,16 @@ impl Place {
         }
     }
 
-    fn create(&self, name: &str) -> io::Result<Listed> {
+    fn create(&self, name: &str, held: bool, expires: Option<SystemTime>) -> io::Result<Listed> {
         match self {
-            Place::Own(volume) => volume.snapshot(name).map(Listed::from),
-            Place::Mounted(directory) => snapshots::make_snapshot(directory, name).map(Listed::from),
+            Place::Own(volume) => {
+                let options = SnapshotOptions::new().held(held);
+                let options = expires.into_iter().fold(options, SnapshotOptions::expires);
+                volume.snapshot_with(name, &options).map(Listed::from)
+            }
+            Place::Mounted(directory) => {
+                snapshots::make_snapshot(directory, name, held, expires).map(Listed::from)
+            }
         }
     }
 
@@ -210,8 +247,8 @@ impl Place {
 
 impl From<syncline::Snapshot> for Listed {
     fn from(snapshot: syncline::Snapshot) -> Listed {
-        let syncline::Snapshot { name, uuid, made, number, held, .. } = snapshot;
-        Listed { name, uuid, made, number, held }
+        let syncline::Snapshot { name, uuid, made, number, held, scheduled, expires, .. } = snapshot;
+        Listed { name, uuid, made, number, held, scheduled, expires }
     }
 }
 
@@ -231,8 +268,8 @@ impl From<snapshots::HeadEntry> for Branch {
 
 impl From<snapshots::SnapshotEntry> for Listed {
     fn from(entry: snapshots::SnapshotEntry) -> Listed {
-        let snapshots::SnapshotEntry { name, uuid, made, number, held } = entry;
-        Listed { name, uuid, made, number, held }
+        let snapshots::SnapshotEntry { name, uuid, made, number, held, scheduled, expires } = entry;
+        Listed { name, uuid, made, number, held, scheduled, expires }
     }
 }
 
@@ -248,6 +285,11 @@ fn failed(path: &Path, name: Option<&str>, source: io::Error) -> Failure {
         (_, _) if is_held(&source) => Failure::SnapshotHeld { path, name },
         (io::ErrorKind::NotFound, _) => Failure::NoSnapshot { path, name },
         (io::ErrorKind::AlreadyExists, _) => Failure::SnapshotExists { path, name },
+        (io::ErrorKind::InvalidInput | io::ErrorKind::InvalidFilename, _) if !is_tree_name(&name) => {
+            Failure::SnapshotName { path, name }
+        }
+        (io::ErrorKind::StorageFull, Some(_)) => Failure::NoRoomForSnapshot { path, name },
+        (io::ErrorKind::PermissionDenied, _) => Failure::SnapshotsOfOthers { path },
         (io::ErrorKind::Unsupported, _) => Failure::NoSnapshots { path },
         // ENOTTY; the standard library has no kind for it.
         (_, Some(25)) => Failure::NoVolumeThere { path },
@@ -290,34 +332,38 @@ fn delete_head(directory: &File, name: &str) -> io::Result<()> {
 
 fn list_heads(path: &Path, form: Form) -> Result<ExitCode, Failure> {
     let heads = open(path, true)?.heads().map_err(|source| failed(path, None, source))?;
-    let shown = |text: &str| match form {
-        Form::Json => text.to_owned(),
-        Form::Text => printable(text),
-    };
     let printed = || -> io::Result<()> {
         let mut table = Table::new(form, HEAD_COLUMNS)?;
         for head in &heads {
-            let parent = head.parent.as_deref().map(shown);
-            let (yes, none) = match form {
-                Form::Json => (json!(head.is_default), Value::Null),
-                Form::Text => (json!(if head.is_default { "yes" } else { "no" }), json!("-")),
-            };
-            // A volume's first head is as old as the volume, and has no number of its own.
-            let is_first = head.uuid == [0; 16];
-            let unless_first = |text: String| if is_first { none.clone() } else { json!(text) };
-            let columns = [
-                ("made", unless_first(date_of(head.made))),
-                ("uuid", unless_first(uuid_text(&head.uuid))),
-                ("default", yes),
-                ("parent", parent.map_or(none.clone(), |parent| json!(parent))),
-                ("name", json!(shown(&head.name))),
-            ];
-            table.row(&columns.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())?;
+            table.row(&head_row(head, form))?;
         }
         table.finish()
     };
     printed().map_err(Failure::io("cannot print"))?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn head_row(head: &Branch, form: Form) -> Map<String, Value> {
+    let shown = |text: &str| match form {
+        Form::Json => text.to_owned(),
+        Form::Text => printable(text),
+    };
+    let parent = head.parent.as_deref().map(shown);
+    let (yes, none) = match form {
+        Form::Json => (json!(head.is_default), Value::Null),
+        Form::Text => (json!(if head.is_default { "yes" } else { "no" }), json!("-")),
+    };
+    // A volume's first head is as old as the volume, and has no number of its own.
+    let is_first = head.uuid == [0; 16];
+    let unless_first = |text: String| if is_first { none.clone() } else { json!(text) };
+    let columns = [
+        ("made", unless_first(date_of(head.made))),
+        ("uuid", unless_first(uuid_text(&head.uuid))),
+        ("default", yes),
+        ("parent", parent.map_or(none.clone(), |parent| json!(parent))),
+        ("name", json!(shown(&head.name))),
+    ];
+    columns.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
 fn row(snapshot: &Listed, form: Form) -> Map<String, Value> {
@@ -329,6 +375,8 @@ fn row(snapshot: &Listed, form: Form) -> Map<String, Value> {
         ("made", json!(date_of(snapshot.made))),
         ("uuid", json!(uuid_text(&snapshot.uuid))),
         ("held", json!(snapshot.held)),
+        ("scheduled", json!(snapshot.scheduled)),
+        ("expires", json!(snapshot.expires.map(date_of))),
         ("name", json!(name)),
     ];
     columns.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()

@@ -29,6 +29,8 @@ pub enum Kind {
     /// In the volume tree: a page run whose image a snapshot inherited; object = the snapshot's number, offset = 0,
     /// 1, 2 ...
     Overlay = 13,
+    /// In the volume tree, object = the volume tree's number: the schedule of snapshots; offset 0.
+    Policy = 15,
 }
 
 impl TryFrom<u8> for Kind {
@@ -47,6 +49,7 @@ impl TryFrom<u8> for Kind {
             9 => Kind::TreeInfo,
             10 => Kind::Shared,
             13 => Kind::Overlay,
+            15 => Kind::Policy,
             _ => return Err(FormatError::Field { what: "key", field: "kind", value: u64::from(value) }),
         })
     }
@@ -66,7 +69,7 @@ pub const KEY_BYTES: usize = 17;
 impl Key {
     /// The smallest possible key.
     pub const MIN: Key = Key { object: ObjectNo(0), kind: Kind::Inode, offset: 0 };
-    /// The largest possible key.
+    /// The largest possible key. (Its kind is that of version 2's first preview: cursors on volumes have it.)
     pub const MAX: Key = Key { object: ObjectNo(u64::MAX), kind: Kind::Overlay, offset: u64::MAX };
 
     pub fn new(object: ObjectNo, kind: Kind, offset: u64) -> Key {
@@ -109,12 +112,21 @@ impl Key {
         Key::new(ObjectNo(u64::from(tree.0)), Kind::Overlay, number)
     }
 
+    /// The schedule of snapshots.
+    pub fn policy() -> Key {
+        Key::new(ObjectNo(u64::from(TreeId::VOLUME.0)), Kind::Policy, 0)
+    }
+
     /// Whether an item of the volume tree may lie at this key. Errors: the field that is outside of its range.
     pub fn check_volume(&self) -> Result<(), FormatError> {
         range::VOLUME_KEY_TREE.check(self.object.0)?;
         match self.kind {
             Kind::TreeInfo => range::KEY_TREE_INFO_OFFSET.check(self.offset).map(drop),
             Kind::Overlay => range::KEY_OVERLAY_OFFSET.check(self.offset).map(drop),
+            Kind::Policy => {
+                range::POLICY_KEY_TREE.check(self.object.0)?;
+                range::KEY_POLICY_OFFSET.check(self.offset).map(drop)
+            }
             kind => Err(FormatError::Field { what: "key", field: "kind", value: kind as u64 }),
         }
     }
@@ -139,7 +151,7 @@ impl Key {
             Kind::XattrPiece => &range::KEY_PIECE_OFFSET,
             Kind::Extent => &range::KEY_EXTENT_OFFSET,
             Kind::Orphan => &range::KEY_ORPHAN_OFFSET,
-            Kind::Tree | Kind::TreeInfo | Kind::Shared | Kind::Overlay => {
+            Kind::Tree | Kind::TreeInfo | Kind::Shared | Kind::Overlay | Kind::Policy => {
                 return range::KEY_KIND.check(self.kind as u64).map(drop);
             }
         };
@@ -216,6 +228,7 @@ mod tests {
             Key::tree_info(last),
             Key::overlay(last, 0),
             Key::overlay(TreeId::FIRST_MADE, range::OVERLAY_ITEMS_MAX - 1),
+            Key::policy(),
         ] {
             assert_eq!(key.check_volume(), Ok(()), "{key:?}");
         }
@@ -224,6 +237,8 @@ mod tests {
             Key::tree_info(TreeId(range::TREES_MAX as u32)),
             Key::new(ObjectNo(16), Kind::TreeInfo, 1),
             Key::overlay(last, range::OVERLAY_ITEMS_MAX),
+            Key::new(ObjectNo(16), Kind::Policy, 0),
+            Key { offset: 1, ..Key::policy() },
             Key::inode(ObjectNo(16)),
             Key::new(ObjectNo(16), Kind::Shared, 0),
         ] {

@@ -22,6 +22,7 @@ pub mod node;
 pub mod range;
 pub mod record;
 pub mod replica;
+pub mod schedule;
 pub mod superblock;
 pub mod tree_item;
 

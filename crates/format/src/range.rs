@@ -35,6 +35,8 @@ pub const TREES_MAX: u64 = 1 << 24;
 pub const ERA_MAX: u64 = u32::MAX as u64 - 1;
 /// Overlay items of one snapshot: it inherits no more images.
 pub const OVERLAY_ITEMS_MAX: u64 = 1024;
+/// Bytes of the schedule's text.
+pub const POLICY_BYTES_MAX: usize = 320;
 
 /// The byte offset of an extent's end is a number.
 const EXTENT_START_MAX: u64 = u64::MAX / BLOCK_BYTES as u64 - EXTENT_PAGES_MAX as u64;
@@ -202,6 +204,8 @@ fields! {
     VOLUME_KEY_TREE = Key, "object in the volume tree", 0, 8, (1, TREES_MAX - 1), "a head's or snapshot's number";
     KEY_TREE_INFO_OFFSET = Key, "offset of a tree item", 8, 8, (0, 0), "";
     KEY_OVERLAY_OFFSET = Key, "offset of an overlay item", 8, 8, (0, OVERLAY_ITEMS_MAX - 1), "";
+    POLICY_KEY_TREE = Key, "object of a policy item", 0, 8, (2, 2), "the volume tree's number";
+    KEY_POLICY_OFFSET = Key, "offset of a policy item", 8, 8, (0, 0), "";
 
     INODE_MODE = Inode, "mode", 0, 4, (0o010000, 0o147777), "one of the seven types";
     INODE_NLINK = Inode, "nlink", 4, 4, (0, LINKS_MAX as u64), "";
@@ -242,7 +246,7 @@ fields! {
 
     TREE_ROLE = TreeItem, "role", 0, 1, (1, 2), "";
     TREE_STATE = TreeItem, "state", 1, 1, (1, 2), "";
-    TREE_FLAGS = TreeItem, "flags", 2, 2, (0, 7), "4 of a snapshot only";
+    TREE_FLAGS = TreeItem, "flags", 2, 2, (0, 15), "4 and 8 of a snapshot only";
     TREE_ERA = TreeItem, "era", 4, 4, (0, ERA_MAX), "of a head 0, of a snapshot at least 1";
     TREE_PARENT = TreeItem, "parent", 8, 4, (0, TREES_MAX - 1), "a snapshot of a lower era";
     TREE_KNOWN = TreeItem, "known", 12, 4, (0, ERA_MAX), "of a head at least its parent's era; of a snapshot 0";
@@ -252,6 +256,7 @@ fields! {
     TREE_CURSOR_OBJECT = TreeItem, "cursor object", 104, 8, ANY, "of state 2; else 0";
     TREE_CURSOR_KIND = TreeItem, "cursor kind", 112, 1, (0, 13), "of state 2 a kind; else 0";
     TREE_CURSOR_OFFSET = TreeItem, "cursor offset", 113, 8, ANY, "of state 2; else 0";
+    TREE_EXPIRES = TreeItem, "expires", 128, 8, (0, i64::MAX as u64), "of a head 0";
     TREE_NAME_LENGTH = TreeItem, "name length", 136, 2, (0, NAME_BYTES_MAX as u64), "a name without / and NUL";
 
     ORPHAN_REASON = Orphan, "reason", 0, 1, (1, 3), "";

@@ -37,6 +37,7 @@ pub const TREE_ITEM_BYTES: usize = 138;
 
 const _: () = assert!(size_of::<TreeItemRaw>() == TREE_ITEM_BYTES);
 const _: () = assert!(std::mem::offset_of!(TreeItemRaw, cursor) == 104);
+const _: () = assert!(std::mem::offset_of!(TreeItemRaw, expires) == 128);
 const _: () = assert!(std::mem::offset_of!(TreeItemRaw, name_len) == 136);
 const _: () = assert!(TREE_ITEM_BYTES + NAME_BYTES_MAX <= crate::ITEM_VALUE_BYTES_MAX);
 
@@ -78,12 +79,18 @@ const DEFAULT_HEAD: u16 = 1;
 const HIDDEN: u16 = 2;
 /// Flag: a snapshot that is not deleted before somebody releases it.
 const HELD: u16 = 4;
+/// Flag: a snapshot that the schedule has made, and deletes.
+const SCHEDULED: u16 = 8;
 
 /// What a snapshot says of its own end. A head has none of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stay {
     /// It is not deleted before somebody releases it.
     pub is_held: bool,
+    /// The schedule has made it, and deletes it when its time has come.
+    pub is_scheduled: bool,
+    /// From then on it is deleted in the background, in seconds since 1970; 0: never.
+    pub expires: u64,
 }
 
 /// A tree item, decoded: everything about a tree but its root.
@@ -146,8 +153,9 @@ impl TreeItem {
             raw.cursor.copy_from_slice(&bytes);
         }
         let flag = |set: bool, bit: u16| if set { bit } else { 0 };
-        let held = flag(self.stay.is_held, HELD);
-        raw.flags = U16::new(flag(self.is_default, DEFAULT_HEAD) | flag(self.is_hidden, HIDDEN) | held);
+        let stay = flag(self.stay.is_held, HELD) | flag(self.stay.is_scheduled, SCHEDULED);
+        raw.flags = U16::new(flag(self.is_default, DEFAULT_HEAD) | flag(self.is_hidden, HIDDEN) | stay);
+        raw.expires = U64::new(self.stay.expires);
         raw.era = U32::new(self.era.0);
         raw.parent = U32::new(self.parent.map_or(0, |parent| parent.0));
         raw.known = U32::new(self.known.0);
@@ -195,7 +203,11 @@ impl TreeItem {
             lsn: Lsn(raw.lsn.get()),
             made: Timestamp { seconds: raw.made_seconds.get(), nanoseconds: raw.made_nanoseconds.get() },
             uuid: raw.uuid,
-            stay: Stay { is_held: raw.flags.get() & HELD != 0 },
+            stay: Stay {
+                is_held: raw.flags.get() & HELD != 0,
+                is_scheduled: raw.flags.get() & SCHEDULED != 0,
+                expires: raw.expires.get(),
+            },
             name: name.to_owned(),
         })
     }
@@ -220,8 +232,12 @@ impl TreeItemRaw {
         if is_snapshot != (era > 0) {
             return Err(field("era", era));
         }
-        if !is_snapshot && self.flags.get() & HELD != 0 {
+        if !is_snapshot && self.flags.get() & (HELD | SCHEDULED) != 0 {
             return Err(field("flags", u64::from(self.flags.get())));
+        }
+        let expires = range::TREE_EXPIRES.check(self.expires.get())?;
+        if !is_snapshot && expires > 0 {
+            return Err(field("expires", expires));
         }
         if is_snapshot && known > 0 {
             return Err(field("known", known));
@@ -304,7 +320,8 @@ mod tests {
             TreeItem { state: deleting, name: String::new(), ..snapshot() },
             TreeItem { is_hidden: true, name: String::new(), ..snapshot() },
             TreeItem { name: "ä".repeat(127), ..snapshot() },
-            TreeItem { stay: Stay { is_held: true }, ..snapshot() },
+            TreeItem { stay: Stay { is_held: true, ..Stay::default() }, ..snapshot() },
+            TreeItem { stay: Stay { is_held: true, is_scheduled: true, expires: 1 << 33 }, ..snapshot() },
         ] {
             let bytes = item.encode();
             assert_eq!(bytes.len(), TREE_ITEM_BYTES + item.name.len());
@@ -322,7 +339,9 @@ mod tests {
             TreeItem { era: Era(0), ..snapshot() },
             TreeItem { era: Era(4), ..TreeItem::first_head() },
             TreeItem { known: Era(4), ..snapshot() },
-            TreeItem { stay: Stay { is_held: true }, ..TreeItem::first_head() },
+            TreeItem { stay: Stay { is_held: true, ..Stay::default() }, ..TreeItem::first_head() },
+            TreeItem { stay: Stay { is_scheduled: true, ..Stay::default() }, ..TreeItem::first_head() },
+            TreeItem { stay: Stay { expires: 1, ..Stay::default() }, ..TreeItem::first_head() },
             name(""),
             name("."),
             name(".."),
@@ -364,7 +383,7 @@ mod tests {
                 assert!(!decodes(widest), "{field:?} of nothing but ones");
             }
         }
-        assert_eq!(looked_at, 10, "a field of a tree item has come or gone");
+        assert_eq!(looked_at, 11, "a field of a tree item has come or gone");
     }
 
     #[test]

@@ -49,6 +49,13 @@ pub struct Change {
     pub kind: ChangeKind,
 }
 
+impl Change {
+    /// For whoever is told of it by another process.
+    pub fn new(path: PathBuf, kind: ChangeKind) -> Change {
+        Change { path, kind }
+    }
+}
+
 /// A name in a directory.
 type Place = (ObjectNo, Vec<u8>);
 /// Pages with the sums of what they hold; those that hold nothing are left out.
@@ -81,7 +88,7 @@ impl Items {
                     places.insert((key.object, entry.name), entry.inode);
                 }
             }
-            Kind::Orphan | Kind::Tree | Kind::TreeInfo | Kind::Shared | Kind::Overlay => {}
+            Kind::Orphan | Kind::Tree | Kind::TreeInfo | Kind::Shared | Kind::Overlay | Kind::Policy => {}
         }
         Ok(())
     }
@@ -100,6 +107,10 @@ impl Fs {
         content: bool,
         entropy: &dyn Entropy,
     ) -> Result<Vec<Change>> {
+        if self.core.is_view() {
+            // What others inherited is settled by the head that the volume was opened with.
+            return Err(Error::ReadOnly);
+        }
         let older = self.snapshot_named(older)?;
         let _older = self.core.store.reader(older).map_err(|_| Error::NotFound)?;
         let (newer, reader) = match newer {

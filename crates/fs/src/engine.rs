@@ -262,6 +262,7 @@ impl Fs {
 
     /// Does background work that is due at `now`, at most `budget` rounds of writeback of up to 4 MiB each; true if
     /// there is more to do. Other heads of the volume that are open are tended as well, each within the budget.
+    /// Snapshots are made and deleted as the volume's schedule says ([`Fs::schedules`]).
     ///
     /// A file that is damaged is set aside, and all others are written. Errors: as for a sync; the volume has latched
     /// then (C8).
@@ -272,6 +273,7 @@ impl Fs {
             head.reader.give_up_ahead(now);
             more |= head.writeback.unless_gone(head.writeback.maintain(now, budget))?;
         }
+        more |= self.schedules().follow(now)?;
         self.open_heads.let_go();
         Ok(more)
     }

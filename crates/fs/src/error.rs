@@ -58,10 +58,9 @@ pub enum Error {
     /// EOPNOTSUPP.
     #[error("operation not supported")]
     NotSupported,
-    /// EOPNOTSUPP: a range was to be taken out of a file, or put in, whose blocks behind it a snapshot has too.
-    #[error(
-        "blocks behind the range are a snapshot's as well and cannot be moved; copy the file and change the copy"
-    )]
+    /// EOPNOTSUPP: blocks were to be moved within a file that a snapshot has too. Whoever moves a range makes them the
+    /// file's own before, so nobody outside meets it.
+    #[error("blocks behind the range are a snapshot's as well and cannot be moved; try again")]
     SharedWithSnapshot,
     /// EBADF.
     #[error("bad file handle")]

@@ -197,6 +197,8 @@ pub(crate) const ALLOCATE_PAGES: u64 = 1 << 15;
 pub(crate) const PIECES_PER_BATCH: usize = 128;
 /// Extents that one batch frees at most.
 pub(crate) const EXTENTS_PER_BATCH: usize = 200;
+/// Pages that are made a file's own before they are written out: 8 MiB.
+pub(crate) const OWNED_TOGETHER: u64 = 2048;
 /// Times that a file is written back before one that never stops changing is given up.
 pub(crate) const SETTLE_TRIES: u32 = 16;
 /// Items of an inode that one batch of its removal deletes at most.
@@ -238,3 +240,9 @@ pub(crate) const LOOKED_AT_BYTES_MAX: usize = 16 << 20;
 pub(crate) const SNAPSHOT_MEMORY_BYTES: usize = 32 << 20;
 /// Times that making or deleting one starts over because others use up what was relieved.
 pub(crate) const SNAPSHOT_TRIES: u32 = 64;
+/// How often snapshots are looked through for those whose time has come.
+pub(crate) const SCHEDULE_LOOK_INTERVAL: Duration = Duration::from_secs(10);
+/// How long the schedule waits when a snapshot could not be made.
+pub(crate) const SCHEDULE_RETRY_INTERVAL: Duration = Duration::from_secs(60);
+/// Snapshots that are deleted by one call of the background: a batch each.
+pub(crate) const SCHEDULE_DELETIONS_MAX: usize = 16;

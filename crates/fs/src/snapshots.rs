@@ -25,12 +25,20 @@ pub struct SnapshotInfo {
     pub tree: u32,
     /// It is not deleted before it is released.
     pub is_held: bool,
+    /// The schedule has made it, and deletes it.
+    pub is_scheduled: bool,
+    /// When it is deleted, in seconds since 1970; 0: never.
+    pub expires: u64,
 }
 
 impl SnapshotInfo {
     fn new(tree: TreeId, item: TreeItem) -> SnapshotInfo {
-        let TreeItem { name, uuid, made, stay, .. } = item;
-        SnapshotInfo { name, uuid, made, tree: tree.0, is_held: stay.is_held }
+        SnapshotInfo::of(tree, item.name, item.uuid, item.made, item.stay)
+    }
+
+    fn of(tree: TreeId, name: String, uuid: [u8; 16], made: Timestamp, stay: Stay) -> SnapshotInfo {
+        let Stay { is_held, is_scheduled, expires } = stay;
+        SnapshotInfo { name, uuid, made, tree: tree.0, is_held, is_scheduled, expires }
     }
 }
 
@@ -43,25 +51,51 @@ pub enum SnapshotData {
     Committed,
 }
 
+/// What kind of a snapshot is to be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SnapshotKind {
+    /// Which data it shows.
+    pub data: SnapshotData,
+    /// When it is deleted, in seconds since 1970; 0: never.
+    pub expires: u64,
+    /// It is not deleted before it is released.
+    pub is_held: bool,
+}
+
+impl From<SnapshotData> for SnapshotKind {
+    fn from(data: SnapshotData) -> SnapshotKind {
+        SnapshotKind { data, expires: 0, is_held: false }
+    }
+}
+
 impl Fs {
     /// Makes a snapshot of the volume as it is now. It is durable when this has returned, and never changes (C10).
     ///
     /// Errors: among others EEXIST, EINVAL for what is no name, EOPNOTSUPP on a volume of version 1, ENOSPC if too
     /// little would be left for the volume to go on, `SetAside` if a damaged file could not be committed.
-    pub fn snapshot(&self, name: &str, data: SnapshotData, entropy: &dyn Entropy) -> Result<SnapshotInfo> {
+    pub fn snapshot(
+        &self,
+        name: &str,
+        kind: impl Into<SnapshotKind>,
+        entropy: &dyn Entropy,
+    ) -> Result<SnapshotInfo> {
+        let SnapshotKind { data, expires, is_held } = kind.into();
         self.core.check_writable()?;
+        if i64::try_from(expires).is_err() {
+            return Err(Error::Invalid("a snapshot expires before the end of time"));
+        }
         let uuid = crate::session::random_uuid(entropy);
-        let stay = Stay::default();
+        let stay = Stay { is_held, expires, is_scheduled: false };
         let label = SnapshotLabel { name: name.to_owned(), uuid, made: self.core.clock.now(), stay };
         // Said before anything is written.
         self.core.store.check_label(self.content.tree, &label)?;
         if data == SnapshotData::Written {
             self.write_for_snapshot()?;
         }
-        let (tree, lsn) = self.make_snapshot(&label)?;
+        let (tree, lsn) = make_snapshot(self, &label)?;
         self.core.store.force(lsn)?;
         let SnapshotLabel { name, uuid, made, stay } = label;
-        Ok(SnapshotInfo { name, uuid, made, tree: tree.0, is_held: stay.is_held })
+        Ok(SnapshotInfo::of(tree, name, uuid, made, stay))
     }
 
     /// The volume as it is now, as a snapshot without a name that goes away with its reader.
@@ -83,10 +117,6 @@ impl Fs {
         self.writeback.write_back_everything()?;
         self.writeback.check_all_committed()?;
         self.writeback.destage_everything()
-    }
-
-    fn make_snapshot(&self, label: &SnapshotLabel) -> Result<(TreeId, syncline_format::Lsn)> {
-        self.without_moves(|| self.relieved(|store| store.snapshot(self.content.tree, label)))
     }
 
     /// No snapshot shows half of a move: nobody begins one, and those that have begun are ended.
@@ -272,6 +302,11 @@ impl Fs {
         }
         Ok(())
     }
+}
+
+/// One batch, of what is committed.
+pub(crate) fn make_snapshot(fs: &Fs, label: &SnapshotLabel) -> Result<(TreeId, syncline_format::Lsn)> {
+    fs.without_moves(|| fs.relieved(|store| store.snapshot(fs.content.tree, label)))
 }
 
 /// Whether people see a tree.

@@ -16,6 +16,8 @@
 //! | writeback hint | `_IOWR(0xe7, 6, syncline_range)` | how many bytes are on their way (C6) |
 //! | snapshot | `_IOWR(0xe7, 11, syncline_snapshot)` | make, delete, rename, hold, release, tell the next, of snapshots and heads (C10 to C12); changes need CAP_SYS_ADMIN |
 //! | usage of snapshots | `_IOWR(0xe7, 12, syncline_snapshot_usage)` | what their deletion would give back; needs CAP_SYS_ADMIN |
+//! | schedule of snapshots | `_IOWR(0xe7, 13, syncline_schedule)` | told, set, ended; changes need CAP_SYS_ADMIN |
+//! | difference of snapshots | `_IOWR(0xe7, 14, syncline_snapshot_diff)` | which paths differ, a part at a time; needs CAP_SYS_ADMIN |
 //!
 //! Those from 2 on are for programs: `include/syncline/ioctl.h` says how they are used, and a test compares its numbers
 //! and layouts with these. They are answered on open files, not on directories. Statistics and snapshots are answered
@@ -76,6 +78,14 @@ pub(crate) const SNAPSHOT: u32 = number(READ | WRITE, 0xe7, 11, SNAPSHOT_BYTES a
 /// Bytes of `struct syncline_snapshot_usage`.
 pub(crate) const SNAPSHOT_USAGE_BYTES: usize = 15_376;
 pub(crate) const SNAPSHOT_USAGE: u32 = number(READ | WRITE, 0xe7, 12, SNAPSHOT_USAGE_BYTES as u32);
+
+/// Bytes of `struct syncline_schedule`.
+pub(crate) const SCHEDULE_BYTES: usize = 512;
+pub(crate) const SCHEDULE: u32 = number(READ | WRITE, 0xe7, 13, SCHEDULE_BYTES as u32);
+
+/// Bytes of `struct syncline_snapshot_diff`.
+pub(crate) const SNAPSHOT_DIFF_BYTES: usize = 15_904;
+pub(crate) const SNAPSHOT_DIFF: u32 = number(READ | WRITE, 0xe7, 14, SNAPSHOT_DIFF_BYTES as u32);
 
 /// f2fs's, which SQLite uses.
 pub(crate) const F2FS_START_ATOMIC_WRITE: u32 = number(0, 0xf5, 1, 0);
@@ -241,6 +251,7 @@ mod tests {
         ("offsetof(struct syncline_snapshot, seconds)", 24),
         ("offsetof(struct syncline_snapshot, nanoseconds)", 32),
         ("offsetof(struct syncline_snapshot, flags)", 36),
+        ("offsetof(struct syncline_snapshot, expires)", 40),
         ("offsetof(struct syncline_snapshot, name)", 48),
         ("offsetof(struct syncline_snapshot, to)", 304),
         ("SYNCLINE_SNAPSHOT_MAKE", 1),
@@ -254,6 +265,27 @@ mod tests {
         ("SYNCLINE_SNAPSHOT_NEXT_HEAD", 9),
         ("SYNCLINE_SNAPSHOT_HELD", 1),
         ("SYNCLINE_SNAPSHOT_DEFAULT", 2),
+        ("SYNCLINE_SNAPSHOT_SCHEDULED", 4),
+        ("sizeof(struct syncline_schedule)", SCHEDULE_BYTES as u64),
+        ("offsetof(struct syncline_schedule, flags)", 4),
+        ("offsetof(struct syncline_schedule, text)", 8),
+        ("SYNCLINE_SCHEDULE_TELL", 1),
+        ("SYNCLINE_SCHEDULE_SET", 2),
+        ("SYNCLINE_SCHEDULE_END", 3),
+        ("SYNCLINE_SCHEDULE_EXISTS", 1),
+        ("SYNCLINE_SCHEDULE_PAUSED", 2),
+        ("SYNCLINE_IOC_SCHEDULE", SCHEDULE as u64),
+        ("sizeof(struct syncline_snapshot_diff)", SNAPSHOT_DIFF_BYTES as u64),
+        ("offsetof(struct syncline_snapshot_diff, offset)", 8),
+        ("offsetof(struct syncline_snapshot_diff, flags)", 16),
+        ("offsetof(struct syncline_snapshot_diff, length)", 20),
+        ("offsetof(struct syncline_snapshot_diff, older)", 24),
+        ("offsetof(struct syncline_snapshot_diff, newer)", 280),
+        ("offsetof(struct syncline_snapshot_diff, data)", 536),
+        ("sizeof(struct syncline_snapshot_change)", 16),
+        ("offsetof(struct syncline_snapshot_change, path_length)", 8),
+        ("SYNCLINE_DIFF_CONTENT", 1),
+        ("SYNCLINE_IOC_SNAPSHOT_DIFF", SNAPSHOT_DIFF as u64),
         ("sizeof(struct syncline_snapshot_usage)", SNAPSHOT_USAGE_BYTES as u64),
         ("offsetof(struct syncline_snapshot_usage, count)", 0),
         ("offsetof(struct syncline_snapshot_usage, bytes)", 8),

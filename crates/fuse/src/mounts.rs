@@ -1,6 +1,7 @@
 //! What one daemon has mounted of its volume: the head or snapshot it was started for, and those that joined it
 //! ([`crate::join`]). Each mount is a connection to the kernel of its own. The volume is closed with the last one.
 
+use crate::differences::Differences;
 use crate::memory::AutoMemory;
 use crate::replica::Replica;
 use crate::volume::OpenVolume;
@@ -24,6 +25,8 @@ pub(crate) struct Mounts {
     is_snapshot: bool,
     /// What keeps snapshots open that nobody reads.
     keepers: Mutex<Vec<Weak<dyn KeepsOpen>>>,
+    /// What differs between snapshots, while it is fetched.
+    differences: Differences,
     state: Mutex<State>,
     /// A mount is gone.
     changed: Condvar,
@@ -80,7 +83,7 @@ pub(crate) struct Share {
 impl Mounts {
     /// Over a volume that was opened as the options say.
     pub(crate) fn new(source: &Path, volume: OpenVolume, options: &MountOptions) -> Arc<Mounts> {
-        Arc::new(Mounts {
+        let mounts = Arc::new(Mounts {
             source: source.to_owned(),
             fs: volume.fs().clone(),
             memory: volume.memory().cloned(),
@@ -88,9 +91,22 @@ impl Mounts {
             is_read_only: options.is_read_only(),
             is_snapshot: options.snapshot.is_some(),
             keepers: Mutex::default(),
+            differences: Differences::default(),
             state: Mutex::new(State { volume: Some(volume), mounted: Vec::new(), next: 0 }),
             changed: Condvar::new(),
-        })
+        });
+        let told = Arc::downgrade(&mounts);
+        mounts.fs.schedules().on_deletion(Box::new(move || {
+            if let Some(mounts) = told.upgrade() {
+                mounts.snapshot_deleted();
+            }
+        }));
+        mounts
+    }
+
+    /// What differs between snapshots, while it is fetched.
+    pub(crate) fn differences(&self) -> &Differences {
+        &self.differences
     }
 
     /// The share of a mount that shows what the volume was opened with.

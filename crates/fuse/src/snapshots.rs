@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, SystemTime};
-use syncline_fs::{Error, Fs, HeadInfo, SnapshotData, SnapshotInfo, SystemEntropy};
+use syncline_fs::{Error, Fs, HeadInfo, SnapshotData, SnapshotInfo, SnapshotKind, SystemEntropy};
 
 /// Bytes of a name's field: what is behind the name is zeros.
 const FIELD_BYTES: usize = 256;
@@ -34,6 +34,8 @@ enum Action {
 const HELD: u32 = 1;
 /// Flag: the head is shown when nobody names one.
 const DEFAULT: u32 = 2;
+/// Flag: the schedule has made the snapshot.
+const SCHEDULED: u32 = 4;
 /// Snapshots of one usage at most.
 pub(crate) const USAGE_MAX: usize = 3840;
 /// Where their numbers begin in `struct syncline_snapshot_usage`.
@@ -48,6 +50,7 @@ pub(crate) struct SnapshotArgument {
     seconds: i64,
     nanoseconds: u32,
     flags: u32,
+    expires: u64,
     name: String,
     to: String,
 }
@@ -55,7 +58,8 @@ pub(crate) struct SnapshotArgument {
 impl SnapshotArgument {
     fn new(action: Action, tree: u32, name: &str, to: &str) -> SnapshotArgument {
         let (name, to) = (name.to_owned(), to.to_owned());
-        SnapshotArgument { action, tree, uuid: [0; 16], seconds: 0, nanoseconds: 0, flags: 0, name, to }
+        let uuid = [0; 16];
+        SnapshotArgument { action, tree, uuid, seconds: 0, nanoseconds: 0, flags: 0, expires: 0, name, to }
     }
 
     /// `None`: not understood.
@@ -83,7 +87,8 @@ impl SnapshotArgument {
         let uuid = *bytes[8..].first_chunk()?;
         let (name, to) = (text(NAME_AT)?, text(TO_AT)?);
         let (tree, nanoseconds, flags) = (number(4), number(32), number(36));
-        Some(SnapshotArgument { action, tree, uuid, seconds, nanoseconds, flags, name, to })
+        let expires = u64::from_ne_bytes(*bytes[40..].first_chunk()?);
+        Some(SnapshotArgument { action, tree, uuid, seconds, nanoseconds, flags, expires, name, to })
     }
 
     /// `None`: a name is too long.
@@ -95,6 +100,7 @@ impl SnapshotArgument {
         bytes[24..32].copy_from_slice(&self.seconds.to_ne_bytes());
         bytes[32..36].copy_from_slice(&self.nanoseconds.to_ne_bytes());
         bytes[36..40].copy_from_slice(&self.flags.to_ne_bytes());
+        bytes[40..48].copy_from_slice(&self.expires.to_ne_bytes());
         for (at, text) in [(NAME_AT, &self.name), (TO_AT, &self.to)] {
             if text.len() >= FIELD_BYTES || text.contains('\0') {
                 return None;
@@ -121,7 +127,8 @@ impl SnapshotArgument {
             uuid: info.uuid,
             seconds: info.made.seconds,
             nanoseconds: info.made.nanoseconds,
-            flags: u32::from(info.is_held) * HELD,
+            flags: (u32::from(info.is_held) * HELD) | (u32::from(info.is_scheduled) * SCHEDULED),
+            expires: info.expires,
             name: info.name,
             ..self.clone()
         };
@@ -137,7 +144,12 @@ impl SnapshotArgument {
         };
         match self.action {
             Action::Make => {
-                fs.snapshot(&self.name, SnapshotData::Written, &SystemEntropy::default()).map(told)
+                let kind = SnapshotKind {
+                    data: SnapshotData::Written,
+                    expires: self.expires,
+                    is_held: self.flags & HELD != 0,
+                };
+                fs.snapshot(&self.name, kind, &SystemEntropy::default()).map(told)
             }
             Action::Delete => fs.delete_snapshot(&self.name).map(|()| self),
             Action::Rename => fs.rename_snapshot(&self.name, &self.to).map(|()| self),
@@ -190,6 +202,10 @@ pub struct SnapshotEntry {
     pub number: u32,
     /// It is not deleted before it is released.
     pub held: bool,
+    /// The schedule has made it, and deletes it.
+    pub scheduled: bool,
+    /// From then on it is deleted in the background.
+    pub expires: Option<SystemTime>,
 }
 
 impl SnapshotArgument {
@@ -202,12 +218,17 @@ impl SnapshotArgument {
         let nanoseconds = Duration::from_nanos(u64::from(self.nanoseconds));
         whole.and_then(|whole| whole.checked_add(nanoseconds)).unwrap_or(SystemTime::UNIX_EPOCH)
     }
+
+    fn expiry(&self) -> Option<SystemTime> {
+        SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(self.expires)).filter(|_| self.expires != 0)
+    }
 }
 
 impl From<SnapshotArgument> for SnapshotEntry {
     fn from(told: SnapshotArgument) -> SnapshotEntry {
-        let (made, held) = (told.made(), told.flags & HELD != 0);
-        SnapshotEntry { name: told.name, uuid: told.uuid, made, number: told.tree, held }
+        let (made, held, expires) = (told.made(), told.flags & HELD != 0, told.expiry());
+        let scheduled = told.flags & SCHEDULED != 0;
+        SnapshotEntry { name: told.name, uuid: told.uuid, made, number: told.tree, held, scheduled, expires }
     }
 }
 
@@ -243,12 +264,31 @@ fn call(file: &File, argument: &SnapshotArgument) -> io::Result<SnapshotArgument
 
 /// Makes a snapshot of the volume that an open file or directory is on. What the kernel has of files goes to the daemon
 /// before. Errors: EEXIST, EINVAL for what is no name, EPERM for others than administrators, EOPNOTSUPP on version 1.
-pub fn make_snapshot(file: &File, name: &str) -> io::Result<SnapshotEntry> {
+///
+/// One that is held is not deleted before it is released; one that expires is deleted in the background from then on.
+pub fn make_snapshot(
+    file: &File,
+    name: &str,
+    held: bool,
+    expires: Option<SystemTime>,
+) -> io::Result<SnapshotEntry> {
+    hand_on(file)?;
+    let seconds = |expires: SystemTime| match expires.duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(since) if since.as_secs() > 0 => Ok(since.as_secs()),
+        _ => Err(io::Error::from_raw_os_error(libc::EINVAL)),
+    };
+    let (flags, expires) = (u32::from(held) * HELD, expires.map(seconds).transpose()?.unwrap_or(0));
+    let argument = SnapshotArgument { flags, expires, ..SnapshotArgument::new(Action::Make, 0, name, "") };
+    call(file, &argument).map(SnapshotEntry::from)
+}
+
+/// Hands the daemon what the kernel has of all files.
+pub(crate) fn hand_on(file: &File) -> io::Result<()> {
     // SAFETY: the descriptor is open.
-    if unsafe { libc::syncfs(file.as_raw_fd()) } != 0 {
-        return Err(io::Error::last_os_error());
+    match unsafe { libc::syncfs(file.as_raw_fd()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
-    call(file, &SnapshotArgument::new(Action::Make, 0, name, "")).map(SnapshotEntry::from)
 }
 
 /// Deletes a snapshot. Errors: ENOENT, EPERM, EBUSY if it is held.
@@ -327,6 +367,7 @@ mod tests {
             seconds: -3,
             nanoseconds: 999,
             flags: HELD,
+            expires: 1 << 33,
             name: "ä".repeat(127),
             to: "b".to_owned(),
         };

@@ -5,12 +5,12 @@ use std::ffi::OsString;
 use std::time::{SystemTime, UNIX_EPOCH};
 use syncline::{Change, ChangeKind, HeadInfo, Snapshot};
 
-/// Name, UUID, when it was made in nanoseconds since 1970, number, whether it is held.
-pub(crate) type Told = (String, Cow<'static, [u8]>, i128, u32, bool);
+/// Name, UUID, when it was made in nanoseconds since 1970, number, whether it is held, whether the schedule made it.
+pub(crate) type Told = (String, Cow<'static, [u8]>, i128, u32, bool, bool);
 
 pub(crate) fn told(snapshot: Snapshot) -> Told {
     let uuid = Cow::Owned(snapshot.uuid.to_vec());
-    (snapshot.name, uuid, nanoseconds(snapshot.made), snapshot.number, snapshot.held)
+    (snapshot.name, uuid, nanoseconds(snapshot.made), snapshot.number, snapshot.held, snapshot.scheduled)
 }
 
 /// Name, UUID, when it was made in nanoseconds since 1970, number, whether it is shown when nobody names one, and what

@@ -533,6 +533,19 @@ impl Volume {
         self.run(py, |volume| volume.snapshot_usage(&names))
     }
 
+    /// The schedule of snapshots, as its words.
+    fn schedule(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        Ok(self.run(py, syncline::Volume::schedule)?.map(|schedule| schedule.to_string()))
+    }
+
+    /// Gives the volume a schedule, or takes it away.
+    fn set_schedule(&self, py: Python<'_>, schedule: Option<&str>) -> PyResult<()> {
+        let what = "the text is no schedule; it is like \"hourly=24 daily=7\"";
+        let read =
+            |text: &str| text.parse::<syncline::Schedule>().map_err(|_| syncline::Error::Invalid(what));
+        self.run(py, |volume| volume.set_schedule(schedule.map(read).transpose()?.as_ref()))
+    }
+
     /// Waits until the space of deleted snapshots is free.
     fn reclaim(&self, py: Python<'_>) -> PyResult<()> {
         self.run(py, syncline::Volume::reclaim)

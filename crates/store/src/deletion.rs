@@ -65,7 +65,7 @@ impl Drop for TreeReader {
 }
 
 /// What the reaper turns to next.
-enum Task {
+pub(crate) enum Task {
     /// Nobody needs a hidden tree any more.
     Begin(TreeId),
     /// The tree's inherited images, which nobody reads any more, still stand in the way.
@@ -119,11 +119,7 @@ impl Store {
             if item.stay.is_held {
                 return Err(StoreError::TreeHeld { name: item.name.clone() });
             }
-            let item = TreeItem { name: String::new(), stay: Stay::default(), ..item.clone() };
-            match is_needed(trees, tree) {
-                true => batch.put(Key::tree_info(tree), &TreeItem { is_hidden: true, ..item }.encode()),
-                false => begin(trees, tree, item, batch),
-            }
+            delete(trees, tree, item, batch);
             Ok(())
         })
     }
@@ -149,7 +145,12 @@ impl Store {
             if branches.items.iter().any(|(number, item)| *number != tree && item.name == name) {
                 return Err(StoreError::TreeExists { name: name.to_owned() });
             }
-            batch.put(Key::tree_info(tree), &TreeItem { name: name.to_owned(), ..item.clone() }.encode());
+            // Who gives a snapshot of the schedule a name wants to keep it.
+            let stay = Stay { is_scheduled: false, ..item.stay };
+            batch.put(
+                Key::tree_info(tree),
+                &TreeItem { name: name.to_owned(), stay, ..item.clone() }.encode(),
+            );
             Ok(())
         })
     }
@@ -168,7 +169,7 @@ impl Store {
                 return Err(StoreError::NotASnapshot { tree });
             }
             if item.stay.is_held != is_held {
-                let stay = Stay { is_held };
+                let stay = Stay { is_held, ..item.stay };
                 batch.put(Key::tree_info(tree), &TreeItem { stay, ..item.clone() }.encode());
             }
             Ok(())
@@ -389,8 +390,17 @@ pub(crate) fn item_of(trees: &Trees, tree: TreeId) -> Result<&TreeItem, StoreErr
     item.ok_or(StoreError::NoTree { tree })
 }
 
+/// Takes the name of a tree away, and begins to take it apart if nobody needs it.
+pub(crate) fn delete(trees: &Trees, tree: TreeId, item: &TreeItem, batch: &mut Batch) {
+    let item = TreeItem { name: String::new(), stay: Stay::default(), ..item.clone() };
+    match is_needed(trees, tree) {
+        true => batch.put(Key::tree_info(tree), &TreeItem { is_hidden: true, ..item }.encode()),
+        false => begin(trees, tree, item, batch),
+    }
+}
+
 /// Whether a tree has to stay, although it has no name any more (R27).
-fn is_needed(trees: &Trees, tree: TreeId) -> bool {
+pub(crate) fn is_needed(trees: &Trees, tree: TreeId) -> bool {
     let Some(branches) = &trees.branches else { return true };
     branches.readers.contains_key(&tree) || branches.children(tree).nth(1).is_some()
 }
@@ -420,7 +430,7 @@ fn put_cursor(trees: &Trees, tree: TreeId, cursor: Key, batch: &mut Batch) -> Re
 const BEGUN: Key = Key { offset: 1, ..Key::MIN };
 
 /// One tree at a time goes away: the one with which something was begun, and then the lowest number.
-fn next_task(trees: &Trees) -> Option<Task> {
+pub(crate) fn next_task(trees: &Trees) -> Option<Task> {
     let branches = trees.branches.as_ref()?;
     let going = || {
         branches.items.iter().filter_map(|(number, item)| match item.state {

@@ -14,7 +14,7 @@ use syncline_format::{Key, TreeId};
 pub type Visitor<'a> = dyn FnMut(Key, Option<&[u8]>, Option<&[u8]>) -> ControlFlow<()> + 'a;
 
 /// A node as its parent knows it.
-struct Known {
+pub(crate) struct Known {
     home: Option<NodePointer>,
     held: Option<Arc<Node>>,
     level: u16,
@@ -22,7 +22,7 @@ struct Known {
 }
 
 impl Known {
-    fn of_root(tree: &Tree) -> Known {
+    pub(crate) fn of_root(tree: &Tree) -> Known {
         match &tree.root {
             Root::Clean(pointer) => Known::clean(*pointer, Place::default()),
             Root::Held(node) => Known::held(node, Place::default()),
@@ -51,7 +51,7 @@ impl Known {
         self.place.low.is_some_and(|low| low > key)
     }
 
-    fn is_same(&self, other: &Known) -> bool {
+    pub(crate) fn is_same(&self, other: &Known) -> bool {
         let held = self.held.as_ref().zip(other.held.as_ref());
         self.home.is_some() && self.home == other.home
             || held.is_some_and(|(own, other)| Arc::ptr_eq(own, other))

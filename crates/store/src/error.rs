@@ -87,7 +87,7 @@ pub enum StoreError {
         "\"{name}\" is no name for a snapshot: it is empty, longer than 255 bytes, \".\" or \"..\", or has a \"/\" or a NUL"
     )]
     BadTreeName { name: String },
-    #[error("the volume has as many trees as it may have ({most})")]
+    #[error("the volume has as many snapshots and heads as it may have ({most}); delete some")]
     TooManyTrees { most: usize },
     /// Only a volume whose last session has ended can be upgraded.
     #[error("the volume was not closed; open it once and close it, then upgrade it")]

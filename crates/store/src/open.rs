@@ -23,6 +23,7 @@ use syncline_device::{Buffer, Device, ReadRequest};
 use syncline_format::bitmap::{self, Bits, UNWRITTEN};
 use syncline_format::layout::{BACKUP_BLOCKS, Layout, VOLUME_BLOCKS_MIN};
 use syncline_format::range::COUNTER_MAX;
+use syncline_format::schedule::Schedule;
 use syncline_format::superblock::{JournalTail, SUPERBLOCK_SLOTS, Superblock, TREES, VolumeState};
 use syncline_format::tree_item::TreeItem;
 use syncline_format::{
@@ -114,7 +115,8 @@ impl Store {
         let mut root_tree = RootTree::read(&*device, &cache, &superblock)?;
         let roots = root_tree.roots().map(|(tree, root)| (tree, Root::Clean(root))).collect();
         let mut trees = Trees::new(roots, superblock.trees.map(Branches::new), superblock.checkpoint_lsn);
-        trees.load(tree_items(&*device, &cache, &trees)?);
+        let (items, schedule) = volume_items(&*device, &cache, &trees)?;
+        trees.load(items, schedule);
         trees.root_bound = root_tree.bound_of_one_more();
         check_trees(&trees, &superblock)?;
         root_tree.claim(&mut space, trees.changing().len());
@@ -535,14 +537,14 @@ fn current_slot(
     }
 }
 
-/// The tree items of the volume tree, as the checkpoint has them. Of version 1: none.
-fn tree_items(
+/// The tree items of the volume tree and the schedule, as the checkpoint has them. Of version 1: none.
+fn volume_items(
     device: &dyn Device,
     cache: &NodeCache,
     trees: &Trees,
-) -> Result<BTreeMap<TreeId, TreeItem>, StoreError> {
-    let mut items = BTreeMap::new();
-    let Ok(tree) = trees.tree(TreeId::VOLUME) else { return Ok(items) };
+) -> Result<(BTreeMap<TreeId, TreeItem>, Option<Schedule>), StoreError> {
+    let (mut items, mut schedule) = (BTreeMap::new(), None);
+    let Ok(tree) = trees.tree(TreeId::VOLUME) else { return Ok((items, schedule)) };
     let pinned = Pinned::new(cache);
     let mut from = Key::MIN;
     loop {
@@ -560,17 +562,20 @@ fn tree_items(
         let page = &found.leaf.page;
         for index in 0..page.count() {
             let key = page.key(index);
-            let decoded = key.check_volume().and_then(|()| match key.kind {
-                Kind::TreeInfo => TreeItem::decode(page.value(index)).map(Some),
-                _ => Ok(None),
+            let value = page.value(index);
+            let taken = key.check_volume().and_then(|()| match key.kind {
+                Kind::TreeInfo => {
+                    TreeItem::decode(value).map(|item| drop(items.insert(TreeId(key.object.0 as u32), item)))
+                }
+                Kind::Policy => Schedule::decode(value).map(|found| schedule = Some(found)),
+                _ => Ok(()),
             });
-            let item = decoded.map_err(|source| StoreError::Corrupt { block, source })?;
-            items.extend(item.map(|item| (TreeId(key.object.0 as u32), item)));
+            taken.map_err(|source| StoreError::Corrupt { block, source })?;
         }
         match found.place.end {
             Some(next) if next > from => from = next,
             Some(_) => return Err(misplaced(block)),
-            None => return Ok(items),
+            None => return Ok((items, schedule)),
         }
     }
 }

@@ -409,3 +409,49 @@ impl Store {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{FormatOptions, StoreOptions};
+    use syncline_device::MemoryDevice;
+
+    #[test]
+    fn a_volume_with_as_many_trees_as_it_may_have_gets_no_more_until_one_is_deleted() {
+        let device = Arc::new(MemoryDevice::new(4096));
+        let format = FormatOptions {
+            uuid: [7; 16],
+            label: String::new(),
+            journal_blocks: Some(256),
+            blocks: None,
+            hash_seed: 1,
+            name_key: None,
+            epoch: 99,
+            created_seconds: 0,
+            created_nanoseconds: 0,
+            items: Vec::new(),
+        };
+        Store::format_with_trees(&*device, &format, &mut |_, _| {}).expect("format");
+        let store =
+            Store::open(device, StoreOptions::new(1).trees()).expect("open").finish().expect("finish");
+        let label = |number: usize| SnapshotLabel {
+            name: number.to_string(),
+            uuid: [number as u8; 16],
+            made: Timestamp::default(),
+            stay: Stay::default(),
+        };
+        // The first head is one of them.
+        let made: Vec<TreeId> = (1..TREES_MAX)
+            .map(|number| store.snapshot(TreeId::MAIN, &label(number)).expect("there is room").0)
+            .collect();
+        let full = StoreError::TooManyTrees { most: TREES_MAX };
+        assert_eq!(store.snapshot(TreeId::MAIN, &label(99)).unwrap_err(), full);
+        assert_eq!(store.passing_snapshot(TreeId::MAIN, &label(99)).unwrap_err(), full);
+        assert_eq!(store.clone_tree(made[0], &label(99), false).unwrap_err(), full);
+        assert_eq!(store.trees().len(), TREES_MAX, "nothing is lost");
+        store.delete_tree(made[3]).expect("delete");
+        while store.reap(usize::MAX).expect("reap") {}
+        assert_eq!(store.trees().len(), TREES_MAX - 1);
+        store.snapshot(TreeId::MAIN, &label(99)).expect("there is room again");
+    }
+}

@@ -11,8 +11,10 @@ use crate::StoreError;
 use crate::images::ImageIndex;
 use crate::tree::{Editor, Resident, Root, Superseded, Tree};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use syncline_format::batch::{BatchBuf, Mark, Op, Outcome};
 use syncline_format::range::{ERA_MAX, TREES_MAX as NUMBERS_MAX};
+use syncline_format::schedule::Schedule;
 use syncline_format::superblock::TreesState;
 use syncline_format::tree_item::{Role, TreeItem, TreeState};
 use syncline_format::{BlockNo, Era, FormatError, Key, Kind, Lsn, TreeId};
@@ -58,6 +60,8 @@ pub(crate) struct NodeWalk {
 pub(crate) struct Branches {
     pub(crate) items: BTreeMap<TreeId, TreeItem>,
     pub(crate) state: TreesState,
+    /// The schedule of snapshots, if there is one.
+    pub(crate) schedule: Option<Arc<Schedule>>,
     /// Snapshots whose inherited images are not settled yet.
     pub(crate) inherited: BTreeMap<TreeId, Inherited>,
     /// How many read a tree, which is not taken apart meanwhile (R27).
@@ -75,7 +79,13 @@ pub(crate) struct Inherited {
 
 impl Branches {
     pub(crate) fn new(state: TreesState) -> Branches {
-        Branches { items: BTreeMap::new(), state, inherited: BTreeMap::new(), readers: BTreeMap::new() }
+        Branches {
+            items: BTreeMap::new(),
+            state,
+            schedule: None,
+            inherited: BTreeMap::new(),
+            readers: BTreeMap::new(),
+        }
     }
 
     /// The numbers of eras or of trees have come to their end.
@@ -362,8 +372,13 @@ impl Trees {
     pub(crate) fn note(&mut self, key: Key, value: Option<&[u8]>) -> Result<(), FormatError> {
         let Some(branches) = self.branches.as_mut() else { return Ok(()) };
         key.check_volume()?;
-        if key.kind != Kind::TreeInfo {
-            return Ok(());
+        match key.kind {
+            Kind::TreeInfo => {}
+            Kind::Policy => {
+                branches.schedule = value.map(Schedule::decode).transpose()?.map(Arc::new);
+                return Ok(());
+            }
+            _ => return Ok(()),
         }
         let tree = TreeId(key.object.0 as u32);
         match value {
@@ -382,9 +397,10 @@ impl Trees {
     }
 
     /// Takes over the items of the volume tree, as they are stored.
-    pub(crate) fn load(&mut self, items: BTreeMap<TreeId, TreeItem>) {
+    pub(crate) fn load(&mut self, items: BTreeMap<TreeId, TreeItem>, schedule: Option<Schedule>) {
         let Some(branches) = &mut self.branches else { return };
         branches.items = items;
+        branches.schedule = schedule.map(Arc::new);
         let numbers: Vec<TreeId> = self.by_number.keys().copied().collect();
         for number in numbers {
             let low = branches.low(number, &self.by_number);

@@ -18,7 +18,8 @@ use support::view::{OBJECTS, View, extents, object, shape, view};
 use support::{CrashDevice, Random};
 use syncline_device::{Buffer, Device};
 use syncline_format::item::{ExtentContent, ExtentItem, Timestamp};
-use syncline_format::tree_item::{Role, TreeItem};
+use syncline_format::schedule::Schedule;
+use syncline_format::tree_item::{Role, Stay, TreeItem};
 use syncline_format::{BLOCK_BYTES, BlockNo, Era, Key, Lsn, TreeId, checksum};
 use syncline_store::{
     Batch, Birth, Class, Estimate, Permit, Pressure, Run, SnapshotLabel, Store, StoreError, StoreOptions,
@@ -38,11 +39,19 @@ const MAIN: TreeId = TreeId::MAIN;
 struct State {
     heads: BTreeMap<TreeId, View>,
     snapshots: BTreeMap<TreeId, View>,
+    /// Of those that do not stay until somebody deletes them.
+    stays: BTreeMap<TreeId, Stay>,
+    schedule: Option<Schedule>,
 }
 
 impl Default for State {
     fn default() -> State {
-        State { heads: BTreeMap::from([(MAIN, View::default())]), snapshots: BTreeMap::new() }
+        State {
+            heads: BTreeMap::from([(MAIN, View::default())]),
+            snapshots: BTreeMap::new(),
+            stays: BTreeMap::new(),
+            schedule: None,
+        }
     }
 }
 
@@ -72,6 +81,9 @@ struct Tally {
     usages: u64,
     shared_usages: u64,
     usages_beside_deletions: u64,
+    schedules: u64,
+    expired: u64,
+    spared: u64,
 }
 
 struct Walk {
@@ -384,10 +396,15 @@ impl Walk {
         if self.state.snapshots.len() >= SNAPSHOTS_MAX {
             return;
         }
-        let label = self.next_label();
+        let (is_scheduled, expires) = (self.random.one_in(3), self.random.below(4));
+        let stay = Stay { is_scheduled, expires, is_held: false };
+        let label = SnapshotLabel { stay, ..self.next_label() };
         for _ in 0..4 {
             match self.store.snapshot(self.head, &label) {
                 Ok((tree, lsn)) => {
+                    if stay != Stay::default() {
+                        self.state.stays.insert(tree, stay);
+                    }
                     let view = self.view().clone();
                     self.state.snapshots.insert(tree, view);
                     self.note(lsn);
@@ -530,6 +547,7 @@ impl Walk {
             match self.store.delete_tree(tree) {
                 Ok(lsn) => {
                     self.state.snapshots.remove(&tree);
+                    self.state.stays.remove(&tree);
                     self.note(lsn);
                     tally.deleted += 1;
                     return;
@@ -540,6 +558,39 @@ impl Walk {
                 }
                 Err(other) => panic!("{other}"),
             }
+        }
+    }
+
+    /// The schedule is changed, or deletes something: only what is its, or has expired, and nothing that several trees
+    /// descend from.
+    fn follow_schedule(&mut self, tally: &mut Tally) {
+        if self.random.one_in(3) {
+            let hourly = self.random.below(3) as u16;
+            let schedule = (hourly > 0).then(|| Schedule { hourly, ..Schedule::default() });
+            let Some(lsn) = self.relieved(|store| store.set_schedule(schedule.as_ref())) else { return };
+            if self.state.schedule != schedule {
+                tally.schedules += 1;
+                self.state.schedule = schedule;
+                self.note(lsn);
+            }
+            return;
+        }
+        let index = self.random.below(self.state.snapshots.len().max(1) as u64) as usize;
+        let Some(tree) = self.state.snapshots.keys().nth(index).copied() else { return };
+        let (is_scheduled, now) = (self.random.one_in(2), self.random.below(4));
+        let trees = self.store.trees();
+        let children = trees.values().filter(|item| item.parent == Some(tree)).count();
+        let Some(lsn) = self.relieved(|store| store.delete_due(tree, is_scheduled, now)) else { return };
+        let stay = self.state.stays.get(&tree).copied().unwrap_or_default();
+        let is_due = is_scheduled && stay.is_scheduled || (1..=now).contains(&stay.expires);
+        let is_gone = !snapshots(&self.store.trees()).any(|there| there == tree);
+        assert_eq!(is_gone, is_due && children < 2, "{tree}: {stay:?}, at {now}, {children} descend from it");
+        tally.spared += u64::from(is_due && children > 1);
+        if is_gone {
+            self.state.snapshots.remove(&tree);
+            self.state.stays.remove(&tree);
+            self.note(lsn);
+            tally.expired += 1;
         }
     }
 
@@ -572,7 +623,8 @@ impl Walk {
         if self.random.one_in(4) {
             self.head = heads[self.random.below(heads.len() as u64) as usize];
         }
-        match self.random.below(110) {
+        match self.random.below(114) {
+            110..114 => self.follow_schedule(tally),
             107..110 => self.compare(tally),
             106 => self.usage(tally),
             100..103 => self.clone(tally),
@@ -663,9 +715,13 @@ impl Walk {
             let content = self.state.heads[tree].pages[&(*file, *page)];
             heads.get_mut(tree).expect("a head").pages.insert((*file, *page), content);
         }
+        let trees = self.store.trees();
+        let stays = snapshots.iter().map(|tree| (*tree, trees[tree].stay));
         State {
             heads,
-            snapshots: snapshots.into_iter().map(|tree| (tree, view(&self.store, tree))).collect(),
+            stays: stays.filter(|(_, stay)| *stay != Stay::default()).collect(),
+            schedule: self.store.schedule().map(|schedule| Schedule::clone(&schedule)),
+            snapshots: snapshots.iter().copied().map(|tree| (tree, view(&self.store, tree))).collect(),
         }
     }
 
@@ -876,6 +932,9 @@ fn every_crash_leaves_each_snapshot_as_it_was_made_and_what_is_reachable_in_use(
         ("usages of snapshots", tally.usages),
         ("usages of what several have", tally.shared_usages),
         ("usages beside deletions", tally.usages_beside_deletions),
+        ("schedules that were set and ended", tally.schedules),
+        ("snapshots whose time had come", tally.expired),
+        ("snapshots that others descend from", tally.spared),
     ] {
         assert!(count > seeds / 4, "{what}: {count}");
     }

@@ -21,6 +21,7 @@ mod path;
 mod read_dir;
 #[cfg(feature = "replica")]
 mod replicate;
+mod schedule;
 mod snapshot;
 mod stats;
 mod sync_thread;
@@ -38,13 +39,13 @@ pub use open::OpenOptions;
 pub use read_dir::{DirectoryEntry, ReadDir};
 #[cfg(feature = "replica")]
 pub use replicate::{ReplicaStatus, Replication};
-pub use snapshot::Snapshot;
+pub use snapshot::{Snapshot, SnapshotOptions};
 pub use stats::VolumeStats;
 pub use syncline_device::{Forked, PerProcess};
 pub use syncline_fs::{
-    AccessTimes, Attr, Change, ChangeKind, Clock, Context, Entropy, Error, FallocateMode, FsStats,
-    LatencyHistogram, MkfsOptions, RenameFlags, Result, SetAttr, SetTime, SetXattr, Started, SyncScope,
-    SystemClock, SystemEntropy, Timestamp, VolumeSpace,
+    AccessTimes, Attr, Change, ChangeKind, Clock, Context, Entropy, Error, FallocateMode, FsStats, KeepFree,
+    LatencyHistogram, MkfsOptions, RenameFlags, Result, Schedule, SetAttr, SetTime, SetXattr, Started,
+    SyncScope, SystemClock, SystemEntropy, Timestamp, VolumeSpace,
 };
 pub use ticket::SyncTicket;
 pub use transaction::{TransactionFile, VolumeTransaction};

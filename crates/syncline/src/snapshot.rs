@@ -3,7 +3,7 @@
 use crate::{Error, Timestamp, Volume};
 use std::io;
 use std::time::{Duration, SystemTime};
-use syncline_fs::SnapshotData;
+use syncline_fs::{SnapshotData, SnapshotKind};
 
 /// A snapshot of a volume: what it is, not what is in it ([`Volume::at`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,12 +19,73 @@ pub struct Snapshot {
     pub number: u32,
     /// It is not deleted before it is released ([`Volume::hold_snapshot`]).
     pub held: bool,
+    /// The schedule has made it, and deletes it ([`Volume::set_schedule`]).
+    pub scheduled: bool,
+    /// From then on it is deleted in the background.
+    pub expires: Option<SystemTime>,
 }
 
 impl From<syncline_fs::SnapshotInfo> for Snapshot {
     fn from(info: syncline_fs::SnapshotInfo) -> Snapshot {
-        let syncline_fs::SnapshotInfo { name, uuid, made, tree, is_held, .. } = info;
-        Snapshot { name, uuid, made: system_time(made), number: tree, held: is_held }
+        let syncline_fs::SnapshotInfo { name, uuid, made, tree, is_held, is_scheduled, expires, .. } = info;
+        let expires = i64::try_from(expires).ok().filter(|seconds| *seconds != 0);
+        let expires = expires.map(|seconds| system_time(Timestamp { seconds, nanoseconds: 0 }));
+        Snapshot {
+            name,
+            uuid,
+            made: system_time(made),
+            number: tree,
+            held: is_held,
+            scheduled: is_scheduled,
+            expires,
+        }
+    }
+}
+
+/// How a snapshot is made ([`Volume::snapshot_with`]).
+#[derive(Debug, Clone, Default)]
+pub struct SnapshotOptions {
+    committed: bool,
+    held: bool,
+    expires: Option<SystemTime>,
+}
+
+impl SnapshotOptions {
+    /// As [`Volume::snapshot`] makes it.
+    pub fn new() -> SnapshotOptions {
+        SnapshotOptions::default()
+    }
+
+    /// Of what is committed, as [`Volume::snapshot_committed`] makes it.
+    pub fn committed(mut self, committed: bool) -> SnapshotOptions {
+        self.committed = committed;
+        self
+    }
+
+    /// Held from the beginning ([`Volume::hold_snapshot`]).
+    pub fn held(mut self, held: bool) -> SnapshotOptions {
+        self.held = held;
+        self
+    }
+
+    /// From then on it is deleted in the background, to the second, while the volume is open for writing. One that is
+    /// held, or from which several trees descend, stays until that has ended.
+    pub fn expires(mut self, expires: SystemTime) -> SnapshotOptions {
+        self.expires = Some(expires);
+        self
+    }
+
+    fn kind(&self) -> io::Result<SnapshotKind> {
+        let seconds = |expires: SystemTime| {
+            let since = expires.duration_since(SystemTime::UNIX_EPOCH).ok();
+            let seconds = since.map(|since| since.as_secs()).filter(|seconds| *seconds > 0);
+            seconds.filter(|seconds| i64::try_from(*seconds).is_ok()).ok_or_else(|| {
+                io::Error::from(Error::Invalid("a snapshot expires between 1970 and the end of time"))
+            })
+        };
+        let data = if self.committed { SnapshotData::Committed } else { SnapshotData::Written };
+        let expires = self.expires.map(seconds).transpose()?.unwrap_or(0);
+        Ok(SnapshotKind { data, expires, is_held: self.held })
     }
 }
 
@@ -70,6 +131,24 @@ impl Volume {
     pub fn snapshot_committed(&self, name: &str) -> io::Result<Snapshot> {
         let shared = self.shared();
         Ok(shared.fs()?.snapshot(name, SnapshotData::Committed, &*shared.entropy)?.into())
+    }
+
+    /// Makes a snapshot as the options say. Errors: as [`Volume::snapshot`].
+    ///
+    /// ```
+    /// use std::time::{Duration, SystemTime};
+    /// use syncline::{MkfsOptions, SnapshotOptions, VolumeOptions};
+    ///
+    /// let options = MkfsOptions::default().format(2);
+    /// let volume = VolumeOptions::new().create_in_memory(64 << 20, &options)?;
+    /// let in_an_hour = SystemTime::now() + Duration::from_secs(3600);
+    /// let made = volume.snapshot_with("before", &SnapshotOptions::new().expires(in_an_hour))?;
+    /// assert!(made.expires.is_some() && !made.held);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn snapshot_with(&self, name: &str, options: &SnapshotOptions) -> io::Result<Snapshot> {
+        let shared = self.shared();
+        Ok(shared.fs()?.snapshot(name, options.kind()?, &*shared.entropy)?.into())
     }
 
     /// The snapshots, in the order in which they were made; none on a volume of version 1.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::sync::Arc;
-use syncline::{FallocateMode, MkfsOptions, OpenOptions, Volume, VolumeOptions};
+use syncline::{FallocateMode, MkfsOptions, OpenOptions, Schedule, Volume, VolumeOptions};
 use syncline_check::{CheckOptions, check};
 use syncline_device::{Buffer, Device, MemoryDevice};
 use syncline_format::BlockNo;
@@ -276,6 +276,73 @@ fn what_cannot_be_is_refused_with_the_right_error() {
     assert!(version1.snapshots().expect("list").is_empty());
 }
 
+/// Everything that changes snapshots, with what it says.
+fn refusals(volume: &Volume) -> Vec<std::io::Error> {
+    vec![
+        volume.snapshot("u").map(drop).expect_err("make"),
+        volume.snapshot_committed("u").map(drop).expect_err("make"),
+        volume.rename_snapshot("s", "u").expect_err("rename"),
+        volume.hold_snapshot("s").expect_err("hold"),
+        volume.release_snapshot("s").expect_err("release"),
+        volume.delete_snapshot("s").expect_err("delete"),
+        volume.clone_snapshot("s", "u").map(drop).expect_err("clone"),
+        volume.set_schedule(Some(&Schedule::default())).expect_err("schedule"),
+        volume.set_schedule(None).expect_err("schedule"),
+        volume.reclaim().expect_err("reclaim"),
+    ]
+}
+
+#[test]
+fn a_volume_that_is_read_only_or_has_stopped_refuses_all_changes_of_snapshots_and_loses_none() {
+    let (device, volume) = fresh();
+    volume.write("f", "there").expect("write");
+    volume.snapshot("s").expect("snapshot");
+    volume.close().expect("close");
+    let read_only = VolumeOptions::new().read_only(true);
+    let volume = Volume::on_device(device.clone(), &read_only).expect("open");
+    for error in refusals(&volume) {
+        assert_eq!(error.kind(), ErrorKind::ReadOnlyFilesystem, "{error}");
+    }
+    assert_eq!(volume.at("s").expect("at").read("f").expect("read"), b"there");
+    drop(volume);
+    let volume = open(&device, false);
+    volume.shut_down();
+    for error in refusals(&volume) {
+        assert!(matches!(syncline::errno(&error), 5 | 30), "{error}");
+        assert_eq!(error.to_string().lines().count(), 1);
+    }
+    drop(volume);
+    let volume = open(&device, false);
+    let names: Vec<String> = volume.snapshots().expect("list").into_iter().map(|made| made.name).collect();
+    assert_eq!(names, ["s"]);
+    assert_eq!(volume.schedule().expect("schedule"), None);
+    assert_eq!(volume.at("s").expect("at").read("f").expect("read"), b"there");
+}
+
+#[test]
+fn a_volume_with_threads_follows_its_schedule() {
+    let device = Arc::new(MemoryDevice::new(BYTES / 4096));
+    format(&device, &MkfsOptions::default().format(2));
+    let volume = open(&device, true);
+    volume.write("f", "there").expect("write");
+    volume.sync_all().expect("sync");
+    volume.set_schedule(Some(&Schedule { hourly: 3, ..Schedule::default() })).expect("schedule");
+    let began = std::time::Instant::now();
+    while volume.snapshots().expect("list").is_empty() {
+        assert!(began.elapsed().as_secs() < 60, "no snapshot is made");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let made = volume.snapshots().expect("list").remove(0);
+    assert!(made.scheduled && !made.held && made.expires.is_none(), "{made:?}");
+    assert_eq!(volume.at(&made.name).expect("at").read("f").expect("read"), b"there");
+    assert!(!volume.is_schedule_paused().expect("schedule"));
+    // What is renamed is not the schedule's any more.
+    volume.rename_snapshot(&made.name, "mine").expect("rename");
+    assert!(!volume.snapshots().expect("list")[0].scheduled);
+    volume.close().expect("close");
+    judge(&device, 0);
+}
+
 #[test]
 fn a_snapshot_is_not_readable_beyond_the_end_of_the_session() {
     let (_device, volume) = fresh();
@@ -286,21 +353,102 @@ fn a_snapshot_is_not_readable_beyond_the_end_of_the_session() {
     assert!(old.read("f").is_err(), "the device may be somebody else's");
 }
 
+// Shows: C10, R28.
 #[test]
-fn a_range_is_moved_only_where_no_snapshot_has_the_blocks_behind_it() {
-    let (_device, volume) = fresh();
-    volume.write("f", [vec![1; 8192], vec![2; 8192]].concat()).expect("write");
+fn ranges_are_taken_out_and_put_in_behind_snapshots_which_stay_as_they_are() {
+    const PAGE: usize = 4096;
+    for seed in 1..=6 {
+        let mut random = Random(seed);
+        let (device, mut volume) = fresh();
+        let pages = 300;
+        let mut content: Vec<u8> = (0..pages * PAGE).map(|at| (at / PAGE % 251) as u8 + 1).collect();
+        volume.write("f", &content).expect("write");
+        let file = OpenOptions::new().write(true).open(&volume, "f").expect("open");
+        // A hole, and what is set aside and not written: both read as zeros.
+        file.fallocate(FallocateMode::PunchHole, 20 * PAGE as u64, 30 * PAGE as u64).expect("punch");
+        file.fallocate(FallocateMode::Allocate { keep_size: true }, 25 * PAGE as u64, 9 * PAGE as u64)
+            .expect("allocate");
+        content[20 * PAGE..50 * PAGE].fill(0);
+        drop(file);
+        let mut kept: BTreeMap<String, Vec<u8>> = BTreeMap::new();
+        for round in 0..24 {
+            let file = OpenOptions::new().write(true).open(&volume, "f").expect("open");
+            let at = random.below((content.len() / PAGE - 20) as u64) as usize * PAGE;
+            let len = (1 + random.below(16) as usize) * PAGE;
+            match random.below(5) {
+                0 => {
+                    let name = format!("s{round}");
+                    volume.snapshot(&name).expect("snapshot");
+                    kept.insert(name, content.clone());
+                }
+                1 if !kept.is_empty() => {
+                    let name =
+                        kept.keys().nth(random.below(kept.len() as u64) as usize).cloned().expect("one");
+                    volume.delete_snapshot(&name).expect("delete");
+                    kept.remove(&name);
+                    if random.below(2) == 0 {
+                        volume.reclaim().expect("reclaim");
+                    }
+                }
+                2 => {
+                    file.fallocate(FallocateMode::CollapseRange, at as u64, len as u64).expect("collapse");
+                    content.drain(at..at + len);
+                }
+                3 => {
+                    file.fallocate(FallocateMode::InsertRange, at as u64, len as u64).expect("insert");
+                    content.splice(at..at, vec![0; len]);
+                }
+                _ => {
+                    file.write_all_at(&vec![round as u8 + 1; len / 2], at as u64 + 100).expect("write");
+                    content[at + 100..at + 100 + len / 2].fill(round as u8 + 1);
+                }
+            }
+            drop(file);
+            assert!(volume.read("f").expect("read") == content, "seed {seed}, round {round}");
+            if round % 8 == 7 {
+                volume.sync_all().expect("sync");
+                match random.below(2) {
+                    0 => volume.shut_down(),
+                    _ => volume.close().expect("close"),
+                }
+                judge(&device, seed);
+                volume = open(&device, false);
+                for (name, kept) in &kept {
+                    assert!(
+                        volume.at(name).expect("at").read("f").expect("read") == *kept,
+                        "seed {seed}: {name}"
+                    );
+                }
+            }
+        }
+        for name in kept.keys() {
+            volume.delete_snapshot(name).expect("delete");
+        }
+        volume.remove_file("f").expect("remove");
+        volume.reclaim().expect("reclaim");
+        volume.close().expect("close");
+        judge(&device, seed);
+    }
+}
+
+#[test]
+fn a_range_that_cannot_be_moved_for_lack_of_space_leaves_the_file_as_it_was() {
+    let (device, volume) = fresh();
+    let content: Vec<u8> = (0..9_u8).flat_map(|part| vec![part + 1; 4 << 20]).collect();
+    volume.write("f", &content).expect("write");
     volume.snapshot("s").expect("snapshot");
     let file = OpenOptions::new().write(true).open(&volume, "f").expect("open");
-    let refused =
-        file.fallocate(FallocateMode::CollapseRange, 0, 4096).expect_err("a snapshot has the blocks");
-    assert_eq!(refused.kind(), ErrorKind::Unsupported);
-    volume.write("g", [vec![1; 8192], vec![2; 8192]].concat()).expect("write");
-    let file = OpenOptions::new().write(true).open(&volume, "g").expect("open");
-    file.fallocate(FallocateMode::CollapseRange, 0, 4096).expect("collapse");
-    volume.snapshot("t").expect("snapshot");
-    volume.remove_file("g").expect("remove");
-    assert_eq!(volume.at("t").expect("at").read("g").expect("read"), [vec![1; 4096], vec![2; 8192]].concat());
+    for mode in [FallocateMode::CollapseRange, FallocateMode::InsertRange] {
+        let refused = file.fallocate(mode, 0, 8192).expect_err("the rest has no room for it once more");
+        assert_eq!(refused.kind(), ErrorKind::StorageFull);
+        assert!(volume.read("f").expect("read") == content);
+    }
+    volume.delete_snapshot("s").expect("delete");
+    file.fallocate(FallocateMode::CollapseRange, 0, 8192).expect("nobody else has the blocks");
+    assert!(volume.read("f").expect("read") == content[8192..]);
+    drop(file);
+    volume.close().expect("close");
+    judge(&device, 0);
 }
 
 // Shows: C11.

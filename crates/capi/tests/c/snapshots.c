@@ -119,6 +119,7 @@ void test_snapshots(void)
 {
 	struct syncline_create_options create;
 	struct syncline_snapshot_info info;
+	char schedule[SYNCLINE_SCHEDULE_BYTES];
 	struct syncline_head_info head;
 	syncline_volume *volume, *view, *old;
 	syncline_file *file;
@@ -178,6 +179,16 @@ void test_snapshots(void)
 	EXPECT(-EFAULT, syncline_snapshot_usage(volume, both, 2, NULL));
 	both[1] = "three";
 	EXPECT(-ENOENT, syncline_snapshot_usage(volume, both, 2, &together));
+
+	EXPECT(0, syncline_snapshot_schedule(volume, schedule));
+	EXPECT(0, syncline_snapshot_set_schedule(volume, "daily=3 keep-free=1%"));
+	EXPECT(1, syncline_snapshot_schedule(volume, schedule));
+	CHECK(strcmp(schedule, "daily=3 keep-free=1% prefix=auto") == 0);
+	EXPECT(-EINVAL, syncline_snapshot_set_schedule(volume, "daily=0"));
+	REFUSED(-EINVAL, "hourly=24", syncline_snapshot_set_schedule(volume, "often"));
+	EXPECT(-EFAULT, syncline_snapshot_schedule(volume, NULL));
+	EXPECT(0, syncline_snapshot_set_schedule(volume, NULL));
+	EXPECT(0, syncline_snapshot_schedule(volume, schedule));
 
 	EXPECT(-ENOENT, syncline_snapshot_open(volume, "three", &view));
 	EXPECT(0, syncline_snapshot_open(volume, "one", &view));

@@ -1,5 +1,6 @@
 //! Arguments of `syncline snapshot`.
 
+use super::age::{Age, Space};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
@@ -16,6 +17,12 @@ pub(crate) enum SnapshotAction {
         /// Print the snapshot as JSON.
         #[arg(long)]
         json: bool,
+        /// Hold it: it is not deleted before it is released.
+        #[arg(long)]
+        hold: bool,
+        /// Delete it in the background when it is so old, such as 90s, 30m, 12h, 7d or 4w.
+        #[arg(long, value_name = "AGE")]
+        expires: Option<Age>,
         /// Image file, block device, or a directory of a mounted volume.
         #[arg(value_name = "VOLUME")]
         target: PathBuf,
@@ -36,6 +43,9 @@ pub(crate) enum SnapshotAction {
     },
     /// Delete snapshots, and heads that are not mounted. What only they had becomes free, in the background.
     Delete {
+        /// Print what was done as JSON.
+        #[arg(long)]
+        json: bool,
         /// Return when the space is free; for a volume that is not mounted.
         #[arg(long)]
         wait: bool,
@@ -54,7 +64,7 @@ pub(crate) enum SnapshotAction {
         /// Compare checksums: what was written with the content that it had does not count.
         #[arg(long)]
         content: bool,
-        /// Image file or block device; not mounted.
+        /// Image file, block device, or a directory of a mounted volume.
         #[arg(value_name = "VOLUME")]
         target: PathBuf,
         /// The older snapshot.
@@ -64,6 +74,9 @@ pub(crate) enum SnapshotAction {
     },
     /// Hold snapshots: they are not deleted before they are released.
     Hold {
+        /// Print what was done as JSON.
+        #[arg(long)]
+        json: bool,
         /// Image file, block device, or a directory of a mounted volume.
         #[arg(value_name = "VOLUME")]
         target: PathBuf,
@@ -73,6 +86,9 @@ pub(crate) enum SnapshotAction {
     },
     /// Let snapshots that were held be deleted again.
     Release {
+        /// Print what was done as JSON.
+        #[arg(long)]
+        json: bool,
         /// Image file, block device, or a directory of a mounted volume.
         #[arg(value_name = "VOLUME")]
         target: PathBuf,
@@ -96,6 +112,9 @@ pub(crate) enum SnapshotAction {
     },
     /// Give a snapshot another name.
     Rename {
+        /// Print what was done as JSON.
+        #[arg(long)]
+        json: bool,
         /// Image file, block device, or a directory of a mounted volume.
         #[arg(value_name = "VOLUME")]
         target: PathBuf,
@@ -106,6 +125,9 @@ pub(crate) enum SnapshotAction {
     },
     /// Make a head of a snapshot: a writable branch, which begins as the snapshot is.
     Clone {
+        /// Print the head as JSON.
+        #[arg(long)]
+        json: bool,
         /// Image file, block device, or a directory of a mounted volume.
         #[arg(value_name = "VOLUME")]
         target: PathBuf,
@@ -116,6 +138,9 @@ pub(crate) enum SnapshotAction {
     },
     /// Take the volume back to a snapshot. The snapshot stays, and so do all others.
     Rollback {
+        /// Print what was done as JSON.
+        #[arg(long)]
+        json: bool,
         /// Keep what the volume shows now as a snapshot of this name; otherwise it is gone.
         #[arg(long, value_name = "NAME")]
         keep: Option<String>,
@@ -124,5 +149,63 @@ pub(crate) enum SnapshotAction {
         target: PathBuf,
         /// The snapshot.
         name: String,
+    },
+    /// Have snapshots made each hour, day, week or month, and deleted when no class keeps them any more.
+    ///
+    /// Whoever has the volume open for writing does it, in the background: the daemon of a mount, or a program. A
+    /// snapshot is made if something has changed. One that is held or renamed stays, and so does one from which heads
+    /// descend.
+    Schedule {
+        #[command(subcommand)]
+        action: ScheduleAction,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ScheduleAction {
+    /// Set the schedule. Without a class it is 24 hours, 7 days, 4 weeks and 12 months.
+    Set {
+        /// Print the schedule as JSON.
+        #[arg(long)]
+        json: bool,
+        /// Keep the last snapshot of each of so many hours.
+        #[arg(long, value_name = "N")]
+        hourly: Option<u16>,
+        /// Keep the last snapshot of each of so many days (of UTC).
+        #[arg(long, value_name = "N")]
+        daily: Option<u16>,
+        /// Keep the last snapshot of each of so many weeks (from Monday on).
+        #[arg(long, value_name = "N")]
+        weekly: Option<u16>,
+        /// Keep the last snapshot of each of so many months.
+        #[arg(long, value_name = "N")]
+        monthly: Option<u16>,
+        /// While less is free delete the oldest of its snapshots and make none: a percentage, a size, or 0.
+        #[arg(long, value_name = "SPACE", default_value = "10%")]
+        keep_free: Space,
+        /// Begin the names of snapshots with this.
+        #[arg(long, value_name = "NAME", default_value = "auto")]
+        prefix: String,
+        /// Image file, block device, or a directory of a mounted volume.
+        #[arg(value_name = "VOLUME")]
+        target: PathBuf,
+    },
+    /// Show the schedule.
+    Show {
+        /// Print as JSON.
+        #[arg(long)]
+        json: bool,
+        /// Image file, block device, or a directory of a mounted volume.
+        #[arg(value_name = "VOLUME")]
+        target: PathBuf,
+    },
+    /// End the schedule. The snapshots that it has made stay.
+    Off {
+        /// Print what was done as JSON.
+        #[arg(long)]
+        json: bool,
+        /// Image file, block device, or a directory of a mounted volume.
+        #[arg(value_name = "VOLUME")]
+        target: PathBuf,
     },
 }

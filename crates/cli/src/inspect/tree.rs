@@ -17,6 +17,7 @@ use syncline_format::item::{
     MODE_REGULAR, MODE_SOCKET, MODE_SYMLINK, MODE_TYPE_MASK, OrphanReason, Timestamp, XattrItem, XattrValue,
 };
 use syncline_format::node::{self, NodePointer};
+use syncline_format::schedule::Schedule;
 use syncline_format::superblock::Superblock;
 use syncline_format::tree_item::{OverlayItem, TreeItem};
 use syncline_format::{BlockNo, FormatError, Key, Kind, NODE_BYTES, ObjectNo, TreeId};
@@ -247,6 +248,7 @@ fn summary(key: Key, value: &[u8]) -> String {
         }
         Kind::Overlay => OverlayItem::decode(value)
             .map(|item| format!("object {} page {} block {}", item.object, item.page, item.extent.start)),
+        Kind::Policy => Schedule::decode(value).map(|schedule| schedule.to_string()),
         Kind::XattrPiece | Kind::Shared => Ok(String::new()),
     };
     text.unwrap_or_else(|error| format!("undecodable: {error}"))

@@ -1,13 +1,15 @@
 //! `syncline snapshot diff`.
 
-use super::{failed, unmounted};
+use super::{Place, failed, open};
 use crate::error::Failure;
 use crate::output::{Form, Table, printable};
 use serde_json::json;
+use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 use syncline::{Change, ChangeKind, Volume, VolumeOptions};
+use syncline_fuse::{differences, snapshots};
 
 const COLUMNS: &[(&str, usize)] = &[("change", 6), ("path", 1)];
 
@@ -21,7 +23,10 @@ pub(super) struct Compared<'a> {
 
 pub(super) fn diff(compared: &Compared<'_>, form: Form) -> Result<ExitCode, Failure> {
     let Compared { path, older, newer, content } = *compared;
-    let volume = unmounted(path, newer.is_some())?;
+    let volume = match open(path, newer.is_some())? {
+        Place::Own(volume) => *volume,
+        Place::Mounted(directory) => return diff_of_mounted(&directory, compared, form),
+    };
     let (volume, newer) = match newer {
         Some(newer) if is_head(&volume, newer).map_err(|source| failed(path, Some(newer), source))? => {
             drop(volume);
@@ -39,6 +44,20 @@ pub(super) fn diff(compared: &Compared<'_>, form: Form) -> Result<ExitCode, Fail
     if newer.is_none() {
         volume.close().map_err(|source| Failure::of_volume(path, source))?;
     }
+    print(&changes, form).map_err(Failure::io("cannot print"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The daemon compares.
+fn diff_of_mounted(directory: &File, compared: &Compared<'_>, form: Form) -> Result<ExitCode, Failure> {
+    let Compared { path, older, newer, content } = *compared;
+    let changes = differences::diff(directory, older, newer, content).map_err(|source| {
+        let is_there = |name| {
+            snapshots::snapshots(directory).is_ok_and(|all| all.iter().any(|snapshot| snapshot.name == name))
+        };
+        let missing = newer.filter(|_| is_there(older)).unwrap_or(older);
+        failed(path, Some(missing), source)
+    })?;
     print(&changes, form).map_err(Failure::io("cannot print"))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -129,8 +129,10 @@ fn heads_of_an_image_are_made_listed_mounted_and_deleted_and_a_snapshot_is_gone_
         syncline(&["mount", "-o", "head=attempt", text(&image), at.text()]).ok();
         assert_eq!(fs::read(at.0.join("f")).expect("read"), b"first");
         fs::write(at.0.join("f"), b"of the attempt").expect("write");
-        let mounted = "when it is unmounted";
+        let mounted = "unmount it first";
         syncline(&["snapshot", "rollback", at.text(), "one"]).fails(1, &at.0, mounted);
+        syncline(&["snapshot", "rollback", text(&image), "one"]).fails(1, &image, "in use");
+        assert_eq!(fs::read(at.0.join("f")).expect("read"), b"of the attempt");
         syncline(&["snapshot", "clone", at.text(), "one", "beside"]).ok();
         syncline(&["snapshot", "clone", at.text(), "one", "beside"]).fails(1, &at.0, "already");
         syncline(&["snapshot", "clone", at.text(), "none", "x"]).fails(1, &at.0, "no snapshot \"none\"");
@@ -381,4 +383,192 @@ fn a_mounted_volume_is_snapshotted_by_its_directory_and_a_snapshot_can_be_mounte
         std::thread::sleep(Duration::from_millis(20));
     }
     at.unmount();
+}
+
+#[test]
+fn every_verb_tells_programs_what_it_has_done() {
+    let bench = Bench::new();
+    let image = volume(&bench, "64M");
+    let run = |arguments: &[&str]| syncline(&[&["snapshot"], arguments].concat());
+    let tell = |verb: &str, arguments: &[&str]| {
+        run(&[&[verb, "--json", text(&image)], arguments].concat()).ok().json()
+    };
+    let made = run(&["create", "--json", "--hold", "--expires", "12h", text(&image), "one"]).ok().json();
+    assert_eq!((&made["held"], &made["scheduled"]), (&true.into(), &false.into()));
+    assert!(made["expires"].as_str().expect("a moment") > made["made"].as_str().expect("a moment"), "{made}");
+    assert_eq!(tell("release", &["one"])["released"], serde_json::json!(["one"]));
+    assert_eq!(tell("hold", &["one"])["held"], serde_json::json!(["one"]));
+    assert_eq!(tell("rename", &["one", "two"]), serde_json::json!({"renamed": "one", "name": "two"}));
+    let head = tell("clone", &["two", "branch"]);
+    assert_eq!((&head["name"], &head["parent"]), (&"branch".into(), &"two".into()));
+    assert_eq!(tell("diff", &["two"]), serde_json::json!([]));
+    let rolled = run(&["rollback", "--json", "--keep", "three", text(&image), "two"]).ok().json();
+    assert_eq!(rolled, serde_json::json!({"rolled_back_to": "two", "kept": "three"}));
+    tell("release", &["two"]);
+    let deleted = tell("delete", &["two", "branch", "three"]);
+    assert_eq!(deleted["deleted"], serde_json::json!(["two", "branch", "three"]));
+    assert_eq!(tell("list", &[]), serde_json::json!([]));
+    // People see that nothing went wrong.
+    assert_eq!(run(&["create", text(&image), "x"]).ok().out, "");
+    assert_eq!(run(&["delete", text(&image), "x"]).ok().out, "");
+    for wrong in ["0h", "1y", ""] {
+        assert_eq!(run(&["create", "--expires", wrong, text(&image), "x"]).code, 2, "{wrong:?}");
+    }
+}
+
+#[test]
+fn a_schedule_is_set_shown_and_ended_on_an_image_and_on_a_mount() {
+    let bench = Bench::new();
+    let image = volume(&bench, "64M");
+    let run = |arguments: &[&str]| syncline(&[&["snapshot", "schedule"], arguments].concat());
+    let show = |target: &str| run(&["show", "--json", target]).ok().json();
+    assert!(show(text(&image))["schedule"].is_null());
+    assert!(run(&["show", text(&image)]).ok().out.contains("none"));
+    let words = "hourly=24 daily=7 weekly=4 monthly=12 keep-free=10% prefix=auto";
+    let told = run(&["set", "--json", text(&image)]).ok().json();
+    assert_eq!((&told["schedule"], &told["paused"]), (&words.into(), &false.into()));
+    assert_eq!(show(text(&image)), told);
+    let set = ["set", "--daily", "3", "--keep-free", "1M", "--prefix", "day", text(&image)];
+    assert_eq!(run(&set).ok().out, "");
+    let told = show(text(&image));
+    assert_eq!(told["schedule"], "daily=3 keep-free=1048576 prefix=day");
+    assert_eq!((&told["hourly"], &told["keep_free"]), (&0.into(), &(1 << 20).into()));
+    for wrong in [&["--hourly", "0"][..], &["--hourly", "10000"], &["--prefix", "a/b"], &["--prefix", ""]] {
+        let refused = run(&[&["set"], wrong, &[text(&image)]].concat());
+        assert_eq!((refused.code, refused.err.lines().count()), (2, 1), "{wrong:?}: {}", refused.err);
+    }
+    assert_eq!(run(&["set", "--keep-free", "95%", text(&image)]).code, 2);
+    assert_eq!(show(text(&image)), told, "nothing was changed");
+    let old = bench.path("old.img");
+    syncline(&["mkfs", "--quiet", "--format", "1", "--size", "16M", text(&old)]).ok();
+    run(&["set", text(&old)]).fails(1, &old, "syncline upgrade");
+    assert!(show(text(&old))["schedule"].is_null());
+    if can_mount("a_schedule_is_set_shown_and_ended_on_an_image_and_on_a_mount") {
+        let at = MountPoint::new(&bench, "mnt");
+        syncline(&["mount", text(&image), at.text()]).ok();
+        assert_eq!(show(at.text()), told);
+        fs::write(at.0.join("f"), b"1").expect("write");
+        fs::File::open(at.0.join("f")).expect("open").sync_all().expect("sync");
+        run(&["set", "--hourly", "2", at.text()]).ok();
+        let made = || syncline(&["snapshot", "list", "--json", at.text()]).ok().json();
+        let began = Instant::now();
+        // It may have made one of the day before; that is the hour's as well.
+        while made().as_array().expect("a list").is_empty() {
+            assert!(began.elapsed() < Duration::from_secs(60), "no snapshot is made");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let made = made();
+        assert_eq!(made[0]["scheduled"], true);
+        let name = made[0]["name"].as_str().expect("a name").to_owned();
+        assert!(at.0.join(".snapshots").join(&name).is_dir(), "{name}");
+        assert!(run(&["off", "--json", at.text()]).ok().json()["schedule"].is_null());
+        assert!(show(at.text())["schedule"].is_null());
+        at.unmount();
+        syncline(&["mount", "-o", "ro", text(&image), at.text()]).ok();
+        run(&["set", at.text()]).fails(1, &at.0, "Read-only file system");
+        assert!(show(at.text())["schedule"].is_null());
+        at.unmount();
+    }
+    run(&["off", text(&image)]).ok();
+    assert!(show(text(&image))["schedule"].is_null());
+    assert!(syncline(&["check", "--all", text(&image)]).ok().out.ends_with("sound\n"));
+}
+
+#[test]
+fn a_mounted_volume_is_compared_as_an_image_is() {
+    if !can_mount("a_mounted_volume_is_compared_as_an_image_is") {
+        return;
+    }
+    let bench = Bench::new();
+    let image = volume(&bench, "64M");
+    let at = MountPoint::new(&bench, "mnt");
+    syncline(&["mount", text(&image), at.text()]).ok();
+    let path = |name: &str| at.0.join(name);
+    fs::create_dir(path("d")).expect("mkdir");
+    for name in ["d/same", "d/changed", "gone", "old"] {
+        fs::write(path(name), name).expect("write");
+    }
+    syncline(&["snapshot", "create", at.text(), "one"]).ok();
+    fs::write(path("d/changed"), b"otherwise").expect("write");
+    fs::remove_file(path("gone")).expect("unlink");
+    fs::rename(path("old"), path("new")).expect("rename");
+    // More than one part of an answer.
+    for number in 0..400 {
+        fs::write(path(&format!("{number:0100}")), b"").expect("write");
+    }
+    let diff = |target: &str, arguments: &[&str]| {
+        syncline(&[&["snapshot", "diff", "--json", target], arguments].concat())
+    };
+    let now = diff(at.text(), &["one"]).ok().json();
+    let changes = now.as_array().expect("a list");
+    assert_eq!(changes.len(), 403);
+    let find = |path: &str| changes.iter().find(|change| change["path"] == path).expect("it is told");
+    assert_eq!(find("gone")["change"], "removed");
+    assert_eq!((&find("new")["change"], &find("new")["from"]), (&"renamed".into(), &"old".into()));
+    assert_eq!(
+        (&find("d/changed")["content"], &find("d/changed")["attributes"]),
+        (&true.into(), &false.into())
+    );
+    syncline(&["snapshot", "create", at.text(), "two"]).ok();
+    assert_eq!(diff(at.text(), &["one", "two"]).ok().json(), now);
+    assert_eq!(diff(at.text(), &["one", "main"]).ok().json(), now);
+    syncline(&["snapshot", "clone", at.text(), "one", "branch"]).ok();
+    assert_eq!(diff(at.text(), &["one", "branch"]).ok().json(), serde_json::json!([]));
+    assert_eq!(diff(at.text(), &["two", "two"]).ok().json(), serde_json::json!([]));
+    assert_eq!(
+        diff(at.text(), &["--content", "one", "two"]).ok().json().as_array().expect("a list").len(),
+        403
+    );
+    diff(at.text(), &["none"]).fails(1, &at.0, "no snapshot \"none\"");
+    diff(at.text(), &["one", "none"]).fails(1, &at.0, "no snapshot \"none\"");
+    assert!(syncline(&["snapshot", "diff", at.text(), "one"]).ok().out.contains("R      old -> new\n"));
+    at.unmount();
+    assert_eq!(diff(text(&image), &["one", "two"]).ok().json(), now, "an image tells the same");
+    syncline(&["mount", "-o", "ro", text(&image), at.text()]).ok();
+    assert_eq!(diff(at.text(), &["one", "two"]).ok().json(), now);
+    diff(at.text(), &["one"]).fails(1, &at.0, "Read-only file system");
+    at.unmount();
+    assert!(syncline(&["check", "--all", text(&image)]).ok().out.ends_with("sound\n"));
+}
+
+#[test]
+fn names_that_cannot_be_are_refused_on_an_image_and_on_a_mount() {
+    let bench = Bench::new();
+    let image = volume(&bench, "64M");
+    syncline(&["snapshot", "create", text(&image), "s"]).ok();
+    syncline(&["snapshot", "create", text(&image), "t"]).ok();
+    let long = "n".repeat(256);
+    let refused = |target: &str, at: &Path| {
+        let fails = |arguments: &[&str], words: &str| {
+            syncline(&[&["snapshot"], arguments].concat()).fails(1, at, words);
+        };
+        for name in ["", ".", "..", "a/b", long.as_str()] {
+            fails(&["create", target, name], "is no name");
+            fails(&["rename", target, "s", name], "is no name");
+            fails(&["clone", target, "s", name], "is no name");
+        }
+        for taken in ["s", "main"] {
+            fails(&["create", target, taken], "already");
+            fails(&["rename", target, "t", taken], "already");
+            fails(&["clone", target, "t", taken], "already");
+        }
+        for missing in ["none", "", "a/b"] {
+            fails(&["delete", target, missing], "has no snapshot");
+            fails(&["rename", target, missing, "u"], "has no snapshot");
+            fails(&["clone", target, missing, "u"], "has no snapshot");
+            fails(&["hold", target, missing], "has no snapshot");
+            fails(&["release", target, missing], "has no snapshot");
+            fails(&["usage", target, missing], "has no snapshot");
+            fails(&["diff", target, missing], "has no snapshot");
+        }
+        let shown = syncline(&["snapshot", "list", "--json", target]).ok().json();
+        assert_eq!(names(&shown), ["s", "t"]);
+    };
+    refused(text(&image), &image);
+    if can_mount("names_that_cannot_be_are_refused_on_an_image_and_on_a_mount") {
+        let at = MountPoint::new(&bench, "mnt");
+        syncline(&["mount", text(&image), at.text()]).ok();
+        refused(at.text(), &at.0);
+        at.unmount();
+    }
 }

@@ -7,6 +7,8 @@ use syncline_store::lock_order::{Level, Rank};
 /// A class of locks, outermost first. What is numbered is taken in ascending order within its class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lock {
+    /// Who follows the schedule of snapshots (`Core::agenda`).
+    Agenda,
     /// The other heads that are open (`OpenHeads::by_tree`).
     Heads,
     /// Renames between directories (`Names::renames`).
@@ -48,10 +50,11 @@ pub(crate) enum Lock {
 impl Level for Lock {
     fn rank(self) -> Rank {
         let (class, number) = match self {
-            Lock::Heads => return Rank::around_checkpoints(0),
-            Lock::Renames => return Rank::around_checkpoints(1),
-            Lock::Moving => return Rank::around_checkpoints(2),
-            Lock::Carrying => return Rank::around_checkpoints(3),
+            Lock::Agenda => return Rank::around_checkpoints(0),
+            Lock::Heads => return Rank::around_checkpoints(1),
+            Lock::Renames => return Rank::around_checkpoints(2),
+            Lock::Moving => return Rank::around_checkpoints(3),
+            Lock::Carrying => return Rank::around_checkpoints(4),
             Lock::Turn(number) => (0, number.0),
             Lock::Flight => (1, 0),
             Lock::Inode(number) => (2, number.0),
@@ -72,6 +75,7 @@ impl Level for Lock {
 
     fn name(self) -> &'static str {
         match self {
+            Lock::Agenda => "the schedule",
             Lock::Heads => "the open heads",
             Lock::Renames => "the lock of renames",
             Lock::Moving => "the moves of extents",

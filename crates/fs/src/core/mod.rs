@@ -11,6 +11,7 @@ use syncline_store::lock_order::Mutex;
 use syncline_store::{Store, StoreError, TreeReader, VolumeInfo};
 
 pub(crate) mod account;
+pub(crate) mod agenda;
 pub(crate) mod charge;
 pub(crate) mod free_slot;
 pub(crate) mod lane;
@@ -19,6 +20,7 @@ pub(crate) mod tended;
 
 pub(crate) use account::PageAccount;
 pub use account::PageStats;
+pub(crate) use agenda::Agenda;
 pub use charge::MemoryCharge;
 pub(crate) use lane::Lane;
 pub(crate) use tended::Tended;
@@ -47,6 +49,8 @@ pub(crate) struct Core {
     heads: Mutex<Vec<Weak<dyn Tended>>>,
     /// The head that the volume was opened with, which knows the others. Of a snapshot's view: none.
     pub(crate) opened: OnceLock<TreeId>,
+    /// Where following the schedule of snapshots stands.
+    pub(crate) agenda: Agenda,
 }
 
 impl Core {
@@ -66,6 +70,7 @@ impl Core {
             reader: None,
             heads: Mutex::new(Lock::Tended, Vec::new()),
             opened: OnceLock::new(),
+            agenda: Agenda::new(),
         }
     }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 pub(crate) mod allocate;
 pub(crate) mod clear;
+pub(crate) mod own;
 pub(crate) mod seek;
 pub(crate) mod settled;
 pub(crate) mod shift;

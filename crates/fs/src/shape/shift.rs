@@ -17,7 +17,6 @@ use crate::content::pages::PAGE_BYTES;
 use crate::limits::{EXTENTS_PER_BATCH, SETTLE_TRIES};
 use crate::shape::Shape;
 use crate::{Error, Result};
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use syncline_format::batch::{BATCH_HEADER_BYTES, DELETE_BYTES, PUT_OVERHEAD_BYTES, RELEASE_BYTES};
 use syncline_format::item::{
@@ -48,7 +47,8 @@ impl Shape {
     /// Takes `len` bytes at `offset` out, or puts a hole of that length in. `adjust` sees the inode under its lock.
     ///
     /// Errors: `Invalid` for a range that is misaligned or reaches the end of the file; `FileTooLarge`; `Busy` if
-    /// others never stop changing the file; `SharedWithSnapshot` if a snapshot has blocks behind the range.
+    /// others never stop changing the file; `NoSpace` if blocks behind the range are a snapshot's as well and there is
+    /// no room to write them once more.
     pub(crate) fn shift(
         &self,
         inode: &Arc<Inode>,
@@ -67,25 +67,17 @@ impl Shape {
             self.finish_truncation(inode)?;
             check_range(inode.state.read().item.size, offset, len, inserts)?;
             self.settle(inode, first)?;
-            self.check_own(inode.number, first)?;
-            if self.begin_shift(inode, shift, adjust)? {
-                return self.finish_truncation(inode);
+            if self.take_over(inode, first)? {
+                self.settle(inode, first)?;
+            }
+            match self.begin_shift(inode, shift, adjust) {
+                Ok(true) => return self.finish_truncation(inode),
+                // A snapshot was made meanwhile.
+                Ok(false) | Err(Error::SharedWithSnapshot) => {}
+                Err(error) => return Err(error),
             }
         }
         Err(Error::Busy)
-    }
-
-    /// A file's own extents can be moved; those that a snapshot has as well would be named in two places.
-    fn check_own(&self, object: ObjectNo, first: u64) -> Result<()> {
-        let (store, mut is_shared) = (&self.core.store, false);
-        let from = Key::extent(object, first.saturating_sub(u64::from(EXTENT_PAGES_MAX)));
-        store.scan(self.content.tree, from, Key::extent(object, u64::MAX), &mut |key, value| {
-            let Ok(item) = ExtentItem::decode(value) else { return ControlFlow::Continue(()) };
-            let is_behind = key.offset + u64::from(item.pages()) > first;
-            is_shared = is_behind && !self.content.owns(item.birth);
-            if is_shared { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        })?;
-        if is_shared { Err(Error::SharedWithSnapshot) } else { Ok(()) }
     }
 
     /// The first batch; false if the file has to be settled again.

@@ -25,6 +25,7 @@ pub(crate) mod pacing;
 pub(crate) mod pressure;
 pub(crate) mod races;
 pub(crate) mod scale;
+pub(crate) mod schedule;
 pub(crate) mod snapshots;
 pub(crate) mod stream;
 pub(crate) mod sync;

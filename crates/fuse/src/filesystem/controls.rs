@@ -4,8 +4,10 @@
 use super::{Caller, Filesystem};
 use crate::account::Began;
 use crate::convert::{errno, handle};
+use crate::differences::DiffArgument;
 use crate::ioctl::{self, RangeArgument, TicketArgument, TrimArgument};
 use crate::privilege::may_administer;
+use crate::schedule::ScheduleArgument;
 use crate::snapshots::{self, SnapshotArgument};
 use crate::syncs::Owed;
 use fusering::request::Ioctl;
@@ -23,6 +25,8 @@ pub(super) enum Control {
     Trim(TrimArgument),
     Snapshot(Box<SnapshotArgument>),
     SnapshotUsage(Vec<u32>),
+    Schedule(ScheduleArgument),
+    Diff(Box<DiffArgument>),
 }
 
 impl Control {
@@ -51,6 +55,14 @@ impl Control {
             ioctl::SNAPSHOT_USAGE => {
                 let trees = snapshots::decode_usage(request.input).ok_or(Errno::EINVAL);
                 return Some(trees.map(Control::SnapshotUsage));
+            }
+            ioctl::SCHEDULE => {
+                let argument = ScheduleArgument::decode(request.input).ok_or(Errno::EINVAL);
+                return Some(argument.map(Control::Schedule));
+            }
+            ioctl::SNAPSHOT_DIFF => {
+                let argument = DiffArgument::decode(request.input).ok_or(Errno::EINVAL);
+                return Some(argument.map(|argument| Control::Diff(Box::new(argument))));
             }
             _ => return None,
         };
@@ -95,6 +107,8 @@ impl Filesystem {
             Ok(Control::Trim(argument)) => self.trim(context, argument, reply),
             Ok(Control::Snapshot(argument)) => self.snapshot(context, *argument, reply),
             Ok(Control::SnapshotUsage(trees)) => self.snapshot_usage(context, trees, reply),
+            Ok(Control::Schedule(argument)) => self.schedule(context, argument, reply),
+            Ok(Control::Diff(argument)) => self.diff(context, *argument, reply),
             Ok(Control::WriteBack(argument)) => {
                 match self.operations.fs.files().write_back_handle(file, argument.range.clone()) {
                     Ok(started) => reply.output(0, &argument.encode(started.bytes)),
@@ -142,6 +156,32 @@ impl Filesystem {
             }
             match operations.fs.usage_of(&trees) {
                 Ok(bytes) => reply.output(0, &snapshots::encode_usage(&trees, bytes)),
+                Err(error) => reply.error(errno(error)),
+            }
+        });
+    }
+
+    fn schedule(&self, context: &RequestContext<'_>, argument: ScheduleArgument, reply: ReplyIoctl) {
+        self.serve(context, true, move |operations, caller: &Caller| {
+            if argument.is_change() && !may_administer(caller) {
+                return reply.error(Errno::EPERM);
+            }
+            match argument.run(operations.mounts.fs()) {
+                Ok(told) => reply.output(0, &told),
+                Err(error) => reply.error(errno(error)),
+            }
+        });
+    }
+
+    fn diff(&self, context: &RequestContext<'_>, argument: DiffArgument, reply: ReplyIoctl) {
+        self.serve(context, true, move |operations, caller: &Caller| {
+            // It reads as much as the snapshots differ in, and tells names that the caller may not see.
+            if !may_administer(caller) {
+                return reply.error(Errno::EPERM);
+            }
+            let mounts = &operations.mounts;
+            match mounts.differences().run(argument, &operations.fs, mounts.fs()) {
+                Ok(told) => reply.output(0, &told[..]),
                 Err(error) => reply.error(errno(error)),
             }
         });

@@ -93,7 +93,7 @@ fn a_snapshot_is_renamed_and_deleted_as_a_directory_is() {
     assert_eq!(errno(fs::remove_dir(at("c"))), libc::ENOENT);
     // What the command and its ioctl make and delete is seen at once.
     let root = File::open(volume.root()).unwrap();
-    syncline_fuse::snapshots::make_snapshot(&root, "d").unwrap();
+    syncline_fuse::snapshots::make_snapshot(&root, "d", false, None).unwrap();
     assert_eq!(fs::metadata(at("d/f")).unwrap().len(), 50_000);
     syncline_fuse::snapshots::delete_snapshot(&root, "d").unwrap();
     assert_eq!(errno(fs::metadata(at("d/f"))), libc::ENOENT);
@@ -192,7 +192,7 @@ fn a_listing_shows_what_the_command_has_changed() {
     fs::create_dir(at.join("one")).unwrap();
     assert_eq!(names(&at), set(&["one"]));
     let root = File::open(volume.path("")).unwrap();
-    syncline_fuse::snapshots::make_snapshot(&root, "two").unwrap();
+    syncline_fuse::snapshots::make_snapshot(&root, "two", false, None).unwrap();
     assert_eq!(names(&at), set(&["one", "two"]));
     syncline_fuse::snapshots::delete_snapshot(&root, "one").unwrap();
     assert_eq!(names(&at), set(&["two"]));
@@ -273,4 +273,53 @@ fn a_volume_of_version_1_has_none_and_a_name_of_its_own_comes_first() {
     volume.mount("ro").unwrap();
     assert_eq!(names(&volume.path(".snapshots")), set(&[]));
     assert_eq!(errno(fs::create_dir(volume.path(".snapshots/a"))), libc::EROFS);
+}
+
+// Shows: C11.
+#[test]
+fn a_snapshot_that_expires_gives_its_space_back_though_the_mount_has_read_it() {
+    use std::time::{Duration, SystemTime};
+    let Some(volume) = Volume::mounted_with_snapshots("") else { return };
+    let root = File::open(volume.root()).unwrap();
+    fs::write(volume.path("f"), vec![1; 24 << 20]).unwrap();
+    let expires = SystemTime::now() + Duration::from_secs(4);
+    let made = syncline_fuse::snapshots::make_snapshot(&root, "short", true, Some(expires)).unwrap();
+    assert!(made.held && !made.scheduled && made.expires.is_some());
+    assert!(fs::read(volume.path(".snapshots/short/f")).unwrap() == vec![1; 24 << 20]);
+    fs::remove_file(volume.path("f")).unwrap();
+    syncline_fuse::snapshots::hold_snapshot(&root, "short", false).unwrap();
+    crate::harness::wait_until("the space of an expired snapshot is back", || {
+        let written = File::create(volume.path("big")).and_then(|mut file| {
+            file.write_all(&vec![1; 40 << 20])?;
+            file.sync_all()
+        });
+        written.is_ok()
+    });
+    assert_eq!(names(&volume.path(".snapshots")), set(&[]));
+    for wrong in [SystemTime::UNIX_EPOCH, SystemTime::UNIX_EPOCH - Duration::from_secs(9)] {
+        let refused = syncline_fuse::snapshots::make_snapshot(&root, "x", false, Some(wrong)).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EINVAL));
+    }
+    let endless = SystemTime::UNIX_EPOCH + Duration::from_secs(1 << 62);
+    syncline_fuse::snapshots::make_snapshot(&root, "y", false, Some(endless)).unwrap();
+}
+
+#[test]
+fn others_than_administrators_see_the_schedule_and_change_nothing() {
+    use syncline_fs::Schedule;
+    use syncline_fuse::{differences, schedule};
+    let Some(volume) = Volume::mounted_with_snapshots("allow_other") else { return };
+    let root = File::open(volume.root()).unwrap();
+    let wanted = Schedule { daily: 3, ..Schedule::default() };
+    assert_eq!(schedule::set(&root, Some(&wanted)).unwrap().schedule, Some(wanted.clone()));
+    fs::create_dir(volume.path(".snapshots/a")).unwrap();
+    let user = |call: &dyn Fn() -> std::io::Result<()>| as_user(1000, 1000, call);
+    assert_eq!(user(&|| schedule::tell(&root).map(drop)), 0);
+    assert_eq!(user(&|| schedule::set(&root, None).map(drop)), libc::EPERM);
+    assert_eq!(user(&|| schedule::set(&root, Some(&wanted)).map(drop)), libc::EPERM);
+    assert_eq!(user(&|| differences::diff(&root, "a", None, false).map(drop)), libc::EPERM);
+    let no_schedule = Schedule { hourly: 0, daily: 0, weekly: 0, monthly: 0, ..wanted.clone() };
+    assert_eq!(errno(schedule::set(&root, Some(&no_schedule))), libc::EINVAL);
+    assert_eq!(schedule::tell(&root).unwrap().schedule, Some(wanted));
+    assert_eq!(schedule::set(&root, None).unwrap().schedule, None);
 }

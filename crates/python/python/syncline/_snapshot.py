@@ -21,6 +21,9 @@ class Snapshot:
     held: bool
     """It is not deleted before it is released."""
 
+    scheduled: bool
+    """The schedule has made it, and deletes it (`Volume.set_schedule`)."""
+
 
 @dataclass(frozen=True)
 class Head:
@@ -57,9 +60,9 @@ class Change:
     """Of what was modified: owner, mode, flags or extended attributes differ, or, with the same content, its time."""
 
 
-def told(native: tuple[str, bytes, int, int, bool]) -> Snapshot:
-    name, uuid, made, number, held = native
-    return Snapshot(name, UUID(bytes=uuid), _moment(made), number, held)
+def told(native: tuple[str, bytes, int, int, bool, bool]) -> Snapshot:
+    name, uuid, made, number, held, scheduled = native
+    return Snapshot(name, UUID(bytes=uuid), _moment(made), number, held, scheduled)
 
 
 def told_head(native: tuple[str, bytes, int, int, bool, str | None]) -> Head:

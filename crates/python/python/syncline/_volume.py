@@ -572,6 +572,29 @@ class Volume:
             raise ValueError("I/O operation on closed volume")
         self._end(lambda: self._native.end_by_rollback(to, keep))
 
+    def schedule(self) -> str | None:
+        """The schedule of snapshots, if the volume has one."""
+        return self._native.schedule()
+
+    def set_schedule(self, schedule: str | None) -> None:
+        """Gives the volume a schedule of snapshots, or takes it away, for good when this returns. The volume's thread
+        follows it while it is open: it makes one each hour (or day, week, month) in which something has changed, and
+        deletes what no class keeps any more. What is held or renamed stays.
+
+        :param schedule: words, of which one class at least has to be there
+
+        Raises `OSError` with ``errno.EINVAL`` for what is no schedule.
+
+        >>> import syncline
+        >>> volume = syncline.Volume.in_memory(64 << 20, format=2)
+        >>> volume.set_schedule("hourly=24 daily=7 keep-free=10%")
+        >>> volume.schedule()
+        'hourly=24 daily=7 keep-free=10% prefix=auto'
+        >>> volume.set_schedule(None)
+        >>> volume.close()
+        """
+        self._native.set_schedule(schedule)
+
     def reclaim(self) -> None:
         """Waits until all space of deleted snapshots that nobody reads is free."""
         self._native.reclaim()
