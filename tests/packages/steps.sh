@@ -137,6 +137,14 @@ a_disk_by_its_label() {
         grep 'DEVLINKS=.*disk/by-uuid/2f6c1e0a-5d0b-4c43-9a53-7d3f0c1b2a99' /tmp/udev
         grep 'DEVLINKS=.*disk/by-label/my\\x20disk' /tmp/udev
     fi
+    # blkid and wipefs know nothing of it. lsblk shows what udev knows, in whose table the rule's words are put here.
+    if blkid -p "$DISK"; then fail "blkid knows a volume, and docs/packaging.md says that it does not"; fi
+    [ -z "$(wipefs "$DISK")" ]
+    mkdir -p /run/udev/data
+    touch /run/udev/control
+    { echo I:1; syncline probe "$DISK" | sed 's/^/E:/'; } >"/run/udev/data/b$(cat "/sys/class/block/${DISK##*/}/dev")"
+    lsblk -f "$DISK" | grep 'syncline .*my disk .*2f6c1e0a-5d0b-4c43-9a53-7d3f0c1b2a99'
+    rm -r /run/udev
     mkdir -p /dev/disk/by-label /mnt
     ln -sf "$DISK" '/dev/disk/by-label/my\x20disk'
     mount -t syncline -L 'my disk' /mnt
