@@ -1,5 +1,6 @@
 //! The command line of `syncline-bench`.
 
+use crate::aims;
 use clap::Parser;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -68,6 +69,10 @@ pub struct Arguments {
     /// The ten-minute form: one round, fewer workloads, smaller sizes, without syncline-dev.
     #[arg(long)]
     pub(crate) short: bool,
+    /// The twelve-minute form for bulk work and busy machines: five rounds of what has an aim against ext4, over each
+    /// transport, judged.
+    #[arg(long, conflicts_with_all = ["short", "ablation"])]
+    pub(crate) aims: bool,
     /// Interleaved rounds.
     #[arg(long, value_name = "NUMBER", default_value_t = 5)]
     pub(crate) rounds: usize,
@@ -137,6 +142,13 @@ pub struct Arguments {
     /// Create so many empty files in one directory of a fresh image without a sync instead.
     #[arg(long, value_name = "FILES")]
     pub(crate) creates: Option<u64>,
+    /// Measure instead what an operation costs as a directory, a tree, a volume, open files and callers grow by
+    /// decades.
+    #[arg(long)]
+    pub(crate) growth: bool,
+    /// Entries of the largest directory of --growth; its tree has ten times as many files, and a tenth are opened.
+    #[arg(long, value_name = "ENTRIES", default_value_t = 100_000)]
+    pub(crate) largest: u64,
     /// Only open the volume at this path and tell what that took.
     #[arg(long, value_name = "PATH")]
     pub(crate) recover: Option<PathBuf>,
@@ -146,9 +158,23 @@ impl Arguments {
     /// The short form spelled out.
     pub(crate) fn settled(&self) -> Arguments {
         let mut settled = self.clone();
-        if self.systems.is_empty() {
-            let systems = if self.short { SHORT_SYSTEMS } else { SYSTEMS };
-            settled.systems = systems.iter().map(|&name| name.to_owned()).collect();
+        let named = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+        if self.aims {
+            settled.minutes = Some(self.minutes.unwrap_or(aims::MINUTES));
+            settled.operations = self.operations.min(1000);
+            settled.device_mib = self.device_mib.min(4096);
+            settled.pgbench_seconds = self.pgbench_seconds.min(5);
+            settled.pgbench_scale = self.pgbench_scale.min(5);
+            settled.tree_files = self.tree_files.min(4000);
+            if self.workloads.is_empty() {
+                settled.workloads = named(aims::WORKLOADS);
+            }
+            if self.systems.is_empty() {
+                settled.systems = named(aims::SYSTEMS);
+            }
+        }
+        if settled.systems.is_empty() {
+            settled.systems = named(if self.short { SHORT_SYSTEMS } else { SYSTEMS });
         }
         if self.short {
             settled.minutes = Some(self.minutes.unwrap_or(SHORT_MINUTES));
@@ -163,7 +189,7 @@ impl Arguments {
             settled.pgbench_scale = self.pgbench_scale.min(5);
             settled.tree_files = self.tree_files.min(2000);
             if self.workloads.is_empty() && !self.ablation {
-                settled.workloads = SHORT_WORKLOADS.iter().map(|&name| name.to_owned()).collect();
+                settled.workloads = named(SHORT_WORKLOADS);
             }
         }
         settled

@@ -8,11 +8,13 @@
 //! (`report`) or a page (`page`).
 
 mod ablation;
+mod aims;
 mod arguments;
 mod backend;
 mod device;
 mod error;
 mod floor;
+mod growth;
 mod measure;
 mod memory;
 mod operations;
@@ -46,6 +48,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<(), BenchError>
     match &arguments.recover {
         Some(path) => scale::recover(path, &mut out),
         None if arguments.open => scale::run(arguments, &mut out),
+        None if arguments.growth => growth::run(arguments, &mut out),
         None if arguments.creates.is_some() => scale::creates(arguments, &mut out),
         None if arguments.list => out.print(&report::list(&workload::all())),
         None if !arguments.table.is_empty() => table::run(arguments, &mut out),

@@ -1,6 +1,7 @@
 //! The tables on the terminal: medians over the rounds.
 
 use crate::ablation::{self, MECHANISMS, is_ablated};
+use crate::aims;
 use crate::operations;
 use crate::output::{add, say};
 use crate::record::Record;
@@ -174,6 +175,7 @@ pub(crate) fn text(record: &Record, workloads: &[Workload]) -> String {
         }
         text.push_str(&operations_of(&group));
     }
+    text.push_str(&aims::text(record, workloads));
     text.push_str(&ablation::text(&ablation::comparisons(record, workloads)));
     text.push_str(&waiting::text(record, workloads));
     say!(text, "\n{LEGEND}\n{}", transports(record));

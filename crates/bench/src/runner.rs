@@ -178,7 +178,8 @@ fn chosen(names: &[String]) -> Result<Vec<Workload>, BenchError> {
     Ok(all)
 }
 
-fn pin(cpu: usize) -> Result<(), BenchError> {
+/// Ties the calling thread to a CPU. Errors: `NoCpu`.
+pub(crate) fn pin(cpu: usize) -> Result<(), BenchError> {
     let mut set = rustix::thread::CpuSet::new();
     if cpu >= rustix::thread::CpuSet::MAX_CPU {
         return Err(BenchError::NoCpu(cpu));

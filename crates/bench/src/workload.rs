@@ -10,6 +10,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 mod commits;
+mod hogs;
 pub(crate) mod jobs;
 mod many;
 mod pacing;
@@ -371,7 +372,9 @@ pub(crate) fn all() -> Vec<Workload> {
         one("grep-warm", "grep -r over the tree behind cp -a, files", OperationsPerSecond, tools::tree::grep_warm),
         one("remove-tree", "rm -rf of the tree and syncfs, files", OperationsPerSecond, tools::tree::remove),
         one("dpkg", "dpkg --unpack of the tree, files", OperationsPerSecond, tools::tree::dpkg),
-        one("beside-hogs", "append 4 KiB + fsync beside a busy loop for each CPU", P50, many::beside_hogs),
+        one("beside-hogs", "append 4 KiB + fsync beside a busy loop for each CPU", P50, hogs::usual),
+        one("beside-hogs-nice", "the same beside loops of nice value -20", P50, hogs::favoured),
+        one("beside-hogs-fifo", "the same beside one loop of class SCHED_FIFO on one CPU", P50, hogs::first_come),
     ]
     .into_iter()
     .flatten()

@@ -3,7 +3,6 @@
 use super::{Context, PAGE, page};
 use crate::measure::{Latencies, Outcome};
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Creations that nobody has synced, before each sync of `beside_creates`.
@@ -45,40 +44,4 @@ pub(super) fn beside_creates(context: &Context<'_>, _width: usize) -> io::Result
     }
     context.meter.end()?;
     Ok(Outcome { operations: rounds, elapsed, latencies, floor, ..Outcome::default() })
-}
-
-/// The loops run in this process, at its nice value. The floor is not measured: it would wait for a CPU, too.
-pub(super) fn beside_hogs(context: &Context<'_>, _width: usize) -> io::Result<Outcome> {
-    let cpus = std::thread::available_parallelism()?.get();
-    let over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        for _ in 0..cpus {
-            scope.spawn(|| {
-                while !over.load(Ordering::Relaxed) {
-                    // A processor's pause would leave more to others on the same core.
-                    std::hint::black_box(());
-                }
-            });
-        }
-        let measured = appends(context, context.arguments.operations.min(2000));
-        over.store(true, Ordering::Relaxed);
-        measured
-    })
-}
-
-fn appends(context: &Context<'_>, operations: u64) -> io::Result<Outcome> {
-    let file = context.backend.create("beside-hogs")?;
-    file.sync()?;
-    let mut latencies = Latencies::default();
-    context.meter.begin()?;
-    let start = Instant::now();
-    for index in 0..operations {
-        let begin = Instant::now();
-        file.write_at(index * PAGE as u64, &page(index))?;
-        file.sync()?;
-        latencies.push(begin.elapsed());
-    }
-    let elapsed = start.elapsed();
-    context.meter.end()?;
-    Ok(Outcome { operations, elapsed, latencies, ..Outcome::default() })
 }
