@@ -137,6 +137,7 @@ test-full: build lab
 	@SYNCLINE=$(LAB) tests/crash/random_cuts.py --cuts 200
 	@SYNCLINE=$(LAB) tests/crash/random_cuts.py --cuts 100 --seed 2 --size 8
 	@SYNCLINE=$(LAB) tests/run-workloads --full
+	@SYNCLINE=$(LAB) CLAIMS=200 RESTORES=50 tests/replica/servers.sh moto versitygw
 
 workloads: lab
 	@scripts/setup.sh test-full

@@ -1,13 +1,14 @@
 #!/bin/bash
 # Runs the suite of replicas against a real object store on the loopback, which is started here and ended by its pid.
 #
-# usage: tests/replica/servers.sh NAME...     moto, folder
+# usage: tests/replica/servers.sh NAME...     moto, folder, versitygw
 #        tests/replica/servers.sh prepare     gets what moto needs, so that it is there later
 #
 # SYNCLINE  the command under test (default: the newest build of syncline-lab in this workspace). It has to know s3://:
 #           build it with the feature s3 of syncline-cli, or syncline-replica-store/aws.
 # MOTO      the folder of a virtual environment with moto[server] (default: one in the target folder, made by pip if it
 #           is not there).
+# VERSITY   the program versitygw (default: one in the target folder, made by go if it is not there).
 # SCRATCH   a folder for images (default /var/tmp).
 #
 # A server that cannot be had makes one line "skipped: replica NAME: why". Exit code 1: something failed.
@@ -16,6 +17,7 @@ cd "$(dirname "$0")/../.." || exit 2
 here=$PWD/tests/replica
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 moto=${MOTO:-$target/moto}
+versity=${VERSITY:-$target/versity/versitygw}
 SYNCLINE=${SYNCLINE:-$target/debug/syncline-lab}
 work=$(mktemp -d "${SCRATCH:-/var/tmp}/syncline-replica.XXXXXX") || exit 2
 server=
@@ -26,7 +28,7 @@ unset AWS_PROFILE AWS_SESSION_TOKEN AWS_ENDPOINT_URL AWS_ENDPOINT
 # shellcheck disable=SC2317 # a trap calls it
 clean_up() {
     [ -z "$server" ] || { kill -CONT "$server" && kill "$server" && wait "$server"; } 2>/dev/null
-    for mount in "$work"/*/mnt "$work"/*/mnt2; do
+    for mount in "$work"/*/mnt "$work"/*/mnt2 "$work"/*/claims/mount?; do
         ! mountpoint -q "$mount" 2>/dev/null || umount -l "$mount"
     done
     rm -rf "$work"
@@ -70,6 +72,32 @@ start_moto() {
     export PYTHON=$moto/bin/python BUCKET=lab URL=s3://lab/replicas SERVER=$server UNWELL_PORT
 }
 
+# Its commits and tags are the Go proxy's to name; what is newest is what is tested.
+get_versity() {
+    [ -x "$versity" ] && return
+    command -v go >/dev/null || { echo "go is not installed"; return 1; }
+    GOBIN=$(dirname "$versity") go install github.com/versity/versitygw/cmd/versitygw@latest >"$work/go.log" 2>&1 ||
+        { echo "go cannot install versitygw: $(tail -n 1 "$work/go.log")"; return 1; }
+}
+
+start_versity() {
+    get_versity && get_moto || return
+    local port
+    port=$(free_port)
+    mkdir "$work/gateway" "$work/side"
+    export AWS_ACCESS_KEY_ID=lab AWS_SECRET_ACCESS_KEY=laboratory AWS_REGION=us-east-1
+    ROOT_ACCESS_KEY=$AWS_ACCESS_KEY_ID ROOT_SECRET_KEY=$AWS_SECRET_ACCESS_KEY "$versity" --port "127.0.0.1:$port" \
+        posix --sidecar "$work/side" "$work/gateway" >"$work/versity.log" 2>&1 &
+    server=$!
+    until_open "$port" || { echo "the server does not listen: $(tail -n 1 "$work/versity.log")"; return 1; }
+    export AWS_ENDPOINT_URL=http://127.0.0.1:$port
+    # For its client's library, which the tests use as well.
+    "$moto/bin/python" "$here/object.py" make lab >"$work/account.log" 2>&1 ||
+        { echo "the server makes no bucket: $(tail -n 1 "$work/account.log")"; return 1; }
+    UNWELL_PORT=$(free_port)
+    export PYTHON=$moto/bin/python BUCKET=lab URL=s3://lab/replicas SERVER=$server UNWELL_PORT
+}
+
 status=0
 for name in "${@:-moto}"; do
     unset BUCKET SERVER
@@ -78,6 +106,14 @@ for name in "${@:-moto}"; do
             # Not in a subshell: it sets the server's pid.
             if ! start_moto >"$work/why"; then
                 echo "skipped: replica moto: $(cat "$work/why")"
+                continue
+            fi
+            ;;
+        versitygw)
+            if ! start_versity >"$work/why"; then
+                echo "skipped: replica versitygw: $(cat "$work/why")"
+                [ -z "$server" ] || { kill "$server" && wait "$server"; } 2>/dev/null
+                server=
                 continue
             fi
             ;;

@@ -213,12 +213,135 @@ pruned_while_it_is_mounted() {
         "$SYNCLINE" check --quiet kept3.img && "$SYNCLINE" cat kept3.img /file | head -n 1 | cmp - <(echo 1)
 }
 
+# What is touched is fetched, the rest behind it; then the image is like any other.
+used_while_it_is_fetched() {
+    local lines
+    "$SYNCLINE" mkfs --quiet --size 64M lazy.img && head -c 20000000 /dev/urandom >out/bulk &&
+        "$SYNCLINE" import --quiet lazy.img out/bulk / && "$SYNCLINE" replica init "$URL/lazy" lazy.img || return 1
+    "$SYNCLINE" mount -o "log=$PWD/out/lazy.log" --local lazy2.img "$URL/lazy" mnt || return 1
+    git init -q mnt/tree && for lines in $(seq 30); do seq "$lines" >"mnt/tree/$lines"; done
+    (cd mnt/tree && git add . && git -c user.name=x -c user.email=x@y commit -qm first) || return 1
+    sqlite mnt/data.db 200 || return 1
+    # Half of an image is told from a volume.
+    kill -9 "$(daemon_of lazy2.img)" && umount -l mnt
+    until_true "the killed daemon is gone" eval '! daemon_of lazy2.img'
+    if [ "$(stat -c %s lazy2.img)" != 67108864 ]; then
+        refused "only a part of this volume was fetched" "$SYNCLINE" ls lazy2.img / || return 1
+    fi
+    "$SYNCLINE" mount -o "log=$PWD/out/lazy2.log" --local lazy2.img "$URL/lazy" mnt || return 1
+    until_true "all of it is here" all_here || return 1
+    cmp mnt/bulk out/bulk && git -C mnt/tree fsck --full && [ "$(git -C mnt/tree ls-files | wc -l)" = 30 ] &&
+        [ "$(sqlite_count mnt/data.db)" = 200 ] && until_true "shipped" caught_up && "$SYNCLINE" umount mnt || return 1
+    [ "$(stat -c %s lazy2.img)" = 67108864 ] && "$SYNCLINE" check --quiet lazy2.img &&
+        "$SYNCLINE" replica restore "$URL/lazy" lazy3.img && "$SYNCLINE" cat lazy3.img /bulk | cmp - out/bulk &&
+        "$SYNCLINE" cat lazy3.img /tree/7 | cmp - <(seq 7) &&
+        "$SYNCLINE" mount -o "replica=$URL/lazy,log=$PWD/out/lazy3.log" lazy2.img mnt && "$SYNCLINE" umount mnt
+}
+
+all_here() {
+    [ "$("$SYNCLINE" stats --json mnt | field replica.blocks_to_fetch)" = 0 ]
+}
+
+sqlite() {
+    python3 -c 'import sqlite3, sys
+base = sqlite3.connect(sys.argv[1]); base.execute("pragma journal_mode=wal"); base.execute("create table t(a)")
+for row in range(int(sys.argv[2])):
+    base.execute("insert into t values(?)", (row,)); base.commit()' "$1" "$2"
+}
+
+sqlite_count() {
+    python3 -c 'import sqlite3, sys
+print(sqlite3.connect(sys.argv[1]).execute("select count(*) from t").fetchone()[0])' "$1"
+}
+
+another_image_is_refused() {
+    "$SYNCLINE" mkfs --quiet --size 8M stranger.img &&
+        told_by_mount "holds another volume than" --local stranger.img "$URL/lazy" mnt &&
+        told_by_mount "add -o ro to read it" "$URL/lazy" mnt
+}
+
+# told_by_mount WORDS ARGUMENTS...: it does not mount, and says why.
+told_by_mount() {
+    local words=$1
+    shift
+    ! "$SYNCLINE" mount "$@" >out/told 2>&1 || { umount mnt; echo "mounted"; return 1; }
+    cat out/told
+    [ "$(wc -l <out/told)" = 1 ] && grep -qF -- "$words" out/told
+}
+
+# Readers claim nothing; the writer goes on, and they follow.
+read_and_followed() {
+    "$SYNCLINE" mkfs --quiet --size 16M source.img && "$SYNCLINE" replica init "$URL/read" source.img || return 1
+    "$SYNCLINE" mount -o "replica=$URL/read,replica_interval=0.1,log=$PWD/out/source.log" source.img mnt &&
+        echo one >mnt/file && sync mnt/file && until_true "shipped" caught_up || return 1
+    "$SYNCLINE" mount -o "ro,log=$PWD/out/read.log" "$URL/read" mnt2 && [ "$(cat mnt2/file)" = one ] || return 1
+    ! touch mnt2/new 2>/dev/null && umount mnt2 || return 1
+    "$SYNCLINE" mount -o "ro,follow=0.2,log=$PWD/out/follow.log" "$URL/read" mnt2 || return 1
+    exec 9<mnt2/file
+    echo two >mnt/file && sync mnt/file && mkdir mnt/more && sync mnt/more || return 1
+    until_true "followed" eval '[ "$(cat mnt2/file)" = two ] && [ -d mnt2/more ]' || return 1
+    # What was open keeps what it had.
+    [ "$(cat <&9)" = one ] || { echo "an open file has changed"; return 1; }
+    exec 9<&-
+    [ "$(grep -c " $PWD/mnt2 " /proc/self/mountinfo)" = 1 ] || { grep mnt2 /proc/self/mountinfo; return 1; }
+    umount mnt2 && until_true "nothing is left of it" eval '! grep -q " $PWD/mnt2 " /proc/self/mountinfo' &&
+        [ "$("$SYNCLINE" stats --json mnt | field replica.state)" = streaming ] && "$SYNCLINE" umount mnt
+}
+
+# A bound on what a lost machine costs ends the writing.
+stops_when_it_is_late() {
+    "$SYNCLINE" mkfs --quiet --size 8M late.img && "$SYNCLINE" replica init "$URL/late" late.img &&
+        "$SYNCLINE" mount -o "replica=$URL/late,replica_interval=0.2,on_lag=stop,max_lag=2,log=$PWD/out/late.log" late.img mnt &&
+        echo 1 >mnt/file && sync mnt/file && until_true "shipped" caught_up || return 1
+    kill -STOP "$SERVER"
+    echo 2 >mnt/file && sync mnt/file
+    until_true "it stops" eval '! (echo 3 >>mnt/file && sync mnt/file) 2>/dev/null'
+    local code=$?
+    kill -CONT "$SERVER"
+    umount mnt
+    until_true "the daemon ends" eval '! daemon_of late.img'
+    [ "$code" = 0 ] && grep -q "on_lag=stop ends all writing" out/late.log &&
+        "$SYNCLINE" mount -o "replica=$URL/late,log=$PWD/out/late2.log" late.img mnt &&
+        [ "$(head -n 1 mnt/file)" = 2 ] && "$SYNCLINE" umount mnt
+}
+
+# What differs is shipped after a crash, not everything.
+goes_on_by_what_differs() {
+    "$SYNCLINE" mkfs --quiet --size 64M again.img && "$SYNCLINE" import --quiet again.img out/bulk / &&
+        "$SYNCLINE" replica init "$URL/again" again.img &&
+        "$SYNCLINE" mount -o "log=$PWD/out/again.log" again.img mnt || return 1
+    echo unshipped >mnt/file && sync mnt/file && kill -9 "$(daemon_of again.img)" && umount -l mnt
+    until_true "the killed daemon is gone" eval '! daemon_of again.img'
+    "$SYNCLINE" mount -o "replica=$URL/again,log=$PWD/out/again2.log" again.img mnt && until_true "shipped" caught_up &&
+        [ "$(field replica.uploaded_bytes <out/stats)" -lt 5000000 ] || { cat out/stats; return 1; }
+    "$SYNCLINE" umount mnt && "$SYNCLINE" replica verify "$URL/again" &&
+        "$SYNCLINE" replica restore "$URL/again" again2.img && same again2.img /file unshipped &&
+        "$SYNCLINE" cat again2.img /bulk | cmp - out/bulk
+}
+
+# Objects of a later format, and of another volume under this one's name.
+foreign_objects_are_told() {
+    local manifest claim volume other
+    "$SYNCLINE" mkfs --quiet --size 8M foreign.img && "$SYNCLINE" replica init "$URL/foreign" foreign.img &&
+        "$SYNCLINE" mkfs --quiet --size 8M foreign2.img && "$SYNCLINE" replica init "$URL/foreign2" foreign2.img || return 1
+    manifest=$("$PYTHON" "$here/object.py" names "$BUCKET" replicas/foreign/ | grep /m/ | tail -n 1)
+    "$PYTHON" "$here/object.py" flip "$BUCKET" "$manifest" 5 &&
+        refused "is not supported" "$SYNCLINE" replica restore "$URL/foreign" foreign3.img &&
+        "$PYTHON" "$here/object.py" flip "$BUCKET" "$manifest" 5 || return 1
+    other=$("$PYTHON" "$here/object.py" names "$BUCKET" replicas/foreign2/ | grep /m/ | tail -n 1)
+    "$PYTHON" "$here/object.py" copy "$BUCKET" "$other" "$manifest" &&
+        refused "belongs to another volume" "$SYNCLINE" replica restore "$URL/foreign" foreign3.img || return 1
+    # What is there of somebody else is nobody's replica.
+    "$PYTHON" "$here/object.py" put "$BUCKET" replicas/photos/cat.jpg &&
+        refused "holds no replica" "$SYNCLINE" replica status "$URL/photos"
+}
+
 two_volumes() {
     "$SYNCLINE" mkfs --quiet --size 8M other.img && "$SYNCLINE" replica init "$URL" other.img &&
         refused "holds replicas of 2 volumes" "$SYNCLINE" replica status "$URL"
 }
 
-export -f field same daemon_of caught_up
+export -f field same daemon_of caught_up all_here
 ok "a replica is begun" begin
 ok "it is not begun twice" refused "holds a replica of this volume already" "$SYNCLINE" replica init "$URL" a.img
 ok "it comes back as it was" comes_back
@@ -247,6 +370,19 @@ fi
 if [ -w /dev/fuse ] && [ "$(id -u)" = 0 ]; then
     ok "what is old is packed and deleted while a mount ships" pruned_while_it_is_mounted
 fi
+if [ -w /dev/fuse ] && [ "$(id -u)" = 0 ]; then
+    ok "a volume is used while it is fetched" used_while_it_is_fetched
+    ok "an image of another volume is refused" another_image_is_refused
+    ok "a replica is read, and followed" read_and_followed
+    ok "what differs is shipped after a crash" goes_on_by_what_differs
+    [ -z "${SERVER:-}" ] || ok "a volume stops when its replica is too late" stops_when_it_is_late
+fi
+# CLAIMS   take-overs of machines that die or stand still (default 6; make test-full has 200 and 50)
+if [ -w /dev/fuse ] && [ "$(id -u)" = 0 ]; then
+    mkdir -p claims
+    ok "machines take over from each other" env -C claims "$here/claims.py" "$URL/claims" "${CLAIMS:-6}" "${RESTORES:-4}"
+fi
+[ -z "${BUCKET:-}" ] || ok "objects of others are told" foreign_objects_are_told
 ok "two volumes of one place are told apart" two_volumes
 ok "an empty place is told" refused "holds no replica" "$SYNCLINE" replica status "${URL%/*}"
 echo "replica on $NAME: $passed passed, $failed failed"

@@ -105,6 +105,27 @@ pub const MOUNT_OPTIONS: &[(&str, &str)] = &[
         "With replica=: what is shipped is at most this old, 0.05 to 3600 (default 1), while the store keeps up.",
     ),
     (
+        "on_lag=continue|slow|stop",
+        "With replica=, while what is shipped is later than max_lag=: nothing waits (continue, the default); each sync waits up \
+      to 20 ms, so that less is written; or the volume stops, so that a lost machine never costs more.",
+    ),
+    (
+        "max_lag=SECONDS",
+        "With on_lag=: 0.1 to 86400; by default ten times replica_interval=, and at least 5.",
+    ),
+    (
+        "local=IMAGE",
+        "With a replica's URL as what is mounted: go on with its volume here, at once. What is touched is fetched, the rest \
+      behind it, into this image, which is made; whoever wrote to the replica until now is told. An image of which a part \
+      is here is gone on with. As --local.",
+    ),
+    (
+        "follow=SECONDS",
+        "With a replica's URL and ro: look for newer states so often, 0.1 to 86400. Paths lead to the newest one; what is open \
+      keeps what it had. For root.",
+    ),
+    ("volume=UUID", "With a replica's URL: which volume, where the place holds several."),
+    (
         "defaults, nofail, noauto, user, _netdev, x-...",
         "Words of /etc/fstab; accepted, and of no meaning here.",
     ),
@@ -238,8 +259,12 @@ pub(crate) struct MountArguments {
     /// Stay in the foreground and serve from this process.
     #[arg(long)]
     pub(crate) foreground: bool,
-    /// Image file or block device.
-    #[arg(value_name = "IMAGE")]
+    /// The image on this machine of a volume that is fetched from the replica at URL while it is used, and shipped
+    /// there. It is made, gone on with, or used as it is.
+    #[arg(long, value_name = "IMAGE")]
+    pub(crate) local: Option<PathBuf>,
+    /// Image file or block device, or the URL of a replica.
+    #[arg(value_name = "IMAGE|URL")]
     pub(crate) path: PathBuf,
     /// Where to mount it.
     pub(crate) directory: PathBuf,

@@ -17,15 +17,21 @@ pub(crate) struct Manner {
 
 /// Mounts; returns when the mount is live, or in the foreground when it has ended.
 pub(crate) fn run(arguments: &MountArguments, manner: Manner) -> Result<ExitCode, Failure> {
-    let options = options(&arguments.options, manner.sloppy)?;
+    let mut options = options(&arguments.options, manner.sloppy)?;
+    if let Some(local) = &arguments.local {
+        options.set_local(local);
+    }
+    let mount =
+        Mount::of(arguments.path.clone(), arguments.directory.clone(), options).map_err(Failure::Mount)?;
     // What does not go together is wrong usage; the daemon would tell it as a failure.
-    options.replication().map_err(Failure::Mount)?;
-    if manner.fake {
+    mount.options.replication().map_err(Failure::Mount)?;
+    if manner.fake && mount.source == arguments.path && !mount.is_remote() {
         let device = open_to_read(&arguments.path)?;
         superblocks(&device, &arguments.path)?.require(&arguments.path)?;
+    }
+    if manner.fake {
         return Ok(ExitCode::SUCCESS);
     }
-    let mount = Mount { source: arguments.path.clone(), directory: arguments.directory.clone(), options };
     match arguments.foreground {
         true => mount.serve(|| {}),
         false => mount.serve_in_background(),
@@ -63,6 +69,9 @@ mod tests {
             ("auto|keep", "keep"),
             ("URL", "file:///x"),
             ("local|remote", "remote"),
+            ("continue|slow|stop", "slow"),
+            ("UUID", "0123456789abcdef0123456789abcdef"),
+            ("IMAGE", "/x.img"),
             ("x-...", "x-y"),
         ];
         for (explained, _) in crate::arguments::MOUNT_OPTIONS {

@@ -285,6 +285,7 @@ fn from_mount(parsed: MountSyncline) -> Request {
         arguments: MountArguments {
             options: parsed.options,
             foreground: false,
+            local: None,
             path: parsed.path,
             directory: parsed.directory,
         },

@@ -7,8 +7,7 @@ use crate::output::{self, Form};
 use crate::size::Size;
 use crate::volume::{uuid_parse, uuid_text};
 use serde_json::{Value, json};
-use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -16,7 +15,7 @@ use syncline_device::{FileDevice, OpenOptions};
 use syncline_format::BLOCK_BYTES;
 use syncline_replica_store::{
     Address, Client, Error, Housekeeping, Keep, Options, Overview, Pruned, ReplicaError, Session, Target,
-    image, keep, keep_house, mark, verify,
+    Unfinished, image, keep, keep_house, mark, verify,
 };
 
 /// How long a claim waits for the store.
@@ -164,41 +163,6 @@ fn fence(place: &ReplicaPlace) -> Result<(), Failure> {
     print(Form::json_if(place.json), &json!({"claim": owner.claim}))
 }
 
-/// Where a restore is made, so that nobody takes half of one for a volume.
-struct Unfinished {
-    path: PathBuf,
-}
-
-impl Unfinished {
-    fn of(path: &Path) -> Unfinished {
-        let mut name = path.as_os_str().to_owned();
-        name.push(".restoring");
-        let unfinished = Unfinished { path: name.into() };
-        // Of a restore that was killed.
-        let _ = std::fs::remove_file(&unfinished.path);
-        unfinished
-    }
-
-    /// Gives it its name, durably.
-    fn finish(self, path: &Path) -> Result<(), Failure> {
-        let io = || Failure::io(format!("cannot name {}", path.display()));
-        // Unlike a rename it replaces nothing.
-        std::fs::hard_link(&self.path, path).map_err(io())?;
-        drop(self);
-        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        File::open(directory.unwrap_or(Path::new(".")))
-            .and_then(|directory| directory.sync_all())
-            .map_err(io())
-    }
-}
-
-impl Drop for Unfinished {
-    fn drop(&mut self) {
-        // What cannot be removed says by its name what it is.
-        let _ = std::fs::remove_file(&self.path);
-    }
-}
-
 fn restore(place: &ReplicaPlace, path: &Path, at: Option<&str>, take_over: bool) -> Result<(), Failure> {
     let target = at.map_or(Ok(Target::Newest), target)?;
     if path.symlink_metadata().is_ok() {
@@ -213,7 +177,7 @@ fn restore(place: &ReplicaPlace, path: &Path, at: Option<&str>, take_over: bool)
     let mut failed = None;
     let began = std::time::Instant::now();
     let plan = image::restore(&mut client, uuid, target, |blocks| {
-        match FileDevice::create(&unfinished.path, blocks * BLOCK_BYTES as u64) {
+        match FileDevice::create(unfinished.path(), blocks * BLOCK_BYTES as u64) {
             Ok(device) => {
                 if let Some(owner) = &owner {
                     mark::write(&device, owner)?;
@@ -230,7 +194,7 @@ fn restore(place: &ReplicaPlace, path: &Path, at: Option<&str>, take_over: bool)
         (_, Some(error)) => return Err(error.into()),
         (plan, None) => plan?,
     };
-    unfinished.finish(path)?;
+    unfinished.finish(path).map_err(Failure::io(format!("cannot name {}", path.display())))?;
     let form = Form::json_if(place.json);
     let told = json!({
         "volume": uuid_text(&uuid),

@@ -38,6 +38,9 @@ pub enum DeviceError {
     /// Another machine writes to this volume from now on, or its replica cannot say that it does not.
     #[error("{0}")]
     Fenced(std::sync::Arc<str>),
+    /// What is read is on another machine still; its own sentence.
+    #[error("{0}")]
+    Remote(std::sync::Arc<str>),
     #[error(transparent)]
     Forked(#[from] crate::Forked),
 }

@@ -111,6 +111,17 @@ impl FileDevice {
         &self.path
     }
 
+    /// Cuts an image behind so many blocks, which nobody uses any more. The device stays as long as it was: what is
+    /// behind must not be asked for.
+    ///
+    /// # Errors
+    /// The host refuses.
+    pub fn shorten(&self, blocks: u64) -> std::io::Result<()> {
+        let file = &self.opened.get().map_err(std::io::Error::other)?.file;
+        rustix::fs::ftruncate(&***file, blocks * BLOCK_BYTES as u64)?;
+        Ok(rustix::fs::fsync(&***file)?)
+    }
+
     fn admit_write(&self, at: BlockNo, data: &[Arc<Buffer>]) -> Result<(), DeviceError> {
         let count = check_write(at, data, self.blocks)?;
         self.refuse_if_read_only(Operation::Write, at)?;

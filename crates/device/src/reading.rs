@@ -27,8 +27,13 @@ impl Reading {
         Reading { ticket, blocks, memory }
     }
 
+    /// A read that has ended: of so many blocks, into the first of the memory.
+    pub fn ended(result: Result<(), DeviceError>, blocks: usize, memory: Buffer) -> Reading {
+        Reading::new(Ticket::completed(result), blocks, vec![Arc::new(memory)])
+    }
+
     /// A read that never began.
-    pub(crate) fn failed(error: DeviceError) -> Reading {
+    pub fn failed(error: DeviceError) -> Reading {
         Reading::new(Ticket::completed(Err(error)), 0, Vec::new())
     }
 

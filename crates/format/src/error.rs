@@ -18,6 +18,10 @@ pub enum FormatError {
     Field { what: &'static str, field: &'static str, value: u64 },
     #[error("{what} is truncated: {got} bytes, at least {want} expected")]
     Truncated { what: &'static str, want: usize, got: usize },
+    #[error(
+        "only a part of this volume was fetched from its replica so far: mount the replica with local= to go on"
+    )]
+    Partial,
     #[error("the volume needs features that this software does not know: {unknown:#x}")]
     Features { unknown: u64 },
 }

@@ -6,11 +6,13 @@
 mod claim;
 mod manifest;
 mod mark;
+mod partial;
 mod unit;
 
 pub use claim::{CLAIM_BYTES, Claim, HOST_BYTES_MAX};
 pub use manifest::{ENDS_MAX, End, Keep, Manifest, PACKS_MAX, Pack, Recent};
 pub use mark::{MARK_BLOCK, Mark};
+pub use partial::{BLOCK_PARTS, PART_BLOCKS, PART_BYTES, PARTIAL_MAGIC, Partial, decode_part, encode_part};
 pub use unit::{
     DATA_BLOCKS_MAX, FOOTER_BYTES, FRAME_BLOCKS, Flags, Footer, Frame, Index, Run, RunKind,
     UNIT_HEADER_BYTES, UnitHeader,

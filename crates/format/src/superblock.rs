@@ -3,6 +3,7 @@
 use crate::header::VolumeId;
 use crate::layout::Layout;
 use crate::node::{NodePointer, NodePointerRaw};
+use crate::replica::PARTIAL_MAGIC;
 use crate::{
     BLOCK_BYTES, BlockNo, Era, FORMAT_VERSION, FormatError, Generation, Lsn, NameHash, NameKey, ObjectNo,
     Sequence, TREES_VERSION, TreeId, checksum, range,
@@ -249,6 +250,9 @@ impl Superblock {
         let Ok((raw, _)) = SuperblockRaw::ref_from_prefix(bytes) else {
             return Err(FormatError::Truncated { what: WHAT, want: BLOCK_BYTES, got: bytes.len() });
         };
+        if raw.magic[..4] == PARTIAL_MAGIC {
+            return Err(FormatError::Partial);
+        }
         if raw.magic != SUPERBLOCK_MAGIC {
             return Err(FormatError::Magic { what: WHAT, got: u64::from_le_bytes(raw.magic) });
         }

@@ -66,6 +66,9 @@ impl Mount {
 
     /// Mounts by the daemon that has the volume, if one has.
     fn join(&self) -> Result<Option<join::Joined>, MountError> {
+        if self.options.remote {
+            return Ok(None);
+        }
         let source = self.source()?;
         if syncline_device::is_mounted(&source).is_none() {
             return Ok(None);
@@ -75,6 +78,11 @@ impl Mount {
 
     /// The file or device, wherever the path leads.
     fn source(&self) -> Result<PathBuf, MountError> {
+        if self.options.local.is_some() && self.source.symlink_metadata().is_err() {
+            // It is made when the volume is opened.
+            return std::path::absolute(&self.source)
+                .map_err(|source| MountError::System { what: "finding the image's folder", source });
+        }
         let source = syncline_device::follow_own_links(&self.source)
             .map_err(|error| MountError::Open(Box::new(error)))?;
         Ok(source.canonicalize().unwrap_or(source))
@@ -176,6 +184,12 @@ impl Mount {
     fn serve_logged(&self, live: impl FnOnce()) -> Result<(), MountError> {
         share_one_heap();
         scheduling::ask_for_short_slices();
+        if self.options.remote {
+            #[cfg(feature = "replica")]
+            return crate::follow::serve(self, live);
+            #[cfg(not(feature = "replica"))]
+            return Err(crate::replica::missing(&self.source.to_string_lossy()));
+        }
         let signals = block_signals()?;
         let source = self.source()?;
         let directory = self.mount_point()?;
@@ -224,7 +238,7 @@ impl Mount {
     }
 
     /// The directory to mount on, with what a dead daemon left there removed.
-    fn mount_point(&self) -> Result<PathBuf, MountError> {
+    pub(crate) fn mount_point(&self) -> Result<PathBuf, MountError> {
         let failed = |source| MountError::MountPoint { path: self.directory.clone(), source };
         clear_dead_mount(&self.directory).map_err(failed)?;
         let directory = self.directory.canonicalize().map_err(failed)?;
@@ -235,7 +249,7 @@ impl Mount {
         }
     }
 
-    fn open_session(
+    pub(crate) fn open_session(
         &self,
         filesystem: Browsed,
         source: &Path,
@@ -342,7 +356,7 @@ fn pin_to(cpu: usize) -> Result<(), MountError> {
 }
 
 /// Blocks the signals that end the daemon in all threads (they inherit the mask), so that one thread can wait for them.
-fn block_signals() -> Result<libc::sigset_t, MountError> {
+pub(crate) fn block_signals() -> Result<libc::sigset_t, MountError> {
     // SAFETY: sigemptyset initialises the set before it is used; the pointers are valid.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
@@ -360,7 +374,7 @@ fn block_signals() -> Result<libc::sigset_t, MountError> {
     }
 }
 
-fn wait_for_signal(signals: &libc::sigset_t) -> i32 {
+pub(crate) fn wait_for_signal(signals: &libc::sigset_t) -> i32 {
     let mut signal = 0;
     // SAFETY: the set is initialised, and `signal` is valid for writing.
     while unsafe { libc::sigwait(signals, &mut signal) } != 0 {}

@@ -47,6 +47,26 @@ pub enum MountError {
         "option {option}= says how replica= ships, and there is no replica=: give both, or leave it away"
     )]
     NoReplica { option: &'static str },
+    #[error(
+        "{0} is a replica: add -o ro to read it as it is, or --local IMAGE to go on with its volume on this machine"
+    )]
+    ReplicaAsSource(String),
+    #[error("option {option}= goes with a replica as the source, and {source_path} is none: leave it away")]
+    NotFromReplica { option: &'static str, source_path: PathBuf },
+    #[error("option follow= is for a replica that is read (-o ro, without local=): leave it away")]
+    FollowsNothing,
+    #[error("option follow= mounts anew for each state that it shows, which only root may: mount without it")]
+    FollowNeedsRoot,
+    #[error(
+        "option replica= names where a volume is shipped to, and a volume that comes from a replica is shipped there: leave it away"
+    )]
+    TwoReplicas,
+    #[error("option max_lag= says when on_lag= acts, which does nothing now: add on_lag=slow or on_lag=stop")]
+    MaxLagAlone,
+    #[error(
+        "option max_lag= has to be longer than replica_interval=, which what is shipped always waits for"
+    )]
+    MaxLagShort,
     #[error("mounting {source_path} on {path} was refused by the kernel: {source}")]
     Refused { source_path: PathBuf, path: PathBuf, source: io::Error },
     #[error(

@@ -23,6 +23,8 @@ mod drivers;
 mod droppers;
 mod error;
 mod filesystem;
+#[cfg(feature = "replica")]
+mod follow;
 mod ioctl;
 mod join;
 mod leave;
@@ -36,6 +38,7 @@ mod metrics;
 mod mount_point;
 mod mounts;
 mod options;
+mod origin;
 mod privilege;
 mod remount;
 mod removed;
@@ -56,7 +59,7 @@ pub use daemon::Mount;
 pub use error::MountError;
 pub use fusering::TransportChoice;
 pub use options::MountOptions;
-pub use replica::Replication;
+pub use replica::{OnLag, Replication};
 pub use unmount::{abort, source_of, unmount};
 
 use std::path::Path;

@@ -2,7 +2,7 @@
 
 use crate::MountError;
 use crate::metrics::Address;
-use crate::replica::Replication;
+use crate::replica::{OnLag, Replication};
 use fusering::TransportChoice;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -106,6 +106,16 @@ pub struct MountOptions {
     pub(crate) replica: Option<String>,
     pub(crate) ack_remote: Option<bool>,
     pub(crate) replica_interval: Option<Duration>,
+    pub(crate) on_lag: Option<OnLag>,
+    pub(crate) max_lag: Option<Duration>,
+    /// The image of a volume that is fetched from a replica while it is used.
+    pub(crate) local: Option<PathBuf>,
+    /// UUID of the volume, where a replica's place holds several.
+    pub(crate) volume: Option<String>,
+    /// How often to look for newer states of a replica that is read.
+    pub(crate) follow: Option<Duration>,
+    /// The source is a replica, which is read.
+    pub(crate) remote: bool,
     /// Keep unflushed writes in memory only, so that killing the daemon is a power cut. For tests and demonstrations.
     #[cfg(feature = "volatile")]
     pub volatile: bool,
@@ -142,6 +152,12 @@ impl Default for MountOptions {
             replica: None,
             ack_remote: None,
             replica_interval: None,
+            on_lag: None,
+            max_lag: None,
+            local: None,
+            volume: None,
+            follow: None,
+            remote: false,
             #[cfg(feature = "volatile")]
             volatile: false,
         }
@@ -230,7 +246,10 @@ impl MountOptions {
                 self.metrics = Some(address.ok_or_else(|| bad(METRICS_EXPECTED))?);
             }
             ("log", Some(value)) => self.log = Some(PathBuf::from(value)),
-            ("replica" | "ack" | "replica_interval", value) => self.apply_replica(name, value, &bad)?,
+            ("replica" | "ack" | "replica_interval" | "on_lag" | "max_lag", value) => {
+                self.apply_replica(name, value, &bad)?
+            }
+            ("local" | "volume" | "follow", value) => self.apply_remote(name, value, &bad)?,
             #[cfg(feature = "volatile")]
             ("volatile", None) => self.volatile = true,
             #[cfg(not(feature = "volatile"))]
@@ -260,11 +279,48 @@ impl MountOptions {
             ("ack", Some("local")) => self.ack_remote = Some(false),
             ("ack", Some("remote")) => self.ack_remote = Some(true),
             ("ack", _) => return Err(bad("local or remote")),
+            ("on_lag", Some("continue")) => self.on_lag = Some(OnLag::Continue),
+            ("on_lag", Some("slow")) => self.on_lag = Some(OnLag::Slow),
+            ("on_lag", Some("stop")) => self.on_lag = Some(OnLag::Stop),
+            ("on_lag", _) => return Err(bad("continue, slow or stop")),
+            ("max_lag", value) => {
+                let seconds = value.and_then(|value| value.parse().ok());
+                let seconds = seconds.filter(|seconds| (0.1..=86_400.0).contains(seconds));
+                let seconds = seconds.ok_or_else(|| bad("a number of seconds from 0.1 to 86400"))?;
+                self.max_lag = Some(Duration::from_secs_f64(seconds));
+            }
             (_, value) => {
                 let seconds = value.and_then(|value| value.parse().ok());
                 let seconds = seconds.filter(|seconds| (0.05..=3600.0).contains(seconds));
                 let seconds = seconds.ok_or_else(|| bad("a number of seconds from 0.05 to 3600"))?;
                 self.replica_interval = Some(Duration::from_secs_f64(seconds));
+            }
+        }
+        Ok(())
+    }
+
+    /// As option local= does.
+    pub fn set_local(&mut self, image: &std::path::Path) {
+        self.local = Some(image.to_owned());
+    }
+
+    fn apply_remote(
+        &mut self,
+        name: &str,
+        value: Option<&str>,
+        bad: &dyn Fn(&'static str) -> MountError,
+    ) -> Result<(), MountError> {
+        let value = value.filter(|value| !value.is_empty());
+        match (name, value) {
+            ("local", Some(path)) => self.local = Some(PathBuf::from(path)),
+            ("local", None) => return Err(bad("an image file, like local=/var/lib/notes.img")),
+            ("volume", Some(uuid)) => self.volume = Some(uuid.to_owned()),
+            ("volume", None) => return Err(bad("the UUID of a volume")),
+            (_, value) => {
+                let seconds = value.and_then(|value| value.parse().ok());
+                let seconds = seconds.filter(|seconds| (0.1..=86_400.0).contains(seconds));
+                let seconds = seconds.ok_or_else(|| bad("a number of seconds from 0.1 to 86400"))?;
+                self.follow = Some(Duration::from_secs_f64(seconds));
             }
         }
         Ok(())
@@ -276,17 +332,30 @@ impl MountOptions {
     /// What is said about it goes with no `replica=`, or with a mount that writes nothing.
     pub fn replication(&self) -> Result<Option<Replication>, MountError> {
         let Some(url) = self.replica.clone() else {
-            return match (self.ack_remote, self.replica_interval) {
-                (Some(_), _) => Err(MountError::NoReplica { option: "ack" }),
-                (_, Some(_)) => Err(MountError::NoReplica { option: "replica_interval" }),
-                _ => Ok(None),
+            let given = [
+                ("ack", self.ack_remote.is_some()),
+                ("replica_interval", self.replica_interval.is_some()),
+                ("on_lag", self.on_lag.is_some()),
+                ("max_lag", self.max_lag.is_some()),
+            ];
+            return match given.iter().find(|(_, is_given)| *is_given) {
+                Some((option, _)) => Err(MountError::NoReplica { option }),
+                None => Ok(None),
             };
         };
         if self.is_read_only() {
             return Err(MountError::ReplicaOfReadOnly);
         }
         let interval = self.replica_interval.unwrap_or(REPLICA_INTERVAL);
-        Ok(Some(Replication { url, remote: self.ack_remote.unwrap_or(false), interval }))
+        let remote = self.ack_remote.unwrap_or(false);
+        let on_lag = self.on_lag.unwrap_or_default();
+        if self.max_lag.is_some() && on_lag == OnLag::Continue {
+            return Err(MountError::MaxLagAlone);
+        }
+        if self.max_lag.is_some_and(|lag| lag <= interval) {
+            return Err(MountError::MaxLagShort);
+        }
+        Ok(Some(Replication { url, remote, interval, on_lag, max_lag: self.max_lag }))
     }
 
     /// Nothing is written: it was asked for, or the mount shows a snapshot.
@@ -380,6 +449,11 @@ mod tests {
         let told = |list: &str| replication(list).unwrap_err().to_string();
         assert!(told("ack=remote").contains("there is no replica="));
         assert!(told("replica_interval=1").contains("there is no replica="));
+        let late = replication("replica=file:///f,on_lag=stop,max_lag=30").unwrap().unwrap();
+        assert_eq!((late.on_lag, late.max_lag), (OnLag::Stop, Some(Duration::from_secs(30))));
+        assert!(told("on_lag=stop").contains("there is no replica="));
+        assert!(told("replica=file:///f,max_lag=30").contains("on_lag="));
+        assert!(told("replica=file:///f,on_lag=slow,max_lag=1").contains("replica_interval="));
         assert!(told("replica=file:///f,ro").contains("this mount writes nothing"));
         for wrong in ["replica", "replica=", "ack", "ack=both", "replica_interval=0", "replica_interval=x"] {
             assert!(MountOptions::parse(wrong).is_err(), "{wrong}");

@@ -2,7 +2,7 @@
 //!
 //! A build without the feature `replica` refuses the option; everything else of it is the same.
 
-use crate::{MountError, MountOptions};
+use crate::MountError;
 use serde_json::Value;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,14 +16,31 @@ pub struct Replication {
     pub remote: bool,
     /// Oldest age of what is not shipped.
     pub interval: Duration,
+    pub on_lag: OnLag,
+    pub max_lag: Option<Duration>,
+}
+
+/// What becomes of syncs while what is shipped is later than `max_lag`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnLag {
+    /// Nothing.
+    #[default]
+    Continue,
+    /// Each waits a little, so that less is written.
+    Slow,
+    /// The volume stops.
+    Stop,
 }
 
 #[cfg(feature = "replica")]
 mod shipped {
     use super::*;
+    use crate::origin::Fetched;
     use parking_lot::Mutex;
     use serde_json::json;
-    use syncline_replica_store::{Acknowledge, Address, Error, Options, Phase, Session, Status};
+    use syncline_replica_store::{
+        Acknowledge, Address, Error, Filler, LazyDevice, Options, Phase, Session, Status,
+    };
 
     /// A volume that is shipped.
     pub(crate) struct Replica {
@@ -32,23 +49,41 @@ mod shipped {
         /// What it told last.
         last: Mutex<Status>,
         remote: bool,
+        /// A part of it may be in the replica still.
+        lazy: Option<Arc<LazyDevice>>,
+        filler: Mutex<Option<Filler>>,
     }
 
     impl Replica {
         /// Claims the replica, and begins to ship.
-        pub(crate) fn open(device: Arc<dyn Device>, how: &Replication) -> Result<Replica, MountError> {
+        pub(crate) fn open(
+            device: Arc<dyn Device>,
+            how: &Replication,
+            fetched: Option<&Fetched>,
+        ) -> Result<Replica, MountError> {
             let refused = |error: Error| MountError::Replica(error.to_string());
             let address = Address::make(&how.url).map_err(refused)?;
             let acknowledge = if how.remote { Acknowledge::Remote } else { Acknowledge::Local };
-            let options = Options { acknowledge, interval: how.interval, ..Options::default() };
+            let lazy = fetched.and_then(|fetched| fetched.lazy.as_ref());
+            let exact = lazy.and_then(|lazy| lazy.exact);
+            let on_lag = match how.on_lag {
+                OnLag::Continue => syncline_replica_store::OnLag::Continue,
+                OnLag::Slow => syncline_replica_store::OnLag::Slow,
+                OnLag::Stop => syncline_replica_store::OnLag::Stop,
+            };
+            let (interval, max_lag) = (how.interval, how.max_lag);
+            let options = Options { acknowledge, interval, on_lag, max_lag, exact, ..Options::default() };
             let session = Session::open(device, &address, &options).map_err(refused)?;
             let last = session.status();
             tracing::info!(url = how.url, claim = last.claim, to_read = last.dirty, "the volume is shipped");
+            let filler = fetched.map(Fetched::fill).transpose()?.flatten();
             Ok(Replica {
                 url: how.url.clone(),
                 session: Mutex::new(Some(session)),
                 last: Mutex::new(last),
                 remote: how.remote,
+                lazy: lazy.map(|lazy| Arc::clone(&lazy.device)),
+                filler: Mutex::new(filler),
             })
         }
 
@@ -90,6 +125,7 @@ mod shipped {
                 "uploaded_bytes": status.bytes,
                 "requests": status.requests,
                 "blocks_to_read": status.dirty,
+                "blocks_to_fetch": self.lazy.as_ref().map_or(0, |lazy| lazy.absent()),
             })
         }
 
@@ -109,6 +145,8 @@ mod shipped {
                 }
             };
             *self.last.lock() = status;
+            // Behind the session, which reads what is absent.
+            drop(self.filler.lock().take());
         }
     }
 }
@@ -122,13 +160,6 @@ pub(crate) enum Replica {}
 
 #[cfg(not(feature = "replica"))]
 impl Replica {
-    pub(crate) fn open(_device: Arc<dyn Device>, how: &Replication) -> Result<Replica, MountError> {
-        Err(MountError::Replica(format!(
-            "{} needs a syncline with the feature replica, which this one was built without",
-            how.url
-        )))
-    }
-
     pub(crate) fn device(&self) -> Option<Arc<dyn Device>> {
         match *self {}
     }
@@ -142,11 +173,9 @@ impl Replica {
     }
 }
 
-/// Opens what the options name.
-pub(crate) fn open(
-    device: &Arc<dyn Device>,
-    options: &MountOptions,
-) -> Result<Option<Arc<Replica>>, MountError> {
-    let Some(how) = options.replication()? else { return Ok(None) };
-    Replica::open(Arc::clone(device), &how).map(|replica| Some(Arc::new(replica)))
+/// What a build without the feature says of any replica.
+#[cfg(not(feature = "replica"))]
+pub(crate) fn missing(url: &str) -> MountError {
+    let what = "needs a syncline with the feature replica, which this one was built without";
+    MountError::Replica(format!("{url} {what}"))
 }

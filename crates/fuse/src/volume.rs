@@ -2,7 +2,11 @@
 
 use crate::confinement::confine;
 use crate::memory::AutoMemory;
-use crate::replica::{self, Replica};
+#[cfg(feature = "replica")]
+use crate::origin::Fetched;
+#[cfg(not(feature = "replica"))]
+use crate::replica;
+use crate::replica::Replica;
 use crate::unmount::is_dead;
 use crate::unused::Unused;
 use crate::{MountError, MountOptions, scheduling};
@@ -77,10 +81,39 @@ impl OpenVolume {
     /// Opens the device (waiting for a daemon that is just leaving), gives up what the process needs no more,
     /// recovers, and starts maintenance.
     pub(crate) fn open(source: &Path, options: &MountOptions) -> Result<OpenVolume, MountError> {
+        let replication = options.replication()?;
+        #[cfg(not(feature = "replica"))]
+        if let Some(how) = &replication {
+            return Err(replica::missing(&how.url));
+        }
+        #[cfg(feature = "replica")]
+        if options.local.is_some() {
+            let fetched = Fetched::open(source, options)?;
+            confine();
+            let how = replication.expect("what is fetched from a replica is shipped there");
+            let shipped = Replica::open(Arc::clone(&fetched.device), &how, Some(&fetched))?;
+            return OpenVolume::over(fetched.device, Some(Arc::new(shipped)), source, options);
+        }
         let file = open_device(source, options.is_read_only())?;
         confine();
         let device = device(file, options);
-        let replica = replica::open(&device, options)?;
+        #[cfg(feature = "replica")]
+        let shipped = match replication {
+            Some(how) => Some(Arc::new(Replica::open(Arc::clone(&device), &how, None)?)),
+            None => None,
+        };
+        #[cfg(not(feature = "replica"))]
+        let shipped = None;
+        OpenVolume::over(device, shipped, source, options)
+    }
+
+    /// The same on a device that is there already, and that is shipped or not.
+    pub(crate) fn over(
+        device: Arc<dyn Device>,
+        replica: Option<Arc<Replica>>,
+        source: &Path,
+        options: &MountOptions,
+    ) -> Result<OpenVolume, MountError> {
         let device = replica.as_ref().and_then(|replica| replica.device()).unwrap_or(device);
         let clock = Arc::new(SystemClock);
         let memory = match options.memory_bytes_max {
@@ -161,7 +194,7 @@ impl OpenVolume {
 /// Opens the device. One that another daemon still holds, though it is mounted nowhere (any more), is waited for; one
 /// that another program holds is not, since that may go on for ever: it has only so long as a killed process needs to
 /// be gone.
-fn open_device(source: &Path, read_only: bool) -> Result<FileDevice, MountError> {
+pub(crate) fn open_device(source: &Path, read_only: bool) -> Result<FileDevice, MountError> {
     let refused = |error: OpenError| MountError::Open(Box::new(error));
     let options = OpenOptions::default().read_only(read_only).wait_for_lock(LOCK_RETRY_INTERVAL);
     let began = Instant::now();

@@ -3,6 +3,8 @@
 //! | form | what |
 //! |---|---|
 //! | `/a/folder`, `file:///a/folder` | a local folder |
+//! | `gs://bucket/prefix` | with the feature `gcp`; credentials from `GOOGLE_APPLICATION_CREDENTIALS` and the like |
+//! | `az://container/prefix` | with the feature `azure`; credentials from `AZURE_STORAGE_ACCOUNT_NAME` and the like |
 //! | `s3://bucket/prefix` | with the feature `aws`; credentials and endpoint as the AWS tools take them from the environment |
 
 use crate::error::Error;
@@ -48,7 +50,9 @@ impl Address {
         match scheme {
             "file" => Address::folder(url, rest),
             "s3" => Address::bucket(url, rest, "aws", s3),
-            other => Err(bad(format!("{other} is neither file nor s3"))),
+            "gs" => Address::bucket(url, rest, "gcp", google),
+            "az" => Address::bucket(url, rest, "azure", microsoft),
+            other => Err(bad(format!("{other} is neither file nor s3, gs or az"))),
         }
     }
 
@@ -110,17 +114,46 @@ impl Address {
     }
 }
 
+/// What fails is asked again by whoever asked, who knows what has to be the same then (P4).
+#[cfg(any(feature = "aws", feature = "gcp", feature = "azure"))]
+fn once() -> object_store::RetryConfig {
+    // The second time it is there already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    object_store::RetryConfig { max_retries: 0, ..object_store::RetryConfig::default() }
+}
+
+#[cfg(feature = "gcp")]
+fn google(bucket: &str) -> Option<Built> {
+    let builder = object_store::gcp::GoogleCloudStorageBuilder::from_env();
+    let store = builder.with_bucket_name(bucket).with_retry(once()).build();
+    Some(store.map(|store| Arc::new(store) as Arc<dyn ObjectStore>))
+}
+
+#[cfg(not(feature = "gcp"))]
+fn google(_bucket: &str) -> Option<Built> {
+    None
+}
+
+#[cfg(feature = "azure")]
+fn microsoft(container: &str) -> Option<Built> {
+    let builder = object_store::azure::MicrosoftAzureBuilder::from_env();
+    let store = builder.with_container_name(container).with_retry(once()).build();
+    Some(store.map(|store| Arc::new(store) as Arc<dyn ObjectStore>))
+}
+
+#[cfg(not(feature = "azure"))]
+fn microsoft(_container: &str) -> Option<Built> {
+    None
+}
+
 #[cfg(feature = "aws")]
 fn s3(bucket: &str) -> Option<Built> {
     use object_store::aws::{AmazonS3Builder, S3ConditionalPut};
-    // The second time it is there already.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    // What fails is asked again by whoever asked, who knows what has to be the same then (P4).
     let plain = std::env::var("AWS_ENDPOINT_URL").is_ok_and(|endpoint| endpoint.starts_with("http://"));
     let builder = AmazonS3Builder::from_env()
         .with_bucket_name(bucket)
         .with_allow_http(plain)
-        .with_retry(object_store::RetryConfig { max_retries: 0, ..object_store::RetryConfig::default() })
+        .with_retry(once())
         .with_conditional_put(S3ConditionalPut::ETagMatch);
     Some(builder.build().map(|store| Arc::new(store) as Arc<dyn ObjectStore>))
 }
@@ -147,7 +180,10 @@ mod tests {
     fn bad_addresses_are_told_in_a_sentence() {
         let told = |url: &str| Address::parse(url).map(drop).unwrap_err().to_string();
         assert_eq!(told("folder"), "folder is no address of a replica: a folder is given by its whole path");
-        assert_eq!(told("ftp://x"), "ftp://x is no address of a replica: ftp is neither file nor s3");
+        assert_eq!(
+            told("ftp://x"),
+            "ftp://x is no address of a replica: ftp is neither file nor s3, gs or az"
+        );
         assert_eq!(told("s3://"), "s3:// is no address of a replica: it names no bucket");
     }
 }

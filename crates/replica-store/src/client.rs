@@ -170,7 +170,7 @@ fn patiently<T>(ask: impl Fn() -> Result<T>) -> Result<T> {
     ask()
 }
 
-async fn carry_out_in_time(address: &Address, operation: &Operation) -> Result<Answer> {
+pub(crate) async fn carry_out_in_time(address: &Address, operation: &Operation) -> Result<Answer> {
     match tokio::time::timeout(ANSWER_MAX, carry_out(address, operation)).await {
         Ok(result) => result,
         Err(_) => Err(StoreError::Unavailable(format!("no answer within {} s", ANSWER_MAX.as_secs()))),

@@ -1,6 +1,7 @@
-use syncline_device::DeviceError;
+use std::path::PathBuf;
+use syncline_device::{DeviceError, OpenError};
 use syncline_format::FormatError;
-use syncline_replica::{ReplicaError, StoreError};
+use syncline_replica::{LazyError, ReplicaError, StoreError};
 
 /// Why a replica cannot be used. Each is one sentence that says what to do where something can be done.
 #[derive(Debug, thiserror::Error)]
@@ -26,8 +27,22 @@ pub enum Error {
     Occupied { url: String, by: String },
     #[error("{url} holds no replica")]
     NoReplica { url: String },
-    #[error("{url} holds replicas of {count} volumes; add the uuid of one to the address: {uuids}")]
+    #[error(
+        "{url} holds replicas of {count} volumes; name one by --volume, or by volume= of a mount: {uuids}"
+    )]
     SeveralVolumes { url: String, count: usize, uuids: String },
+    #[error("{} holds another volume than {url}; name another image, or another replica", .path.display())]
+    OtherVolume { path: PathBuf, url: String },
+    #[error(
+        "what {} was begun from ({position}) is not kept in its replica any more; move it away, and begin anew", .path.display()
+    )]
+    Outrun { path: PathBuf, position: String },
+    #[error("{}: {error}; name an image that can be made", .path.display())]
+    Image { path: PathBuf, error: std::io::Error },
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error(transparent)]
+    Lazy(#[from] LazyError),
     #[error("the device failed: {0}")]
     Device(#[from] DeviceError),
     #[error("cannot start what drives the replica: {0}")]

@@ -7,6 +7,7 @@ use crate::overview::Overview;
 use std::time::Duration;
 use syncline_device::Device;
 use syncline_format::replica::Mark;
+use syncline_replica::newest::Newest;
 use syncline_replica::{Opener, Plan, Restore, StoreError, Target};
 
 /// How long a driver sleeps while nothing is answered.
@@ -51,13 +52,8 @@ pub fn restore<D: Device + ?Sized>(
     let mut make = Some(make);
     let mut device = None;
     loop {
-        if client.step(&mut restore, PATIENCE) && restore.trouble().is_none() {
-            heard = client.now();
-        } else if client.now() - heard > SILENCE_MAX.as_nanos() as u64 {
-            let no_answer = || StoreError::Unavailable("no answer".to_owned());
-            let error = restore.trouble().cloned().unwrap_or_else(no_answer);
-            return Err(Error::Unreachable { url: client.address().url.clone(), error });
-        }
+        let is_answered = client.step(&mut restore, PATIENCE) && restore.trouble().is_none();
+        is_silent(client, is_answered, &mut heard, restore.trouble())?;
         let writes = restore.take_writes();
         if let Some(plan) = restore.plan() {
             if let Some(make) = make.take() {
@@ -81,6 +77,53 @@ pub fn restore<D: Device + ?Sized>(
             _ => {}
         }
     }
+}
+
+/// A manifest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Seen {
+    pub number: u64,
+    /// The claim that it was made for.
+    pub owner: u64,
+}
+
+/// Where everything is at a position; and the manifest that says so.
+///
+/// # Errors
+/// As [`restore`].
+pub fn plan(client: &mut Client, uuid: [u8; 16], target: Target) -> Result<(Plan, Newest, Seen), Error> {
+    client.forget();
+    let mut heard = client.now();
+    let mut planning = Restore::planning(uuid, target);
+    loop {
+        let is_answered = client.step(&mut planning, PATIENCE) && planning.trouble().is_none();
+        is_silent(client, is_answered, &mut heard, planning.trouble())?;
+        match (planning.outcome(), planning.plan()) {
+            (Some(Err(error)), _) => return Err(error.clone().into()),
+            (Some(Ok(())), Some(plan)) => {
+                let (number, owner) = (planning.manifest().unwrap_or(0), planning.owner().unwrap_or(0));
+                return Ok((*plan, planning.into_newest(), Seen { number, owner }));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Ends what has waited too long for an answer.
+fn is_silent(
+    client: &Client,
+    is_answered: bool,
+    heard: &mut u64,
+    trouble: Option<&StoreError>,
+) -> Result<(), Error> {
+    if is_answered {
+        *heard = client.now();
+    } else if client.now() - *heard > SILENCE_MAX.as_nanos() as u64 {
+        let no_answer = || StoreError::Unavailable("no answer".to_owned());
+        let error = trouble.cloned().unwrap_or_else(no_answer);
+        return Err(Error::Unreachable { url: client.address().url.clone(), error });
+    }
+    Ok(())
 }
 
 /// Claims a replica without writing to it: whoever wrote to it until now is told so, and ships nothing more. The mark

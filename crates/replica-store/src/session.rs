@@ -8,6 +8,7 @@ use crate::claim::{claim, opener};
 use crate::client::Client;
 use crate::error::Error;
 use crate::housekeeping::{Housekeeping, keep_house};
+use crate::image;
 use crate::mark;
 use crate::probe::probe;
 use parking_lot::{Condvar, Mutex};
@@ -15,9 +16,12 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use syncline_device::{Device, DeviceError};
-use syncline_format::replica::Mark;
+use syncline_format::replica::{Mark, UnitHeader};
+use syncline_replica::newest::Newest;
 use syncline_replica::replicator::Status;
-use syncline_replica::{Acknowledge, Opener, Phase, Pruned, ReplicaError, Replicator, Settings, TapDevice};
+use syncline_replica::{
+    Acknowledge, Opener, Phase, Pruned, ReplicaError, Replicator, Settings, TapDevice, Target,
+};
 use tokio::sync::Notify;
 
 /// Bounds of the uploader's pause while nothing is to be done; what it ships is older by that.
@@ -33,6 +37,18 @@ const HOUSEKEEPING: Duration = Duration::from_secs(600);
 /// Compactions of which one deletes.
 const PRUNINGS: u64 = 6;
 
+/// What becomes of syncs while what is shipped is later than it may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnLag {
+    /// Nothing.
+    #[default]
+    Continue,
+    /// Each flush is held up a little, so that less is written.
+    Slow,
+    /// The volume stops: what a lost machine costs is bounded.
+    Stop,
+}
+
 /// How a volume is shipped.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -42,6 +58,10 @@ pub struct Options {
     pub interval: Duration,
     /// Bytes of content that are kept for the uploader, at most. What does not fit is read from the device again.
     pub memory: usize,
+    /// What becomes of syncs while the oldest change that does not count is older than `max_lag`.
+    pub on_lag: OnLag,
+    /// By default ten intervals, and not less than 5 s.
+    pub max_lag: Option<Duration>,
     /// Longest time that opening waits for the store.
     pub open_wait: Duration,
     /// Longest time that closing waits for the store.
@@ -50,6 +70,9 @@ pub struct Options {
     pub probe: bool,
     /// How often the replica is compacted and pruned beside the shipping; not at all.
     pub housekeeping: Option<Duration>,
+    /// Claim and unit of which the volume is exactly what they have left: then cuts alone are shipped, if they are the
+    /// last.
+    pub exact: Option<(u64, u64)>,
     /// Only a replica that nobody has begun there is begun, whatever the volume was shipped to before.
     pub begin: bool,
 }
@@ -60,10 +83,13 @@ impl Default for Options {
             acknowledge: Acknowledge::Local,
             interval: Duration::from_secs(1),
             memory: 32 << 20,
+            on_lag: OnLag::Continue,
+            max_lag: None,
             open_wait: Duration::from_secs(10),
             close_wait: Duration::from_secs(30),
             probe: false,
             housekeeping: Some(HOUSEKEEPING),
+            exact: None,
             begin: false,
         }
     }
@@ -121,7 +147,15 @@ impl Session {
             }
             opened => opened?,
         };
-        let unknown = if opened.is_closed_at(superblock.epoch, generation) { 0 } else { blocks };
+        let last = opened.last.map(|last| (last.claim, last.number));
+        let is_exact = options.exact.is_some() && options.exact == last && opened.may_stream();
+        let is_known = is_exact || opened.is_closed_at(superblock.epoch, generation);
+        let unknown = if is_known { 0 } else { blocks };
+        // Where the replica holds an earlier state of this volume, what has changed since is found by reading.
+        let before = match opened.last {
+            Some(end) if !is_known && opened.may_stream() => resumed(&mut client, superblock.uuid, &end),
+            _ => None,
+        };
         mark::write(&*device, &Mark { uuid: superblock.uuid, claim: opened.claim, nonce })?;
         let tap = TapDevice::acknowledging(device, options.memory, unknown, options.acknowledge);
         let interval = match options.acknowledge {
@@ -130,7 +164,10 @@ impl Session {
         };
         let settings = Settings { interval, ..Settings::default() };
         let offset = wall.saturating_sub(client.now());
-        let replicator = Replicator::new(Arc::clone(&tap), &opened, settings, offset);
+        let replicator = match before {
+            Some(before) => Replicator::resuming(Arc::clone(&tap), &opened, settings, offset, before),
+            None => Replicator::new(Arc::clone(&tap), &opened, settings, offset),
+        };
         let housekeeper = match options.housekeeping {
             Some(every) => Some(Housekeeper::start(address, superblock.uuid, every)?),
             None => None,
@@ -155,8 +192,10 @@ impl Session {
         }
         let (mine, its_tap) = (Arc::clone(&shared), Arc::clone(&tap));
         let pause = (options.interval / 4).clamp(PAUSE_MIN, PAUSE_MAX);
-        let mut lateness = Lateness::new(options.interval);
+        let late = options.max_lag.unwrap_or((options.interval * LATE).max(LATE_MIN));
+        let mut lateness = Lateness { late, on_lag: options.on_lag, told: false };
         let ship = move || {
+            let its = Arc::clone(&its_tap);
             let _ending = Ending(its_tap, Arc::clone(&mine));
             loop {
                 client.step(&mut replicator, pause);
@@ -165,7 +204,7 @@ impl Session {
                 if state.closing {
                     replicator.close();
                 }
-                lateness.tell(&state.status);
+                lateness.tell(&state.status, &its);
                 let ended = matches!(state.status.phase, Phase::Closed | Phase::Failed(_));
                 if let Phase::Failed(error) = &state.status.phase {
                     tracing::error!("the volume is not shipped any more: {error}");
@@ -218,6 +257,20 @@ impl Session {
                 let error = ReplicaError::NotShipped { seconds: self.close_wait.as_secs() };
                 Err(Box::new((error, status)))
             }
+        }
+    }
+}
+
+/// What the replica holds at its last unit; nothing if that cannot be found out, and everything is shipped anew then.
+fn resumed(client: &mut Client, uuid: [u8; 16], end: &UnitHeader) -> Option<Newest> {
+    let planned = image::plan(client, uuid, Target::Newest);
+    client.forget();
+    match planned {
+        Ok((plan, newest, _)) if (plan.end.claim, plan.end.number) == (end.claim, end.number) => Some(newest),
+        Ok(_) => None,
+        Err(error) => {
+            tracing::warn!(%error, "the volume is shipped anew");
+            None
         }
     }
 }
@@ -311,19 +364,29 @@ impl Drop for Housekeeper {
     }
 }
 
-/// Tells the log, once each time, that what is shipped is late, and that it no longer is.
+/// Tells the log, once each time, that what is shipped is late, and that it no longer is. Does what is to be done then.
 struct Lateness {
     late: Duration,
+    on_lag: OnLag,
     told: bool,
 }
 
 impl Lateness {
-    fn new(interval: Duration) -> Lateness {
-        Lateness { late: (interval * LATE).max(LATE_MIN), told: false }
-    }
-
-    fn tell(&mut self, status: &Status) {
+    fn tell(&mut self, status: &Status, tap: &TapDevice) {
         let lag = Duration::from_nanos(status.lag);
+        match self.on_lag {
+            OnLag::Continue => {}
+            OnLag::Slow => tap.slow_down(lag > self.late),
+            OnLag::Stop if lag > self.late => {
+                let bound = self.late.as_secs_f64();
+                let why = format!(
+                    "the replica is more than {bound} s behind, and on_lag=stop ends all writing then: mount the volume \
+                     again when the object store can be reached"
+                );
+                tap.stop(DeviceError::Fenced(why.into()));
+            }
+            OnLag::Stop => {}
+        }
         if lag > self.late && !self.told {
             self.told = true;
             let why =

@@ -18,6 +18,9 @@
 //! | [`keep`] | what is kept, and what is packed for that |
 //! | [`compact`] | units become packs, and packs larger ones |
 //! | [`prune`] | what nobody needs any more is deleted (P7) |
+//! | [`source`] | where blocks come from that are not here |
+//! | [`lazy`] | a volume that is used while it is fetched, with a map of what is absent |
+//! | [`remote`] | a volume that is read from its replica |
 //! | [`restore`] | which frames hold the newest content, and their way back into an image |
 //!
 //! The state machines have one form: `poll` says what to ask the store for, `answer` takes what it said. Whoever
@@ -32,31 +35,38 @@ pub mod chain;
 pub mod compact;
 pub mod exchange;
 pub mod keep;
+pub mod lazy;
 pub mod merge;
 pub mod names;
 pub mod newest;
 pub mod opening;
 pub mod outlines;
 pub mod prune;
+pub mod remote;
 pub mod replicator;
 pub mod request;
 pub mod restore;
 pub mod runs;
 pub mod search;
 pub mod shipping;
+pub mod source;
 pub mod tap;
 pub mod unit;
 
+mod absence;
 mod answers;
 mod error;
 
 pub use compact::{Compacted, Compaction, How};
 pub use error::ReplicaError;
+pub use lazy::{LazyDevice, LazyError};
 pub use names::Names;
 pub use opening::{Opened, Opener, Opening};
 pub use prune::{Pruned, Pruner, Pruning};
+pub use remote::RemoteDevice;
 pub use replicator::{Phase, Replicator, Settings, Status};
 pub use request::{Answer, Operation, Part, Request, RequestId, StoreError};
 pub use restore::{Plan, Restore, Target};
 pub use shipping::Unit;
+pub use source::Source;
 pub use tap::{Acknowledge, TapDevice, TapState};

@@ -9,8 +9,8 @@ use crate::runs::RunSet;
 use crate::unit::{Outline, open_frame};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use syncline_format::BLOCK_BYTES;
 use syncline_format::replica::{FRAME_BLOCKS, RunKind};
+use syncline_format::{BLOCK_BYTES, checksum};
 
 /// Bytes of frames that one request fetches, about.
 const FETCH_BYTES: u64 = 4 << 20;
@@ -108,6 +108,16 @@ impl Newest {
         })
     }
 
+    /// Whether a block has this content there.
+    pub fn is_content(&self, block: u64, content: &[u8]) -> bool {
+        match self.places(block..block + 1).next() {
+            Some((_, Place::Data { layer, at })) => {
+                self.layers[layer].outline.index.sums.get(at) == Some(&checksum(content))
+            }
+            _ => content.iter().all(|byte| *byte == 0),
+        }
+    }
+
     /// The block behind the last one of a range from `start` on that has `data_blocks` blocks with content, at most
     /// `end`.
     pub fn end_of(&self, start: u64, data_blocks: u64, end: u64) -> u64 {
@@ -132,8 +142,13 @@ impl Newest {
 
     /// What has to be fetched for the content of these blocks, and how many bytes that is.
     pub fn fetches(&self, range: Range<u64>) -> (Vec<Fetch>, u64) {
+        self.fetches_of(std::iter::once(range))
+    }
+
+    /// The same for the blocks of several ranges.
+    pub fn fetches_of(&self, ranges: impl Iterator<Item = Range<u64>>) -> (Vec<Fetch>, u64) {
         let mut frames: BTreeSet<(usize, usize)> = BTreeSet::new();
-        for (run, place) in self.places(range) {
+        for (run, place) in ranges.flat_map(|range| self.places(range)) {
             if let Place::Data { layer, at } = place {
                 let last = at + (run.end - run.start) as usize - 1;
                 frames.extend((at / FRAME_BLOCKS..=last / FRAME_BLOCKS).map(|frame| (layer, frame)));

@@ -8,8 +8,10 @@
 
 use crate::error::ReplicaError;
 use crate::merge::{Content, Merge};
+use crate::newest::{Newest, Place};
 use crate::opening::Opened;
 use crate::request::{Answer, Request, RequestId, StoreError};
+use crate::runs::RunSet;
 use crate::shipping::{Shipping, Unit};
 use crate::tap::{TapDevice, TapState};
 use crate::unit::encode;
@@ -85,6 +87,28 @@ enum CatchUp {
     Ending { rest: Merge, behind: u64, since: u64 },
 }
 
+/// What the replica held when the volume was gone on with.
+struct Known {
+    newest: Newest,
+    /// Blocks that were shipped since: of these it tells nothing any more.
+    replaced: RunSet,
+}
+
+impl Known {
+    fn is_content(&self, block: u64, content: &[u8]) -> bool {
+        !self.replaced.missing(block..block + 1).is_empty() && self.newest.is_content(block, content)
+    }
+
+    /// Blocks that would not be restored as zeros, or of which that is not known.
+    fn other_than_zeros(&self, run: Range<u64>) -> Vec<u64> {
+        let content =
+            self.newest.places(run.clone()).filter(|(_, place)| matches!(place, Place::Data { .. }));
+        let content = content.flat_map(|(run, _)| run);
+        let replaced = run.filter(|block| self.replaced.missing(*block..*block + 1).is_empty());
+        content.chain(replaced).collect()
+    }
+}
+
 /// What the volume says about itself, as far as it was shipped.
 #[derive(Debug, Clone, Copy, Default)]
 struct Observed {
@@ -110,6 +134,8 @@ pub struct Replicator {
     begins_base: bool,
     /// A base is being made.
     base: bool,
+    /// What the replica holds already: what is read from the device and is the same is not shipped.
+    known: Option<Known>,
     /// When the oldest cut in the tap was first seen.
     since: Option<u64>,
     /// Nanoseconds between the driver's clock and 1970.
@@ -142,6 +168,7 @@ impl Replicator {
             catch_up: (!state.keeps).then_some(CatchUp::Reading),
             begins_base: !state.keeps,
             base: !state.keeps,
+            known: None,
             since: None,
             epoch_offset: wall_offset,
             closing: false,
@@ -152,6 +179,20 @@ impl Replicator {
             polled: 0,
             counted: Vec::new(),
         }
+    }
+
+    /// The same for a volume that the replica holds as it was at the last unit, which is consistent: blocks that are
+    /// read from the device are shipped where they differ.
+    pub fn resuming(
+        tap: Arc<TapDevice>,
+        opened: &Opened,
+        settings: Settings,
+        wall_offset: u64,
+        known: Newest,
+    ) -> Replicator {
+        let replicator = Replicator::new(tap, opened, settings, wall_offset);
+        let known = Known { newest: known, replaced: RunSet::default() };
+        Replicator { begins_base: false, base: false, known: Some(known), ..replicator }
     }
 
     /// Units that began to count since the last call.
@@ -386,6 +427,8 @@ impl Replicator {
         merge.underlay(rest);
         self.since = None;
         self.base = false;
+        // What is shipped from now on it does not know.
+        self.known = None;
         self.phase = Phase::Streaming;
         self.ship(now, since, merge, Flags::CONSISTENT);
         Ok(true)
@@ -408,14 +451,21 @@ impl Replicator {
                 let blocks = (data_end - at).min(self.settings.read_blocks);
                 let reading = device.read_blocks(BlockNo(at), blocks as usize);
                 for (block, content) in (at..).zip(reading.into_blocks()?) {
-                    merge.read(block, Content::Read(content));
+                    if !self.known.as_ref().is_some_and(|known| known.is_content(block, &content)) {
+                        merge.read(block, Content::Read(content));
+                    }
                 }
                 at += blocks;
                 continue;
             }
             let end = hole.end.clamp(at + 1, run.end);
-            if !self.base {
-                (at..end).for_each(|block| merge.read(block, Content::Zeros));
+            match &self.known {
+                Some(known) => known
+                    .other_than_zeros(at..end)
+                    .into_iter()
+                    .for_each(|block| merge.read(block, Content::Zeros)),
+                None if !self.base => (at..end).for_each(|block| merge.read(block, Content::Zeros)),
+                None => {}
             }
             at = end;
         }
@@ -424,6 +474,9 @@ impl Replicator {
 
     fn ship(&mut self, now: u64, since: u64, merge: Merge, flags: Flags) {
         self.observed.note(&merge);
+        if let Some(known) = &mut self.known {
+            merge.blocks().keys().for_each(|block| known.replaced.insert(*block..*block + 1));
+        }
         let flags = if std::mem::take(&mut self.begins_base) { flags.with(Flags::BASE) } else { flags };
         let Observed { epoch, generation, lsn, .. } = self.observed;
         let header = UnitHeader {

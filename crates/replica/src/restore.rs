@@ -165,6 +165,11 @@ impl Restore {
         self.plan.as_ref()
     }
 
+    /// Claim of the manifest that it goes by, once that is known.
+    pub fn owner(&self) -> Option<u64> {
+        self.manifest.as_ref().map(|manifest| manifest.claim)
+    }
+
     /// Number of the manifest that it goes by, once that is known.
     pub fn manifest(&self) -> Option<u64> {
         self.manifest.as_ref().map(|manifest| manifest.number)

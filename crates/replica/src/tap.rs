@@ -16,7 +16,11 @@
 //! Who has asked for it is answered later: a flush then ends when it counts in the replica (C14). A tap that was told
 //! that another machine has taken over refuses writes and flushes from then on, and with them the volume's syncs (C8).
 //!
+//! A replica that is late may hold up flushes for a moment each, or stop the volume, if that was asked for.
+//!
 //! Lock: one mutex, innermost; the device below is never called under it.
+
+mod device;
 
 use crate::answers::Answers;
 use crate::runs::RunSet;
@@ -24,7 +28,8 @@ use parking_lot::{Condvar, Mutex};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use syncline_device::{Buffer, Device, DeviceCounters, DeviceError, ReadRequest, Reading, Ticket};
+use std::time::Duration;
+use syncline_device::{Buffer, Device, DeviceError, Ticket};
 use syncline_format::BlockNo;
 
 /// What happened to blocks.
@@ -111,7 +116,12 @@ struct State {
     answers: Answers,
     /// What writes and flushes are told instead of being carried out.
     refusal: Option<DeviceError>,
+    /// What was written before that is shipped all the same.
+    ships_on: bool,
 }
+
+/// Longest time that a flush is held up.
+pub const SLOW_WAIT: Duration = Duration::from_millis(20);
 
 /// When a flush is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -151,6 +161,8 @@ pub struct TapDevice {
     state: Mutex<State>,
     /// There is a refusal.
     refuses: AtomicBool,
+    /// Flushes are held up for a while.
+    slow: AtomicBool,
     /// Somebody who waits has been answered.
     answered: Condvar,
     /// Called when a flush has ended that somebody is answered later for.
@@ -187,6 +199,7 @@ impl TapDevice {
             failed: false,
             answers: Answers::default(),
             refusal: None,
+            ships_on: false,
         };
         Arc::new(TapDevice {
             below,
@@ -194,6 +207,7 @@ impl TapDevice {
             acknowledge,
             state: Mutex::new(state),
             refuses: AtomicBool::new(false),
+            slow: AtomicBool::new(false),
             answered: Condvar::new(),
             waker: OnceLock::new(),
         })
@@ -288,6 +302,31 @@ impl TapDevice {
         self.answered.notify_all();
     }
 
+    /// Refuses writes and flushes from now on; what flushes have covered by now is shipped all the same.
+    pub fn stop(&self, why: DeviceError) {
+        let mut state = self.state.lock();
+        let dropped: usize = state.open.drain(..).map(|entry| entry.change.bytes()).sum();
+        state.held -= dropped;
+        state.refusal.get_or_insert(why);
+        state.ships_on = true;
+        self.refuses.store(true, Ordering::Release);
+    }
+
+    /// Whether each flush is held up from now on, for [`SLOW_WAIT`] at most, so that less is written.
+    pub fn slow_down(&self, slow: bool) {
+        if self.slow.swap(slow, Ordering::Relaxed) && !slow {
+            self.answered.notify_all();
+        }
+    }
+
+    fn hold_up(&self) {
+        if self.slow.load(Ordering::Relaxed) {
+            let mut state = self.state.lock();
+            let is_slow = |_: &mut State| self.slow.load(Ordering::Relaxed);
+            self.answered.wait_while_for(&mut state, is_slow, SLOW_WAIT);
+        }
+    }
+
     /// Everything up to this flush counts.
     pub fn count(&self, flush: u64) {
         if self.acknowledge == Acknowledge::Remote {
@@ -301,7 +340,9 @@ impl TapDevice {
     /// # Errors
     /// The flush failed, or the tap refuses it.
     pub fn flush_below(&self) -> Result<(), DeviceError> {
-        self.refusal()?;
+        if !self.state.lock().ships_on {
+            self.refusal()?;
+        }
         let flush = self.mark();
         let result = self.below.flush();
         self.issued(flush, &Ticket::completed(result.clone()));
@@ -467,114 +508,5 @@ impl State {
         self.flushing.clear();
         self.draining.clear();
         self.dirty = RunSet::default();
-    }
-}
-
-impl Device for TapDevice {
-    fn blocks(&self) -> u64 {
-        self.below.blocks()
-    }
-
-    fn read(&self, at: BlockNo, into: &mut [u8]) -> Result<(), DeviceError> {
-        self.below.read(at, into)
-    }
-
-    fn read_many(&self, requests: &mut [ReadRequest<'_>]) -> Result<(), DeviceError> {
-        self.below.read_many(requests)
-    }
-
-    fn submit_read(&self, at: BlockNo, blocks: usize) -> Reading {
-        self.below.submit_read(at, blocks)
-    }
-
-    fn read_blocks(&self, at: BlockNo, blocks: usize) -> Reading {
-        self.below.read_blocks(at, blocks)
-    }
-
-    fn submit_write(&self, at: BlockNo, data: Vec<Arc<Buffer>>) -> Ticket {
-        if let Err(refusal) = self.refusal() {
-            return Ticket::completed(Err(refusal));
-        }
-        let kept = data.clone();
-        let ticket = self.below.submit_write(at, data);
-        self.note(at, Change::Written(kept), ticket.clone());
-        ticket
-    }
-
-    fn submit_flush(&self) -> Ticket {
-        if let Err(refusal) = self.refusal() {
-            return Ticket::completed(Err(refusal));
-        }
-        let flush = self.mark();
-        let ticket = self.below.submit_flush();
-        self.issued(flush, &ticket);
-        match self.acknowledge {
-            Acknowledge::Local => ticket,
-            Acknowledge::Remote => self.answer_later(flush, &ticket),
-        }
-    }
-
-    fn wait(&self, ticket: &Ticket) -> Result<(), DeviceError> {
-        if self.acknowledge == Acknowledge::Local {
-            return self.below.wait(ticket);
-        }
-        let below = self.state.lock().answers.below(ticket);
-        let Some(below) = below else {
-            return ticket.result().unwrap_or_else(|| self.below.wait(ticket));
-        };
-        // Its error is the answer's.
-        let _ = self.below.wait(&below);
-        self.tell();
-        let mut state = self.state.lock();
-        loop {
-            match ticket.result() {
-                Some(result) => return result,
-                None => self.answered.wait(&mut state),
-            }
-        }
-    }
-
-    fn poll(&self) {
-        self.below.poll();
-        if self.acknowledge == Acknowledge::Remote {
-            self.tell();
-        }
-    }
-
-    fn write(&self, at: BlockNo, data: Vec<Arc<Buffer>>) -> Result<(), DeviceError> {
-        self.refusal()?;
-        let kept = data.clone();
-        let result = self.below.write(at, data);
-        self.note(at, Change::Written(kept), Ticket::completed(result.clone()));
-        result
-    }
-
-    fn flush(&self) -> Result<(), DeviceError> {
-        if self.acknowledge == Acknowledge::Remote {
-            let ticket = self.submit_flush();
-            return self.wait(&ticket);
-        }
-        self.flush_below()
-    }
-
-    /// Noted behind its end: nobody writes to these blocks before it.
-    fn discard(&self, at: BlockNo, blocks: u64) -> Result<(), DeviceError> {
-        let result = self.below.discard(at, blocks);
-        if result.is_ok() {
-            self.note(at, Change::Discarded(blocks), Ticket::completed(Ok(())));
-        }
-        result
-    }
-
-    fn discard_blocks_min(&self) -> Option<u64> {
-        self.below.discard_blocks_min()
-    }
-
-    fn hole(&self, at: BlockNo) -> Option<Range<BlockNo>> {
-        self.below.hole(at)
-    }
-
-    fn counters(&self) -> DeviceCounters {
-        self.below.counters()
     }
 }

@@ -11,8 +11,8 @@ use crate::random::derive;
 use crate::shrink::shrink;
 use crate::usage::ThreadTime;
 use crate::{
-    ace, actors, between, bitmaps, carried, controls, damage, errors, fencing, frozen, killed, leaks, mkfs,
-    pieces, polled, pressure, replicas, retention, reuse, shapes, snapshots, storm, trims, volatile,
+    ace, actors, between, bitmaps, carried, controls, damage, errors, fencing, frozen, killed, lazy, leaks,
+    mkfs, pieces, polled, pressure, replicas, retention, reuse, shapes, snapshots, storm, trims, volatile,
     watchdog, workload,
 };
 use parking_lot::Mutex;
@@ -307,6 +307,16 @@ pub fn replicas(plan: Plan, only: Option<u64>) -> Outcome {
             || format!("cargo run --release -p syncline-sim -- replicas --seed {} {number}", plan.seed);
         watchdog::replayed_by(again());
         with_replay(replicas::run(number, derive(plan.seed, 19 << 32 | number)), again)
+    })
+}
+
+/// A volume that is used while it is fetched from its replica; with `only` no other than this number.
+pub fn lazily(plan: Plan, only: Option<u64>) -> Outcome {
+    run("lazy", plan, only.map(|_| 1), &|number| {
+        let number = only.unwrap_or(0) + number;
+        let again = || format!("cargo run --release -p syncline-sim -- lazy --seed {} {number}", plan.seed);
+        watchdog::replayed_by(again());
+        with_replay(lazy::run(derive(plan.seed, 23 << 32 | number)), again)
     })
 }
 

@@ -304,9 +304,14 @@ fn judge_one(
 
 /// Opens a volume and reads all of it.
 pub fn recover(device: &Arc<SimDevice>, seed: u64) -> Result<View, String> {
+    recover_on(Arc::clone(device) as Arc<dyn Device>, seed)
+}
+
+/// The same on any device.
+pub fn recover_on(device: Arc<dyn Device>, seed: u64) -> Result<View, String> {
     let clock = SimClock::new();
-    let fs = driver::open(Arc::clone(device) as Arc<dyn Device>, &clock, derive(seed, 4))
-        .map_err(|error| format!("recovery fails: {error}"))?;
+    let fs =
+        driver::open(device, &clock, derive(seed, 4)).map_err(|error| format!("recovery fails: {error}"))?;
     view::view(&fs).map_err(|error| format!("the recovered volume cannot be read: {error}"))
 }
 

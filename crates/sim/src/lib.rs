@@ -12,8 +12,8 @@
 //! - `damage`: rot that is met while others work; `carried`: page images that recovery cannot bring home because of it;
 //!   `bitmaps`: slots of bitmaps that a cut tears, and that rot;
 //! - `mounted`: the workloads of `ace` on a real mount whose daemon is killed;
-//! - `objects`, `replicas`, `fencing`: an object store with a bad network, what is shipped to it judged as crash
-//!   states, and writers that take over from each other;
+//! - `objects`, `replicas`, `fencing`, `lazy`: an object store with a bad network, what is shipped to it judged as
+//!   crash states, writers that take over from each other, and a volume that is used while it is fetched;
 //! - `faults`: mistakes of the engine that the laboratory has to find; `watchdog`: what hangs is found as well;
 //! - `shrink`, `campaign`: smallest failing workload, many workloads on all cores.
 //!
@@ -40,6 +40,7 @@ pub mod history;
 pub mod keepers;
 pub mod killed;
 pub mod lab;
+pub mod lazy;
 pub mod leaks;
 pub mod mkfs;
 pub mod mounted;

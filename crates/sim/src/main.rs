@@ -34,6 +34,7 @@ commands:
   carried [NUMBER]  files that cannot be read have page images in the journal, and recovery is cut
   snapshots [SEED]  snapshots are made and deleted between the operations of random workloads
   replicas [NUMBER]  what is shipped to an object store is restored and judged
+  lazy [NUMBER]  a volume is used while it is fetched from its replica, and the machine crashes
   fencing [NUMBER]  machines take a replica over from each other, over a bad network
   retention [NUMBER]  a replica is packed and pruned for hours, and restored to all that is kept
   bitmaps   allocation bitmaps are torn by a cut, or rot
@@ -189,10 +190,11 @@ fn main() -> ExitCode {
                 }
             }
         }
-        "replicas" | "fencing" | "retention" => {
+        "replicas" | "lazy" | "fencing" | "retention" => {
             let only = arguments.operations.as_deref().map(str::parse);
             match only.transpose() {
                 Ok(only) if arguments.command == "fencing" => keep(campaign::fencing(plan(1.0), only)),
+                Ok(only) if arguments.command == "lazy" => keep(campaign::lazily(plan(1.0), only)),
                 Ok(only) if arguments.command == "retention" => keep(campaign::retention(plan(1.0), only)),
                 Ok(only) => keep(campaign::replicas(plan(1.0), only)),
                 Err(_) => {
@@ -239,6 +241,7 @@ fn main() -> ExitCode {
             keep(campaign::snapshots(plan(0.1), None));
             keep(campaign::carried(plan(0.1), None, carried::Depth::FULL));
             keep(campaign::replicas(plan(0.05), None));
+            keep(campaign::lazily(plan(0.03), None));
             keep(campaign::fencing(plan(0.04), None));
             keep(campaign::retention(plan(0.01), None));
             keep(campaign::device_errors(plan(0.1), 1));

@@ -9,7 +9,7 @@
 use crate::device::{Disk, Page, SimDevice};
 use crate::driver::{self, SimClock, Told};
 use crate::lab::{Start, Tally, guarded, recover};
-use crate::objects::{Network, SimStore};
+use crate::objects::{Client, Network, SimStore};
 use crate::operation::Op;
 use crate::oracle::Model;
 use crate::random::{Random, derive};
@@ -21,12 +21,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use syncline_device::{Device, Layer, Ticket};
 use syncline_format::BLOCK_BYTES;
 use syncline_format::superblock::{SUPERBLOCK_SLOTS, Superblock};
+use syncline_replica::newest::Newest;
 use syncline_replica::{
     Opened, Opener, Opening, Phase, Replicator, Restore, Settings, TapDevice, Target, Unit,
 };
 
 /// The uuid under which everything is shipped.
-const UUID: [u8; 16] = [7; 16];
+pub(crate) const UUID: [u8; 16] = [7; 16];
 /// Units that are restored of one run, at most; the last one always is.
 const RESTORES_MAX: usize = 24;
 /// Steps until the end of something that has to end.
@@ -49,15 +50,26 @@ pub fn run(number: u64, seed: u64) -> Tally {
             at += 1 + random.below(4) as usize;
             ops.insert(at.min(ops.len()), Op::Trim);
         }
-        examine(&start, &ops, seed, &mut random, tally);
+        match number % 4 {
+            3 => examine_resumed(&start, &ops, seed, &mut random, tally)
+                .unwrap_or_else(|what| tally.violation(what)),
+            _ => examine(&start, &ops, seed, &mut random, tally),
+        }
     })
 }
 
 /// Notes what was acknowledged when each flush was issued.
-struct Marks {
+pub(crate) struct Marks {
     below: Arc<SimDevice>,
     acknowledged: AtomicUsize,
     at_flush: Mutex<Vec<usize>>,
+}
+
+impl Marks {
+    pub(crate) fn new(below: &Arc<SimDevice>) -> Marks {
+        let (acknowledged, at_flush) = (AtomicUsize::new(0), Mutex::default());
+        Marks { below: Arc::clone(below), acknowledged, at_flush }
+    }
 }
 
 impl Layer for Marks {
@@ -72,8 +84,10 @@ impl Layer for Marks {
 }
 
 /// A replicator and its store.
-struct Replica {
+pub(crate) struct Replica {
+    tap: Arc<TapDevice>,
     store: SimStore,
+    client: Client,
     replicator: Replicator,
     now: u64,
     /// What counts, by number of the unit.
@@ -81,19 +95,75 @@ struct Replica {
 }
 
 impl Replica {
+    /// Opens for writing, without anybody else.
+    pub(crate) fn open(
+        marks: &Arc<Marks>,
+        blocks: u64,
+        network: Network,
+        seed: u64,
+        random: &mut Random,
+    ) -> Result<Replica, String> {
+        let mut store = SimStore::new(network, derive(seed, 3));
+        let opened = open(&mut store, blocks, 0)?;
+        Ok(Replica::over(store, &opened, marks, blocks, None, random))
+    }
+
+    /// Ships to a store; `before` is what it holds of the volume.
+    fn over(
+        store: SimStore,
+        opened: &Opened,
+        marks: &Arc<Marks>,
+        blocks: u64,
+        before: Option<Newest>,
+        random: &mut Random,
+    ) -> Replica {
+        let held = if random.one_in(3) { 64 << 10 } else { 32 << 20 };
+        let tap = TapDevice::new(Arc::clone(marks) as Arc<dyn Device>, held, blocks);
+        let settings = Settings {
+            interval: random.below(2) * 1_000_000,
+            unit_bytes: 1 << (12 + random.below(10)),
+            read_blocks: 256,
+            rest_blocks: 1 << random.below(12),
+        };
+        let replicator = match before {
+            Some(before) => Replicator::resuming(Arc::clone(&tap), opened, settings, 0, before),
+            None => Replicator::new(Arc::clone(&tap), opened, settings, 0),
+        };
+        let client = opened.claim as Client;
+        Replica { tap, store, client, replicator, now: 1, counted: BTreeMap::new() }
+    }
+
+    pub(crate) fn tap(&self) -> Arc<TapDevice> {
+        Arc::clone(&self.tap)
+    }
+
+    /// Behind the close of the volume: until everything counts.
+    pub(crate) fn close(&mut self) -> Result<(), String> {
+        self.replicator.close();
+        self.until(|replicator| *replicator.phase() == Phase::Closed)
+    }
+
+    /// What is left when the machine is lost.
+    pub(crate) fn into_store(self) -> SimStore {
+        self.store
+    }
+
     /// Lets a little happen.
     fn step(&mut self) {
         let requests = self.replicator.poll(self.now);
-        self.store.send(0, self.now, requests);
+        self.store.send(self.client, self.now, requests);
         let due = self.store.next().into_iter().chain(self.replicator.next_due()).min();
         self.now = due.unwrap_or(self.now + 1).max(self.now + 1);
-        for (_, id, result) in self.store.advance(self.now) {
-            self.replicator.answer(id, self.now, result);
+        for (client, id, result) in self.store.advance(self.now) {
+            // What an earlier session had asked is answered to nobody.
+            if client == self.client {
+                self.replicator.answer(id, self.now, result);
+            }
         }
         self.counted.extend(self.replicator.take_counted().into_iter().map(|unit| (unit.number, unit)));
     }
 
-    fn until(&mut self, mut done: impl FnMut(&Replicator) -> bool) -> Result<(), String> {
+    pub(crate) fn until(&mut self, mut done: impl FnMut(&Replicator) -> bool) -> Result<(), String> {
         for _ in 0..STEPS_MAX {
             if done(&self.replicator) {
                 return Ok(());
@@ -105,11 +175,11 @@ impl Replica {
 }
 
 /// Opens for writing, without anybody else.
-fn open(store: &mut SimStore, blocks: u64) -> Result<Opened, String> {
+fn open(store: &mut SimStore, blocks: u64, continued: u64) -> Result<Opened, String> {
     let opener = Opener {
         uuid: UUID,
         blocks,
-        continued: 0,
+        continued,
         marked: 0,
         generation: None,
         take_over: false,
@@ -136,46 +206,97 @@ fn open(store: &mut SimStore, blocks: u64) -> Result<Opened, String> {
 fn examine(start: &Start, ops: &[Op], seed: u64, random: &mut Random, tally: &mut Tally) {
     tally.workloads += 1;
     let sim = SimDevice::new(start.disk.clone(), derive(seed, 2));
-    let marks = Arc::new(Marks {
-        below: Arc::clone(&sim),
-        acknowledged: AtomicUsize::new(0),
-        at_flush: Mutex::new(Vec::new()),
-    });
-    let held = if random.one_in(3) { 64 << 10 } else { 32 << 20 };
-    let tap = TapDevice::new(Arc::clone(&marks) as Arc<dyn Device>, held, sim.blocks());
+    let marks = Arc::new(Marks::new(&sim));
     let network = if random.one_in(2) { Network::GOOD } else { Network::BAD };
-    let mut store = SimStore::new(network, derive(seed, 3));
-    let settings = Settings {
-        interval: random.below(2) * 1_000_000,
-        unit_bytes: 1 << (12 + random.below(10)),
-        read_blocks: 256,
-        rest_blocks: 1 << random.below(12),
-    };
-    let opened = match open(&mut store, sim.blocks()) {
-        Ok(opened) => opened,
+    let opened = Replica::open(&marks, sim.blocks(), network, seed, random);
+    let mut replica = match opened {
+        Ok(replica) => replica,
         Err(what) => return tally.violation(what),
     };
-    let replicator = Replicator::new(Arc::clone(&tap), &opened, settings, 0);
-    let mut replica = Replica { store, replicator, now: 1, counted: BTreeMap::new() };
+    let tap = replica.tap();
     if random.one_in(2)
         && let Err(what) = replica.until(|replicator| *replicator.phase() == Phase::Streaming)
     {
         return tally.violation(what);
     }
-    let Some(model) = work(start, ops, seed, &tap, &marks, &mut replica, random, tally) else { return };
-    replica.replicator.close();
-    if let Err(what) = replica.until(|replicator| *replicator.phase() == Phase::Closed) {
+    let Some(model) = work(start, ops, seed, &tap, &marks, &mut replica, random, tally, true) else {
+        return;
+    };
+    if let Err(what) = replica.close() {
         return tally.violation(what);
     }
     if let Some(name) = replica.store.changed.first() {
         return tally.violation(format!("P4: {name} was put with other bytes"));
     }
-    judge(&mut replica, &sim, &model, &marks.at_flush.lock(), seed, random, tally);
+    judge(&mut replica, 1, &sim, &model, &marks.at_flush.lock(), seed, random, tally);
 }
 
-/// Runs the workload, and closes the volume.
+/// A session ends, by a close or a crash, with a part of it shipped or all; and another one goes on with the volume and
+/// with its replica, to which it ships what differs.
+fn examine_resumed(
+    start: &Start,
+    ops: &[Op],
+    seed: u64,
+    random: &mut Random,
+    tally: &mut Tally,
+) -> Result<(), String> {
+    tally.workloads += 1;
+    let (first, second) = ops.split_at(ops.len() / 2);
+    let found = |tally: &mut Tally| tally.violations.pop().map_or_else(String::new, |found| found.what);
+    let sim = SimDevice::new(start.disk.clone(), derive(seed, 2));
+    let marks = Arc::new(Marks::new(&sim));
+    let network = if random.one_in(2) { Network::GOOD } else { Network::BAD };
+    let mut replica = Replica::open(&marks, sim.blocks(), network, seed, random)?;
+    if random.one_in(3) {
+        replica.until(|replicator| *replicator.phase() == Phase::Streaming)?;
+    }
+    let (tap, closes) = (replica.tap(), random.one_in(3));
+    let model = work(start, first, seed, &tap, &marks, &mut replica, random, tally, closes);
+    drop((model.ok_or_else(|| found(tally))?, tap));
+    let mut store = replica.into_store();
+    let disk = if closes { sim.settled() } else { crate::crash::durable(&sim) };
+    let view = recover(&SimDevice::new(disk.clone(), derive(seed, 6)), derive(seed, 7))?;
+
+    let opened = open(&mut store, disk.blocks(), 1)?;
+    let before = match opened.may_stream() && opened.last.is_some() {
+        true => Some(planned(&mut store)?),
+        false => None,
+    };
+    tally.checks += u64::from(before.is_some());
+    let sim = SimDevice::new(disk.clone(), derive(seed, 8));
+    let marks = Arc::new(Marks::new(&sim));
+    let mut replica = Replica::over(store, &opened, &marks, sim.blocks(), before, random);
+    if random.one_in(2) {
+        replica.until(|replicator| *replicator.phase() == Phase::Streaming)?;
+    }
+    let tap = replica.tap();
+    let again = Start { disk, view };
+    let model = work(&again, second, derive(seed, 9), &tap, &marks, &mut replica, random, tally, true);
+    let model = model.ok_or_else(|| found(tally))?;
+    replica.close()?;
+    judge(&mut replica, opened.claim, &sim, &model, &marks.at_flush.lock(), seed, random, tally);
+    Ok(())
+}
+
+/// Where everything is.
+fn planned(store: &mut SimStore) -> Result<Newest, String> {
+    let mut restore = Restore::planning(UUID, Target::Newest);
+    loop {
+        for request in restore.poll(u64::MAX) {
+            let result = store.carry_out(&request.operation);
+            restore.answer(request.id, 0, result);
+        }
+        match restore.outcome() {
+            Some(Ok(())) => return Ok(restore.into_newest()),
+            Some(Err(error)) => return Err(error.to_string()),
+            None => {}
+        }
+    }
+}
+
+/// Runs the workload, and closes the volume, if it is to be closed.
 #[allow(clippy::too_many_arguments)]
-fn work(
+pub(crate) fn work(
     start: &Start,
     ops: &[Op],
     seed: u64,
@@ -184,6 +305,7 @@ fn work(
     replica: &mut Replica,
     random: &mut Random,
     tally: &mut Tally,
+    closes: bool,
 ) -> Option<Model> {
     let clock = SimClock::behind(&start.view);
     let device = Arc::clone(tap) as Arc<dyn Device>;
@@ -215,7 +337,7 @@ fn work(
         marks.acknowledged.store(model.syncs(), Ordering::Relaxed);
         (0..random.below(6)).for_each(|_| replica.step());
     }
-    if let Err(error) = fs.close() {
+    if closes && let Err(error) = fs.close() {
         tally.violation(format!("the volume does not close: {error}"));
         return None;
     }
@@ -223,8 +345,10 @@ fn work(
 }
 
 /// Restores units and judges what is there.
+#[allow(clippy::too_many_arguments)]
 fn judge(
     replica: &mut Replica,
+    claim: u64,
     sim: &SimDevice,
     model: &Model,
     at_flush: &[usize],
@@ -238,8 +362,8 @@ fn judge(
         ends.swap_remove(random.below(ends.len() as u64) as usize);
     }
     for unit in ends.into_iter().chain(last) {
-        let position = (1, unit.number);
-        let disk = match restore(&mut replica.store, Target::Position(1, unit.number)) {
+        let position = (claim, unit.number);
+        let disk = match restore(&mut replica.store, Target::Position(claim, unit.number)) {
             Ok(disk) => disk,
             Err(what) => return tally.violation(format!("unit {position:?} cannot be restored: {what}")),
         };

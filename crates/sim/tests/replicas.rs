@@ -8,7 +8,7 @@ use syncline_sim::driver::{self, SimClock};
 use syncline_sim::keepers::Kept;
 use syncline_sim::oracle::Model;
 use syncline_sim::random::derive;
-use syncline_sim::{fencing, replicas, retention, workload};
+use syncline_sim::{fencing, lazy, replicas, retention, workload};
 
 const SEED: u64 = 11;
 
@@ -22,6 +22,20 @@ fn every_consistent_unit_is_restored_to_a_state_that_a_crash_could_have_left() {
         states += tally.states;
     }
     assert!(states > 200, "{states} units were restored");
+}
+
+// Shows: C1, C13.
+#[test]
+fn a_volume_that_is_fetched_while_it_is_used_survives_every_crash() {
+    let (mut states, mut whole) = (0, 0);
+    for number in 0..40 {
+        let tally = lazy::run(derive(SEED, 2000 + number));
+        assert!(tally.violations.is_empty(), "run {number}: {:?}", tally.violations);
+        states += tally.states;
+        whole += tally.checks;
+    }
+    assert!(states > 1000, "{states} crash states were opened");
+    assert!(whole > 0, "no run fetched everything");
 }
 
 /// An owner that was stalled read a replica in which nothing counted, and a later owner's base counted by the time it

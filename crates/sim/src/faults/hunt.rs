@@ -9,9 +9,9 @@ use crate::lab::{Depth, Start, Tally, examine, guarded};
 use crate::operation::{Op, from_text};
 use crate::random::{Random, derive};
 use crate::{
-    ace, actors, between, bitmaps, carried, damage, fencing, frozen, killed, leaks, mkfs, pieces, polled,
-    pressure, replicas, retention, reuse, shapes, snapshots, storm, trims, upgrade, volatile, watchdog,
-    workload,
+    ace, actors, between, bitmaps, carried, damage, fencing, frozen, killed, lazy, leaks, mkfs, pieces,
+    polled, pressure, replicas, retention, reuse, shapes, snapshots, storm, trims, upgrade, volatile,
+    watchdog, workload,
 };
 use std::time::{Duration, Instant};
 
@@ -54,6 +54,7 @@ const REUSE_EVERY: u64 = 77;
 const TRIMS_RUNS: u64 = 120;
 const REPLICAS_RUNS: u64 = 90;
 const FENCING_RUNS: u64 = 400;
+const LAZY_RUNS: u64 = 60;
 /// Hours of a replica that is packed and pruned.
 const RETENTION_RUNS: u64 = 24;
 const MET_ROT_EVERY: u64 = 1;
@@ -93,6 +94,7 @@ fn parts(seed: u64) -> Vec<Part> {
         part("replicas", move |number| {
             (number < REPLICAS_RUNS).then(|| replicas::run(number, derive(seed, 19 << 32 | number)))
         }),
+        part("lazy", move |number| (number < LAZY_RUNS).then(|| lazy::run(derive(seed, 23 << 32 | number)))),
         part("fencing", move |number| {
             (number < FENCING_RUNS).then(|| fencing::run(derive(seed, 20 << 32 | number)))
         }),
