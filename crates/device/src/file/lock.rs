@@ -164,12 +164,20 @@ fn lock_bytes(
 /// file. Those of other users are seen by root.
 fn process_that_reads(file: &File) -> Option<i32> {
     let wanted = file.metadata().ok()?;
+    let inode = format!(":{}", wanted.ino());
+    // The kernel's own text is read first. To ask for the attributes of any file that somebody has open would wait for
+    // the filesystems of all of them, and one may never answer.
+    let tells = |line: &str| {
+        line.strip_prefix("lock:").is_some_and(|lock| {
+            let mut words = lock.split_ascii_whitespace();
+            words.any(|word| word == "READ") && words.any(|word| word.ends_with(&inode))
+        })
+    };
     let locks = |process: &Path, descriptor: &OsStr| {
-        let found = std::fs::metadata(process.join("fd").join(descriptor));
-        let is_it = found.is_ok_and(|found| (found.dev(), found.ino()) == (wanted.dev(), wanted.ino()));
-        let told =
-            is_it.then(|| std::fs::read_to_string(process.join("fdinfo").join(descriptor)).ok()).flatten();
-        told.is_some_and(|told| told.lines().any(|line| line.starts_with("lock:") && line.contains(" READ ")))
+        let told = std::fs::read_to_string(process.join("fdinfo").join(descriptor)).ok();
+        let is_told = told.is_some_and(|told| told.lines().any(tells));
+        let found = is_told.then(|| std::fs::metadata(process.join("fd").join(descriptor)).ok()).flatten();
+        found.is_some_and(|found| (found.dev(), found.ino()) == (wanted.dev(), wanted.ino()))
     };
     std::fs::read_dir("/proc").ok()?.flatten().find_map(|process| {
         let number = process.file_name().to_str()?.parse().ok()?;
