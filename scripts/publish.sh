@@ -9,7 +9,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 
-crates="syncline-probes syncline-format syncline-device syncline-store syncline-fs syncline-replica syncline-replica-store syncline
+crates="syncline-probes syncline-format syncline-device syncline-nbd syncline-rbd syncline-source syncline-store syncline-fs syncline-replica syncline-replica-store syncline
     syncline-check fusering syncline-fuse syncline-sqlite syncline-cli"
 verify=--no-verify
 [ "${1:-}" != --verify ] || verify=

@@ -32,7 +32,7 @@ case $target in
         wanted="fusermount3=fuse3 losetup=util-linux mkfs.ext4=e2fsprogs sqlite3=sqlite3 python3=python3 c++=g++
             valgrind=valgrind pkg-config=pkg-config git=git make=make mandoc=mandoc shellcheck=shellcheck dh=debhelper
             dpkg-buildpackage=dpkg-dev lintian=lintian man=man-db file=file udevadm=udev
-            systemctl=systemd"
+            systemctl=systemd nbdkit=nbdkit qemu-nbd=qemu-utils"
         ;;
     bench)
         wanted="fusermount3=fuse3 losetup=util-linux mkfs.ext4=e2fsprogs mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs fio=fio
@@ -45,7 +45,8 @@ case $target in
     test-full)
         wanted="fusermount3=fuse3 losetup=util-linux python3=python3 setfacl=acl setfattr=attr sqlite3=sqlite3 fio=fio dbench=dbench
             fs_mark=fsmark rsync=rsync git=git mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs mkfs.ext4=e2fsprogs
-            pg_ctlcluster=postgresql"
+            pg_ctlcluster=postgresql nbdkit=nbdkit qemu-nbd=qemu-utils ceph-mon=ceph-mon ceph-mgr=ceph-mgr ceph-osd=ceph-osd
+            rbd=ceph-common"
         ;;
     *)
         echo "setup: no such target: $target" >&2

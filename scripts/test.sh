@@ -6,8 +6,9 @@
 # First the tests of the crates. Then, where a mount is possible: power cuts through it, at chosen moments and twenty at
 # random ones, a user who takes all there is beside one who works, and what users do to each other's files, beside ext4.
 # Then come random programs of processes that share a volume by SQLite's VFS, replicas in a folder and on a server that
-# speaks S3, what the documents tell their readers to type, packages of what that has built in a fresh root, the Python
-# package from the wheel that the README's commands have built, and what is neither code nor run (tests/papers).
+# speaks S3, volumes on devices that are reached by a network, what the documents tell their readers to type, packages
+# of what that has built in a fresh root, the Python package from the wheel that the README's commands have built, and
+# what is neither code nor run (tests/papers).
 #
 # What waits most of its time runs beside what builds: the documents' commands beside power cuts and replicas, the
 # papers beside packages and Python.
@@ -124,7 +125,8 @@ grep -q '^users: failed' "$log" && status=1
 if ! [ -x "$binary" ] || ! command -v python3 >/dev/null 2>&1; then
     echo "skipped: replicas: the command was not built, or python3 is not installed"
 else
-    SYNCLINE=$binary tests/replica/servers.sh folder moto || echo "replicas: failed"
+    # With Ceph, which takes minutes and much memory, where somebody has asked for everything.
+    SYNCLINE=$binary tests/replica/servers.sh folder moto nbdkit ${SYNCLINE_TEST_FULL:+rbd} || echo "replicas: failed"
 fi 2>&1 | tee -a "$log"
 grep -q '^replicas: failed' "$log" && status=1
 for part in 'crash scenarios' 'random cuts' 'workloads on syncline'; do

@@ -136,7 +136,8 @@ int syncline_volume_create_in_memory(uint64_t bytes, const struct syncline_creat
 				     const struct syncline_open_options *open, syncline_volume **volume);
 
 /*
- * Opens the volume in an image file or on a block device, and recovers it if it was not closed. The handle is ended by
+ * Opens the volume in an image file or on a block device, or at an address (nbd://host/export,
+ * nbd+unix:///export?socket=/path, rbd:pool/image), and recovers it if it was not closed. The handle is ended by
  * syncline_volume_close(). Options may be NULL.
  * Errors: -EBUSY (another process, or this one, has it open: see wait_for_lock_ms), -EIO (no volume, or damaged),
  * -ENOENT (also: it has no such head), those of open(2).

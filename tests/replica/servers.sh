@@ -1,7 +1,8 @@
 #!/bin/bash
-# Runs the suite of replicas against a real object store on the loopback, which is started here and ended by its pid.
+# Runs the suite of replicas against a real object store on the loopback, and that of devices against what serves such,
+# which is started here and ended by its pid.
 #
-# usage: tests/replica/servers.sh NAME...     moto, folder, versitygw
+# usage: tests/replica/servers.sh NAME...     moto, folder, versitygw: of replicas; nbdkit, rbd: of devices (devices.sh)
 #        tests/replica/servers.sh prepare     gets what moto needs, so that it is there later
 #
 # SYNCLINE  the command under test (default: the newest build of syncline-lab in this workspace). It has to know s3://:
@@ -31,6 +32,7 @@ clean_up() {
     for mount in "$work"/*/mnt "$work"/*/mnt2 "$work"/*/claims/mount?; do
         ! mountpoint -q "$mount" 2>/dev/null || umount -l "$mount"
     done
+    [ ! -d "$work/ceph" ] || "$here/ceph.sh" down "$work/ceph"
     rm -rf "$work"
 }
 trap clean_up EXIT
@@ -98,6 +100,25 @@ start_versity() {
     export PYTHON=$moto/bin/python BUCKET=lab URL=s3://lab/replicas SERVER=$server UNWELL_PORT
 }
 
+start_nbdkit() {
+    command -v nbdkit >/dev/null || { echo "nbdkit is not installed"; return 1; }
+    # It goes to the background when it listens.
+    nbdkit --pidfile "$work/nbd.pid" --unix "$work/nbd" memory 256M 2>"$work/nbdkit.log" ||
+        { echo "nbdkit does not start: $(tail -n 1 "$work/nbdkit.log")"; return 1; }
+    server=$(cat "$work/nbd.pid")
+    export DEVICE="nbd+unix:///?socket=$work/nbd"
+}
+
+start_ceph() {
+    local conf
+    command -v rbd >/dev/null && command -v ceph-osd >/dev/null || { echo "the packages of Ceph are not installed"; return 1; }
+    conf=$("$here/ceph.sh" up "$work/ceph" 2>"$work/ceph.log") || { tail -n 1 "$work/ceph.log"; return 1; }
+    for image in device suite fork volume volume-syncs stalls; do
+        CEPH_CONF=$conf timeout 60 rbd create --size 256 "rbd/$image" || { echo "no image can be made"; return 1; }
+    done
+    export CEPH_CONF=$conf DEVICE="rbd:rbd/device?conf=$conf"
+}
+
 status=0
 for name in "${@:-moto}"; do
     unset BUCKET SERVER
@@ -123,6 +144,29 @@ for name in "${@:-moto}"; do
             continue
             ;;
         folder) export URL=file://$work/store ;;
+        nbdkit | rbd)
+            start=start_nbdkit
+            [ "$name" = nbdkit ] || start=start_ceph
+            if ! "$start" >"$work/why"; then
+                echo "skipped: devices $name: $(cat "$work/why")"
+                continue
+            fi
+            mkdir "$work/$name"
+            NAME=$name DIRECTORY=$work/$name SERVER=$server bash "$here/devices.sh" || status=1
+            if [ "$name" = rbd ]; then
+                SYNCLINE_TEST_CEPH=$CEPH_CONF ${CARGO:-cargo} test --locked -p syncline-rbd --test ceph -- --test-threads 1 || status=1
+                # Whoever was taken over from is shut out for longer than Ceph's hour.
+                long=$(CEPH_CONF=$CEPH_CONF timeout 60 ceph osd blocklist ls 2>/dev/null |
+                    awk -v then="$(date -u -d '+20 days' +%F)" '$2 > then' | wc -l)
+                [ "$long" -ge 10 ] || { echo "FAIL  $long owners are shut out for long"; status=1; }
+                "$here/stalls.py" "$work/rbd" "rbd:rbd/stalls?conf=$CEPH_CONF" "$work/ceph" || status=1
+                "$here/ceph.sh" down "$work/ceph"
+            else
+                kill "$server" 2>/dev/null
+                server=
+            fi
+            continue
+            ;;
         *) echo "servers.sh: no such server: $name" >&2; exit 2 ;;
     esac
     mkdir "$work/$name"

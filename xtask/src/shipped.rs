@@ -8,7 +8,7 @@ use std::process::Command;
 /// The packages of `make build` and `make wheel`.
 const PACKAGES: [&str; 4] = ["syncline-cli", "syncline-extension", "syncline-capi", "syncline-python"];
 /// Features that none of their dependencies may have.
-const FEATURES: [&str; 2] = ["ablation", "volatile"];
+const FEATURES: [&str; 3] = ["ablation", "suite", "volatile"];
 
 /// Adds a finding for each crate that would be shipped with such a feature.
 pub fn check(root: &Path, findings: &mut Vec<String>) -> Result<(), String> {

@@ -41,16 +41,29 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("crates/probes", &[]),
     ("crates/format", &[]),
     ("crates/device", &["syncline-format"]),
+    ("crates/nbd", &["syncline-format", "syncline-device"]),
+    ("crates/rbd", &["syncline-format", "syncline-device"]),
+    ("crates/source", &["syncline-device", "syncline-nbd", "syncline-rbd"]),
     ("crates/store", &["syncline-probes", "syncline-format", "syncline-device"]),
     ("crates/fs", &["syncline-format", "syncline-device", "syncline-store"]),
-    ("crates/syncline", &["syncline-format", "syncline-device", "syncline-fs", "syncline-replica-store"]),
+    (
+        "crates/syncline",
+        &["syncline-format", "syncline-device", "syncline-source", "syncline-fs", "syncline-replica-store"],
+    ),
     ("crates/capi", &["syncline"]),
     ("crates/check", &["syncline-format", "syncline-device"]),
     ("crates/replica", &["syncline-format", "syncline-device"]),
     ("crates/replica-store", &["syncline-format", "syncline-device", "syncline-replica"]),
     (
         "crates/fuse",
-        &["syncline-probes", "syncline-format", "syncline-device", "syncline-fs", "syncline-replica-store"],
+        &[
+            "syncline-probes",
+            "syncline-format",
+            "syncline-device",
+            "syncline-source",
+            "syncline-fs",
+            "syncline-replica-store",
+        ],
     ),
     ("crates/fusering", &[]),
     (
@@ -58,6 +71,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &[
             "syncline-format",
             "syncline-device",
+            "syncline-source",
             "syncline-fs",
             "syncline",
             "syncline-check",
@@ -65,7 +79,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "syncline-replica-store",
         ],
     ),
-    ("crates/sqlite", &["syncline-device", "syncline-fs", "syncline"]),
+    ("crates/sqlite", &["syncline-device", "syncline-source", "syncline-fs", "syncline"]),
     ("crates/extension", &["syncline-sqlite"]),
     ("crates/python", &["syncline", "syncline-sqlite"]),
     (

@@ -91,6 +91,11 @@ pub const MOUNT_OPTIONS: &[(&str, &str)] = &[
       on a socket of this absolute path, which is its owner's alone.",
     ),
     (
+        "take_over",
+        "Of an image of Ceph (rbd:POOL/IMAGE): break the lock of the machine that has it, and shut that machine out of \
+      the cluster. What was synced there is here; from then on its syncs fail.",
+    ),
+    (
         "replica=URL",
         "Ship the volume to an object store while it is used: s3://BUCKET/PREFIX (credentials and endpoint as the AWS \
       tools take them from the environment) or file:///FOLDER. See syncline-replica(1).",
@@ -144,7 +149,7 @@ pub(crate) fn mount_options_help() -> String {
     name = "syncline",
     version,
     about = "A filesystem whose fsync is one write and one flush",
-    long_about = "Makes, mounts, checks, fills and shows Syncline volumes. A volume lies in an image file or on a block device.",
+    long_about = "Makes, mounts, checks, fills and shows Syncline volumes. A volume lies in an image file, on a block device, on an export of an NBD server or on an image of Ceph.",
     after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage. check exits like fsck(8): 1 repaired, 4 damage left, \
                   8 could not check, 16 wrong usage. mount exits like mount(8): 1 wrong usage, 32 failed."
 )]
@@ -246,7 +251,7 @@ pub(crate) struct MkfsArguments {
     /// Print the result as JSON.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Image file or block device.
+    /// Image file, block device, or an address (nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH, rbd:POOL/IMAGE).
     #[arg(value_name = "IMAGE")]
     pub(crate) path: PathBuf,
 }
@@ -263,7 +268,11 @@ pub(crate) struct MountArguments {
     /// there. It is made, gone on with, or used as it is.
     #[arg(long, value_name = "IMAGE")]
     pub(crate) local: Option<PathBuf>,
-    /// Image file or block device, or the URL of a replica.
+    /// Break the lock of the machine that has this image of Ceph, and shut that machine out (as -o take_over).
+    #[arg(long)]
+    pub(crate) take_over: bool,
+    /// Image file, block device, an address (nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH, rbd:POOL/IMAGE), or the
+    /// URL of a replica.
     #[arg(value_name = "IMAGE|URL")]
     pub(crate) path: PathBuf,
     /// Where to mount it.
@@ -284,6 +293,9 @@ pub(crate) struct CheckArguments {
     /// Repair what can be repaired without guessing: orphans, leaked blocks, counts.
     #[arg(long)]
     pub(crate) repair: bool,
+    /// With --repair: break the lock of the machine that has this image of Ceph, and shut that machine out.
+    #[arg(long, requires = "repair")]
+    pub(crate) take_over: bool,
     /// Judge names, links and sizes in all snapshots too, not only in the volume itself.
     #[arg(long)]
     pub(crate) all: bool,
@@ -296,7 +308,7 @@ pub(crate) struct CheckArguments {
     /// Print the findings as JSON.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Image file or block device.
+    /// Image file, block device, or an address (nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH, rbd:POOL/IMAGE).
     #[arg(value_name = "IMAGE")]
     pub(crate) path: PathBuf,
     /// Read and verify the data of these files alone, and of those below these directories. The structure is judged as
@@ -325,7 +337,7 @@ pub(crate) enum Subject {
 pub(crate) struct InspectArguments {
     /// What to show.
     pub(crate) subject: Subject,
-    /// Image file or block device.
+    /// Image file, block device, or an address (nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH, rbd:POOL/IMAGE).
     #[arg(value_name = "IMAGE")]
     pub(crate) path: PathBuf,
     /// For inode and extents, and with --items for tree and journal: file or directory in the volume. Symbolic links
@@ -348,7 +360,7 @@ pub(crate) struct ProbeArguments {
     /// Print as JSON.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Image file or block device.
+    /// Image file, block device, or an address (nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH, rbd:POOL/IMAGE).
     #[arg(value_name = "IMAGE")]
     pub(crate) path: PathBuf,
 }
@@ -364,7 +376,7 @@ pub(crate) struct ImportArguments {
     /// Print what was copied as JSON.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Image file or block device.
+    /// Image file, block device, or an address (nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH, rbd:POOL/IMAGE).
     #[arg(value_name = "IMAGE")]
     pub(crate) path: PathBuf,
     /// File or directory of the host; a directory with "/." behind it means what is in it.
@@ -393,7 +405,7 @@ pub(crate) struct ExportArguments {
     /// Print what was copied as JSON.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Image file or block device.
+    /// Image file, block device, or an address (nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH, rbd:POOL/IMAGE).
     #[arg(value_name = "IMAGE")]
     pub(crate) path: PathBuf,
     /// File or directory in the volume; "/" and a directory with "/." behind it mean what is in them.
@@ -420,7 +432,7 @@ pub(crate) struct LsArguments {
     /// Print as JSON.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Image file or block device.
+    /// Image file, block device, or an address (nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH, rbd:POOL/IMAGE).
     #[arg(value_name = "IMAGE")]
     pub(crate) path: PathBuf,
     /// Directory or file in the volume.
@@ -433,7 +445,7 @@ pub(crate) struct CatArguments {
     /// Of this snapshot, instead of the volume as it is.
     #[arg(long, value_name = "NAME")]
     pub(crate) snapshot: Option<String>,
-    /// Image file or block device.
+    /// Image file, block device, or an address (nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH, rbd:POOL/IMAGE).
     #[arg(value_name = "IMAGE")]
     pub(crate) path: PathBuf,
     /// Files in the volume.

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use syncline::VolumeOptions;
 use syncline_check::{CheckOptions, Code, EXIT_CLEAN, Finding, Phase, Progress, Report, Severity};
-use syncline_device::{FileDevice, OpenOptions};
+use syncline_device::{Device, OpenOptions};
 use syncline_format::superblock::VolumeState;
 use syncline_format::{ObjectNo, TreeId};
 
@@ -19,23 +19,24 @@ use syncline_format::{ObjectNo, TreeId};
 pub(crate) fn run(arguments: &CheckArguments, skip_if_clean: bool) -> Result<ExitCode, Failure> {
     let path = &arguments.path;
     let only = objects(path, &arguments.only)?;
-    let options = OpenOptions::default().read_only(!arguments.repair);
-    let device = FileDevice::open(path, &options)?;
-    if skip_if_clean && was_closed(&device, path)? {
+    let options = OpenOptions::default().read_only(!arguments.repair).take_over(arguments.take_over);
+    let opened = syncline_source::open(path, &options)?;
+    let device = opened.device();
+    if skip_if_clean && was_closed(device, path)? {
         output::line(&format!("{}: closed properly; give -f to check it all the same", path.display()))?;
         return Ok(ExitCode::SUCCESS);
     }
     let bar = output::counted("checking", arguments.json || arguments.quiet);
     let told = bar.clone();
     let mut phase = None;
-    let blocks_used = blocks_used(&device, path);
+    let blocks_used = blocks_used(device, path);
     let options = CheckOptions::default()
         .repair(arguments.repair)
         .data(!arguments.skip_data)
         .only(only)
         .all(arguments.all)
         .progress(move |progress| tell(&told, &mut phase, progress, blocks_used));
-    let checked = syncline_check::check(&device, options);
+    let checked = syncline_check::check(device, options);
     bar.finish_and_clear();
     let report = checked.map_err(|source| Failure::Check { path: path.clone(), source })?;
     let printed = match arguments.json {
@@ -72,13 +73,13 @@ fn objects(image: &Path, named: &[PathBuf]) -> Result<Option<BTreeSet<ObjectNo>>
     Ok(Some(objects))
 }
 
-fn was_closed(device: &FileDevice, path: &Path) -> Result<bool, Failure> {
+fn was_closed(device: &dyn Device, path: &Path) -> Result<bool, Failure> {
     let superblocks = superblocks(device, path)?;
     Ok(superblocks.current().is_some_and(|superblock| superblock.state == VolumeState::Clean))
 }
 
 /// Blocks that the last checkpoint counts as used: about as many as there are data to verify. 0: nobody knows.
-fn blocks_used(device: &FileDevice, path: &Path) -> u64 {
+fn blocks_used(device: &dyn Device, path: &Path) -> u64 {
     let found = superblocks(device, path).ok();
     let used = found
         .as_ref()

@@ -85,7 +85,7 @@ pub(crate) enum Failure {
     )]
     ImageSize { path: PathBuf, size: Size, source: io::Error },
     #[error(
-        "{} is a block device of {has:#}, less than the {wanted:#} asked for; leave --size away or give less",
+        "{} has {has:#}, less than the {wanted:#} asked for, and cannot grow; leave --size away or give less",
         .path.display()
     )]
     DeviceSmaller { path: PathBuf, has: Size, wanted: Size },
@@ -226,7 +226,7 @@ impl Failure {
         let path = path.to_owned();
         match inner {
             Some(Open(OpenError::Locked { .. })) => {
-                let on = syncline_device::is_mounted(&path);
+                let on = syncline_source::is_mounted(&path);
                 Failure::InUse { path, on }
             }
             Some(Open(OpenError::Mounted { on, .. })) => Failure::InUse { path, on: Some(on.clone()) },
@@ -252,7 +252,7 @@ impl From<OpenError> for Failure {
     /// A lock does not tell whose it is; the table of mounts may.
     fn from(error: OpenError) -> Failure {
         Failure::Open(match error {
-            OpenError::Locked { path } => match syncline_device::is_mounted(&path) {
+            OpenError::Locked { path } => match syncline_source::is_mounted(&path) {
                 Some(on) => OpenError::Mounted { path, on },
                 None => OpenError::Locked { path },
             },

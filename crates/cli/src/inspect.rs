@@ -14,13 +14,13 @@ use crate::error::Failure;
 use crate::output::Form;
 use crate::volume::{Superblocks, open_to_read, superblocks};
 use std::process::ExitCode;
-use syncline_device::{Device, FileDevice};
+use syncline_device::Device;
 use syncline_format::ObjectNo;
 
 /// What every subject needs.
 struct Inspection<'a> {
     arguments: &'a InspectArguments,
-    device: &'a FileDevice,
+    device: &'a dyn Device,
     superblocks: Superblocks,
     form: Form,
 }
@@ -56,9 +56,9 @@ pub(crate) fn run(arguments: &InspectArguments) -> Result<ExitCode, Failure> {
         _ => {}
     }
     let device = open_to_read(&arguments.path)?;
-    let superblocks = superblocks(&device, &arguments.path)?;
+    let superblocks = superblocks(&*device, &arguments.path)?;
     let form = Form::json_if(arguments.json);
-    let inspection = Inspection { arguments, device: &device, superblocks, form };
+    let inspection = Inspection { arguments, device: &*device, superblocks, form };
     let sound = match arguments.subject {
         Subject::Super => superblock::show(&inspection)?,
         Subject::Journal => journal::show(&inspection)?,

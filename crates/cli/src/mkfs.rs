@@ -15,7 +15,10 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::ExitCode;
 use syncline::{MkfsOptions, SystemClock, SystemEntropy};
-use syncline_device::{FileDevice, OpenError, OpenOptions, OpenStep, holds_unknown_data, probe};
+use syncline_device::{
+    Device, FileDevice, OpenError, OpenOptions, OpenStep, Signature, device_holds_unknown_data,
+    holds_unknown_data, probe, probe_device,
+};
 use syncline_format::layout::{Layout, VOLUME_BLOCKS_MAX, VOLUME_BLOCKS_MIN};
 use syncline_fs::Fs;
 
@@ -32,12 +35,37 @@ pub(crate) fn run(arguments: &MkfsArguments) -> Result<ExitCode, Failure> {
         None => random_uuid()?,
     };
     let path = arguments.path.as_path();
+    if syncline_source::is_address(path) {
+        return run_at_address(arguments, uuid);
+    }
     let existing = existing_size(path)?;
     if existing.is_some() && !arguments.force {
         refuse_foreign(path)?;
     }
     let layout = layout(arguments, existing)?;
     make(arguments, existing, &layout, uuid)?;
+    report(arguments, &layout, &uuid)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The same where no path leads: what is looked at is what is open.
+fn run_at_address(arguments: &MkfsArguments, uuid: [u8; 16]) -> Result<ExitCode, Failure> {
+    let path = arguments.path.as_path();
+    let opened = syncline_source::open(path, &OpenOptions::default())?;
+    let device = opened.device();
+    if !arguments.force {
+        let failed = |source| Failure::Device { path: path.to_owned(), source };
+        let signature = probe_device(device).map_err(failed)?;
+        let is_lost = signature.is_none() && superblocks(device, path)?.are_lost();
+        let unknown = device_holds_unknown_data(device).map_err(failed)?;
+        refuse(path, signature, is_lost, unknown)?;
+    }
+    let layout = layout(arguments, Some(Size::of_blocks(device.blocks())))?;
+    format(arguments, device, &layout, uuid).map_err(|source| Failure::Volume {
+        path: path.to_owned(),
+        source,
+        advice: NO_USABLE_VOLUME,
+    })?;
     report(arguments, &layout, &uuid)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -74,6 +102,25 @@ fn make(
             path.display()
         ));
     }
+    format(arguments, &device, layout, uuid).map_err(|source| {
+        take_back();
+        let advice = match existing {
+            Some(_) => NO_USABLE_VOLUME,
+            None => "no volume was made",
+        };
+        Failure::Volume { path: path.to_owned(), source, advice }
+    })
+}
+
+const NO_USABLE_VOLUME: &str = "the device holds no usable volume now";
+
+/// Writes the volume.
+fn format(
+    arguments: &MkfsArguments,
+    device: &dyn Device,
+    layout: &Layout,
+    uuid: [u8; 16],
+) -> Result<(), syncline::Error> {
     let options = MkfsOptions::default()
         .uuid(uuid)
         .label(&arguments.label)
@@ -84,20 +131,12 @@ fn make(
         .root_uid(rustix::process::geteuid().as_raw())
         .root_gid(rustix::process::getegid().as_raw());
     let bar = output::progress("writing the journal", arguments.quiet || arguments.json);
-    let formatted =
-        Fs::format(&device, &options, &SystemClock, &SystemEntropy::default(), &mut |done, of| {
-            bar.set_length(of);
-            bar.set_position(done);
-        });
+    let formatted = Fs::format(device, &options, &SystemClock, &SystemEntropy::default(), &mut |done, of| {
+        bar.set_length(of);
+        bar.set_position(done);
+    });
     bar.finish_and_clear();
-    formatted.map_err(|source| {
-        take_back();
-        let advice = match existing {
-            Some(_) => "the device holds no usable volume now",
-            None => "no volume was made",
-        };
-        Failure::Volume { path: path.to_owned(), source, advice }
-    })
+    formatted
 }
 
 /// Bytes of what the path names; `None` if there is nothing.
@@ -128,12 +167,16 @@ fn open_to_look(path: &Path) -> std::io::Result<File> {
 
 /// Refuses what another program may still need.
 fn refuse_foreign(path: &Path) -> Result<(), Failure> {
-    let found = match probe(path)? {
+    let signature = probe(path)?;
+    let is_lost = signature.is_none() && superblocks(&*open_to_read(path)?, path)?.are_lost();
+    refuse(path, signature, is_lost, holds_unknown_data(path)?)
+}
+
+fn refuse(path: &Path, signature: Option<Signature>, is_lost: bool, unknown: bool) -> Result<(), Failure> {
+    let found = match signature {
         Some(signature) => format!("data already: {signature}"),
-        None if superblocks(&open_to_read(path)?, path)?.are_lost() => {
-            "a Syncline volume whose superblocks were overwritten".to_owned()
-        }
-        None if holds_unknown_data(path)? => "data already, of an unknown kind".to_owned(),
+        None if is_lost => "a Syncline volume whose superblocks were overwritten".to_owned(),
+        None if unknown => "data already, of an unknown kind".to_owned(),
         None => return Ok(()),
     };
     Err(Failure::Foreign { path: path.to_owned(), found })
@@ -161,7 +204,7 @@ fn layout(arguments: &MkfsArguments, existing: Option<Size>) -> Result<Layout, F
 }
 
 fn is_regular(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|metadata| metadata.is_file())
+    !syncline_source::is_address(path) && fs::metadata(path).is_ok_and(|metadata| metadata.is_file())
 }
 
 /// A random UUID (version 4, variant 1).

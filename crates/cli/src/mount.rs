@@ -18,6 +18,13 @@ pub(crate) struct Manner {
 /// Mounts; returns when the mount is live, or in the foreground when it has ended.
 pub(crate) fn run(arguments: &MountArguments, manner: Manner) -> Result<ExitCode, Failure> {
     let mut options = options(&arguments.options, manner.sloppy)?;
+    if arguments.take_over {
+        options.apply("take_over").map_err(Failure::Mount)?;
+    }
+    if options.take_over && (options.read_only || options.snapshot.is_some()) {
+        let expected = "a mount that writes: leave ro and snapshot= away";
+        return Err(Failure::Mount(MountError::BadOption { option: "take_over".to_owned(), expected }));
+    }
     if let Some(local) = &arguments.local {
         options.set_local(local);
     }
@@ -27,7 +34,7 @@ pub(crate) fn run(arguments: &MountArguments, manner: Manner) -> Result<ExitCode
     mount.options.replication().map_err(Failure::Mount)?;
     if manner.fake && mount.source == arguments.path && !mount.is_remote() {
         let device = open_to_read(&arguments.path)?;
-        superblocks(&device, &arguments.path)?.require(&arguments.path)?;
+        superblocks(&*device, &arguments.path)?.require(&arguments.path)?;
     }
     if manner.fake {
         return Ok(ExitCode::SUCCESS);

@@ -268,6 +268,7 @@ fn from_mkfs(parsed: MkfsSyncline) -> Request {
 fn from_fsck(parsed: FsckSyncline) -> Request {
     Request::Fsck {
         check: CheckArguments {
+            take_over: false,
             all: false,
             repair: (parsed.automatic || parsed.yes) && !parsed.no_change,
             skip_data: false,
@@ -286,6 +287,7 @@ fn from_mount(parsed: MountSyncline) -> Request {
             options: parsed.options,
             foreground: false,
             local: None,
+            take_over: false,
             path: parsed.path,
             directory: parsed.directory,
         },

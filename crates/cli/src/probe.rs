@@ -18,7 +18,7 @@ const HARMLESS: &str = "#+-.:=@_";
 
 pub(crate) fn run(arguments: &ProbeArguments) -> Result<ExitCode, Failure> {
     let path = &arguments.path;
-    let found = superblocks(&open_to_read(path)?, path)?;
+    let found = superblocks(&*open_to_read(path)?, path)?;
     let superblock = found.require(path)?;
     let uuid = uuid_text(&superblock.uuid);
     let version = if superblock.trees.is_some() { "2" } else { "1" };

@@ -74,7 +74,7 @@ fn kept(text: Option<&str>) -> Result<Option<Vec<Keep>>, Failure> {
 
 fn init(url: &str, path: &Path, keep: Option<&str>, form: Form) -> Result<(), Failure> {
     let keep = kept(keep)?;
-    let device = FileDevice::open(path, &OpenOptions::default())?;
+    let device = syncline_source::open(path, &OpenOptions::default())?.into_device();
     let address = Address::make(url)?;
     let options = Options {
         begin: true,
@@ -83,8 +83,8 @@ fn init(url: &str, path: &Path, keep: Option<&str>, form: Form) -> Result<(), Fa
         housekeeping: None,
         ..Options::default()
     };
-    let superblock = mark::superblock(&device)?;
-    let session = Session::open(Arc::new(device), &address, &options)?;
+    let superblock = mark::superblock(&*device)?;
+    let session = Session::open(device, &address, &options)?;
     let status = session.close().map_err(|unshipped| Error::from(unshipped.0))?;
     if keep.is_some() {
         let mut client = Client::new(&address).map_err(Error::from)?;

@@ -10,9 +10,12 @@ use crate::volume::superblocks;
 use rustix::fs::{StatVfsMountFlags, statvfs};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use syncline_device::{FileDevice, OpenOptions};
+use syncline_device::OpenOptions;
 use syncline_format::superblock::VolumeState;
 use syncline_fuse::{Mount, MountError, MountOptions};
+
+/// Of somebody who has it again.
+const EBUSY: i32 = rustix::io::Errno::BUSY.raw_os_error();
 
 /// How umount(8) wants it done.
 #[derive(Debug, Clone, Copy, Default)]
@@ -69,10 +72,14 @@ fn writable_source(directory: &Path) -> Option<PathBuf> {
     if is_read_only { None } else { syncline_fuse::source_of(directory).ok() }
 }
 
-/// Whether it was not closed properly. If it is gone, or somebody has it again already, there is nothing to say.
+/// Whether it was not closed properly. If it is gone, or somebody has it again already, there is nothing to say; but a
+/// device whose server is gone was not closed.
 fn is_left_open(source: &Path) -> bool {
     let options = OpenOptions::default().read_only(true);
-    let Ok(device) = FileDevice::open(source, &options) else { return false };
-    let found = superblocks(&device, source).ok();
+    let opened = match syncline_source::open(source, &options) {
+        Ok(opened) => opened,
+        Err(error) => return syncline_source::is_address(source) && error.errno() != EBUSY,
+    };
+    let found = superblocks(opened.device(), source).ok();
     found.is_some_and(|found| found.current().is_some_and(|current| current.state != VolumeState::Clean))
 }

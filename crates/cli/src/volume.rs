@@ -3,7 +3,8 @@
 use crate::error::Failure;
 use crate::size::Size;
 use std::path::Path;
-use syncline_device::{Device, FileDevice, OpenOptions};
+use std::sync::Arc;
+use syncline_device::{Device, OpenOptions};
 use syncline_format::layout::BACKUP_BLOCKS;
 use syncline_format::superblock::{SUPERBLOCK_SLOTS, Superblock};
 use syncline_format::{BLOCK_BYTES, BlockNo, FormatError};
@@ -65,9 +66,9 @@ impl Superblocks {
 }
 
 /// Opens a volume's device for reading only.
-pub(crate) fn open_to_read(path: &Path) -> Result<FileDevice, Failure> {
+pub(crate) fn open_to_read(path: &Path) -> Result<Arc<dyn Device>, Failure> {
     let options = OpenOptions::default().read_only(true).force(true);
-    Ok(FileDevice::open(path, &options)?)
+    Ok(syncline_source::open(path, &options)?.into_device())
 }
 
 /// Reads every copy of the superblock.

@@ -4,8 +4,9 @@ use crate::DeviceCounters;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use syncline_format::BLOCK_BYTES;
 
+/// What a device counts of itself, to be told by [`crate::Device::counters`].
 #[derive(Debug, Default)]
-pub(crate) struct Counters {
+pub struct Counters {
     reads: AtomicU64,
     read_bytes: AtomicU64,
     writes: AtomicU64,
@@ -15,25 +16,26 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    pub(crate) fn count_read(&self, blocks: u64) {
+    /// One read of so many blocks. The others are alike.
+    pub fn count_read(&self, blocks: u64) {
         self.reads.fetch_add(1, Relaxed);
         self.read_bytes.fetch_add(blocks * BLOCK_BYTES as u64, Relaxed);
     }
 
-    pub(crate) fn count_write(&self, blocks: u64) {
+    pub fn count_write(&self, blocks: u64) {
         self.writes.fetch_add(1, Relaxed);
         self.written_bytes.fetch_add(blocks * BLOCK_BYTES as u64, Relaxed);
     }
 
-    pub(crate) fn count_flush(&self) {
+    pub fn count_flush(&self) {
         self.flushes.fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn count_discard(&self) {
+    pub fn count_discard(&self) {
         self.discards.fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn snapshot(&self) -> DeviceCounters {
+    pub fn snapshot(&self) -> DeviceCounters {
         DeviceCounters {
             reads: self.reads.load(Relaxed),
             read_bytes: self.read_bytes.load(Relaxed),

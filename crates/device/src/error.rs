@@ -115,6 +115,14 @@ pub enum OpenError {
         .path.display(), .link.display()
     )]
     ForeignLink { path: PathBuf, link: PathBuf, owner: u32 },
+    /// A device that is reached by a network, or would be: what its crate says of it.
+    #[error("{sentence}")]
+    Remote { sentence: std::sync::Arc<str>, errno: i32 },
+    #[error(
+        "{} has no lock that could be taken over: leave \"take over\" away, or name an image of Ceph (rbd:POOL/IMAGE)",
+        .path.display()
+    )]
+    NothingToTakeOver { path: PathBuf },
     #[error("cannot {step} {}: {}", .path.display(), io::Error::from_raw_os_error(*.errno))]
     Io { step: OpenStep, path: PathBuf, errno: i32 },
 }
@@ -131,9 +139,11 @@ impl OpenError {
             | OpenError::BehindLoopDevice { .. } => libc::EBUSY,
             OpenError::WrongType { .. } => libc::ENOTBLK,
             OpenError::Forked(_) => libc::ESTALE,
-            OpenError::FixedSize { .. } => libc::EINVAL,
+            OpenError::FixedSize { .. } | OpenError::NothingToTakeOver { .. } => libc::EINVAL,
             OpenError::ForeignLink { .. } => libc::ELOOP,
-            OpenError::NotWritable { errno, .. } | OpenError::Io { errno, .. } => *errno,
+            OpenError::NotWritable { errno, .. }
+            | OpenError::Remote { errno, .. }
+            | OpenError::Io { errno, .. } => *errno,
         }
     }
 }

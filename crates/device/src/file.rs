@@ -28,7 +28,7 @@ mod open;
 mod ring;
 mod transfer;
 
-pub use lock::{in_use_by_kernel, is_held, is_mounted};
+pub use lock::{in_use_by_kernel, is_held, is_mounted, is_mounted_as};
 pub use open::OpenOptions;
 
 use crate::counters::Counters;

@@ -1,8 +1,8 @@
 //! Block devices under a volume.
 //!
 //! [`Device`] is the seam between the engine and whatever stores its blocks: an image file or block device
-//! (`FileDevice`), memory (`MemoryDevice`), a wrapper that forgets what was not flushed (`Volatile`), and the
-//! crash simulator's device.
+//! (`FileDevice`), memory (`MemoryDevice`), a wrapper that forgets what was not flushed (`Volatile`), the crash
+//! simulator's device, and those of other crates (an NBD export, an image of Ceph).
 //!
 //! Contract of every device:
 //! - a write becomes durable only by a flush *issued after the write completed*; until then it may be lost,
@@ -20,30 +20,38 @@ mod layer;
 mod links;
 mod memory;
 mod page_pool;
+mod percent;
 mod process;
 mod random;
 mod range;
 mod reading;
 mod run_pool;
 mod signature;
+#[cfg(feature = "suite")]
+pub mod suite;
 mod ticket;
 #[cfg(feature = "volatile")]
 mod volatile;
+mod waiters;
 
 pub use buffer::Buffer;
+pub use counters::Counters;
 pub use error::{DeviceError, OpenError, OpenStep, Operation};
-pub use file::{FileDevice, OpenOptions, in_use_by_kernel, is_held, is_mounted};
+pub use file::{FileDevice, OpenOptions, in_use_by_kernel, is_held, is_mounted, is_mounted_as};
 pub use layer::Layer;
 pub use links::follow_own_links;
 pub use memory::MemoryDevice;
 pub use page_pool::{BufferMemory, buffer_memory, give_back_unused_buffers};
-pub use process::{Forked, InUse, PerProcess, Process, ProcessBound};
+pub use percent::{percent_decoded, percent_encoded};
+pub use process::{Forked, InUse, PerProcess, Private, Process, ProcessBound};
 pub use random::random_number;
+pub use range::{check_range, check_read, check_write};
 pub use reading::{Block, Reading};
-pub use signature::{Signature, holds_unknown_data, probe};
+pub use signature::{Signature, device_holds_unknown_data, holds_unknown_data, probe, probe_device};
 pub use ticket::Ticket;
 #[cfg(feature = "volatile")]
 pub use volatile::Volatile;
+pub use waiters::Waiters;
 
 use std::ops::Range;
 use std::sync::Arc;

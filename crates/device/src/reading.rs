@@ -2,7 +2,7 @@
 
 use crate::{Buffer, DeviceError, Ticket};
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use syncline_format::BLOCK_BYTES;
 
 /// Consecutive blocks on their way into memory. Dropping it cancels nothing; the device keeps the memory for as long
@@ -11,8 +11,16 @@ use syncline_format::BLOCK_BYTES;
 pub struct Reading {
     ticket: Ticket,
     blocks: usize,
-    /// Of one block or more each.
-    memory: Vec<Arc<Buffer>>,
+    memory: Memory,
+}
+
+/// Buffers of one block or more each.
+#[derive(Debug)]
+enum Memory {
+    /// The device fills it.
+    Here(Vec<Arc<Buffer>>),
+    /// The device hands it over before it completes the ticket.
+    Later(Arc<OnceLock<Vec<Arc<Buffer>>>>),
 }
 
 /// One block that was read. It may lie in memory that it shares with others, which are kept as long as it is.
@@ -23,8 +31,14 @@ pub struct Block {
 }
 
 impl Reading {
-    pub(crate) fn new(ticket: Ticket, blocks: usize, memory: Vec<Arc<Buffer>>) -> Reading {
-        Reading { ticket, blocks, memory }
+    /// For devices: `blocks` blocks, which lie in `memory` one after another when the ticket is complete.
+    pub fn new(ticket: Ticket, blocks: usize, memory: Vec<Arc<Buffer>>) -> Reading {
+        Reading { ticket, blocks, memory: Memory::Here(memory) }
+    }
+
+    /// For devices whose memory is there when it is filled, and not before: they set it, and then complete the ticket.
+    pub fn later(ticket: Ticket, blocks: usize, memory: Arc<OnceLock<Vec<Arc<Buffer>>>>) -> Reading {
+        Reading { ticket, blocks, memory: Memory::Later(memory) }
     }
 
     /// A read that has ended: of so many blocks, into the first of the memory.
@@ -45,7 +59,13 @@ impl Reading {
     /// The blocks, in order, or the error. The ticket must be complete: nobody sees memory that is being filled.
     pub fn into_blocks(self) -> Result<impl Iterator<Item = Block>, DeviceError> {
         self.ticket.result().expect("a read is over before its blocks are taken")?;
-        let blocks = self.memory.into_iter().flat_map(|memory| {
+        let memory = match self.memory {
+            Memory::Here(memory) => memory,
+            Memory::Later(memory) => {
+                memory.get().cloned().expect("what was read is there when the read is over")
+            }
+        };
+        let blocks = memory.into_iter().flat_map(|memory| {
             let starts = (0..memory.len()).step_by(BLOCK_BYTES);
             starts.map(move |start| Block { memory: memory.clone(), start })
         });

@@ -4,12 +4,13 @@
 //! Only magic is looked at, not whether the format is intact: a damaged filesystem is still somebody's data.
 //! The magics are those published by each format's own documentation or kernel header.
 
-use crate::{OpenError, OpenStep};
+use crate::{Buffer, Device, DeviceError, OpenError, OpenStep, Operation};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use syncline_format::superblock::{SUPERBLOCK_MAGIC, SUPERBLOCK_SLOTS};
+use syncline_format::{BLOCK_BYTES, BlockNo};
 
 /// A plain file that holds something within its first bytes is taken for somebody's data.
 const LOOK_BYTES: u64 = 128 << 10;
@@ -116,7 +117,28 @@ pub fn probe(path: impl AsRef<Path>) -> Result<Option<Signature>, OpenError> {
     let path = path.as_ref();
     let mut file = open_to_look(path)?;
     let bytes = file.seek(SeekFrom::End(0)).map_err(|error| failed(OpenStep::Inspect, path, &error))?;
-    recognise(&Source { file, bytes }).map_err(|error| failed(OpenStep::Read, path, &error))
+    recognise(&Source { content: Content::File(file), bytes })
+        .map_err(|error| failed(OpenStep::Read, path, &error))
+}
+
+/// The same of a device that is open.
+pub fn probe_device(device: &dyn Device) -> Result<Option<Signature>, DeviceError> {
+    let bytes = device.blocks() * BLOCK_BYTES as u64;
+    recognise(&Source { content: Content::Device(device), bytes }).map_err(|error| device_error(&error))
+}
+
+/// Whether a device begins with something that is not zero.
+pub fn device_holds_unknown_data(device: &dyn Device) -> Result<bool, DeviceError> {
+    let bytes = LOOK_BYTES.min(device.blocks() * BLOCK_BYTES as u64);
+    let mut start = vec![0; bytes as usize];
+    device.read(BlockNo(0), &mut start)?;
+    Ok(start.iter().any(|&byte| byte != 0))
+}
+
+/// What a device has said is in the error, unchanged.
+fn device_error(error: &io::Error) -> DeviceError {
+    let told = error.get_ref().and_then(|inner| inner.downcast_ref::<DeviceError>()).cloned();
+    told.unwrap_or(DeviceError::Io { operation: Operation::Read, block: BlockNo(0), errno: libc::EIO })
 }
 
 /// Whether a plain file begins with something that is not zero: it may be anybody's data, though no known format.
@@ -144,7 +166,7 @@ fn failed(step: OpenStep, path: &Path, error: &io::Error) -> OpenError {
     OpenError::Io { step, path: path.to_owned(), errno: error.raw_os_error().unwrap_or(libc::EIO) }
 }
 
-fn recognise(source: &Source) -> io::Result<Option<Signature>> {
+fn recognise(source: &Source<'_>) -> io::Result<Option<Signature>> {
     for magic in MAGICS {
         if let Some(offset) = magic.place.offset(source.bytes)
             && source.holds(offset, magic.bytes)?
@@ -160,12 +182,17 @@ fn recognise(source: &Source) -> io::Result<Option<Signature>> {
     Ok(None)
 }
 
-struct Source {
-    file: File,
+enum Content<'a> {
+    File(File),
+    Device(&'a dyn Device),
+}
+
+struct Source<'a> {
+    content: Content<'a>,
     bytes: u64,
 }
 
-impl Source {
+impl Source<'_> {
     fn holds(&self, offset: u64, magic: &[u8]) -> io::Result<bool> {
         let mut found = [0; 16];
         let found = &mut found[..magic.len()];
@@ -174,16 +201,33 @@ impl Source {
 
     /// False if the device ends before.
     fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<bool> {
-        match self.file.read_exact_at(into, offset) {
+        let file = match &self.content {
+            Content::File(file) => file,
+            Content::Device(device) => return self.read_blocks(*device, offset, into),
+        };
+        match file.read_exact_at(into, offset) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
             Err(error) => Err(error),
         }
     }
+
+    fn read_blocks(&self, device: &dyn Device, offset: u64, into: &mut [u8]) -> io::Result<bool> {
+        let Some(end) = offset.checked_add(into.len() as u64).filter(|end| *end <= self.bytes) else {
+            return Ok(false);
+        };
+        let first = offset / BLOCK_BYTES as u64;
+        let blocks = end.div_ceil(BLOCK_BYTES as u64) - first;
+        let mut whole = Buffer::for_overwrite(blocks as usize);
+        device.read(BlockNo(first), &mut whole).map_err(io::Error::other)?;
+        let start = (offset - first * BLOCK_BYTES as u64) as usize;
+        into.copy_from_slice(&whole[start..start + into.len()]);
+        Ok(true)
+    }
 }
 
 /// ext2, ext3 and ext4 share a magic of two bytes; their feature flags tell them apart.
-fn ext(source: &Source) -> io::Result<Option<Signature>> {
+fn ext(source: &Source<'_>) -> io::Result<Option<Signature>> {
     const SUPERBLOCK: u64 = 1024;
     const COMPAT_JOURNAL: u32 = 0x4;
     /// Extents, 64-bit, flexible groups: what ext3 does not have.
@@ -204,7 +248,7 @@ fn ext(source: &Source) -> io::Result<Option<Signature>> {
 }
 
 /// A ZFS label holds a ring of uberblocks from 128 KiB on; any of them tells.
-fn zfs(source: &Source) -> io::Result<Option<Signature>> {
+fn zfs(source: &Source<'_>) -> io::Result<Option<Signature>> {
     const RING: std::ops::Range<u64> = 128 << 10..256 << 10;
     for offset in RING.step_by(1024) {
         if source.holds(offset, ZFS_MAGIC_LITTLE)? || source.holds(offset, ZFS_MAGIC_BIG)? {
@@ -215,7 +259,7 @@ fn zfs(source: &Source) -> io::Result<Option<Signature>> {
 }
 
 /// The primary header lies in the second sector, the backup in the last one.
-fn gpt(source: &Source) -> io::Result<Option<Signature>> {
+fn gpt(source: &Source<'_>) -> io::Result<Option<Signature>> {
     for sector in [512, 4096] {
         for place in [Place::Start(sector), Place::End(sector)] {
             if let Some(offset) = place.offset(source.bytes)
@@ -230,7 +274,7 @@ fn gpt(source: &Source) -> io::Result<Option<Signature>> {
 
 /// The boot signature alone is shared by every boot sector; a partition table has an entry as well, and all
 /// its entries have a valid activity flag.
-fn mbr(source: &Source) -> io::Result<Option<Signature>> {
+fn mbr(source: &Source<'_>) -> io::Result<Option<Signature>> {
     let mut sector = [0; 512];
     if !source.read(0, &mut sector)? || sector[510..] != [0x55, 0xaa] {
         return Ok(None);
@@ -269,6 +313,21 @@ mod tests {
             image.as_file().write_all_at(&[!magic.bytes[0]], offset).unwrap();
             assert_eq!(probe(image.path()).unwrap(), None);
         }
+    }
+
+    #[test]
+    fn a_device_that_is_open_tells_the_same_as_its_file() {
+        for magic in MAGICS {
+            let image = image();
+            let offset = magic.place.offset(IMAGE_BYTES).unwrap();
+            image.as_file().write_all_at(magic.bytes, offset).unwrap();
+            let device = crate::FileDevice::open(image.path(), &crate::OpenOptions::default()).unwrap();
+            assert_eq!(probe_device(&device).unwrap(), Some(Signature { name: magic.name, offset }));
+            assert_eq!(device_holds_unknown_data(&device).unwrap(), offset < LOOK_BYTES);
+        }
+        let tiny = crate::MemoryDevice::new(1);
+        assert_eq!(probe_device(&tiny).unwrap(), None);
+        assert!(!device_holds_unknown_data(&tiny).unwrap());
     }
 
     #[test]

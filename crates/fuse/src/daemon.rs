@@ -31,6 +31,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use syncline_fs::Fs;
+use syncline_source::Source;
 
 /// Said by the child when the mount is live; anything else is the reason why not.
 const LIVE: &[u8] = b"\0live";
@@ -38,7 +39,7 @@ const LIVE: &[u8] = b"\0live";
 /// What to mount where.
 #[derive(Debug, Clone)]
 pub struct Mount {
-    /// Image file or block device.
+    /// Image file, block device, or an address that `syncline_source` knows.
     pub source: PathBuf,
     pub directory: PathBuf,
     pub options: MountOptions,
@@ -70,21 +71,25 @@ impl Mount {
             return Ok(None);
         }
         let source = self.source()?;
-        if syncline_device::is_mounted(&source).is_none() {
+        if syncline_source::is_mounted(&source).is_none() {
             return Ok(None);
         }
         join::join(&source, &self.mount_point()?, &self.options)
     }
 
-    /// The file or device, wherever the path leads.
+    /// The file or device, wherever the path leads, or the address.
     fn source(&self) -> Result<PathBuf, MountError> {
         if self.options.local.is_some() && self.source.symlink_metadata().is_err() {
             // It is made when the volume is opened.
             return std::path::absolute(&self.source)
                 .map_err(|source| MountError::System { what: "finding the image's folder", source });
         }
-        let source = syncline_device::follow_own_links(&self.source)
-            .map_err(|error| MountError::Open(Box::new(error)))?;
+        let refused = |error| MountError::Open(Box::new(error));
+        let named = Source::parse(&self.source).map_err(refused)?;
+        if named.is_address() {
+            return Ok(named.name());
+        }
+        let source = syncline_device::follow_own_links(&self.source).map_err(refused)?;
         Ok(source.canonicalize().unwrap_or(source))
     }
 

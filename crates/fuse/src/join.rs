@@ -20,15 +20,17 @@ mod client;
 mod daemon;
 mod wire;
 
-pub(crate) use client::{Joined, join, wait_until_written};
+pub(crate) use client::{Joined, is_served, join, wait_until_written};
 pub(crate) use daemon::listen;
 
 use std::io;
 use std::os::linux::fs::MetadataExt;
 use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::SocketAddr;
 use std::path::Path;
+use syncline_format::checksum;
 
 /// Of what is said here. Daemon and command of different versions do not understand each other.
 const VERSION: &[u8] = b"1";
@@ -42,6 +44,13 @@ const NO: &[u8] = b"no";
 
 /// Where the daemon of a volume listens.
 fn address(source: &Path) -> io::Result<SocketAddr> {
+    if syncline_source::is_address(source) {
+        // A name there has some hundred bytes at most.
+        let text = source.as_os_str().as_bytes();
+        let turned: Vec<u8> = text.iter().rev().copied().collect();
+        let name = format!("syncline/address/{:016x}{:016x}", checksum(text), checksum(&turned));
+        return SocketAddr::from_abstract_name(name);
+    }
     let metadata = std::fs::metadata(source)?;
     let name = match metadata.file_type().is_block_device() {
         true => format!("syncline/device/{}", metadata.st_rdev()),

@@ -67,6 +67,8 @@ pub struct MountOptions {
     pub head: Option<String>,
     /// Change what is mounted already: `read_only`, and nothing else.
     pub remount: bool,
+    /// Break the lock of whoever has the volume on another machine.
+    pub take_over: bool,
     /// As they were given: a change has to know what was asked for and what was not.
     pub(crate) words: Vec<String>,
     pub access_times: AccessTimes,
@@ -129,6 +131,7 @@ impl Default for MountOptions {
             snapshot: None,
             head: None,
             remount: false,
+            take_over: false,
             words: Vec::new(),
             access_times: engine.access_times,
             sync: false,
@@ -255,6 +258,7 @@ impl MountOptions {
             #[cfg(not(feature = "volatile"))]
             ("volatile", None) => return Err(MountError::Volatile),
             ("remount", None) => self.remount = true,
+            ("take_over", None) => self.take_over = true,
             (_, Some(_)) if self.remount && KERNELS.contains(&name) => {}
             ("comment", Some(_)) => {}
             _ if name.starts_with("x-") || name.starts_with("X-") => {}

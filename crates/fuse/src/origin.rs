@@ -66,9 +66,9 @@ impl Mount {
 #[cfg(feature = "replica")]
 mod fetched {
     use super::*;
-    use crate::volume::open_device;
+    use crate::volume::open_file;
     use std::sync::Arc;
-    use syncline_device::Device;
+    use syncline_device::{Device, OpenOptions};
     use syncline_replica_store::{Address, Error, Filler, Lazy, Local, Reading, Target, image, remote};
 
     fn refused(error: Error) -> MountError {
@@ -107,7 +107,7 @@ mod fetched {
                 tracing::info!(url, absent = lazy.device.absent(), "the volume is fetched while it is used");
                 return Ok(Fetched::from(lazy));
             }
-            let file = Arc::new(open_device(path, false)?);
+            let file = Arc::new(open_file(path, &OpenOptions::default())?);
             match remote::go_on(&address, volume, file).map_err(refused)? {
                 Local::Whole(file) => Ok(Fetched { device: file, lazy: None }),
                 Local::Lazy(lazy) => {

@@ -54,9 +54,10 @@ pub fn unmount(directory: &Path, lazily: bool) -> Result<(), MountError> {
 
 /// What is there instead of a mounted volume: something else, or nothing.
 pub(crate) fn not_mounted(path: &Path) -> MountError {
-    let missing = std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    let missing = !syncline_source::is_address(path)
+        && std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
     let is_one = |on: &PathBuf| mounted_at(on).is_ok_and(|entry| entry.as_ref().is_some_and(is_ours));
-    match (missing, syncline_device::is_mounted(path).filter(is_one)) {
+    match (missing, syncline_source::is_mounted(path).filter(is_one)) {
         (true, _) => MountError::Missing(path.to_owned()),
         (false, Some(on)) => MountError::Source { path: path.to_owned(), on },
         (false, None) => MountError::NotMounted(path.to_owned()),
@@ -83,9 +84,15 @@ fn wait_until_released(source: &Path) -> Result<(), MountError> {
     loop {
         // The kernel gives its claim of a block device back behind the daemon's lock, and behind this process's
         // umount(2) where somebody else was the last to hold on to the mount.
-        let held = syncline_device::is_held(source)
-            || matches!(syncline_device::in_use_by_kernel(source), Err(OpenError::Claimed { .. }));
-        if !held || syncline_device::is_mounted(source).is_some() {
+        let held = match syncline_source::is_address(source) {
+            // A daemon that has closed its volume ends, and nobody answers.
+            true => join::is_served(source),
+            false => {
+                syncline_device::is_held(source)
+                    || matches!(syncline_device::in_use_by_kernel(source), Err(OpenError::Claimed { .. }))
+            }
+        };
+        if !held || syncline_source::is_mounted(source).is_some() {
             return Ok(());
         }
         if Instant::now() > deadline {

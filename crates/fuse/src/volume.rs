@@ -18,9 +18,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use syncline_device::{Device, FileDevice, OpenError, OpenOptions};
 use syncline_fs::{Clock, Error, Fs, SystemClock, SystemEntropy};
+use syncline_source::{Opened, Source};
 
 /// How long to wait for a daemon that is writing its last checkpoint.
 const LEAVING_DAEMON_PATIENCE: Duration = Duration::from_secs(60);
+/// How long for one that is reached by a network, which does not tell what its holder is about.
+const LEAVING_DAEMON_PATIENCE_AWAY: Duration = Duration::from_secs(5);
 /// How long without a word; and how long for whoever is no daemon, which may have been killed just now.
 const SILENT_PATIENCE: Duration = Duration::from_secs(1);
 /// Pause between two looks at who holds the device.
@@ -41,6 +44,8 @@ pub(crate) struct OpenVolume {
     replica: Option<Arc<Replica>>,
     stop: Arc<Stop>,
     maintenance: JoinHandle<()>,
+    /// What was opened by its name.
+    held: Option<Opened>,
 }
 
 #[derive(Default)]
@@ -94,9 +99,8 @@ impl OpenVolume {
             let shipped = Replica::open(Arc::clone(&fetched.device), &how, Some(&fetched))?;
             return OpenVolume::over(fetched.device, Some(Arc::new(shipped)), source, options);
         }
-        let file = open_device(source, options.is_read_only())?;
-        confine();
-        let device = device(file, options);
+        let held = open_device(source, options)?;
+        let device = device(held.clone().into_device(), options);
         #[cfg(feature = "replica")]
         let shipped = match replication {
             Some(how) => Some(Arc::new(Replica::open(Arc::clone(&device), &how, None)?)),
@@ -104,7 +108,8 @@ impl OpenVolume {
         };
         #[cfg(not(feature = "replica"))]
         let shipped = None;
-        OpenVolume::over(device, shipped, source, options)
+        let volume = OpenVolume::over(device, shipped, source, options)?;
+        Ok(OpenVolume { held: Some(held), ..volume })
     }
 
     /// The same on a device that is there already, and that is shipped or not.
@@ -159,7 +164,7 @@ impl OpenVolume {
         };
         let maintenance =
             maintenance.map_err(|source| MountError::System { what: "starting a thread", source })?;
-        Ok(OpenVolume { fs, memory, replica, stop, maintenance })
+        Ok(OpenVolume { fs, memory, replica, stop, maintenance, held: None })
     }
 
     pub(crate) fn fs(&self) -> &Arc<Fs> {
@@ -187,16 +192,45 @@ impl OpenVolume {
         if let Some(replica) = &self.replica {
             replica.close();
         }
+        // Threads that are never joined keep the device.
+        if let Some(held) = &self.held {
+            held.release();
+        }
         closed
     }
 }
 
-/// Opens the device. One that another daemon still holds, though it is mounted nowhere (any more), is waited for; one
-/// that another program holds is not, since that may go on for ever: it has only so long as a killed process needs to
-/// be gone.
-pub(crate) fn open_device(source: &Path, read_only: bool) -> Result<FileDevice, MountError> {
+/// Opens the device, and gives up what the process needs no more. That comes before the first other thread: a device
+/// of Ceph has threads from the beginning, one of NBD with its first request.
+fn open_device(source: &Path, options: &MountOptions) -> Result<Opened, MountError> {
     let refused = |error: OpenError| MountError::Open(Box::new(error));
-    let options = OpenOptions::default().read_only(read_only).wait_for_lock(LOCK_RETRY_INTERVAL);
+    let named = Source::parse(source).map_err(refused)?;
+    let how = OpenOptions::default().read_only(options.is_read_only()).take_over(options.take_over);
+    Ok(match &named {
+        Source::File(path) => {
+            let file = open_file(path, &how)?;
+            confine();
+            Opened::file_device(file)
+        }
+        // Who may connect to the server is root, or not.
+        Source::Nbd(_) => {
+            let opened = named.open(&how.wait_for_lock(LEAVING_DAEMON_PATIENCE_AWAY)).map_err(refused)?;
+            confine();
+            opened
+        }
+        Source::Rbd(_) => {
+            confine();
+            named.open(&how.wait_for_lock(LEAVING_DAEMON_PATIENCE_AWAY)).map_err(refused)?
+        }
+    })
+}
+
+/// Opens an image or block device. One that another daemon still holds, though it is mounted nowhere (any more), is
+/// waited for; one that another program holds is not, since that may go on for ever: it has only so long as a killed
+/// process needs to be gone.
+pub(crate) fn open_file(source: &Path, how: &OpenOptions) -> Result<FileDevice, MountError> {
+    let refused = |error: OpenError| MountError::Open(Box::new(error));
+    let options = how.clone().wait_for_lock(LOCK_RETRY_INTERVAL);
     let began = Instant::now();
     let mut told = false;
     loop {
@@ -233,14 +267,14 @@ pub(crate) fn open_device(source: &Path, read_only: bool) -> Result<FileDevice, 
     }
 }
 
-/// The device of the engine: the file as it is, unless a test wants a kill to be a power cut.
+/// The device of the engine: as it is, unless a test wants a kill to be a power cut.
 #[cfg_attr(not(feature = "volatile"), expect(unused_variables))]
-fn device(file: FileDevice, options: &MountOptions) -> Arc<dyn Device> {
+fn device(device: Arc<dyn Device>, options: &MountOptions) -> Arc<dyn Device> {
     #[cfg(feature = "volatile")]
     if options.volatile {
-        return Arc::new(syncline_device::Volatile::new(Arc::new(file)));
+        return Arc::new(syncline_device::Volatile::new(device));
     }
-    Arc::new(file)
+    device
 }
 
 fn maintain(fs: &Fs, memory: Option<&AutoMemory>, stop: &Stop, interval: Duration) {

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 import syncline
 from conftest import MIB
+from syncline._image import known_as
 
 
 def test_what_was_closed_is_there_when_it_is_opened_again(image: Path) -> None:
@@ -28,6 +29,16 @@ def test_what_was_closed_is_there_when_it_is_opened_again(image: Path) -> None:
     volume.close()
     with syncline.Volume(image) as volume:
         assert (volume / "a").read_bytes() == b"one"
+
+
+def test_addresses_are_no_paths(image: Path) -> None:
+    for address in "nbd://host/export", "nbd+unix:///?socket=/s", "rbd:pool/image":
+        assert known_as(address) == address
+    assert known_as(image) == str(image.resolve())
+    for wrong in "nbd:///export", "rbd:image":
+        with pytest.raises(OSError, match="no address") as caught:
+            syncline.Volume(wrong)
+        assert caught.value.errno == errno.EINVAL
 
 
 def test_a_read_only_volume_refuses_changes(image: Path) -> None:

@@ -352,7 +352,7 @@ fn canonical(image: PathBuf) -> Result<PathBuf> {
     if volumes::is_open(&image) {
         return Ok(image);
     }
-    let image = image.canonicalize().map_err(|source| VfsError::of_volume(&image, source))?;
+    let image = volumes::canonical(&image)?;
     match image.is_dir() {
         true => Err(VfsError::Directory { image }),
         false => Ok(image),

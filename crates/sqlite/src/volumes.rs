@@ -141,6 +141,11 @@ impl OpenVolume {
         self.volume.inner()
     }
 
+    /// Letter by letter: to a path two slashes are one.
+    fn is_called(&self, name: &Path) -> bool {
+        self.image.as_os_str() == name.as_os_str()
+    }
+
     pub(crate) fn volume(&self) -> &Volume {
         &self.volume
     }
@@ -210,9 +215,9 @@ pub(crate) fn full_name(image: &Path, path: &Path) -> Vec<u8> {
 pub(crate) fn open(image: &Path) -> Result<VolumeRef> {
     // From before the table's lock on, so that nobody waits for it while nothing seems to be in use.
     let _in_use = InUse::begin()?;
-    let image = image.canonicalize().map_err(|source| VfsError::of_volume(image, source))?;
+    let image = canonical(image)?;
     let mut volumes = VOLUMES.get().lock();
-    if let Some(registered) = volumes.iter_mut().find(|registered| registered.volume.image == image) {
+    if let Some(registered) = volumes.iter_mut().find(|registered| registered.volume.is_called(&image)) {
         registered.users += 1;
         return Ok(VolumeRef::counted(registered.volume.clone()));
     }
@@ -222,6 +227,16 @@ pub(crate) fn open(image: &Path) -> Result<VolumeRef> {
     };
     let volume = opened.map_err(|source| VfsError::of_volume(&image, source))?;
     Ok(register(&mut volumes, image, volume, Absent::new(true), None))
+}
+
+/// The one name of an image: its canonical path, or the canonical form of an address.
+pub(crate) fn canonical(image: &Path) -> Result<PathBuf> {
+    if syncline_source::is_address(image) {
+        let open = |error| std::io::Error::from(syncline::Error::Open(error));
+        let named = syncline_source::Source::parse(image);
+        return Ok(named.map_err(|error| VfsError::of_volume(image, open(error)))?.name());
+    }
+    image.canonicalize().map_err(|source| VfsError::of_volume(image, source))
 }
 
 /// The volume of an image, or a snapshot of it if that is what the name says.
@@ -240,7 +255,7 @@ fn open_snapshot(image: &Path, snapshot: &str) -> Result<VolumeRef> {
     };
     let name = name_of_snapshot(&base.image, snapshot);
     let mut volumes = VOLUMES.get().lock();
-    if let Some(registered) = volumes.iter_mut().find(|registered| registered.volume.image == name) {
+    if let Some(registered) = volumes.iter_mut().find(|registered| registered.volume.is_called(&name)) {
         registered.users += 1;
         let volume = VolumeRef::counted(registered.volume.clone());
         // The use of the base is given up without the lock.
@@ -280,7 +295,11 @@ pub(crate) fn snapshot_named(name: &Path) -> Option<(PathBuf, String)> {
     marks.map(|(at, _)| at).find_map(named)
 }
 
+/// An address is one without being looked at. A snapshot stands behind a mark, which an address does not hold.
 fn is_image(path: &Path) -> bool {
+    if syncline_source::is_address(path) {
+        return !path.as_os_str().as_bytes().contains(&OF_SNAPSHOT);
+    }
     path.metadata().is_ok_and(|metadata| !metadata.is_dir())
 }
 
@@ -316,7 +335,7 @@ fn register(
 /// Errors: the volume back, if there is one of this name.
 pub(crate) fn add(name: &Path, volume: Volume) -> std::result::Result<VolumeRef, Volume> {
     let mut volumes = VOLUMES.get().lock();
-    if volumes.iter().any(|registered| registered.volume.image == name) {
+    if volumes.iter().any(|registered| registered.volume.is_called(name)) {
         return Err(volume);
     }
     Ok(register(&mut volumes, name.to_owned(), volume, Absent::new(false), None))
@@ -396,7 +415,7 @@ pub(crate) fn unnamed_image() -> Option<PathBuf> {
 
 /// Whether a volume is known under this name.
 pub(crate) fn is_open(image: &Path) -> bool {
-    VOLUMES.get().lock().iter().any(|registered| registered.volume.image == image)
+    VOLUMES.get().lock().iter().any(|registered| registered.volume.is_called(image))
 }
 
 /// A path within a volume without `.`, `..` and doubled slashes, from its root.
@@ -427,7 +446,12 @@ fn is_clean(path: &[u8]) -> bool {
 /// Splits what looks like `IMAGE:/PATH`, where the image exists.
 pub(crate) fn split(name: &[u8]) -> Option<(PathBuf, PathBuf)> {
     let colons = name.windows(SEPARATOR.len()).enumerate().filter(|(_, window)| *window == SEPARATOR);
+    let is_address = syncline_source::is_address(std::ffi::OsStr::from_bytes(name));
     for (at, _) in colons {
+        // Of an address, the colon behind its scheme.
+        if is_address && name[at..].starts_with(b"://") {
+            continue;
+        }
         let image = Path::new(std::ffi::OsStr::from_bytes(&name[..at]));
         if is_open(image) || is_image(image) || snapshot_named(image).is_some() {
             return Some((image.to_owned(), path_of(&name[at + 1..])));
@@ -473,6 +497,25 @@ pub(crate) mod tests {
         assert!(find(b"names:/other").is_none());
         drop((found, volume));
         assert!(find(&name).is_none(), "the last use closes the volume");
+    }
+
+    #[test]
+    fn addresses_are_images_and_their_names_are_split_behind_them() {
+        for (name, image, path) in [
+            ("nbd://h:1/x:/db", "nbd://h:1/x", "/db"),
+            ("nbd+unix:///?socket=/s:/a/b", "nbd+unix:///?socket=/s", "/a/b"),
+            ("rbd:pool/image:/db", "rbd:pool/image", "/db"),
+            ("rbd:pool/image#snap:/db", "rbd:pool/image#snap", "/db"),
+        ] {
+            assert_eq!(split(name.as_bytes()).expect(name), (image.into(), path.into()));
+        }
+        let of_snapshot = snapshot_named(Path::new("rbd:pool/image#snap"));
+        assert_eq!(of_snapshot, Some((PathBuf::from("rbd:pool/image"), "snap".to_owned())));
+        assert_eq!(
+            canonical(Path::new("nbd://HOST:10809/x")).expect("an address"),
+            Path::new("nbd://host/x")
+        );
+        assert!(canonical(Path::new("rbd:x")).is_err());
     }
 
     #[test]

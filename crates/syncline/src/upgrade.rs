@@ -3,8 +3,7 @@
 use crate::{Error, Volume, VolumeOptions};
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
-use syncline_device::{Device, FileDevice, InUse, Process};
+use syncline_device::{InUse, Process};
 use syncline_fs::Fs;
 
 impl Volume {
@@ -31,8 +30,8 @@ impl Volume {
     pub fn upgrade(path: impl AsRef<Path>) -> io::Result<bool> {
         let options = VolumeOptions::new();
         Process::may_open().map_err(Error::from)?;
-        let device = FileDevice::open(path, &syncline_device::OpenOptions::default()).map_err(Error::from)?;
-        let device: Arc<dyn Device> = Arc::new(device);
+        let opened = syncline_source::open(path, &options.device_options()).map_err(Error::from)?;
+        let device = opened.into_device();
         let _in_use = InUse::begin().map_err(Error::from)?;
         Ok(Fs::upgrade(&device, &options.fs, &options.clock, &*options.entropy)?)
     }

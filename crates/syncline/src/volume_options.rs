@@ -29,6 +29,7 @@ pub struct VolumeOptions {
     pub(crate) entropy: Arc<dyn Entropy>,
     pub(crate) background: bool,
     wait_for_lock: Option<Duration>,
+    take_over: bool,
     #[cfg(feature = "replica")]
     pub(crate) replication: Option<crate::Replication>,
 }
@@ -49,6 +50,7 @@ impl VolumeOptions {
             entropy: Arc::new(SystemEntropy::default()),
             background: true,
             wait_for_lock: None,
+            take_over: false,
             #[cfg(feature = "replica")]
             replication: None,
         }
@@ -130,14 +132,25 @@ impl VolumeOptions {
         self
     }
 
-    /// Opens the volume in an image file or on a block device.
+    /// Breaks the lock of whoever has the volume on another machine, and shuts that machine out, which is told so
+    /// (C15). Only images of Ceph have such a lock: opening anything else fails with this.
+    pub fn take_over(mut self, take_over: bool) -> VolumeOptions {
+        self.take_over = take_over;
+        self
+    }
+
+    /// How the device is opened.
+    pub(crate) fn device_options(&self) -> syncline_device::OpenOptions {
+        let options = syncline_device::OpenOptions::default();
+        options.read_only(self.fs.read_only).wait_for_lock(self.wait_for_lock).take_over(self.take_over)
+    }
+
+    /// Opens the volume in an image file or on a block device; or on an export of an NBD server
+    /// (`nbd://host/export`, `nbd+unix:///export?socket=/path`) or an image of Ceph (`rbd:pool/image`).
     pub fn open(&self, path: impl AsRef<Path>) -> io::Result<Volume> {
         Process::may_open().map_err(Error::from)?;
-        let options = syncline_device::OpenOptions::default()
-            .read_only(self.fs.read_only)
-            .wait_for_lock(self.wait_for_lock);
-        let device = FileDevice::open(path, &options).map_err(Error::from)?;
-        self.open_device(Arc::new(device))
+        let opened = syncline_source::open(path, &self.device_options()).map_err(Error::from)?;
+        self.open_device(opened.into_device())
     }
 
     /// Opens the volume in an image file or on a block device that is open already. The volume opens it once more, so
@@ -166,6 +179,9 @@ impl VolumeOptions {
     pub fn create(&self, path: impl AsRef<Path>, options: &MkfsOptions) -> io::Result<Volume> {
         self.may_create()?;
         let path = path.as_ref();
+        if syncline_source::is_address(path) {
+            return self.create_at_address(path, options);
+        }
         let is_new = !path.exists();
         if !is_new {
             refuse_data(path)?;
@@ -175,10 +191,7 @@ impl VolumeOptions {
         let is_file = is_new || path.metadata()?.is_file();
         let device = match options.size_bytes {
             Some(bytes) if is_file => FileDevice::create(path, bytes),
-            _ => FileDevice::open(
-                path,
-                &syncline_device::OpenOptions::default().wait_for_lock(self.wait_for_lock),
-            ),
+            _ => FileDevice::open(path, &self.device_options()),
         };
         let device = Arc::new(device.map_err(Error::from)?);
         let made = self.format_and_open(device.clone(), options);
@@ -188,6 +201,22 @@ impl VolumeOptions {
         }
         drop(device);
         made
+    }
+
+    fn create_at_address(&self, name: &Path, options: &MkfsOptions) -> io::Result<Volume> {
+        let opened = syncline_source::open(name, &self.device_options()).map_err(Error::from)?;
+        let device = opened.device();
+        let found = match syncline_device::probe_device(device).map_err(Error::from)? {
+            Some(signature) => Some(signature.to_string()),
+            None if syncline_device::device_holds_unknown_data(device).map_err(Error::from)? => {
+                Some(UNKNOWN_DATA.to_owned())
+            }
+            None => None,
+        };
+        match found {
+            Some(found) => Err(holds(name, &found)),
+            None => self.format_and_open(opened.into_device(), options),
+        }
     }
 
     /// Makes a volume of `bytes` bytes in memory and opens it with these options; it takes only what is written to it.
@@ -228,13 +257,17 @@ impl VolumeOptions {
 fn refuse_data(path: &Path) -> io::Result<()> {
     let found = match syncline_device::probe(path).map_err(Error::from)? {
         Some(signature) => signature.to_string(),
-        None if syncline_device::holds_unknown_data(path).map_err(Error::from)? => {
-            "data of an unknown kind".to_owned()
-        }
+        None if syncline_device::holds_unknown_data(path).map_err(Error::from)? => UNKNOWN_DATA.to_owned(),
         None => return Ok(()),
     };
+    Err(holds(path, &found))
+}
+
+const UNKNOWN_DATA: &str = "data of an unknown kind";
+
+fn holds(path: &Path, found: &str) -> io::Error {
     let message = format!("{} already holds {found}; remove that first if it is not needed", path.display());
-    Err(io::Error::new(io::ErrorKind::AlreadyExists, message))
+    io::Error::new(io::ErrorKind::AlreadyExists, message)
 }
 
 /// Whether there can be a volume of so many blocks, with the journal that is asked for.

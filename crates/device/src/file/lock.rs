@@ -321,6 +321,13 @@ pub fn is_mounted(path: &Path) -> Option<PathBuf> {
     devices.iter().find_map(|device| mount_point(&mounts, device))
 }
 
+/// Where what has this name, and is no file, is mounted: a device that is reached by a network.
+pub fn is_mounted_as(name: &OsStr) -> Option<PathBuf> {
+    let mounts = std::fs::read("/proc/self/mountinfo").ok()?;
+    let is_it = |mount: &MountLine<'_>| mount.source().as_os_str() == name && mount.kind.starts_with(b"fuse");
+    mounts.split(|&byte| byte == b'\n').filter_map(MountLine::of).find(is_it).map(|mount| mount.point())
+}
+
 fn check_claim(device: &Path) -> Result<(), OpenError> {
     let flags = libc::O_EXCL | libc::O_NONBLOCK;
     let claimed = Private::open(|| File::options().read(true).custom_flags(flags).open(device));
@@ -345,14 +352,41 @@ fn mount_point(mountinfo: &[u8], device: &Path) -> Option<PathBuf> {
         let number = metadata.rdev();
         format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number)).into_bytes()
     });
-    mountinfo.split(|&byte| byte == b'\n').find_map(|line| {
+    mountinfo.split(|&byte| byte == b'\n').filter_map(MountLine::of).find_map(|mount| {
+        let source = mount.source();
+        let on_device = number.as_deref() == Some(mount.number);
+        let from_source = source.is_absolute() && same_file(&source, &metadata).unwrap_or(false);
+        (on_device || from_source).then(|| mount.point())
+    })
+}
+
+/// A line of mountinfo.
+struct MountLine<'a> {
+    number: &'a [u8],
+    point: &'a [u8],
+    kind: &'a [u8],
+    source: &'a [u8],
+}
+
+impl MountLine<'_> {
+    fn of(line: &[u8]) -> Option<MountLine<'_>> {
         let fields: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
         let separator = fields.iter().position(|field| *field == b"-")?;
-        let source = unescape(fields.get(separator + 2)?);
-        let on_device = number.as_deref() == fields.get(2).copied();
-        let from_source = source.is_absolute() && same_file(&source, &metadata).unwrap_or(false);
-        (on_device || from_source).then(|| fields.get(4).map(|point| unescape(point)))?
-    })
+        Some(MountLine {
+            number: fields.get(2)?,
+            point: fields.get(4)?,
+            kind: fields.get(separator + 1)?,
+            source: fields.get(separator + 2)?,
+        })
+    }
+
+    fn source(&self) -> PathBuf {
+        unescape(self.source)
+    }
+
+    fn point(&self) -> PathBuf {
+        unescape(self.point)
+    }
 }
 
 fn same_file(path: &Path, metadata: &Metadata) -> io::Result<bool> {

@@ -38,11 +38,21 @@ pub struct OpenOptions {
     pub force: bool,
     /// Carry out submitted requests by io_uring where the kernel has it. Default: true.
     pub io_uring: bool,
+    /// Break the lock of whoever has the device on another machine, and keep that machine's writes from it from then
+    /// on. Files and block devices have no such lock ([`OpenError::NothingToTakeOver`]). Default: false.
+    pub take_over: bool,
 }
 
 impl Default for OpenOptions {
     fn default() -> OpenOptions {
-        OpenOptions { read_only: false, wait_for_lock: None, direct: true, force: false, io_uring: true }
+        OpenOptions {
+            read_only: false,
+            wait_for_lock: None,
+            direct: true,
+            force: false,
+            io_uring: true,
+            take_over: false,
+        }
     }
 }
 
@@ -82,12 +92,23 @@ impl OpenOptions {
         self.io_uring = io_uring;
         self
     }
+
+    /// Break the lock of whoever has the device on another machine, and keep that machine's writes from it from then
+    /// on. Files and block devices have no such lock ([`OpenError::NothingToTakeOver`]). Default: false.
+    #[must_use]
+    pub fn take_over(mut self, take_over: bool) -> OpenOptions {
+        self.take_over = take_over;
+        self
+    }
 }
 
 impl FileDevice {
     /// Opens an image file or block device. A size that is no multiple of the block loses its last part.
     pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<FileDevice, OpenError> {
         let in_use = InUse::begin()?;
+        if options.take_over {
+            return Err(OpenError::NothingToTakeOver { path: path.as_ref().to_owned() });
+        }
         let path = &follow_own_links(path.as_ref())?;
         let kind = kind(path, &std::fs::metadata(path).map_err(failed(OpenStep::Open, path))?)?;
         let file = open_file(path, kind, options.read_only)?;

@@ -35,6 +35,11 @@ fn daemon_of(source: &Path) -> io::Result<Option<Wire>> {
     Ok(is_trusted(wire.peer()?).then_some(wire))
 }
 
+/// Whether a daemon has the volume.
+pub(crate) fn is_served(source: &Path) -> bool {
+    matches!(daemon_of(source), Ok(Some(_)))
+}
+
 /// Mounts what the options name by the daemon that has the volume. `None`: there is no such daemon, or it leaves just
 /// now.
 pub(crate) fn join(

@@ -19,7 +19,7 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Options that say something of the daemon, not of a mount.
-const OF_DAEMON: [&str; 11] = [
+const OF_DAEMON: [&str; 12] = [
     "ack",
     "commit",
     "cpu",
@@ -30,6 +30,7 @@ const OF_DAEMON: [&str; 11] = [
     "replica",
     "replica_interval",
     "strictatime",
+    "take_over",
     "volatile",
 ];
 

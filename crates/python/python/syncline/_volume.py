@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, SupportsIndex, TypeVar
 
 from . import _modes, _native
 from ._file import LAYERS, BufferedRandom, BufferedReader, BufferedWriter, File, TextFile
+from ._image import Image, known_as
 from ._path import VolumePath
 from ._snapshot import Change, Head, Snapshot, told, told_head
 from ._transaction import Transaction
@@ -44,9 +45,6 @@ _T = TypeVar("_T")
 
 Name = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]", VolumePath]
 """What names a file in a volume: from the root, with or without a leading slash."""
-
-Image = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
-"""What names an image file or a block device of the host."""
 
 AccessTimes = Literal["never", "relative", "always"]
 
@@ -203,7 +201,7 @@ class Volume:
         self._transactions: weakref.WeakSet[Transaction] = weakref.WeakSet()
         # What SQLite calls one in memory.
         self._number = next(_numbers)
-        self.image = None if image is None else os.path.realpath(image)
+        self.image = None if image is None else known_as(image)
         self.read_only = read_only
         _open_volumes.add(self)
 
@@ -683,7 +681,7 @@ def _listed(things: weakref.WeakSet[_T]) -> list[_T]:
 
 def open_volume_of(image: str) -> Volume | None:
     """The volume of an image that this process has open."""
-    wanted = os.path.realpath(image)
+    wanted = known_as(image)
     for volume in _listed(_open_volumes):
         if volume.image == wanted and not volume.closed:
             return volume

@@ -27,6 +27,7 @@ from fsspec.spec import AbstractFileSystem
 from fsspec.transaction import Transaction as _Transaction
 from fsspec.utils import tokenize
 
+from ._image import known_as
 from ._volume import Volume, open_volume_of
 
 _SCHEME = "syncline://"
@@ -85,7 +86,7 @@ class SynclineFileSystem(AbstractFileSystem):  # type: ignore[misc]
         super().__init__(**kwargs)
         if (image is None) == (volume is None):
             raise ValueError("a filesystem of Syncline is one of an image or of a volume: give one of the two")
-        self.image = None if image is None else os.path.realpath(image)
+        self.image = None if image is None else known_as(image)
         self.durable = durable
         self.auto_mkdir = auto_mkdir
         self._options = volume_options or {}
@@ -127,7 +128,7 @@ class SynclineFileSystem(AbstractFileSystem):  # type: ignore[misc]
     @staticmethod
     def _get_kwargs_from_urls(path: str) -> dict[str, Any]:
         image, _ = split(path)
-        return {} if image is None else {"image": os.path.realpath(image)}
+        return {} if image is None else {"image": known_as(image)}
 
     def unstrip_protocol(self, name: str) -> str:
         """The URL of a path."""

@@ -24,6 +24,7 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 from . import _native
+from ._image import known_as
 from ._volume import Volume, open_volume_of
 
 Driver = Literal["sqlite3", "apsw"]
@@ -85,7 +86,7 @@ def connect(
 def _name(volume: Volume | str | os.PathLike[str]) -> str:
     """What SQLite knows a volume as."""
     if not isinstance(volume, Volume):
-        image = os.path.realpath(volume)
+        image = known_as(volume)
         opened = open_volume_of(image)
         if opened is None:
             return image

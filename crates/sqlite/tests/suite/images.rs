@@ -2,7 +2,10 @@
 
 use crate::common::{Place, open, reopened, run, set_modes, value};
 use rusqlite::{Connection, ErrorCode};
+use std::io::Write;
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 use syncline::{MkfsOptions, Volume, VolumeOptions};
 
 /// An image with a journal that a transaction easily outgrows.
@@ -83,4 +86,41 @@ fn databases_of_a_volume_that_is_open_for_reading_only_are_read() {
         assert_eq!(refused.sqlite_error_code(), Some(ErrorCode::ReadOnly), "{mode}: {refused}");
         assert_eq!(value::<i64>(&connection, "SELECT count(*) FROM t"), 1, "{mode}");
     }
+}
+
+#[test]
+fn a_database_lies_on_an_export_of_an_nbd_server() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let socket = directory.path().join("sock");
+    let mut nbdkit = Command::new("nbdkit");
+    nbdkit.args(["-f", "--unix"]).arg(&socket).args(["memory", "64M"]).stdin(Stdio::null());
+    let Ok(mut server) = nbdkit.spawn() else {
+        // A test that cannot tell is skipped all the same.
+        let _ = writeln!(std::io::stderr(), "skipped: a_database_lies_on_an_export: nbdkit is not installed");
+        return;
+    };
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !socket.exists() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let address = format!("nbd+unix:///?socket={}", socket.display());
+    Volume::create(&address, &MkfsOptions::default().format(2)).expect("mkfs").close().expect("close");
+    let encoded = address.replace('?', "%3F").replace('&', "%26");
+    let uri = format!("file:/db?vfs=syncline&volume={encoded}");
+    let connection = open(&uri).expect("open");
+    run(&connection, ROWS);
+    // By its full name, with what names the snapshot.
+    let volume = open(&format!("file:{encoded}:/db?vfs=syncline")).expect("open");
+    assert_eq!(value::<i64>(&volume, "SELECT count(*) FROM t"), 600);
+    let second =
+        Volume::open(&address).map(drop).expect_err("one process has a volume, and one handle of it");
+    assert_eq!(second.kind(), std::io::ErrorKind::ResourceBusy, "{second}");
+    drop((connection, volume));
+    let volume = reopened(address.as_ref(), &VolumeOptions::new());
+    volume.snapshot("first").expect("a snapshot");
+    volume.close().expect("close");
+    let before = open(&format!("{uri}%23first")).expect("open");
+    assert_eq!(value::<i64>(&before, "SELECT count(*) FROM t"), 600);
+    drop(before);
+    server.kill().and_then(|()| server.wait()).expect("ended");
 }
