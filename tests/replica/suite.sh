@@ -279,11 +279,13 @@ read_and_followed() {
     "$SYNCLINE" mount -o "ro,follow=0.2,log=$PWD/out/follow.log" "$URL/read" mnt2 || return 1
     exec 9<mnt2/file
     echo two >mnt/file && sync mnt/file && mkdir mnt/more && sync mnt/more || return 1
+    # shellcheck disable=SC2016 # looked at again and again
     until_true "followed" eval '[ "$(cat mnt2/file)" = two ] && [ -d mnt2/more ]' || return 1
     # What was open keeps what it had.
     [ "$(cat <&9)" = one ] || { echo "an open file has changed"; return 1; }
     exec 9<&-
     [ "$(grep -c " $PWD/mnt2 " /proc/self/mountinfo)" = 1 ] || { grep mnt2 /proc/self/mountinfo; return 1; }
+    # shellcheck disable=SC2016 # as above
     umount mnt2 && until_true "nothing is left of it" eval '! grep -q " $PWD/mnt2 " /proc/self/mountinfo' &&
         [ "$("$SYNCLINE" stats --json mnt | field replica.state)" = streaming ] && "$SYNCLINE" umount mnt
 }
@@ -321,7 +323,7 @@ goes_on_by_what_differs() {
 
 # Objects of a later format, and of another volume under this one's name.
 foreign_objects_are_told() {
-    local manifest claim volume other
+    local manifest other
     "$SYNCLINE" mkfs --quiet --size 8M foreign.img && "$SYNCLINE" replica init "$URL/foreign" foreign.img &&
         "$SYNCLINE" mkfs --quiet --size 8M foreign2.img && "$SYNCLINE" replica init "$URL/foreign2" foreign2.img || return 1
     manifest=$("$PYTHON" "$here/object.py" names "$BUCKET" replicas/foreign/ | grep /m/ | tail -n 1)

@@ -9,6 +9,7 @@
 //! manifest that it was made for, so what is left over of a compaction that died is known for what it is.
 
 use crate::chain::{Contents, Key, Link, Position, search_of};
+use crate::clock::Clock;
 use crate::error::ReplicaError;
 use crate::exchange::Exchange;
 use crate::keep::{BASE_LEVEL, inputs, kept, levels, part_of, weights};
@@ -126,6 +127,7 @@ pub struct Compaction {
     bytes: u64,
     next: Option<Manifest>,
     missing: String,
+    clock: Clock,
     outcome: Option<Result<Compacted, ReplicaError>>,
 }
 
@@ -136,6 +138,7 @@ impl Compaction {
         exchange.ask(Purpose::Manifests, Operation::List { prefix: names.manifests() });
         Compaction {
             outlines: Outlines::new(how.uuid),
+            clock: Clock::new(how.time),
             how,
             names,
             exchange,
@@ -155,6 +158,7 @@ impl Compaction {
 
     /// What is to be sent now.
     pub fn poll(&mut self, now: u64) -> Vec<Request> {
+        self.clock.note(now);
         if self.outcome.is_none() {
             self.ask_more();
         }
@@ -177,6 +181,7 @@ impl Compaction {
     }
 
     pub fn answer(&mut self, id: RequestId, now: u64, result: Result<Answer, StoreError>) {
+        self.clock.note(now);
         let Some((purpose, operation, result)) = self.exchange.answer(id, now, result) else { return };
         let advanced = self.advance(purpose, &operation, result).and_then(|()| self.go_on());
         if let Err(error) = advanced {
@@ -249,12 +254,15 @@ impl Compaction {
                 }
                 self.published();
             }
+            // It was followed by others, the time of grace ago.
+            (Purpose::Published, Err(StoreError::Missing)) => return Err(ReplicaError::Disturbed),
             (Purpose::Again, Ok(Answer::Names(names))) => {
                 let name = self.missing.clone();
-                let changed = self.manifest.as_ref().is_some_and(|known| known.number < newest(&names));
+                let known = self.manifest.as_ref().map(|known| known.number);
+                let changed = known.or(Names::number_of(&name)).is_some_and(|known| known < newest(&names));
                 return Err(if changed { ReplicaError::Disturbed } else { ReplicaError::Missing { name } });
             }
-            (Purpose::Outline(_) | Purpose::Frames(_), Err(StoreError::Missing)) => {
+            (Purpose::Manifest | Purpose::Outline(_) | Purpose::Frames(_), Err(StoreError::Missing)) => {
                 self.missing = operation.name().to_owned();
                 self.exchange.clear();
                 self.wanted.clear();
@@ -502,7 +510,7 @@ impl Compaction {
         let dropped = all - packs.len();
         let (keep, grace) = (whole.manifest.keep.clone(), whole.manifest.grace);
         let number = known.number + 1;
-        let own = Manifest { number, nonce: self.how.nonce, time: self.how.time, ..known.clone() };
+        let own = Manifest { number, nonce: self.how.nonce, time: self.clock.time(), ..known.clone() };
         let next = Manifest { packs, from, keep, grace, ..known.followed_by(own) };
         let same = self.made.is_empty()
             && dropped == 0

@@ -55,6 +55,7 @@ pub mod unit;
 
 mod absence;
 mod answers;
+mod clock;
 mod error;
 
 pub use compact::{Compacted, Compaction, How};

@@ -6,6 +6,7 @@
 //! P6: a manifest is created over the one that was read; if its name is taken by then, all of it is read again.
 
 use crate::chain::search_of;
+use crate::clock::Clock;
 use crate::error::ReplicaError;
 use crate::exchange::Exchange;
 use crate::names::{Names, newest};
@@ -93,6 +94,9 @@ enum Purpose {
 /// The way to an owner.
 pub struct Opening {
     opener: Opener,
+    clock: Clock,
+    /// The manifest's time. It stays the same, as all bytes that are put under one name do (P4).
+    recorded_at: u64,
     names: Names,
     exchange: Exchange<Purpose>,
     tries: u32,
@@ -121,6 +125,8 @@ impl Opening {
     pub fn new(opener: Opener) -> Opening {
         let (names, own) = (Names::new(opener.uuid), opener.continued);
         let mut opening = Opening {
+            clock: Clock::new(opener.time),
+            recorded_at: opener.time,
             opener,
             names,
             exchange: Exchange::default(),
@@ -145,6 +151,7 @@ impl Opening {
 
     /// What is to be sent now.
     pub fn poll(&mut self, now: u64) -> Vec<Request> {
+        self.clock.note(now);
         self.exchange.poll(now)
     }
 
@@ -164,6 +171,7 @@ impl Opening {
     }
 
     pub fn answer(&mut self, id: RequestId, now: u64, result: Result<Answer, StoreError>) {
+        self.clock.note(now);
         let Some((purpose, operation, result)) = self.exchange.answer(id, now, result) else { return };
         if let Err(error) = self.advance(purpose, &operation, result) {
             self.exchange.clear();
@@ -225,7 +233,11 @@ impl Opening {
             }
             // Whoever prunes is further than the manifest that was read.
             (
-                Purpose::Manifest | Purpose::Header | Purpose::EarlierHeader | Purpose::Footer,
+                Purpose::Manifest
+                | Purpose::Header
+                | Purpose::EarlierHeader
+                | Purpose::Footer
+                | Purpose::Recorded,
                 Err(StoreError::Missing),
             ) if self.missed < TRIES_MAX => {
                 self.missed += 1;
@@ -419,6 +431,7 @@ impl Opening {
         }
         let identity = self.ends.last().map_or(0, |end| end.identity);
         self.ends.resize(self.claim as usize - 1, End { units: 0, identity, manifest: 0 });
+        self.recorded_at = self.clock.time();
         let (name, bytes) = (self.names.manifest(self.number + 1), Arc::new(self.manifest().encode()));
         self.exchange.ask(Purpose::Record, Operation::Create { name, bytes });
         Ok(())
@@ -428,7 +441,7 @@ impl Opening {
     fn manifest(&self) -> Manifest {
         let (uuid, blocks, number) = (self.opener.uuid, self.opener.blocks, self.number + 1);
         let own = Manifest::unpacked(uuid, number, self.claim, blocks, self.ends.clone());
-        let own = Manifest { nonce: self.opener.nonce, time: self.opener.time, ..own };
+        let own = Manifest { nonce: self.opener.nonce, time: self.recorded_at, ..own };
         match &self.known {
             Some(known) => known.followed_by(own),
             None => own,

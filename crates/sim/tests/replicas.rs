@@ -48,6 +48,17 @@ fn an_owner_that_is_late_may_find_nothing_that_was_not_there_when_it_looked() {
     }
 }
 
+/// The time of grace was counted from the moment when a compaction or an owner had begun, however long it had stood still
+/// before its manifest was there. What others read was pruned too early.
+// Shows: C13.
+#[test]
+fn nothing_is_pruned_within_the_time_of_grace_whoever_stood_still() {
+    for number in [129, 414, 527, 631, 839, 1070, 1298, 1466, 3291, 3878] {
+        let tally = fencing::run(derive(20, 20 << 32 | number));
+        assert!(tally.violations.is_empty(), "run {number}: {:?}", tally.violations);
+    }
+}
+
 /// The replicator asked again and again for blocks whose writes it would have had to wait for.
 #[test]
 fn blocks_that_are_being_written_are_waited_for_without_asking_again_at_once() {
