@@ -48,8 +48,8 @@ fn an_owner_that_is_late_may_find_nothing_that_was_not_there_when_it_looked() {
     }
 }
 
-/// The time of grace was counted from the moment when a compaction or an owner had begun, however long it had stood still
-/// before its manifest was there. What others read was pruned too early.
+/// The time of grace was counted from the moment when a compaction or an owner had begun, however long it had stood
+/// still before its manifest was there. What others read was pruned too early.
 // Shows: C13.
 #[test]
 fn nothing_is_pruned_within_the_time_of_grace_whoever_stood_still() {
