@@ -22,7 +22,7 @@ use syncline_device::Device;
 use syncline_format::item::DirentItem;
 use syncline_format::node::NodePointer;
 use syncline_format::superblock::Superblock;
-use syncline_format::tree_item::TreeState;
+use syncline_format::tree_item::{TreeItem, TreeState};
 use syncline_format::{Key, ObjectNo, TreeId};
 
 /// What the look is at, and how close.
@@ -44,13 +44,15 @@ pub(crate) struct Analysis {
     pub(crate) main: Option<NodePointer>,
     /// Of the default head.
     pub(crate) facts: Facts,
-    /// Of other heads, with the faults of their names.
+    /// Of other heads, and of snapshots that are mended, with the faults of their names.
     pub(crate) others: BTreeMap<TreeId, (Facts, NameFaults)>,
     /// Of all trees.
     pub(crate) nodes: BlockMap,
     pub(crate) data: BlockMap,
-    /// Leaves that could not be read.
-    pub(crate) lost: Lost,
+    /// Nodes of heads and snapshots that could not be read.
+    pub(crate) lost: BTreeMap<TreeId, Lost>,
+    /// What else is in use on the volume as it is: that of what is given up.
+    pub(crate) kept: Vec<BlockMap>,
     pub(crate) name_faults: NameFaults,
 }
 
@@ -85,11 +87,13 @@ impl Subject<'_> {
             look.marks.node(node, look.findings, look.totals);
         }
         let default = self.forest().default_head();
-        let (mut facts, mut lost, mut name_faults) = Default::default();
-        let mut others = BTreeMap::new();
+        let (mut facts, mut name_faults) = Default::default();
+        let (mut others, mut lost) = (BTreeMap::new(), BTreeMap::new());
         for tree in self.forest().order() {
             let branch = &self.forest().branches[&tree];
-            match self.forest().state.is_none() || tree == TreeId::VOLUME || self.forest().may_change(tree) {
+            let is_mended = self.replay.is_mended(tree);
+            let may_change = tree == TreeId::VOLUME || self.forest().may_change(tree) || is_mended;
+            match self.forest().state.is_none() || may_change {
                 true => look.findings.within(self.name_of(tree)),
                 false => look.findings.within_fixed(self.name_of(tree)),
             }
@@ -99,18 +103,22 @@ impl Subject<'_> {
             }
             let in_full = tree == default || self.is_judged_in_full(tree);
             let (found, leaves) = self.look_at_tree(tree, branch, in_full, &mut look);
+            let is_whole = leaves.is_empty();
+            if !is_whole {
+                lost.insert(tree, leaves);
+            }
             if !in_full {
                 crate::names::judge_next_object(self.superblock, &found, look.findings);
                 continue;
             }
             look.progress.report(Phase::Names, 0, found.inodes.len() as u64);
-            let faults = self.judge_names(tree, branch, (&found, &leaves), look.findings);
+            let faults = self.judge_names(tree, branch, (&found, is_whole), look.findings);
             if tree == default {
-                (facts, lost, name_faults) = (found, leaves, faults);
+                (facts, name_faults) = (found, faults);
             } else {
                 let what = (self.name_of(tree), tree);
                 paths::add(&self.trees(), what, branch, &found, look.findings);
-                if self.forest().may_change(tree) {
+                if may_change {
                     others.insert(tree, (found, faults));
                 }
             }
@@ -123,7 +131,7 @@ impl Subject<'_> {
         let main = self.forest().branches.get(&default).map(|branch| branch.root);
         let Marks { nodes, data, .. } = look.marks;
         look.totals.blocks_used = nodes.len() + data.len();
-        Analysis { main, facts, others, nodes, data, lost, name_faults }
+        Analysis { main, facts, others, nodes, data, lost, kept: Vec::new(), name_faults }
     }
 
     fn data_check<'l>(&'l self, progress: &'l mut Reporter) -> DataCheck<'l> {
@@ -137,7 +145,8 @@ impl Subject<'_> {
 
     fn is_judged_in_full(&self, tree: TreeId) -> bool {
         let item = self.forest().items.get(&tree);
-        item.is_some_and(|item| is_head(item) || self.all && item.state == TreeState::Live)
+        let is_shown = |item: &TreeItem| item.state == TreeState::Live && !item.is_hidden;
+        item.is_some_and(|item| is_head(item) || (self.all || self.replay.is_mended(tree)) && is_shown(item))
     }
 
     fn look_at_volume_tree(&self, branch: &Branch, look: &mut Look<'_>) {
@@ -165,12 +174,21 @@ impl Subject<'_> {
         look: &mut Look<'_>,
     ) -> (Facts, Lost) {
         look.totals.trees += 1;
-        let owner = Owner::new(tree, self.forest(), self.trees());
+        let owner = Owner::new(tree, self.replay, self.trees());
         let verify = self.data_check(look.progress);
         let told = (&mut *look.findings, &mut *look.totals);
         let mut check = ItemCheck::new(self.superblock, (owner, in_full), told, &mut look.marks, verify);
         self.trees().walk(tree, &branch.root, &branch.overlay, &mut check as &mut dyn Visitor);
         check.finish()
+    }
+
+    /// What is left of a tree, and its files with content beyond their sizes.
+    pub(crate) fn facts_of(&self, tree: TreeId, progress: &mut Reporter) -> (Facts, BTreeSet<ObjectNo>) {
+        let (mut findings, mut totals) = (Findings::default(), Totals::default());
+        let marks = Marks::new(self.superblock.layout);
+        let mut look = Look { findings: &mut findings, totals: &mut totals, progress, marks };
+        let (facts, _) = self.look_at_tree(tree, &self.forest().branches[&tree], true, &mut look);
+        (facts, findings.objects_with(Code::ExtentBeyondSize))
     }
 
     fn judge_without_tree(&self, findings: &mut Findings) {
@@ -183,10 +201,10 @@ impl Subject<'_> {
         &self,
         tree: TreeId,
         branch: &Branch,
-        (facts, lost): (&Facts, &Lost),
+        (facts, is_whole): (&Facts, bool),
         findings: &mut Findings,
     ) -> NameFaults {
-        let incomplete = is_incomplete(findings) || !lost.is_empty();
+        let incomplete = is_incomplete(findings) || !is_whole;
         let mut names = NameCheck { facts, findings, incomplete };
         names.run(self.superblock, self.replay, tree);
         let Some(mut second) = DirentCheck::needed(facts).filter(|_| !incomplete) else {
@@ -213,7 +231,7 @@ impl Subject<'_> {
         findings: &mut Findings,
         progress: &mut Reporter,
     ) {
-        // What was in a leaf that is given up may own the blocks that belong to nothing now.
+        // What was in a node that is given up may own the blocks that belong to nothing now.
         let any_lost = !analysis.lost.is_empty() || !self.replay.given_up.is_empty();
         let incomplete = is_incomplete(findings) || any_lost;
         let space = SpaceCheck {

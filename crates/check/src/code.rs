@@ -88,6 +88,7 @@ codes! {
     MainTreeMissing = "T006", Fatal, "the root tree does not name the main tree";
     RootTreeItem = "T007", Fatal, "the root tree holds an unknown item";
     LeafUnreadable = "T008", Error, "a leaf of the tree is damaged";
+    SubtreeLost = "T009", Error, "a tree node above the leaves is damaged, and what is below it is lost";
 
     VolumeTreeMissing = "V001", Fatal, "the root tree does not name the volume tree";
     TreeItem = "V002", Fatal, "an item of the volume tree cannot be read";
@@ -103,6 +104,7 @@ codes! {
     NodeNotInParent = "V012", Fatal, "a tree has an old node that the tree it descends from has not";
     ExtentNotInParent = "V013", Fatal, "a tree has old blocks that the tree it descends from has not";
     OverlayItem = "V014", Error, "pages are kept for a snapshot that cannot have them";
+    TreeLost = "V015", Error, "a tree that cannot be kept without its damaged nodes";
 
     ItemUndecodable = "I001", Fatal, "an item cannot be decoded";
     ItemMisplaced = "I002", Error, "an item is where its kind does not belong";

@@ -10,7 +10,7 @@ use crate::block_map::BlockMap;
 use crate::data::DataCheck;
 use crate::facts::Facts;
 use crate::forest::fault_of_birth;
-use crate::lost::{Lost, LostLeaf};
+use crate::lost::{Lost, LostNode};
 use crate::marks::Marks;
 use crate::owner::Owner;
 use crate::report::{Findings, Totals};
@@ -293,16 +293,22 @@ impl Visitor for ItemCheck<'_> {
             let message = format!("a node of level {} has been here since era {birth}", pointer.level);
             self.findings.at(Code::NodeNotInParent, pointer.block, message);
         }
-        self.in_full || self.owner.may_hold_passed(place.low, birth)
+        let is_lost = self.owner.is_lost_in_parent(place.low, place.high);
+        if is_lost {
+            // No other walk may come by it: it is in use all the same.
+            self.marks.nodes.insert(pointer.block, NODE_BLOCKS);
+        }
+        self.in_full || is_lost || self.owner.may_hold_passed(place.low, birth)
     }
 
     fn damaged(&mut self, code: Code, block: BlockNo, message: String) {
         self.findings.at(code, block, message);
     }
 
-    fn lost(&mut self, leaf: LostLeaf, message: String) {
-        self.findings.at(Code::LeafUnreadable, leaf.block, message.clone());
-        self.lost.push(leaf, message);
+    fn lost(&mut self, node: LostNode, message: String) {
+        let code = if node.is_all() { Code::NodeUnreadable } else { node.code() };
+        self.findings.at(code, node.block, message.clone());
+        self.lost.push(node, message);
     }
 
     fn stored_key(&mut self, key: Key) {

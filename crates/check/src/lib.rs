@@ -5,16 +5,16 @@
 //! be after recovery; that alone is no error. It shares no code with the engine on purpose: each is the other's test.
 //!
 //! Repair corrects what follows from the rest of the volume without guessing (orphans, leaked blocks, link counts,
-//! nameless inodes, lost redundancy). It never changes anything in place: it writes a complete new checkpoint
-//! into blocks that nothing names, and the new superblock last. It does nothing while an item, a durable journal record
-//! or a tree node above the leaves is unreadable, because what is missing might be what the rest is missing. Leaves of
-//! the main tree that are unreadable it gives up: what was in them is told inode by inode, by a check without repair
-//! too, and what is left around them is kept.
+//! nameless inodes, lost redundancy). It never changes anything in place: it writes a complete new checkpoint into
+//! blocks that nothing names, and the new superblock last. It does nothing while an item, a durable journal record or
+//! a node of the root tree or the volume tree is unreadable, because what is missing might be what the rest is
+//! missing. Nodes of the filesystem's tree that are unreadable it gives up: what was in them is told inode by inode,
+//! by a check without repair too, and what is left around them is kept.
 //!
 //! A volume of version 2 has several trees, which share nodes and blocks. Each block is accounted to one tree, the
 //! first of its line, and every other that has it from there is held against that one, so that only differences are
 //! read. Names are judged in all heads, and in snapshots if asked for. Of such a volume repair corrects heads, bitmaps
-//! and superblocks. Snapshots never change, and no unreadable leaf is given up.
+//! and superblocks. A snapshot changes only if nodes of it are unreadable: it is then repaired as a head is.
 //!
 //! Invariants:
 //! - without `repair` nothing is written;
@@ -61,7 +61,7 @@ use analysis::{Analysis, Subject};
 use forest::Forest;
 use journal::Journal;
 use progress::Reporter;
-use repair::salvage;
+use repair::loss;
 use replay::Replay;
 use report::Findings;
 use std::collections::BTreeSet;
@@ -170,7 +170,7 @@ fn check_once(device: &dyn Device, scope: Scope<'_>, progress: &mut Reporter) ->
     if findings.fatal().is_some() {
         return Ok(refuse(findings, totals, repair));
     }
-    if !repair || !repair::is_wanted(&findings, has_trees) {
+    if !repair || !repair::is_wanted(&findings) {
         let mut report = findings.into_report(totals);
         let is_refused = repair && has_trees && !report.is_sound();
         report.refused = is_refused.then(|| repair::NOT_OF_TREES.to_owned());
@@ -182,8 +182,8 @@ fn check_once(device: &dyn Device, scope: Scope<'_>, progress: &mut Reporter) ->
     Ok(report)
 }
 
-/// Looks at trees, items and names. Where leaves are lost, and nothing else is unreadable, what is left is looked at
-/// once more, as a repair would leave it.
+/// Looks at trees, items and names. Where nodes of heads and snapshots are lost, and nothing else is unreadable, what
+/// is left is looked at once more, as a repair would leave it.
 fn look(
     (device, superblock): (&dyn Device, &Superblock),
     scope: Scope<'_>,
@@ -194,13 +194,12 @@ fn look(
     let Scope { data, all, only, .. } = scope;
     let before = (findings.clone(), *totals);
     let analysis = Subject { device, superblock, replay, data, only, all }.look(findings, totals, progress);
-    if !salvage::is_possible(&analysis, findings) {
-        return analysis;
-    }
-    let beyond = findings.objects_with(Code::ExtentBeyondSize);
+    let Some(losses) = loss::plan((device, superblock), &analysis, replay, findings) else { return analysis };
     (*findings, *totals) = before;
-    salvage::run((device, superblock), &analysis, &beyond, replay, findings);
-    Subject { device, superblock, replay, data, only, all }.look(findings, totals, progress)
+    loss::run((device, superblock), losses, replay, findings, progress);
+    let kept = vec![analysis.nodes, analysis.data];
+    let looked = Subject { device, superblock, replay, data, only, all }.look(findings, totals, progress);
+    Analysis { kept, ..looked }
 }
 
 /// The report when nothing may be changed.

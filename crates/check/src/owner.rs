@@ -3,8 +3,9 @@
 //! Its parent has all that was born up to the parent's era, so that is accounted there, and has to be there. What was
 //! born behind it is the tree's own. While the parent goes away, what lies before its cursor has passed to the tree.
 
-use crate::forest::Forest;
+use crate::lost::Lost;
 use crate::parent::Parent;
+use crate::replay::Replay;
 use crate::walk::Trees;
 use syncline_format::tree_item::{Role, TreeState};
 use syncline_format::{Era, Key, TreeId};
@@ -14,6 +15,8 @@ pub(crate) struct Owner<'a> {
     /// `None`: all is its own, and nothing is said of births.
     births: Option<Births>,
     parent: Option<Parent<'a>>,
+    /// What the parent has lost.
+    parent_lost: Option<&'a Lost>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -29,8 +32,9 @@ struct Births {
 }
 
 impl<'a> Owner<'a> {
-    pub(crate) fn new(tree: TreeId, forest: &'a Forest, trees: Trees<'a>) -> Owner<'a> {
-        let mut owner = Owner { births: None, parent: None };
+    pub(crate) fn new(tree: TreeId, replay: &'a Replay, trees: Trees<'a>) -> Owner<'a> {
+        let forest = &replay.forest;
+        let mut owner = Owner { births: None, parent: None, parent_lost: None };
         if forest.state.is_none() || !forest.is_whole {
             return owner;
         }
@@ -49,6 +53,7 @@ impl<'a> Owner<'a> {
             births.low = Some(parent.era);
             births.passed = cursor(parent.state).map(|cursor| (cursor, low(number)));
             let branch = forest.branches.get(&number);
+            owner.parent_lost = replay.lost.get(&number);
             owner.parent = branch.map(|branch| Parent::new(trees, number, branch));
         }
         owner.births = Some(births);
@@ -86,6 +91,12 @@ impl<'a> Owner<'a> {
     pub(crate) fn may_hold_passed(&self, from: Key, birth: Era) -> bool {
         let passed = self.births.and_then(|births| births.passed);
         passed.is_some_and(|(cursor, low)| from < cursor && is_behind(low, birth))
+    }
+
+    /// Whether a node that the parent is to have, from the one key to below the other, may hang there below one that is
+    /// lost.
+    pub(crate) fn is_lost_in_parent(&self, low: Key, high: Option<Key>) -> bool {
+        self.parent_lost.is_some_and(|lost| lost.meets_node(low, high))
     }
 
     /// The cursor of a tree that goes away, if the extent lies before it and was the tree's own.

@@ -3,6 +3,7 @@
 use crate::Code;
 use crate::block_map::BlockMap;
 use crate::forest::Forest;
+use crate::lost::Lost;
 use crate::overlay::Overlay;
 use crate::report::Findings;
 use crate::walk::GivenUp;
@@ -10,7 +11,7 @@ use std::collections::BTreeMap;
 use syncline_format::batch::{Op, Outcome, fresh_extent};
 use syncline_format::layout::Layout;
 use syncline_format::range::COUNTER_MAX;
-use syncline_format::tree_item::Role;
+use syncline_format::tree_item::{Role, TreeItem, TreeState};
 use syncline_format::{BlockNo, Key, Kind, Lsn, ObjectNo, Sequence, TreeId};
 
 const NO_TREE: &str = "a tree that does not exist is not repaired";
@@ -44,8 +45,10 @@ pub(crate) struct Replay {
     pub(crate) images: BTreeMap<(TreeId, ObjectNo, u64), ImageAt>,
     /// Blocks that any chained record names, cut-off ones included: never to be written to (R12).
     pub(crate) named: BlockMap,
-    /// Leaves that walks leave out: what is lost with them was made whole in `overlay`.
+    /// Nodes that walks leave out: what is lost with them was made whole in the overlays.
     pub(crate) given_up: GivenUp,
+    /// What each tree has lost with them.
+    pub(crate) lost: BTreeMap<TreeId, Lost>,
     pub(crate) last_lsn: Lsn,
     /// All records up to this one were durable, and the data of their batches.
     pub(crate) known_flushed: Sequence,
@@ -65,6 +68,7 @@ impl Replay {
             images: BTreeMap::new(),
             named: BlockMap::new(layout),
             given_up: GivenUp::new(),
+            lost: BTreeMap::new(),
             last_lsn: checkpoint,
             known_flushed: Sequence(0),
             cut: false,
@@ -72,6 +76,12 @@ impl Replay {
             batches: 0,
             object_max: ObjectNo(0),
         }
+    }
+
+    /// Whether the tree has lost nodes, and what is left of it is repaired, snapshot or not.
+    pub(crate) fn is_mended(&self, tree: TreeId) -> bool {
+        let is_shown = |item: &TreeItem| item.state == TreeState::Live && !item.is_hidden;
+        self.lost.contains_key(&tree) && self.forest.items.get(&tree).is_some_and(is_shown)
     }
 
     /// The changes of a tree that there is.

@@ -86,7 +86,7 @@ impl Report {
     pub fn beyond_repair(&self) -> impl Iterator<Item = Code> {
         let fatal = self.left.keys().any(|code| code.severity() == Severity::Fatal);
         let errors = self.left.keys().copied().filter(|code| code.severity() >= Severity::Error);
-        errors.filter(move |&code| fatal || !repair::corrects(code, self.has_trees))
+        errors.filter(move |&code| fatal || !repair::corrects(code))
     }
 
     /// Whether the volume has no errors (any more).
@@ -165,6 +165,11 @@ impl Findings {
         self.changeable.contains(&code)
     }
 
+    /// How many of the code there are.
+    pub(crate) fn count(&self, code: Code) -> u64 {
+        self.counts.get(&code).copied().unwrap_or(0)
+    }
+
     /// How many there are.
     pub(crate) fn total(&self) -> u64 {
         self.counts.values().sum()
@@ -195,7 +200,7 @@ impl Findings {
     fn push(&mut self, code: Code, block: Option<BlockNo>, object: Option<ObjectNo>, message: String) {
         if !self.is_fixed {
             self.changeable.insert(code);
-        } else if code.severity() == Severity::Error && repair::corrects(code, true) {
+        } else if code.severity() == Severity::Error && repair::corrects(code) {
             self.hopeless += 1;
         }
         let count = self.counts.entry(code).or_default();
@@ -242,7 +247,7 @@ impl Findings {
             return 0;
         }
         let counts = self.counts.iter();
-        let corrects = |code: &Code| repair::corrects(*code, self.has_trees);
+        let corrects = |code: &Code| repair::corrects(*code);
         let corrected = counts.filter(|(code, _)| code.severity() == Severity::Error && corrects(code));
         corrected.map(|(_, count)| count).sum::<u64>().saturating_sub(self.hopeless)
     }

@@ -4,7 +4,7 @@
 //! the number of nodes by the size of the device.
 
 use crate::Code;
-use crate::lost::LostLeaf;
+use crate::lost::LostNode;
 use crate::overlay::{self, Overlay};
 use std::collections::BTreeSet;
 use std::iter::Peekable;
@@ -23,8 +23,8 @@ pub(crate) trait Visitor {
     /// A node, or part of it, is damaged; the walk goes on behind it.
     fn damaged(&mut self, _code: Code, _block: BlockNo, _message: String) {}
 
-    /// A leaf of the main tree that is not its root cannot be read; the walk goes on behind it.
-    fn lost(&mut self, _leaf: LostLeaf, _message: String) {}
+    /// A node of a head or a snapshot cannot be read; the walk goes on behind it.
+    fn lost(&mut self, _node: LostNode, _message: String) {}
 
     /// An item of the tree as the log leaves it, in key order.
     fn item(&mut self, key: Key, value: &[u8], source: Source);
@@ -38,6 +38,8 @@ pub(crate) trait Visitor {
 pub(crate) struct Place {
     /// No key below it is in the node.
     pub(crate) low: Key,
+    /// Exclusive; `None` is the end of all keys.
+    pub(crate) high: Option<Key>,
     /// The key of the slot that leads to it; of a root the smallest of all.
     pub(crate) slot: Key,
     /// Birth of the node above; `None`: it is a root.
@@ -52,7 +54,7 @@ pub(crate) enum Source {
     Log,
 }
 
-/// Leaves that a walk leaves out, because they could not be read.
+/// Nodes of heads and snapshots that a walk leaves out, with all below them, because they could not be read.
 pub(crate) type GivenUp = BTreeSet<BlockNo>;
 
 /// The trees of one volume.
@@ -68,7 +70,6 @@ pub(crate) struct Trees<'a> {
 struct Walk<'a, 'v> {
     trees: Trees<'a>,
     tree: TreeId,
-    root: BlockNo,
     /// Items below and beyond are left out.
     range: (Key, Key),
     overlay: Peekable<overlay::Range<'a>>,
@@ -116,16 +117,17 @@ impl<'a> Trees<'a> {
         visitor: &mut dyn Visitor,
     ) {
         let overlay = overlay.range(range.0..=range.1).peekable();
-        let mut walk = Walk { trees: *self, tree, root: root.block, range, overlay, visitor };
+        let mut walk = Walk { trees: *self, tree, range, overlay, visitor };
         let generation = self.superblock.generation;
         let bounds = Bounds { low: Key::MIN, high: None, generation, slot: Key::MIN, above: None };
         walk.descend(root, bounds);
         walk.overlay_until(None);
     }
 
-    /// The items of a range.
+    /// The items of a range of a tree.
     pub(crate) fn items(
         &self,
+        tree: TreeId,
         root: &NodePointer,
         overlay: &'a Overlay,
         range: (Key, Key),
@@ -137,7 +139,7 @@ impl<'a> Trees<'a> {
             }
         }
         let mut collect = Collect(Vec::new());
-        self.walk_range(TreeId::MAIN, root, overlay, range, &mut collect);
+        self.walk_range(tree, root, overlay, range, &mut collect);
         collect.0
     }
 
@@ -154,9 +156,9 @@ impl<'a> Trees<'a> {
         self.superblock.layout.holds_node(pointer.block)
     }
 
-    /// One item of the main tree.
-    pub(crate) fn get(&self, root: &NodePointer, overlay: &'a Overlay, key: Key) -> Option<Vec<u8>> {
-        self.items(root, overlay, (key, key)).pop().map(|(_, value)| value)
+    /// Whether walks leave the node out.
+    pub(crate) fn is_given_up(&self, tree: TreeId, pointer: &NodePointer) -> bool {
+        tree.is_filesystem() && self.given_up.contains(&pointer.block)
     }
 }
 
@@ -173,8 +175,8 @@ impl Walk<'_, '_> {
                 format!("generation {}, but {} points to it", pointer.generation, bounds.generation);
             self.visitor.damaged(Code::NodeNewer, pointer.block, message);
         }
-        let place = Place { low: bounds.low, slot: bounds.slot, above: bounds.above };
-        if !self.visitor.node(pointer, &place) || self.is_given_up(pointer) {
+        let place = Place { low: bounds.low, high: bounds.high, slot: bounds.slot, above: bounds.above };
+        if !self.visitor.node(pointer, &place) || self.trees.is_given_up(self.tree, pointer) {
             return;
         }
         let bytes = match self.trees.read(self.tree, pointer) {
@@ -188,17 +190,11 @@ impl Walk<'_, '_> {
         }
     }
 
-    fn is_given_up(&self, pointer: &NodePointer) -> bool {
-        self.tree == TreeId::MAIN && pointer.level == 0 && self.trees.given_up.contains(&pointer.block)
-    }
-
     fn unreadable(&mut self, pointer: &NodePointer, bounds: Bounds, message: String) {
-        let block = pointer.block;
-        // Where trees share leaves, nothing is given up.
-        let may_be_given_up = self.tree == TreeId::MAIN && self.trees.superblock.trees.is_none();
-        if may_be_given_up && pointer.level == 0 && block != self.root {
-            let leaf = LostLeaf { block, low: bounds.low, high: bounds.high };
-            return self.visitor.lost(leaf, message);
+        let (block, level) = (pointer.block, pointer.level);
+        if self.tree.is_filesystem() {
+            let node = LostNode { block, level, low: bounds.low, high: bounds.high };
+            return self.visitor.lost(node, message);
         }
         self.visitor.damaged(Code::NodeUnreadable, block, message);
     }

@@ -17,7 +17,7 @@ pub(crate) struct Allocator<'a> {
     device: &'a dyn Device,
     superblock: &'a Superblock,
     /// What must not be touched: nodes and data in use, and what the journal names.
-    kept: [BlockMap; 3],
+    kept: Vec<BlockMap>,
     /// Groups looked at so far, with everything taken marked.
     groups: BTreeMap<u32, Box<Bits>>,
     nodes: BlockMap,
@@ -32,7 +32,8 @@ impl<'a> Allocator<'a> {
         analysis: &Analysis,
         replay: &Replay,
     ) -> Allocator<'a> {
-        let kept = [analysis.nodes.clone(), analysis.data.clone(), replay.named.clone()];
+        let mut kept = vec![analysis.nodes.clone(), analysis.data.clone(), replay.named.clone()];
+        kept.extend(analysis.kept.iter().cloned());
         let nodes = BlockMap::new(superblock.layout);
         Allocator { device, superblock, kept, groups: BTreeMap::new(), nodes, hints: [0; 2] }
     }

@@ -151,7 +151,7 @@ impl Visitor for TreeBuilder<'_, '_> {
         }
     }
 
-    fn lost(&mut self, leaf: crate::lost::LostLeaf, message: String) {
+    fn lost(&mut self, leaf: crate::lost::LostNode, message: String) {
         self.damaged(crate::Code::LeafUnreadable, leaf.block, message);
     }
 

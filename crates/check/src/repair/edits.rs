@@ -12,6 +12,7 @@ use syncline_device::Device;
 use syncline_format::item::{DirentItem, InodeItem, MODE_DIRECTORY, OrphanReason, Timestamp};
 use syncline_format::node::NodePointer;
 use syncline_format::superblock::Superblock;
+use syncline_format::tree_item::Role;
 use syncline_format::{BLOCK_BYTES, Key, ObjectNo, TreeId};
 
 /// Where inodes without a name go.
@@ -31,17 +32,22 @@ pub(crate) struct Editor<'a> {
 impl Editor<'_> {
     /// One item as it is now.
     pub(crate) fn get(&self, key: Key) -> Option<Vec<u8>> {
-        self.trees().get(&self.root, self.replay.overlay(self.tree), key)
+        self.items((key, key)).pop().map(|(_, value)| value)
     }
 
     /// The items of a range as they are now.
     pub(crate) fn items(&self, range: (Key, Key)) -> Vec<(Key, Vec<u8>)> {
-        self.trees().items(&self.root, self.replay.overlay(self.tree), range)
+        self.trees().items(self.tree, &self.root, self.replay.overlay(self.tree), range)
     }
 
     /// An inode as it is now.
     pub(crate) fn inode(&self, object: ObjectNo) -> Option<InodeItem> {
         self.get(Key::inode(object)).and_then(|value| InodeItem::decode(&value).ok())
+    }
+
+    /// Whether the tree is a snapshot: other trees may have its extents from there.
+    pub(crate) fn keeps_extents(&self) -> bool {
+        self.replay.forest.items.get(&self.tree).is_some_and(|item| item.role == Role::Snapshot)
     }
 
     fn trees(&self) -> Trees<'_> {
@@ -58,10 +64,16 @@ impl Editor<'_> {
 
     /// First round: finishes orphans, corrects names, gives the nameless a name.
     pub(crate) fn structure(&mut self, facts: &Facts, faults: &NameFaults, next_object: &mut ObjectNo) {
+        let keeps_extents = self.keeps_extents();
         for (&object, &reason) in &facts.orphans {
             let inode = facts.inodes.get(&object.0).copied().unwrap_or_default();
             let is_known = inode.exists() || reason == OrphanReason::Unlinked;
-            if is_known && facts.is_removed(object.0) && is_removable(&inode) {
+            if keeps_extents {
+                let is_unlinked = facts.is_removed(object.0) && inode.names == 0;
+                if !inode.exists() || reason == OrphanReason::Unlinked && !is_unlinked {
+                    self.delete(Key::orphan(object));
+                }
+            } else if is_known && facts.is_removed(object.0) && is_removable(&inode) {
                 self.remove_orphan(object);
             } else {
                 self.finish_orphan(object, reason, &inode);

@@ -5,16 +5,18 @@
 //! and the bitmaps are written to places that neither the old checkpoint nor any journal record names, flushed, and
 //! only then the superblock. A crash anywhere before leaves the old volume, journal and all.
 //!
-//! Only called when every node, item and durable record was readable. Of a volume with trees heads are corrected, and
-//! snapshots stay as they are: see [`trees`]. Where only bitmaps are wrong, less is written: see [`bitmaps`].
+//! Only called when every item and durable record was readable, and every node but those that are given up: see
+//! [`loss`]. Of a volume with trees heads are corrected, and snapshots that have lost nothing stay as they are: see
+//! [`trees`]. Where only bitmaps are wrong, less is written: see [`bitmaps`].
 
 mod allocator;
 mod bitmaps;
 mod builder;
 mod destage;
 mod edits;
+pub(crate) mod loss;
 mod rewrite;
-pub(crate) mod salvage;
+mod salvage;
 mod trees;
 
 use crate::analysis::{Analysis, Subject};
@@ -43,6 +45,8 @@ const IN_SUPERBLOCKS: &[Code] =
 /// What a new checkpoint corrects.
 const IN_CHECKPOINT: &[Code] = &[
     Code::LeafUnreadable,
+    Code::SubtreeLost,
+    Code::TreeLost,
     Code::ItemLost,
     Code::NextObject,
     Code::JournalImage,
@@ -65,9 +69,6 @@ const IN_CHECKPOINT: &[Code] = &[
     Code::OrphanNamed,
 ];
 
-/// What only a new checkpoint of a volume with one tree corrects.
-const OF_ONE_TREE: &[Code] = &[Code::LeafUnreadable, Code::ItemLost];
-
 /// What rewriting the bitmaps corrects, on a volume with trees.
 const IN_BITMAPS: &[Code] = &[
     Code::BitmapLost,
@@ -83,14 +84,13 @@ pub(crate) const NOT_OF_TREES: &str = "what is left is in snapshots, which never
      volume with snapshots; export what is needed, and delete the snapshots or files that are damaged";
 
 /// Whether there is anything that repair can do.
-pub(crate) fn is_wanted(findings: &Findings, has_trees: bool) -> bool {
-    Code::ALL.iter().any(|&code| corrects(code, has_trees) && findings.may_correct(code))
+pub(crate) fn is_wanted(findings: &Findings) -> bool {
+    Code::ALL.iter().any(|&code| corrects(code) && findings.may_correct(code))
 }
 
 /// Whether repair corrects what has this code.
-pub(crate) fn corrects(code: Code, has_trees: bool) -> bool {
-    let is_left = has_trees && OF_ONE_TREE.contains(&code);
-    IN_SUPERBLOCKS.contains(&code) || IN_CHECKPOINT.contains(&code) && !is_left
+pub(crate) fn corrects(code: Code) -> bool {
+    IN_SUPERBLOCKS.contains(&code) || IN_CHECKPOINT.contains(&code)
 }
 
 /// A repair about to be made.

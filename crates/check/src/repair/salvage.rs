@@ -1,60 +1,37 @@
-//! What is kept where a leaf of the main tree cannot be read.
+//! What is kept of one tree where nodes of it cannot be read.
 //!
-//! Such a leaf is given up: walks leave it out, and its keys tell which items may have been in it. Inodes of which
-//! some items were elsewhere are made whole in the overlay, so that what is left can be judged and repaired like any
-//! other volume. Everything that this makes up, leaves out or removes is a finding of its inode. Nothing is made up
-//! that lets anybody in: an inode made anew belongs to root alone.
+//! The keys of a node that is given up tell which items may have been in it. Inodes of which some items were elsewhere
+//! are made whole in the overlay, so that what is left can be judged and repaired like any other tree. Everything that
+//! this makes up, leaves out or removes is a finding of its inode. Nothing is made up that lets anybody in: an inode
+//! made anew belongs to root alone.
 //!
-//! Only for volumes of which nothing else is unreadable. Nothing is written here, so a look shows the same as a repair.
+//! A snapshot keeps all its extents, because trees that descend from it may have them from there.
 
 use super::edits::{Editor, now};
 use crate::Code;
-use crate::analysis::Analysis;
 use crate::facts::{Facts, InodeFacts};
 use crate::items::lossy;
 use crate::lost::{Lost, keys_of};
-use crate::replay::Replay;
 use crate::report::Findings;
 use std::collections::BTreeSet;
-use syncline_device::Device;
 use syncline_format::item::{
     ExtentContent, ExtentItem, InodeItem, MODE_DIRECTORY, MODE_REGULAR, MODE_SYMLINK, OrphanReason,
     XATTR_PIECE_BYTES, XATTR_PIECES_MAX, XattrItem, XattrValue,
 };
-use syncline_format::superblock::Superblock;
-use syncline_format::{BLOCK_BYTES, Key, Kind, ObjectNo, TreeId};
+use syncline_format::{BLOCK_BYTES, Key, Kind, ObjectNo};
 
-/// Leaves are given up of volumes with one tree.
-const MAIN: TreeId = TreeId::MAIN;
 const PAGE: u64 = BLOCK_BYTES as u64;
 /// Ranges of pages that are told of one file.
 const RANGES_TOLD_MAX: usize = 4;
 
-/// Whether leaves are all that is unreadable, after a look that came by them.
-pub(crate) fn is_possible(found: &Analysis, findings: &Findings) -> bool {
-    let root_is_lost = found.lost.may_hold(Key::inode(ObjectNo::ROOT_DIR));
-    found.main.is_some()
-        && findings.fatal_but(|code| code == Code::RootDirectory && root_is_lost).is_none()
-        && !found.lost.is_empty()
-}
-
-/// Gives up the leaves that the look `found` to be lost, and makes whole what they leave. `beyond` are the files with
-/// content beyond their sizes.
+/// Makes whole what the lost nodes leave of a tree. `facts` are what is left of it, `beyond` the files with content
+/// beyond their sizes.
 pub(crate) fn run(
-    (device, superblock): (&dyn Device, &Superblock),
-    found: &Analysis,
-    beyond: &BTreeSet<ObjectNo>,
-    replay: &mut Replay,
+    editor: Editor<'_>,
+    (lost, facts, beyond): (&Lost, &Facts, &BTreeSet<ObjectNo>),
     findings: &mut Findings,
 ) {
-    for (leaf, message) in found.lost.leaves() {
-        let message = format!("{message}; a repair gives up what was in it");
-        findings.at(Code::LeafUnreadable, leaf.block, message);
-        replay.given_up.insert(leaf.block);
-    }
-    let main = found.main.expect("asked before");
-    let editor = Editor { device, superblock, tree: MAIN, root: main, replay };
-    let mut salvage = Salvage { editor, lost: &found.lost, facts: &found.facts, findings };
+    let mut salvage = Salvage { editor, lost, facts, findings };
     for object in salvage.touched() {
         salvage.object(object);
     }
@@ -74,10 +51,13 @@ impl Salvage<'_> {
     /// The inodes that may have had items in what is lost.
     fn touched(&self) -> BTreeSet<ObjectNo> {
         let mut touched = BTreeSet::from([ObjectNo::ROOT_DIR]);
-        for (leaf, _) in self.lost.leaves() {
-            touched.extend(self.facts.inodes.range(leaf.objects()).map(|(&object, _)| ObjectNo(object)));
+        for (node, _) in self.lost.nodes() {
+            touched.extend(self.facts.inodes.range(node.objects()).map(|(&object, _)| ObjectNo(object)));
         }
-        touched.extend(self.editor.replay.images.keys().map(|&(_, object, _)| object));
+        let tree = self.editor.tree;
+        let images = self.editor.replay.images.range((tree, ObjectNo(0), 0)..);
+        let images = images.map(|((of, object, _), _)| (*of, *object));
+        touched.extend(images.take_while(|(of, _)| *of == tree).map(|(_, object)| object));
         touched.remove(&ObjectNo::VOLUME);
         touched
     }
@@ -114,16 +94,21 @@ impl Salvage<'_> {
 
     /// Removes what is left of an inode; names that lead to it dangle then, and are removed as such.
     fn remove(&mut self, object: ObjectNo) {
+        let keeps_extents = self.editor.keeps_extents();
         for (key, _) in self.editor.items(keys_of(object)) {
-            self.editor.delete(key);
+            if key.kind != Kind::Extent || !keeps_extents {
+                self.editor.delete(key);
+            }
         }
-        self.editor.replay.drop_images(MAIN, object, 0, u64::MAX);
+        self.editor.replay.drop_images(self.editor.tree, object, 0, u64::MAX);
     }
 
     fn without_inode(&mut self, object: ObjectNo, found: &InodeFacts) {
         let items = self.editor.items(keys_of(object));
         let reason = self.facts.orphans.get(&object);
-        if reason == Some(&OrphanReason::Unlinked) && found.names == 0 && object != ObjectNo::ROOT_DIR {
+        let is_kept = self.editor.keeps_extents() && items.iter().any(|(key, _)| key.kind == Kind::Extent);
+        let is_unlinked = reason == Some(&OrphanReason::Unlinked) && found.names == 0;
+        if is_unlinked && object != ObjectNo::ROOT_DIR && !is_kept {
             return self.remove(object);
         }
         if matches!(reason, Some(OrphanReason::Shifting(_))) {
@@ -163,8 +148,9 @@ impl Salvage<'_> {
     /// An inode for these items and the images; `None` if they make none.
     fn made_anew(&self, object: ObjectNo, items: &[(Key, Vec<u8>)]) -> Option<InodeItem> {
         let has = |kind| items.iter().any(|(key, _)| key.kind == kind);
+        let tree = self.editor.tree;
         let images =
-            self.editor.replay.images.range((MAIN, object, 0)..=(MAIN, object, u64::MAX)).next_back();
+            self.editor.replay.images.range((tree, object, 0)..=(tree, object, u64::MAX)).next_back();
         let is_directory = has(Kind::Dirent) || object == ObjectNo::ROOT_DIR;
         let (mode, size) = match (has(Kind::Extent) || images.is_some(), is_directory, has(Kind::Symlink)) {
             (true, false, false) => {
@@ -258,9 +244,11 @@ impl Salvage<'_> {
         if !self.lost.may_hold(Key::orphan(object)) || self.facts.orphans.contains_key(&object) {
             return;
         }
-        if let Some(inode) = self.editor.inode(object) {
-            self.editor.cut_tail(object, inode.size.div_ceil(PAGE));
+        let Some(inode) = self.editor.inode(object) else { return };
+        if self.editor.keeps_extents() {
+            return self.editor.put(Key::orphan(object), OrphanReason::Truncated.encode());
         }
+        self.editor.cut_tail(object, inode.size.div_ceil(PAGE));
     }
 }
 

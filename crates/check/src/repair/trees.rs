@@ -4,6 +4,9 @@
 //! checkpoint has written keep their roots. Pages that are in the journal only get blocks of their own: those of heads
 //! in their trees, those of snapshots in their overlays. So the log is empty behind it.
 //!
+//! Trees are written behind those that they descend from. Where a snapshot was mended, some of its nodes are others
+//! now: whoever descends from it, and has nodes from there that it has no more, gets copies of its own.
+//!
 //! Before the superblock counts, the new trees are looked at as a whole: if anything is wrong with them that forbids a
 //! repair, nothing was changed.
 
@@ -13,10 +16,14 @@ use super::builder::{NodeMaker, TreeBuilder};
 use super::rewrite::Rewriter;
 use crate::CheckError;
 use crate::analysis::{Analysis, Subject};
+use crate::forest::Branch;
 use crate::forest::Forest;
+use crate::overlay::Overlay;
+use crate::parent::Parent;
 use crate::replay::Replay;
 use crate::report::{Findings, Totals};
-use crate::walk::{GivenUp, Source, Trees, Visitor};
+use crate::walk::{Source, Trees, Visitor};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use syncline_format::node::NodePointer;
 use syncline_format::superblock::{JournalTail, Superblock, VolumeState};
@@ -59,12 +66,15 @@ impl Repair<'_> {
         let default = replay.forest.default_head();
         let of_default = (&self.analysis.facts, &self.analysis.name_faults);
         let others = self.analysis.others.iter().map(|(tree, (facts, faults))| (*tree, (facts, faults)));
-        let heads: Vec<_> = others.chain([(default, of_default)]).collect();
+        let changed: Vec<_> = others.chain([(default, of_default)]).collect();
         let root = |replay: &Replay, tree: TreeId| replay.forest.branches[&tree].root;
-        for (tree, (facts, faults)) in &heads {
+        for (tree, (facts, faults)) in &changed {
             let mut editor = self.editor((*tree, root(replay, *tree)), replay);
             editor.structure(facts, faults, next_object);
-            editor.destage(facts, allocator)?;
+            // Pages that a snapshot has inherited are settled.
+            if !editor.keeps_extents() {
+                editor.destage(facts, allocator)?;
+            }
         }
         self.editor((TreeId::VOLUME, root(replay, TreeId::VOLUME)), replay).settle(allocator)?;
         let mut found = self.look_at(&self.chosen.superblock, replay, &mut Findings::default());
@@ -90,24 +100,31 @@ impl Repair<'_> {
     ) -> Result<NodePointer, CheckError> {
         let (device, superblock) = (self.device, &self.chosen.superblock);
         let generation = superblock.generation.next();
-        let given_up = GivenUp::new();
-        let trees = Trees::new(device, superblock, &given_up);
+        let trees = Trees::new(device, superblock, &replay.given_up);
         let maker = NodeMaker { device, superblock, generation };
         let now = replay.forest.era();
-        let mut roots: BTreeMap<TreeId, NodePointer> = BTreeMap::new();
-        for (tree, branch) in &replay.forest.branches {
-            let item = replay.forest.items.get(tree);
+        let mut written: BTreeMap<TreeId, Branch> = BTreeMap::new();
+        for tree in replay.forest.order() {
+            let branch = &replay.forest.branches[&tree];
+            let item = replay.forest.items.get(&tree);
             // A snapshot ends an era: nothing of it is born later.
             let birth = match item.filter(|item| item.role == Role::Snapshot) {
                 Some(item) => item.era,
                 None => now,
             };
-            let rewriter = Rewriter { trees, maker, tree: *tree, birth, overlay: &branch.overlay };
-            roots.insert(*tree, rewriter.root(branch.root, allocator)?);
+            // Snapshots change where nodes were lost, and nowhere else.
+            let parent = replay.forest.parent(tree).filter(|_| !replay.lost.is_empty());
+            let parent = parent.map(|(number, item)| {
+                (item.era, RefCell::new(Parent::new(trees, number, &written[&number])))
+            });
+            let (overlay, lost) = (&branch.overlay, replay.lost.get(&tree));
+            let rewriter = Rewriter { trees, maker, tree, birth, overlay, lost, parent };
+            let root = rewriter.root(branch.root, allocator)?;
+            written.insert(tree, Branch { root, overlay: Overlay::default() });
         }
         let mut builder = TreeBuilder::new(device, superblock, TreeId::ROOT, (generation, now), allocator);
-        for (tree, root) in roots {
-            builder.item(Key::tree(tree), &root.encode(), Source::Log);
+        for (tree, branch) in written {
+            builder.item(Key::tree(tree), &branch.root.encode(), Source::Log);
         }
         builder.finish()
     }

@@ -219,7 +219,7 @@ fn an_old_node_is_one_of_the_parent() {
     let mut grove = Grove::new();
     other_sum(&mut grove);
     let report = look(&grove.build());
-    assert!(report.has(Code::NodeNotInParent) && report.has(Code::NodeUnreadable), "{:#?}", report.findings);
+    assert!(report.has(Code::NodeNotInParent) && report.has(Code::LeafUnreadable), "{:#?}", report.findings);
     // What the removal of others has left to a node changes nothing about it.
     let first = |grove: &mut Grove| {
         grove.pointer_hook = Box::new(|tree, pointers| {

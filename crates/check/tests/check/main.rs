@@ -5,6 +5,7 @@ mod bitmaps;
 mod example;
 mod forest;
 mod forest_log;
+mod forest_lost;
 mod grove;
 mod hostile;
 mod image;
@@ -32,6 +33,7 @@ fn every_code_has_a_test_that_names_it() {
     let sources = [
         include_str!("bitmaps.rs"),
         include_str!("forest.rs"),
+        include_str!("forest_lost.rs"),
         include_str!("journal.rs"),
         include_str!("lost.rs"),
         include_str!("names.rs"),

@@ -1,6 +1,8 @@
 //! Repair of volumes of version 2: heads are corrected, nothing is lost that could be kept, and snapshots show to the
 //! byte what they did.
 
+mod lost;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use syncline_check::{CheckOptions, Report, check};
