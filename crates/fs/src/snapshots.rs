@@ -236,6 +236,10 @@ impl Fs {
             match call(&self.core.store) {
                 Err(StoreError::Pressure(pressure)) => drop(self.writeback.relieve(pressure)?),
                 Err(StoreError::NoSpace) if self.writeback.reclaim_deleted()? => {}
+                // Others have deleted it since it was looked up.
+                Err(StoreError::NoTree { .. } | StoreError::NotASnapshot { .. }) => {
+                    return Err(Error::NotFound);
+                }
                 done => return Ok(done?),
             }
         }

@@ -2,9 +2,14 @@
 //! Crash Testing", OSDI 2018): every sequence of one or two operations on a small namespace of nested directories,
 //! each followed by fsync, fdatasync, sync or nothing, and at the end by background work, so that what was not synced
 //! reaches the device too.
+//!
+//! All of that on a volume of version 1, and once more on one of version 2: with a snapshot before the operation and
+//! its deletion behind, in a clone whose snapshots are deleted, and amid each step of a deletion ([`around_trees`]);
+//! and each pair of an operation on trees and another one ([`tree_steps`]).
 
 use crate::lab::{Start, prepare};
 use crate::operation::{Op, from_text};
+use crate::snapshots;
 
 /// Size of the volume: 4 MiB, the smallest.
 pub const BLOCKS: u64 = 1024;
@@ -99,6 +104,50 @@ const OPERATIONS: &[&str] = &[
 /// What comes after each operation, besides nothing.
 const BACKGROUND: &str = "maintain:2000;maintain:6000;checkpoint";
 
+/// What is there at the start of those of version 2, closed and thus durable. The names and files are the same. Two
+/// snapshots show what some of them were before, and attributes in between keep them in several leaves.
+const SETUP_OF_TREES: &str = "mkdir:A;mkdir:B;mkdir:A/C;mkdir:E;creat:A/foo;write:A/foo:0:9000:1;\
+     setxattr:A/foo:user.old:20:2;mkdir:P;setxattr:P:user.1:3000:3;setxattr:P:user.2:3000:4;setxattr:P:user.3:3000:5;\
+     setxattr:P:user.4:3000:6;setxattr:P:user.5:3000:7;setxattr:P:user.6:3000:8;creat:B/foo;write:B/foo:0:9000:9;\
+     creat:A/C/foo;write:A/C/foo:0:20000:10;symlink:B/foo:B/sym;snap:one;\
+     write:A/foo:4096:4904:11;setxattr:A/foo:user.old:20:3;setxattr:P:user.4:3000:12;rewrite:B/foo:700:12;snap:two;\
+     write:A/foo:0:4096:11;truncate:A/C/foo:0;setxattr:P:user.1:3000:13;sync";
+/// Blocks of that volume: space for what two snapshots and a clone keep.
+const BLOCKS_OF_TREES: u64 = 2048;
+
+/// Operations on the trees of a volume, some with others before them.
+const TREE_OPERATIONS: &[&str] = &[
+    "snap:x",
+    "snap-now:x",
+    // What is synced is in the journal, and the snapshot inherits it; what is only written is not in it.
+    "write:A/foo:100:50:70;fsync:A/foo;write:B/foo:10:50:71;snap-now:x",
+    "snapdel:one",
+    "snapdel:two",
+    "snapdel:one;reap;reap",
+    "snapdel:two;reap;reap;reap",
+    "snapdel:two;snapdel:one",
+    "clone:two:h",
+    "clone:one:h;head:h",
+    "write:A/foo:100:50:70;fsync:A/foo;snap-now:x;clone:x:h;head:h",
+    "clone:two:h;snapdel:two;head:h",
+    "rollback:two",
+    "rollback:one:kept",
+    "reap",
+];
+
+/// What an operation is put between, with the operation in the place of `*`.
+const AROUND: &[&str] = &[
+    "snap:x;*;snapdel:x",
+    "write:A/foo:100:50:70;fsync:A/foo;write:B/foo:10:50:71;snap-now:x;*;snapdel:x;reap;reap",
+    "*;snap:x",
+    "clone:two:h;head:h;*;snapdel:two;snapdel:one",
+    "snapdel:two;reap;*",
+    "snapdel:two;reap;reap;*",
+    "snapdel:two;reap;reap;reap;*",
+    "snapdel:two;reap;reap;reap;reap;*",
+    "snapdel:one;reap;reap;*;snapdel:two",
+];
+
 /// The path that a sync behind the operation names.
 fn target(op: &Op) -> String {
     match op {
@@ -118,6 +167,8 @@ fn target(op: &Op) -> String {
         Op::SyncRange { path, .. } | Op::WriteBack { path, .. } => path.clone(),
         Op::Transaction { ops, .. } => ops.last().map(target).unwrap_or_default(),
         Op::Absorb | Op::Sync | Op::Maintain { .. } | Op::Checkpoint | Op::Trim => String::new(),
+        Op::Snap { .. } | Op::SnapDelete(_) | Op::Clone { .. } | Op::Head(_) => String::new(),
+        Op::Rollback { .. } | Op::Reap => String::new(),
     }
 }
 
@@ -147,7 +198,26 @@ pub fn workload(steps: &[&Vec<Op>]) -> Vec<Op> {
     ops
 }
 
-/// The volume on which all of them start.
+/// The operations on trees, each followed by sync or nothing.
+pub fn tree_steps() -> Vec<Vec<Op>> {
+    let each = TREE_OPERATIONS.iter().map(|text| from_text(text).expect("the list holds operations"));
+    each.flat_map(|step| [step.clone(), [step, vec![Op::Sync]].concat()]).collect()
+}
+
+/// A step with trees around it, in each way that there is.
+pub fn around_trees(step: &[Op]) -> Vec<Vec<Op>> {
+    let parsed = |text: &str| from_text(text).expect("the list holds operations");
+    let parts = AROUND.iter().map(|around| around.split_once('*').expect("a place for the operation"));
+    parts.map(|(before, behind)| [parsed(before), step.to_vec(), parsed(behind)].concat()).collect()
+}
+
+/// The volume of version 2 on which those with trees start.
+pub fn start_of_trees() -> Start {
+    let setup = from_text(SETUP_OF_TREES).expect("the list holds operations");
+    snapshots::prepare(BLOCKS_OF_TREES, JOURNAL_BLOCKS, &setup, 1)
+}
+
+/// The volume on which all others start.
 pub fn start() -> Start {
     prepare(BLOCKS, JOURNAL_BLOCKS, &from_text(SETUP).expect("the list holds operations"), 1)
 }

@@ -92,7 +92,7 @@ fn two_groups() -> &'static Start {
 /// A checkpoint was cut off while it wrote the slot of a group that does not count: each part of that which can be
 /// there.
 fn torn(number: u64, seed: u64, tally: &mut Tally) -> Result<(), String> {
-    let Start { disk, view } = two_groups();
+    let Start { disk, view, .. } = two_groups();
     let group = GroupNo(number as u32 % 2);
     let superblock = superblock(disk);
     let current = slots(disk, &superblock, group).remove(0);

@@ -11,9 +11,9 @@ use crate::random::derive;
 use crate::shrink::shrink;
 use crate::usage::ThreadTime;
 use crate::{
-    ace, actors, between, bitmaps, carried, controls, damage, errors, fencing, frozen, killed, lazy, leaks,
-    mkfs, pieces, polled, pressure, replicas, retention, reuse, shapes, snapshots, storm, trims, volatile,
-    watchdog, workload,
+    ace, actors, beside, between, bitmaps, carried, controls, damage, emptied, errors, fencing, frozen,
+    killed, lazy, leaks, mkfs, pieces, polled, pressure, replicas, retention, reuse, shapes, snapshots,
+    storm, trims, vast, volatile, watchdog, workload,
 };
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -151,6 +151,40 @@ fn coprime(a: u64, b: u64) -> bool {
         (a, b) = (b, a % b);
     }
     a == 1
+}
+
+/// All workloads of one operation on trees, and of any other with snapshots before and deletions behind: one of `every`
+/// of these (1: all).
+pub fn seq1_of_trees(plan: Plan, every: u64) -> Outcome {
+    let start = ace::start_of_trees();
+    let around = ace::steps().into_iter().flat_map(|step| ace::around_trees(&step));
+    let all: Vec<Vec<Op>> = ace::tree_steps().into_iter().chain(around.step_by(every as usize)).collect();
+    run("seq-1 of trees", plan, Some(all.len() as u64), &|number| {
+        let ops = ace::workload(&[&all[number as usize]]);
+        examined("trees", &start, &ops, derive(plan.seed, number), Depth::FULL)
+    })
+}
+
+/// All workloads of an operation on trees and another operation, in either order, and of two on trees, in an order that
+/// samples them evenly if time is up before the end.
+pub fn seq2_of_trees(plan: Plan, check_all: bool) -> Outcome {
+    let start = ace::start_of_trees();
+    let (trees, files) = (ace::tree_steps(), ace::steps());
+    let (count, others) = (trees.len() as u64, (trees.len() + 2 * files.len()) as u64);
+    let depth =
+        Depth { check_every: if check_all { 1 } else { Depth::SAMPLED.check_every }, ..Depth::SAMPLED };
+    let total = count * others;
+    let stride = (total * 2 / 3..).find(|stride| coprime(*stride, total)).expect("there is always one");
+    run("seq-2 of trees", plan, Some(total), &|number| {
+        let chosen = (number * stride + plan.seed) % total;
+        let (tree, other) = (&trees[(chosen % count) as usize], (chosen / count) as usize);
+        let steps = match other.checked_sub(trees.len()) {
+            None => [tree, &trees[other]],
+            Some(file) if file < files.len() => [tree, &files[file]],
+            Some(file) => [&files[file - files.len()], tree],
+        };
+        examined("trees", &start, &ace::workload(&steps), derive(plan.seed, chosen), depth)
+    })
 }
 
 /// Workloads of three operations, sampled.
@@ -424,6 +458,43 @@ pub fn snapshots(plan: Plan, only: Option<u64>) -> Outcome {
     })
 }
 
+/// Real threads beside snapshots.
+pub fn beside_snapshots(plan: Plan) -> Outcome {
+    run("beside", plan, None, &|number| {
+        let again = || {
+            format!(
+                "cargo run --release -p syncline-sim -- beside --seed {} (threads are real: try it for a while)",
+                plan.seed
+            )
+        };
+        with_replay(beside::run(derive(plan.seed, 24 << 32 | number)), again)
+    })
+}
+
+/// Real threads beside truncations of several batches.
+pub fn beside_truncations(plan: Plan) -> Outcome {
+    run("vast", plan, None, &|number| {
+        let again = || {
+            format!(
+                "cargo run --release -p syncline-sim -- vast --seed {} (threads are real: try it for a while)",
+                plan.seed
+            )
+        };
+        with_replay(vast::run(derive(plan.seed, 25 << 32 | number)), again)
+    })
+}
+
+/// Full volumes that deletions of snapshots empty, with each number of free blocks, one of `every` (1: all); with
+/// `only` no other than this number.
+pub fn emptied(plan: Plan, every: u64, only: Option<u64>) -> Outcome {
+    let total = only.map_or(emptied::FREE_MAX.div_ceil(every), |_| 1);
+    run("emptied", plan, Some(total), &|number| {
+        let free = only.unwrap_or(number * every);
+        let again = || format!("cargo run --release -p syncline-sim -- emptied --seed {} {free}", plan.seed);
+        with_replay(emptied::run(free, derive(plan.seed, 26 << 32 | free)), again)
+    })
+}
+
 /// Bitmaps that a cut tears, and that rot.
 pub fn bitmaps(plan: Plan) -> Outcome {
     run("bitmaps", plan, Some(bitmaps::COUNT), &|number| {
@@ -491,6 +562,7 @@ pub fn replay(start: &str, seed: u64, ops: &[Op], failure: Option<(When, Failure
     let number = |index: usize| words.get(index)?.parse::<u64>().ok();
     let (start, full) = match words[0] {
         "ace" => (ace::start(), false),
+        "trees" => (ace::start_of_trees(), false),
         "full" => (errors::full_start(number(1)?)?, true),
         "random" => (workload::round(number(1)?, number(2)?)?.0, false),
         "pieces" if number(1)? < pieces::PATTERNS.len() as u64 => {

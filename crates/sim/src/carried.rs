@@ -201,7 +201,7 @@ impl<'a> Run<'a> {
 
     /// Images of the files to be damaged, all acknowledged. Returns what a cut leaves.
     fn first(&mut self, rotten: Option<&Rotten>) -> Result<(Disk, Model), String> {
-        let Start { disk, view } = start();
+        let Start { disk, view, .. } = start();
         let device = match rotten {
             Some(rotten) => rotten.on(disk.clone(), derive(self.seed, 5)),
             None => SimDevice::new(disk.clone(), derive(self.seed, 5)),

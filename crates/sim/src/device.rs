@@ -297,6 +297,14 @@ impl SimDevice {
         self.state.lock().trace.events.len()
     }
 
+    /// What has been completed, durable or not. What is in flight stays in flight.
+    pub fn completed(&self) -> Disk {
+        let state = self.state.lock();
+        let mut disk = state.disk.clone();
+        state.cache.iter().for_each(|(block, page)| disk.put(*block, Arc::clone(page)));
+        disk
+    }
+
     /// Everything that was written, as after a shutdown that lost nothing.
     pub fn settled(&self) -> Disk {
         let mut state = self.state.lock();

@@ -71,9 +71,9 @@ impl Entropy for SimEntropy {
     }
 }
 
-/// Makes a volume with a journal of so many blocks.
+/// Makes a volume of version 1 with a journal of so many blocks.
 pub fn format(device: &dyn Device, journal_blocks: u64, seed: u64) -> Result<(), Error> {
-    let options = MkfsOptions::default().journal_bytes(journal_blocks * PAGE);
+    let options = MkfsOptions::default().journal_bytes(journal_blocks * PAGE).format(1);
     Fs::format(device, &options, &*SimClock::new(), &SimEntropy::new(seed), &mut |_, _| {})
 }
 
@@ -358,6 +358,14 @@ fn change(fs: &Fs, op: &Op) -> Result<u64, Error> {
         Op::Transaction { .. } | Op::Absorb => unreachable!("carried out by a module of its own"),
         Op::TmpLink { .. } | Op::UnlinkOpen { .. } | Op::CopyRange { .. } => {
             unreachable!("carried out by their own functions")
+        }
+        Op::Snap { .. }
+        | Op::SnapDelete(_)
+        | Op::Clone { .. }
+        | Op::Head(_)
+        | Op::Rollback { .. }
+        | Op::Reap => {
+            unreachable!("carried out where all trees are known")
         }
     }
     Ok(0)

@@ -285,7 +285,7 @@ pub fn changed(start: &Start, change: &mut dyn FnMut(&mut Step<'_>) -> Option<()
     })?;
     let view = view::view(&fs).ok()?;
     fs.close().ok()?;
-    Some(Start { disk: device.settled(), view })
+    Some(Start::new(device.settled(), view))
 }
 
 /// The volume of the exhaustive workloads, filled up but for so many blocks.

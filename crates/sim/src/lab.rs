@@ -6,6 +6,7 @@ use crate::driver::{self, SimClock, Told};
 use crate::operation::Op;
 use crate::oracle::{Model, PAGE, View, difference};
 use crate::random::{Random, derive};
+use crate::snapshots::{self, Shown};
 use crate::view;
 use crate::watchdog::Watch;
 use std::collections::BTreeMap;
@@ -51,6 +52,15 @@ impl Depth {
 pub struct Start {
     pub disk: Disk,
     pub view: View,
+    /// What its snapshots show.
+    pub snapshots: Shown,
+}
+
+impl Start {
+    /// A volume without snapshots.
+    pub fn new(disk: Disk, view: View) -> Start {
+        Start { disk, view, snapshots: Shown::new() }
+    }
 }
 
 /// What was counted.
@@ -128,7 +138,7 @@ pub struct Recorded {
     pub opened: usize,
 }
 
-/// Makes a volume, runs the setup on it, and closes it.
+/// Makes a volume of version 1, runs the setup on it, and closes it. [`snapshots::prepare`] makes one of version 2.
 pub fn prepare(blocks: u64, journal_blocks: u64, setup: &[Op], seed: u64) -> Start {
     let device = SimDevice::new(Disk::new(blocks), seed);
     driver::format(&*device, journal_blocks, seed).expect("mkfs on a sound device");
@@ -145,7 +155,7 @@ pub fn prepare(blocks: u64, journal_blocks: u64, setup: &[Op], seed: u64) -> Sta
     assert!(view.names == live.names && view.contents == live.contents, "the setup shows");
     fs.close().expect("close after the setup");
     drop(fs);
-    Start { disk: device.settled(), view }
+    Start::new(device.settled(), view)
 }
 
 /// Runs a workload once. Operations from number `reliable` on have to succeed.
@@ -208,6 +218,9 @@ pub fn examine(start: &Start, ops: &[Op], seed: u64, depth: Depth) -> Tally {
 
 /// Like [`examine`]; operations from number `reliable` on have to succeed.
 pub fn examine_reliable(start: &Start, ops: &[Op], reliable: usize, seed: u64, depth: Depth) -> Tally {
+    if !start.snapshots.is_empty() || ops.iter().any(Op::is_of_trees) {
+        return snapshots::examine(start, ops, seed, depth);
+    }
     guarded(|tally| {
         tally.workloads += 1;
         if let Some(run) = record(start, ops, seed, reliable, tally) {
@@ -299,7 +312,7 @@ fn judge_one(
     if random.one_in(depth.recovery_every) {
         crash_recovery(&device, &view, seed, tally);
     }
-    Some(Start { disk: device.settled(), view })
+    Some(Start::new(device.settled(), view))
 }
 
 /// Opens a volume and reads all of it.
@@ -316,7 +329,7 @@ pub fn recover_on(device: Arc<dyn Device>, seed: u64) -> Result<View, String> {
 }
 
 /// Files that grow have zeros behind what was their end: what a crash has cut off does not come back.
-fn grown(device: &Arc<SimDevice>, view: &View, seed: u64) -> Result<(), String> {
+pub(crate) fn grown(device: &Arc<SimDevice>, view: &View, seed: u64) -> Result<(), String> {
     let device = SimDevice::new(device.settled(), derive(seed, 8));
     let clock = SimClock::behind(view);
     let fs = driver::open(Arc::clone(&device) as Arc<dyn Device>, &clock, derive(seed, 9))

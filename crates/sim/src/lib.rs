@@ -8,7 +8,9 @@
 //! - `ace`, `workload`, `errors`, `controls`: which workloads, device errors and planted faults;
 //! - `actors`, `between`, `frozen`, `killed`, `leaks`, `mkfs`, `pieces`, `polled`, `pressure`, `reuse`, `shapes`,
 //!   `trims`, `volatile`: workloads that need something of their own around them;
-//! - `storm`: real threads on few files, judged by whether some order of their acts explains what is there;
+//! - `storm`: real threads on few files, judged by whether some order of their acts explains what is there; `vast`: two
+//!   of them on a file that is truncated in several batches; `beside`: threads beside snapshots;
+//! - `snapshots`: workloads in which trees come and go; `emptied`: full volumes that deletions of snapshots empty;
 //! - `damage`: rot that is met while others work; `carried`: page images that recovery cannot bring home because of it;
 //!   `bitmaps`: slots of bitmaps that a cut tears, and that rot;
 //! - `mounted`: the workloads of `ace` on a real mount whose daemon is killed;
@@ -22,6 +24,7 @@
 
 pub mod ace;
 pub mod actors;
+pub mod beside;
 pub mod between;
 pub mod bitmaps;
 pub mod campaign;
@@ -32,6 +35,7 @@ pub mod crash;
 pub mod damage;
 pub mod device;
 pub mod driver;
+pub mod emptied;
 pub mod errors;
 pub mod faults;
 pub mod fencing;
@@ -63,6 +67,7 @@ pub mod transact;
 pub mod trims;
 pub mod upgrade;
 pub mod usage;
+pub mod vast;
 pub mod view;
 pub mod volatile;
 pub mod watchdog;

@@ -24,6 +24,7 @@ const USAGE: &str = "usage: syncline-sim COMMAND [--seed N] [--minutes N] [--thr
 
 commands:
   ace       all workloads of one and of two operations, then samples of three
+  trees     the same of one, and of two with an operation on trees, on a volume with snapshots
   random    long random workloads
   actors    several actors whose operations interleave
   around [NUMBER]  crashes of mkfs, killed processes, polled forces, operations between writes, lost space
@@ -40,12 +41,14 @@ commands:
   bitmaps   allocation bitmaps are torn by a cut, or rot
   controls  planted faults, which have to be caught, and rot
   faults [NAME,...]  mistakes planted into a copy of the engine, which have to be caught (all, or those whose names begin so)
+  emptied [FREE]  full volumes are emptied by deleting their snapshots, with each number of free blocks
+  beside    real threads beside snapshots; vast: beside truncations of several batches
   storm     real threads at once on few files; a seed tells who does what, not who is first
   hunt      all parts in turn until something is found: what is run with each planted fault
   all       everything, within the minutes
   mount [--command PATH] [--cuts N] [--transport auto|dev|uring] [--scratch DIR]
             the workloads of ace on a mount whose daemon is killed
-  replay [--start ace|full:N|pieces:N|reuse:N|random:SEED:ROUND|actors:SEED] [--fail ...] OPERATIONS";
+  replay [--start ace|trees|full:N|pieces:N|reuse:N|random:SEED:ROUND|actors:SEED] [--fail ...] OPERATIONS";
 
 struct Arguments {
     command: String,
@@ -159,11 +162,27 @@ fn main() -> ExitCode {
             keep(campaign::seq2(plan(1.0), check_all));
             keep(campaign::seq3(plan(1.0)));
         }
+        "trees" => {
+            keep(campaign::seq1_of_trees(plan(1.0), 1));
+            keep(campaign::seq2_of_trees(plan(1.0), check_all));
+        }
         "random" => keep(campaign::random(plan(1.0))),
         "actors" => keep(campaign::interleaved(plan(1.0))),
         "pieces" => keep(campaign::in_pieces(plan(1.0), 1)),
         "reuse" => keep(campaign::reused(plan(1.0), 1)),
         "storm" => keep(campaign::storms(plan(1.0))),
+        "beside" => keep(campaign::beside_snapshots(plan(1.0))),
+        "vast" => keep(campaign::beside_truncations(plan(1.0))),
+        "emptied" => {
+            let only = arguments.operations.as_deref().map(str::parse);
+            match only.transpose() {
+                Ok(only) => keep(campaign::emptied(plan(1.0), 1, only)),
+                Err(_) => {
+                    eprintln!("{USAGE}");
+                    return ExitCode::from(2);
+                }
+            }
+        }
         "errors" => {
             keep(campaign::device_errors(plan(0.5), 1));
             keep(campaign::allocations(plan(0.5), 1));
@@ -247,12 +266,17 @@ fn main() -> ExitCode {
             keep(campaign::device_errors(plan(0.1), 1));
             keep(campaign::allocations(plan(0.1), 1));
             keep(campaign::full_volumes(plan(0.2), 1));
+            keep(campaign::seq1_of_trees(plan(0.4), 1));
+            keep(campaign::seq2_of_trees(plan(0.4), check_all));
             keep(campaign::seq2(plan(0.7), check_all));
             keep(campaign::seq3(plan(0.2)));
             keep(campaign::interleaved(plan(0.2)));
             keep(campaign::around(plan(0.4), None));
             keep(campaign::in_pieces(plan(0.3), 1));
             keep(campaign::reused(plan(0.2), 1));
+            keep(campaign::emptied(plan(0.1), 1, None));
+            keep(campaign::beside_snapshots(plan(0.1)));
+            keep(campaign::beside_truncations(plan(0.05)));
             keep(campaign::storms(plan(0.3)));
             keep(campaign::random(plan(1.0)));
         }

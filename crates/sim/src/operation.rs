@@ -168,6 +168,28 @@ pub enum Op {
     Checkpoint,
     /// All that is free is discarded.
     Trim,
+    /// Makes a snapshot of the present head: of all that was written or, `now`, of what is committed.
+    Snap {
+        name: String,
+        now: bool,
+    },
+    /// Deletes a snapshot.
+    SnapDelete(String),
+    /// Makes a head of a snapshot, and opens it.
+    Clone {
+        of: String,
+        name: String,
+    },
+    /// What follows is done in that head.
+    Head(String),
+    /// Takes the first head back to a snapshot; what it shows may stay as another one. The volume is opened again, and
+    /// what follows is done in the first head.
+    Rollback {
+        to: String,
+        keep: Option<String>,
+    },
+    /// One step of what snapshots have left to be done in the background: of a deletion, say.
+    Reap,
 }
 
 impl Op {
@@ -220,6 +242,13 @@ impl Op {
             Op::Maintain { .. } => "maintain",
             Op::Checkpoint => "checkpoint",
             Op::Trim => "trim",
+            Op::Snap { now: false, .. } => "snap",
+            Op::Snap { now: true, .. } => "snap-now",
+            Op::SnapDelete(_) => "snapdel",
+            Op::Clone { .. } => "clone",
+            Op::Head(_) => "head",
+            Op::Rollback { .. } => "rollback",
+            Op::Reap => "reap",
         }
     }
 }
@@ -239,6 +268,12 @@ impl Op {
     /// Whether a staged operation changes who has which name.
     pub fn renames(&self) -> bool {
         matches!(self, Op::Creat(_) | Op::Unlink(_) | Op::Link(..) | Op::Rename(..))
+    }
+
+    /// Whether it has to do with the trees of a volume, and not with the files of one.
+    pub fn is_of_trees(&self) -> bool {
+        matches!(self, Op::Snap { .. } | Op::SnapDelete(_) | Op::Clone { .. } | Op::Head(_))
+            || matches!(self, Op::Rollback { .. } | Op::Reap)
     }
 
     /// Whether the operation gets by without new space: syncs have had theirs set aside by the writes, removal gives
@@ -284,7 +319,11 @@ impl fmt::Display for Op {
                 if between.is_empty() { Ok(()) } else { write!(f, "!{}", staged_text(between)) }
             }
             Op::Maintain { milliseconds } => write!(f, ":{milliseconds}"),
-            Op::Absorb | Op::Sync | Op::Checkpoint | Op::Trim => Ok(()),
+            Op::Absorb | Op::Sync | Op::Checkpoint | Op::Trim | Op::Reap => Ok(()),
+            Op::Snap { name, .. } | Op::SnapDelete(name) | Op::Head(name) => write!(f, ":{name}"),
+            Op::Clone { of, name } => write!(f, ":{of}:{name}"),
+            Op::Rollback { to, keep: None } => write!(f, ":{to}"),
+            Op::Rollback { to, keep: Some(keep) } => write!(f, ":{to}:{keep}"),
         }
     }
 }
@@ -382,6 +421,13 @@ fn parse(text: &str) -> Option<Op> {
         "maintain" => Op::Maintain { milliseconds: number(0)? },
         "checkpoint" => Op::Checkpoint,
         "trim" => Op::Trim,
+        "snap" => Op::Snap { name: path(0)?, now: false },
+        "snap-now" => Op::Snap { name: path(0)?, now: true },
+        "snapdel" => Op::SnapDelete(path(0)?),
+        "clone" => Op::Clone { of: path(0)?, name: path(1)? },
+        "head" => Op::Head(path(0)?),
+        "rollback" => Op::Rollback { to: path(0)?, keep: path(1) },
+        "reap" => Op::Reap,
         _ => return None,
     })
 }
@@ -445,7 +491,8 @@ mod tests {
                     rename:a:b;exchange:a:b;symlink:t:a;setxattr:a:user.x:4:5;removexattr:a:user.x;truncate:a:77;\
                     chmod:a:420;chown:a:5:6;utimes:a:7;setacl:a:416;setdefaultacl:a:416;setflags:a:64;copyrange:a:b:1:2:3;tmplink:t:5:6;tmpsynclink:t:5:6;\
                     unlinkopen:a:5:6;collapse:f:0:4096;insert:f:0:4096;whiteout:a:b;fsync:;fdatasync:a;syncrange:a:1:2;writeback:a:1:2;\
-                    txn:creat,x+write,x,0,5,1+absorb+write,y,0,5,1;txnstart:unlink,a;txnabort:unlink,a!fsync,b+sync;sync;maintain:5;checkpoint;trim";
+                    txn:creat,x+write,x,0,5,1+absorb+write,y,0,5,1;txnstart:unlink,a;txnabort:unlink,a!fsync,b+sync;sync;maintain:5;checkpoint;trim;\
+                    snap:s;snap-now:s;snapdel:s;clone:s:h;head:h;rollback:s;rollback:s:k;reap";
         let ops = from_text(text).expect("text of every operation");
         assert_eq!(to_text(&ops), text.replace(' ', ""));
         assert!(from_text("writ:f").is_err());

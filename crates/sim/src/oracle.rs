@@ -22,6 +22,7 @@ use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
 use std::fmt;
 use std::hash::{Hash, Hasher};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 mod changes;
@@ -168,7 +169,7 @@ impl Model {
     }
 
     /// Metadata operations so far.
-    fn metas(&self) -> usize {
+    pub fn metas(&self) -> usize {
         self.snapshots.len() - 1
     }
 
@@ -366,6 +367,8 @@ impl Model {
             Op::SyncRange { path, .. } | Op::WriteBack { path, .. } => self.file(path).map(drop),
             Op::Transaction { ops, between, end } => self.apply_dry(ops, between, *end, made),
             Op::Absorb | Op::Sync | Op::Maintain { .. } | Op::Checkpoint | Op::Trim => Ok(()),
+            Op::Snap { .. } | Op::SnapDelete(_) | Op::Clone { .. } | Op::Head(_) => Ok(()),
+            Op::Rollback { .. } | Op::Reap => Ok(()),
         }
     }
 
@@ -514,10 +517,31 @@ impl Model {
     /// Whether the contract allows a volume that looks like this after a crash by which `acknowledged` syncs had
     /// returned 0.
     pub fn judge(&self, view: &View, acknowledged: usize) -> Result<(), Violation> {
+        self.judge_up_to(view, acknowledged, self.metas())
+    }
+
+    /// The same, if nothing behind the first `may` metadata operations can be there.
+    pub fn judge_up_to(&self, view: &View, acknowledged: usize, may: usize) -> Result<(), Violation> {
         let must = if acknowledged == 0 { 0 } else { self.syncs[acknowledged - 1] };
-        let may = self.metas();
+        self.judge_in(view, acknowledged, must..=may)
+    }
+
+    /// Whether a crash at this moment could have left a volume like this, if all metadata operations are there and all
+    /// syncs were acknowledged.
+    pub fn judge_now(&self, view: &View) -> Result<(), Violation> {
+        self.judge_in(view, self.syncs(), self.metas()..=self.metas())
+    }
+
+    fn judge_in(
+        &self,
+        view: &View,
+        acknowledged: usize,
+        prefixes: RangeInclusive<usize>,
+    ) -> Result<(), Violation> {
+        let (must, may) = prefixes.into_inner();
         let hash = hash_of(&view.names);
         let mut wrong = Vec::new();
+        assert!(must <= may, "what must be there may be there");
         for prefix in must..=may {
             let snapshot = &self.snapshots[prefix];
             if snapshot.hash != hash || snapshot.names != view.names {

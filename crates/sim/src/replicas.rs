@@ -270,7 +270,7 @@ fn examine_resumed(
         replica.until(|replicator| *replicator.phase() == Phase::Streaming)?;
     }
     let tap = replica.tap();
-    let again = Start { disk, view };
+    let again = Start::new(disk, view);
     let model = work(&again, second, derive(seed, 9), &tap, &marks, &mut replica, random, tally, true);
     let model = model.ok_or_else(|| found(tally))?;
     replica.close()?;

@@ -32,6 +32,23 @@ fn every_crash_state_of_every_single_operation_keeps_the_contract() {
     assert!(outcome.tally.checks > 1000);
 }
 
+// Shows: C10, C11, C12, R22, R25, R29.
+#[test]
+fn operations_with_snapshots_around_them_keep_the_contract_in_a_sample() {
+    let outcome = campaign::seq1_of_trees(plan(u64::MAX), 97);
+    assert_sound(&outcome);
+    assert_eq!(Some(outcome.done), outcome.of, "all of them");
+    for kind in ["snap", "snap-now", "snapdel", "clone", "head", "rollback", "reap"] {
+        assert!(outcome.tally.by_operation.contains_key(kind), "no {kind}");
+    }
+}
+
+// Shows: C2, C10, C11, C12.
+#[test]
+fn pairs_with_an_operation_on_trees_keep_the_contract_in_a_sample() {
+    assert_sound(&campaign::seq2_of_trees(plan(80), false));
+}
+
 #[test]
 fn crash_states_of_two_operations_keep_the_contract_in_a_sample() {
     assert_sound(&campaign::seq2(plan(1500), false));

@@ -11,6 +11,8 @@ pub(crate) enum Step {
     LookedUp,
     /// Pages were read for somebody.
     Fetched,
+    /// One more extent that a snapshot has as well was read, to be written to other blocks.
+    TakenOver,
     /// A name was looked up. Locks may be held, so that nobody can act here.
     NameLookedUp,
 }

@@ -5,6 +5,8 @@
 
 use crate::content::inode::Inode;
 use crate::content::pages::PAGE_BYTES;
+use crate::content::steps;
+use crate::content::steps::Step;
 use crate::limits::OWNED_TOGETHER;
 use crate::read::pages::{Access, Fetched};
 use crate::shape::Shape;
@@ -12,8 +14,8 @@ use crate::{Error, Result};
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use syncline_device::Block;
-use syncline_format::Key;
 use syncline_format::item::{EXTENT_PAGES_MAX, ExtentContent, ExtentItem};
+use syncline_format::{Era, Key};
 use syncline_store::{Class, Reservation};
 
 /// Pages of one extent that a snapshot has as well.
@@ -36,6 +38,7 @@ impl Shape {
             } else if !self.write_again(inode, pages.clone())? {
                 continue;
             }
+            steps::passed(Step::TakenOver);
             next = pages.end;
             dirty += pages.end - pages.start;
             if dirty >= OWNED_TOGETHER {
@@ -46,8 +49,17 @@ impl Shape {
         Ok(next > first)
     }
 
+    /// Whether a snapshot has blocks of the file from page `first` on. The answer lasts as long as nobody makes one.
+    pub(crate) fn has_shared(&self, inode: &Inode, first: u64) -> Result<bool> {
+        Ok(self.shared_from(inode, first)?.is_some())
+    }
+
     /// The first pages from `first` on that a snapshot has as well.
     fn shared_from(&self, inode: &Inode, first: u64) -> Result<Option<Shared>> {
+        if self.content.owns(Era(0)) {
+            // The tree descends from no snapshot.
+            return Ok(None);
+        }
         let object = inode.number;
         let (store, mut found, mut failed) = (&self.core.store, None, None);
         let from = Key::extent(object, first.saturating_sub(u64::from(EXTENT_PAGES_MAX)));

@@ -72,15 +72,16 @@ impl Shape {
             }
             match self.begin_shift(inode, shift, adjust) {
                 Ok(true) => return self.finish_truncation(inode),
-                // A snapshot was made meanwhile.
-                Ok(false) | Err(Error::SharedWithSnapshot) => {}
+                // Somebody has written, or made a snapshot, meanwhile.
+                Ok(false) => {}
                 Err(error) => return Err(error),
             }
         }
         Err(Error::Busy)
     }
 
-    /// The first batch; false if the file has to be settled again.
+    /// The first batch; false if the file has to be settled again. No snapshot is made from before it is known that the
+    /// file owns all of what moves to after the move has begun, and who makes one later ends the move first.
     fn begin_shift(
         &self,
         inode: &Arc<Inode>,
@@ -90,6 +91,10 @@ impl Shape {
         let _moving = self.content.moving.read();
         let (permit, limit) = self.admit_shift(Class::Normal)?;
         let turn = inode.lock_turn();
+        // All that is going to move, and not only what this batch moves: a move that has begun is ended.
+        if self.has_shared(inode, shift.first)? {
+            return Ok(false);
+        }
         let step = self.plan_shift(inode.number, shift, limit)?;
         let mut state = inode.state.write();
         if state.gone {

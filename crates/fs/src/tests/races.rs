@@ -2,11 +2,10 @@
 //! it.
 
 use super::{MIB, TestVolume, pattern};
-use crate::FallocateMode;
-use crate::Fs;
 use crate::content::inode::Inode;
 use crate::content::steps::{Step, meanwhile};
 use crate::write::WriteAt;
+use crate::{FallocateMode, Fs, FsOptions, MkfsOptions, SnapshotData, SystemEntropy};
 use std::sync::Arc;
 
 const PAGE: usize = 4096;
@@ -142,6 +141,42 @@ fn a_write_that_looks_a_page_up_beside_a_large_truncation_brings_back_nothing_of
     want[AT..].fill(8);
     assert!(volume.content(&file) == want, "what was cut off is seen again");
     ends_with_zeros(&mut volume, &file, &want);
+}
+
+/// A snapshot that comes while blocks are written once more has some of them, and not those that follow: a move from the
+/// end would begin, and never end.
+// Shows: C10.
+#[test]
+fn a_move_begins_only_when_no_snapshot_has_any_of_what_moves() {
+    const EXTENTS: usize = 600;
+    for inserts in [true, false] {
+        let mkfs = MkfsOptions { journal_bytes: Some(MIB), ..MkfsOptions::default() };
+        let mut volume = TestVolume::made(64 * MIB, mkfs.format(2), FsOptions::default());
+        let file = in_many_extents(&volume);
+        volume.fs.snapshot("before", SnapshotData::Written, &SystemEntropy::default()).unwrap();
+        let content = volume.content(&file);
+        others(&volume, &file, Step::TakenOver, |fs, _| {
+            fs.snapshot("meanwhile", SnapshotData::Written, &SystemEntropy::default()).unwrap();
+        });
+        let mode = if inserts { FallocateMode::InsertRange } else { FallocateMode::CollapseRange };
+        volume.fs.shape.file_allocate(&file, mode, 0, 2 * PAGE as u64, &mut |_| {}).unwrap();
+        let moved = match inserts {
+            true => [vec![0; 2 * PAGE], content.clone()].concat(),
+            false => content[2 * PAGE..].to_vec(),
+        };
+        assert!(content.len() > 2 * (EXTENTS - 1) * PAGE && volume.content(&file) == moved);
+        volume.fs.snapshot("behind", SnapshotData::Written, &SystemEntropy::default()).unwrap();
+        volume.crash();
+        assert!(volume.content(&volume.find("f")) == moved, "after a crash the move has ended");
+        for (name, wanted) in [("before", &content), ("meanwhile", &content), ("behind", &moved)] {
+            let view = volume.fs.at(name).unwrap();
+            let found = view.names().lookup(crate::ObjectNo::ROOT_DIR, b"f").unwrap();
+            let mut seen = vec![0xEE; wanted.len()];
+            let inode = view.content.inode(found.attr.inode).unwrap();
+            assert_eq!(view.shape.file_read(&inode, 0, &mut seen).unwrap(), seen.len());
+            assert!(seen == *wanted, "snapshot {name} is what it was");
+        }
+    }
 }
 
 #[test]

@@ -9,9 +9,9 @@ use crate::lab::{Depth, Start, Tally, examine, guarded};
 use crate::operation::{Op, from_text};
 use crate::random::{Random, derive};
 use crate::{
-    ace, actors, between, bitmaps, carried, damage, fencing, frozen, killed, lazy, leaks, mkfs, pieces,
-    polled, pressure, replicas, retention, reuse, shapes, snapshots, storm, trims, upgrade, volatile,
-    watchdog, workload,
+    ace, actors, beside, between, bitmaps, carried, damage, emptied, fencing, frozen, killed, lazy, leaks,
+    mkfs, pieces, polled, pressure, replicas, retention, reuse, shapes, snapshots, storm, trims, upgrade,
+    vast, volatile, watchdog, workload,
 };
 use std::time::{Duration, Instant};
 
@@ -59,7 +59,12 @@ const LAZY_RUNS: u64 = 60;
 const RETENTION_RUNS: u64 = 24;
 const MET_ROT_EVERY: u64 = 1;
 const CARRIED_RUNS: u64 = 16;
+const EMPTIED_EVERY: u64 = 3;
+const BESIDE_RUNS: u64 = 250;
+const VAST_RUNS: u64 = 250;
 const SNAPSHOTS_RUNS: u64 = 300;
+/// One of so many workloads with trees around one operation.
+const OF_TREES_EVERY: usize = 17;
 
 /// A part: its name, and its workloads until one finds something or there are no more.
 struct Part {
@@ -79,6 +84,7 @@ fn parts(seed: u64) -> Vec<Part> {
     let [for_seq1, for_unforced_start, for_volatile, for_rot, for_seq2] =
         std::array::from_fn(|_| start.clone());
     let single = steps.clone();
+    let mut of_trees: Option<(Start, Vec<Vec<Op>>)> = None;
     let pairs = steps.clone();
     vec![
         part("mkfs", move |number| (number < 4).then(|| mkfs::run(derive(seed, number)))),
@@ -86,6 +92,15 @@ fn parts(seed: u64) -> Vec<Part> {
         part("polled", move |number| (number < 4).then(|| polled::run(derive(seed, number)))),
         part("snapshots", move |number| {
             (number < SNAPSHOTS_RUNS).then(|| snapshots::run(derive(seed, 21 << 32 | number)))
+        }),
+        part("seq-1 of trees", move |number| {
+            let (start, all) = of_trees.get_or_insert_with(|| {
+                let around = ace::steps().into_iter().flat_map(|step| ace::around_trees(&step));
+                let all = ace::tree_steps().into_iter().chain(around.step_by(OF_TREES_EVERY));
+                (ace::start_of_trees(), all.collect::<Vec<_>>())
+            });
+            let step = all.get(number as usize)?;
+            Some(examine(start, &ace::workload(&[step]), derive(seed, number), Depth::FULL))
         }),
         part("seq-1", move |number| {
             let step = single.get(number as usize)?;
@@ -170,6 +185,14 @@ fn parts(seed: u64) -> Vec<Part> {
             let run = || examine(pieces::start(work.pattern), &work.ops, seed, work.depth);
             (number < PIECES_RUNS).then(run)
         }),
+        part("emptied", move |number| {
+            let free = number * EMPTIED_EVERY;
+            (free < emptied::FREE_MAX).then(|| emptied::run(free, derive(seed, 26 << 32 | number)))
+        }),
+        part("beside", move |number| {
+            (number < BESIDE_RUNS).then(|| beside::run(derive(seed, 24 << 32 | number)))
+        }),
+        part("vast", move |number| (number < VAST_RUNS).then(|| vast::run(derive(seed, 25 << 32 | number)))),
         part("storm", move |number| (number < STORMS).then(|| storm::run(derive(seed, 18 << 32 | number)))),
         part("actors", move |number| {
             (number < ACTORS_RUNS).then(|| actors::run(derive(seed, 14 << 32 | number)))

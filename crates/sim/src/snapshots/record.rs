@@ -1,21 +1,22 @@
-//! What is done to a volume with several heads, and what became of it.
+//! A volume with heads and snapshots: what is done to it, and what became of it.
+//!
+//! Whoever drives it says which operation comes next in which head. The recorder carries it out on the engine and on
+//! the head's model. It notes what the trees show behind each change of them, and what was acknowledged by then.
 
-use super::{Shown, differs, open, operations, snapshots};
+use super::{Shown, differs, open, read_only, snapshots};
 use crate::device::{Disk, SimDevice, Trace};
 use crate::driver::{self, SimClock, SimEntropy, Told};
 use crate::lab::{Start, Tally};
 use crate::operation::Op;
-use crate::oracle::{Model, View};
-use crate::random::{Random, derive};
+use crate::oracle::{EEXIST, ENOENT, Model, View, difference};
+use crate::random::derive;
 use crate::view;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use syncline_fs::{Error, Fs, Head, ObjectNo, SnapshotData, SyncScope};
+use syncline_fs::{Clock, Error, Fs, Head, ObjectNo, SnapshotData, SyncScope};
 
 /// The first head.
 pub(super) const MAIN: &str = "main";
-/// Heads at a time.
-const HEADS_MAX: usize = 3;
 
 /// The trees that people see from some moment on.
 pub(super) struct Step {
@@ -24,6 +25,8 @@ pub(super) struct Step {
     pub(super) shown: Shown,
     /// Which model a head goes by.
     pub(super) heads: BTreeMap<String, usize>,
+    /// Metadata operations of each model by then.
+    pub(super) metas: Vec<usize>,
 }
 
 /// A recorded run.
@@ -38,138 +41,201 @@ pub(super) struct Run {
     pub(super) steps: Vec<Step>,
 }
 
-/// A head that is open; the main one is `Recorder::fs`.
+/// A head that is there. The main one is open as `Recorder::fs`.
 struct Open {
     head: Option<Head>,
     model: usize,
-    ops: VecDeque<Op>,
 }
 
-/// Somebody who reads a snapshot for long, and what it shows.
-struct Reader {
-    name: String,
-    fs: Arc<Fs>,
-    wanted: View,
+/// Why something was not done.
+pub(super) enum Trouble {
+    /// The engine answers so.
+    Told(Error),
+    /// That must not be.
+    Wrong(String),
 }
 
-struct Recorder<'a> {
-    start: &'a Start,
+impl From<Error> for Trouble {
+    fn from(error: Error) -> Trouble {
+        Trouble::Told(error)
+    }
+}
+
+impl From<String> for Trouble {
+    fn from(what: String) -> Trouble {
+        Trouble::Wrong(what)
+    }
+}
+
+/// An open volume whose changes are recorded.
+pub(super) struct Recorder {
     seed: u64,
     device: Arc<SimDevice>,
     clock: Arc<SimClock>,
     fs: Arc<Fs>,
+    opened: usize,
     heads: BTreeMap<String, Open>,
-    reader: Option<Reader>,
-    random: Random,
+    /// Where operations are carried out that name no head.
+    current: String,
     entropy: SimEntropy,
     models: Vec<Model>,
     acks: Vec<Vec<usize>>,
     steps: Vec<Step>,
-    names: u64,
+    sessions: u64,
 }
 
-/// Runs the workloads of the heads, with snapshots in between.
-pub(super) fn record(start: &Start, seed: u64, tally: &mut Tally) -> Option<Run> {
-    let device = SimDevice::new(start.disk.clone(), derive(seed, 53));
-    let clock = SimClock::behind(&start.view);
-    let fs = match open(&device, &clock, seed) {
-        Ok(fs) => fs,
-        Err(error) => {
-            tally.violation(format!("the volume does not open: {error}"));
-            return None;
-        }
-    };
-    let opened = device.position();
-    let main = Open { head: None, model: 0, ops: VecDeque::new() };
-    let first = Step { ack: 0, shown: Shown::new(), heads: BTreeMap::from([(MAIN.to_owned(), 0)]) };
-    let mut recorder = Recorder {
-        start,
-        seed,
-        device,
-        clock,
-        fs,
-        heads: BTreeMap::from([(MAIN.to_owned(), main)]),
-        reader: None,
-        random: Random::new(derive(seed, 54)),
-        entropy: SimEntropy::new(derive(seed, 55)),
-        models: vec![Model::with_times(&start.view)],
-        acks: vec![vec![0]],
-        steps: vec![first],
-        names: 0,
-    };
-    if let Err(what) = recorder.run(operations(start, seed), tally) {
-        tally.violation(what);
-        return None;
+impl Recorder {
+    /// Opens a volume.
+    pub(super) fn begin(start: &Start, seed: u64) -> Result<Recorder, String> {
+        let device = SimDevice::new(start.disk.clone(), derive(seed, 53));
+        let clock = SimClock::behind(&start.view);
+        let fs = open(&device, &clock, seed).map_err(|error| format!("the volume does not open: {error}"))?;
+        let opened = device.position();
+        let heads = BTreeMap::from([(MAIN.to_owned(), 0)]);
+        let first = Step { ack: 0, shown: start.snapshots.clone(), heads, metas: vec![0] };
+        Ok(Recorder {
+            seed,
+            device,
+            clock,
+            fs,
+            opened,
+            heads: BTreeMap::from([(MAIN.to_owned(), Open { head: None, model: 0 })]),
+            current: MAIN.to_owned(),
+            entropy: SimEntropy::new(derive(seed, 55)),
+            models: vec![Model::with_times(&start.view)],
+            acks: vec![vec![0]],
+            steps: vec![first],
+            sessions: 0,
+        })
     }
-    let (base, trace) = recorder.device.recorded();
-    if let Err(what) = recorder.end() {
-        tally.violation(format!("at the end, {what}"));
-    }
-    tally.writes += trace.writes.len() as u64;
-    tally.flushes += trace.flushes as u64;
-    let Recorder { models, acks, steps, .. } = recorder;
-    Some(Run { base, trace, opened, models, acks, steps })
-}
 
-impl Recorder<'_> {
-    fn run(&mut self, ops: Vec<Op>, tally: &mut Tally) -> Result<(), String> {
-        for op in ops {
-            self.step(MAIN, &op, tally)?;
-            let others: Vec<String> = self.heads.keys().filter(|name| *name != MAIN).cloned().collect();
-            for name in others {
-                if self.random.one_in(3) {
-                    continue;
-                }
-                if let Some(op) = self.heads.get_mut(&name).and_then(|open| open.ops.pop_front()) {
-                    self.step(&name, &op, tally)?;
-                }
-            }
-            let done = match self.random.below(22) {
-                0 | 1 => self.make(),
-                2 | 3 => self.delete(),
-                4..=7 => self.fs.maintain(syncline_fs::Clock::now(&*self.clock), 1).map(drop),
-                8 if self.reader.is_none() => self.begin_reading(),
-                9 | 10 => self.clone(tally),
-                11 => self.delete_head(),
-                13 => self.compare(),
-                12 if self.reader.is_none() => self.roll_back(tally),
-                _ => Ok(()),
-            };
-            self.end_reading(&op)?;
-            match done {
-                Ok(()) | Err(Error::NoSpace) => {}
-                Err(error) => return Err(format!("behind {op}, trees cannot be changed: {error}")),
-            }
+    /// What was done so far, and what is shown without any crash.
+    pub(super) fn end(self, tally: &mut Tally) -> Run {
+        let (base, trace) = self.device.recorded();
+        if let Err(what) = self.check_running() {
+            tally.violation(format!("at the end, {what}"));
         }
+        tally.writes += trace.writes.len() as u64;
+        tally.flushes += trace.flushes as u64;
+        let Recorder { opened, models, acks, steps, .. } = self;
+        Run { base, trace, opened, models, acks, steps }
+    }
+
+    /// Closes the volume.
+    pub(super) fn close(self) -> Result<Start, String> {
+        self.check_running()?;
+        let view = view::view(&self.fs).map_err(|error| error.to_string())?;
+        self.fs.close().map_err(|error| format!("the volume cannot be closed: {error}"))?;
+        let snapshots = self.shown().clone();
+        Ok(Start { disk: self.device.settled(), view, snapshots })
+    }
+
+    pub(super) fn volume(&self) -> &Arc<Fs> {
+        &self.fs
+    }
+
+    pub(super) fn entropy(&self) -> &SimEntropy {
+        &self.entropy
+    }
+
+    pub(super) fn heads(&self) -> Vec<String> {
+        self.heads.keys().cloned().collect()
+    }
+
+    pub(super) fn fs_of(&self, head: &str) -> Arc<Fs> {
+        let opened = self.heads[head].head.as_ref();
+        opened.map_or_else(|| self.fs.clone(), |head| head.fs().clone())
+    }
+
+    /// What the snapshots show.
+    pub(super) fn shown(&self) -> &Shown {
+        &self.steps.last().expect("the start at least").shown
+    }
+
+    /// Carries out an operation of a workload that is written down.
+    pub(super) fn carry_out(&mut self, op: &Op, tally: &mut Tally) -> Result<(), String> {
+        let current = self.current.clone();
+        let want = self.refusal(op);
+        let done = match op {
+            Op::Snap { name, now: false } => self.make(&current, name, SnapshotData::Written),
+            Op::Snap { name, now: true } => self.make(&current, name, SnapshotData::Committed),
+            Op::SnapDelete(name) => self.delete(name),
+            Op::Clone { of, name } => self.clone_of(of, name),
+            Op::Head(name) => self.enter(name),
+            Op::Rollback { to, keep } => self.roll_back(to, keep.as_deref()),
+            Op::Reap => self.reap(),
+            _ => {
+                let told = self.step(&current, op, tally)?;
+                return match told == Told::NoSpace && op.needs_no_space() {
+                    true => Err(format!("C8: {op} needs no space, and finds none")),
+                    false => Ok(()),
+                };
+            }
+        };
+        let told = match (done, want) {
+            (Ok(()), None) => Told::Done,
+            (Err(Trouble::Told(error)), Some(want)) if error.errno() == want => Told::Refused(want),
+            (Err(Trouble::Told(Error::NoSpace)), None) if may_lack_space(op) => Told::NoSpace,
+            (Err(Trouble::Wrong(what)), _) => return Err(what),
+            (Err(Trouble::Told(error)), want) => {
+                return Err(format!("{op} answers '{error}', want {want:?} (errno)"));
+            }
+            (Ok(()), Some(want)) => return Err(format!("{op} succeeds, want {want} (errno)")),
+        };
+        tally.count(op, told);
         Ok(())
     }
 
-    fn fs_of(&self, name: &str) -> Arc<Fs> {
-        let head = self.heads[name].head.as_ref();
-        head.map_or_else(|| self.fs.clone(), |head| head.fs().clone())
+    /// What a change of the trees has to be answered with.
+    fn refusal(&self, op: &Op) -> Option<i32> {
+        let is_shown = |name: &String| self.shown().contains_key(name);
+        let is_taken = |name: &String| is_shown(name) || self.heads.contains_key(name);
+        match op {
+            Op::Snap { name, .. } if is_taken(name) => Some(EEXIST),
+            Op::SnapDelete(name) if !is_shown(name) => Some(ENOENT),
+            Op::Clone { of, .. } if !is_shown(of) => Some(ENOENT),
+            Op::Clone { name, .. } if is_taken(name) => Some(EEXIST),
+            Op::Head(name) if !self.heads.contains_key(name) => Some(ENOENT),
+            Op::Rollback { keep: Some(keep), .. } if is_taken(keep) => Some(EEXIST),
+            Op::Rollback { to, .. } if !is_shown(to) => Some(ENOENT),
+            _ => None,
+        }
     }
 
-    /// One operation in a head.
-    fn step(&mut self, name: &str, op: &Op, tally: &mut Tally) -> Result<(), String> {
-        let (fs, index) = (self.fs_of(name), self.heads[name].model);
+    /// One operation on the files of a head.
+    pub(super) fn step(&mut self, head: &str, op: &Op, tally: &mut Tally) -> Result<Told, String> {
+        let (fs, index) = (self.fs_of(head), self.heads[head].model);
         let model = &mut self.models[index];
         let syncs = model.syncs();
-        match driver::step(&fs, &self.clock, model, op) {
+        let told = match driver::step(&fs, &self.clock, model, op) {
             Ok(Told::Failed(errno)) => {
-                return Err(format!("in {name}, {op} fails with errno {errno} on a sound device"));
+                return Err(format!("in {head}, {op} fails with errno {errno} on a sound device"));
             }
-            Ok(told) => tally.count(op, told),
+            Ok(told) => told,
             Err(wrong) => {
                 let (got, want) = (wrong.got, wrong.want);
-                return Err(format!("in {name}, {op} answers {got:?}, want {want:?} (errno)"));
+                return Err(format!("in {head}, {op} answers {got:?}, want {want:?} (errno)"));
             }
-        }
+        };
+        tally.count(op, told);
         view::note_times(&fs, model, op)
-            .map_err(|error| format!("in {name}, attributes cannot be read after {op}: {error}"))?;
+            .map_err(|error| format!("in {head}, attributes cannot be read after {op}: {error}"))?;
         // What the background has made durable is what was old enough, and not all up to now.
         if model.syncs() > syncs && !matches!(op, Op::Maintain { .. }) {
             self.order_others(index);
         }
+        self.acknowledge();
+        Ok(told)
+    }
+
+    /// Syncs each file of a head alone: small ones live in the journal then, and a snapshot inherits them.
+    pub(super) fn sync_each(&mut self, head: &str) -> Result<(), Error> {
+        let (fs, index) = (self.fs_of(head), self.heads[head].model);
+        for ino in self.models[index].alive() {
+            fs.files().sync_inode(ObjectNo(ino), SyncScope::All)?;
+        }
+        self.models[index].sync(None);
+        self.order_others(index);
         self.acknowledge();
         Ok(())
     }
@@ -191,138 +257,117 @@ impl Recorder<'_> {
         self.acks.len() - 1
     }
 
-    fn last(&self) -> &Step {
-        self.steps.last().expect("the start at least")
-    }
-
     /// The call that made this of the trees has returned.
     fn told(&mut self, shown: Shown) {
         let ack = self.acknowledge();
         let heads = self.heads.iter().map(|(name, open)| (name.clone(), open.model)).collect();
-        self.steps.push(Step { ack, shown, heads });
+        let metas = self.models.iter().map(Model::metas).collect();
+        self.steps.push(Step { ack, shown, heads, metas });
     }
 
-    fn next_name(&mut self) -> String {
-        self.names += 1;
-        format!("t{}", self.names)
-    }
-
-    fn any_head(&mut self) -> String {
-        let names: Vec<String> = self.heads.keys().cloned().collect();
-        self.random.pick(&names).clone()
-    }
-
-    fn make(&mut self) -> Result<(), Error> {
-        let (name, head) = (self.next_name(), self.any_head());
-        let (fs, index) = (self.fs_of(&head), self.heads[&head].model);
-        let data = match self.random.one_in(2) {
-            true => SnapshotData::Written,
-            false => {
-                // Synced one by one, small ones live in the journal: the snapshot inherits them.
-                for ino in self.models[index].alive() {
-                    fs.files().sync_inode(ObjectNo(ino), SyncScope::All)?;
-                }
-                SnapshotData::Committed
+    /// Makes a snapshot of a head.
+    pub(super) fn make(&mut self, head: &str, name: &str, data: SnapshotData) -> Result<(), Trouble> {
+        let (fs, index) = (self.fs_of(head), self.heads[head].model);
+        fs.snapshot(name, data, &self.entropy)?;
+        let view = self.look_at(name)?;
+        let model = &mut self.models[index];
+        match data {
+            SnapshotData::Written if view != model.live() => {
+                let what = difference(&model.live(), &view);
+                return Err(format!("snapshot {name} lacks what was written before it: {what}").into());
             }
-        };
-        fs.snapshot(&name, data, &self.entropy)?;
-        let mut shown = self.last().shown.clone();
-        shown.insert(name, view::view(&fs)?);
-        // All that was written before is in it, so it is durable (C10).
-        self.models[index].sync(None);
+            // All that was written before is in it, so it is durable (C10).
+            SnapshotData::Written => drop(model.sync(None)),
+            SnapshotData::Committed => {
+                if let Err(violation) = model.judge_now(&view) {
+                    let what = format!("snapshot {name} is not what a crash would have left: {violation:?}");
+                    return Err(what.into());
+                }
+                model.sync(Some(0));
+            }
+        }
         self.order_others(index);
+        let mut shown = self.shown().clone();
+        shown.insert(name.to_owned(), view);
         self.told(shown);
         Ok(())
     }
 
-    fn delete(&mut self) -> Result<(), Error> {
-        let mut shown = self.last().shown.clone();
-        let names: Vec<String> = shown.keys().cloned().collect();
-        if names.is_empty() {
-            return Ok(());
-        }
-        // The newest, beside whose deletion the head goes on, as often as all others together.
-        let newest = self.fs.snapshots().pop().map(|snapshot| snapshot.name);
-        let is_newest = self.random.one_in(2);
-        let name = newest.filter(|_| is_newest).unwrap_or_else(|| self.random.pick(&names).clone());
-        self.fs.delete_snapshot(&name)?;
-        shown.remove(&name);
+    /// What a snapshot shows. Nobody who uses the volume notices that somebody looks: on the volume itself it would be
+    /// settled.
+    fn look_at(&self, name: &str) -> Result<View, String> {
+        let copy = SimDevice::new(self.device.completed(), derive(self.seed, 64));
+        let fs = read_only(&copy, derive(self.seed, 65))?;
+        let at = fs.at(name).map_err(|error| format!("snapshot {name} does not open: {error}"))?;
+        view::view(&at).map_err(|error| format!("snapshot {name} cannot be read: {error}"))
+    }
+
+    /// Deletes a snapshot.
+    pub(super) fn delete(&mut self, name: &str) -> Result<(), Trouble> {
+        self.fs.delete_snapshot(name)?;
+        let mut shown = self.shown().clone();
+        shown.remove(name);
         // The order of metadata is durable up to here (C2), and no content.
         self.order_others(usize::MAX);
         self.told(shown);
         Ok(())
     }
 
-    /// What differs between a snapshot and the head: of what is made for that no crash leaves anything.
-    fn compare(&mut self) -> Result<(), Error> {
-        let Some((name, _)) = self.any_snapshot() else { return Ok(()) };
-        let head = self.any_head();
-        self.fs_of(&head).difference(&name, None, true, &self.entropy).map(drop)
+    /// One step of the background, in which no time passes.
+    pub(super) fn reap(&mut self) -> Result<(), Trouble> {
+        Ok(self.fs.maintain(self.clock.now(), 1).map(drop)?)
     }
 
-    /// Some snapshot.
-    fn any_snapshot(&mut self) -> Option<(String, View)> {
-        let count = self.last().shown.len() as u64;
-        let index = self.random.below(count.max(1)) as usize;
-        self.last().shown.iter().nth(index).map(|(name, view)| (name.clone(), view.clone()))
-    }
-
-    /// Makes a head of some snapshot, with a workload of its own.
-    fn clone(&mut self, tally: &mut Tally) -> Result<(), Error> {
-        let Some((of, view)) = self.any_snapshot().filter(|_| self.heads.len() < HEADS_MAX) else {
-            return Ok(());
-        };
-        let name = self.next_name();
-        self.fs.heads().make(&of, &name, &self.entropy)?;
-        *tally.by_operation.entry("clone").or_default() += 1;
+    /// Makes a head of a snapshot, and opens it.
+    pub(super) fn clone_of(&mut self, of: &str, name: &str) -> Result<(), Trouble> {
+        self.fs.heads().make(of, name, &self.entropy)?;
         self.order_others(usize::MAX);
-        self.models.push(Model::with_times(&view));
-        let start = Start { disk: self.start.disk.clone(), view };
-        // A seed that leaves the volume's space to all.
-        let ops = operations(&start, derive(self.seed, 100 + self.names));
-        let head = Some(self.fs.heads().open(&name)?);
-        let model = self.models.len() - 1;
-        self.heads.insert(name, Open { head, model, ops: ops.into() });
-        let shown = self.last().shown.clone();
+        let model = Model::with_times(&self.shown()[of]);
+        self.models.push(model);
+        self.heads.insert(name.to_owned(), Open { head: None, model: self.models.len() - 1 });
+        let shown = self.shown().clone();
         self.told(shown);
+        let head = Some(self.fs.heads().open(name)?);
+        self.heads.entry(name.to_owned()).and_modify(|open| open.head = head);
         Ok(())
     }
 
-    fn delete_head(&mut self) -> Result<(), Error> {
-        let name = self.any_head();
-        if name == MAIN {
-            return Ok(());
+    /// What names no head is done in this one from here on.
+    fn enter(&mut self, name: &str) -> Result<(), Trouble> {
+        match self.heads.contains_key(name) {
+            true => self.current = name.to_owned(),
+            false => return Err(Error::NotFound.into()),
         }
-        let Some(mut open) = self.heads.remove(&name) else { return Ok(()) };
+        Ok(())
+    }
+
+    /// Deletes a head other than the main one.
+    pub(super) fn delete_head(&mut self, name: &str) -> Result<(), Trouble> {
+        let Some(mut open) = self.heads.remove(name) else { return Ok(()) };
         open.head = None;
-        if let Err(error) = self.fs.heads().delete(&name) {
-            open.head = Some(self.fs.heads().open(&name)?);
-            self.heads.insert(name, open);
-            return Err(error);
+        if let Err(error) = self.fs.heads().delete(name) {
+            open.head = Some(self.fs.heads().open(name)?);
+            self.heads.insert(name.to_owned(), open);
+            return Err(error.into());
         }
         self.order_others(usize::MAX);
-        let shown = self.last().shown.clone();
+        let shown = self.shown().clone();
         self.told(shown);
         Ok(())
     }
 
     /// Rolls the main head back, and opens the volume again.
-    fn roll_back(&mut self, tally: &mut Tally) -> Result<(), Error> {
-        let Some((to, view)) = self.any_snapshot() else { return Ok(()) };
-        let keep = self.random.one_in(2).then(|| self.next_name());
-        let mut shown = self.last().shown.clone();
-        if let Some(name) = &keep {
-            shown.insert(name.clone(), view::view(&self.fs)?);
+    pub(super) fn roll_back(&mut self, to: &str, keep: Option<&str>) -> Result<(), Trouble> {
+        let mut shown = self.shown().clone();
+        if let Some(name) = keep {
+            shown.insert(name.to_owned(), view::view(&self.fs)?);
         }
-        let rolled = self.fs.heads().roll_back(&to, keep.as_deref(), &self.entropy);
-        if rolled.is_ok() {
-            *tally.by_operation.entry("rollback").or_default() += 1;
-            self.models.push(Model::with_times(&view));
-            let model = self.models.len() - 1;
-            self.heads.insert(MAIN.to_owned(), Open { head: None, model, ops: VecDeque::new() });
-            self.order_others(model);
-            self.told(shown);
-        }
+        self.fs.heads().roll_back(to, keep, &self.entropy)?;
+        self.models.push(Model::with_times(&self.shown()[to]));
+        let model = self.models.len() - 1;
+        self.heads.insert(MAIN.to_owned(), Open { head: None, model });
+        self.order_others(model);
+        self.told(shown);
         // All heads end with the session, and everything of them is written.
         self.heads.values_mut().for_each(|open| open.head = None);
         self.fs.close()?;
@@ -330,44 +375,35 @@ impl Recorder<'_> {
             self.models[open.model].sync(None);
         }
         self.acknowledge();
-        self.fs = open(&self.device, &self.clock, derive(self.seed, 1000 + self.names))?;
-        let names: Vec<String> = self.heads.keys().filter(|name| *name != MAIN).cloned().collect();
-        for name in names {
+        self.sessions += 1;
+        self.fs = open(&self.device, &self.clock, derive(self.seed, 1000 + self.sessions))?;
+        for name in self.heads().into_iter().filter(|name| name != MAIN) {
             let head = self.fs.heads().open(&name)?;
             self.heads.entry(name).and_modify(|open| open.head = Some(head));
         }
-        rolled
-    }
-
-    /// Opens some snapshot, to be read later.
-    fn begin_reading(&mut self) -> Result<(), Error> {
-        let Some((name, wanted)) = self.any_snapshot() else { return Ok(()) };
-        self.reader = Some(Reader { fs: self.fs.at(&name)?, name, wanted });
+        self.current = MAIN.to_owned();
         Ok(())
-    }
-
-    fn end_reading(&mut self, op: &Op) -> Result<(), String> {
-        let random = &mut self.random;
-        match self.reader.take_if(|_| random.one_in(8)) {
-            Some(Reader { name, fs, wanted }) if view::view(&fs).as_ref() != Ok(&wanted) => {
-                Err(format!("behind {op}, snapshot {name} is not for its reader what it was"))
-            }
-            _ => Ok(()),
-        }
     }
 
     /// What is shown without any crash.
-    fn end(&self) -> Result<(), String> {
+    fn check_running(&self) -> Result<(), String> {
         let shown = snapshots(&self.fs)?;
-        if shown != self.last().shown {
-            return Err(differs("snapshot", &self.last().shown, &shown));
+        if shown != *self.shown() {
+            return Err(differs("snapshot", self.shown(), &shown));
         }
         for (name, open) in &self.heads {
             let view = view::view(&self.fs_of(name)).map_err(|error| format!("head {name}: {error}"))?;
-            if view.names != self.models[open.model].live().names {
-                return Err(format!("head {name} shows other names than its operations have made"));
+            let live = self.models[open.model].live();
+            if view != live {
+                let what = difference(&live, &view);
+                return Err(format!("head {name} does not show what was done: {what}"));
             }
         }
         Ok(())
     }
+}
+
+/// Whether a change of the trees may be refused on a full volume. A deletion never is (R33).
+fn may_lack_space(op: &Op) -> bool {
+    !matches!(op, Op::SnapDelete(_) | Op::Reap | Op::Head(_))
 }

@@ -19,7 +19,13 @@ pub const JOURNAL_BLOCKS: u64 = 64;
 /// A fresh volume.
 pub fn formatted() -> Image {
     let device = ImageDevice::new(BLOCKS, Image::default());
-    let options = FormatOptions {
+    Store::format(&device, &format_options(), &mut |_, _| {}).expect("format");
+    device.into_image()
+}
+
+/// How volumes are made.
+pub fn format_options() -> FormatOptions {
+    FormatOptions {
         uuid: [3; 16],
         label: String::new(),
         journal_blocks: Some(JOURNAL_BLOCKS),
@@ -30,9 +36,7 @@ pub fn formatted() -> Image {
         created_seconds: 0,
         created_nanoseconds: 0,
         items: Vec::new(),
-    };
-    Store::format(&device, &options, &mut |_, _| {}).expect("format");
-    device.into_image()
+    }
 }
 
 /// The page of a version of a file.

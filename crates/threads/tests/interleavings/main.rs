@@ -7,10 +7,12 @@
 //! start.
 
 mod device;
+mod forest;
 mod image;
 mod judge;
 mod scenarios;
 mod tally;
+mod trees;
 mod workload;
 
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
