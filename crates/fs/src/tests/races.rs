@@ -143,8 +143,8 @@ fn a_write_that_looks_a_page_up_beside_a_large_truncation_brings_back_nothing_of
     ends_with_zeros(&mut volume, &file, &want);
 }
 
-/// A snapshot that comes while blocks are written once more has some of them, and not those that follow: a move from the
-/// end would begin, and never end.
+/// A snapshot that comes while blocks are written once more has some of them, and not those that follow: a move from
+/// the end would begin, and never end.
 // Shows: C10.
 #[test]
 fn a_move_begins_only_when_no_snapshot_has_any_of_what_moves() {
