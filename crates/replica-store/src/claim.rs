@@ -27,13 +27,13 @@ pub(crate) fn opener(uuid: [u8; 16], blocks: u64) -> Opener {
     }
 }
 
-/// Claims a replica, with the mark on the device, if there is one.
+/// Claims a replica. Where there is a device, its mark says so before; what it says that the volume holds stays.
 ///
 /// # Errors
 /// The store cannot be reached within `wait`, or the claim is not for this volume.
 pub(crate) fn claim(
     client: &mut Client,
-    device: Option<&dyn Device>,
+    device: Option<(&dyn Device, u64)>,
     opener: Opener,
     wait: Duration,
 ) -> Result<Opened, Error> {
@@ -42,8 +42,8 @@ pub(crate) fn claim(
     let mut opening = Opening::new(opener);
     loop {
         if let Some((claim, nonce)) = opening.to_mark() {
-            if let Some(device) = device {
-                mark::write(device, &Mark { uuid, claim, nonce })?;
+            if let Some((device, holds)) = device {
+                mark::write(device, &Mark { uuid, claim, nonce, holds })?;
             }
             opening.marked();
         }

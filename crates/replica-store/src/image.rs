@@ -136,5 +136,5 @@ pub fn fence(client: &mut Client, uuid: [u8; 16], wait: Duration) -> Result<Mark
     let opener = Opener { take_over: true, ..opener(uuid, blocks) };
     let nonce = opener.nonce;
     let opened = claim(client, None, opener, wait)?;
-    Ok(Mark { uuid, claim: opened.claim, nonce })
+    Ok(Mark { uuid, claim: opened.claim, nonce, holds: 0 })
 }

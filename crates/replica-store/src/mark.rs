@@ -28,7 +28,7 @@ pub fn read(device: &dyn Device, uuid: [u8; 16]) -> Result<Mark, Error> {
     let mut bytes = vec![0; BLOCK_BYTES];
     device.read(MARK_BLOCK, &mut bytes)?;
     let mark = Mark::decode(&bytes, uuid).map_err(Error::Mark)?;
-    Ok(mark.unwrap_or(Mark { uuid, claim: 0, nonce: 0 }))
+    Ok(mark.unwrap_or(Mark { uuid, claim: 0, nonce: 0, holds: 0 }))
 }
 
 /// Writes a mark, durably.

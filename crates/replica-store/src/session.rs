@@ -17,8 +17,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use syncline_device::{Device, DeviceError};
 use syncline_format::replica::{Mark, UnitHeader};
+use syncline_format::superblock::Superblock;
+use syncline_replica::changed::{self, Changed};
 use syncline_replica::newest::Newest;
 use syncline_replica::replicator::Status;
+use syncline_replica::runs::RunSet;
 use syncline_replica::{
     Acknowledge, Opener, Phase, Pruned, ReplicaError, Replicator, Settings, TapDevice, Target,
 };
@@ -126,7 +129,7 @@ impl Session {
         let superblock = mark::superblock(&*device)?;
         let blocks = superblock.layout.blocks;
         let marked = match options.begin {
-            true => Mark { uuid: superblock.uuid, claim: 0, nonce: 0 },
+            true => Mark { uuid: superblock.uuid, claim: 0, nonce: 0, holds: 0 },
             false => mark::read(&*device, superblock.uuid)?,
         };
         let mut client = Client::new(address)?;
@@ -141,7 +144,7 @@ impl Session {
         if options.probe || marked.claim == 0 {
             probe(&client, nonce)?;
         }
-        let opened = match claim(&mut client, Some(&*device), opener, options.open_wait) {
+        let opened = match claim(&mut client, Some((&*device, marked.holds)), opener, options.open_wait) {
             Err(Error::Replica(ReplicaError::Behind { by, .. })) if options.begin => {
                 return Err(Error::Occupied { url: address.url.clone(), by });
             }
@@ -150,13 +153,20 @@ impl Session {
         let last = opened.last.map(|last| (last.claim, last.number));
         let is_exact = options.exact.is_some() && options.exact == last && opened.may_stream();
         let is_known = is_exact || opened.is_closed_at(superblock.epoch, generation);
-        let unknown = if is_known { 0 } else { blocks };
-        // Where the replica holds an earlier state of this volume, what has changed since is found by reading.
+        let is_earlier = is_known || opened.is_earlier(&superblock, marked.holds);
+        // Where the replica holds something else of this volume, only what differs is shipped.
         let before = match opened.last {
             Some(end) if !is_known && opened.may_stream() => resumed(&mut client, superblock.uuid, &end),
             _ => None,
         };
-        mark::write(&*device, &Mark { uuid: superblock.uuid, claim: opened.claim, nonce })?;
+        let unknown = match (&before, &opened.last) {
+            _ if is_known => RunSet::default(),
+            (Some(before), Some(last)) if is_earlier => changed(&*device, &superblock, before, last),
+            _ => RunSet::from(0..blocks),
+        };
+        let holds = if is_earlier { opened.tail } else { marked.holds };
+        let mark = Mark { uuid: superblock.uuid, claim: opened.claim, nonce, holds };
+        mark::write(&*device, &mark)?;
         let tap = TapDevice::acknowledging(device, options.memory, unknown, options.acknowledge);
         let interval = match options.acknowledge {
             Acknowledge::Local => options.interval.as_nanos() as u64,
@@ -172,11 +182,12 @@ impl Session {
             Some(every) => Some(Housekeeper::start(address, superblock.uuid, every)?),
             None => None,
         };
-        Session::start(tap, client, replicator, options, housekeeper)
+        Session::start(tap, mark, client, replicator, options, housekeeper)
     }
 
     fn start(
         tap: Arc<TapDevice>,
+        mark: Mark,
         mut client: Client,
         mut replicator: Replicator,
         options: &Options,
@@ -199,6 +210,9 @@ impl Session {
             let _ending = Ending(its_tap, Arc::clone(&mine));
             loop {
                 client.step(&mut replicator, pause);
+                if *replicator.phase() == Phase::Closed {
+                    hold(&**its.below(), &Mark { holds: replicator.tail(), ..mark });
+                }
                 let mut state = mine.state.lock();
                 state.status = replicator.status(client.now());
                 if state.closing {
@@ -271,6 +285,28 @@ fn resumed(client: &mut Client, uuid: [u8; 16], end: &UnitHeader) -> Option<Newe
         Err(error) => {
             tracing::warn!(%error, "the volume is shipped anew");
             None
+        }
+    }
+}
+
+/// Behind the close of a volume: what has been shipped is what it holds. Should that not be written, the volume is read
+/// whole if it is used without its replica next.
+fn hold(device: &dyn Device, mark: &Mark) {
+    if let Err(error) = mark::write(device, mark) {
+        tracing::warn!(%error, "the volume does not say what it holds of its replica");
+    }
+}
+
+/// Blocks in which a volume may differ from an earlier moment of it, which the replica holds.
+fn changed(device: &dyn Device, superblock: &Superblock, before: &Newest, last: &UnitHeader) -> RunSet {
+    match changed::since(device, superblock, before, last) {
+        Ok(Changed { blocks, read }) => {
+            tracing::info!(blocks = blocks.blocks(), read, "the volume may differ from its replica in these");
+            blocks
+        }
+        Err(unclear) => {
+            tracing::warn!("all of the volume is held against its replica: {unclear}");
+            RunSet::from(0..superblock.layout.blocks)
         }
     }
 }

@@ -21,6 +21,7 @@
 //! | [`source`] | where blocks come from that are not here |
 //! | [`lazy`] | a volume that is used while it is fetched, with a map of what is absent |
 //! | [`remote`] | a volume that is read from its replica |
+//! | [`changed`] | what of a volume may differ from what its replica holds |
 //! | [`restore`] | which frames hold the newest content, and their way back into an image |
 //!
 //! The state machines have one form: `poll` says what to ask the store for, `answer` takes what it said. Whoever
@@ -32,6 +33,7 @@
 #![forbid(unsafe_code)]
 
 pub mod chain;
+pub mod changed;
 pub mod compact;
 pub mod exchange;
 pub mod keep;

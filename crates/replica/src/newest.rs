@@ -110,11 +110,17 @@ impl Newest {
 
     /// Whether a block has this content there.
     pub fn is_content(&self, block: u64, content: &[u8]) -> bool {
+        match self.sum(block) {
+            Some(sum) => sum == checksum(content),
+            None => content.iter().all(|byte| *byte == 0),
+        }
+    }
+
+    /// Checksum of a block's content there; `None`: it is zeros, or nothing is known of it.
+    pub fn sum(&self, block: u64) -> Option<u64> {
         match self.places(block..block + 1).next() {
-            Some((_, Place::Data { layer, at })) => {
-                self.layers[layer].outline.index.sums.get(at) == Some(&checksum(content))
-            }
-            _ => content.iter().all(|byte| *byte == 0),
+            Some((_, Place::Data { layer, at })) => self.layers[layer].outline.index.sums.get(at).copied(),
+            _ => None,
         }
     }
 

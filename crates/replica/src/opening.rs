@@ -17,6 +17,7 @@ use syncline_format::FormatError;
 use syncline_format::replica::{
     Claim, ENDS_MAX, End, FOOTER_BYTES, Flags, Footer, Manifest, UNIT_HEADER_BYTES, UnitHeader,
 };
+use syncline_format::superblock::Superblock;
 
 /// Claims that are tried before somebody is told.
 const TRIES_MAX: u32 = 5;
@@ -69,6 +70,21 @@ impl Opened {
         self.last.is_some_and(|last| {
             last.flags.has(Flags::CONSISTENT.with(Flags::CLOSED))
                 && (last.epoch, last.generation) == (epoch, generation)
+        })
+    }
+
+    /// Whether a volume, which is as this superblock and its mark's `holds` say, was once what the last unit has left,
+    /// and has gone on from there: only then do generations tell what has changed since. A volume that is in the epoch
+    /// of that unit, and is not older, is a later moment of the session that shipped it: no other session has this
+    /// epoch. What the mark says was true when it was written, and is of all that came of the volume since.
+    ///
+    /// Generations alone do not say so: an image that was set back, and used without its replica, has made other nodes
+    /// of the same generations.
+    pub fn is_earlier(&self, superblock: &Superblock, holds: u64) -> bool {
+        let is_held = holds != 0 && holds == self.tail;
+        let is_consistent = |last: &UnitHeader| last.flags.has(Flags::CONSISTENT);
+        self.last.filter(is_consistent).is_some_and(|last| {
+            is_held || last.epoch == superblock.epoch && last.generation <= superblock.generation.0
         })
     }
 }

@@ -205,6 +205,11 @@ impl Replicator {
         self.closing = true;
     }
 
+    /// Identity of the last unit that was made, of an earlier claim if this one has made none; 0 for none.
+    pub fn tail(&self) -> u64 {
+        self.shipping.tail()
+    }
+
     pub fn phase(&self) -> &Phase {
         &self.phase
     }

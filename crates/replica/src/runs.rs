@@ -11,6 +11,14 @@ pub struct RunSet {
     blocks: u64,
 }
 
+impl From<Range<u64>> for RunSet {
+    fn from(run: Range<u64>) -> RunSet {
+        let mut set = RunSet::default();
+        set.insert(run);
+        set
+    }
+}
+
 impl RunSet {
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()

@@ -74,6 +74,11 @@ impl Shipping {
         self.window.iter().map(|(unit, _)| unit.since).min()
     }
 
+    /// Identity of the last unit that was made, or of the one in front of the first.
+    pub fn tail(&self) -> u64 {
+        self.tail
+    }
+
     pub fn requests(&self) -> u64 {
         self.exchange.requests
     }

@@ -170,9 +170,9 @@ pub struct TapDevice {
 }
 
 impl TapDevice {
-    /// A tap that keeps at most `held_max` bytes of content. The first `unknown` blocks of the device, all of the
-    /// volume or none, are not in the replica.
-    pub fn new(below: Arc<dyn Device>, held_max: usize, unknown: u64) -> Arc<TapDevice> {
+    /// A tap that keeps at most `held_max` bytes of content. The blocks in `unknown` may not be in the replica as they
+    /// are.
+    pub fn new(below: Arc<dyn Device>, held_max: usize, unknown: RunSet) -> Arc<TapDevice> {
         TapDevice::acknowledging(below, held_max, unknown, Acknowledge::Local)
     }
 
@@ -180,13 +180,11 @@ impl TapDevice {
     pub fn acknowledging(
         below: Arc<dyn Device>,
         held_max: usize,
-        unknown: u64,
+        unknown: RunSet,
         acknowledge: Acknowledge,
     ) -> Arc<TapDevice> {
-        let mut dirty = RunSet::default();
-        dirty.insert(0..unknown);
         let state = State {
-            mode: if unknown > 0 { Mode::Numbers } else { Mode::Content },
+            mode: if unknown.is_empty() { Mode::Content } else { Mode::Numbers },
             open: Vec::new(),
             marked: Vec::new(),
             flushing: Vec::new(),
@@ -194,7 +192,7 @@ impl TapDevice {
             queue: Vec::new(),
             queued: 0,
             held: 0,
-            dirty,
+            dirty: unknown,
             draining: Vec::new(),
             failed: false,
             answers: Answers::default(),

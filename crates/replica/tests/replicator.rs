@@ -7,6 +7,7 @@ use std::sync::Arc;
 use syncline_device::Device;
 use syncline_format::BlockNo;
 use syncline_format::replica::Manifest;
+use syncline_replica::runs::RunSet;
 use syncline_replica::{Acknowledge, Opened, Operation, Phase, Replicator, Settings, TapDevice};
 
 const BLOCKS: u64 = 64;
@@ -20,7 +21,12 @@ fn opened() -> Opened {
 
 /// A replicator over a tap that keeps at most `held` bytes of content.
 fn over(slow: &Arc<Slow>, held: usize) -> (Arc<TapDevice>, Replicator) {
-    let tap = TapDevice::acknowledging(Arc::clone(slow) as Arc<dyn Device>, held, 0, Acknowledge::Local);
+    let tap = TapDevice::acknowledging(
+        Arc::clone(slow) as Arc<dyn Device>,
+        held,
+        RunSet::default(),
+        Acknowledge::Local,
+    );
     let replicator = Replicator::new(Arc::clone(&tap), &opened(), Settings::default(), 0);
     (tap, replicator)
 }

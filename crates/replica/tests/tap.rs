@@ -8,11 +8,12 @@ use std::ops::Range;
 use std::sync::Arc;
 use syncline_device::{Device, DeviceError, Operation};
 use syncline_format::{BLOCK_BYTES, BlockNo};
+use syncline_replica::runs::RunSet;
 use syncline_replica::tap::{Change, Cut};
 use syncline_replica::{Acknowledge, TapDevice};
 
 fn over(slow: &Arc<Slow>) -> Arc<TapDevice> {
-    TapDevice::new(Arc::clone(slow) as Arc<dyn Device>, 16 * BLOCK_BYTES, 0)
+    TapDevice::new(Arc::clone(slow) as Arc<dyn Device>, 16 * BLOCK_BYTES, RunSet::default())
 }
 
 const EIO: DeviceError = DeviceError::Io { operation: Operation::Write, block: BlockNo(0), errno: 5 };
@@ -151,7 +152,7 @@ fn nobody_waits_for_a_flush_that_is_in_flight() {
 
 fn over_remotely(slow: &Arc<Slow>) -> Arc<TapDevice> {
     let below = Arc::clone(slow) as Arc<dyn Device>;
-    TapDevice::acknowledging(below, 16 * BLOCK_BYTES, 0, Acknowledge::Remote)
+    TapDevice::acknowledging(below, 16 * BLOCK_BYTES, RunSet::default(), Acknowledge::Remote)
 }
 
 fn fenced() -> DeviceError {

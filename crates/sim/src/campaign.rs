@@ -12,8 +12,8 @@ use crate::shrink::shrink;
 use crate::usage::ThreadTime;
 use crate::{
     ace, actors, beside, between, bitmaps, carried, controls, damage, emptied, errors, fencing, frozen,
-    killed, lazy, leaks, mkfs, pieces, polled, pressure, replicas, retention, reuse, shapes, snapshots,
-    storm, trims, vast, volatile, watchdog, workload,
+    killed, lazy, leaks, mkfs, pieces, polled, pressure, replicas, resumed, retention, reuse, shapes,
+    snapshots, storm, trims, vast, volatile, watchdog, workload,
 };
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -341,6 +341,17 @@ pub fn replicas(plan: Plan, only: Option<u64>) -> Outcome {
             || format!("cargo run --release -p syncline-sim -- replicas --seed {} {number}", plan.seed);
         watchdog::replayed_by(again());
         with_replay(replicas::run(number, derive(plan.seed, 19 << 32 | number)), again)
+    })
+}
+
+/// Volumes that go on with their replicas, session after session; with `only` no other than this number.
+pub fn resumed(plan: Plan, only: Option<u64>) -> Outcome {
+    run("resumed", plan, only.map(|_| 1), &|number| {
+        let number = only.unwrap_or(0) + number;
+        let again =
+            || format!("cargo run --release -p syncline-sim -- resumed --seed {} {number}", plan.seed);
+        watchdog::replayed_by(again());
+        with_replay(resumed::run(derive(plan.seed, 24 << 32 | number)), again)
     })
 }
 

@@ -15,6 +15,7 @@ use crate::replicas::restore;
 use std::sync::Arc;
 use syncline_device::{Buffer, Device, MemoryDevice};
 use syncline_format::{BLOCK_BYTES, BlockNo};
+use syncline_replica::runs::RunSet;
 use syncline_replica::{
     Answer, Opener, Opening, Phase, ReplicaError, Replicator, RequestId, Restore, Settings, StoreError,
     TapDevice, Target,
@@ -382,7 +383,7 @@ impl World {
         let one = &mut self.machines[machine];
         let Some((device, stamp)) = &one.disk else { return };
         let held = 1 << (12 + self.random.below(5));
-        let unknown = if base { BLOCKS } else { 0 };
+        let unknown = RunSet::from(0..if base { BLOCKS } else { 0 });
         let tap = TapDevice::new(Arc::clone(device) as Arc<dyn Device>, held, unknown);
         let settings = Settings {
             interval: self.random.below(2_000_000_000),

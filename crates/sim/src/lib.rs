@@ -14,8 +14,9 @@
 //! - `damage`: rot that is met while others work; `carried`: page images that recovery cannot bring home because of it;
 //!   `bitmaps`: slots of bitmaps that a cut tears, and that rot;
 //! - `mounted`: the workloads of `ace` on a real mount whose daemon is killed;
-//! - `objects`, `replicas`, `fencing`, `lazy`: an object store with a bad network, what is shipped to it judged as
-//!   crash states, writers that take over from each other, and a volume that is used while it is fetched;
+//! - `objects`, `replicas`, `resumed`, `fencing`, `lazy`: an object store with a bad network, what is shipped to it
+//!   judged as crash states, in one session and in several, writers that take over from each other, and a volume that is
+//!   used while it is fetched;
 //! - `faults`: mistakes of the engine that the laboratory has to find; `watchdog`: what hangs is found as well;
 //! - `shrink`, `campaign`: smallest failing workload, many workloads on all cores.
 //!
@@ -56,6 +57,7 @@ pub mod polled;
 pub mod pressure;
 pub mod random;
 pub mod replicas;
+pub mod resumed;
 pub mod retention;
 pub mod reuse;
 pub mod shapes;

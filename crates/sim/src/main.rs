@@ -35,6 +35,7 @@ commands:
   carried [NUMBER]  files that cannot be read have page images in the journal, and recovery is cut
   snapshots [SEED]  snapshots are made and deleted between the operations of random workloads
   replicas [NUMBER]  what is shipped to an object store is restored and judged
+  resumed [NUMBER]  a volume goes on with its replica behind closes, crashes and sessions without it
   lazy [NUMBER]  a volume is used while it is fetched from its replica, and the machine crashes
   fencing [NUMBER]  machines take a replica over from each other, over a bad network
   retention [NUMBER]  a replica is packed and pruned for hours, and restored to all that is kept
@@ -209,10 +210,11 @@ fn main() -> ExitCode {
                 }
             }
         }
-        "replicas" | "lazy" | "fencing" | "retention" => {
+        "replicas" | "resumed" | "lazy" | "fencing" | "retention" => {
             let only = arguments.operations.as_deref().map(str::parse);
             match only.transpose() {
                 Ok(only) if arguments.command == "fencing" => keep(campaign::fencing(plan(1.0), only)),
+                Ok(only) if arguments.command == "resumed" => keep(campaign::resumed(plan(1.0), only)),
                 Ok(only) if arguments.command == "lazy" => keep(campaign::lazily(plan(1.0), only)),
                 Ok(only) if arguments.command == "retention" => keep(campaign::retention(plan(1.0), only)),
                 Ok(only) => keep(campaign::replicas(plan(1.0), only)),
@@ -260,6 +262,7 @@ fn main() -> ExitCode {
             keep(campaign::snapshots(plan(0.1), None));
             keep(campaign::carried(plan(0.1), None, carried::Depth::FULL));
             keep(campaign::replicas(plan(0.05), None));
+            keep(campaign::resumed(plan(0.03), None));
             keep(campaign::lazily(plan(0.03), None));
             keep(campaign::fencing(plan(0.04), None));
             keep(campaign::retention(plan(0.01), None));

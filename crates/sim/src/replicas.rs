@@ -22,6 +22,7 @@ use syncline_device::{Device, Layer, Ticket};
 use syncline_format::BLOCK_BYTES;
 use syncline_format::superblock::{SUPERBLOCK_SLOTS, Superblock};
 use syncline_replica::newest::Newest;
+use syncline_replica::runs::RunSet;
 use syncline_replica::{
     Opened, Opener, Opening, Phase, Replicator, Restore, Settings, TapDevice, Target, Unit,
 };
@@ -70,6 +71,14 @@ impl Marks {
         let (acknowledged, at_flush) = (AtomicUsize::new(0), Mutex::default());
         Marks { below: Arc::clone(below), acknowledged, at_flush }
     }
+
+    pub(crate) fn acknowledge(&self, syncs: usize) {
+        self.acknowledged.store(syncs, Ordering::Relaxed);
+    }
+
+    pub(crate) fn at_flush(&self) -> Vec<usize> {
+        self.at_flush.lock().clone()
+    }
 }
 
 impl Layer for Marks {
@@ -105,20 +114,20 @@ impl Replica {
     ) -> Result<Replica, String> {
         let mut store = SimStore::new(network, derive(seed, 3));
         let opened = open(&mut store, blocks, 0)?;
-        Ok(Replica::over(store, &opened, marks, blocks, None, random))
+        Ok(Replica::over(store, &opened, marks, None, RunSet::from(0..blocks), random))
     }
 
-    /// Ships to a store; `before` is what it holds of the volume.
-    fn over(
+    /// Ships to a store; `before` is what it holds of the volume, which may be otherwise in the blocks `unknown`.
+    pub(crate) fn over(
         store: SimStore,
         opened: &Opened,
         marks: &Arc<Marks>,
-        blocks: u64,
         before: Option<Newest>,
+        unknown: RunSet,
         random: &mut Random,
     ) -> Replica {
         let held = if random.one_in(3) { 64 << 10 } else { 32 << 20 };
-        let tap = TapDevice::new(Arc::clone(marks) as Arc<dyn Device>, held, blocks);
+        let tap = TapDevice::new(Arc::clone(marks) as Arc<dyn Device>, held, unknown);
         let settings = Settings {
             interval: random.below(2) * 1_000_000,
             unit_bytes: 1 << (12 + random.below(10)),
@@ -143,13 +152,18 @@ impl Replica {
         self.until(|replicator| *replicator.phase() == Phase::Closed)
     }
 
+    /// Identity of the last unit that was made.
+    pub(crate) fn tail(&self) -> u64 {
+        self.replicator.tail()
+    }
+
     /// What is left when the machine is lost.
     pub(crate) fn into_store(self) -> SimStore {
         self.store
     }
 
     /// Lets a little happen.
-    fn step(&mut self) {
+    pub(crate) fn step(&mut self) {
         let requests = self.replicator.poll(self.now);
         self.store.send(self.client, self.now, requests);
         let due = self.store.next().into_iter().chain(self.replicator.next_due()).min();
@@ -228,7 +242,16 @@ fn examine(start: &Start, ops: &[Op], seed: u64, random: &mut Random, tally: &mu
     if let Some(name) = replica.store.changed.first() {
         return tally.violation(format!("P4: {name} was put with other bytes"));
     }
-    judge(&mut replica, 1, &sim, &model, &marks.at_flush.lock(), seed, random, tally);
+    let at_flush = marks.at_flush();
+    let judged = Judged {
+        claim: 1,
+        sim: &sim,
+        model: &model,
+        at_flush: &at_flush,
+        is_closed: true,
+        also: &|_, _| Ok(()),
+    };
+    judge(&mut replica, &judged, seed, random, tally);
 }
 
 /// A session ends, by a close or a crash, with a part of it shipped or all; and another one goes on with the volume and
@@ -265,7 +288,7 @@ fn examine_resumed(
     tally.checks += u64::from(before.is_some());
     let sim = SimDevice::new(disk.clone(), derive(seed, 8));
     let marks = Arc::new(Marks::new(&sim));
-    let mut replica = Replica::over(store, &opened, &marks, sim.blocks(), before, random);
+    let mut replica = Replica::over(store, &opened, &marks, before, RunSet::from(0..sim.blocks()), random);
     if random.one_in(2) {
         replica.until(|replicator| *replicator.phase() == Phase::Streaming)?;
     }
@@ -274,12 +297,21 @@ fn examine_resumed(
     let model = work(&again, second, derive(seed, 9), &tap, &marks, &mut replica, random, tally, true);
     let model = model.ok_or_else(|| found(tally))?;
     replica.close()?;
-    judge(&mut replica, opened.claim, &sim, &model, &marks.at_flush.lock(), seed, random, tally);
+    let (claim, at_flush) = (opened.claim, marks.at_flush());
+    let judged = Judged {
+        claim,
+        sim: &sim,
+        model: &model,
+        at_flush: &at_flush,
+        is_closed: true,
+        also: &|_, _| Ok(()),
+    };
+    judge(&mut replica, &judged, seed, random, tally);
     Ok(())
 }
 
 /// Where everything is.
-fn planned(store: &mut SimStore) -> Result<Newest, String> {
+pub(crate) fn planned(store: &mut SimStore) -> Result<Newest, String> {
     let mut restore = Restore::planning(UUID, Target::Newest);
     loop {
         for request in restore.poll(u64::MAX) {
@@ -334,7 +366,7 @@ pub(crate) fn work(
             tally.violation(format!("attributes cannot be read after {op}: {error}"));
             return None;
         }
-        marks.acknowledged.store(model.syncs(), Ordering::Relaxed);
+        marks.acknowledge(model.syncs());
         (0..random.below(6)).for_each(|_| replica.step());
     }
     if closes && let Err(error) = fs.close() {
@@ -344,18 +376,28 @@ pub(crate) fn work(
     Some(model)
 }
 
+/// What a session has done, by which its units are judged.
+pub(crate) struct Judged<'a> {
+    pub(crate) claim: u64,
+    pub(crate) sim: &'a SimDevice,
+    pub(crate) model: &'a Model,
+    /// What was acknowledged when each flush was issued.
+    pub(crate) at_flush: &'a [usize],
+    /// The volume was closed, and all of it shipped.
+    pub(crate) is_closed: bool,
+    /// What else has to hold of a volume that was restored and recovered, with what was acknowledged.
+    pub(crate) also: &'a dyn Fn(&Arc<SimDevice>, usize) -> Result<(), String>,
+}
+
 /// Restores units and judges what is there.
-#[allow(clippy::too_many_arguments)]
-fn judge(
+pub(crate) fn judge(
     replica: &mut Replica,
-    claim: u64,
-    sim: &SimDevice,
-    model: &Model,
-    at_flush: &[usize],
+    judged: &Judged<'_>,
     seed: u64,
     random: &mut Random,
     tally: &mut Tally,
 ) {
+    let Judged { claim, sim, model, at_flush, is_closed, also } = *judged;
     let mut ends: Vec<Unit> = replica.counted.values().filter(|unit| unit.flush.is_some()).copied().collect();
     let last = ends.pop();
     while ends.len() > RESTORES_MAX {
@@ -373,7 +415,8 @@ fn judge(
         let device = SimDevice::new(disk, derive(seed, 100 + unit.number));
         let judged = recover(&device, derive(seed, 5)).and_then(|view| {
             let allowed = model.judge(&view, acknowledged);
-            allowed.map_err(|violation| format!("C13: {acknowledged} syncs acknowledged: {violation:?}"))
+            allowed.map_err(|violation| format!("C13: {acknowledged} syncs acknowledged: {violation:?}"))?;
+            also(&device, acknowledged)
         });
         if let Err(what) = judged {
             return tally.violation(format!("{what} [restored from unit {position:?}, flush {flush}]"));
@@ -384,7 +427,7 @@ fn judge(
             return tally.violation(what);
         }
     }
-    if last.is_none_or(|unit| !unit.closed) {
+    if is_closed && last.is_none_or(|unit| !unit.closed) {
         tally.violation("the last unit that counts does not say that the volume was closed".to_owned());
     }
 }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use syncline_device::{Buffer, Device, MemoryDevice};
 use syncline_format::replica::Keep;
 use syncline_format::{BLOCK_BYTES, BlockNo};
+use syncline_replica::runs::RunSet;
 use syncline_replica::{
     Compacted, Compaction, How, Opened, Opener, Opening, Phase, Pruner, Pruning, ReplicaError, Replicator,
     Restore, Settings, TapDevice, Target,
@@ -114,7 +115,7 @@ impl Day {
         self.claim = opened.claim;
         self.events.sessions += 1;
         let closed = opened.last.is_some_and(|last| last.flags.has(syncline_format::replica::Flags::CLOSED));
-        let unknown = if closed { 0 } else { BLOCKS };
+        let unknown = RunSet::from(0..if closed { 0 } else { BLOCKS });
         let device = Arc::clone(&self.device) as Arc<dyn Device>;
         let tap = TapDevice::new(device, 1 << 20, unknown);
         let settings = Settings { interval: SECOND, ..Settings::default() };

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use syncline_device::{Device, DeviceCounters};
 use syncline_replica::TapDevice;
+use syncline_replica::runs::RunSet;
 use syncline_sim::device::SimDevice;
 use syncline_sim::driver::{self, SimClock};
 use syncline_sim::keepers::Kept;
 use syncline_sim::oracle::Model;
 use syncline_sim::random::derive;
-use syncline_sim::{fencing, lazy, replicas, retention, workload};
+use syncline_sim::{fencing, lazy, replicas, resumed, retention, workload};
 
 const SEED: u64 = 11;
 
@@ -22,6 +23,27 @@ fn every_consistent_unit_is_restored_to_a_state_that_a_crash_could_have_left() {
         states += tally.states;
     }
     assert!(states > 200, "{states} units were restored");
+}
+
+// Shows: C10, C13.
+#[test]
+fn a_volume_that_goes_on_ships_what_has_changed_and_nothing_is_missed() {
+    let (mut states, mut seen) = (0, resumed::Events::default());
+    for number in 0..60 {
+        let (tally, events) = resumed::run_counting(derive(SEED, 5000 + number));
+        assert!(tally.violations.is_empty(), "run {number}: {:?}", tally.violations);
+        states += tally.states;
+        seen.exact += events.exact;
+        seen.by_generations += events.by_generations;
+        seen.whole += events.whole;
+        seen.set_back += events.set_back;
+        seen.changed += events.changed;
+        seen.of += events.of;
+        seen.snapshots += events.snapshots;
+    }
+    println!("{states} units were restored, {seen:?}");
+    assert!(seen.exact > 5 && seen.by_generations > 20 && seen.whole > 5, "{seen:?}");
+    assert!(seen.snapshots > 20 && 3 * seen.changed < seen.of, "{seen:?}");
 }
 
 // Shows: C1, C13.
@@ -109,7 +131,7 @@ fn asked(number: u64, tapped: bool) -> DeviceCounters {
     let (start, ops) = workload::round(seed, 0).expect("a first round");
     let sim = SimDevice::new(start.disk.clone(), derive(seed, 1));
     let below = Arc::clone(&sim) as Arc<dyn Device>;
-    let tap = TapDevice::new(Arc::clone(&below), 1 << 20, 0);
+    let tap = TapDevice::new(Arc::clone(&below), 1 << 20, RunSet::default());
     let device = if tapped { Arc::clone(&tap) as Arc<dyn Device> } else { below };
     let clock = SimClock::behind(&start.view);
     let fs = driver::open(device, &clock, derive(seed, 2)).expect("the volume opens");

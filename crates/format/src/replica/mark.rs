@@ -21,7 +21,8 @@ struct MarkRaw {
     uuid: [u8; 16],
     claim: U64,
     nonce: U64,
-    rest: [u8; 4048],
+    holds: U64,
+    rest: [u8; 4040],
 }
 
 const _: () = assert!(size_of::<MarkRaw>() == BLOCK_BYTES);
@@ -35,6 +36,8 @@ pub struct Mark {
     pub claim: u64,
     /// Of the session that last meant to claim.
     pub nonce: u64,
+    /// Identity of a unit: the volume was once what this unit has left, and has gone on from there; 0 for none.
+    pub holds: u64,
 }
 
 impl Mark {
@@ -47,7 +50,8 @@ impl Mark {
             uuid: self.uuid,
             claim: U64::new(self.claim),
             nonce: U64::new(self.nonce),
-            rest: [0; 4048],
+            holds: U64::new(self.holds),
+            rest: [0; 4040],
         };
         let mut bytes = raw.as_bytes().to_vec();
         seal(&mut bytes);
@@ -64,6 +68,7 @@ impl Mark {
         }
         verify(WHAT, MAGIC, bytes)?;
         let claim = field(WHAT, "claim", raw.claim.get(), raw.claim.get() <= CLAIM_MAX)?;
-        Ok((raw.uuid == uuid).then_some(Mark { uuid, claim, nonce: raw.nonce.get() }))
+        let (nonce, holds) = (raw.nonce.get(), raw.holds.get());
+        Ok((raw.uuid == uuid).then_some(Mark { uuid, claim, nonce, holds }))
     }
 }

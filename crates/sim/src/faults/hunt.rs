@@ -10,8 +10,8 @@ use crate::operation::{Op, from_text};
 use crate::random::{Random, derive};
 use crate::{
     ace, actors, beside, between, bitmaps, carried, damage, emptied, fencing, frozen, killed, lazy, leaks,
-    mkfs, pieces, polled, pressure, replicas, retention, reuse, shapes, snapshots, storm, trims, upgrade,
-    vast, volatile, watchdog, workload,
+    mkfs, pieces, polled, pressure, replicas, resumed, retention, reuse, shapes, snapshots, storm, trims,
+    upgrade, vast, volatile, watchdog, workload,
 };
 use std::time::{Duration, Instant};
 
@@ -53,6 +53,7 @@ const REUSE_RUNS: u64 = 160;
 const REUSE_EVERY: u64 = 77;
 const TRIMS_RUNS: u64 = 120;
 const REPLICAS_RUNS: u64 = 90;
+const RESUMED_RUNS: u64 = 90;
 const FENCING_RUNS: u64 = 400;
 const LAZY_RUNS: u64 = 60;
 /// Hours of a replica that is packed and pruned.
@@ -108,6 +109,9 @@ fn parts(seed: u64) -> Vec<Part> {
         }),
         part("replicas", move |number| {
             (number < REPLICAS_RUNS).then(|| replicas::run(number, derive(seed, 19 << 32 | number)))
+        }),
+        part("resumed", move |number| {
+            (number < RESUMED_RUNS).then(|| resumed::run(derive(seed, 24 << 32 | number)))
         }),
         part("lazy", move |number| (number < LAZY_RUNS).then(|| lazy::run(derive(seed, 23 << 32 | number)))),
         part("fencing", move |number| {
