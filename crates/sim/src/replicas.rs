@@ -376,6 +376,9 @@ pub(crate) fn work(
     Some(model)
 }
 
+/// Judges a volume that was restored and recovered, with what was acknowledged.
+pub(crate) type Also<'a> = dyn Fn(&Arc<SimDevice>, usize) -> Result<(), String> + 'a;
+
 /// What a session has done, by which its units are judged.
 pub(crate) struct Judged<'a> {
     pub(crate) claim: u64,
@@ -385,8 +388,8 @@ pub(crate) struct Judged<'a> {
     pub(crate) at_flush: &'a [usize],
     /// The volume was closed, and all of it shipped.
     pub(crate) is_closed: bool,
-    /// What else has to hold of a volume that was restored and recovered, with what was acknowledged.
-    pub(crate) also: &'a dyn Fn(&Arc<SimDevice>, usize) -> Result<(), String>,
+    /// What else has to hold.
+    pub(crate) also: &'a Also<'a>,
 }
 
 /// Restores units and judges what is there.
