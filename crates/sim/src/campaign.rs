@@ -351,7 +351,7 @@ pub fn resumed(plan: Plan, only: Option<u64>) -> Outcome {
         let again =
             || format!("cargo run --release -p syncline-sim -- resumed --seed {} {number}", plan.seed);
         watchdog::replayed_by(again());
-        with_replay(resumed::run(derive(plan.seed, 24 << 32 | number)), again)
+        with_replay(resumed::run(derive(plan.seed, 27 << 32 | number)), again)
     })
 }
 

@@ -15,8 +15,8 @@
 //!   `bitmaps`: slots of bitmaps that a cut tears, and that rot;
 //! - `mounted`: the workloads of `ace` on a real mount whose daemon is killed;
 //! - `objects`, `replicas`, `resumed`, `fencing`, `lazy`: an object store with a bad network, what is shipped to it
-//!   judged as crash states, in one session and in several, writers that take over from each other, and a volume that is
-//!   used while it is fetched;
+//!   judged as crash states, in one session and in several, writers that take over from each other, and a volume that
+//!   is used while it is fetched;
 //! - `faults`: mistakes of the engine that the laboratory has to find; `watchdog`: what hangs is found as well;
 //! - `shrink`, `campaign`: smallest failing workload, many workloads on all cores.
 //!

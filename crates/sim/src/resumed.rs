@@ -100,7 +100,7 @@ fn made(blocks: u64, has_trees: bool, seed: u64) -> Start {
     let fs = driver::open(over, &SimClock::new(), seed).expect("open after mkfs");
     let view = view::view(&fs).expect("view of an empty volume");
     fs.close().expect("close");
-    Start { disk: device.settled(), view }
+    Start::new(device.settled(), view)
 }
 
 /// The superblock that counts.
@@ -414,7 +414,7 @@ impl Line {
         if self.has_trees {
             self.snapshots = shown_on(&copy, derive(seed, 8))?;
         }
-        self.start = Start { disk, view };
+        self.start = Start::new(disk, view);
         Ok(())
     }
 }

@@ -111,7 +111,7 @@ fn parts(seed: u64) -> Vec<Part> {
             (number < REPLICAS_RUNS).then(|| replicas::run(number, derive(seed, 19 << 32 | number)))
         }),
         part("resumed", move |number| {
-            (number < RESUMED_RUNS).then(|| resumed::run(derive(seed, 24 << 32 | number)))
+            (number < RESUMED_RUNS).then(|| resumed::run(derive(seed, 27 << 32 | number)))
         }),
         part("lazy", move |number| (number < LAZY_RUNS).then(|| lazy::run(derive(seed, 23 << 32 | number)))),
         part("fencing", move |number| {
