@@ -30,7 +30,7 @@ use crate::journal::VirtualFile;
 use crate::locks::{ConnectionId, Level, Locks};
 use crate::shm::{Held, Shm};
 use crate::staged::Staged;
-use crate::volumes::VolumeRef;
+use crate::volumes::{self, VolumeRef};
 use parking_lot::Mutex;
 use std::ffi::c_void;
 use std::os::unix::ffi::OsStrExt;
@@ -510,6 +510,7 @@ impl Connection {
 
     /// Raises the lock; false if somebody else's is in the way.
     pub(crate) fn lock(&mut self, to: Level) -> bool {
+        volumes::note_used(&self.volume);
         let mut state = self.database.state.lock();
         self.level = state.locks.raise(self.id, self.level, to);
         self.level >= to

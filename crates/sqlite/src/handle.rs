@@ -129,8 +129,22 @@ impl Drop for Wal {
 impl Temporary {
     /// Spills to a volume that is open, if there is one.
     pub(crate) fn new() -> Temporary {
-        let volume = volumes::any();
+        let volume = volumes::for_temporary();
         Temporary { scratch: Scratch::anywhere(volume.as_ref().map(VolumeRef::downgrade)), volume }
+    }
+
+    /// The statement may be one of another volume's database. It goes on in memory if the panic has taken nothing.
+    ///
+    /// Errors: a call on the volume has panicked that has its content.
+    fn check_usable(&mut self) -> Result<()> {
+        let Some(volume) = &self.volume else { return Ok(()) };
+        match volume.check_usable() {
+            Err(_) if self.scratch.stays_in_memory() => {
+                self.volume = None;
+                Ok(())
+            }
+            checked => checked,
+        }
     }
 }
 
@@ -198,8 +212,11 @@ impl Handle {
     }
 
     /// Errors: a call on its volume has panicked.
-    pub(crate) fn check_usable(&self) -> Result<()> {
-        self.volume().map_or(Ok(()), |volume| volume.check_usable())
+    pub(crate) fn check_usable(&mut self) -> Result<()> {
+        match self {
+            Handle::Temporary(temporary) => temporary.check_usable(),
+            _ => self.volume().map_or(Ok(()), |volume| volume.check_usable()),
+        }
     }
 
     /// The volume that it is on.
@@ -384,6 +401,27 @@ pub(crate) fn level_of(number: i32) -> Level {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_temporary_file_goes_on_when_a_call_on_the_volume_that_it_could_spill_to_has_panicked() {
+        let volume = volumes::tests::in_memory("panicked beside");
+        volumes::note_used(&volume);
+        let mut before = Handle::Temporary(Temporary::new());
+        let mut spilled = Handle::Temporary(Temporary::new());
+        before.write(0, b"content").expect("write");
+        spilled.write(0, &vec![7; 2 << 20]).expect("write");
+        volume.note_panic();
+        before.check_usable().expect("nothing of it is on the volume");
+        before.write(1 << 20, &vec![7; 1 << 20]).expect("write");
+        let mut read = [0; 7];
+        before.read(0, &mut read).expect("read");
+        assert_eq!(&read, b"content");
+        assert!(before.volume().is_none());
+        assert!(
+            matches!(spilled.check_usable(), Err(VfsError::Panicked { .. })),
+            "what it held may be wrong"
+        );
+    }
 
     #[test]
     fn only_who_reads_a_header_or_pages_plays_a_journal_back() {

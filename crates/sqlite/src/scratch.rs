@@ -3,7 +3,8 @@
 //! Held in memory up to a bound, then in a file of the volume that has no name, so that neither memory nor a crash
 //! has anything left of it. It is never synced. Without a volume (a temporary database of a process that has none
 //! open) it stays in memory. SQLite does not say which database a temporary file serves, so that it may be on another
-//! one's volume: where that does not take it any more (it has failed, or is full), it goes on in memory.
+//! one's volume (`volumes::for_temporary`): where that does not take it any more (it has failed, or is full), it goes
+//! on in memory.
 
 use crate::error::{Result, VfsError};
 use crate::volumes::OpenVolume;
@@ -111,6 +112,12 @@ impl Scratch {
 
     pub(crate) fn size(&self) -> u64 {
         self.size
+    }
+
+    /// Spills nowhere from here on; false if it has.
+    pub(crate) fn stays_in_memory(&mut self) -> bool {
+        self.volume = None;
+        self.spilled.is_none()
     }
 
     /// Whether it has outgrown memory.

@@ -26,6 +26,7 @@ use crate::database::Database;
 use crate::error::{Result, VfsError};
 use crate::journal::VirtualFiles;
 use parking_lot::Mutex;
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -45,6 +46,11 @@ static VOLUMES: PerProcess<Mutex<Vec<Registered>>> = PerProcess::new(|| Mutex::n
 
 /// The image of databases that name none, once the VFS is registered.
 static DEFAULT_IMAGE: OnceLock<Option<PathBuf>> = OnceLock::new();
+
+thread_local! {
+    /// What [`note_used`] has noted.
+    static LAST_USED: RefCell<Weak<OpenVolume>> = const { RefCell::new(Weak::new()) };
+}
 
 struct Registered {
     volume: Arc<OpenVolume>,
@@ -384,13 +390,27 @@ pub(crate) fn find_open(name: &[u8]) -> Result<(VolumeRef, PathBuf)> {
     Ok(found)
 }
 
-/// Any open volume: for files that have no name.
-pub(crate) fn any() -> Option<VolumeRef> {
+/// A database of this volume is being used by this thread.
+pub(crate) fn note_used(volume: &VolumeRef) {
+    LAST_USED.with_borrow_mut(|last| {
+        if last.as_ptr() != Arc::as_ptr(volume.shared()) {
+            *last = volume.downgrade();
+        }
+    });
+}
+
+/// The volume for a file that has no name: the one that this thread has used last, because SQLite makes such files for
+/// the statement that the thread runs; else any other one that takes writes.
+pub(crate) fn for_temporary() -> Option<VolumeRef> {
+    let last = LAST_USED.with_borrow(Weak::as_ptr);
     let mut volumes = VOLUMES.get().lock();
-    let serves = |volume: &OpenVolume| !volume.has_panicked() && !volume.is_snapshot;
-    let registered = volumes.iter_mut().find(|registered| serves(&registered.volume))?;
-    registered.users += 1;
-    Some(VolumeRef::counted(registered.volume.clone()))
+    let serves =
+        |volume: &OpenVolume| !volume.has_panicked() && !volume.is_snapshot && !volume.fs().is_read_only();
+    let serving = || (0..volumes.len()).filter(|&index| serves(&volumes[index].volume));
+    let used_last = |&index: &usize| Arc::as_ptr(&volumes[index].volume) == last;
+    let index = serving().find(used_last).or_else(|| serving().next())?;
+    volumes[index].users += 1;
+    Some(VolumeRef::counted(volumes[index].volume.clone()))
 }
 
 /// The only open volume, if it is the only one: for databases that are attached without naming one.
@@ -516,6 +536,29 @@ pub(crate) mod tests {
             Path::new("nbd://host/x")
         );
         assert!(canonical(Path::new("rbd:x")).is_err());
+    }
+
+    #[test]
+    fn a_temporary_file_is_on_the_volume_that_its_thread_has_used_last() {
+        let (one, other) = (in_memory("used first"), in_memory("used last"));
+        let is =
+            |volume: &VolumeRef| Arc::ptr_eq(for_temporary().expect("a volume").shared(), volume.shared());
+        for volume in [&one, &other, &one] {
+            note_used(volume);
+            assert!(is(volume));
+        }
+        // One that takes nothing any more is passed by.
+        one.note_panic();
+        assert!(!is(&one));
+        note_used(&other);
+        assert!(is(&other));
+        other.fs().shut_down();
+        let gone = other.downgrade();
+        // Closing it fails, and there is no SQLite here to be told.
+        std::mem::forget(other);
+        assert!(
+            for_temporary().is_none_or(|volume| !std::ptr::eq(Arc::as_ptr(volume.shared()), gone.as_ptr()))
+        );
     }
 
     #[test]

@@ -257,7 +257,10 @@ fn work(device: &Arc<PowerDevice>, scenario: Scenario) -> i64 {
     };
     match work() {
         Ok(()) => assert_eq!(acknowledged, scenario.transfers()),
-        Err(error) => assert!(device.is_cut(), "{scenario:?} failed before the cut: {error}"),
+        Err(error) => {
+            let code = error.sqlite_error().map(|error| error.extended_code);
+            assert!(device.is_cut(), "{scenario:?} failed before the cut: {error} ({code:?})");
+        }
     }
     acknowledged
 }
