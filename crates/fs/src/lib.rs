@@ -62,7 +62,7 @@ pub use names::{DirEntry, Names, RemovalKind, RemovalPlan, RenameFlags, RenamePl
 pub use options::{AccessTimes, FsOptions, MkfsOptions};
 pub use schedule::Schedules;
 pub use shape::{FallocateMode, SeekWhat};
-pub use snapshots::{SnapshotData, SnapshotInfo, SnapshotKind};
+pub use snapshots::{SnapshotData, SnapshotInfo, SnapshotKind, SnapshotNames};
 pub use sync::{Reach, SyncPlan, SyncScope, SyncStart, Syncs, TOGETHER_PAGES_MAX};
 pub use syncline_device::DeviceCounters;
 pub use syncline_format::Lsn;

@@ -246,3 +246,6 @@ pub(crate) const SCHEDULE_LOOK_INTERVAL: Duration = Duration::from_secs(10);
 pub(crate) const SCHEDULE_RETRY_INTERVAL: Duration = Duration::from_secs(60);
 /// Snapshots that are deleted by one call of the background: a batch each.
 pub(crate) const SCHEDULE_DELETIONS_MAX: usize = 16;
+
+/// Leaves that a step of a deletion looks at while somebody syncs: the trees' lock is held for less than 100 us.
+pub(crate) const REAPED_BESIDE_SYNCS: usize = 4;

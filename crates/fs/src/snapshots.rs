@@ -68,6 +68,33 @@ impl From<SnapshotData> for SnapshotKind {
     }
 }
 
+/// The names of a volume's snapshots: what is asked for more often than all of them.
+pub struct SnapshotNames<'a> {
+    store: &'a syncline_store::Store,
+}
+
+impl SnapshotNames<'_> {
+    /// The snapshot of a name.
+    pub fn find(&self, name: &str) -> Option<SnapshotInfo> {
+        let found = self.store.tree_named(name);
+        let found = found.filter(|(_, item)| item.role == Role::Snapshot && is_seen(item));
+        found.map(|(tree, item)| SnapshotInfo::new(tree, item))
+    }
+
+    /// The snapshot that was made next behind a number ([`SnapshotInfo::tree`]).
+    pub fn behind(&self, tree: u32) -> Option<SnapshotInfo> {
+        let behind = |tree: TreeId| self.store.tree_behind(tree);
+        let mut all = std::iter::successors(behind(TreeId(tree)), |(tree, _)| behind(*tree));
+        let found = all.find(|(_, item)| item.role == Role::Snapshot && is_seen(item));
+        found.map(|(tree, item)| SnapshotInfo::new(tree, item))
+    }
+
+    /// A number that changes, as long as the volume is open, whenever a name may have come, gone, or changed hands.
+    pub fn version(&self) -> u64 {
+        self.store.naming()
+    }
+}
+
 impl Fs {
     /// Makes a snapshot of the volume as it is now. It is durable when this has returned, and never changes (C10).
     ///
@@ -140,18 +167,13 @@ impl Fs {
         seen.map(|(tree, item)| SnapshotInfo::new(tree, item)).collect()
     }
 
-    /// The snapshot that was made next behind a number ([`SnapshotInfo::tree`]).
-    pub fn snapshot_behind(&self, tree: u32) -> Option<SnapshotInfo> {
-        let mut behind = std::iter::successors(self.core.store.tree_behind(TreeId(tree)), |(tree, _)| {
-            self.core.store.tree_behind(*tree)
-        });
-        let found = behind.find(|(_, item)| item.role == Role::Snapshot && is_seen(item));
-        found.map(|(tree, item)| SnapshotInfo::new(tree, item))
+    /// The snapshots' names.
+    pub fn snapshot_names(&self) -> SnapshotNames<'_> {
+        SnapshotNames { store: &self.core.store }
     }
 
     pub(crate) fn snapshot_named(&self, name: &str) -> Result<TreeId> {
-        let found = self.snapshots().into_iter().find(|snapshot| snapshot.name == name);
-        found.map(|snapshot| TreeId(snapshot.tree)).ok_or(Error::NotFound)
+        self.snapshot_names().find(name).map(|snapshot| TreeId(snapshot.tree)).ok_or(Error::NotFound)
     }
 
     /// Deletes a snapshot, for good when this has returned. Its space comes back in the background, and not before
@@ -249,7 +271,7 @@ impl Fs {
     /// Gives back all that deleted snapshots had, as far as nobody reads them, and returns when it is free.
     pub fn reclaim(&self) -> Result<()> {
         self.core.check_writable()?;
-        while self.relieved(|store| store.reap(usize::MAX))? {}
+        while self.relieved(|store| store.reap(self.writeback.reaped_leaves()))? {}
         // What was freed last is free behind a checkpoint that holds it.
         self.core.checkpoint()
     }

@@ -155,7 +155,7 @@ impl SnapshotArgument {
             Action::Rename => fs.rename_snapshot(&self.name, &self.to).map(|()| self),
             Action::Hold => fs.hold_snapshot(&self.name).map(|()| self),
             Action::Release => fs.release_snapshot(&self.name).map(|()| self),
-            Action::Next => fs.snapshot_behind(self.tree).map(told).ok_or(Error::NotFound),
+            Action::Next => fs.snapshot_names().behind(self.tree).map(told).ok_or(Error::NotFound),
             Action::MakeHead => {
                 whole.heads().make(&self.name, &self.to, &SystemEntropy::default()).map(told_of_head)
             }

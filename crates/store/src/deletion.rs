@@ -23,14 +23,16 @@ use crate::limits::{REAPED_BYTES, REAPED_LEAVES_MAX, REAPED_OVERLAYS};
 use crate::primitives::Ordering;
 use crate::shared::Shared;
 use crate::tree::cache::Pinned;
-use crate::tree::{Missing, Obstacle, Resident, Root, Tree};
+use crate::tree::{Found, Missing, Obstacle, Resident, Root, Tree};
 use crate::trees::Trees;
 use crate::{Batch, Class, Estimate, Store, StoreError};
+use std::cell::RefCell;
 use std::sync::Arc;
 use syncline_format::batch::{
     BATCH_HEADER_BYTES, DELETE_BYTES, DROP_BYTES, Op, PUT_OVERHEAD_BYTES, RELEASE_BYTES, TREE_GONE_BYTES,
 };
 use syncline_format::item::NAME_BYTES_MAX;
+use syncline_format::node::NodePointer;
 use syncline_format::tree_item::{Role, Stay, TREE_ITEM_BYTES, TreeItem, TreeState, is_tree_name};
 use syncline_format::{BlockNo, Era, Key, Lsn, TreeId};
 
@@ -86,6 +88,9 @@ struct Pair<'a> {
     low: Option<Era>,
     child: Option<&'a Tree>,
     resident: &'a dyn Resident,
+    /// The child's leaf that was looked at last, and the node above leaves: the walks go on in the order of keys.
+    leaf: RefCell<Option<Found>>,
+    above: RefCell<Option<Found>>,
 }
 
 impl Store {
@@ -225,6 +230,47 @@ impl Store {
         Estimate { bytes: BATCH_HEADER_BYTES + PUT_TREE_BYTES + images * DROP_BYTES, items: 1, images: 0 }
     }
 
+    /// Looks at two trees, with all nodes in memory that this takes; what is missing is read without locks, along with
+    /// what a look at `leaves` leaves from a key on needs as well.
+    fn looked<T>(
+        &self,
+        pinned: &Pinned<'_>,
+        (from, leaves): (Key, usize),
+        pair_of: impl for<'a> Fn(&'a Trees, &'a Pinned<'_>) -> Result<Pair<'a>, StoreError>,
+        look: impl Fn(&Pair<'_>) -> Result<T, Hindered>,
+    ) -> Result<T, StoreError> {
+        let shared = &self.shared;
+        let mut stale = None;
+        let mut has_read_ahead = false;
+        loop {
+            let (missing, ahead) = {
+                let trees = shared.trees.read();
+                let pair = pair_of(&trees, pinned)?;
+                match look(&pair) {
+                    Ok(found) => return Ok(found),
+                    Err(Hindered::Missing(missing)) => {
+                        let ahead = (!has_read_ahead && leaves > 0).then(|| data::ahead(&pair, from, leaves));
+                        (missing, ahead)
+                    }
+                    Err(Hindered::For(error)) => return Err(error),
+                }
+            };
+            let missing = match ahead {
+                Some(Ok(wanted)) => {
+                    has_read_ahead = true;
+                    shared.cache.load_ahead(&*shared.device, &wanted);
+                    missing
+                }
+                // First what leads there.
+                Some(Err(missing)) => missing,
+                None => missing,
+            };
+            if pinned.resident(&missing.pointer).is_none() {
+                pinned.load(&*shared.device, &missing, &mut stale)?;
+            }
+        }
+    }
+
     /// Gives back some pages of the tree's overlay.
     fn reap_overlay(&self, tree: TreeId) -> Result<(), StoreError> {
         let mut overlay = self.overlay_items(tree)?;
@@ -361,11 +407,15 @@ impl Trees {
         let branches = self.branches.as_ref().ok_or(StoreError::NeedsUpgrade)?;
         let dying = self.tree(tree)?;
         let child = branches.children(tree).next().map(|child| self.tree(child)).transpose()?;
-        Ok(Pair { dying, low: dying.low, child, resident })
+        Ok(Pair::new(dying, child, resident))
     }
 }
 
-impl Pair<'_> {
+impl<'a> Pair<'a> {
+    fn new(dying: &'a Tree, child: Option<&'a Tree>, resident: &'a dyn Resident) -> Pair<'a> {
+        Pair { dying, low: dying.low, child, resident, leaf: RefCell::default(), above: RefCell::default() }
+    }
+
     /// Whether nobody but the dying tree may have a node: it was born behind its parent, and the child has another one
     /// there. `place` is where its keys begin.
     fn is_alone(&self, block: BlockNo, level: u16, birth: Era, place: Key) -> Result<bool, Missing> {
@@ -373,15 +423,28 @@ impl Pair<'_> {
             return Ok(false);
         }
         let Some(child) = self.child else { return Ok(true) };
-        Ok(child.block_at(level, place, self.resident)? != Some(block))
+        if level > 0 {
+            return Ok(child.block_at(level, place, self.resident)? != Some(block));
+        }
+        Ok(self.leaf_of_child(place)?.map(|leaf| leaf.block) != Some(block))
+    }
+
+    /// Where the child's leaf lies that covers a key; `None` if there is none, or it was never written.
+    fn leaf_of_child(&self, key: Key) -> Result<Option<NodePointer>, Missing> {
+        let Some(child) = self.child else { return Ok(None) };
+        if child.root_level() == 0 {
+            return Ok(child.clean_root());
+        }
+        let mut above = self.above.borrow_mut();
+        if !above.as_ref().is_some_and(|above| above.covers(key)) {
+            *above = child.find_at(1, key, self.resident)?;
+        }
+        Ok(above.as_ref().and_then(|above| above.home_below(key)))
     }
 
     /// The dying tree's root. It lies on the device.
-    fn root(&self) -> Option<syncline_format::node::NodePointer> {
-        match &self.dying.root {
-            Root::Clean(pointer) => Some(*pointer),
-            Root::Held(node) => node.home.get().copied(),
-        }
+    fn root(&self) -> Option<NodePointer> {
+        self.dying.clean_root()
     }
 }
 

@@ -1,10 +1,12 @@
 //! What differs between two trees. What they share is not read: a walk goes through both side by side, in the order of
 //! keys, and passes by the nodes that both have. So it reads the nodes on the ways to what differs, and no others.
 
+use crate::limits::LEAVES_AHEAD;
 use crate::store::{check_place, misplaced};
-use crate::tree::cache::Pinned;
+use crate::tree::cache::{NodeCache, Pinned};
 use crate::tree::{Found, Missing, Node, Place, Root, Tree};
 use crate::{Store, StoreError};
+use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use syncline_format::node::NodePointer;
@@ -96,6 +98,21 @@ impl Walk {
         }
     }
 
+    /// The leaves from where it stands on, as far as one node tells where they lie.
+    fn leaves(&self) -> impl Iterator<Item = NodePointer> {
+        let above = self.within.iter().rev().find(|(found, _)| found.leaf.page.level() == 1);
+        above.into_iter().flat_map(|(found, index)| {
+            let is_clean = |index: &usize| !matches!(found.leaf.children.get(*index), Some(Some(_)));
+            (*index..found.leaf.page.count()).filter(is_clean).map(|index| found.leaf.pointer(index))
+        })
+    }
+
+    /// Whether the node before which it stands is a leaf that has to be read.
+    fn waits_for_leaf(&self, cache: &NodeCache) -> bool {
+        let known = self.next.as_ref().filter(|known| known.level == 0 && known.held.is_none());
+        known.and_then(|known| known.home).is_some_and(|home| !cache.holds(&home))
+    }
+
     /// Goes to the next slot, out of nodes that end.
     fn advance(&mut self) {
         self.next = None;
@@ -166,6 +183,7 @@ impl Store {
                     // The higher one may have the other among its children; of two of a level, the one that begins
                     // first may end before the other.
                     let order = one.level.cmp(&other.level).then(other.place.low.cmp(&one.place.low));
+                    self.read_ahead(&old, &new);
                     if order.is_ge() {
                         old.enter(self)?;
                     }
@@ -203,6 +221,22 @@ impl Store {
                 new.advance();
             }
         }
+    }
+
+    /// Reads leaves together that the walks will come to, but for those that they pass by.
+    fn read_ahead(&self, old: &Walk, new: &Walk) {
+        let cache = &self.shared.cache;
+        if !old.waits_for_leaf(cache) && !new.waits_for_leaf(cache) {
+            return;
+        }
+        let mut wanted = Vec::with_capacity(2 * LEAVES_AHEAD);
+        for (own, other) in [(old, new), (new, old)] {
+            let shared: HashSet<NodePointer> = other.leaves().collect();
+            let leaves = own.leaves().filter(|pointer| !shared.contains(pointer) && !cache.holds(pointer));
+            let missing = leaves.map(|pointer| Missing { tree: own.tree, pointer });
+            wanted.extend(missing.take(LEAVES_AHEAD));
+        }
+        cache.load_ahead(&*self.shared.device, &wanted);
     }
 
     /// A node, from memory or from the device.

@@ -37,6 +37,7 @@ mod replay;
 mod reservation;
 mod ring_scan;
 mod root_tree;
+mod scan;
 mod schedule;
 mod shared;
 mod snapshot;

@@ -228,6 +228,18 @@ impl Store {
         trees.branches.as_ref().map_or_else(BTreeMap::new, |branches| branches.items.clone())
     }
 
+    /// The head or snapshot of a name, and what it is.
+    pub fn tree_named(&self, name: &str) -> Option<(TreeId, TreeItem)> {
+        let trees = self.shared.trees.read();
+        let found = trees.branches.as_ref()?.items.iter().find(|(_, item)| item.name == name);
+        found.map(|(number, item)| (*number, item.clone()))
+    }
+
+    /// A number that changes, in this session, whenever a name of a head or snapshot comes, goes, or changes hands.
+    pub fn naming(&self) -> u64 {
+        self.shared.trees.read().branches.as_ref().map_or(0, |branches| branches.naming)
+    }
+
     /// The head or snapshot that was made next behind a number, and what it is.
     pub fn tree_behind(&self, tree: TreeId) -> Option<(TreeId, TreeItem)> {
         let trees = self.shared.trees.read();

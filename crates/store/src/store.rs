@@ -9,7 +9,6 @@ use crate::tree::cache::Pinned;
 use crate::tree::{Found, Missing, Obstacle, Reached, Resident, Tree};
 use crate::trees::Trees;
 use crate::{Batch, Class, Estimate, Permit, Reservation, StoreError};
-use std::ops::ControlFlow;
 use std::sync::{Arc, Weak};
 use syncline_device::{Device, DeviceError};
 use syncline_format::batch::Op;
@@ -145,35 +144,6 @@ impl Store {
         let next = |index: usize| (index + 1 < page.count()).then(|| page.key(index + 1));
         let of = |index: usize| ValueAndNext { value: page.value(index).to_vec(), next: next(index) };
         Ok(page.search(key).ok().map(of))
-    }
-
-    /// Visits the items of a tree in `from..end`, ascending, until the visitor breaks. No lock is held during a
-    /// visit; each leaf is seen at one moment, the whole scan is not.
-    pub fn scan(
-        &self,
-        tree: TreeId,
-        from: Key,
-        end: Key,
-        visit: &mut dyn FnMut(Key, &[u8]) -> ControlFlow<()>,
-    ) -> Result<(), StoreError> {
-        let mut from = from;
-        loop {
-            let found = self.look(tree, |tree, resident| tree.find(from, resident))?;
-            // What a leaf holds outside of its place would come twice, or for ever where a cookie leads back.
-            check_place(&found)?;
-            let page = &found.leaf.page;
-            let first = page.search(from).unwrap_or_else(|index| index);
-            for index in first..page.count() {
-                let key = page.key(index);
-                if key >= end || visit(key, page.value(index)).is_break() {
-                    return Ok(());
-                }
-            }
-            match found.place.end {
-                Some(next) if next < end => from = from.max(next),
-                _ => return Ok(()),
-            }
-        }
     }
 
     /// The item with the greatest key not above `key`.

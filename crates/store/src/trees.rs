@@ -66,6 +66,8 @@ pub(crate) struct Branches {
     pub(crate) inherited: BTreeMap<TreeId, Inherited>,
     /// How many read a tree, which is not taken apart meanwhile (R27).
     pub(crate) readers: BTreeMap<TreeId, usize>,
+    /// Changes when a name comes, goes, or changes hands.
+    pub(crate) naming: u64,
 }
 
 /// Images that a snapshot has from its head.
@@ -85,6 +87,7 @@ impl Branches {
             schedule: None,
             inherited: BTreeMap::new(),
             readers: BTreeMap::new(),
+            naming: 0,
         }
     }
 
@@ -381,9 +384,13 @@ impl Trees {
             _ => return Ok(()),
         }
         let tree = TreeId(key.object.0 as u32);
-        match value {
-            Some(value) => drop(branches.items.insert(tree, TreeItem::decode(value)?)),
-            None => drop(branches.items.remove(&tree)),
+        let before = match value {
+            Some(value) => branches.items.insert(tree, TreeItem::decode(value)?),
+            None => branches.items.remove(&tree),
+        };
+        let name = |item: Option<&TreeItem>| item.map(|item| item.name.clone()).unwrap_or_default();
+        if name(before.as_ref()) != name(branches.items.get(&tree)) {
+            branches.naming += 1;
         }
         // A parent's item comes before those of its children, and its era stays.
         let low = branches.low(tree, &self.by_number);

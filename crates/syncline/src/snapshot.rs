@@ -158,7 +158,7 @@ impl Volume {
 
     /// The snapshot that was made next behind a number ([`Snapshot::number`]); behind 0 the first.
     pub fn snapshot_behind(&self, number: u32) -> io::Result<Option<Snapshot>> {
-        Ok(self.shared().fs()?.snapshot_behind(number).map(Snapshot::from))
+        Ok(self.shared().fs()?.snapshot_names().behind(number).map(Snapshot::from))
     }
 
     /// A snapshot as a volume of its own that cannot be changed. While it or a file of it is open, the snapshot's space

@@ -5,7 +5,9 @@
 
 use crate::Result;
 use crate::clock::{is_over, since};
-use crate::limits::{CHECKPOINT_INTERVAL, DESTAGE_AGE, IMAGE_SHARE, LOGGED_PAGES_MAX, PINNED_BLOCKS_MIN};
+use crate::limits::{
+    CHECKPOINT_INTERVAL, DESTAGE_AGE, IMAGE_SHARE, LOGGED_PAGES_MAX, PINNED_BLOCKS_MIN, REAPED_BESIDE_SYNCS,
+};
 use crate::writeback::Writeback;
 use crate::writeback::stream::Pace;
 use std::sync::atomic::Ordering;
@@ -67,9 +69,8 @@ impl Writeback {
     /// be more.
     fn tend_snapshots(&self) -> Result<bool> {
         let store = &self.core.store;
-        let leaves = if self.gives_way() { 1 } else { usize::MAX };
         let tended = match store.settle() {
-            Ok(false) => store.reap(leaves),
+            Ok(false) => store.reap(self.reaped_leaves()),
             settled => settled,
         };
         match tended {
@@ -98,6 +99,16 @@ impl Writeback {
     /// before the last call of [`Fs::maintain`], and no writer waited for memory then.
     pub fn gives_way(&self) -> bool {
         self.gives_way.load(Ordering::Relaxed)
+    }
+
+    /// Leaves that a step of a deletion looks at: while somebody syncs, the trees' lock is not held for long, and the
+    /// sync goes first.
+    pub(crate) fn reaped_leaves(&self) -> usize {
+        if !self.gives_way() {
+            return usize::MAX;
+        }
+        self.core.store.give_way();
+        REAPED_BESIDE_SYNCS
     }
 
     fn must_destage(&self, now: Timestamp) -> bool {

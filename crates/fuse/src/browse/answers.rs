@@ -43,6 +43,18 @@ fn entry(slot: Slot, attr: &Attr) -> Result<Entry, Errno> {
 }
 
 impl Views {
+    /// Whether looking a name up waits for nothing: there is none of it, or what it leads to is open.
+    pub(super) fn is_name_at_hand(&self, parent: Own, name: &OsStr) -> bool {
+        match parent {
+            Own::Directory if name == "." => true,
+            Own::Directory => match self.named(name) {
+                Ok(found) => self.slot(&found).is_ok_and(|slot| self.is_open(slot)),
+                Err(_) => true,
+            },
+            Own::Object(slot, _) => self.is_open(slot),
+        }
+    }
+
     /// Whether looking at a node waits for nothing.
     pub(super) fn is_at_hand(&self, own: Own) -> bool {
         match own {
@@ -53,7 +65,7 @@ impl Views {
 
     fn named(&self, name: &OsStr) -> Result<SnapshotInfo, Errno> {
         let name = text(name).map_err(|errno| if errno == Errno::EINVAL { Errno::ENOENT } else { errno })?;
-        self.fs.snapshots().into_iter().find(|snapshot| snapshot.name == name).ok_or(Errno::ENOENT)
+        self.fs.snapshot_names().find(name).ok_or(Errno::ENOENT)
     }
 
     /// `.snapshots`, owned by whoever has the root directory.

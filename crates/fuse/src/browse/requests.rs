@@ -91,7 +91,7 @@ impl Filesystem for Browsed {
             return self.volume.lookup(context, request, reply);
         };
         let name = request.name.to_owned();
-        let may_wait = parent.is_some_and(|own| own == Own::Directory || !views.is_at_hand(own));
+        let may_wait = parent.is_some_and(|own| !views.is_name_at_hand(own, request.name));
         self.serve(context, Message::Lookup, may_wait, views, move |views, _| {
             match parent.map_or_else(|| views.entrance(), |own| views.lookup(own, &name)) {
                 Ok(entry) => reply.entry(&entry),

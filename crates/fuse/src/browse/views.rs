@@ -9,7 +9,6 @@ use crate::mounts::{KeepsOpen, Mounts};
 use fusering::Errno;
 use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use syncline_fs::{Clock, Fs, SnapshotInfo, SystemClock, Timestamp};
 
@@ -33,7 +32,7 @@ struct State {
     now: u64,
     /// How often [`Views::close_idle`] was called.
     closings: u64,
-    /// What was listed last, as a hash, and since when that is listed.
+    /// What was listed last (`SnapshotNames::version`), and since when that is listed.
     listed: Option<(u64, Timestamp)>,
 }
 
@@ -119,11 +118,7 @@ impl Views {
     /// Since when the snapshots are those that there are now; `before` if that is not known. The kernel keeps a listing
     /// for as long as this stays the same.
     pub(super) fn listed_since(&self, before: Timestamp) -> Timestamp {
-        let mut hasher = DefaultHasher::new();
-        for snapshot in self.fs.snapshots() {
-            (snapshot.tree, snapshot.name).hash(&mut hasher);
-        }
-        let now = hasher.finish();
+        let now = self.fs.snapshot_names().version();
         let state = &mut *self.state.lock();
         let since = match state.listed {
             None => before,

@@ -35,19 +35,14 @@ impl Store {
     pub(super) fn reap_data(&self, tree: TreeId, leaves: usize) -> Result<(), StoreError> {
         let shared = &self.shared;
         let pinned = Pinned::new(&shared.cache);
-        let mut stale = None;
+        let cursor = cursor_of(&shared.trees.read(), tree)?;
         // Everything that the step needs is read before the lock is taken for writing.
-        loop {
-            let trees = shared.trees.read();
-            let looked = cursor_of(&trees, tree)
-                .and_then(|cursor| collect(&trees.pair(tree, &pinned)?, cursor, leaves).map(drop));
-            drop(trees);
-            match looked {
-                Ok(()) => break,
-                Err(Hindered::Missing(missing)) => pinned.load(&*shared.device, &missing, &mut stale)?,
-                Err(Hindered::For(error)) => return Err(error),
-            }
-        }
+        self.looked(
+            &pinned,
+            (cursor, leaves),
+            |trees, pinned| trees.pair(tree, pinned),
+            |pair| collect(pair, cursor, leaves).map(drop),
+        )?;
         let estimate = Estimate { bytes: DATA_BATCH_BYTES, items: 1, images: 0 };
         self.change_trees_with(Class::Deletion, estimate, &pinned, |trees, batch| {
             let cursor = cursor_of(trees, tree)?;
@@ -61,11 +56,39 @@ impl Store {
     }
 }
 
-fn cursor_of(trees: &crate::trees::Trees, tree: TreeId) -> Result<Key, Hindered> {
+fn cursor_of(trees: &crate::trees::Trees, tree: TreeId) -> Result<Key, StoreError> {
     match super::item_of(trees, tree)?.state {
         TreeState::Deleting { cursor } => Ok(cursor),
-        TreeState::Live => Err(StoreError::NoTree { tree }.into()),
+        TreeState::Live => Err(StoreError::NoTree { tree }),
     }
+}
+
+/// What is not in memory of the leaves that a look at so many from a key on reads, of both trees.
+pub(super) fn ahead(pair: &Pair<'_>, from: Key, leaves: usize) -> Result<Vec<Missing>, Missing> {
+    let (mut wanted, mut from, mut left) = (Vec::new(), from, leaves);
+    while left > 0 {
+        let (next, Next::Below(above, first)) = next_leaf(pair, from)? else { break };
+        from = next;
+        for index in first..above.leaf.page.count() {
+            let (pointer, place) = (above.leaf.pointer(index), above.place_of(index));
+            from = from.max(place.end.unwrap_or(Key::MAX));
+            let low = place.low.unwrap_or(Key::MIN);
+            if !may_hold_extents(low, place.end)
+                || !pair.is_alone(pointer.block, pointer.level, pointer.birth, low)?
+            {
+                continue;
+            }
+            wanted.push(Missing { tree: pair.dying.id, pointer });
+            if let Some((child, pointer)) = pair.child.zip(pair.leaf_of_child(low)?) {
+                wanted.push(Missing { tree: child.id, pointer });
+            }
+            left -= 1;
+            if left == 0 {
+                break;
+            }
+        }
+    }
+    Ok(wanted)
 }
 
 /// How many blocks die of up to so many leaves from the cursor on, and where the cursor lies behind them.
@@ -80,7 +103,11 @@ fn collect(pair: &Pair<'_>, cursor: Key, leaves: usize) -> Result<(Vec<Dead>, Ke
     for _ in 0..leaves {
         let (next, leaf) = next_leaf(pair, cursor)?;
         cursor = next;
-        let Some(found) = leaf else { break };
+        let found = match leaf {
+            Next::Nothing => break,
+            Next::Root(found) => found,
+            Next::Below(above, index) => above.child(index, pair.resident)?,
+        };
         if !found.is_in_place() {
             return Err(misplaced(found.leaf.block()).into());
         }
@@ -114,10 +141,19 @@ fn collect(pair: &Pair<'_>, cursor: Key, leaves: usize) -> Result<(Vec<Dead>, Ke
     Ok((dead, cursor))
 }
 
+/// A leaf, as the walk comes to it.
+enum Next {
+    Nothing,
+    /// The tree has no other.
+    Root(Found),
+    /// The child at a slot of a node.
+    Below(Found, usize),
+}
+
 /// The next leaf, from `from` on, that may name data that only the dying tree has; all that lies before the key can be
-/// passed by. Without a leaf nothing is left.
-fn next_leaf(pair: &Pair<'_>, from: Key) -> Result<(Key, Option<Found>), Missing> {
-    let nothing = Ok((Key::MAX, None));
+/// passed by.
+fn next_leaf(pair: &Pair<'_>, from: Key) -> Result<(Key, Next), Missing> {
+    let nothing = Ok((Key::MAX, Next::Nothing));
     let Some(root) = pair.root() else { return nothing };
     if from == Key::MAX || !pair.is_alone(root.block, root.level, root.birth, Key::MIN)? {
         return nothing;
@@ -125,15 +161,18 @@ fn next_leaf(pair: &Pair<'_>, from: Key) -> Result<(Key, Option<Found>), Missing
     let mut from = from;
     'descent: loop {
         let mut found = pair.dying.root_found(pair.resident)?;
-        while !found.leaf.is_leaf() {
+        if found.leaf.is_leaf() {
+            return Ok((from, Next::Root(found)));
+        }
+        loop {
             let mut index = found.leaf.page.child_index(from);
-            loop {
+            let level = loop {
                 let (pointer, place) = (found.leaf.pointer(index), found.place_of(index));
                 let low = place.low.unwrap_or(Key::MIN);
                 if may_hold_extents(low, place.end)
                     && pair.is_alone(pointer.block, pointer.level, pointer.birth, low)?
                 {
-                    break;
+                    break pointer.level;
                 }
                 let Some(end) = place.end else { return nothing };
                 from = from.max(end);
@@ -141,10 +180,12 @@ fn next_leaf(pair: &Pair<'_>, from: Key) -> Result<(Key, Option<Found>), Missing
                 if index == found.leaf.page.count() {
                     continue 'descent;
                 }
+            };
+            if level == 0 {
+                return Ok((from, Next::Below(found, index)));
             }
             found = found.child(index, pair.resident)?;
         }
-        return Ok((from, Some(found)));
     }
 }
 
@@ -204,7 +245,21 @@ fn next_extent(
         ExtentItem::decode(found.leaf.page.value(index))
             .map_err(|source| StoreError::Corrupt { block, source })
     };
-    if let Some((found, index)) = child.last_at_or_before(key, pair.resident)? {
+    let mut held = pair.leaf.borrow_mut();
+    let mut covering = |key: Key| -> Result<Found, Hindered> {
+        match held.as_ref().filter(|found| found.covers(key)) {
+            Some(found) => Ok(found.clone()),
+            None => Ok(held.insert(child.find(key, pair.resident)?).clone()),
+        }
+    };
+    let found = covering(key)?;
+    // The leaf before has it where the key comes first in its own.
+    let before = match found.leaf.page.search(key) {
+        Ok(index) => Some((found, index)),
+        Err(index) if index > 0 && found.is_in_place() => Some((found, index - 1)),
+        Err(_) => child.last_at_or_before(key, pair.resident)?,
+    };
+    if let Some((found, index)) = before {
         let at = found.leaf.page.key(index);
         if at.object == key.object && at.kind == Kind::Extent {
             let item = decode(&found, index)?;
@@ -215,7 +270,7 @@ fn next_extent(
     }
     let mut from = key;
     loop {
-        let found = child.find(from, pair.resident)?;
+        let found = covering(from)?;
         if !found.is_in_place() {
             return Err(misplaced(found.leaf.block()).into());
         }

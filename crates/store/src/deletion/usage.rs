@@ -25,6 +25,16 @@ struct Ending {
     stays: Option<TreeId>,
 }
 
+/// Errors: `Pressure` while the tree is not wholly on the device.
+fn pair<'a>(trees: &'a Trees, ending: Ending, resident: &'a Pinned<'_>) -> Result<Pair<'a>, StoreError> {
+    let dying = trees.tree(ending.tree)?;
+    if !matches!(&dying.root, Root::Clean(_)) {
+        return Err(StoreError::Pressure(Pressure::Nodes));
+    }
+    let child = ending.stays.map(|stays| trees.tree(stays)).transpose()?;
+    Ok(Pair::new(dying, child, resident))
+}
+
 impl Store {
     /// Blocks that would become free if these snapshots were deleted and nobody read any of them: data, nodes, and
     /// pages beside the trees. What deleted snapshots have that are not taken apart yet does not count. Exact if
@@ -78,44 +88,30 @@ impl Store {
         let mut cursor = Key::MIN;
         while cursor < Key::MAX {
             let found;
-            (found, cursor) = self.looked(ending, |pair| data::dying(pair, cursor, LOOKED_AT_TOGETHER))?;
+            (found, cursor) = self.looked_at(ending, (cursor, LOOKED_AT_TOGETHER), |pair| {
+                data::dying(pair, cursor, LOOKED_AT_TOGETHER)
+            })?;
             data_blocks += found;
         }
         let mut lost: BTreeSet<BlockNo> = BTreeSet::new();
         let mut cursor = Key::MIN;
         while cursor < Key::MAX {
             let found;
-            (found, cursor) = self.looked(ending, |pair| nodes::look(pair, cursor))?;
+            (found, cursor) = self.looked_at(ending, (cursor, 0), |pair| nodes::look(pair, cursor))?;
             lost.extend(found);
         }
         Ok(data_blocks + lost.len() as u64 * u64::from(NODE_BLOCKS))
     }
 
-    /// Looks at a tree and the one that stays, with all nodes in memory that this takes.
-    fn looked<T>(
+    /// Looks at a tree and the one that stays.
+    fn looked_at<T>(
         &self,
         ending: Ending,
+        ahead: (Key, usize),
         look: impl Fn(&Pair<'_>) -> Result<T, Hindered>,
     ) -> Result<T, StoreError> {
-        let shared = &self.shared;
-        let pinned = Pinned::new(&shared.cache);
-        let mut stale = None;
-        loop {
-            let missing = {
-                let trees = shared.trees.read();
-                let dying = trees.tree(ending.tree)?;
-                if !matches!(&dying.root, Root::Clean(_)) {
-                    return Err(StoreError::Pressure(Pressure::Nodes));
-                }
-                let child = ending.stays.map(|stays| trees.tree(stays)).transpose()?;
-                match look(&Pair { dying, low: dying.low, child, resident: &pinned }) {
-                    Ok(found) => return Ok(found),
-                    Err(Hindered::Missing(missing)) => missing,
-                    Err(Hindered::For(error)) => return Err(error),
-                }
-            };
-            pinned.load(&*shared.device, &missing, &mut stale)?;
-        }
+        let pinned = Pinned::new(&self.shared.cache);
+        self.looked(&pinned, ahead, |trees, pinned| pair(trees, ending, pinned), look)
     }
 }
 

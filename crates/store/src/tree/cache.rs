@@ -171,6 +171,31 @@ impl NodeCache {
         self.enter(buffer, tree, pointer)
     }
 
+    /// Whether a node is in memory; that does not count as a use.
+    pub(crate) fn holds(&self, pointer: &NodePointer) -> bool {
+        let entries = self.entries.lock();
+        entries.map.get(&pointer.block).is_some_and(|entry| entry.node.home.get() == Some(pointer))
+    }
+
+    /// Loads nodes together that will be asked for. What cannot be read or verified is left out: a node may have been
+    /// superseded and overwritten meanwhile, and of the others whoever needs them tells the error.
+    pub(crate) fn load_ahead(&self, device: &dyn Device, wanted: &[Missing]) {
+        let is_wanted =
+            |missing: &&Missing| !self.holds(&missing.pointer) && self.check_place(&missing.pointer).is_ok();
+        let wanted: Vec<&Missing> = wanted.iter().filter(is_wanted).collect();
+        let mut buffers: Vec<Buffer> =
+            wanted.iter().map(|_| Buffer::for_overwrite(NODE_BLOCKS as usize)).collect();
+        let requests = wanted.iter().zip(&mut buffers);
+        let mut requests: Vec<ReadRequest<'_>> =
+            requests.map(|(missing, into)| ReadRequest { at: missing.pointer.block, into }).collect();
+        if requests.is_empty() || device.read_many(&mut requests).is_err() {
+            return;
+        }
+        for (missing, buffer) in wanted.into_iter().zip(buffers) {
+            let _ = self.enter(buffer, missing.tree, &missing.pointer);
+        }
+    }
+
     /// From here on the node at this block cannot be read.
     pub(crate) fn give_up(&self, block: BlockNo) {
         self.given_up.lock().insert(block);

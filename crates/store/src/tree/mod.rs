@@ -224,6 +224,20 @@ impl Found {
         self.place.holds(&self.leaf)
     }
 
+    /// Whether it is the node that covers the key.
+    pub(crate) fn covers(&self, key: Key) -> bool {
+        self.place.low.is_none_or(|low| low <= key) && self.place.end.is_none_or(|end| key < end)
+    }
+
+    /// Where the child lies that covers the key, if it was ever written. Only of nodes above leaves.
+    pub(crate) fn home_below(&self, key: Key) -> Option<NodePointer> {
+        let index = self.leaf.page.child_index(key);
+        match self.leaf.children.get(index) {
+            Some(Some(child)) => child.home.get().copied(),
+            _ => Some(self.leaf.pointer(index)),
+        }
+    }
+
     /// The place of the child at `index`.
     pub(crate) fn place_of(&self, index: usize) -> Place {
         self.place.child(&self.leaf, index)
@@ -248,6 +262,14 @@ impl Tree {
         }
     }
 
+    /// Where the root lies; `None` if it was never written.
+    pub(crate) fn clean_root(&self) -> Option<NodePointer> {
+        match &self.root {
+            Root::Clean(pointer) => Some(*pointer),
+            Root::Held(node) => node.home.get().copied(),
+        }
+    }
+
     /// The root, in its place.
     pub(crate) fn root_found(&self, resident: &dyn Resident) -> Result<Found, Missing> {
         Ok(Found { leaf: self.root(resident)?, place: Place::default() })
@@ -261,28 +283,32 @@ impl Tree {
         resident: &dyn Resident,
     ) -> Result<Option<BlockNo>, Missing> {
         if self.root_level() <= level {
-            let root = match &self.root {
-                Root::Clean(pointer) => Some(*pointer),
-                Root::Held(node) => node.home.get().copied(),
-            };
-            return Ok(root.filter(|root| root.level == level).map(|root| root.block));
+            return Ok(self.clean_root().filter(|root| root.level == level).map(|root| root.block));
         }
-        let mut node = self.root(resident)?;
-        loop {
-            let index = node.page.child_index(key);
-            if node.page.level() == level + 1 {
-                return Ok(match node.children.get(index) {
-                    Some(Some(child)) => child.home.get().map(|home| home.block),
-                    _ => Some(node.pointer(index).block),
-                });
-            }
-            let child = node.child(index, resident)?;
+        let above = self.find_at(level + 1, key, resident)?;
+        Ok(above.and_then(|above| above.home_below(key)).map(|home| home.block))
+    }
+
+    /// The node that covers `key` at a level; `None` if there is none.
+    pub(crate) fn find_at(
+        &self,
+        level: u16,
+        key: Key,
+        resident: &dyn Resident,
+    ) -> Result<Option<Found>, Missing> {
+        if self.root_level() < level {
+            return Ok(None);
+        }
+        let mut found = self.root_found(resident)?;
+        while found.leaf.page.level() > level {
+            let child = found.child(found.leaf.page.child_index(key), resident)?;
             // Levels fall on every way; a damaged volume's may not.
-            if child.page.level() >= node.page.level() {
+            if child.leaf.page.level() >= found.leaf.page.level() {
                 return Ok(None);
             }
-            node = child;
+            found = child;
         }
+        Ok(Some(found).filter(|found| found.leaf.page.level() == level))
     }
 
     /// The leaf that covers `key`.
