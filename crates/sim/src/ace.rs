@@ -135,6 +135,12 @@ const TREE_OPERATIONS: &[&str] = &[
     "reap",
 ];
 
+/// So many images that there is no room for those of the snapshot beside those of the head: they go home before.
+const FULL_RING: &str = "creat:f1;write:f1:0:16384:1;fsync:f1;creat:f2;write:f2:0:16384:2;fsync:f2;creat:f3;\
+     write:f3:0:16384:3;fsync:f3;creat:f4;write:f4:0:16384:4;fsync:f4;snap-now:x;write:A/foo:0:16000:77;fsync:A/foo;\
+     write:f1:0:16384:88;fsync:f1;write:f2:0:16384:89;fsync:f2;write:f3:0:16384:89;fsync:f3;setxattr:A:user.a:3000:2;\
+     setxattr:A:user.b:3000:2;setxattr:A:user.c:3000:2;setxattr:A:user.d:3000:2;sync;snap-now:y;maintain:6000";
+
 /// What an operation is put between, with the operation in the place of `*`.
 const AROUND: &[&str] = &[
     "snap:x;*;snapdel:x",
@@ -202,6 +208,12 @@ pub fn workload(steps: &[&Vec<Op>]) -> Vec<Op> {
 pub fn tree_steps() -> Vec<Vec<Op>> {
     let each = TREE_OPERATIONS.iter().map(|text| from_text(text).expect("the list holds operations"));
     each.flat_map(|step| [step.clone(), [step, vec![Op::Sync]].concat()]).collect()
+}
+
+/// Everything of trees alone: their steps, and snapshots where the ring is full of images.
+pub fn of_trees_alone() -> Vec<Vec<Op>> {
+    let full_ring = from_text(FULL_RING).expect("the list holds operations");
+    tree_steps().into_iter().chain([full_ring]).collect()
 }
 
 /// A step with trees around it, in each way that there is.

@@ -23,8 +23,12 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use syncline_device::Device;
+use syncline_format::TreeId;
+use syncline_format::item::Timestamp;
 use syncline_format::schedule::Schedule;
+use syncline_format::tree_item::Stay;
 use syncline_fs::{Clock, Error, Fs, SnapshotData};
+use syncline_store::{Recovery, SnapshotLabel, Store, StoreError, StoreOptions};
 
 const BLOCKS: u64 = 6000;
 const JOURNAL_BLOCKS: u64 = 96;
@@ -65,7 +69,7 @@ pub fn run(seed: u64) -> Tally {
     watchdog::replayed_by(format!("cargo run --release -p syncline-sim -- beside --seed {seed}"));
     guarded(|tally| {
         tally.workloads += 1;
-        let result = Beside::new(seed).and_then(|beside| {
+        let result = branch_point(seed).and_then(|()| Beside::new(seed)).and_then(|beside| {
             beside.play(tally)?;
             beside.end(tally)
         });
@@ -73,6 +77,35 @@ pub fn run(seed: u64) -> Tally {
             tally.violation(what);
         }
     })
+}
+
+/// Between the schedule's look at a snapshot and its deletion somebody may make a clone. No thread meets that moment
+/// often, so the store is asked as if it had come: it keeps the snapshot, and deletes it when the clone has gone.
+fn branch_point(seed: u64) -> Result<(), String> {
+    let told = |error: StoreError| format!("a branch point and the schedule: {error}");
+    let options = StoreOptions::new(derive(seed, 102)).trees();
+    let device = SimDevice::new(start().disk.clone(), derive(seed, 103));
+    let store = Store::open(device, options).and_then(Recovery::finish).map_err(told)?;
+    let label = |name: &str, is_scheduled| SnapshotLabel {
+        name: name.to_owned(),
+        uuid: [7; 16],
+        made: Timestamp::default(),
+        stay: Stay { is_scheduled, ..Stay::default() },
+    };
+    let (tree, _) = store.snapshot(TreeId::MAIN, &label("due", true)).map_err(told)?;
+    let (clone, _) = store.clone_tree(tree, &label("clone", false), false).map_err(told)?;
+    store.delete_due(tree, true, 0).map_err(told)?;
+    if store.trees()[&tree].name != "due" {
+        return Err("the schedule deletes a snapshot from which a clone descends".to_owned());
+    }
+    store.delete_tree(clone.tree()).map_err(told)?;
+    drop(clone);
+    while store.reap(usize::MAX).map_err(told)? {}
+    store.delete_due(tree, true, 0).map_err(told)?;
+    match store.trees().get(&tree) {
+        Some(item) if item.name == "due" => Err("the schedule deletes nothing that is due".to_owned()),
+        _ => Ok(()),
+    }
 }
 
 /// What became of a snapshot.

@@ -158,7 +158,7 @@ fn coprime(a: u64, b: u64) -> bool {
 pub fn seq1_of_trees(plan: Plan, every: u64) -> Outcome {
     let start = ace::start_of_trees();
     let around = ace::steps().into_iter().flat_map(|step| ace::around_trees(&step));
-    let all: Vec<Vec<Op>> = ace::tree_steps().into_iter().chain(around.step_by(every as usize)).collect();
+    let all: Vec<Vec<Op>> = ace::of_trees_alone().into_iter().chain(around.step_by(every as usize)).collect();
     run("seq-1 of trees", plan, Some(all.len() as u64), &|number| {
         let ops = ace::workload(&[&all[number as usize]]);
         examined("trees", &start, &ops, derive(plan.seed, number), Depth::FULL)

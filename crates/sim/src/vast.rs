@@ -2,7 +2,7 @@
 //!
 //! A file of several hundred extents loses them batch by batch. Meanwhile somebody else writes into a page, appends,
 //! zeroes, sets the size or reads. None of the pages is in memory when that begins, and a third thread reads so much
-//! that pages leave memory. What comes of it has to be what one of the two orders gives, also where the file grows
+//! that pages leave memory. What comes of it has to be what some order of theirs gives, also where the file grows
 //! again, and also when the volume is opened again.
 //!
 //! Threads are real: a seed determines who does what, and how long the second waits for the first.
@@ -10,7 +10,7 @@
 use crate::device::SimDevice;
 use crate::driver::{self, SimClock};
 use crate::lab::{Start, Tally, complaints, guarded, prepare};
-use crate::operation::{AllocateKind, Op, WriteKind};
+use crate::operation::{AllocateKind, Op, WriteKind, to_text};
 use crate::oracle::{Model, PAGE};
 use crate::random::{Random, derive};
 use crate::{view, watchdog};
@@ -43,7 +43,26 @@ fn start() -> &'static Start {
     })
 }
 
+/// Writes of the second thread that follow one another: each may be the one that has looked at the file before it is cut
+/// and at its page behind that.
+const WRITES: u64 = 12;
+
 /// What the second thread does.
+fn others(random: &mut Random) -> Vec<Op> {
+    if random.one_in(4) {
+        return vec![other(random)];
+    }
+    // Into parts of pages that are stored.
+    let mut write = || Op::Write {
+        path: FILE.to_owned(),
+        kind: WriteKind::Buffered,
+        offset: 2 * random.below(EXTENTS) * PAGE + random.below(PAGE - 20),
+        len: 10,
+        fill: random.below(250) as u8,
+    };
+    (0..WRITES).map(|_| write()).collect()
+}
+
 fn other(random: &mut Random) -> Op {
     let path = FILE.to_owned();
     let page = random.below(2 * EXTENTS);
@@ -77,12 +96,14 @@ fn truncated(seed: u64, tally: &mut Tally) -> Result<(), String> {
         .map_err(|error| format!("the volume does not open: {error}"))?;
     device.let_others_in();
     let size = if random.one_in(2) { 0 } else { random.below(40 * PAGE) };
-    let acts = [Op::Truncate { path: FILE.to_owned(), size }, other(&mut random)];
-    let told = beside(&fs, &clock, &acts, random.below(3000))?;
-    tally.operations += 2;
-    let orders = [[0, 1], [1, 0]].map(|order| in_order(&acts, order));
+    let cut = Op::Truncate { path: FILE.to_owned(), size };
+    let others = others(&mut random);
+    let later = if random.one_in(2) { 0 } else { random.below(30_000) };
+    let told = beside(&fs, &clock, &cut, &others, later)?;
+    tally.operations += 1 + others.len() as u64;
+    let orders: Vec<Model> = (0..=others.len()).map(|before| in_order(&cut, &others, before)).collect();
     let told =
-        |what: String| format!("{}, beside {}: {what} (the second is told {told:?})", acts[0], acts[1]);
+        |what: String| format!("{cut}, beside {}: {what} (the others are told {told:?})", to_text(&others));
     let file = inode(&fs, FILE)?;
     let shown = read(&fs, file)?;
     let fits = orders.iter().position(|model| content(model).is_ok_and(|wanted| wanted == shown));
@@ -116,13 +137,14 @@ fn truncated(seed: u64, tally: &mut Tally) -> Result<(), String> {
 }
 
 /// Does both at once, the second a little later, while a third thread reads. What the second was told.
-fn beside(fs: &Arc<Fs>, clock: &SimClock, acts: &[Op; 2], later: u64) -> Result<Option<i32>, String> {
+fn beside(fs: &Arc<Fs>, clock: &SimClock, cut: &Op, others: &[Op], later: u64) -> Result<Vec<i32>, String> {
     let (barrier, over) = (Barrier::new(3), AtomicBool::new(false));
-    let act = |op: &Op, later: u64| {
+    let act = |ops: &[Op], later: u64| -> Vec<i32> {
         barrier.wait();
         (0..later).for_each(|_| std::hint::spin_loop());
-        driver::carry_out(fs, clock, op).err()
+        ops.iter().filter_map(|op| driver::carry_out(fs, clock, op).err()).collect()
     };
+    let cut = std::slice::from_ref(cut);
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| {
             let file = inode(fs, OTHER)?;
@@ -132,27 +154,27 @@ fn beside(fs: &Arc<Fs>, clock: &SimClock, acts: &[Op; 2], later: u64) -> Result<
             }
             Ok::<(), String>(())
         });
-        let first = scope.spawn(|| act(&acts[0], 0));
-        let second = scope.spawn(|| act(&acts[1], later * 10));
+        let first = scope.spawn(|| act(cut, 0));
+        let second = scope.spawn(|| act(others, later));
         let told = [first, second].map(|thread| thread.join());
         over.store(true, Ordering::Relaxed);
         let read = reader.join();
         let [Ok(first), Ok(second)] = told else { return Err("a thread has panicked".to_owned()) };
         read.map_err(|_| "a reader has panicked".to_owned())??;
-        match first {
+        match first.first() {
             None => Ok(second),
             Some(errno) => Err(format!("a truncation answers errno {errno}")),
         }
     })
 }
 
-/// What the file is when one act comes behind the other.
-fn in_order(acts: &[Op; 2], order: [usize; 2]) -> Model {
+/// What the file is when so many of the others come before it is cut.
+fn in_order(cut: &Op, others: &[Op], before: usize) -> Model {
     let mut model = Model::new(&start().view);
-    for index in order {
-        let written = if let Op::Write { len, .. } = &acts[index] { *len } else { 0 };
+    for op in others[..before].iter().chain([cut]).chain(&others[before..]) {
+        let written = if let Op::Write { len, .. } = op { *len } else { 0 };
         // An act that is refused in this order changes nothing in it.
-        let _ = model.apply(&acts[index], 0, written);
+        let _ = model.apply(op, 0, written);
     }
     model
 }

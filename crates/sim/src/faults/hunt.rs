@@ -97,7 +97,7 @@ fn parts(seed: u64) -> Vec<Part> {
         part("seq-1 of trees", move |number| {
             let (start, all) = of_trees.get_or_insert_with(|| {
                 let around = ace::steps().into_iter().flat_map(|step| ace::around_trees(&step));
-                let all = ace::tree_steps().into_iter().chain(around.step_by(OF_TREES_EVERY));
+                let all = ace::of_trees_alone().into_iter().chain(around.step_by(OF_TREES_EVERY));
                 (ace::start_of_trees(), all.collect::<Vec<_>>())
             });
             let step = all.get(number as usize)?;
