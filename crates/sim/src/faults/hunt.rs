@@ -62,7 +62,7 @@ const MET_ROT_EVERY: u64 = 1;
 const CARRIED_RUNS: u64 = 16;
 const EMPTIED_EVERY: u64 = 3;
 const BESIDE_RUNS: u64 = 250;
-const VAST_RUNS: u64 = 250;
+const VAST_RUNS: u64 = 1500;
 const SNAPSHOTS_RUNS: u64 = 300;
 /// One of so many workloads with trees around one operation.
 const OF_TREES_EVERY: usize = 17;
