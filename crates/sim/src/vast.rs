@@ -43,8 +43,8 @@ fn start() -> &'static Start {
     })
 }
 
-/// Writes of the second thread that follow one another: each may be the one that has looked at the file before it is cut
-/// and at its page behind that.
+/// Writes of the second thread that follow one another: each may be the one that has looked at the file before it is
+/// cut, and at its page behind that.
 const WRITES: u64 = 12;
 
 /// What the second thread does.
