@@ -5,6 +5,7 @@ use futures_util::StreamExt;
 use futures_util::future::{BoxFuture, Either, FutureExt, select};
 use futures_util::stream::FuturesUnordered;
 use object_store::{GetOptions, GetRange, ObjectStore, PutMode, PutOptions, PutPayload};
+use std::io::ErrorKind;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -237,6 +238,8 @@ fn told(error: object_store::Error) -> StoreError {
         Error::InvalidPath { .. } | Error::UnknownConfigurationKey { .. } => {
             StoreError::Refused(sentence(&error))
         }
+        // Not a network's trouble: somebody has to make room.
+        ref error if is_full(error) => StoreError::Refused(sentence(error)),
         error => {
             let sentence = sentence(&error);
             let refuses = REFUSALS.iter().any(|code| sentence.ends_with(&format!("({code})")));
@@ -245,9 +248,24 @@ fn told(error: object_store::Error) -> StoreError {
     }
 }
 
-/// Codes of S3 that stay until somebody changes something.
-const REFUSALS: [&str; 5] =
-    ["AccessDenied", "AccountProblem", "ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch"];
+/// Codes of S3, and of those who speak it, that stay until somebody changes something.
+const REFUSALS: [&str; 8] = [
+    "AccessDenied",
+    "AccountProblem",
+    "ExpiredToken",
+    "InvalidAccessKeyId",
+    "QuotaExceeded",
+    "RequestTimeTooSkewed",
+    "SignatureDoesNotMatch",
+    "XMinioStorageFull",
+];
+
+/// Whether a folder's filesystem, or its quota, has no room.
+fn is_full(error: &(dyn std::error::Error + 'static)) -> bool {
+    let kind = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+    matches!(kind, Some(ErrorKind::StorageFull | ErrorKind::QuotaExceeded))
+        || error.source().is_some_and(is_full)
+}
 
 /// The error of what needs no object, but the place for it.
 fn told_of_place(error: object_store::Error) -> StoreError {

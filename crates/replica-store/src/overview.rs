@@ -135,7 +135,7 @@ pub(crate) fn get<T>(
     let named = || name.to_owned();
     match client.ask(&Operation::Get { name: named(), part }) {
         Ok(Answer::Bytes { bytes, .. }) => {
-            decode(&bytes).map_err(|error| ReplicaError::Damaged { name: named(), error }.into())
+            decode(&bytes).map_err(|error| ReplicaError::undecodable(named(), error).into())
         }
         Ok(_) | Err(StoreError::Missing) => Err(ReplicaError::Missing { name: named() }.into()),
         Err(error) => Err(Error::Unreachable { url: client.address().url.clone(), error }),

@@ -215,6 +215,8 @@ impl Session {
                 }
                 let mut state = mine.state.lock();
                 state.status = replicator.status(client.now());
+                // Whoever is answered and asks then finds its unit in the figures.
+                replicator.acknowledge();
                 if state.closing {
                     replicator.close();
                 }

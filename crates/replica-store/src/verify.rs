@@ -84,8 +84,7 @@ fn unit(
 
 /// Holds all of an object against its checksums.
 fn outline(name: &str, uuid: [u8; 16], bytes: &[u8]) -> Result<Outline, ReplicaError> {
-    let outline =
-        Outline::of(bytes).map_err(|error| ReplicaError::Damaged { name: name.to_owned(), error })?;
+    let outline = Outline::of(bytes).map_err(|error| ReplicaError::undecodable(name.to_owned(), error))?;
     if outline.header.uuid != uuid {
         return Err(ReplicaError::ForeignVolume { name: name.to_owned() });
     }

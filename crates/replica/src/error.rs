@@ -10,6 +10,10 @@ pub enum ReplicaError {
     Store(#[from] StoreError),
     #[error("{name} in the replica is damaged: {error}")]
     Damaged { name: String, error: FormatError },
+    #[error(
+        "{name} in the replica was written by a newer version of syncline (its format is {version}); use that one"
+    )]
+    Newer { name: String, version: u16 },
     #[error("{name} in the replica is damaged: {what}")]
     Inconsistent { name: String, what: &'static str },
     #[error("{name} is missing in the replica, although it counts")]
@@ -59,4 +63,15 @@ pub enum ReplicaError {
     NotShipped { seconds: u64 },
     #[error("a write or a flush of the volume failed, so nothing more is shipped")]
     VolumeFailed,
+}
+
+impl ReplicaError {
+    /// An object of this name cannot be decoded.
+    #[must_use]
+    pub fn undecodable(name: String, error: FormatError) -> ReplicaError {
+        match error {
+            FormatError::Version { got, .. } if got > 0 => ReplicaError::Newer { name, version: got },
+            error => ReplicaError::Damaged { name, error },
+        }
+    }
 }

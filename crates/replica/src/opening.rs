@@ -473,7 +473,7 @@ impl Opening {
 }
 
 pub(crate) fn decode<T>(operation: &Operation, decoded: Result<T, FormatError>) -> Result<T, ReplicaError> {
-    decoded.map_err(|error| ReplicaError::Damaged { name: operation.name().to_owned(), error })
+    decoded.map_err(|error| ReplicaError::undecodable(operation.name().to_owned(), error))
 }
 
 pub(crate) fn unexpected(operation: &Operation) -> ReplicaError {

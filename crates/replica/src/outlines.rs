@@ -105,7 +105,7 @@ impl Outlines {
             Ok(Err(want)) => {
                 return Ok(Some((Piece::Tail(key), Operation::Get { name, part: Part::Last(want) })));
             }
-            Err(error) => Err(ReplicaError::Damaged { name, error }),
+            Err(error) => Err(ReplicaError::undecodable(name, error)),
         };
         self.known.insert(key, outline);
         Ok(None)

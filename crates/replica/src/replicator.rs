@@ -200,6 +200,11 @@ impl Replicator {
         std::mem::take(&mut self.counted)
     }
 
+    /// Behind an answer, when whoever asks is told of it: flushes that count by now are answered (C14).
+    pub fn acknowledge(&self) {
+        self.tap.count(self.flush);
+    }
+
     /// The volume is closed: what is left is shipped without waiting, and marked as the end.
     pub fn close(&mut self) {
         self.closing = true;
@@ -269,7 +274,6 @@ impl Replicator {
         match self.shipping.answer(id, now, result) {
             Ok(units) => {
                 units.into_iter().for_each(|unit| self.counts(unit));
-                self.tap.count(self.flush);
             }
             Err(error) => self.fail(error),
         }
