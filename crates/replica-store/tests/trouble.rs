@@ -78,9 +78,7 @@ impl Store {
             Mood::NoSpace if puts => failed(std::io::Error::from_raw_os_error(28)),
             Mood::Quota if puts => coded("QuotaExceeded", "The bucket is full."),
             Mood::Skewed => coded("RequestTimeTooSkewed", "The difference between the times is too large."),
-            Mood::Storm if !number.is_multiple_of(10) => {
-                coded("SlowDown", "Please reduce your request rate.")
-            }
+            Mood::Storm if mixed(number) >> 63 == 0 => coded("SlowDown", "Please reduce your request rate."),
             _ => Ok(()),
         }
     }
