@@ -136,13 +136,17 @@ impl Spent {
         }
     }
 
-    /// The block layer counts a stand-alone flush as one write more; Syncline issues only such flushes, so they are
-    /// taken off. The kernel's file systems also flush as part of a write, which nothing in the statistics tells
-    /// apart: their figure is left as it is, an upper bound.
     fn writes(&self, device: Statistics) -> f64 {
-        let flushes = if self.flushes_alone { device.flushes } else { 0 };
-        device.writes.saturating_sub(flushes) as f64
+        writes(device, self.flushes_alone)
     }
+}
+
+/// The block layer counts a stand-alone flush as one write more; Syncline issues only such flushes, so they are taken
+/// off. The kernel's file systems also flush as part of a write, which nothing in the statistics tells apart: their
+/// figure is left as it is, an upper bound.
+fn writes(device: Statistics, flushes_alone: bool) -> f64 {
+    let flushes = if flushes_alone { device.flushes } else { 0 };
+    device.writes.saturating_sub(flushes) as f64
 }
 
 /// Counts a workload's measured part, which begins and ends where the workload says: preparations do not count.
@@ -168,6 +172,16 @@ impl<'a> Meter<'a> {
     pub(crate) fn end(&self) -> io::Result<()> {
         *self.ended.borrow_mut() = Some(snapshot(self.mounted, self.floor)?);
         Ok(())
+    }
+
+    /// The device's counters as they are now, where it has any.
+    pub(crate) fn device(&self) -> io::Result<Option<Statistics>> {
+        self.mounted.statistics()
+    }
+
+    /// Of counted writes those that carried data, as far as that can be told.
+    pub(crate) fn writes(&self, counted: Statistics) -> f64 {
+        writes(counted, self.mounted.flushes_alone())
     }
 
     /// What it took, up to the end if one was set, else up to now.

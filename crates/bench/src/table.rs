@@ -153,6 +153,17 @@ const SPECIAL: &[Special] = &[
         ],
     ),
     (
+        "### fsyncs of 4 KiB right behind 64 MiB written to another file",
+        "beside-bulk",
+        &[
+            ("p50_us", "p50, us", 0),
+            ("max_us", "longest, us", 0),
+            ("writes_within_sync", "device writes within a sync", 1),
+            ("kib_within_sync", "KiB of them", 0),
+            ("bulk_mb_per_s", "the large write, MB/s", 0),
+        ],
+    ),
+    (
         "### pgbench: latency in microseconds",
         "pgbench",
         &[("p50_us", "p50", 0), ("p99_us", "p99", 0), ("max_us", "max", 0)],

@@ -9,6 +9,7 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+mod bulk;
 mod commits;
 mod hogs;
 pub(crate) mod jobs;
@@ -170,6 +171,7 @@ pub(crate) fn all() -> Vec<Workload> {
             many::beside_creates,
         ),
         one("small-beside-large", "4 KiB fsync while a neighbour has 256 MiB dirty", P50, small_beside_large),
+        one("beside-bulk", "4 KiB fsync right behind 64 MiB written to another file", P50, bulk::beside_bulk),
         family(
             "threads",
             "appending threads, 4 KiB + fsync, a file each",
