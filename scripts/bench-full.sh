@@ -22,7 +22,7 @@ sizes=${SIZES:-"--device-mib 4096 --operations 1000 --fio-mib 128 --seconds 4 --
 
 aims=append,create,replace,beside-creates,threads,fio-sequential,fio-random,fs-mark-each,fs-mark-pass,async-pass,dbench
 sqlite=sequential-write,sequential-read-cold,sequential-read-warm,sqlite-delete,sqlite-wal,sqlite-atomic,sqlite-vfs-delete,sqlite-vfs-wal
-rest=overwrite,during-commits,small-beside-large,beside-staging,atomic,mobile,sqlite-truncate,sqlite-persist,names,link,rollback-journal
+rest=overwrite,during-commits,small-beside-large,beside-bulk,beside-staging,atomic,mobile,sqlite-truncate,sqlite-persist,names,link,rollback-journal
 mounts=syncline,syncline-dev
 # The mount over /dev/fuse only stands beside what is judged.
 judged=engine,syncline,ext4,xfs,btrfs

@@ -91,6 +91,10 @@ impl<L: Layer> Device for L {
         self.least_discard()
     }
 
+    fn bulk_bytes_max(&self) -> u64 {
+        self.below().bulk_bytes_max()
+    }
+
     fn counters(&self) -> DeviceCounters {
         self.below().counters()
     }

@@ -57,6 +57,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use syncline_format::{BLOCK_BYTES, BlockNo};
 
+/// [`Device::bulk_bytes_max`] of a device that is reached by a network.
+pub const DISTANT_BULK_BYTES: u64 = 16 << 20;
+
 /// One part of [`Device::read_many`].
 pub struct ReadRequest<'a> {
     pub at: BlockNo,
@@ -149,6 +152,13 @@ pub trait Device: Send + Sync + 'static {
     /// read as zeros, after a crash as well, and writing them takes new space. `None` if it knows of none.
     fn hole(&self, _at: BlockNo) -> Option<Range<BlockNo>> {
         None
+    }
+
+    /// Bytes of writes that nobody waits for which may be in flight together: enough to keep the device busy, and little
+    /// for a small request to be served behind. Where most of a request's time is a way that many go at once, as through
+    /// a network, devices override this.
+    fn bulk_bytes_max(&self) -> u64 {
+        2 << 20
     }
 
     fn counters(&self) -> DeviceCounters;

@@ -109,11 +109,9 @@ pub(crate) const ROUND_ITEMS_MAX: usize = 128;
 pub(crate) const ROUND_BYTES_MIN: usize = 4096;
 /// A file with fewer pages to write (1 MiB) is not worth a stream.
 pub(crate) const STREAM_PAGES_MIN: u64 = 256;
-/// Pages of a round that gives way to syncs (1 MiB): what the lane lets through meanwhile is logged soon.
-pub(crate) const YIELDING_PAGES: u64 = 256;
-/// Pages of a round of the background (512 KiB) while nobody is held up by what it has not written yet: with two rounds
-/// in flight a fast disk is kept busy, and the first small sync waits behind 1 MiB instead of 8.
-pub(crate) const EASY_PAGES: u64 = 128;
+/// Pages of a round of the background, and of any round beside syncs (1 MiB): what the lane lets through is logged
+/// soon.
+pub(crate) const PIECEMEAL_PAGES: u64 = 256;
 /// Rounds in flight while small syncs and reads come in between.
 pub(crate) const CAREFUL_IN_FLIGHT: usize = 2;
 /// Bulk data in flight while the lane is narrow: 256 KiB, which a fast disk takes in less time than a flush.

@@ -10,8 +10,8 @@ use parking_lot::Mutex;
 use std::path::Path;
 use std::sync::Arc;
 use syncline_device::{
-    Buffer, Counters, Device, DeviceCounters, DeviceError, InUse, OpenOptions, Operation, Private,
-    ProcessBound, Reading, Ticket, check_range, check_read, check_write,
+    Buffer, Counters, DISTANT_BULK_BYTES, Device, DeviceCounters, DeviceError, InUse, OpenOptions, Operation,
+    Private, ProcessBound, Reading, Ticket, check_range, check_read, check_write,
 };
 use syncline_format::{BLOCK_BYTES, BlockNo};
 
@@ -277,6 +277,10 @@ impl Device for NbdDevice {
 
     fn discard_blocks_min(&self) -> Option<u64> {
         (!self.read_only && self.export.can_trim()).then(|| self.export.least_trim())
+    }
+
+    fn bulk_bytes_max(&self) -> u64 {
+        DISTANT_BULK_BYTES
     }
 
     fn counters(&self) -> DeviceCounters {

@@ -8,8 +8,8 @@ use parking_lot::{Condvar, Mutex};
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, OnceLock};
 use syncline_device::{
-    Buffer, Counters, Device, DeviceCounters, DeviceError, InUse, OpenOptions, Operation, ProcessBound,
-    Reading, Ticket, Waiters, check_range, check_read, check_write,
+    Buffer, Counters, DISTANT_BULK_BYTES, Device, DeviceCounters, DeviceError, InUse, OpenOptions, Operation,
+    ProcessBound, Reading, Ticket, Waiters, check_range, check_read, check_write,
 };
 use syncline_format::{BLOCK_BYTES, BlockNo};
 
@@ -376,6 +376,10 @@ impl Device for RbdDevice {
     /// An object of the image: less frees nothing.
     fn discard_blocks_min(&self) -> Option<u64> {
         (!self.read_only).then_some(self.object_blocks)
+    }
+
+    fn bulk_bytes_max(&self) -> u64 {
+        DISTANT_BULK_BYTES
     }
 
     fn counters(&self) -> DeviceCounters {

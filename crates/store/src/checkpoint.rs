@@ -19,7 +19,7 @@ use std::sync::Arc;
 use syncline_device::{Buffer, Device, Ticket};
 use syncline_format::node::{self, NodePointer};
 use syncline_format::superblock::{JournalTail, SUPERBLOCK_SLOTS, Superblock, TreesState, VolumeState};
-use syncline_format::{BlockNo, Era, Generation, Lsn, ObjectNo, TreeId, bitmap};
+use syncline_format::{BLOCK_BYTES, BlockNo, Era, Generation, Lsn, ObjectNo, TreeId, bitmap};
 
 /// What was frozen.
 struct Frozen {
@@ -393,6 +393,8 @@ struct Writes<'a> {
     groups: u64,
     /// Writes that still heed the last force.
     heeded: u32,
+    /// Blocks in flight while none is heeded.
+    wide_blocks: u64,
     /// With the blocks that each counts.
     in_flight: VecDeque<(Ticket, u64)>,
     /// Not submitted yet: where it begins, how many blocks, and the content.
@@ -407,6 +409,7 @@ impl<'a> Writes<'a> {
             journal,
             groups,
             heeded: 0,
+            wide_blocks: (device.bulk_bytes_max() / BLOCK_BYTES as u64).max(BLOCKS_BESIDE_FORCES_MAX),
             in_flight: VecDeque::new(),
             run: (BlockNo(0), 0, Vec::new()),
         }
@@ -414,7 +417,8 @@ impl<'a> Writes<'a> {
 
     fn submit(&mut self, at: BlockNo, buffer: Arc<Buffer>) -> Result<(), StoreError> {
         let (start, blocks, _) = &self.run;
-        let most = if self.heeded > 0 { BLOCKS_BESIDE_FORCES_MAX } else { CHECKPOINT_WRITE_BLOCKS_MAX };
+        let wide = (self.wide_blocks / 2).clamp(BLOCKS_BESIDE_FORCES_MAX, CHECKPOINT_WRITE_BLOCKS_MAX);
+        let most = if self.heeded > 0 { BLOCKS_BESIDE_FORCES_MAX } else { wide };
         if start.plus(*blocks) != at || *blocks >= most {
             self.submit_run()?;
         }
@@ -441,8 +445,9 @@ impl<'a> Writes<'a> {
         {
             self.device.wait(&oldest)?;
         }
-        if let (true, Some(journal)) = (forced, self.journal) {
-            journal.give_way();
+        // The first force is heeded as soon as it has begun, not once it has ended.
+        if self.journal.is_some_and(Journal::give_way) {
+            self.heeded = HEEDED_WRITES;
         }
         self.in_flight.push_back((self.device.submit_write(start, buffers), counts));
         Ok(())
@@ -451,7 +456,7 @@ impl<'a> Writes<'a> {
     fn has_room(&self, counts: u64) -> bool {
         let others = self.in_flight.iter().map(|(_, counts)| counts).sum::<u64>();
         self.in_flight.len() < CHECKPOINT_WRITES_MAX
-            && (self.heeded == 0 || others + counts <= BLOCKS_BESIDE_FORCES_MAX)
+            && others + counts <= if self.heeded > 0 { BLOCKS_BESIDE_FORCES_MAX } else { self.wide_blocks }
     }
 
     /// Submits what is left and waits for all of it, also after an error.

@@ -57,13 +57,14 @@ impl Core {
     /// `light_max`: pages that cannot be dropped, with which light writers wait.
     pub(crate) fn new(store: Arc<Store>, options: FsOptions, clock: Arc<dyn Clock>, light_max: u64) -> Core {
         let (account, memory_bytes_max) = (Arc::default(), options.memory_bytes_max);
+        let lane = Lane::new(&account, light_max, store.device().bulk_bytes_max());
         Core {
             name_hash: store.info().name_hash,
             store,
             options,
             clock,
             checkpoint_latency: LatencyHistogram::default(),
-            lane: Lane::new(&account, light_max),
+            lane,
             account,
             charged: Arc::default(),
             memory_bytes_max: AtomicUsize::new(memory_bytes_max),

@@ -151,11 +151,6 @@ impl Writeback {
         pinned > self.pinned_max / 4 * 3 && (pinned > self.light_max || !is_light())
     }
 
-    /// Whether writers are faster than the background and what they write themselves: the bound is near.
-    pub(crate) fn is_hurried(&self) -> bool {
-        self.content.pinned() > self.pinned_max / 8 * 7
-    }
-
     /// Wakes the background once so many pages are dirty that it should write.
     pub(crate) fn demand_if_many_dirty(&self) {
         if self.has_many_dirty() {

@@ -18,7 +18,7 @@ use crate::content::extents::Cost;
 use crate::content::inode::Inode;
 use crate::content::select::Select;
 use crate::content::turn::Turn;
-use crate::limits::{CAREFUL_IN_FLIGHT, EASY_PAGES, ROUND_PAGES_MAX, YIELDING_PAGES};
+use crate::limits::{CAREFUL_IN_FLIGHT, PIECEMEAL_PAGES, ROUND_PAGES_MAX};
 use crate::writeback::Writeback;
 use crate::writeback::round::{Round, Start, Started};
 use std::collections::VecDeque;
@@ -44,24 +44,20 @@ impl Pace {
         Pace { rounds: 16, pages: ROUND_PAGES_MAX, in_flight: 4, background: false };
     /// As fast, 16 MiB per turn: a piece of what others are waiting for as well.
     pub(crate) const PIECE: Pace = Pace { rounds: 4, ..Pace::FULL };
-    /// As fast, with less in flight for a sync to wait behind; and easily while no writer is held up for long.
-    pub(crate) const BACKGROUND: Pace = Pace { in_flight: 2, background: true, ..Pace::FULL };
+    /// As fast, in small rounds, so that it stops soon when somebody syncs.
+    pub(crate) const BACKGROUND: Pace =
+        Pace { pages: PIECEMEAL_PAGES, in_flight: 2, background: true, ..Pace::FULL };
     /// One round: what a writer does that has to slow down.
     pub(crate) const ROUND: Pace =
         Pace { rounds: 1, pages: ROUND_PAGES_MAX, in_flight: 1, background: false };
     /// What the background does while others sync.
     pub(crate) const YIELDING: Pace =
-        Pace { rounds: 1, pages: YIELDING_PAGES, in_flight: 1, background: true };
+        Pace { rounds: 1, pages: PIECEMEAL_PAGES, in_flight: 1, background: true };
 
     /// The same in small rounds, for a narrow lane.
     fn careful(self) -> Pace {
-        let (pages, in_flight) = (self.pages.min(YIELDING_PAGES), self.in_flight.min(CAREFUL_IN_FLIGHT));
+        let (pages, in_flight) = (self.pages.min(PIECEMEAL_PAGES), self.in_flight.min(CAREFUL_IN_FLIGHT));
         Pace { pages, in_flight, ..self }
-    }
-
-    /// The same with so little in flight that a first small sync need not wait long behind it.
-    fn easy(self) -> Pace {
-        Pace { pages: self.pages.min(EASY_PAGES), ..self }
     }
 
     pub(crate) fn rounds(self) -> usize {
@@ -118,11 +114,7 @@ impl Writeback {
                 rounds = stretch.pace.rounds;
             }
             while rounds < stretch.pace.rounds {
-                let pace = match stretch.pace {
-                    pace if self.core.lane.is_narrow() => pace.careful(),
-                    pace if pace.background && !self.is_hurried() => pace.easy(),
-                    pace => pace,
-                };
+                let pace = if self.core.lane.is_narrow() { stretch.pace.careful() } else { stretch.pace };
                 if stretch.in_flight.len() >= pace.in_flight {
                     break;
                 }

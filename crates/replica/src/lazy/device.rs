@@ -128,6 +128,10 @@ impl Device for LazyDevice {
         self.local.discard_blocks_min()
     }
 
+    fn bulk_bytes_max(&self) -> u64 {
+        self.local.bulk_bytes_max()
+    }
+
     fn hole(&self, at: BlockNo) -> Option<Range<BlockNo>> {
         let mut from = at;
         loop {

@@ -113,6 +113,10 @@ impl Device for TapDevice {
         self.below.hole(at)
     }
 
+    fn bulk_bytes_max(&self) -> u64 {
+        self.below.bulk_bytes_max()
+    }
+
     fn counters(&self) -> DeviceCounters {
         self.below.counters()
     }

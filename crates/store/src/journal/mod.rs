@@ -360,13 +360,14 @@ impl Journal {
     }
 
     /// Waits for the end of the group that somebody drives right now, if any: what is submitted next to the device
-    /// would be in its way. Not for the one after it, so that everybody gets on.
-    pub(crate) fn give_way(&self) {
+    /// would be in its way. Not for the one after it, so that everybody gets on. Whether there was one.
+    pub(crate) fn give_way(&self) -> bool {
         let mut state = self.state.lock();
-        let groups = state.groups;
+        let (groups, is_driven) = (state.groups, state.driven);
         while state.driven && state.groups == groups && state.failed.is_none() {
             self.progress.wait(&mut state);
         }
+        is_driven
     }
 
     /// First block of the record that holds a batch which is durable and whose record the ring keeps.
