@@ -31,6 +31,9 @@ struct Inner {
     by_number: HashMap<ObjectNo, Arc<Inode>>,
     /// Every number in `by_number` once (and some that were removed since), in the order of a clock's hand.
     order: VecDeque<ObjectNo>,
+    /// Times that all of `order` was gone through.
+    #[cfg(test)]
+    passes: u64,
     /// Counts removals: what was read from the store before a removal may be older than what it removed.
     removals: u64,
 }
@@ -127,10 +130,15 @@ impl InodeTable {
 impl Inner {
     fn insert(&mut self, inode: Arc<Inode>, capacity: usize) {
         self.evict(capacity);
-        if self.order.len() > 2 * capacity {
-            // Numbers of removed inodes have piled up.
+        // Numbers of removed inodes have piled up. Behind a pass all are of inodes, of which more than the capacity may
+        // be in use: a bound of the capacity alone would have each insertion go through all of them.
+        if self.order.len() > 2 * capacity.max(self.by_number.len()) {
             let by_number = &self.by_number;
             self.order.retain(|number| by_number.contains_key(number));
+            #[cfg(test)]
+            {
+                self.passes += 1;
+            }
         }
         let number = inode.number;
         if self.by_number.insert(number, inode).is_none() {
@@ -227,5 +235,53 @@ impl Content {
             return Err(Error::NotDirectory);
         }
         Ok(inode)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::MIB;
+    use syncline_format::item::{MODE_REGULAR, Timestamp};
+
+    fn inode(number: u64) -> Inode {
+        let now = Timestamp::default();
+        let item = InodeItem {
+            mode: MODE_REGULAR | 0o600,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            size: 0,
+            blocks: 0,
+            accessed: now,
+            modified: now,
+            changed: now,
+            created: now,
+            rdev: 0,
+            parent: ObjectNo(0),
+            entries: 0,
+            flags: 0,
+            project: 0,
+        };
+        Inode::new(ObjectNo(number), item)
+    }
+
+    #[test]
+    fn inodes_in_use_beyond_the_capacity_cost_an_insertion_no_more_than_those_within() {
+        let table = InodeTable::new(MIB as usize);
+        let used = 100 * table.capacity() as u64;
+        let held: Vec<_> = (0..used).map(|number| table.insert_new(inode(number))).collect();
+        assert_eq!(table.len() as u64, used);
+        assert_eq!(table.inner.lock().passes, 0, "nobody was removed");
+        drop(held);
+        // Removed numbers pile up all the same, and go now and then.
+        (0..used).for_each(|number| table.remove(ObjectNo(number)));
+        (used..2 * used).for_each(|number| {
+            drop(table.insert_new(inode(number)));
+            table.remove(ObjectNo(number));
+        });
+        let inner = table.inner.lock();
+        assert!(inner.order.len() <= 2 * table.capacity() + 1, "{}", inner.order.len());
+        assert!((1..=used / table.capacity() as u64 + 1).contains(&inner.passes), "{}", inner.passes);
     }
 }
