@@ -154,9 +154,9 @@ pub trait Device: Send + Sync + 'static {
         None
     }
 
-    /// Bytes of writes that nobody waits for which may be in flight together: enough to keep the device busy, and little
-    /// for a small request to be served behind. Where most of a request's time is a way that many go at once, as through
-    /// a network, devices override this.
+    /// Bytes of bulk writes that may be in flight together: enough to keep the device busy, and little for a small
+    /// request to be served behind. Where most of a request's time is a way that many go at once, as through a
+    /// network, devices override this.
     fn bulk_bytes_max(&self) -> u64 {
         2 << 20
     }
