@@ -52,6 +52,8 @@ enum Purpose {
     Manifests,
     Manifest,
     Exists,
+    /// So many units were found: is there a newer manifest by now?
+    Still(u64),
     Outline(Piece),
     Frames(usize),
     /// An object is missing: is there a newer manifest?
@@ -246,6 +248,16 @@ impl Restore {
             }
             (Purpose::Exists, Ok(_)) => self.looked(true),
             (Purpose::Exists, Err(StoreError::Missing)) => self.looked(false),
+            (Purpose::Still(end), Ok(Answer::Names(names))) => {
+                let Some(manifest) = self.manifest.clone() else { return Ok(()) };
+                let number = newest(&names);
+                if number <= manifest.number {
+                    return self.end_known(manifest, end);
+                }
+                let (name, part) = (self.names.manifest(number), Part::All);
+                self.exchange.ask(Purpose::Manifest, Operation::Get { name, part });
+                Ok(())
+            }
             (Purpose::Outline(piece), Ok(Answer::Bytes { bytes, length })) => {
                 let Some(manifest) = &self.manifest else { return Ok(()) };
                 match self.outlines.answer(piece, bytes, length, manifest)? {
@@ -277,18 +289,26 @@ impl Restore {
         self.look_for_end()
     }
 
-    /// Looks for the end of the manifest's claim; then all that there is is known.
+    /// Looks for the end of the manifest's claim.
     fn look_for_end(&mut self) -> Result<(), ReplicaError> {
         let Some(manifest) = &self.manifest else { return Ok(()) };
-        let end = match self.search.next() {
+        match self.search.next() {
             Next::Unit(unit) => {
                 let (name, part) = (self.names.unit(manifest.claim, unit), Part::Last(FOOTER_BYTES as u64));
                 self.exchange.ask(Purpose::Exists, Operation::Get { name, part });
-                return Ok(());
             }
-            Next::End(end) => end,
-        };
-        let contents = Contents::of(manifest.clone(), &self.names, end)?;
+            Next::End(end) => {
+                // While this stood still, what the manifest keeps may have been pruned in front of it. Then the end
+                // that was found is none.
+                self.exchange.ask(Purpose::Still(end), Operation::List { prefix: self.names.manifests() });
+            }
+        }
+        Ok(())
+    }
+
+    /// All that there is is known.
+    fn end_known(&mut self, manifest: Manifest, end: u64) -> Result<(), ReplicaError> {
+        let contents = Contents::of(manifest, &self.names, end)?;
         let last = contents.last().ok_or(ReplicaError::Empty)?;
         let (mut units, pack) = self.candidates(&contents, last);
         units.reverse();

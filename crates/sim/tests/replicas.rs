@@ -70,6 +70,17 @@ fn an_owner_that_is_late_may_find_nothing_that_was_not_there_when_it_looked() {
     }
 }
 
+/// A restore that had read a manifest, and stood still until the units behind it were pruned, took their place for the
+/// end: it brought an older state, and told nobody.
+// Shows: C13.
+#[test]
+fn a_restore_that_stood_still_takes_no_pruned_unit_for_the_end() {
+    for number in [233] {
+        let tally = fencing::run(derive(5, 20 << 32 | number));
+        assert!(tally.violations.is_empty(), "run {number}: {:?}", tally.violations);
+    }
+}
+
 /// The time of grace was counted from the moment when a compaction or an owner had begun, however long it had stood
 /// still before its manifest was there. What others read was pruned too early.
 // Shows: C13.
