@@ -60,7 +60,7 @@ help:
 	@echo "make bench-aims bulk work and busy machines against ext4, over each transport, judged, in twelve minutes (as root)"
 	@echo "make bench-full the same and more in 45 minutes, into docs/measurements/full-run.md (as root; nothing else may run)"
 	@echo "make crash      the crash laboratory (SEED=1, MINUTES=20; docs/testing.md)"
-	@echo "make cuts       random operations on a mount that is killed at random moments, and random programs of processes (CUTS=500, SEED=1; docs/testing.md)"
+	@echo "make cuts       random operations on a mount that is killed at random moments, deletions of snapshots too, and random programs of processes (CUTS=500, SEED=1; docs/testing.md)"
 	@echo "make mount-cuts the laboratory's exhaustive workloads on a mount that is killed (CUTS=500, SEED=1, TRANSPORT=auto)"
 	@echo "make model      the design's model: every rule on, and off alone (minutes; docs/testing.md)"
 	@echo "make threads    the store's threads in many orders (SEED=1, SCHEDULES=20000; docs/testing.md)"
@@ -136,6 +136,7 @@ test-full: build lab
 	@SYNCLINE_TEST_FULL=1 scripts/test.sh --release
 	@SYNCLINE=$(LAB) tests/crash/random_cuts.py --cuts 200
 	@SYNCLINE=$(LAB) tests/crash/random_cuts.py --cuts 100 --seed 2 --size 8
+	@SYNCLINE=$(LAB) tests/crash/deletions.py --cuts 200
 	@SYNCLINE=$(LAB) tests/run-workloads --full
 	@SYNCLINE=$(LAB) CLAIMS=200 RESTORES=50 tests/replica/servers.sh moto versitygw
 
@@ -165,6 +166,7 @@ faults:
 cuts: build lab
 	@scripts/setup.sh test-full
 	@SYNCLINE=$(LAB) tests/crash/random_cuts.py --cuts $(CUTS) --seed $(SEED)
+	@SYNCLINE=$(LAB) tests/crash/deletions.py --cuts $(CUTS) --seed $(SEED)
 	@SYNCLINE=$(LAB) tests/crash/processes.py --rounds $(CUTS) --seed $(SEED)
 
 mount-cuts: lab

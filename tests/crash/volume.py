@@ -82,7 +82,7 @@ class TransportAllowed:
 class Volume:
     """One volume, its mount, and the files open on it."""
 
-    def __init__(self, backend="syncline", scratch="/var/tmp", journal=BIG_JOURNAL, mebibytes=64):
+    def __init__(self, backend="syncline", scratch="/var/tmp", journal=BIG_JOURNAL, mebibytes=64, version=None):
         self.syncline = find_syncline()
         if backend == "syncline" and not self.syncline:
             raise SetUpError("no syncline command; run make build")
@@ -92,6 +92,8 @@ class Volume:
             raise SetUpError("this kernel has no FUSE over io_uring")
         self.backend = backend
         self.journal = journal
+        # Of the format; `None` is what mkfs makes.
+        self.version = version
         self.mebibytes = mebibytes if backend == "syncline" else max(mebibytes, 320 if backend == "xfs" else 64)
         self.work = tempfile.mkdtemp(prefix="syncline-crash.", dir=scratch)
         self.image = f"{self.work}/image"
@@ -113,7 +115,8 @@ class Volume:
             os.unlink(self.image)
         if self.backend == "syncline":
             size = f"{self.mebibytes}M"
-            run(self.syncline, "mkfs", "--quiet", "--size", size, "--journal-size", self.journal, self.image)
+            version = ("--format", str(self.version)) if self.version else ()
+            run(self.syncline, "mkfs", "--quiet", "--size", size, "--journal-size", self.journal, *version, self.image)
             return
         with open(self.image, "wb") as file:
             file.truncate(self.mebibytes << 20)
