@@ -116,7 +116,7 @@ class Keeper:
             self.delete(self.random.choice(list(self.snapshots)))
             while True:
                 self.change()
-                if self.random.random() < 0.2:
+                if len(self.snapshots) < SNAPSHOTS_MAX and self.random.random() < 0.2:
                     self.make()
                 if len(self.snapshots) > 1 and self.random.random() < 0.2:
                     self.delete(self.random.choice(list(self.snapshots)))
