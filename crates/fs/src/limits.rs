@@ -153,6 +153,10 @@ pub(crate) const SMALLER_ITEMS: [usize; 2] = [12, SMALLEST_ITEMS];
 pub(crate) const SMALLEST_ITEMS: usize = 4;
 /// Times that a necessary batch waits for others to end before the volume counts as too full for it.
 pub(crate) const ADMISSION_WAITS_MAX: usize = 20;
+/// Times that a call which finds no space waits for progress while a removed file has its space still. A close is
+/// under way for less than a millisecond, or as long as the processors are busy with others; a file that is open for
+/// long must not cost each refused call more than 50 ms. A test's other thread is waited for longer.
+pub(crate) const CLOSE_WAITS_MAX: u32 = if cfg!(test) { 100 } else { 5 };
 /// How often the background tries what is set aside.
 pub(crate) const ASIDE_RETRY_INTERVAL: Duration = Duration::from_secs(30);
 /// Images that are carried by one batch: 256 KiB.

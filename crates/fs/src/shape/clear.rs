@@ -145,7 +145,7 @@ impl Shape {
         if need == 0 {
             return Ok(None);
         }
-        match self.writeback.reserve(need) {
+        match self.writeback.reserve_now(need) {
             Err(Error::NoSpace) => Ok(Some(self.core.store.reserve_for_freeing(need)?)),
             reserved => reserved.map(Some),
         }

@@ -142,7 +142,7 @@ impl Shape {
         if !needs_block {
             return Ok(None);
         }
-        match self.writeback.reserve(1) {
+        match self.writeback.reserve_now(1) {
             Err(Error::NoSpace) => Ok(Some(self.core.store.reserve_for_freeing(1)?)),
             reserved => reserved.map(Some),
         }

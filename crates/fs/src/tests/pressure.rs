@@ -1,6 +1,6 @@
 use super::{MIB, Random, TestVolume, pattern};
 use crate::FallocateMode;
-use crate::{Context, Error, FsOptions, SetXattr};
+use crate::{Context, Error, FsOptions, OpenFlags, SetXattr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use syncline_format::ObjectNo;
 
@@ -29,6 +29,31 @@ fn full_volume_refuses_the_write_and_takes_it_after_a_removal() {
     volume.write(&inode, 0, &chunk);
     volume.sync(&inode);
     assert_eq!(volume.content(&inode), chunk);
+}
+
+/// A mount is told of a last close behind the caller's back: what follows a removal may be there first.
+#[test]
+fn what_finds_no_space_waits_for_the_close_of_a_removed_file() {
+    let volume = TestVolume::new(16 * MIB, MIB);
+    let inode = volume.create("a");
+    let other = volume.create("b");
+    let chunk = pattern(1, 64 << 10);
+    let mut written = 0;
+    while let Ok((_, len)) = volume.try_write(&inode, written, &chunk) {
+        written += len as u64;
+    }
+    let handle = volume.fs.files.open_handle(&Context::root(), inode.number, OpenFlags::READ).unwrap();
+    drop(inode);
+    volume.fs.names.unlink(ObjectNo::ROOT_DIR, b"a").unwrap();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| volume.try_write(&other, 0, &chunk));
+        while volume.fs.writeback.closes_awaited.load(Ordering::Relaxed) == 0 {
+            assert!(!writer.is_finished(), "a removed file has its space until it is closed");
+            std::thread::yield_now();
+        }
+        volume.fs.files.release(handle).unwrap();
+        assert_eq!(writer.join().unwrap().map(|(_, len)| len), Ok(chunk.len()));
+    });
 }
 
 #[test]

@@ -67,6 +67,8 @@ pub(crate) struct Writeback {
     gives_way: AtomicBool,
     /// Writers that were slowed down since the background last looked.
     slowed: AtomicBool,
+    /// Waits of calls that found no space for a removed file's last close.
+    pub(crate) closes_awaited: AtomicU64,
     /// That a snapshot is damaged has been told once.
     pub(crate) has_told_of_snapshots: AtomicBool,
 }
@@ -110,6 +112,7 @@ impl Writeback {
             wake: OnceLock::new(),
             woken: AtomicBool::new(false),
             syncs: AtomicU64::new(0),
+            closes_awaited: AtomicU64::new(0),
             syncs_seen: AtomicU64::new(0),
             quiet_calls: AtomicU32::new(QUIET_CALLS),
             gives_way: AtomicBool::new(false),
