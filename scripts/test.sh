@@ -22,6 +22,19 @@ cd "$(dirname "$0")/.." || exit
 tools=$(realpath -m "${CARGO_TARGET_DIR:-target}")/tools
 PATH=$PATH:$tools/bin
 export NODE_PATH=$tools/node/node_modules${NODE_PATH:+:$NODE_PATH}
+# A machine that runs this once needs no state for a second compilation, which would take gigabytes.
+[ -z "${CI:-}" ] || export CARGO_INCREMENTAL=${CARGO_INCREMENTAL:-0}
+
+# Tests on a disk that gets full fail one after the other, each with a reason of its own.
+needed=16
+target=${CARGO_TARGET_DIR:-target}
+mkdir -p "$target"
+for place in "$target" "${TMPDIR:-/tmp}"; do
+    free=$(df --output=avail -BG "$place" | tr -dc '0-9')
+    [ -d "$target/debug" ] || [ "$free" -ge "$needed" ] ||
+        echo "warning: $free GiB are free at $place; the tests take about $needed" >&2
+done
+
 log=$(mktemp)
 declare -A running=()
 # shellcheck disable=SC2317 # a trap calls it

@@ -1,0 +1,255 @@
+//! Snapshots of trees of three levels are deleted while their head changes, step by step and beside other threads.
+
+use crate::support;
+use crate::support::reach::Volume;
+use crate::support::view::shape;
+use crate::support::{CrashDevice, Random, checked};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use syncline_device::{Buffer, Device};
+use syncline_format::TreeId;
+use syncline_format::item::Timestamp;
+use syncline_format::superblock::SUPERBLOCK_SLOTS;
+use syncline_format::tree_item::Role;
+use syncline_store::{Class, Estimate, Permit, SnapshotLabel, Store, StoreError, StoreOptions};
+
+/// Items of 3800 bytes, four to a leaf: more leaves than one interior node has children.
+const ITEMS: u64 = 4800;
+const BYTES: usize = 3800;
+/// Items that change: few, so that the same leaves change again and again.
+const SPOTS: u64 = 60;
+
+fn admit(store: &Store, items: usize) -> Permit {
+    loop {
+        let estimate = Estimate { bytes: 100 + items * (BYTES + 100), items, images: 0 };
+        match store.admit(Class::Normal, estimate) {
+            Ok(permit) => return permit,
+            Err(StoreError::Pressure(_)) => store.checkpoint().expect("checkpoint"),
+            Err(other) => panic!("{other}"),
+        }
+    }
+}
+
+fn put(store: &Store, items: &[u64], value: u8) {
+    put_into(store, TreeId::MAIN, items, value);
+}
+
+fn put_into(store: &Store, head: TreeId, items: &[u64], value: u8) {
+    let permit = admit(store, items.len());
+    let mut batch = store.batch(head);
+    items.iter().for_each(|item| batch.put(shape(*item), &[value; BYTES]));
+    store.commit(permit, batch).expect("commit");
+}
+
+fn relieved<T>(store: &Store, call: impl Fn() -> Result<T, StoreError>) -> T {
+    loop {
+        match call() {
+            Err(StoreError::Pressure(_)) => store.checkpoint().expect("checkpoint"),
+            result => return result.expect("the store does it"),
+        }
+    }
+}
+
+fn snapshot(store: &Store, name: u64) -> TreeId {
+    let label = SnapshotLabel {
+        name: name.to_string(),
+        uuid: [0; 16],
+        made: Timestamp::default(),
+        stay: Default::default(),
+    };
+    relieved(store, || store.snapshot(TreeId::MAIN, &label)).0
+}
+
+fn clone(store: &Store, of: TreeId, name: u64) -> TreeId {
+    let label = SnapshotLabel {
+        name: format!("c{name}"),
+        uuid: [0; 16],
+        made: Timestamp::default(),
+        stay: Default::default(),
+    };
+    relieved(store, || store.clone_tree(of, &label, false)).0.tree()
+}
+
+fn open(seed: u64) -> (Arc<CrashDevice>, Arc<Store>) {
+    let device = CrashDevice::new(65_536);
+    support::format_with_trees(&*device, 512, Vec::new());
+    let recovery = Store::open(device.clone(), StoreOptions::new(seed).trees()).expect("open");
+    let store = recovery.finish().expect("finish");
+    for first in (0..ITEMS).step_by(8) {
+        put(&store, &Vec::from_iter(first..first + 8), 0);
+    }
+    (device, store)
+}
+
+fn judge(device: &CrashDevice, store: &Store, what: &str) -> Volume {
+    store.checkpoint().expect("checkpoint");
+    store.checkpoint().expect("checkpoint");
+    let volume = Volume::read(device);
+    volume.judge(device, what);
+    checked(device, what);
+    volume
+}
+
+// Shows: R23, R25, R27, R29.
+#[test]
+fn a_head_and_new_snapshots_change_while_the_nodes_of_an_old_one_are_looked_for() {
+    for seed in 1..=3 {
+        let (device, store) = open(seed);
+        let mut random = Random(seed);
+        let (mut name, mut gone, mut beside) = (0, 0, 0);
+        let mut snapshots = Vec::new();
+        for round in 0..12 {
+            name += 1;
+            snapshots.push(snapshot(&store, name));
+            for _ in 0..30 {
+                put(&store, &[random.below(SPOTS) * (ITEMS / SPOTS)], round);
+            }
+            store.checkpoint().expect("checkpoint");
+            // The newest, whose nodes the head has, more often than another.
+            let index = if random.one_in(3) { 0 } else { snapshots.len() - 1 };
+            let tree = snapshots.remove(index);
+            relieved(&store, || store.delete_tree(tree));
+            let mut steps = 0;
+            while relieved(&store, || store.reap(1)) {
+                steps += 1;
+                put(&store, &[random.below(SPOTS) * (ITEMS / SPOTS)], round);
+                match random.below(12) {
+                    0 | 1 if snapshots.len() < 12 => {
+                        name += 1;
+                        snapshots.push(snapshot(&store, name));
+                        beside += 1;
+                    }
+                    2 => drop(judge(&device, &store, "while one goes away")),
+                    3 => store.checkpoint().expect("checkpoint"),
+                    _ => {}
+                }
+            }
+            gone += u64::from(steps > 8);
+            judge(&device, &store, "behind a deletion");
+        }
+        assert!(gone > 4 && beside > 2, "{gone} deletions of many steps, {beside} snapshots beside them");
+        for tree in snapshots {
+            relieved(&store, || store.delete_tree(tree));
+        }
+        while relieved(&store, || store.reap(32)) {}
+        assert_eq!(judge(&device, &store, "in the end").infos.len(), 1);
+    }
+}
+
+// Shows: R25, R27; what a clone lets go of its snapshot still has, while a deletion looks for nodes that the snapshot
+// does not have.
+#[test]
+fn clones_change_while_the_nodes_of_an_old_snapshot_are_looked_for() {
+    for seed in 1..=2 {
+        let (device, store) = open(seed);
+        let mut random = Random(seed + 10);
+        let (mut heads, mut snapshots) = (vec![TreeId::MAIN], Vec::new());
+        let (mut name, mut clones) = (0, 0);
+        for round in 0..10 {
+            (0..2).for_each(|_| {
+                name += 1;
+                snapshots.push(snapshot(&store, name));
+                (0..10).for_each(|_| put(&store, &[random.below(SPOTS) * (ITEMS / SPOTS)], round));
+            });
+            store.checkpoint().expect("checkpoint");
+            // The next newer one descends from it.
+            let tree = snapshots.remove(snapshots.len() - 2);
+            relieved(&store, || store.delete_tree(tree));
+            while relieved(&store, || store.reap(1)) {
+                let head = heads[random.below(heads.len() as u64) as usize];
+                put_into(&store, head, &[random.below(SPOTS) * (ITEMS / SPOTS)], round);
+                match random.below(12) {
+                    0 | 1 if heads.len() < 4 => {
+                        name += 1;
+                        clones += 1;
+                        let of = snapshots[snapshots.len() - 1];
+                        heads.push(clone(&store, of, name));
+                    }
+                    2 => drop(judge(&device, &store, "while one goes away")),
+                    3 => store.checkpoint().expect("checkpoint"),
+                    _ => {}
+                }
+            }
+            judge(&device, &store, "behind a deletion");
+            if heads.len() > 2 {
+                let head = heads.remove(1);
+                relieved(&store, || store.delete_tree(head));
+            }
+        }
+        assert!(clones > 4, "{clones} clones");
+        for tree in snapshots.into_iter().chain(heads.into_iter().skip(1)) {
+            relieved(&store, || store.delete_tree(tree));
+        }
+        while relieved(&store, || store.reap(32)) {}
+        assert_eq!(judge(&device, &store, "in the end").infos.len(), 1);
+    }
+}
+
+// Shows: R25, R29; a deletion, checkpoints and the head's changes on threads of their own.
+#[test]
+fn deletions_checkpoints_and_changes_run_beside_each_other() {
+    let (device, store) = open(7);
+    let done = AtomicBool::new(false);
+    let gone = std::thread::scope(|scope| {
+        let checkpoints = scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                store.checkpoint().expect("checkpoint");
+            }
+        });
+        let reaper = scope.spawn(|| {
+            let mut deleted = 0;
+            loop {
+                let ends = done.load(Ordering::Relaxed);
+                let trees = store.trees();
+                let oldest =
+                    trees.iter().find(|(_, item)| item.role == Role::Snapshot && !item.name.is_empty());
+                if let Some((tree, _)) = oldest.filter(|_| !store.is_reaping()) {
+                    relieved(&store, || store.delete_tree(*tree));
+                    deleted += 1;
+                }
+                let reaped = relieved(&store, || store.reap(2));
+                if ends && !reaped && store.trees().len() == 1 {
+                    return deleted;
+                }
+            }
+        });
+        let mut random = Random(7);
+        for round in 0..24_u64 {
+            (0..12).for_each(|_| put(&store, &[random.below(SPOTS) * (ITEMS / SPOTS)], round as u8));
+            snapshot(&store, round);
+        }
+        done.store(true, Ordering::Relaxed);
+        checkpoints.join().expect("the checkpoints");
+        reaper.join().expect("the reaper")
+    });
+    assert_eq!(gone, 24);
+    judge(&device, &store, "beside each other");
+}
+
+// Shows: the end of a deletion is logged behind two checkpoints: whichever superblock is lost then, the other one does
+// not lead to the tree.
+#[test]
+fn the_loss_of_a_superblock_behind_a_deletion_loses_nothing() {
+    let (device, store) = open(3);
+    let tree = snapshot(&store, 1);
+    put(&store, &[0, 1000, 2000], 1);
+    relieved(&store, || store.delete_tree(tree));
+    while relieved(&store, || store.reap(32)) {}
+    assert_eq!(store.trees().len(), 1);
+    store.force(store.last_lsn()).expect("force");
+    let newest = Volume::read(&*device).superblock.generation;
+    drop(store);
+    for (slot, at) in SUPERBLOCK_SLOTS.into_iter().enumerate() {
+        let copy = device.crash(&mut Random(1));
+        copy.write(at, vec![Arc::new(Buffer::zeroed(1))]).expect("write");
+        let recovery = match Store::open(copy.clone(), StoreOptions::new(9).trees()) {
+            Ok(recovery) => recovery,
+            // Where records of the newest generation are there, its superblock is missed, and nothing is guessed.
+            Err(StoreError::SuperblockLost { .. }) => continue,
+            Err(other) => panic!("slot {slot} of generation {newest:?}: {other}"),
+        };
+        let store = recovery.finish().expect("finish");
+        judge(&copy, &store, "without a superblock");
+        assert_eq!(store.trees().len(), 1);
+    }
+}
