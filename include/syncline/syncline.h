@@ -116,7 +116,7 @@ struct syncline_create_options {
 	const uint8_t *uuid;    /* 16 bytes; NULL: random */
 	uint32_t root_uid, root_gid;
 	uint32_t root_mode;     /* of the root directory; 0: 0755 */
-	uint32_t format;        /* version: 0: the default, which is 1; 2: a volume that can have snapshots (a preview) */
+	uint32_t format;        /* version: 0: the default, which is 2; 1: a volume that has no snapshots before an upgrade */
 };
 
 /*

@@ -126,7 +126,7 @@ fn measure(
     floor: &Floor,
     arguments: &Arguments,
 ) -> io::Result<Row> {
-    let mut mounted = Mounted::fresh(system, medium, workload.snapshots, arguments)?;
+    let mut mounted = Mounted::fresh(system, medium, arguments)?;
     let transport = mounted.transport()?;
     match workload.volume {
         Use::Engine => {}

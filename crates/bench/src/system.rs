@@ -76,11 +76,10 @@ impl System {
     }
 
     /// The commands that format it, mount it and unmount it.
-    fn commands(&self, syncline: &str, version: u32, device: &str, at: &str) -> [Vec<String>; 3] {
-        let version = version.to_string();
+    fn commands(&self, syncline: &str, device: &str, at: &str) -> [Vec<String>; 3] {
         let (format, mount, unmount) = match self {
             System::Mount(transport) => (
-                vec![syncline, "mkfs", "-f", "-q", "--format", &version, device],
+                vec![syncline, "mkfs", "-f", "-q", device],
                 vec![syncline, "mount", "-o", options(*transport), device, at],
                 vec![syncline, "umount", at],
             ),
@@ -112,9 +111,6 @@ fn options(transport: Transport) -> &'static str {
         Transport::Dev => "allow_other,transport=dev",
     }
 }
-
-/// Version of the volume format that has snapshots.
-const WITH_SNAPSHOTS: u32 = 2;
 
 /// SQLite in this process knows the engine's volume by this name.
 const LENT_NAME: &str = "bench";
@@ -149,11 +145,9 @@ impl<'a> Mounted<'a> {
     pub(crate) fn fresh(
         system: &System,
         medium: &'a Medium,
-        snapshots: bool,
         arguments: &Arguments,
     ) -> io::Result<Mounted<'a>> {
-        let format = if snapshots { WITH_SNAPSHOTS } else { MkfsOptions::default().format };
-        let made = MkfsOptions::default().format(format);
+        let made = MkfsOptions::default();
         let state = match system {
             System::Engine => {
                 State::Engine(Engine(fresh_volume(&medium.path, &made, &VolumeOptions::new())?))
@@ -169,7 +163,7 @@ impl<'a> Mounted<'a> {
                 let syncline = syncline(arguments)?;
                 let at = point.display().to_string();
                 let [format, mount, unmount] =
-                    kernel.commands(&syncline, format, &medium.path.display().to_string(), &at);
+                    kernel.commands(&syncline, &medium.path.display().to_string(), &at);
                 command(&format)?;
                 command(&mount)?;
                 let syncline = matches!(kernel, System::Mount(_)).then_some(syncline);

@@ -81,8 +81,6 @@ pub(crate) struct Workload {
     pub(crate) volume: Use,
     /// It fills half of a device that is as large as it needs.
     large: bool,
-    /// It needs a volume that can have snapshots.
-    pub(crate) snapshots: bool,
     run: Run,
 }
 
@@ -120,22 +118,10 @@ pub(crate) fn all() -> Vec<Workload> {
     use Headline::{MegabytesPerSecond, OperationsPerSecond, P50};
     let one = |name: &str, about, headline, run: Run| {
         let name = name.to_owned();
-        vec![Workload {
-            name,
-            about,
-            headline,
-            width: None,
-            volume: Use::Engine,
-            large: false,
-            snapshots: false,
-            run,
-        }]
+        vec![Workload { name, about, headline, width: None, volume: Use::Engine, large: false, run }]
     };
     let large = |workloads: Vec<Workload>| -> Vec<Workload> {
         workloads.into_iter().map(|workload| Workload { large: true, ..workload }).collect()
-    };
-    let branching = |workloads: Vec<Workload>| -> Vec<Workload> {
-        workloads.into_iter().map(|workload| Workload { snapshots: true, ..workload }).collect()
     };
     let released = |name: &str, about, run: Run| {
         let workload = one(name, about, OperationsPerSecond, run);
@@ -149,7 +135,6 @@ pub(crate) fn all() -> Vec<Workload> {
             width: Some(width),
             volume: Use::Engine,
             large: false,
-            snapshots: false,
             run,
         };
         widths.iter().map(named).collect::<Vec<_>>()
@@ -225,51 +210,51 @@ pub(crate) fn all() -> Vec<Workload> {
             MegabytesPerSecond,
             jobs::mobile,
         ),
-        branching(one("snapshot-create", "a snapshot while nothing is dirty", P50, snapshots::create)),
-        branching(family(
+        one("snapshot-create", "a snapshot while nothing is dirty", P50, snapshots::create),
+        family(
             "snapshot-append",
             "append 4 KiB + fsync, snapshots that there are",
             P50,
             &[0, 1, 1000],
             snapshots::append,
-        )),
-        branching(one(
+        ),
+        one(
             "snapshot-beside",
             "4 KiB fsyncs, 3 s alone, then while a snapshot is made every 100 ms",
             Headline::PacingRatio,
             snapshots::beside,
-        )),
-        branching(family(
+        ),
+        family(
             "snapshot-overwrite",
             "each page of a file once, at random, and one fsync; snapshots of it before",
             MegabytesPerSecond,
             &[0, 1],
             snapshots::first_pass,
-        )),
-        branching(family(
+        ),
+        family(
             "snapshot-delete",
             "deletion of a snapshot of many small files until its space is free; percent of them replaced since",
             OperationsPerSecond,
             &[0, 1, 100],
             snapshots::delete,
-        )),
-        branching(one(
+        ),
+        one(
             "snapshot-tree",
             "snapshots of a tree of small files: deletions and differences, nothing, one percent and all of it changed",
             Headline::PacingRatio,
             snapshots_large::tree,
-        )),
-        branching(one(
+        ),
+        one(
             "snapshot-database",
             "one of 24 snapshots of a file is deleted, with random overwrites of a fifth of its pages in between",
             OperationsPerSecond,
             snapshots_large::database,
-        )),
-        branching(released(
+        ),
+        released(
             "snapshot-open",
             "a volume is opened and checked, without snapshots and with a thousand",
             snapshots_large::open,
-        )),
+        ),
         one("sequential-write", "sequential write, one fsync", MegabytesPerSecond, sequential_write),
         one("sequential-read-cold", "sequential read, cold", MegabytesPerSecond, sequential_read_cold),
         one("sequential-read-warm", "sequential read, warm", MegabytesPerSecond, sequential_read_warm),

@@ -197,8 +197,8 @@ pub(crate) enum Action {
     Cat(CatArguments),
     /// Make, list, rename and delete snapshots of a volume, mounted or not; make heads of them, and go back to one.
     ///
-    /// A snapshot is the whole volume as it was at one moment. It needs a volume of version 2 of the format ("syncline
-    /// mkfs --format 2"). "ls", "cat" and "export" take --snapshot, and mount -o snapshot=NAME shows one.
+    /// A snapshot is the whole volume as it was at one moment. "ls", "cat" and "export" take --snapshot, and mount
+    /// -o snapshot=NAME shows one. A volume of version 1 of the format has none before "syncline upgrade".
     /// A head is a writable branch, made of a snapshot by "clone"; mount -o head=NAME mounts one.
     Snapshot(SnapshotArguments),
     /// Ship a volume to an object store, look at what is there, and bring it back.
@@ -239,8 +239,8 @@ pub(crate) struct MkfsArguments {
     /// UUID of the volume. Default: a random one.
     #[arg(long, short = 'U', value_name = "UUID")]
     pub(crate) uuid: Option<String>,
-    /// Version of the format: 1, or 2 for a volume that can have snapshots (a preview: it will change).
-    #[arg(long, value_name = "VERSION", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=2))]
+    /// Version of the format: 2, or 1 for software that does not know of snapshots.
+    #[arg(long, value_name = "VERSION", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=2))]
     pub(crate) format: u32,
     /// Overwrite what is there, even if it looks like somebody's data.
     #[arg(long, short = 'f', short_alias = 'F')]

@@ -137,7 +137,7 @@ pub struct MkfsOptions {
     pub root_gid: u32,
     /// Permission bits of the root directory.
     pub root_mode: u32,
-    /// Version of the format: 1, or 2 for a volume that can have snapshots.
+    /// Version of the format: 2, or 1 for a volume that has no snapshots before it is upgraded.
     pub format: u32,
     /// Bits of the names' hash that count in version 2, 46 and no more: fewer make names collide, for tests.
     #[doc(hidden)]
@@ -154,7 +154,7 @@ impl Default for MkfsOptions {
             root_uid: 0,
             root_gid: 0,
             root_mode: 0o755,
-            format: 1,
+            format: 2,
             name_bits: NAME_BITS,
         }
     }
@@ -203,7 +203,7 @@ impl MkfsOptions {
         self
     }
 
-    /// Version of the format: 1, or 2 for a volume that can have snapshots.
+    /// Version of the format: 2, or 1 for a volume that has no snapshots before it is upgraded.
     #[must_use]
     pub fn format(mut self, format: u32) -> MkfsOptions {
         self.format = format;

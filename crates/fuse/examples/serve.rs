@@ -22,7 +22,9 @@ fn main() -> ExitCode {
 
 fn run(arguments: &[String]) -> Result<(), Box<dyn Error>> {
     match arguments {
-        [word, bytes, image] if word == "--format" => format(image, bytes.parse()?, 1),
+        [word, bytes, image] if word == "--format" => {
+            format(image, bytes.parse()?, MkfsOptions::default().format)
+        }
         [word, bytes, image, version] if word == "--format" => {
             format(image, bytes.parse()?, version.parse()?)
         }

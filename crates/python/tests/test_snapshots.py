@@ -19,7 +19,7 @@ from conftest import MIB
 @pytest.fixture
 def kept(image: Path) -> Iterator[syncline.Volume]:
     """A volume in an image file that can have snapshots."""
-    with syncline.Volume.create(image, 64 * MIB, format=2) as volume:
+    with syncline.Volume.create(image, 64 * MIB) as volume:
         yield volume
 
 
@@ -35,7 +35,7 @@ def refused_with(number: int, caught: pytest.ExceptionInfo[OSError]) -> bool:
 def test_snapshots_show_what_was_there_also_after_the_volume_was_opened_again(image: Path) -> None:
     random.seed(7)
     shown: dict[str, dict[str, bytes]] = {}
-    syncline.Volume.create(image, 64 * MIB, format=2).close()
+    syncline.Volume.create(image, 64 * MIB).close()
     for round_ in range(6):
         with syncline.Volume(image) as volume:
             for _ in range(20):
@@ -125,7 +125,7 @@ def test_a_difference_is_told_by_path_and_kind(kept: syncline.Volume) -> None:
 
 # Shows: C12.
 def test_heads_go_on_on_their_own_also_after_the_volume_was_opened_again(image: Path) -> None:
-    with syncline.Volume.create(image, 64 * MIB, format=2) as volume:
+    with syncline.Volume.create(image, 64 * MIB) as volume:
         (volume / "f").write_text("first")
         volume.snapshot("one")
         made = [volume.clone_snapshot("one", name) for name in ("left", "right")]
@@ -166,7 +166,7 @@ def test_heads_go_on_on_their_own_also_after_the_volume_was_opened_again(image: 
 
 # Shows: C12.
 def test_a_rollback_closes_the_volume_and_keeps_what_it_is_told_to(image: Path) -> None:
-    volume = syncline.Volume.create(image, 64 * MIB, format=2)
+    volume = syncline.Volume.create(image, 64 * MIB)
     (volume / "f").write_text("first")
     volume.snapshot("one")
     with volume.at("one"):
@@ -215,7 +215,8 @@ def test_names_are_taken_changed_and_refused(kept: syncline.Volume) -> None:
     assert [snapshot.name for snapshot in kept.snapshots()] == ["two"]
 
 
-def test_a_volume_of_version_1_has_none_and_a_version_that_is_not_there_is_refused(volume: syncline.Volume) -> None:
+def test_a_volume_of_version_1_has_none_and_a_version_that_is_not_there_is_refused() -> None:
+    volume = syncline.Volume.in_memory(64 * MIB, format=1)
     assert volume.snapshots() == []
     with pytest.raises(OSError) as caught:
         volume.snapshot("one")
@@ -262,7 +263,7 @@ def test_what_is_committed_is_one_write_and_one_flush(kept: syncline.Volume) -> 
 
 
 def test_closing_the_volume_closes_its_snapshots_with_their_files(image: Path) -> None:
-    volume = syncline.Volume.create(image, 64 * MIB, format=2)
+    volume = syncline.Volume.create(image, 64 * MIB)
     (volume / "a").write_text("text")
     volume.snapshot("one")
     then = volume.at("one")
@@ -277,7 +278,7 @@ def test_closing_the_volume_closes_its_snapshots_with_their_files(image: Path) -
 
 def test_a_snapshot_keeps_its_volume_open(image: Path) -> None:
     def opened() -> syncline.Volume:
-        volume = syncline.Volume.create(image, 64 * MIB, format=2)
+        volume = syncline.Volume.create(image, 64 * MIB)
         (volume / "a").write_text("text")
         volume.snapshot("one")
         return volume.at("one")
@@ -291,7 +292,7 @@ def test_a_snapshot_keeps_its_volume_open(image: Path) -> None:
 
 
 def test_snapshots_amid_the_calls_of_other_threads(image: Path) -> None:
-    volume = syncline.Volume.create(image, 64 * MIB, format=2)
+    volume = syncline.Volume.create(image, 64 * MIB)
     failures: list[BaseException] = []
 
     def look(number: int) -> None:

@@ -151,7 +151,7 @@ fn rots() -> [(&'static str, Rot); 5] {
 /// A volume whose bitmap of now frees as much as the one before it, and other blocks.
 fn as_free_as_before(number: u64, seed: u64) -> Result<(Disk, View), String> {
     let device = SimDevice::new(Disk::new(ONE_GROUP_BLOCKS), derive(seed, 1));
-    driver::format(&*device, JOURNAL_BLOCKS, derive(seed, 2)).map_err(|error| error.to_string())?;
+    driver::format(1, &*device, JOURNAL_BLOCKS, derive(seed, 2)).map_err(|error| error.to_string())?;
     let clock = SimClock::new();
     let fs = driver::open(Arc::clone(&device) as Arc<dyn Device>, &clock, derive(seed, 3))
         .map_err(|error| error.to_string())?;

@@ -106,7 +106,7 @@ fn prepared() -> &'static Prepared {
 
 fn prepare() -> Result<Prepared, Error> {
     let device = SimDevice::new(Disk::new(BLOCKS), 31);
-    driver::format(&*device, JOURNAL_BLOCKS, 31)?;
+    driver::format(2, &*device, JOURNAL_BLOCKS, 31)?;
     let fs = open(&device, &SimClock::new(), 32)?;
     let mut files = BTreeMap::new();
     let directory = fs.names().mkdir(&Context::root(), ObjectNo::ROOT_DIR, b"d", 0o755)?.attr.inode;

@@ -71,9 +71,9 @@ impl Entropy for SimEntropy {
     }
 }
 
-/// Makes a volume of version 1 with a journal of so many blocks.
-pub fn format(device: &dyn Device, journal_blocks: u64, seed: u64) -> Result<(), Error> {
-    let options = MkfsOptions::default().journal_bytes(journal_blocks * PAGE).format(1);
+/// Makes a volume of a version of the format, with a journal of so many blocks.
+pub fn format(version: u32, device: &dyn Device, journal_blocks: u64, seed: u64) -> Result<(), Error> {
+    let options = MkfsOptions::default().journal_bytes(journal_blocks * PAGE).format(version);
     Fs::format(device, &options, &*SimClock::new(), &SimEntropy::new(seed), &mut |_, _| {})
 }
 

@@ -140,8 +140,13 @@ pub struct Recorded {
 
 /// Makes a volume of version 1, runs the setup on it, and closes it. [`snapshots::prepare`] makes one of version 2.
 pub fn prepare(blocks: u64, journal_blocks: u64, setup: &[Op], seed: u64) -> Start {
+    prepare_as(1, blocks, journal_blocks, setup, seed)
+}
+
+/// The same of another version, without a snapshot.
+pub fn prepare_as(version: u32, blocks: u64, journal_blocks: u64, setup: &[Op], seed: u64) -> Start {
     let device = SimDevice::new(Disk::new(blocks), seed);
-    driver::format(&*device, journal_blocks, seed).expect("mkfs on a sound device");
+    driver::format(version, &*device, journal_blocks, seed).expect("mkfs on a sound device");
     let clock = SimClock::new();
     let fs = driver::open(Arc::clone(&device) as Arc<dyn Device>, &clock, derive(seed, 8))
         .expect("open after mkfs");

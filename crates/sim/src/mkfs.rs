@@ -52,7 +52,7 @@ pub fn run(seed: u64) -> Tally {
         tally.workloads += 1;
         let start = ace::start();
         let device = SimDevice::new(start.disk.clone(), derive(seed, 3));
-        if let Err(error) = driver::format(&*device, ace::JOURNAL_BLOCKS, derive(seed, 4)) {
+        if let Err(error) = driver::format(2, &*device, ace::JOURNAL_BLOCKS, derive(seed, 4)) {
             tally.violation(format!("mkfs fails on a sound device: {error}"));
             return;
         }

@@ -61,7 +61,7 @@ pub fn run(seed: u64) -> Tally {
 fn run_store(seed: u64, tally: &mut Tally) -> Result<(), String> {
     let told = |error: StoreError| format!("the store fails on a sound device: {error}");
     let blank = SimDevice::new(Disk::new(BLOCKS), derive(seed, 1));
-    driver::format(&*blank, JOURNAL_BLOCKS, derive(seed, 2)).map_err(|error| error.to_string())?;
+    driver::format(1, &*blank, JOURNAL_BLOCKS, derive(seed, 2)).map_err(|error| error.to_string())?;
     let device = SimDevice::new(blank.settled(), derive(seed, 3));
     let store = open(&device, derive(seed, 4)).map_err(told)?;
     let opened = device.position();

@@ -104,7 +104,7 @@ fn start(seed: u64) -> Start {
 
 fn empty_volume(blocks: u64, journal_blocks: u64, options: MkfsOptions, seed: u64) -> Start {
     let device = SimDevice::new(Disk::new(blocks), seed);
-    let options = options.journal_bytes(journal_blocks * PAGE).format(2);
+    let options = options.journal_bytes(journal_blocks * PAGE);
     Fs::format(&*device, &options, &*SimClock::new(), &SimEntropy::new(seed), &mut |_, _| {})
         .expect("mkfs on a sound device");
     let fs = open(&device, &SimClock::new(), seed).expect("open after mkfs");

@@ -7,7 +7,7 @@
 
 use crate::campaign::replay_command;
 use crate::crash::{Effort, Lie};
-use crate::lab::{Depth, Start, Tally, guarded, judge_states, prepare, record};
+use crate::lab::{Depth, Start, Tally, guarded, judge_states, prepare_as, record};
 use crate::operation::{AllocateKind, Op, WriteKind};
 use crate::oracle::{Model, PAGE};
 use crate::random::{Random, derive};
@@ -47,7 +47,9 @@ fn first(seed: u64) -> Start {
         }));
         setup.extend([Op::Sync, Op::Maintain { milliseconds: 6000 }, Op::Checkpoint]);
     }
-    prepare(blocks, JOURNAL_BLOCKS, &setup, derive(seed, 21))
+    // One in four volumes has version 1 of the format.
+    let version = if seed.is_multiple_of(4) { 1 } else { 2 };
+    prepare_as(version, blocks, JOURNAL_BLOCKS, &setup, derive(seed, 21))
 }
 
 /// Runs all rounds of a seed. The replay command of a violation names seed and round.

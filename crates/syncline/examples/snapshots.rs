@@ -32,7 +32,7 @@ fn main() -> Result<(), Failure> {
 
 fn measure(image: &Path, files: u64) -> Result<(), Failure> {
     let size = (4 << 30) + files * 4096;
-    let options = MkfsOptions::default().size_bytes(size).format(2);
+    let options = MkfsOptions::default().size_bytes(size);
     let volume = VolumeOptions::new().create(image, &options)?;
     small(&volume, &image.with_extension("floor"))?;
     large(&volume, files)?;

@@ -50,7 +50,7 @@ impl Volume {
     /// ```
     /// use syncline::{MkfsOptions, Volume, VolumeOptions};
     ///
-    /// let options = MkfsOptions::default().format(2);
+    /// let options = MkfsOptions::default();
     /// let volume = VolumeOptions::new().create_in_memory(64 << 20, &options)?;
     /// volume.write("notes", "first")?;
     /// volume.snapshot("before")?;

@@ -23,7 +23,7 @@ impl Volume {
     /// ```
     /// use syncline::{KeepFree, MkfsOptions, Schedule, VolumeOptions};
     ///
-    /// let options = MkfsOptions::default().format(2);
+    /// let options = MkfsOptions::default();
     /// let volume = VolumeOptions::new().create_in_memory(64 << 20, &options)?;
     /// let schedule = Schedule { hourly: 48, keep_free: KeepFree::Bytes(1 << 20), ..Schedule::default() };
     /// volume.set_schedule(Some(&schedule))?;

@@ -111,7 +111,7 @@ impl Volume {
     /// ```
     /// use syncline::{MkfsOptions, Volume, VolumeOptions};
     ///
-    /// let options = MkfsOptions::default().format(2);
+    /// let options = MkfsOptions::default();
     /// let volume = VolumeOptions::new().create_in_memory(64 << 20, &options)?;
     /// volume.write("notes", "first")?;
     /// volume.snapshot("before")?;
@@ -139,7 +139,7 @@ impl Volume {
     /// use std::time::{Duration, SystemTime};
     /// use syncline::{MkfsOptions, SnapshotOptions, VolumeOptions};
     ///
-    /// let options = MkfsOptions::default().format(2);
+    /// let options = MkfsOptions::default();
     /// let volume = VolumeOptions::new().create_in_memory(64 << 20, &options)?;
     /// let in_an_hour = SystemTime::now() + Duration::from_secs(3600);
     /// let made = volume.snapshot_with("before", &SnapshotOptions::new().expires(in_an_hour))?;
@@ -190,7 +190,7 @@ impl Volume {
     /// ```
     /// use syncline::{MkfsOptions, Volume, VolumeOptions};
     ///
-    /// let options = MkfsOptions::default().format(2);
+    /// let options = MkfsOptions::default();
     /// let volume = VolumeOptions::new().create_in_memory(64 << 20, &options)?;
     /// volume.snapshot("before")?;
     /// volume.hold_snapshot("before")?;
@@ -218,7 +218,7 @@ impl Volume {
     /// ```
     /// use syncline::{MkfsOptions, Volume, VolumeOptions};
     ///
-    /// let options = MkfsOptions::default().format(2);
+    /// let options = MkfsOptions::default();
     /// let volume = VolumeOptions::new().create_in_memory(64 << 20, &options)?;
     /// volume.write("notes", vec![7; 1 << 20])?;
     /// volume.snapshot("one")?;

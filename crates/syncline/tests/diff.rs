@@ -7,7 +7,7 @@ use syncline::{Change, ChangeKind, MkfsOptions, OpenOptions, Volume, VolumeOptio
 use syncline_device::{Device, MemoryDevice, Volatile};
 
 fn fresh() -> Volume {
-    let options = MkfsOptions::default().format(2);
+    let options = MkfsOptions::default();
     VolumeOptions::new().create_in_memory(256 << 20, &options).expect("a volume")
 }
 
@@ -94,7 +94,7 @@ fn each_kind_of_change_is_told_with_its_path() {
 #[test]
 fn a_snapshot_of_what_is_committed_differs_by_pages_that_are_in_the_journal_only() {
     let options = VolumeOptions::new().background(false);
-    let volume = options.create_in_memory(64 << 20, &MkfsOptions::default().format(2)).expect("a volume");
+    let volume = options.create_in_memory(64 << 20, &MkfsOptions::default()).expect("a volume");
     volume.write("f", vec![1; 40_000]).expect("write");
     volume.snapshot("before").expect("snapshot");
     let file = OpenOptions::new().write(true).open(&volume, "f").expect("open");
@@ -114,7 +114,7 @@ fn a_snapshot_of_what_is_committed_differs_by_pages_that_are_in_the_journal_only
 #[test]
 fn nothing_stays_of_a_comparison_with_the_volume_as_it_is_whenever_the_power_goes() {
     let device = Arc::new(MemoryDevice::new(16_384));
-    let options = MkfsOptions::default().format(2);
+    let options = MkfsOptions::default();
     let entropy = syncline::SystemEntropy::default();
     syncline_fs::Fs::format(&*device, &options, &syncline::SystemClock, &entropy, &mut |_, _| {})
         .expect("format");

@@ -28,7 +28,7 @@ fn fresh_with(options: &MkfsOptions) -> (Arc<MemoryDevice>, Volume) {
 }
 
 fn fresh() -> (Arc<MemoryDevice>, Volume) {
-    fresh_with(&MkfsOptions::default().format(2))
+    fresh_with(&MkfsOptions::default())
 }
 
 /// Files by path.
@@ -100,7 +100,7 @@ struct Branches {
 
 impl Branches {
     fn new(seed: u64) -> Branches {
-        let (device, volume) = fresh_with(&MkfsOptions::default().format(2).journal_bytes(1 << 20));
+        let (device, volume) = fresh_with(&MkfsOptions::default().journal_bytes(1 << 20));
         let heads = BTreeMap::from([("main".to_owned(), (volume.clone(), View::new()))]);
         Branches { device, volume, heads, snapshots: BTreeMap::new(), random: Random(seed), names: 0 }
     }
@@ -240,7 +240,7 @@ fn heads_go_on_beside_each_other_and_none_shows_what_another_one_does() {
 // Shows: C12, R26: whoever relieves the journal asks all heads.
 #[test]
 fn a_head_that_rests_keeps_no_other_one_from_the_journal() {
-    let (_, volume) = fresh_with(&MkfsOptions::default().format(2).journal_bytes(512 << 10));
+    let (_, volume) = fresh_with(&MkfsOptions::default().journal_bytes(512 << 10));
     volume.write("f", vec![1; 40_000]).expect("write");
     volume.snapshot("s").expect("snapshot");
     volume.clone_snapshot("s", "rests").expect("clone");
@@ -318,7 +318,7 @@ fn what_cannot_be_done_with_heads_is_refused_with_the_right_error() {
     assert_eq!(kind(head.rollback("s", None)), ErrorKind::InvalidInput);
     assert_eq!(kind(volume.delete_snapshot("c")), ErrorKind::NotFound);
     assert_eq!(kind(volume.snapshot("c").map(drop)), ErrorKind::AlreadyExists);
-    let (_, plain) = fresh_with(&MkfsOptions::default());
+    let (_, plain) = fresh_with(&MkfsOptions::default().format(1));
     assert!(plain.heads().expect("heads").is_empty(), "version 1");
     assert_eq!(kind(plain.clone_snapshot("s", "c").map(drop)), ErrorKind::NotFound);
 }
@@ -438,7 +438,7 @@ fn an_unlinked_file_that_a_crash_has_left_in_a_head_goes_when_the_head_is_opened
 fn heads_are_made_written_to_and_deleted_on_threads_of_their_own() {
     let device = Arc::new(MemoryDevice::new(2 * BYTES / 4096));
     let entropy = syncline::SystemEntropy::default();
-    let options = MkfsOptions::default().format(2).journal_bytes(1 << 20);
+    let options = MkfsOptions::default().journal_bytes(1 << 20);
     syncline_fs::Fs::format(&*device, &options, &syncline::SystemClock, &entropy, &mut |_, _| {})
         .expect("format");
     let quickly = std::time::Duration::from_millis(20);

@@ -23,7 +23,7 @@ fn open(device: &Arc<MemoryDevice>, background: bool) -> Volume {
 
 fn fresh() -> (Arc<MemoryDevice>, Volume) {
     let device = Arc::new(MemoryDevice::new(BYTES / 4096));
-    format(&device, &MkfsOptions::default().format(2));
+    format(&device, &MkfsOptions::default());
     let volume = open(&device, false);
     (device, volume)
 }
@@ -271,7 +271,8 @@ fn what_cannot_be_is_refused_with_the_right_error() {
     let old = volume.at("t").expect("at");
     assert_eq!(kind(old.write("f", "x")), ErrorKind::ReadOnlyFilesystem);
     assert_eq!(kind(old.snapshot("u").map(drop)), ErrorKind::ReadOnlyFilesystem);
-    let version1 = Volume::create_in_memory(BYTES).expect("create");
+    let options = MkfsOptions::default().format(1);
+    let version1 = VolumeOptions::new().create_in_memory(BYTES, &options).expect("create");
     assert_eq!(kind(version1.snapshot("s").map(drop)), ErrorKind::Unsupported);
     assert!(version1.snapshots().expect("list").is_empty());
 }
@@ -322,7 +323,7 @@ fn a_volume_that_is_read_only_or_has_stopped_refuses_all_changes_of_snapshots_an
 #[test]
 fn a_volume_with_threads_follows_its_schedule() {
     let device = Arc::new(MemoryDevice::new(BYTES / 4096));
-    format(&device, &MkfsOptions::default().format(2));
+    format(&device, &MkfsOptions::default());
     let volume = open(&device, true);
     volume.write("f", "there").expect("write");
     volume.sync_all().expect("sync");
@@ -573,7 +574,7 @@ fn a_held_snapshot_stays_until_it_is_released() {
 /// A volume of 12 MiB with two snapshots and a tree of many nodes, none of which a removal gives back.
 fn crowded() -> Arc<MemoryDevice> {
     let device = Arc::new(MemoryDevice::new(3072));
-    format(&device, &MkfsOptions::default().format(2).journal_bytes(512 << 10));
+    format(&device, &MkfsOptions::default().journal_bytes(512 << 10));
     let volume = open(&device, false);
     for file in 0..FILES {
         volume.create_file(format!("{file:0200}")).expect("create");
@@ -672,7 +673,7 @@ fn no_call_fails_for_lack_of_space_that_deleted_snapshots_have() {
 #[test]
 fn threads_that_make_and_delete_snapshots_never_fill_the_volume() {
     let directory = tempfile::tempdir().expect("a directory");
-    let options = MkfsOptions::default().format(2).size_bytes(BYTES);
+    let options = MkfsOptions::default().size_bytes(BYTES);
     // On a file a checkpoint takes its time, and what it frees comes back later than others ask for it.
     let volume = Volume::create(directory.path().join("image"), &options).expect("a volume");
     std::thread::scope(|scope| {

@@ -50,7 +50,6 @@ static void test_opened_by_its_head(void)
 	memset(&create, 0, sizeof create);
 	create.size = sizeof create;
 	create.volume_bytes = 64 * MIB;
-	create.format = 2;
 	EXPECT(0, syncline_volume_create(image_path(), &create, NULL, &volume));
 	write_all(volume, "f", "first");
 	EXPECT(0, syncline_snapshot_create(volume, "base"));
@@ -88,7 +87,6 @@ static void test_differences(void)
 
 	memset(&create, 0, sizeof create);
 	create.size = sizeof create;
-	create.format = 2;
 	EXPECT(0, syncline_volume_create_in_memory(64 * MIB, &create, NULL, &volume));
 	write_all(volume, "changed", "first");
 	write_all(volume, "gone", "first");
@@ -133,10 +131,11 @@ void test_snapshots(void)
 	create.size = sizeof create;
 	create.format = 3;
 	REFUSED(-EINVAL, "format", syncline_volume_create_in_memory(64 * MIB, &create, NULL, &volume));
-	EXPECT(0, syncline_volume_create_in_memory(64 * MIB, NULL, NULL, &old));
+	create.format = 1;
+	EXPECT(0, syncline_volume_create_in_memory(64 * MIB, &create, NULL, &old));
 	REFUSED(-EOPNOTSUPP, "version 1", syncline_snapshot_create(old, "s"));
 	EXPECT(0, syncline_volume_close(old));
-	create.format = 2;
+	create.format = 0;
 	EXPECT(0, syncline_volume_create_in_memory(64 * MIB, &create, NULL, &volume));
 
 	write_all(volume, "f", "first");

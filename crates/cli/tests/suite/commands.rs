@@ -175,7 +175,7 @@ fn probe_tells_udev_what_a_volume_is_and_nothing_of_anything_else() {
         [
             "ID_FS_TYPE=syncline",
             "ID_FS_USAGE=filesystem",
-            "ID_FS_VERSION=1",
+            "ID_FS_VERSION=2",
             &format!("ID_FS_UUID={uuid}"),
             &format!("ID_FS_UUID_ENC={uuid}"),
             "ID_FS_LABEL=my_data__id",

@@ -248,7 +248,7 @@ fn what_cannot_be_is_told_in_one_sentence() {
     syncline(&["cat", "--snapshot", "t", text(&image), "/f"]).fails(1, &image, "has no snapshot \"t\"");
     fails(&["create", bench.path("").to_str().expect("UTF-8"), "s"], "on no mounted Syncline volume");
     let old = bench.path("old.img");
-    syncline(&["mkfs", "--quiet", "--size", "16M", text(&old)]).ok();
+    syncline(&["mkfs", "--quiet", "--format", "1", "--size", "16M", text(&old)]).ok();
     fails(&["create", text(&old), "s"], "syncline upgrade");
     assert_eq!(syncline(&["mkfs", "--format", "3", "--size", "16M", text(&bench.path("new"))]).code, 2);
 }

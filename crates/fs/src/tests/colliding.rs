@@ -10,7 +10,7 @@ const ROOT: ObjectNo = ObjectNo::ROOT_DIR;
 const NAMES: usize = 400;
 
 fn volume() -> TestVolume {
-    let mut mkfs = MkfsOptions::default().journal_bytes(MIB).format(2);
+    let mut mkfs = MkfsOptions::default().journal_bytes(MIB);
     mkfs.name_bits = 1;
     TestVolume::made(64 * MIB, mkfs, FsOptions::default())
 }

@@ -151,7 +151,7 @@ fn a_move_begins_only_when_no_snapshot_has_any_of_what_moves() {
     const EXTENTS: usize = 600;
     for inserts in [true, false] {
         let mkfs = MkfsOptions { journal_bytes: Some(MIB), ..MkfsOptions::default() };
-        let mut volume = TestVolume::made(64 * MIB, mkfs.format(2), FsOptions::default());
+        let mut volume = TestVolume::made(64 * MIB, mkfs, FsOptions::default());
         let file = in_many_extents(&volume);
         volume.fs.snapshot("before", SnapshotData::Written, &SystemEntropy::default()).unwrap();
         let content = volume.content(&file);

@@ -13,7 +13,7 @@ const DAY: u64 = 24 * HOUR;
 
 fn volume(bytes: u64) -> TestVolume {
     let mkfs = MkfsOptions { journal_bytes: Some(MIB), ..MkfsOptions::default() };
-    let mut volume = TestVolume::made(bytes, mkfs.format(2), FsOptions::default());
+    let mut volume = TestVolume::made(bytes, mkfs, FsOptions::default());
     // At the beginning of an hour, and late enough to be set back.
     volume.clock.advance(30 * DAY);
     let into = volume.clock.now().seconds as u64 % 3600;
@@ -400,7 +400,8 @@ fn a_schedule_survives_a_crash_and_is_refused_where_it_cannot_be() {
     volume.fs.schedules().set(None).unwrap();
     volume.crash();
     assert_eq!(volume.fs.schedules().get(), None);
-    let old = TestVolume::new(16 * MIB, MIB);
+    let mkfs = MkfsOptions { journal_bytes: Some(MIB), ..MkfsOptions::default() };
+    let old = TestVolume::made(16 * MIB, mkfs.format(1), FsOptions::default());
     let refused = old.fs.schedules().set(Some(&wanted)).unwrap_err();
     assert!(refused.to_string().contains("version 1"), "{refused}");
     assert_eq!(old.fs.schedules().get(), None);

@@ -11,7 +11,7 @@ const PAGE: usize = 4096;
 /// Two files whose first pages are images when the snapshot is made, and on the device where the tree has others.
 fn with_overlay() -> (TestVolume, Vec<BlockNo>) {
     let mkfs = MkfsOptions { journal_bytes: Some(MIB), ..MkfsOptions::default() };
-    let volume = TestVolume::made(64 * MIB, mkfs.format(2), FsOptions::default());
+    let volume = TestVolume::made(64 * MIB, mkfs, FsOptions::default());
     let files = ["a", "b"].map(|name| volume.create(name));
     for (file, seed) in files.iter().zip(1..) {
         volume.write(file, 0, &pattern(seed, 3 * PAGE));

@@ -379,3 +379,30 @@ fn a_ranged_sync_covers_no_size_that_the_file_has_grown_to_behind_its_look() {
         assert_eq!(content[46_310..], [38; 35], "a size without its content");
     }
 }
+
+/// What a volume without a snapshot could have costs its syncs nothing.
+#[test]
+fn a_sync_costs_the_same_writes_bytes_and_flushes_in_both_versions_of_the_format() {
+    let cost = |format: u32| {
+        let mkfs = crate::MkfsOptions { journal_bytes: Some(4 * MIB), ..Default::default() };
+        let volume = TestVolume::made(64 * MIB, mkfs.format(format), crate::FsOptions::default());
+        let log = volume.create("log");
+        let mut costs = Vec::new();
+        for round in 0..60 {
+            let before = volume.device.counters();
+            // Appended to, overwritten, and of a size that is no image.
+            let (at, len) = match round % 3 {
+                0 => (round * 4096, 4096),
+                1 => (0, 4096),
+                _ => (round * 4096, 40_960),
+            };
+            volume.write(&log, at, &pattern(round, len));
+            volume.sync(&log);
+            let after = volume.device.counters();
+            let written = after.written_bytes - before.written_bytes;
+            costs.push((after.writes - before.writes, written, after.flushes - before.flushes));
+        }
+        costs
+    };
+    assert_eq!(cost(1), cost(2));
+}

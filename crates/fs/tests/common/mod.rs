@@ -54,6 +54,28 @@ pub struct Rig {
     pub fs: Arc<Fs>,
 }
 
+/// Set by a run of a test program by itself.
+const FORMAT: &str = "SYNCLINE_TEST_FORMAT";
+
+/// Version of the format that tests use where any will do.
+fn format_under_test() -> u32 {
+    let given = std::env::var(FORMAT).ok();
+    given.map_or(MkfsOptions::default().format, |given| given.parse().expect("a version of the format"))
+}
+
+/// The tests of this program once more.
+#[test]
+fn all_holds_on_volumes_of_version_1_as_well() {
+    if std::env::var_os(FORMAT).is_some() {
+        return;
+    }
+    let mut again = std::process::Command::new(std::env::current_exe().expect("this program"));
+    let output = again.env(FORMAT, "1").output().expect("it runs");
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{told}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(told.contains("test result: ok."), "{told}");
+}
+
 impl Rig {
     pub fn new() -> Rig {
         Rig::with_size(64 * MIB)
@@ -63,7 +85,8 @@ impl Rig {
         let memory = Arc::new(MemoryDevice::new(bytes / 4096));
         let clock = Arc::new(TickingClock(AtomicI64::new(1_000_000)));
         let entropy = CountingEntropy(AtomicU64::new(1));
-        Fs::format(&*memory, &MkfsOptions::default(), &*clock, &entropy, &mut |_, _| {}).expect("mkfs");
+        let mkfs = MkfsOptions::default().format(format_under_test());
+        Fs::format(&*memory, &mkfs, &*clock, &entropy, &mut |_, _| {}).expect("mkfs");
         let volatile = Arc::new(Volatile::new(memory.clone()));
         let options = FsOptions::default();
         let fs = open(volatile.clone(), &options, &clock, &entropy).expect("open");

@@ -76,7 +76,9 @@ impl Run {
         let clock = Arc::new(ModelClock::default());
         let entropy = ModelEntropy(AtomicU64::new(seed));
         let journal_bytes = Some(if random.one_in(2) { 1 << 20 } else { 2 << 20 });
-        let mkfs = MkfsOptions::default().journal_bytes(journal_bytes);
+        // Every fourth volume has version 1.
+        let mkfs =
+            MkfsOptions::default().journal_bytes(journal_bytes).format(if seed % 4 == 3 { 1 } else { 2 });
         Fs::format(&*device, &mkfs, &*clock, &entropy, &mut |_, _| {}).expect("mkfs");
         let fs = Fs::open(device.clone(), options(), clock.clone(), &entropy).expect("open");
         let kind = Kind::Directory { parent: ROOT, entries: BTreeMap::new() };

@@ -163,7 +163,7 @@ class Volume:
 
         :param label: name of the volume, at most 64 bytes of UTF-8
         :param journal_size: bytes; by default 1/64 of the volume, 16 MiB to 1 GiB, less on small volumes
-        :param format: version of the format; 2 makes a volume that can have snapshots
+        :param format: version of the format: 2, or 1 for a volume that has no snapshots before an upgrade
 
         Raises `FileExistsError` if there is a volume or another filesystem on it already, or if it is a file that holds
         anything but zeros in its first 128 KiB. An image that was made for it is gone again if no volume comes of it.
@@ -388,11 +388,11 @@ class Volume:
         :param committed: of data that was not synced only what the background has committed already. This is one write
             and one flush, whatever is dirty
 
-        Raises `OSError`: `FileExistsError`, ``errno.EOPNOTSUPP`` on a volume that was not made with ``format=2``, and
+        Raises `OSError`: `FileExistsError`, ``errno.EOPNOTSUPP`` on a volume of version 1 of the format, and
         ``errno.ENOSPC`` if too little would be left for the volume to go on.
 
         >>> import syncline
-        >>> volume = syncline.Volume.in_memory(64 << 20, format=2)
+        >>> volume = syncline.Volume.in_memory(64 << 20)
         >>> _ = (volume / "notes").write_text("first")
         >>> volume.snapshot("before").name
         'before'
@@ -440,7 +440,7 @@ class Volume:
         Raises `FileNotFoundError`.
 
         >>> import syncline
-        >>> volume = syncline.Volume.in_memory(64 << 20, format=2)
+        >>> volume = syncline.Volume.in_memory(64 << 20)
         >>> _ = volume.snapshot("before")
         >>> volume.hold_snapshot("before")
         >>> [snapshot.held for snapshot in volume.snapshots()]
@@ -472,7 +472,7 @@ class Volume:
         Raises `FileNotFoundError`; without a later one also what `snapshot` raises.
 
         >>> import syncline
-        >>> volume = syncline.Volume.in_memory(64 << 20, format=2)
+        >>> volume = syncline.Volume.in_memory(64 << 20)
         >>> _ = (volume / "notes").write_text("first")
         >>> _ = volume.snapshot("before")
         >>> _ = (volume / "notes").rename("/diary")
@@ -491,7 +491,7 @@ class Volume:
         closed.
 
         >>> import syncline
-        >>> volume = syncline.Volume.in_memory(64 << 20, format=2)
+        >>> volume = syncline.Volume.in_memory(64 << 20)
         >>> _ = (volume / "notes").write_bytes(bytes(range(256)) * 4096)
         >>> _, _ = volume.snapshot("one"), volume.snapshot("two")
         >>> (volume / "notes").unlink()
@@ -508,7 +508,7 @@ class Volume:
         Raises `FileNotFoundError`, `FileExistsError`, and what `snapshot` raises.
 
         >>> import syncline
-        >>> volume = syncline.Volume.in_memory(64 << 20, format=2)
+        >>> volume = syncline.Volume.in_memory(64 << 20)
         >>> _ = (volume / "notes").write_text("first")
         >>> _ = volume.snapshot("before")
         >>> volume.clone_snapshot("before", "attempt").parent
@@ -555,7 +555,7 @@ class Volume:
         ``Volume(image, head=name)``.
 
         >>> import syncline
-        >>> with syncline.Volume.create(tmp / "back.img", 64 << 20, format=2) as volume:
+        >>> with syncline.Volume.create(tmp / "back.img", 64 << 20) as volume:
         ...     _ = (volume / "notes").write_text("first")
         ...     _ = volume.snapshot("before")
         ...     (volume / "notes").unlink()
@@ -584,7 +584,7 @@ class Volume:
         Raises `OSError` with ``errno.EINVAL`` for what is no schedule.
 
         >>> import syncline
-        >>> volume = syncline.Volume.in_memory(64 << 20, format=2)
+        >>> volume = syncline.Volume.in_memory(64 << 20)
         >>> volume.set_schedule("hourly=24 daily=7 keep-free=10%")
         >>> volume.schedule()
         'hourly=24 daily=7 keep-free=10% prefix=auto'

@@ -119,12 +119,8 @@ fn behind_a_crash_only_what_has_changed_is_read_and_shipped() {
 #[test]
 fn a_volume_that_was_used_without_its_replica_behind_a_close_is_not_read_whole() {
     let place = Place::new();
-    let session = Session::open(
-        place.made("a", BYTES, &MkfsOptions::default().format(2)),
-        &place.address(),
-        &options(),
-    )
-    .unwrap();
+    let session =
+        Session::open(place.made("a", BYTES, &MkfsOptions::default()), &place.address(), &options()).unwrap();
     let first = volume(session.device());
     (0..FILES / 4)
         .for_each(|file| first.write(format!("/{file}"), content(file as u64, FILE_BYTES)).unwrap());
@@ -150,12 +146,8 @@ fn a_volume_that_was_used_without_its_replica_behind_a_close_is_not_read_whole()
 #[test]
 fn a_volume_whose_past_is_another_is_read_whole() {
     let place = Place::new();
-    let session = Session::open(
-        place.made("a", BYTES, &MkfsOptions::default().format(2)),
-        &place.address(),
-        &options(),
-    )
-    .unwrap();
+    let session =
+        Session::open(place.made("a", BYTES, &MkfsOptions::default()), &place.address(), &options()).unwrap();
     let first = volume(session.device());
     first.write("/early", content(1, FILE_BYTES)).unwrap();
     durable(&first);

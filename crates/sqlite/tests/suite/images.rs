@@ -104,7 +104,7 @@ fn a_database_lies_on_an_export_of_an_nbd_server() {
         std::thread::sleep(Duration::from_millis(10));
     }
     let address = format!("nbd+unix:///?socket={}", socket.display());
-    Volume::create(&address, &MkfsOptions::default().format(2)).expect("mkfs").close().expect("close");
+    Volume::create(&address, &MkfsOptions::default()).expect("mkfs").close().expect("close");
     let encoded = address.replace('?', "%3F").replace('&', "%26");
     let uri = format!("file:/db?vfs=syncline&volume={encoded}");
     let connection = open(&uri).expect("open");

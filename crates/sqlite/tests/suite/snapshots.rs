@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use syncline::{MkfsOptions, Volume, VolumeOptions};
 
 fn place() -> Place {
-    let options = MkfsOptions::default().format(2);
+    let options = MkfsOptions::default();
     Place::of(VolumeOptions::new().create_in_memory(256 << 20, &options).expect("a volume"))
 }
 
@@ -76,7 +76,7 @@ fn an_image_is_in_use_as_long_as_a_snapshot_of_it_is() {
     let directory = tempfile::tempdir().expect("a directory");
     let image = directory.path().join("volume.img");
     File::create(&image).expect("file").set_len(64 << 20).expect("length");
-    let made = VolumeOptions::new().create(&image, &MkfsOptions::default().format(2)).expect("made");
+    let made = VolumeOptions::new().create(&image, &MkfsOptions::default()).expect("made");
     made.write("unrelated", "x").expect("write");
     made.close().expect("close");
     let uri = format!("file:/db?vfs=syncline&volume={}", image.display());
@@ -155,14 +155,15 @@ fn what_cannot_be_made_or_found_is_told_in_a_sentence() {
     connection.execute_batch("CREATE VIEW v AS SELECT syncline_snapshot('hidden')").expect("a view");
     assert!(connection.query_row("SELECT * FROM v", [], |_| Ok(())).is_err(), "a view makes none");
     // On a volume of version 1.
-    let old = Place::new();
+    let options = MkfsOptions::default().format(1);
+    let old = Place::of(VolumeOptions::new().create_in_memory(64 << 20, &options).expect("a volume"));
     let refused = snapshot(&old.open("db"), "s").expect_err("version 1").to_string();
     assert!(refused.contains("version"), "{refused}");
 }
 
 #[test]
 fn no_snapshot_is_made_amid_a_transaction_that_is_written_directly() {
-    let options = MkfsOptions::default().format(2).journal_bytes(512 << 10);
+    let options = MkfsOptions::default().journal_bytes(512 << 10);
     let volume = VolumeOptions::new().create_in_memory(256 << 20, &options).expect("a volume");
     let place = Place::of(volume);
     let connection = place.open("db");

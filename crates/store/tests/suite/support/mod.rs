@@ -1,7 +1,6 @@
 //! A device that keeps unflushed writes apart, so that tests can crash it: any subset of them survives, torn at
 //! 512-byte granularity.
 
-
 pub mod compare;
 pub mod reach;
 pub mod view;
