@@ -125,8 +125,8 @@ impl Writeback {
         Err(Error::NoSpace)
     }
 
-    /// Waits a moment if a removed file has its space still; `false`: none has. The kernel tells a mount of a last close
-    /// behind the caller's back, so a program that has closed and removed a file may ask for its space before that.
+    /// Waits a moment if a removed file has its space still; `false`: none has. The kernel tells a mount of a last
+    /// close behind the caller's back, so a program that has closed and removed a file may ask for its space before.
     fn wait_for_close(&self, seen: u64) -> Result<bool> {
         let (from, end) = (Key::orphan(ObjectNo(0)), Key::new(ObjectNo::VOLUME, Kind::Tree, 0));
         let mut any = false;
