@@ -49,7 +49,7 @@ daemon() {
 }
 
 make_a_volume() {
-    "$SYNCLINE" mkfs --quiet --label there "$DEVICE" || return
+    "$SYNCLINE" mkfs --format 1 --quiet --label there "$DEVICE" || return
     refused "to overwrite it, give -f" "$SYNCLINE" mkfs "$DEVICE" || return
     refused "and cannot grow" "$SYNCLINE" mkfs -f --size 1T "$DEVICE" || return
     "$SYNCLINE" probe "$DEVICE" | grep -qx ID_FS_LABEL=there

@@ -118,11 +118,11 @@ impl Volume {
         Some(Volume::format_in(dir, bytes, image))
     }
 
-    /// Formats and mounts a volume that can have snapshots.
-    pub fn mounted_with_snapshots(options: &str) -> Option<Volume> {
+    /// Formats and mounts a volume of version 1.
+    pub fn mounted_as_version_1(options: &str) -> Option<Volume> {
         let mut volume = Volume::format(VOLUME_BYTES)?;
         fs::remove_file(volume.image()).expect("it was made");
-        volume.make(&[&VOLUME_BYTES.to_string(), volume.image().to_str().expect("UTF-8"), "2"]);
+        volume.make(&[&VOLUME_BYTES.to_string(), volume.image().to_str().expect("UTF-8"), "1"]);
         volume.mount(options).unwrap_or_else(|error| panic!("mount failed: {error}"));
         Some(volume)
     }

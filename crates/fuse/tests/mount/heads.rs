@@ -15,7 +15,7 @@ use syncline_fuse::snapshots;
 
 /// A mounted volume with the snapshot `s` and the heads `one` and `two` made of it, and directories to mount them on.
 fn branched(options: &str) -> Option<(Volume, tempfile::TempDir)> {
-    let mut volume = Volume::mounted_with_snapshots("")?;
+    let mut volume = Volume::mounted("")?;
     fs::write(volume.path("f"), b"base").unwrap();
     fs::create_dir(volume.path(".snapshots/s")).unwrap();
     volume.unmount();

@@ -20,7 +20,7 @@ fn set(names: &[&str]) -> BTreeSet<String> {
 // Shows: C10.
 #[test]
 fn a_directory_made_in_it_is_a_snapshot_that_no_later_change_reaches() {
-    let Some(mut volume) = Volume::mounted_with_snapshots("volatile,commit=1000") else { return };
+    let Some(mut volume) = Volume::mounted("volatile,commit=1000") else { return };
     fs::create_dir_all(volume.path("d/e")).unwrap();
     fs::write(volume.path("d/f"), vec![1; 300_000]).unwrap();
     fs::write(volume.path("d/g"), b"small").unwrap();
@@ -50,7 +50,7 @@ fn a_directory_made_in_it_is_a_snapshot_that_no_later_change_reaches() {
 
 #[test]
 fn no_listing_shows_it_and_its_inodes_are_nobody_elses() {
-    let Some(volume) = Volume::mounted_with_snapshots("") else { return };
+    let Some(volume) = Volume::mounted("") else { return };
     fs::write(volume.path("f"), b"live").unwrap();
     fs::create_dir(volume.path(".snapshots/a")).unwrap();
     fs::create_dir(volume.path(".snapshots/b")).unwrap();
@@ -69,7 +69,7 @@ fn no_listing_shows_it_and_its_inodes_are_nobody_elses() {
 
 #[test]
 fn a_snapshot_is_renamed_and_deleted_as_a_directory_is() {
-    let Some(volume) = Volume::mounted_with_snapshots("") else { return };
+    let Some(volume) = Volume::mounted("") else { return };
     let at = |name: &str| volume.path(".snapshots").join(name);
     fs::write(volume.path("f"), vec![7; 50_000]).unwrap();
     fs::create_dir(at("a")).unwrap();
@@ -102,7 +102,7 @@ fn a_snapshot_is_renamed_and_deleted_as_a_directory_is() {
 
 #[test]
 fn nothing_in_a_snapshot_can_be_changed_and_what_is_read_of_it_can_be_copied() {
-    let Some(volume) = Volume::mounted_with_snapshots("") else { return };
+    let Some(volume) = Volume::mounted("") else { return };
     fs::write(volume.path("f"), vec![3; 5000]).unwrap();
     fs::create_dir(volume.path("d")).unwrap();
     fs::create_dir(volume.path(".snapshots/a")).unwrap();
@@ -143,7 +143,7 @@ fn nothing_in_a_snapshot_can_be_changed_and_what_is_read_of_it_can_be_copied() {
 
 #[test]
 fn only_administrators_make_and_delete_and_others_read_what_they_may() {
-    let Some(volume) = Volume::mounted_with_snapshots("allow_other") else { return };
+    let Some(volume) = Volume::mounted("allow_other") else { return };
     fs::write(volume.path("open"), b"o").unwrap();
     fs::write(volume.path("secret"), b"s").unwrap();
     fs::set_permissions(volume.path("secret"), fs::Permissions::from_mode(0o600)).unwrap();
@@ -160,7 +160,7 @@ fn only_administrators_make_and_delete_and_others_read_what_they_may() {
 
 #[test]
 fn many_snapshots_are_looked_at_in_turn_and_their_space_comes_back() {
-    let Some(volume) = Volume::mounted_with_snapshots("") else { return };
+    let Some(volume) = Volume::mounted("") else { return };
     let at = |name: usize| volume.path(".snapshots").join(name.to_string());
     for number in 0..12 {
         fs::write(volume.path("f"), vec![number as u8; 1 << 20]).unwrap();
@@ -187,7 +187,7 @@ fn many_snapshots_are_looked_at_in_turn_and_their_space_comes_back() {
 
 #[test]
 fn a_listing_shows_what_the_command_has_changed() {
-    let Some(volume) = Volume::mounted_with_snapshots("") else { return };
+    let Some(volume) = Volume::mounted("") else { return };
     let at = volume.path(".snapshots");
     fs::create_dir(at.join("one")).unwrap();
     assert_eq!(names(&at), set(&["one"]));
@@ -203,7 +203,7 @@ fn a_listing_shows_what_the_command_has_changed() {
 // Shows: C11.
 #[test]
 fn a_held_snapshot_is_removed_by_nobody_and_a_usage_is_what_its_removal_gives_back() {
-    let Some(volume) = Volume::mounted_with_snapshots("") else { return };
+    let Some(volume) = Volume::mounted("") else { return };
     let root = File::open(volume.root()).unwrap();
     let at = |name: &str| volume.path(".snapshots").join(name);
     fs::write(volume.path("f"), vec![1; 8 << 20]).unwrap();
@@ -242,7 +242,7 @@ fn a_held_snapshot_is_removed_by_nobody_and_a_usage_is_what_its_removal_gives_ba
 // Shows: C11.
 #[test]
 fn a_deleted_snapshot_gives_its_space_back_when_its_last_file_is_closed() {
-    let Some(volume) = Volume::mounted_with_snapshots("") else { return };
+    let Some(volume) = Volume::mounted("") else { return };
     fs::write(volume.path("f"), vec![1; 20 << 20]).unwrap();
     fs::create_dir(volume.path(".snapshots/a")).unwrap();
     fs::remove_file(volume.path("f")).unwrap();
@@ -263,12 +263,12 @@ fn a_deleted_snapshot_gives_its_space_back_when_its_last_file_is_closed() {
 
 #[test]
 fn a_volume_of_version_1_has_none_and_a_name_of_its_own_comes_first() {
-    let Some(volume) = Volume::mounted("") else { return };
+    let Some(volume) = Volume::mounted_as_version_1("") else { return };
     assert_eq!(errno(fs::metadata(volume.path(".snapshots"))), libc::ENOENT);
     fs::create_dir(volume.path(".snapshots")).unwrap();
     fs::write(volume.path(".snapshots/f"), b"f").unwrap();
     drop(volume);
-    let Some(mut volume) = Volume::mounted_with_snapshots("") else { return };
+    let Some(mut volume) = Volume::mounted("") else { return };
     volume.unmount();
     volume.mount("ro").unwrap();
     assert_eq!(names(&volume.path(".snapshots")), set(&[]));
@@ -279,7 +279,7 @@ fn a_volume_of_version_1_has_none_and_a_name_of_its_own_comes_first() {
 #[test]
 fn a_snapshot_that_expires_gives_its_space_back_though_the_mount_has_read_it() {
     use std::time::{Duration, SystemTime};
-    let Some(volume) = Volume::mounted_with_snapshots("") else { return };
+    let Some(volume) = Volume::mounted("") else { return };
     let root = File::open(volume.root()).unwrap();
     fs::write(volume.path("f"), vec![1; 24 << 20]).unwrap();
     let expires = SystemTime::now() + Duration::from_secs(4);
@@ -308,7 +308,7 @@ fn a_snapshot_that_expires_gives_its_space_back_though_the_mount_has_read_it() {
 fn others_than_administrators_see_the_schedule_and_change_nothing() {
     use syncline_fs::Schedule;
     use syncline_fuse::{differences, schedule};
-    let Some(volume) = Volume::mounted_with_snapshots("allow_other") else { return };
+    let Some(volume) = Volume::mounted("allow_other") else { return };
     let root = File::open(volume.root()).unwrap();
     let wanted = Schedule { daily: 3, ..Schedule::default() };
     assert_eq!(schedule::set(&root, Some(&wanted)).unwrap().schedule, Some(wanted.clone()));

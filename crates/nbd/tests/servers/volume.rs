@@ -185,7 +185,7 @@ fn nothing_that_was_acknowledged_is_lost_when_the_server_is_killed_amid_syncs() 
 fn the_library_makes_opens_and_upgrades_volumes_by_their_address() {
     let Some(server) = Server::nbdkit("the_library_makes_volumes", &["memory", "64M"]) else { return };
     let address = server.address().to_string();
-    let made = Volume::create(&address, &MkfsOptions::default()).expect("a volume");
+    let made = Volume::create(&address, &MkfsOptions::default().format(1)).expect("a volume");
     made.write("/file", "content").expect("a write");
     let busy = VolumeOptions::new().open(&address).map(drop).expect_err("one process has a volume");
     assert_eq!(busy.kind(), std::io::ErrorKind::ResourceBusy, "{busy}");
