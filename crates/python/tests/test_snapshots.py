@@ -216,11 +216,11 @@ def test_names_are_taken_changed_and_refused(kept: syncline.Volume) -> None:
 
 
 def test_a_volume_of_version_1_has_none_and_a_version_that_is_not_there_is_refused() -> None:
-    volume = syncline.Volume.in_memory(64 * MIB, format=1)
-    assert volume.snapshots() == []
-    with pytest.raises(OSError) as caught:
-        volume.snapshot("one")
-    assert refused_with(errno.EOPNOTSUPP, caught)
+    with syncline.Volume.in_memory(64 * MIB, format=1) as volume:
+        assert volume.snapshots() == []
+        with pytest.raises(OSError) as caught:
+            volume.snapshot("one")
+        assert refused_with(errno.EOPNOTSUPP, caught)
     with pytest.raises(OSError) as caught:
         syncline.Volume.in_memory(64 * MIB, format=3)
     assert refused_with(errno.EINVAL, caught)

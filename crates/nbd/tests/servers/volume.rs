@@ -102,12 +102,15 @@ fn told_and_latched_on(server: &Server) {
     let file_of = |thread: u32| {
         OpenOptions::new().write(true).create(true).open(&volume, format!("/t{thread}")).expect("a file")
     };
-    let files: Vec<_> = (0..8).map(file_of).collect();
+    let mut files: Vec<_> = (0..8).map(file_of).collect();
+    // Before anything fails: a volume that has stopped takes no writes.
+    for file in &mut files {
+        file.write_all(b"not synced").expect("a write");
+    }
     std::fs::write(&switch, "").expect("the switch");
     std::thread::scope(|scope| {
-        for mut file in files {
+        for file in files {
             scope.spawn(move || {
-                file.write_all(b"not synced").expect("a write");
                 file.sync_all().expect_err("everybody who waits is told");
                 file.sync_all().expect_err("and told again");
             });
