@@ -32,7 +32,7 @@ case $target in
         wanted="fusermount3=fuse3 losetup=util-linux mkfs.ext4=e2fsprogs sqlite3=sqlite3 python3=python3 c++=g++
             valgrind=valgrind pkg-config=pkg-config git=git make=make mandoc=mandoc shellcheck=shellcheck dh=debhelper
             dpkg-buildpackage=dpkg-dev lintian=lintian man=man-db file=file udevadm=udev
-            systemctl=systemd nbdkit=nbdkit qemu-nbd=qemu-utils"
+            systemctl=systemd nbdkit=nbdkit qemu-nbd=qemu-utils zsh=zsh fish=fish"
         ;;
     bench)
         wanted="fusermount3=fuse3 losetup=util-linux mkfs.ext4=e2fsprogs mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs fio=fio
