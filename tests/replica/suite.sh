@@ -328,7 +328,7 @@ foreign_objects_are_told() {
         "$SYNCLINE" mkfs --quiet --size 8M foreign2.img && "$SYNCLINE" replica init "$URL/foreign2" foreign2.img || return 1
     manifest=$("$PYTHON" "$here/object.py" names "$BUCKET" replicas/foreign/ | grep /m/ | tail -n 1)
     "$PYTHON" "$here/object.py" flip "$BUCKET" "$manifest" 5 &&
-        refused "is not supported" "$SYNCLINE" replica restore "$URL/foreign" foreign3.img &&
+        refused "was written by a newer version of syncline" "$SYNCLINE" replica restore "$URL/foreign" foreign3.img &&
         "$PYTHON" "$here/object.py" flip "$BUCKET" "$manifest" 5 || return 1
     other=$("$PYTHON" "$here/object.py" names "$BUCKET" replicas/foreign2/ | grep /m/ | tail -n 1)
     "$PYTHON" "$here/object.py" copy "$BUCKET" "$other" "$manifest" &&
