@@ -155,7 +155,7 @@ a_disk_by_its_label() {
     umount -i /mnt
     fsck -T -t syncline -a "$DISK" | grep 'closed properly'
     has file || return 0
-    file -m /usr/share/doc/syncline/examples/magic -s "$DISK" | grep 'Syncline volume, version 1, label "my disk", 16384 blocks'
+    file -m /usr/share/doc/syncline/examples/magic -s "$DISK" | grep 'Syncline volume, version 2, label "my disk", 16384 blocks'
 }
 
 units_are_understood() {

@@ -6,6 +6,7 @@
 
 use crate::arguments::UmountArguments;
 use crate::error::Failure;
+use crate::output::tell;
 use crate::volume::superblocks;
 use rustix::fs::{StatVfsMountFlags, statvfs};
 use std::path::{Path, PathBuf};
@@ -36,7 +37,13 @@ pub(crate) fn run(arguments: &UmountArguments, manner: Manner) -> Result<ExitCod
         Err(MountError::Busy { .. }) if manner.or_read_only => {
             return make_read_only(directory).map_err(Failure::Mount);
         }
-        result => result.map_err(Failure::Mount)?,
+        result => {
+            if let Some(on) = result.map_err(Failure::Mount)? {
+                let (directory, on) = (directory.display(), on.display());
+                tell(&format!("{directory} is unmounted; the volume stays open until {on} is unmounted too"));
+                return Ok(ExitCode::SUCCESS);
+            }
+        }
     }
     match to_be_closed {
         Some(image) if is_left_open(&image) => Err(Failure::LeftOpen { directory: directory.clone(), image }),
@@ -48,7 +55,7 @@ pub(crate) fn run(arguments: &UmountArguments, manner: Manner) -> Result<ExitCod
 /// what it had not written is lost, and nothing that was synced.
 fn unmount_by_force(directory: &Path) -> Result<ExitCode, MountError> {
     match syncline_fuse::unmount(directory, false) {
-        Ok(()) => {}
+        Ok(_) => {}
         Err(MountError::Busy { .. }) => {
             // Where the kernel's control files are not mounted it cannot be ended; it leaves the tree all the same.
             let _ = syncline_fuse::abort(directory);

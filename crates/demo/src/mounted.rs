@@ -65,7 +65,7 @@ impl Daemon {
 
     /// Takes the dead mount out of the tree.
     fn clear(mount_point: &Path) -> Result<(), Failure> {
-        syncline_fuse::unmount(mount_point, true).map_err(Failure::Mount)
+        syncline_fuse::unmount(mount_point, true).map(drop).map_err(Failure::Mount)
     }
 
     /// Unmounts in an orderly way.

@@ -153,10 +153,15 @@ pub(crate) const SMALLER_ITEMS: [usize; 2] = [12, SMALLEST_ITEMS];
 pub(crate) const SMALLEST_ITEMS: usize = 4;
 /// Times that a necessary batch waits for others to end before the volume counts as too full for it.
 pub(crate) const ADMISSION_WAITS_MAX: usize = 20;
-/// Times that a call which finds no space waits for progress while a removed file has its space still. A close is
-/// under way for less than a millisecond, or as long as the processors are busy with others; a file that is open for
-/// long must not cost each refused call more than 50 ms. A test's other thread is waited for longer.
-pub(crate) const CLOSE_WAITS_MAX: u32 = if cfg!(test) { 100 } else { 5 };
+/// How long calls that find no space wait while a removed file has its space still, all of them together. A close is
+/// under way for less than a millisecond, or as long as the processors are busy with others. A test's other thread is
+/// waited for longer.
+pub(crate) const CLOSE_PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 1000 } else { 50 });
+/// From the first of these calls until calls wait again, unless a file is removed or closed before: who waits may have
+/// a thread of a mount, which others want, and a removed file may be open for days.
+pub(crate) const CLOSE_PAUSE: Duration = Duration::from_secs(2);
+/// Closes that one call waits for. Others may take what each of them gives back.
+pub(crate) const CLOSE_WAITS_MAX: u32 = 5;
 /// How often the background tries what is set aside.
 pub(crate) const ASIDE_RETRY_INTERVAL: Duration = Duration::from_secs(30);
 /// Images that are carried by one batch: 256 KiB.

@@ -96,6 +96,10 @@ pub enum MountError {
         "{source_path} is mounted on {on}, and a head can be at one place: unmount it first, or name another head by head="
     )]
     HeadMounted { source_path: PathBuf, on: PathBuf },
+    #[error(
+        "{on} shows another head or snapshot of {source_path} already: mount this one in a directory of its own"
+    )]
+    Stacked { source_path: PathBuf, on: PathBuf },
     #[error("it cannot be mounted beside what is mounted of the volume: {source}")]
     Joined { source: syncline_fs::Error },
     #[error(

@@ -3,6 +3,7 @@
 
 use crate::differences::Differences;
 use crate::memory::AutoMemory;
+use crate::mount_point::is_ours;
 use crate::replica::Replica;
 use crate::volume::OpenVolume;
 use crate::{MountError, MountOptions};
@@ -198,8 +199,9 @@ impl Mounts {
         Share { mounts, number, fs, head, is_snapshot, is_ending: AtomicBool::new(false) }
     }
 
-    /// Errors: the volume is being closed; the head is mounted.
+    /// Errors: the volume is being closed; the head is mounted, or something else of the volume in this directory.
     fn enter(&self, directory: &Path, head: Option<u32>) -> Result<u64, MountError> {
+        let is_seen = self.is_seen_at(directory);
         let state = &mut *self.state.lock();
         if state.volume.is_none() || state.is_ending() {
             return Err(MountError::Closing);
@@ -212,10 +214,20 @@ impl Mounts {
                 on: mounted.directory.clone(),
             });
         }
+        // Who unmounts it could not say which of them is meant, nor who looks into it which is seen.
+        if is_seen && state.mounted.iter().any(|mounted| mounted.directory == directory) {
+            return Err(MountError::Stacked { source_path: self.source.clone(), on: directory.to_owned() });
+        }
         let number = state.next;
         state.next += 1;
         state.mounted.push(Mounted { number, directory: directory.to_owned(), head, is_ending: false });
         Ok(number)
+    }
+
+    /// Whether something of the volume is mounted there, and was not taken away lazily.
+    fn is_seen_at(&self, directory: &Path) -> bool {
+        let entry = fusering::mounted_at(directory).ok().flatten();
+        entry.is_some_and(|entry| is_ours(&entry) && entry.source == self.source)
     }
 
     fn has_heads(&self) -> bool {
@@ -240,11 +252,16 @@ impl Mounts {
         }
     }
 
-    /// Waits until what was mounted at a directory is written; `false`: it is not, after so long.
+    /// Waits until what was mounted last at a directory is written; `false`: it is not, after so long. What was taken
+    /// away lazily before may be in use for ever.
     pub(crate) fn wait_for(&self, directory: &Path, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
         let mut state = self.state.lock();
-        while state.mounted.iter().any(|mounted| mounted.directory == directory) {
+        let at_directory = |mounted: &&Mounted| mounted.directory == directory;
+        let Some(number) = state.mounted.iter().rfind(at_directory).map(|mounted| mounted.number) else {
+            return true;
+        };
+        while state.mounted.iter().any(|mounted| mounted.number == number) {
             if self.changed.wait_until(&mut state, deadline).timed_out() {
                 return false;
             }

@@ -3,7 +3,7 @@
 use crate::MountError;
 use crate::join;
 use crate::mount_point::{Detach, abort_file, detach, is_ours, mounted_at, with_directory};
-use fusering::{MountEntry, may_mount};
+use fusering::{MountEntry, may_mount, mounted_as};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
@@ -19,8 +19,10 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// Unmounts the volume at `directory`, and returns when its daemon has written the last checkpoint and let go of
 /// the image or device. `lazily` takes a mount that is in use out of the tree; then there is nothing to wait for.
 ///
+/// Returns where the same mount stands still, bound to another directory: until that is unmounted, nothing is closed.
+///
 /// Errors: `Missing`, `NotMounted`, `NotYours`, `NoUnmounter`, `Busy`, `StillWriting`.
-pub fn unmount(directory: &Path, lazily: bool) -> Result<(), MountError> {
+pub fn unmount(directory: &Path, lazily: bool) -> Result<Option<PathBuf>, MountError> {
     let failed = |source| MountError::Unmount { path: directory.to_owned(), source };
     let entry = mounted_at(directory).or_else(none_if_missing).map_err(failed)?;
     let entry = entry.filter(is_ours).ok_or_else(|| not_mounted(directory))?;
@@ -45,11 +47,15 @@ pub fn unmount(directory: &Path, lazily: bool) -> Result<(), MountError> {
         }
     }
     if lazily {
-        return Ok(());
+        return Ok(None);
+    }
+    if let Some(on) = mounted_as(&entry).map_err(failed)? {
+        return Ok(Some(on));
     }
     // A daemon that has more of the volume mounted goes on.
     join::wait_until_written(&entry.source, &entry.path)?;
-    wait_until_released(&entry.source)
+    wait_until_released(&entry.source)?;
+    Ok(None)
 }
 
 /// What is there instead of a mounted volume: something else, or nothing.

@@ -36,7 +36,7 @@ pub use errno::Errno;
 pub use error::Error;
 pub use filesystem::{Filesystem, Interruption};
 pub use mount::{
-    AccessTimes, Attachment, MountEntry, MountOptions, Unmounter, attach, may_mount, mounted_at,
+    AccessTimes, Attachment, MountEntry, MountOptions, Unmounter, attach, may_mount, mounted_as, mounted_at,
 };
 pub use notifier::Notifier;
 pub use pool::WorkPool;

@@ -1,6 +1,7 @@
 //! What can go wrong, as data; worded and turned into SQLite's codes in one place.
 
 use crate::abi;
+use crate::part::Part;
 use std::ffi::c_int;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -26,8 +27,10 @@ pub(crate) enum VfsError {
     Directory { image: PathBuf },
     #[error("{}", of_image(.image, .source))]
     Volume { image: PathBuf, source: io::Error },
-    #[error("{}: snapshot \"{snapshot}\": {source}", .image.display())]
-    Snapshot { image: PathBuf, snapshot: String, source: io::Error },
+    #[error("{}: {part}: {source}", .image.display())]
+    Part { image: PathBuf, part: Part, source: io::Error },
+    #[error("snapshot={snapshot}, head={head}: a database is opened in one of them; leave the other out")]
+    TwoParts { snapshot: String, head: String },
     #[error(
         "{0} is amid a transaction that is too large for one record; half of it would be in the snapshot: make it when that has ended"
     )]

@@ -5,6 +5,7 @@ use crate::database::{Connection, Database};
 use crate::error::{Result, VfsError};
 use crate::journal::{Purpose, VirtualFile};
 use crate::locks::Level;
+use crate::part::Part;
 use crate::scratch::Scratch;
 use crate::volumes::{self, VolumeRef};
 use crate::waiting::{Patience, Waiting};
@@ -343,9 +344,9 @@ pub(crate) fn exists(name: &[u8], or_empty: bool) -> Result<bool> {
 }
 
 /// The full name of a database: the image as the URI names it, or as the name itself does, or the only volume that is
-/// open; or a snapshot of that.
-pub(crate) fn full_name(name: &[u8], image: Option<&[u8]>, snapshot: Option<&[u8]>) -> Result<Vec<u8>> {
-    if snapshot.is_none() && volumes::find(name).is_some() {
+/// open; or a part of that.
+pub(crate) fn full_name(name: &[u8], image: Option<&[u8]>, part: Option<Part>) -> Result<Vec<u8>> {
+    if part.is_none() && volumes::find(name).is_some() {
         return Ok(name.to_vec());
     }
     let (image, path) = match image {
@@ -355,13 +356,12 @@ pub(crate) fn full_name(name: &[u8], image: Option<&[u8]>, snapshot: Option<&[u8
             None => (volumes::unnamed_image().ok_or_else(VfsError::no_volume)?, volumes::path_of(name)),
         },
     };
-    let (image, snapshot) = match (snapshot, volumes::snapshot_named(&image)) {
-        (Some(snapshot), _) => (image, Some(String::from_utf8_lossy(snapshot).into_owned())),
-        (None, Some((image, snapshot))) => (image, Some(snapshot)),
-        (None, None) => (image, None),
+    let (image, part) = match (part, volumes::part_named(&image)) {
+        (None, Some((image, part))) => (image, Some(part)),
+        (part, _) => (image, part),
     };
     let image = canonical(image)?;
-    let image = snapshot.map_or(image.clone(), |snapshot| volumes::name_of_snapshot(&image, &snapshot));
+    let image = part.map_or(image.clone(), |part| part.of(&image));
     Ok(volumes::full_name(&image, &path))
 }
 

@@ -32,6 +32,7 @@ mod journal;
 #[deny(unsafe_code)]
 mod locks;
 mod methods;
+mod part;
 #[deny(unsafe_code)]
 mod scratch;
 #[deny(unsafe_code)]

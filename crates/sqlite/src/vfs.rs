@@ -6,6 +6,7 @@ use crate::api::Api;
 use crate::error::{Result, VfsError};
 use crate::handle::{self, Handle, Temporary};
 use crate::methods::{self, OPEN_FILE_BYTES, guarded};
+use crate::part::Part;
 use crate::volumes;
 use crate::waiting::Patience;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -190,8 +191,13 @@ unsafe extern "C" fn full_pathname(
     guarded_by_name(plain, abi::CANTOPEN_FULLPATH, || {
         // SAFETY: SQLite asks for the full name of databases that it is about to open, with their parameters.
         let parameter = |key: &CStr| unsafe { crate::api::get().uri_parameter(name, key) };
-        let (image, snapshot) = (parameter(c"volume"), parameter(c"snapshot"));
-        let full = handle::full_name(plain, image.as_deref(), snapshot.as_deref())?;
+        let text = |value: Vec<u8>| String::from_utf8_lossy(&value).into_owned();
+        let part = match (parameter(c"snapshot").map(text), parameter(c"head").map(text)) {
+            (Some(snapshot), Some(head)) => return Err(VfsError::TwoParts { snapshot, head }),
+            (Some(snapshot), None) => Some(Part::Snapshot(snapshot)),
+            (None, head) => head.map(Part::Head),
+        };
+        let full = handle::full_name(plain, parameter(c"volume").as_deref(), part)?;
         if full.len() >= room as usize {
             return Err(VfsError::Name(String::from_utf8_lossy(&full).into_owned()));
         }

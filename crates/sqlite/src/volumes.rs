@@ -7,8 +7,8 @@
 //! name of a database is `IMAGE:/PATH`, with the image's canonical path; names that SQLite derives from it (journals)
 //! lead to the same volume.
 //!
-//! Snapshots. One of a volume counts as a volume of its own that cannot be changed, as if its image were called
-//! `IMAGE#SNAPSHOT`. While it is in use, so is the volume.
+//! Parts. A snapshot or another head of a volume counts as a volume of its own, as if its image were called by the name
+//! that [`Part`] makes. While it is in use, so is the volume.
 //!
 //! Forks. The table is the process' own: a forked child begins with an empty one. It opens volumes itself if its
 //! parent had none open, and is refused otherwise. What it has inherited it neither uses nor drops.
@@ -25,6 +25,7 @@ use crate::absent::Absent;
 use crate::database::Database;
 use crate::error::{Result, VfsError};
 use crate::journal::VirtualFiles;
+use crate::part::{self, Part};
 use parking_lot::Mutex;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -38,8 +39,6 @@ use syncline_fs::{Fs, ObjectNo};
 
 /// What lies between the image and the path in the full name of a file.
 const SEPARATOR: &[u8] = b":/";
-/// What lies between the image and the name of a snapshot.
-const OF_SNAPSHOT: u8 = b'#';
 
 /// All open volumes by the canonical path of their images.
 static VOLUMES: PerProcess<Mutex<Vec<Registered>>> = PerProcess::new(|| Mutex::new(Vec::new()));
@@ -70,9 +69,9 @@ pub(crate) struct OpenVolume {
     pub(crate) virtual_files: VirtualFiles,
     /// Journals and logs that are not there.
     pub(crate) absent: Absent,
-    /// The volume that this is a snapshot of, as long as it is in use.
+    /// The volume that this is a part of, as long as it is in use.
     of: Mutex<Option<VolumeRef>>,
-    is_snapshot: bool,
+    part: Option<Part>,
 }
 
 /// A use of an open volume. The last one to be dropped closes it.
@@ -128,7 +127,7 @@ impl Drop for VolumeRef {
             of = open.of.lock().take();
             // What has panicked is only left: what was synced is in the journal. Of a snapshot nothing is written.
             if !open.has_panicked()
-                && !open.is_snapshot
+                && !open.is_snapshot()
                 && let Err(source) = open.volume.clone().close()
             {
                 crate::tell(&VfsError::Volume { image: open.image.clone(), source });
@@ -163,6 +162,10 @@ impl OpenVolume {
         }
     }
 
+    fn is_snapshot(&self) -> bool {
+        matches!(self.part, Some(Part::Snapshot(_)))
+    }
+
     fn has_panicked(&self) -> bool {
         self.panicked.load(Ordering::SeqCst)
     }
@@ -179,8 +182,11 @@ impl OpenVolume {
     ///
     /// Errors: `UnderWay` if a transaction goes on that is too large to be staged: half of it would be in the snapshot.
     pub(crate) fn snapshot(&self, name: &str) -> Result<()> {
-        let refused =
-            |source| VfsError::Snapshot { image: self.image.clone(), snapshot: name.to_owned(), source };
+        let refused = |source| VfsError::Part {
+            image: self.image.clone(),
+            part: Part::Snapshot(name.to_owned()),
+            source,
+        };
         // Nobody opens a database, or begins to write to one directly, while these are held.
         let table = self.databases.lock();
         let databases: Vec<Arc<Database>> = table.values().filter_map(Weak::upgrade).collect();
@@ -245,21 +251,21 @@ pub(crate) fn canonical(image: &Path) -> Result<PathBuf> {
     image.canonicalize().map_err(|source| VfsError::of_volume(image, source))
 }
 
-/// The volume of an image, or a snapshot of it if that is what the name says.
+/// The volume of an image, or a part of it if that is what the name says.
 pub(crate) fn open_named(image: &Path) -> Result<VolumeRef> {
-    match snapshot_named(image) {
-        Some((image, snapshot)) => open_snapshot(&image, &snapshot),
+    match part_named(image) {
+        Some((image, part)) => open_part(&image, part),
         None => open(image),
     }
 }
 
-fn open_snapshot(image: &Path, snapshot: &str) -> Result<VolumeRef> {
+fn open_part(image: &Path, part: Part) -> Result<VolumeRef> {
     let _in_use = InUse::begin()?;
     let base = match find(&full_name(image, Path::new("/"))) {
         Some((open, _)) => open,
         None => open(image)?,
     };
-    let name = name_of_snapshot(&base.image, snapshot);
+    let name = part.of(&base.image);
     let mut volumes = VOLUMES.get().lock();
     if let Some(registered) = volumes.iter_mut().find(|registered| registered.volume.is_called(&name)) {
         registered.users += 1;
@@ -268,43 +274,31 @@ fn open_snapshot(image: &Path, snapshot: &str) -> Result<VolumeRef> {
         drop(volumes);
         return Ok(volume);
     }
-    match base.volume.at(snapshot) {
-        Ok(view) => Ok(register(&mut volumes, name, view, Absent::new(false), Some(base))),
+    let opened = match &part {
+        Part::Snapshot(snapshot) => base.volume.at(snapshot),
+        Part::Head(head) => base.volume.head(head),
+    };
+    match opened {
+        Ok(view) => Ok(register(&mut volumes, name, view, Absent::new(false), Some((base, part)))),
         Err(source) => {
             drop(volumes);
-            let (image, snapshot) = (base.image.clone(), snapshot.to_owned());
-            Err(VfsError::Snapshot { image, snapshot, source })
+            Err(VfsError::Part { image: base.image.clone(), part, source })
         }
     }
 }
 
-/// What the image of a snapshot is called.
-pub(crate) fn name_of_snapshot(image: &Path, snapshot: &str) -> PathBuf {
-    let mut name = image.as_os_str().to_owned();
-    name.push(std::ffi::OsStr::from_bytes(&[OF_SNAPSHOT]));
-    name.push(snapshot);
-    name.into()
-}
-
-/// The image and the snapshot that a name is of, if it is no image itself.
-pub(crate) fn snapshot_named(name: &Path) -> Option<(PathBuf, String)> {
+/// The image and the part that a name is of, if it is no image itself.
+pub(crate) fn part_named(name: &Path) -> Option<(PathBuf, Part)> {
     if is_image(name) {
         return None;
     }
-    let bytes = name.as_os_str().as_bytes();
-    let marks = bytes.iter().enumerate().filter(|(_, byte)| **byte == OF_SNAPSHOT);
-    let named = |at: usize| {
-        let image = Path::new(std::ffi::OsStr::from_bytes(&bytes[..at]));
-        let snapshot = std::str::from_utf8(&bytes[at + 1..]).ok()?;
-        (is_open(image) || is_image(image)).then(|| (image.to_owned(), snapshot.to_owned()))
-    };
-    marks.map(|(at, _)| at).find_map(named)
+    Part::split(name, |image| is_open(image) || is_image(image))
 }
 
-/// An address is one without being looked at. A snapshot stands behind a mark, which an address does not hold.
+/// An address is one without being looked at. A part stands behind a mark, which an address does not hold.
 fn is_image(path: &Path) -> bool {
     if syncline_source::is_address(path) {
-        return !path.as_os_str().as_bytes().contains(&OF_SNAPSHOT);
+        return !path.as_os_str().as_bytes().contains(&part::MARK);
     }
     path.metadata().is_ok_and(|metadata| !metadata.is_dir())
 }
@@ -320,8 +314,9 @@ fn register(
     image: PathBuf,
     volume: Volume,
     absent: Absent,
-    of: Option<VolumeRef>,
+    of: Option<(VolumeRef, Part)>,
 ) -> VolumeRef {
+    let (of, part) = of.unzip();
     let volume = Arc::new(OpenVolume {
         image,
         volume,
@@ -329,7 +324,7 @@ fn register(
         databases: Mutex::default(),
         virtual_files: VirtualFiles::default(),
         absent,
-        is_snapshot: of.is_some(),
+        part,
         of: Mutex::new(of),
     });
     volumes.push(Registered { volume: volume.clone(), users: 1 });
@@ -405,7 +400,7 @@ pub(crate) fn for_temporary() -> Option<VolumeRef> {
     let last = LAST_USED.with_borrow(Weak::as_ptr);
     let mut volumes = VOLUMES.get().lock();
     let serves =
-        |volume: &OpenVolume| !volume.has_panicked() && !volume.is_snapshot && !volume.fs().is_read_only();
+        |volume: &OpenVolume| !volume.has_panicked() && !volume.is_snapshot() && !volume.fs().is_read_only();
     let serving = || (0..volumes.len()).filter(|&index| serves(&volumes[index].volume));
     let used_last = |&index: &usize| Arc::as_ptr(&volumes[index].volume) == last;
     let index = serving().find(used_last).or_else(|| serving().next())?;
@@ -416,7 +411,7 @@ pub(crate) fn for_temporary() -> Option<VolumeRef> {
 /// The only open volume, if it is the only one: for databases that are attached without naming one.
 fn only_image() -> Option<PathBuf> {
     let volumes = VOLUMES.get().lock();
-    let mut whole = volumes.iter().filter(|registered| !registered.volume.is_snapshot);
+    let mut whole = volumes.iter().filter(|registered| registered.volume.part.is_none());
     match (whole.next(), whole.next()) {
         (Some(only), None) => Some(only.volume.image.clone()),
         _ => None,
@@ -473,7 +468,7 @@ pub(crate) fn split(name: &[u8]) -> Option<(PathBuf, PathBuf)> {
             continue;
         }
         let image = Path::new(std::ffi::OsStr::from_bytes(&name[..at]));
-        if is_open(image) || is_image(image) || snapshot_named(image).is_some() {
+        if is_open(image) || is_image(image) || part_named(image).is_some() {
             return Some((image.to_owned(), path_of(&name[at + 1..])));
         }
     }
@@ -529,8 +524,9 @@ pub(crate) mod tests {
         ] {
             assert_eq!(split(name.as_bytes()).expect(name), (image.into(), path.into()));
         }
-        let of_snapshot = snapshot_named(Path::new("rbd:pool/image#snap"));
-        assert_eq!(of_snapshot, Some((PathBuf::from("rbd:pool/image"), "snap".to_owned())));
+        let of_snapshot = part_named(Path::new("rbd:pool/image#snap"));
+        let snapshot = Part::Snapshot("snap".to_owned());
+        assert_eq!(of_snapshot, Some((PathBuf::from("rbd:pool/image"), snapshot)));
         assert_eq!(
             canonical(Path::new("nbd://HOST:10809/x")).expect("an address"),
             Path::new("nbd://host/x")

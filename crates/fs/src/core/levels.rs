@@ -41,6 +41,8 @@ pub(crate) enum Lock {
     Relief,
     /// Rounds that ended (`Writeback::progress`).
     Progress,
+    /// Removed files that are closed (`Writeback::closing`).
+    Closing,
     /// Bulk data in flight (`Lane::state`).
     Lane,
     /// The heads that are to be tended (`Core::heads`).
@@ -67,8 +69,9 @@ impl Level for Lock {
             Lock::Hints => (9, 0),
             Lock::Relief => (10, 0),
             Lock::Progress => (11, 0),
-            Lock::Lane => (12, 0),
-            Lock::Tended => (13, 0),
+            Lock::Closing => (12, 0),
+            Lock::Lane => (13, 0),
+            Lock::Tended => (14, 0),
         };
         Rank::outer(class, number)
     }
@@ -92,6 +95,7 @@ impl Level for Lock {
             Lock::Hints => "the hints",
             Lock::Relief => "the relief",
             Lock::Progress => "the progress",
+            Lock::Closing => "the closes",
             Lock::Lane => "the lane",
             Lock::Tended => "the heads to be tended",
         }

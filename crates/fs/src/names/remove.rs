@@ -146,6 +146,7 @@ impl Names {
             change.remove_inode(number);
         } else {
             change.batch.put(Key::orphan(number), &OrphanReason::Unlinked.encode());
+            self.removal.writeback.expect_close();
         }
         Ok(())
     }

@@ -123,8 +123,7 @@ impl Removal {
         }
         let result = self.reap(inode);
         self.content.inodes.remove(inode.number);
-        // A call that finds no space waits for this.
-        self.writeback.note_progress();
+        self.writeback.note_close();
         result
     }
 

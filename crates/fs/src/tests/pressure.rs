@@ -1,5 +1,6 @@
 use super::{MIB, Random, TestVolume, pattern};
 use crate::FallocateMode;
+use crate::limits::{CLOSE_PATIENCE, CLOSE_PAUSE};
 use crate::{Context, Error, FsOptions, OpenFlags, SetXattr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use syncline_format::ObjectNo;
@@ -47,13 +48,42 @@ fn what_finds_no_space_waits_for_the_close_of_a_removed_file() {
     volume.fs.names.unlink(ObjectNo::ROOT_DIR, b"a").unwrap();
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| volume.try_write(&other, 0, &chunk));
-        while volume.fs.writeback.closes_awaited.load(Ordering::Relaxed) == 0 {
+        while volume.fs.writeback.closing.lock().waits == 0 {
             assert!(!writer.is_finished(), "a removed file has its space until it is closed");
             std::thread::yield_now();
         }
         volume.fs.files.release(handle).unwrap();
         assert_eq!(writer.join().unwrap().map(|(_, len)| len), Ok(chunk.len()));
     });
+}
+
+/// Who waits may have a thread that others want.
+#[test]
+fn a_removed_file_that_stays_open_is_waited_for_once() {
+    let volume = TestVolume::new(16 * MIB, MIB);
+    let (inode, other) = (volume.create("a"), volume.create("b"));
+    let chunk = pattern(1, 64 << 10);
+    let mut written = 0;
+    while let Ok((_, len)) = volume.try_write(&inode, written, &chunk) {
+        written += len as u64;
+    }
+    let handle = volume.fs.files.open_handle(&Context::root(), inode.number, OpenFlags::READ).unwrap();
+    drop(inode);
+    volume.fs.names.unlink(ObjectNo::ROOT_DIR, b"a").unwrap();
+    let page = [1; 4096];
+    let waits = || volume.fs.writeback.closing.lock().waits;
+    assert_eq!(volume.try_write(&other, 0, &page).unwrap_err(), Error::NoSpace);
+    assert_eq!(waits(), 1);
+    volume.clock.advance(CLOSE_PATIENCE.as_millis() as u64);
+    for _ in 0..100 {
+        assert_eq!(volume.try_write(&other, 0, &page).unwrap_err(), Error::NoSpace);
+    }
+    assert_eq!(waits(), 1, "all of them together have waited long enough");
+    volume.clock.advance(CLOSE_PAUSE.as_millis() as u64);
+    assert_eq!(volume.try_write(&other, 0, &page).unwrap_err(), Error::NoSpace);
+    assert_eq!(waits(), 2);
+    volume.fs.files.release(handle).unwrap();
+    assert_eq!(volume.try_write(&other, 0, &page).map(|(_, len)| len), Ok(page.len()));
 }
 
 #[test]

@@ -4,12 +4,9 @@
 //! inode's lock, so relief can destage every file. Destaging itself is admitted from the ring's reserve (R17) and never
 //! waits for a relief: it checkpoints on its own if it has to.
 
-use crate::limits::{ADMISSION_WAITS_MAX, CLOSE_WAITS_MAX, RELIEFS_MAX, SMALLER_ITEMS, SMALLEST_ITEMS};
+use crate::limits::{ADMISSION_WAITS_MAX, RELIEFS_MAX, SMALLER_ITEMS, SMALLEST_ITEMS};
 use crate::writeback::Writeback;
-use crate::{Error, ObjectNo, Result};
-use std::ops::ControlFlow;
-use std::sync::atomic::Ordering;
-use syncline_format::{Key, Kind};
+use crate::{Error, Result};
 use syncline_store::{Class, Estimate, Permit, Pressure, Reservation, StoreError};
 
 impl Writeback {
@@ -18,14 +15,10 @@ impl Writeback {
     ///
     /// Errors: `NoSpace` if neither relief nor closes that are under way help.
     pub(crate) fn admit(&self, class: Class, estimate: Estimate) -> Result<Permit> {
-        for _ in 0..CLOSE_WAITS_MAX {
-            let seen = self.progress();
-            match self.admit_now(class, estimate) {
-                Err(Error::NoSpace) if class == Class::Normal && self.wait_for_close(seen)? => {}
-                result => return result,
-            }
+        match class {
+            Class::Normal => self.awaiting_closes(|| self.admit_now(class, estimate)),
+            _ => self.admit_now(class, estimate),
         }
-        self.admit_now(class, estimate)
     }
 
     /// The same without a wait for closes: what frees space may be what the close itself does.
@@ -87,14 +80,7 @@ impl Writeback {
     /// Errors: `NoSpace` when not even a checkpoint, writing everything back, what deleted snapshots had and closes
     /// that are under way bring enough blocks.
     pub(crate) fn reserve(&self, blocks: u64) -> Result<Reservation> {
-        for _ in 0..CLOSE_WAITS_MAX {
-            let seen = self.progress();
-            match self.reserve_now(blocks) {
-                Err(Error::NoSpace) if self.wait_for_close(seen)? => {}
-                result => return result,
-            }
-        }
-        self.reserve_now(blocks)
+        self.awaiting_closes(|| self.reserve_now(blocks))
     }
 
     /// The same without a wait for closes: what frees space may be what the close itself does.
@@ -123,28 +109,6 @@ impl Writeback {
             }
         }
         Err(Error::NoSpace)
-    }
-
-    /// Waits a moment if a removed file has its space still; `false`: none has. The kernel tells a mount of a last
-    /// close behind the caller's back, so a program that has closed and removed a file may ask for its space before.
-    fn wait_for_close(&self, seen: u64) -> Result<bool> {
-        let (from, end) = (Key::orphan(ObjectNo(0)), Key::new(ObjectNo::VOLUME, Kind::Tree, 0));
-        let mut any = false;
-        let scanned = self.core.store.scan(self.content.tree, from, end, &mut |_, _| {
-            any = true;
-            ControlFlow::Break(())
-        });
-        match scanned {
-            Ok(()) => {}
-            // Damage here is told to whoever opens or checks the volume.
-            Err(error) if error.is_unreadable() && self.core.store.failure().is_none() => return Ok(false),
-            Err(error) => return Err(error.into()),
-        }
-        if any {
-            self.closes_awaited.fetch_add(1, Ordering::Relaxed);
-            self.wait_for_progress(seen);
-        }
-        Ok(any)
     }
 
     /// Gives back what deleted snapshots and heads have, as far as nobody reads it; `false`: nothing has become free,

@@ -9,6 +9,7 @@ use crate::core::levels::Lock;
 use crate::limits::{
     BACKGROUND_SHARE, LIGHT_SHARE, PINNED_PERCENT, PROGRESS_PATIENCE, QUIET_CALLS, ROOM_PATIENCE,
 };
+use crate::writeback::closes::Closing;
 use crate::writeback::hint::Hints;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -17,6 +18,7 @@ use syncline_store::lock_order::{Condvar, Mutex};
 pub(crate) mod admit;
 pub(crate) mod aside;
 pub(crate) mod choice;
+pub(crate) mod closes;
 pub(crate) mod files;
 pub(crate) mod hint;
 pub(crate) mod maintain;
@@ -67,8 +69,8 @@ pub(crate) struct Writeback {
     gives_way: AtomicBool,
     /// Writers that were slowed down since the background last looked.
     slowed: AtomicBool,
-    /// Waits of calls that found no space for a removed file's last close.
-    pub(crate) closes_awaited: AtomicU64,
+    pub(crate) closing: Mutex<Closing>,
+    closed: Condvar,
     /// That a snapshot is damaged has been told once.
     pub(crate) has_told_of_snapshots: AtomicBool,
 }
@@ -112,7 +114,8 @@ impl Writeback {
             wake: OnceLock::new(),
             woken: AtomicBool::new(false),
             syncs: AtomicU64::new(0),
-            closes_awaited: AtomicU64::new(0),
+            closing: Mutex::new(Lock::Closing, Closing::default()),
+            closed: Condvar::new(),
             syncs_seen: AtomicU64::new(0),
             quiet_calls: AtomicU32::new(QUIET_CALLS),
             gives_way: AtomicBool::new(false),

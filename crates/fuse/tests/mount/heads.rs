@@ -1,7 +1,7 @@
 //! Several heads and snapshots of one volume, mounted at the same time by one daemon.
 
 use crate::harness::{
-    VOLUME_BYTES, Volume, allow_transport, as_user, detach, errno, is_mounted, server, statistics,
+    VOLUME_BYTES, Volume, allow_transport, as_user, detach, errno, is_mounted, server, skipped, statistics,
     wait_until, with_transport,
 };
 use std::fs::{self, File};
@@ -42,7 +42,9 @@ fn join(volume: &Volume, at: &Path, options: &str) -> Result<(), String> {
 }
 
 fn unmount(at: &Path) {
-    syncline_fuse::unmount(at, false).unwrap_or_else(|error| panic!("{}: {error}", at.display()));
+    let elsewhere =
+        syncline_fuse::unmount(at, false).unwrap_or_else(|error| panic!("{}: {error}", at.display()));
+    assert_eq!(elsewhere, None, "{}", at.display());
 }
 
 fn read(path: PathBuf) -> String {
@@ -125,6 +127,8 @@ fn what_cannot_be_mounted_beside_is_refused_and_leaves_nothing() {
     assert!(refused("snapshot=none").contains("no snapshot \"none\""));
     assert!(refused("head=two,memory=64M").contains("option memory is for the daemon"));
     assert!(!is_mounted(&at("else")));
+    let stacked = join(&volume, &volume.root(), "head=two").expect_err("stacked");
+    assert!(stacked.contains("shows another head or snapshot"), "{stacked}");
     // A file or directory that is no place leaves the head free.
     assert!(join(&volume, &at("nowhere"), "head=two").is_err());
     join(&volume, &at("two"), "head=two").unwrap();
@@ -140,6 +144,25 @@ fn what_cannot_be_mounted_beside_is_refused_and_leaves_nothing() {
     volume.mount("snapshot=s").unwrap();
     assert!(join(&volume, &at("one"), "head=one,ro").expect_err("of a snapshot").contains("one snapshot"));
     volume.unmount();
+}
+
+#[test]
+fn what_is_bound_to_another_directory_is_not_waited_for() {
+    let Some((mut volume, places)) = branched("") else { return };
+    let at = |name: &str| places.path().join(name);
+    // SAFETY: geteuid has no preconditions.
+    if unsafe { libc::geteuid() } != 0 {
+        return skipped("what_is_bound_to_another_directory_is_not_waited_for", "binding needs root");
+    }
+    join(&volume, &at("one"), "head=one").unwrap();
+    for place in [at("one"), volume.root()] {
+        let bound = Command::new("mount").arg("--bind").arg(&place).arg(at("else")).status();
+        assert!(bound.expect("mount").success());
+        assert_eq!(syncline_fuse::unmount(&place, false).unwrap(), Some(at("else")));
+        assert_eq!(read(at("else/f")), "base");
+        unmount(&at("else"));
+    }
+    assert!(volume.wait_for_daemon().success());
 }
 
 #[test]

@@ -383,8 +383,9 @@ fn a_user_without_rights_mounts_through_fusermount3() {
             File::open(&path)?.sync_all()
         });
         assert_eq!(used, 0);
-        let unmounted =
-            as_user(NOBODY, NOBODY, || syncline_fuse::unmount(&at, false).map_err(std::io::Error::other));
+        let unmounted = as_user(NOBODY, NOBODY, || {
+            syncline_fuse::unmount(&at, false).map(drop).map_err(std::io::Error::other)
+        });
         assert_eq!(unmounted, 0);
         assert!(!is_mounted(&at));
     }

@@ -7,7 +7,7 @@ mod options;
 mod table;
 
 pub use options::{AccessTimes, MountOptions};
-pub use table::{MountEntry, mounted_at};
+pub use table::{MountEntry, mounted_as, mounted_at};
 
 use crate::error::Error;
 use crate::transport::connection::open_device;

@@ -25,6 +25,15 @@ pub fn mounted_at(path: &Path) -> io::Result<Option<MountEntry>> {
     Ok(parse(&table).into_iter().rfind(|entry| entry.path == path))
 }
 
+/// Where a filesystem is mounted that is, or was, mounted as `entry` says: it may be bound to several directories.
+pub fn mounted_as(entry: &MountEntry) -> io::Result<Option<PathBuf>> {
+    let table = std::fs::read("/proc/self/mountinfo")?;
+    let is_same = |other: &MountEntry| {
+        other.device == entry.device && other.kind == entry.kind && other.source == entry.source
+    };
+    Ok(parse(&table).into_iter().find(is_same).map(|entry| entry.path))
+}
+
 /// Like `canonicalize`, but without touching the last component: a dead mount cannot be looked at.
 fn absolute(path: &Path) -> io::Result<PathBuf> {
     let whole = std::path::absolute(path)?;

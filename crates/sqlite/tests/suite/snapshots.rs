@@ -71,6 +71,35 @@ fn a_snapshot_is_attached_beside_the_database_that_it_was_made_of() {
 }
 
 #[test]
+fn a_head_has_databases_of_its_own_and_each_commit_is_one_write_and_one_flush() {
+    let place = place();
+    let connection = place.open("db");
+    connection.execute_batch("CREATE TABLE t(a); INSERT INTO t VALUES(1)").expect("made");
+    snapshot(&connection, "one").expect("snapshot");
+    place.volume().clone_snapshot("one", "left").expect("clone");
+    let in_head = |name: &str| open(&format!("{}&head={name}", place.uri("db")));
+    let left = in_head("left").expect("open");
+    assert_eq!(left.path(), Some(&*format!("{}#head/left:/db", place.name)));
+    left.execute_batch("INSERT INTO t VALUES(2)").expect("insert");
+    let before = place.volume().stats().engine.device;
+    left.execute_batch("INSERT INTO t VALUES(3)").expect("insert");
+    let after = place.volume().stats().engine.device;
+    assert_eq!((after.writes - before.writes, after.flushes - before.flushes), (1, 1));
+    connection.execute_batch("DELETE FROM t").expect("delete");
+    assert_eq!((count(&connection), count(&left)), (0, 3));
+    // What SQL makes a snapshot of is the head of its database.
+    snapshot(&left, "of left").expect("snapshot");
+    left.execute_batch("DELETE FROM t").expect("delete");
+    assert_eq!(count(&read_at(&place, "db", "of left").expect("open")), 3);
+    let error = in_head("none").expect_err("there is no such head").to_string();
+    assert!(error.contains("unable to open"), "{error}");
+    assert!(open(&format!("{}&head=left&snapshot=one", place.uri("db"))).is_err(), "one of them");
+    drop(left);
+    // Nothing of it stays in use.
+    place.volume().delete_head("left").expect("delete");
+}
+
+#[test]
 fn an_image_is_in_use_as_long_as_a_snapshot_of_it_is() {
     crate::common::register();
     let directory = tempfile::tempdir().expect("a directory");
