@@ -3,7 +3,7 @@
 use crate::arguments::CheckArguments;
 use crate::error::Failure;
 use crate::output;
-use crate::volume::superblocks;
+use crate::volume::{LOCK_PATIENCE, superblocks};
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -19,7 +19,10 @@ use syncline_format::{ObjectNo, TreeId};
 pub(crate) fn run(arguments: &CheckArguments, skip_if_clean: bool) -> Result<ExitCode, Failure> {
     let path = &arguments.path;
     let only = objects(path, &arguments.only)?;
-    let options = OpenOptions::default().read_only(!arguments.repair).take_over(arguments.take_over);
+    let options = OpenOptions::default()
+        .read_only(!arguments.repair)
+        .take_over(arguments.take_over)
+        .wait_for_lock(LOCK_PATIENCE);
     let opened = syncline_source::open(path, &options)?;
     let device = opened.device();
     if skip_if_clean && was_closed(device, path)? {
@@ -56,6 +59,7 @@ fn objects(image: &Path, named: &[PathBuf]) -> Result<Option<BTreeSet<ObjectNo>>
         |name: &Path| format!("cannot look at {}:{}", image.display(), Path::new("/").join(name).display());
     let volume = VolumeOptions::new()
         .read_only(true)
+        .wait_for_lock(LOCK_PATIENCE)
         .open(image)
         .map_err(Failure::io(format!("cannot open {}", image.display())))?;
     let mut objects = BTreeSet::new();

@@ -27,6 +27,7 @@ use crate::error::Failure;
 use crate::output::{self, Form};
 use crate::size::Size;
 use crate::snapshot;
+use crate::volume::LOCK_PATIENCE;
 use copier::{Copied, Copier, Damaged, Shortfall, Start};
 use host::Host;
 use serde_json::{Value, json};
@@ -72,7 +73,7 @@ pub(crate) fn export(arguments: &ExportArguments) -> Result<ExitCode, Failure> {
     signals::watch().map_err(Failure::io("cannot wait for signals"))?;
     let volume = match arguments.partial {
         false => open(image, true)?,
-        true => open_with(image, &VolumeOptions::new().background(false).read_only(true).salvage(true))?,
+        true => open_with(image, VolumeOptions::new().background(false).read_only(true).salvage(true))?,
     };
     let is_older = volume.inner().is_journal_broken();
     if is_older {
@@ -91,11 +92,12 @@ pub(crate) fn export(arguments: &ExportArguments) -> Result<ExitCode, Failure> {
 
 /// Opens an unmounted volume.
 pub(crate) fn open(image: &Path, read_only: bool) -> Result<Volume, Failure> {
-    open_with(image, &VolumeOptions::new().background(!read_only).read_only(read_only))
+    open_with(image, VolumeOptions::new().background(!read_only).read_only(read_only))
 }
 
-fn open_with(image: &Path, options: &VolumeOptions) -> Result<Volume, Failure> {
-    options.open(image).map_err(|source| Failure::of_volume(image, source))
+fn open_with(image: &Path, options: VolumeOptions) -> Result<Volume, Failure> {
+    let opened = options.wait_for_lock(LOCK_PATIENCE).open(image);
+    opened.map_err(|source| Failure::of_volume(image, source))
 }
 
 /// What a broken journal means for what is copied.

@@ -7,7 +7,7 @@ use crate::arguments::MkfsArguments;
 use crate::error::Failure;
 use crate::output;
 use crate::size::Size;
-use crate::volume::{open_to_read, superblocks, uuid_parse, uuid_text};
+use crate::volume::{LOCK_PATIENCE, open_to_read, superblocks, uuid_parse, uuid_text};
 use serde_json::json;
 use std::fs::{self, File};
 use std::io::Read;
@@ -51,7 +51,7 @@ pub(crate) fn run(arguments: &MkfsArguments) -> Result<ExitCode, Failure> {
 /// The same where no path leads: what is looked at is what is open.
 fn run_at_address(arguments: &MkfsArguments, uuid: [u8; 16]) -> Result<ExitCode, Failure> {
     let path = arguments.path.as_path();
-    let opened = syncline_source::open(path, &OpenOptions::default())?;
+    let opened = syncline_source::open(path, &OpenOptions::default().wait_for_lock(LOCK_PATIENCE))?;
     let device = opened.device();
     if !arguments.force {
         let failed = |source| Failure::Device { path: path.to_owned(), source };
@@ -85,7 +85,9 @@ fn make(
         }
     };
     let device = match (arguments.size, existing) {
-        (Some(size), Some(has)) if size <= has => FileDevice::open(path, &OpenOptions::default())?,
+        (Some(size), Some(has)) if size <= has => {
+            FileDevice::open(path, &OpenOptions::default().wait_for_lock(LOCK_PATIENCE))?
+        }
         (Some(size), _) => FileDevice::create(path, size.0).map_err(|error| match error {
             OpenError::Io { step: OpenStep::Resize, errno, .. } => {
                 take_back();
@@ -94,7 +96,7 @@ fn make(
             }
             error => error.into(),
         })?,
-        (None, _) => FileDevice::open(path, &OpenOptions::default())?,
+        (None, _) => FileDevice::open(path, &OpenOptions::default().wait_for_lock(LOCK_PATIENCE))?,
     };
     if !device.direct() && !arguments.quiet {
         output::tell(&format!(

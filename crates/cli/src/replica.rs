@@ -5,7 +5,7 @@ use crate::error::Failure;
 use crate::list::date_of;
 use crate::output::{self, Form};
 use crate::size::Size;
-use crate::volume::{uuid_parse, uuid_text};
+use crate::volume::{LOCK_PATIENCE, uuid_parse, uuid_text};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::ExitCode;
@@ -74,7 +74,8 @@ fn kept(text: Option<&str>) -> Result<Option<Vec<Keep>>, Failure> {
 
 fn init(url: &str, path: &Path, keep: Option<&str>, form: Form) -> Result<(), Failure> {
     let keep = kept(keep)?;
-    let device = syncline_source::open(path, &OpenOptions::default())?.into_device();
+    let device =
+        syncline_source::open(path, &OpenOptions::default().wait_for_lock(LOCK_PATIENCE))?.into_device();
     let address = Address::make(url)?;
     let options = Options {
         begin: true,

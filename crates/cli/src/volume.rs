@@ -4,10 +4,15 @@ use crate::error::Failure;
 use crate::size::Size;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use syncline_device::{Device, OpenOptions};
 use syncline_format::layout::BACKUP_BLOCKS;
 use syncline_format::superblock::{SUPERBLOCK_SLOTS, Superblock};
 use syncline_format::{BLOCK_BYTES, BlockNo, FormatError};
+
+/// How long a command waits for whoever has the volume: the kernel may give up what a killed process had 100 ms behind
+/// its end.
+pub(crate) const LOCK_PATIENCE: Duration = Duration::from_millis(250);
 
 /// One place of a superblock and what is there.
 pub(crate) struct Copy {

@@ -180,7 +180,13 @@ impl MountOptions {
         for option in list.split(',').map(str::trim).filter(|option| !option.is_empty()) {
             self.apply_one(option)?;
         }
-        Ok(())
+        match (&self.head, &self.snapshot) {
+            (Some(head), Some(snapshot)) => Err(MountError::BadOption {
+                option: format!("head={head},snapshot={snapshot}"),
+                expected: "one of them",
+            }),
+            _ => Ok(()),
+        }
     }
 
     fn apply_one(&mut self, option: &str) -> Result<(), MountError> {
@@ -412,6 +418,12 @@ mod tests {
         assert_eq!(memory("").unwrap(), None);
         assert_eq!(memory("memory=64M,memory=auto").unwrap(), None);
         assert!(memory("memory=15M").is_err() && memory("memory=much").is_err() && memory("memory").is_err());
+    }
+
+    #[test]
+    fn a_head_and_a_snapshot_are_not_shown_at_once() {
+        assert!(MountOptions::parse("head=a,ro,snapshot=b").is_err());
+        assert!(MountOptions::parse("head=a").is_ok_and(|options| options.snapshot.is_none()));
     }
 
     #[test]

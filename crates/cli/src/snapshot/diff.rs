@@ -3,6 +3,7 @@
 use super::{Place, failed, open};
 use crate::error::Failure;
 use crate::output::{Form, Table, printable};
+use crate::volume::LOCK_PATIENCE;
 use serde_json::json;
 use std::fs::File;
 use std::io;
@@ -30,7 +31,7 @@ pub(super) fn diff(compared: &Compared<'_>, form: Form) -> Result<ExitCode, Fail
     let (volume, newer) = match newer {
         Some(newer) if is_head(&volume, newer).map_err(|source| failed(path, Some(newer), source))? => {
             drop(volume);
-            let opened = VolumeOptions::new().head(newer).open(path);
+            let opened = VolumeOptions::new().head(newer).wait_for_lock(LOCK_PATIENCE).open(path);
             (opened.map_err(|source| Failure::of_volume(path, source))?, None)
         }
         newer => (volume, newer),
