@@ -8,7 +8,7 @@ use crate::{Entropy, Error, Fs, Result, Timestamp};
 use std::sync::Arc;
 use syncline_device::Buffer;
 use syncline_format::tree_item::{Role, Stay, TreeItem, TreeState};
-use syncline_format::{ObjectNo, TreeId};
+use syncline_format::{Lsn, ObjectNo, TreeId};
 use syncline_store::{Reservation, SnapshotLabel, StoreError, TreeReader};
 
 /// What a snapshot is.
@@ -34,6 +34,10 @@ pub struct SnapshotInfo {
 impl SnapshotInfo {
     fn new(tree: TreeId, item: TreeItem) -> SnapshotInfo {
         SnapshotInfo::of(tree, item.name, item.uuid, item.made, item.stay)
+    }
+
+    fn made(tree: TreeId, label: SnapshotLabel) -> SnapshotInfo {
+        SnapshotInfo::of(tree, label.name, label.uuid, label.made, label.stay)
     }
 
     fn of(tree: TreeId, name: String, uuid: [u8; 16], made: Timestamp, stay: Stay) -> SnapshotInfo {
@@ -106,7 +110,35 @@ impl Fs {
         kind: impl Into<SnapshotKind>,
         entropy: &dyn Entropy,
     ) -> Result<SnapshotInfo> {
-        let SnapshotKind { data, expires, is_held } = kind.into();
+        let kind = kind.into();
+        // Said before anything is written.
+        let label = self.label(name, &kind, entropy)?;
+        if kind.data == SnapshotData::Written {
+            self.write_for_snapshot()?;
+        }
+        let (tree, lsn) = make_snapshot(self, &label)?;
+        self.core.store.force(lsn)?;
+        Ok(SnapshotInfo::made(tree, label))
+    }
+
+    /// As [`Fs::snapshot`] of all that was written, for whoever must not wait: it is durable when the LSN is forced.
+    /// `None` if something has to be written first, or room to be made.
+    pub fn try_snapshot(&self, name: &str, entropy: &dyn Entropy) -> Result<Option<(SnapshotInfo, Lsn)>> {
+        let label = self.label(name, &SnapshotData::Written.into(), entropy)?;
+        let Some(_moving) = self.content.moving.try_write() else { return Ok(None) };
+        if !self.writeback.is_all_written() || !self.content.inodes.shifting().is_empty() {
+            return Ok(None);
+        }
+        match self.core.store.snapshot(self.content.tree, &label) {
+            Ok((tree, lsn)) => Ok(Some((SnapshotInfo::made(tree, label), lsn))),
+            Err(StoreError::Pressure(_) | StoreError::NoSpace) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// What a new snapshot is called. Errors: as [`Fs::snapshot`], but for what only making it can tell.
+    fn label(&self, name: &str, kind: &SnapshotKind, entropy: &dyn Entropy) -> Result<SnapshotLabel> {
+        let &SnapshotKind { data: _, expires, is_held } = kind;
         self.core.check_writable()?;
         if i64::try_from(expires).is_err() {
             return Err(Error::Invalid("a snapshot expires before the end of time"));
@@ -114,15 +146,8 @@ impl Fs {
         let uuid = crate::session::random_uuid(entropy);
         let stay = Stay { is_held, expires, is_scheduled: false };
         let label = SnapshotLabel { name: name.to_owned(), uuid, made: self.core.clock.now(), stay };
-        // Said before anything is written.
         self.core.store.check_label(self.content.tree, &label)?;
-        if data == SnapshotData::Written {
-            self.write_for_snapshot()?;
-        }
-        let (tree, lsn) = make_snapshot(self, &label)?;
-        self.core.store.force(lsn)?;
-        let SnapshotLabel { name, uuid, made, stay } = label;
-        Ok(SnapshotInfo::of(tree, name, uuid, made, stay))
+        Ok(label)
     }
 
     /// The volume as it is now, as a snapshot without a name that goes away with its reader.
@@ -331,7 +356,7 @@ impl Fs {
 }
 
 /// One batch, of what is committed.
-pub(crate) fn make_snapshot(fs: &Fs, label: &SnapshotLabel) -> Result<(TreeId, syncline_format::Lsn)> {
+pub(crate) fn make_snapshot(fs: &Fs, label: &SnapshotLabel) -> Result<(TreeId, Lsn)> {
     fs.without_moves(|| fs.relieved(|store| store.snapshot(fs.content.tree, label)))
 }
 

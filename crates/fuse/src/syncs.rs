@@ -13,7 +13,7 @@ use crate::drivers::{Drivers, this_cpu, tie_to};
 use crate::ledger::Ledger;
 use crate::tickets::Tickets;
 use crate::writers::Joining;
-use fusering::{Errno, Reply, ReplyBatch, ReplyEmpty, ReplyIoctl, ReplyWrite};
+use fusering::{Entry, Errno, Reply, ReplyBatch, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyWrite};
 use parking_lot::{Mutex, MutexGuard};
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -32,6 +32,8 @@ pub(crate) enum Owed {
     Written(ReplyWrite, u32),
     /// An ioctl without output.
     Controlled(ReplyIoctl),
+    /// What was made.
+    Made(ReplyEntry, Box<Entry>),
 }
 
 impl Owed {
@@ -44,6 +46,9 @@ impl Owed {
             (Some(batch), Owed::Done(reply), Err(errno)) => batch.error(reply, errno),
             (Some(batch), Owed::Written(reply, _), Err(errno)) => batch.error(reply, errno),
             (Some(batch), Owed::Controlled(reply), Err(errno)) => batch.error(reply, errno),
+            // Longer than what a batch takes.
+            (_, Owed::Made(reply, made), Ok(())) => reply.entry(&made),
+            (Some(batch), Owed::Made(reply, _), Err(errno)) => batch.error(reply, errno),
             (None, Owed::Done(reply), Ok(())) => reply.ok(),
             (None, Owed::Written(reply, bytes), Ok(())) => reply.written(bytes),
             (None, Owed::Controlled(reply), Ok(())) => reply.output(0, &[]),
@@ -56,6 +61,7 @@ impl Owed {
             Owed::Done(reply) => Reply::error(reply, errno),
             Owed::Written(reply, _) => Reply::error(reply, errno),
             Owed::Controlled(reply) => Reply::error(reply, errno),
+            Owed::Made(reply, _) => Reply::error(reply, errno),
         }
     }
 }
@@ -178,11 +184,19 @@ impl Syncs {
 
     /// Ends a sync that is committed, and answers then.
     pub(crate) fn force(&self, lsn: Lsn, by: By, began: Began, owed: Owed) {
+        self.force_then(lsn, by, self.answering(began, owed));
+    }
+
+    /// The same for what is no sync, and is not counted as one.
+    pub(crate) fn force_made(&self, lsn: Lsn, by: By, owed: Owed) {
+        self.force_then(lsn, by, Box::new(move |result| owed.answer(result.map_err(errno))));
+    }
+
+    fn force_then(&self, lsn: Lsn, by: By, done: Box<dyn FnOnce(syncline_fs::Result<()>) + Send>) {
         if by == By::Here {
-            let result = self.fs.syncs().force(lsn);
-            return self.answering(began, owed)(result);
+            return done(self.fs.syncs().force(lsn));
         }
-        self.fs.syncs().start_force(lsn, self.answering(began, owed));
+        self.fs.syncs().start_force(lsn, done);
         self.kick_if_needed(by);
     }
 

@@ -79,3 +79,25 @@ fn a_damaged_page_beside_the_tree_is_missing_from_its_file_and_from_nothing_else
     rot(&volume, blocks[0]);
     assert!(read(&volume, "a", 0).unwrap() == expected(1, 0));
 }
+
+// Shows: C10.
+#[test]
+fn whoever_must_not_wait_makes_a_snapshot_only_of_what_is_written() {
+    let volume = TestVolume::new(64 * MIB, MIB);
+    let at_once = |name: &str| volume.fs.try_snapshot(name, &SystemEntropy::default()).unwrap();
+    let file = volume.create("a");
+    volume.write(&file, 0, &pattern(1, 3 * PAGE));
+    assert!(at_once("dirty").is_none(), "a page is in memory only");
+    volume.sync(&file);
+    volume.write(&file, 0, &pattern(2, PAGE));
+    volume.sync(&file);
+    assert!(at_once("logged").is_none(), "a page is in the journal only");
+    volume.fs.write_for_snapshot().unwrap();
+    let (made, lsn) = at_once("s").expect("there is nothing to write");
+    assert!(volume.fs.core.store.durable_lsn() < lsn, "nobody has waited for it");
+    volume.fs.syncs().force(lsn).unwrap();
+    assert_eq!(volume.fs.snapshots(), [made]);
+    assert_eq!(read(&volume, "a", 0).unwrap(), pattern(2, PAGE));
+    let again = volume.fs.try_snapshot("s", &SystemEntropy::default());
+    assert_eq!(again.unwrap_err().errno(), 17);
+}

@@ -30,6 +30,15 @@ impl Writeback {
         self.write_out_all(Class::Destage, files, true)
     }
 
+    /// Whether there is nothing that the two above would write, nor anything set aside.
+    pub(crate) fn is_all_written(&self) -> bool {
+        let is_written = {
+            let lists = self.content.lists.lock();
+            lists.dirty.is_empty() && lists.logged.is_empty()
+        };
+        is_written && self.content.aside.files.lock().is_empty()
+    }
+
     /// One pass over each of the files. One that is damaged is set aside.
     pub(crate) fn write_out_all(&self, class: Class, files: Vec<Arc<Inode>>, logged: bool) -> Result<()> {
         let whole = Some(self.core.clock.now());

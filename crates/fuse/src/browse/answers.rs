@@ -9,7 +9,7 @@ use std::ffi::OsStr;
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
-use syncline_fs::{Attr, DirEntry, ObjectNo, SnapshotData, SnapshotInfo, SystemEntropy};
+use syncline_fs::{Attr, DirEntry, Lsn, ObjectNo, SnapshotData, SnapshotInfo, SystemEntropy};
 
 /// `d_type` of a directory.
 const DIRECTORY_TYPE: u8 = (libc::S_IFDIR >> 12) as u8;
@@ -198,7 +198,19 @@ impl Views {
     pub(super) fn make(&self, caller: &Caller, name: &OsStr) -> Result<Entry, Errno> {
         self.may_change(caller)?;
         let made = self.fs.snapshot(text(name)?, SnapshotData::Written, &SystemEntropy::default());
-        let slot = self.slot(&made.map_err(errno)?)?;
+        self.made(&made.map_err(errno)?)
+    }
+
+    /// The same without a wait; `None` if there is something to wait for. It is durable when the LSN is forced.
+    pub(super) fn try_make(&self, caller: &Caller, name: &OsStr) -> Result<Option<(Entry, Lsn)>, Errno> {
+        self.may_change(caller)?;
+        let made = self.fs.try_snapshot(text(name)?, &SystemEntropy::default()).map_err(errno)?;
+        made.map(|(made, lsn)| Ok((self.made(&made)?, lsn))).transpose()
+    }
+
+    /// How a snapshot is shown that was made just now.
+    fn made(&self, snapshot: &SnapshotInfo) -> Result<Entry, Errno> {
+        let slot = self.slot(snapshot)?;
         let root = self.fs.attributes().getattr(ObjectNo::ROOT_DIR).map_err(errno)?;
         Ok(Entry { entry_valid: Duration::ZERO, attributes_valid: Duration::ZERO, ..entry(slot, &root)? })
     }

@@ -144,6 +144,13 @@ impl Filesystem for Browsed {
             Some((_, Own::Object(..))) => reply.error(Errno::EROFS),
             Some((views, Own::Directory)) => {
                 let name = request.name.to_owned();
+                match views.try_make(&convert::Caller::of(context), &name) {
+                    Ok(Some((entry, lsn))) => {
+                        return self.volume.force_beside(context, Message::Mkdir, lsn, reply, entry);
+                    }
+                    Ok(None) => {}
+                    Err(errno) => return reply.error(errno),
+                }
                 self.serve(context, Message::Mkdir, true, views, move |views, caller| {
                     match views.make(caller, &name) {
                         Ok(entry) => reply.entry(&entry),

@@ -42,11 +42,13 @@ use crate::convert::Caller;
 use crate::drivers::allowed_cpus;
 use crate::messages::{Message, MessageCounts};
 use crate::mounts::{Mounts, Share};
+use crate::syncs::Owed;
 use crate::writers::{Joining, Writers};
 use crate::{MountError, MountOptions, metrics};
 use fusering::abi::InitFlags;
 use fusering::{
-    ActiveTransport, Classes, Config, DevSettings, RequestContext, TransportKind, UringSettings, WorkPool,
+    ActiveTransport, Classes, Config, DevSettings, Entry, ReplyEntry, RequestContext, TransportKind,
+    UringSettings, WorkPool,
 };
 use operations::Operations;
 use parking_lot::{Mutex, RwLock};
@@ -54,6 +56,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use syncline_fs::Lsn;
 
 /// Largest message, and read-ahead.
 pub(crate) const MESSAGE_BYTES_MAX: u32 = 1 << 20;
@@ -230,6 +233,20 @@ impl Filesystem {
     ) {
         self.count(context, message);
         self.serve(context, may_wait, move |_, caller| work(caller));
+    }
+
+    /// Answers with what was made when it is durable.
+    pub(crate) fn force_beside(
+        &self,
+        context: &RequestContext<'_>,
+        message: Message,
+        lsn: Lsn,
+        reply: ReplyEntry,
+        made: Entry,
+    ) {
+        self.count(context, message);
+        let by = self.forced_by(context, false);
+        self.operations.syncs.force_made(lsn, by, Owed::Made(reply, Box::new(made)));
     }
 
     /// As [`Filesystem::serve`], with a name, which is copied only for the pool: the message's memory is the queue's

@@ -48,6 +48,29 @@ fn a_directory_made_in_it_is_a_snapshot_that_no_later_change_reaches() {
     volume.unmount();
 }
 
+// Shows: C10.
+#[test]
+fn one_of_what_is_written_already_costs_one_write_and_one_flush_and_is_durable() {
+    let Some(mut volume) = Volume::mounted("volatile,commit=1000") else { return };
+    fs::create_dir(volume.path(".snapshots/first")).unwrap();
+    let device = |volume: &Volume| {
+        let device = &statistics(&volume.root())["device"];
+        ["writes", "flushes"].map(|what| device[what].as_u64().unwrap())
+    };
+    let mut made = vec!["first".to_owned()];
+    for number in 0..5 {
+        let before = device(&volume);
+        let name = format!("s{number}");
+        fs::create_dir(volume.path(".snapshots").join(&name)).unwrap();
+        assert_eq!(device(&volume), before.map(|count| count + 1), "{name}");
+        assert_eq!(errno(fs::create_dir(volume.path(".snapshots").join(&name))), libc::EEXIST);
+        made.push(name);
+    }
+    volume.crash();
+    assert_eq!(names(&volume.path(".snapshots")), made.into_iter().collect());
+    volume.unmount();
+}
+
 #[test]
 fn no_listing_shows_it_and_its_inodes_are_nobody_elses() {
     let Some(volume) = Volume::mounted("") else { return };
