@@ -138,9 +138,7 @@ fn check_name(trees: &Trees, name: &str) -> Result<(), StoreError> {
     let branches = trees.branches.as_ref().ok_or(StoreError::NeedsUpgrade)?;
     match () {
         () if !is_tree_name(name) => Err(StoreError::BadTreeName { name: name.to_owned() }),
-        () if branches.items.values().any(|item| item.name == name) => {
-            Err(StoreError::TreeExists { name: name.to_owned() })
-        }
+        () if branches.named(name).is_some() => Err(StoreError::TreeExists { name: name.to_owned() }),
         () => Ok(()),
     }
 }

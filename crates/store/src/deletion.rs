@@ -147,7 +147,7 @@ impl Store {
             let branches = trees.branches.as_ref().ok_or(StoreError::NeedsUpgrade)?;
             let is_there = |item: &&TreeItem| item.state == TreeState::Live && !item.is_hidden;
             let item = branches.items.get(&tree).filter(is_there).ok_or(StoreError::NoTree { tree })?;
-            if branches.items.iter().any(|(number, item)| *number != tree && item.name == name) {
+            if branches.named(name).is_some_and(|other| other != tree) {
                 return Err(StoreError::TreeExists { name: name.to_owned() });
             }
             // Who gives a snapshot of the schedule a name wants to keep it.

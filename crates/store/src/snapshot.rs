@@ -135,9 +135,7 @@ impl Store {
         match () {
             () if !of.is_filesystem() => Err(StoreError::NotAHead { tree: of }),
             () if !is_tree_name(&label.name) => Err(StoreError::BadTreeName { name: name() }),
-            () if branches.items.values().any(|item| item.name == label.name) => {
-                Err(StoreError::TreeExists { name: name() })
-            }
+            () if branches.named(&label.name).is_some() => Err(StoreError::TreeExists { name: name() }),
             () if branches.items.len() >= TREES_MAX || branches.is_worn() => {
                 Err(StoreError::TooManyTrees { most: TREES_MAX })
             }
@@ -231,8 +229,9 @@ impl Store {
     /// The head or snapshot of a name, and what it is.
     pub fn tree_named(&self, name: &str) -> Option<(TreeId, TreeItem)> {
         let trees = self.shared.trees.read();
-        let found = trees.branches.as_ref()?.items.iter().find(|(_, item)| item.name == name);
-        found.map(|(number, item)| (*number, item.clone()))
+        let branches = trees.branches.as_ref()?;
+        let tree = branches.named(name)?;
+        branches.items.get(&tree).map(|item| (tree, item.clone()))
     }
 
     /// A number that changes, in this session, whenever a name of a head or snapshot comes, goes, or changes hands.

@@ -10,7 +10,7 @@
 use crate::StoreError;
 use crate::images::ImageIndex;
 use crate::tree::{Editor, Resident, Root, Superseded, Tree};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use syncline_format::batch::{BatchBuf, Mark, Op, Outcome};
 use syncline_format::range::{ERA_MAX, TREES_MAX as NUMBERS_MAX};
@@ -59,6 +59,8 @@ pub(crate) struct NodeWalk {
 /// What trees there are.
 pub(crate) struct Branches {
     pub(crate) items: BTreeMap<TreeId, TreeItem>,
+    /// Of these, those that have names.
+    names: HashMap<String, TreeId>,
     pub(crate) state: TreesState,
     /// The schedule of snapshots, if there is one.
     pub(crate) schedule: Option<Arc<Schedule>>,
@@ -83,12 +85,18 @@ impl Branches {
     pub(crate) fn new(state: TreesState) -> Branches {
         Branches {
             items: BTreeMap::new(),
+            names: HashMap::new(),
             state,
             schedule: None,
             inherited: BTreeMap::new(),
             readers: BTreeMap::new(),
             naming: 0,
         }
+    }
+
+    /// The head or snapshot of a name.
+    pub(crate) fn named(&self, name: &str) -> Option<TreeId> {
+        self.names.get(name).copied()
     }
 
     /// The numbers of eras or of trees have come to their end.
@@ -388,9 +396,17 @@ impl Trees {
             Some(value) => branches.items.insert(tree, TreeItem::decode(value)?),
             None => branches.items.remove(&tree),
         };
-        let name = |item: Option<&TreeItem>| item.map(|item| item.name.clone()).unwrap_or_default();
-        if name(before.as_ref()) != name(branches.items.get(&tree)) {
+        let before = before.map(|item| item.name).unwrap_or_default();
+        let name = branches.items.get(&tree).map(|item| item.name.as_str()).unwrap_or_default();
+        if before != name {
             branches.naming += 1;
+            // Two trees that have changed names have each other's by now.
+            if branches.names.get(&before) == Some(&tree) {
+                branches.names.remove(&before);
+            }
+            if !name.is_empty() {
+                branches.names.insert(name.to_owned(), tree);
+            }
         }
         // A parent's item comes before those of its children, and its era stays.
         let low = branches.low(tree, &self.by_number);
@@ -406,6 +422,8 @@ impl Trees {
     /// Takes over the items of the volume tree, as they are stored.
     pub(crate) fn load(&mut self, items: BTreeMap<TreeId, TreeItem>, schedule: Option<Schedule>) {
         let Some(branches) = &mut self.branches else { return };
+        let named = items.iter().filter(|(_, item)| !item.name.is_empty());
+        branches.names = named.map(|(number, item)| (item.name.clone(), *number)).collect();
         branches.items = items;
         branches.schedule = schedule.map(Arc::new);
         let numbers: Vec<TreeId> = self.by_number.keys().copied().collect();
