@@ -4,6 +4,7 @@
 //! for directories from their parents. Of a file that was changed and kept its name only its inode differs: for such
 //! files the directories of the newer tree are looked through, until all are found.
 
+use crate::snapshots::passing_snapshot;
 use crate::{Entropy, Error, Fs, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -119,7 +120,7 @@ impl Fs {
                 (newer, self.core.store.reader(newer).map_err(|_| Error::NotFound)?)
             }
             None => {
-                let reader = self.passing_snapshot(entropy)?;
+                let reader = passing_snapshot(self, entropy)?;
                 (reader.tree(), reader)
             }
         };

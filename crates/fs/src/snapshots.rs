@@ -112,7 +112,7 @@ impl Fs {
     ) -> Result<SnapshotInfo> {
         let kind = kind.into();
         // Said before anything is written.
-        let label = self.label(name, &kind, entropy)?;
+        let label = label(self, name, &kind, entropy)?;
         if kind.data == SnapshotData::Written {
             self.write_for_snapshot()?;
         }
@@ -124,7 +124,7 @@ impl Fs {
     /// As [`Fs::snapshot`] of all that was written, for whoever must not wait: it is durable when the LSN is forced.
     /// `None` if something has to be written first, or room to be made.
     pub fn try_snapshot(&self, name: &str, entropy: &dyn Entropy) -> Result<Option<(SnapshotInfo, Lsn)>> {
-        let label = self.label(name, &SnapshotData::Written.into(), entropy)?;
+        let label = label(self, name, &SnapshotData::Written.into(), entropy)?;
         let Some(_moving) = self.content.moving.try_write() else { return Ok(None) };
         if !self.writeback.is_all_written() || !self.content.inodes.shifting().is_empty() {
             return Ok(None);
@@ -134,32 +134,6 @@ impl Fs {
             Err(StoreError::Pressure(_) | StoreError::NoSpace) => Ok(None),
             Err(error) => Err(error.into()),
         }
-    }
-
-    /// What a new snapshot is called. Errors: as [`Fs::snapshot`], but for what only making it can tell.
-    fn label(&self, name: &str, kind: &SnapshotKind, entropy: &dyn Entropy) -> Result<SnapshotLabel> {
-        let &SnapshotKind { data: _, expires, is_held } = kind;
-        self.core.check_writable()?;
-        if i64::try_from(expires).is_err() {
-            return Err(Error::Invalid("a snapshot expires before the end of time"));
-        }
-        let uuid = crate::session::random_uuid(entropy);
-        let stay = Stay { is_held, expires, is_scheduled: false };
-        let label = SnapshotLabel { name: name.to_owned(), uuid, made: self.core.clock.now(), stay };
-        self.core.store.check_label(self.content.tree, &label)?;
-        Ok(label)
-    }
-
-    /// The volume as it is now, as a snapshot without a name that goes away with its reader.
-    pub(crate) fn passing_snapshot(&self, entropy: &dyn Entropy) -> Result<TreeReader> {
-        self.core.check_writable()?;
-        let uuid = crate::session::random_uuid(entropy);
-        // The name counts for nothing. It has to be one, and nobody's.
-        let name = format!("{:032x}", u128::from_be_bytes(uuid));
-        let label = SnapshotLabel { name, uuid, made: self.core.clock.now(), stay: Stay::default() };
-        self.core.store.check_label(self.content.tree, &label)?;
-        self.write_for_snapshot()?;
-        self.without_moves(|| self.relieved(|store| store.passing_snapshot(self.content.tree, &label)))
     }
 
     /// Commits all data that is dirty, and writes home what is in the journal only: that would have to be written once
@@ -353,6 +327,32 @@ impl Fs {
         }
         Ok(())
     }
+}
+
+/// What a new snapshot is called. Errors: as [`Fs::snapshot`], but for what only making it can tell.
+fn label(fs: &Fs, name: &str, kind: &SnapshotKind, entropy: &dyn Entropy) -> Result<SnapshotLabel> {
+    let &SnapshotKind { data: _, expires, is_held } = kind;
+    fs.core.check_writable()?;
+    if i64::try_from(expires).is_err() {
+        return Err(Error::Invalid("a snapshot expires before the end of time"));
+    }
+    let uuid = crate::session::random_uuid(entropy);
+    let stay = Stay { is_held, expires, is_scheduled: false };
+    let label = SnapshotLabel { name: name.to_owned(), uuid, made: fs.core.clock.now(), stay };
+    fs.core.store.check_label(fs.content.tree, &label)?;
+    Ok(label)
+}
+
+/// The volume as it is now, as a snapshot without a name that goes away with its reader.
+pub(crate) fn passing_snapshot(fs: &Fs, entropy: &dyn Entropy) -> Result<TreeReader> {
+    fs.core.check_writable()?;
+    let uuid = crate::session::random_uuid(entropy);
+    // The name counts for nothing. It has to be one, and nobody's.
+    let name = format!("{:032x}", u128::from_be_bytes(uuid));
+    let label = SnapshotLabel { name, uuid, made: fs.core.clock.now(), stay: Stay::default() };
+    fs.core.store.check_label(fs.content.tree, &label)?;
+    fs.write_for_snapshot()?;
+    fs.without_moves(|| fs.relieved(|store| store.passing_snapshot(fs.content.tree, &label)))
 }
 
 /// One batch, of what is committed.

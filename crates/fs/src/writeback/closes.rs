@@ -22,6 +22,18 @@ pub(crate) struct Closing {
     pub(crate) waits: u64,
 }
 
+impl Closing {
+    /// How long a call may wait.
+    fn patience(&self, now: Timestamp) -> Duration {
+        match self.awaited_since {
+            Some(began) if !is_over(CLOSE_PAUSE, now, began) => {
+                CLOSE_PATIENCE.saturating_sub(since(now, began))
+            }
+            _ => CLOSE_PATIENCE,
+        }
+    }
+}
+
 impl Writeback {
     /// What the attempt says. One that finds no space is made again, for a moment, while a removed file has its space
     /// still.
@@ -29,7 +41,7 @@ impl Writeback {
         for _ in 0..CLOSE_WAITS_MAX {
             let seen = self.closing.lock().closed;
             match attempt() {
-                Err(Error::NoSpace) if self.has_unclosed()? && self.wait_for_close(seen) => {}
+                Err(Error::NoSpace) if self.wait_for_close(seen)? => {}
                 result => return result,
             }
         }
@@ -66,29 +78,24 @@ impl Writeback {
         }
     }
 
-    /// Waits for a close since so many had `seen` the end; `false`: all calls together have waited long enough.
+    /// Waits until more than `seen` have been closed; `false`: none is to come, or all calls together have waited long
+    /// enough.
     #[expect(
         clippy::disallowed_methods,
         reason = "a bound on the wait for others, not a reading of the time"
     )]
-    fn wait_for_close(&self, seen: u64) -> bool {
+    fn wait_for_close(&self, seen: u64) -> Result<bool> {
         let now = self.core.clock.now();
+        let left = self.closing.lock().patience(now);
+        let is_to_come = !left.is_zero() && self.has_unclosed()?;
         let mut closing = self.closing.lock();
-        if closing.closed != seen {
-            return true;
+        if closing.closed != seen || !is_to_come {
+            return Ok(closing.closed != seen);
         }
-        let waited = match closing.awaited_since {
-            Some(began) if !is_over(CLOSE_PAUSE, now, began) => since(now, began),
-            _ => {
-                closing.awaited_since = Some(now);
-                Duration::ZERO
-            }
-        };
-        let left = CLOSE_PATIENCE.saturating_sub(waited);
-        if left.is_zero() {
-            return false;
+        if left == CLOSE_PATIENCE {
+            closing.awaited_since = Some(now);
         }
         closing.waits += 1;
-        !self.closed.wait_for(&mut closing, left)
+        Ok(!self.closed.wait_for(&mut closing, left))
     }
 }

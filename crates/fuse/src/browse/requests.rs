@@ -149,7 +149,10 @@ impl Filesystem for Browsed {
                         return self.volume.force_beside(context, Message::Mkdir, lsn, reply, entry);
                     }
                     Ok(None) => {}
-                    Err(errno) => return reply.error(errno),
+                    Err(errno) => {
+                        return self
+                            .serve(context, Message::Mkdir, false, views, move |_, _| reply.error(errno));
+                    }
                 }
                 self.serve(context, Message::Mkdir, true, views, move |views, caller| {
                     match views.make(caller, &name) {
