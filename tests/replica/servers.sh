@@ -102,9 +102,13 @@ start_versity() {
 
 start_nbdkit() {
     command -v nbdkit >/dev/null || { echo "nbdkit is not installed"; return 1; }
-    # It goes to the background when it listens.
+    # It goes to the background when it listens, and says who it is a moment later.
     nbdkit --pidfile "$work/nbd.pid" --unix "$work/nbd" memory 256M 2>"$work/nbdkit.log" ||
         { echo "nbdkit does not start: $(tail -n 1 "$work/nbdkit.log")"; return 1; }
+    for _ in $(seq 100); do
+        [ ! -s "$work/nbd.pid" ] || break
+        sleep 0.05
+    done
     server=$(cat "$work/nbd.pid")
     export DEVICE="nbd+unix:///?socket=$work/nbd"
 }
