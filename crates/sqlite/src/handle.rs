@@ -361,6 +361,13 @@ pub(crate) fn full_name(name: &[u8], image: Option<&[u8]>, part: Option<Part>) -
         (part, _) => (image, part),
     };
     let image = canonical(image)?;
+    // No snapshot is called so, and the full name would be a head's.
+    if let Some(part @ Part::Snapshot(name)) = &part
+        && name.contains('/')
+    {
+        let source = std::io::ErrorKind::NotFound.into();
+        return Err(VfsError::Part { image, part: part.clone(), source });
+    }
     let image = part.map_or(image.clone(), |part| part.of(&image));
     Ok(volumes::full_name(&image, &path))
 }

@@ -94,6 +94,7 @@ fn a_head_has_databases_of_its_own_and_each_commit_is_one_write_and_one_flush() 
     let error = in_head("none").expect_err("there is no such head").to_string();
     assert!(error.contains("unable to open"), "{error}");
     assert!(open(&format!("{}&head=left&snapshot=one", place.uri("db"))).is_err(), "one of them");
+    assert!(read_at(&place, "db", "head/left").is_err(), "a snapshot is no head");
     drop(left);
     // Nothing of it stays in use.
     place.volume().delete_head("left").expect("delete");
