@@ -6,10 +6,11 @@
 //! that only destaging and a checkpoint bring, file data that has to be read, much dirty data, content that is
 //! removed piece by piece.
 
-use crate::content::pages::{PAGE_BYTES, pages_touched};
-use crate::limits::IMAGE_PAGES_MAX;
+use crate::content::inode::InodeState;
+use crate::content::pages::{PAGE_BYTES, pages_of, pages_touched};
+use crate::limits::{IMAGE_PAGES_MAX, LIGHT_BLOCKS_MAX};
 use crate::read::pages::copy_cached;
-use crate::{Error, Files, HandleId, Result};
+use crate::{Error, FallocateMode, Files, HandleId, Result};
 use std::sync::atomic::Ordering;
 use syncline_format::ObjectNo;
 use syncline_store::Estimate;
@@ -18,6 +19,8 @@ use syncline_store::Estimate;
 const USUAL: Estimate = Estimate { bytes: 64 << 10, items: 16, images: IMAGE_PAGES_MAX as usize };
 /// A write is not sure to find its blocks if no more than these are left besides.
 const SPARE_BLOCKS: u64 = 64;
+/// A copy of so many bytes takes no longer than the largest write over FUSE.
+const SMALL_COPY_BYTES: u64 = 256 << 10;
 
 impl Files {
     /// Whether a change may have to wait until the journal has room.
@@ -54,10 +57,47 @@ impl Files {
         let state = open.inode.state.read();
         let end = offset.saturating_add(len as u64);
         let size = state.item.size;
-        let missing = |at: u64| !at.is_multiple_of(PAGE_BYTES) && state.data.get(at / PAGE_BYTES).is_none();
-        (missing(offset) && offset - offset % PAGE_BYTES < size)
-            || (missing(end) && end < size)
+        (lacks_part_at(&state, offset) && offset - offset % PAGE_BYTES < size)
+            || (lacks_part_at(&state, end) && end < size)
             || state.data.is_truncating()
+    }
+
+    /// Whether copying a range between two open files may have to wait: it is long, not all of its source is in
+    /// memory, or a write to its target would.
+    pub fn copy_may_wait(&self, source: (HandleId, u64), target: (HandleId, u64), len: u64) -> bool {
+        let Ok(from) = self.content.open_file(source.0) else { return false };
+        let state = from.inode.state.read();
+        let len = len.min(state.item.size.saturating_sub(source.1));
+        let end = source.1.saturating_add(len);
+        if len > SMALL_COPY_BYTES
+            || (source.1 / PAGE_BYTES..pages_of(end)).any(|page| state.data.get(page).is_none())
+        {
+            return true;
+        }
+        drop(state);
+        self.change_may_wait() || self.write_may_wait(target.0, target.1, len as usize)
+    }
+
+    /// Whether `fallocate` may have to wait: only where it gives few blocks, or nothing but a size, it does not.
+    pub fn fallocate_may_wait(&self, handle: HandleId, mode: FallocateMode, offset: u64, len: u64) -> bool {
+        let Ok(open) = self.content.open_file(handle) else { return false };
+        let blocks = pages_of(offset.saturating_add(len)) - offset / PAGE_BYTES;
+        !matches!(mode, FallocateMode::Allocate { .. })
+            || blocks > LIGHT_BLOCKS_MAX
+            || self.change_may_wait()
+            || !self.core.store.has_available(blocks + SPARE_BLOCKS)
+            || open.inode.state.read().data.is_truncating()
+    }
+
+    /// Whether setting a file's size may have to wait: much content is removed, or the rest of a page has to be read.
+    pub fn resize_may_wait(&self, number: ObjectNo, size: u64) -> bool {
+        if self.change_may_wait() || !self.core.store.has_available(SPARE_BLOCKS) {
+            return true;
+        }
+        let Ok(inode) = self.content.inode(number) else { return false };
+        let state = inode.state.read();
+        let shrinks = size < state.item.size;
+        state.data.is_truncating() || (shrinks && (state.is_heavy() || lacks_part_at(&state, size)))
     }
 
     /// Whether truncating or removing the inode's content may take long.
@@ -74,6 +114,11 @@ impl Files {
         (writes_back && (state.data.dirty_pages() > IMAGE_PAGES_MAX || self.change_may_wait()))
             || (state.item.nlink == 0 && (state.is_heavy() || self.change_may_wait()))
     }
+}
+
+/// Whether an offset cuts a page that is not in memory.
+fn lacks_part_at(state: &InodeState, offset: u64) -> bool {
+    !offset.is_multiple_of(PAGE_BYTES) && state.data.get(offset / PAGE_BYTES).is_none()
 }
 
 #[cfg(test)]
@@ -134,5 +179,42 @@ mod tests {
         );
         fs.names.unlink(ObjectNo::ROOT_DIR, b"f").expect("unlink");
         assert!(fs.files.release_may_wait(handle));
+    }
+
+    #[test]
+    fn small_copies_allocations_and_sizes_need_no_waiting_and_others_do() {
+        const ALLOCATE: FallocateMode = FallocateMode::Allocate { keep_size: false };
+        let device = Arc::new(MemoryDevice::new(16384));
+        let entropy = SystemEntropy::default();
+        Fs::format(&*device, &MkfsOptions::default(), &SystemClock, &entropy, &mut |_, _| {}).expect("mkfs");
+        let root = Context::root();
+        let fs = opened(&device);
+        let make = |name: &[u8]| {
+            fs.names.create(&root, ObjectNo::ROOT_DIR, name, 0o644, OpenFlags::READ_WRITE).expect("create")
+        };
+        let ((source, from), (target, to)) = (make(b"source"), make(b"target"));
+        fs.files.write(&root, from, 0, &vec![7; 600_000]).expect("write");
+        assert!(!fs.files.copy_may_wait((from, 500_000), (to, 0), u64::MAX), "its source ends soon");
+        assert!(!fs.files.copy_may_wait((from, 700_000), (to, 0), 10), "there is nothing to copy");
+        assert!(fs.files.copy_may_wait((from, 0), (to, 0), u64::MAX), "that is long");
+        assert!(!fs.files.fallocate_may_wait(to, ALLOCATE, 0, 1 << 20));
+        assert!(fs.files.fallocate_may_wait(to, ALLOCATE, 0, (1 << 20) + 1));
+        assert!(fs.files.fallocate_may_wait(to, ALLOCATE, u64::MAX, u64::MAX), "it will be refused");
+        assert!(fs.files.fallocate_may_wait(to, FallocateMode::PunchHole, 0, 10));
+        assert!(!fs.files.resize_may_wait(source.attr.inode, 5000));
+        assert!(!fs.files.resize_may_wait(target.attr.inode, 1 << 40), "a hole");
+        fs.close().expect("close");
+        drop(fs);
+
+        let fs = opened(&device);
+        let open = |number| fs.files.open_handle(&root, number, OpenFlags::READ_WRITE).expect("open");
+        let (from, to) = (open(source.attr.inode), open(target.attr.inode));
+        assert!(fs.files.copy_may_wait((from, 0), (to, 0), 10), "its source has to be read");
+        assert!(fs.files.resize_may_wait(source.attr.inode, 5000), "so has the page that is cut");
+        assert!(!fs.files.resize_may_wait(source.attr.inode, 8192));
+        assert!(!fs.files.resize_may_wait(source.attr.inode, 700_001));
+        fs.files.read(from, 0, &mut [0; 600_000]).expect("read");
+        assert!(!fs.files.copy_may_wait((from, 0), (to, 0), 10));
+        assert!(!fs.files.resize_may_wait(source.attr.inode, 5000));
     }
 }

@@ -11,7 +11,9 @@
 //! | write | admitted at once | no room, too much is dirty, or the rest of a page has to be read |
 //! | create, link, mkdir, attributes | room in the journal | no room |
 //! | open with truncation, unlink, rename, release | content of at most 1 MiB | more |
-//! | truncate, fallocate, copy | | always |
+//! | size | at most 1 MiB is removed, and a page that it cuts is in memory | more |
+//! | fallocate | gives at most 1 MiB | more; everything else it does |
+//! | copy | at most 256 KiB, in memory, whose write is admitted at once | more |
 //! | fsync | at most four dirty pages: is logged; forced by a driver (for a lone caller here, over io_uring by a deputy) | up to 32 of a sync that is alone are written out and logged; more are written out first, together with others' (`writers`) |
 //! | ioctls that sync | as fsync | as fsync |
 //! | syncfs, fsync of the root | | always |

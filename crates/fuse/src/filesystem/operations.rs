@@ -24,8 +24,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use syncline_fs::{
-    Attr, Context, DirEntry, Error, Fs, HandleId, OpenFlags, RemovalKind, RemovalPlan, RenameFlags,
-    RenamePlan, SetXattr, SyncScope,
+    Attr, Context, DirEntry, Error, FallocateMode, Fs, HandleId, OpenFlags, RemovalKind, RemovalPlan,
+    RenameFlags, RenamePlan, SetXattr, SyncScope,
 };
 
 /// What the kernel writes back in pieces of at least this is handed on to the background at once. Smaller pieces may
@@ -153,6 +153,21 @@ impl Operations {
     /// The same for a truncation.
     pub(super) fn content_may_wait(&self, node: NodeId) -> bool {
         self.sync_names || self.fs.files().content_may_wait(object(node))
+    }
+
+    /// The same for setting a size.
+    pub(super) fn resize_may_wait(&self, node: NodeId, size: u64) -> bool {
+        self.sync_names || self.fs.files().resize_may_wait(object(node), size)
+    }
+
+    /// The same for `fallocate`.
+    pub(super) fn allocation_may_wait(
+        &self,
+        request: &fusering::request::Fallocate,
+        mode: FallocateMode,
+    ) -> bool {
+        let (file, offset, length) = (handle(request.handle), request.offset, request.length);
+        self.sync_names || self.fs.files().fallocate_may_wait(file, mode, offset, length)
     }
 
     /// Makes an answered change of names durable if the mount demands it.
@@ -567,8 +582,8 @@ impl Operations {
         &self,
         caller: &Caller,
         request: &fusering::request::Fallocate,
+        mode: FallocateMode,
     ) -> Result<(), Errno> {
-        let mode = crate::convert::fallocate_mode(request.mode)?;
         let file = handle(request.handle);
         if self.atomics.member(file).is_some() {
             return Err(Errno::EBUSY);

@@ -188,7 +188,13 @@ impl fusering::Filesystem for Filesystem {
         let request = *request;
         let truncated = request.handle.filter(|_| request.size.is_some()).map(convert::handle);
         let member = truncated.and_then(|file| self.operations.atomics.member(file));
-        let may_wait = request.size.is_some() || self.operations.change_may_wait();
+        let may_wait = match request.size {
+            Some(size) => {
+                self.operations.resize_may_wait(request.node, size)
+                    || member.as_ref().is_some_and(|member| member.group.may_wait())
+            }
+            None => self.operations.change_may_wait(),
+        };
         self.serve(context, may_wait, move |operations, caller| {
             reply_attributes(reply, operations.setattr(caller, &request, member.as_ref()));
         });
@@ -489,8 +495,13 @@ impl fusering::Filesystem for Filesystem {
     fn fallocate(&self, context: &RequestContext<'_>, request: &Fallocate, reply: ReplyEmpty) {
         self.count(context, Message::Fallocate);
         let request = *request;
-        self.serve(context, true, move |operations, caller| {
-            reply_empty(reply, operations.fallocate(caller, &request));
+        let mode = match convert::fallocate_mode(request.mode) {
+            Ok(mode) => mode,
+            Err(errno) => return reply.error(errno),
+        };
+        let may_wait = self.operations.allocation_may_wait(&request, mode);
+        self.serve(context, may_wait, move |operations, caller| {
+            reply_empty(reply, operations.fallocate(caller, &request, mode));
         });
     }
 
@@ -516,7 +527,8 @@ impl fusering::Filesystem for Filesystem {
         if self.operations.atomics.member(to.0).is_some() {
             return reply.error(Errno::EBUSY);
         }
-        self.serve(context, true, move |operations, caller| {
+        let may_wait = self.operations.fs.files().copy_may_wait(from, to, length);
+        self.serve(context, may_wait, move |operations, caller| {
             let context = operations.changer(caller, || operations.fs.files().handle_mode(to.0).unwrap_or(0));
             match operations.fs.files().copy_file_range(&context, from, to, length) {
                 Ok(copied) => reply.copied(copied),
