@@ -13,6 +13,7 @@
 //! Where others keep all CPUs busy such a thread may wait for milliseconds, and so may one of the usual class: which
 //! one waits longer depends on who the others are. So each thread measures how long it waits for a CPU
 //! (/proc/thread-self/schedstat). One that waits tries the usual class for a while and stays where it waits less.
+//! While its only caller runs it is asked for nothing: that is no wait.
 
 use crate::abi::InHeader;
 use crate::scheduling::Scheduling;
@@ -22,10 +23,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+mod caller;
 mod choice;
 
 use super::streams::is_sync;
-use choice::{Choice, Waits};
+use caller::Caller;
+use choice::{Choice, Times};
 
 /// A thread looks at its waits after so many rounds, or after fewer that took long.
 const ROUNDS: u32 = 64;
@@ -105,9 +108,10 @@ struct Chosen {
     usual: Scheduling,
     schedstat: File,
     rounds: u32,
+    caller: Caller,
     /// At the last look.
     looked: Instant,
-    seen: Waits,
+    seen: Times,
 }
 
 impl Class {
@@ -132,6 +136,7 @@ impl Class {
     pub(super) fn takes(&mut self, header: &InHeader, op: &[u8]) {
         let Some(chosen) = &mut self.chosen else { return };
         let was_idle = chosen.choice.idle();
+        chosen.caller.asks(header.pid);
         chosen.choice.takes(is_sync(header, op));
         if was_idle && !chosen.choice.idle() {
             chosen.apply();
@@ -175,25 +180,32 @@ impl Drop for Class {
 impl Chosen {
     fn new() -> io::Result<Chosen> {
         let schedstat = File::open("/proc/thread-self/schedstat")?;
-        let seen = Waits::read(&schedstat)?;
+        let seen = Times::read(&schedstat)?;
         let usual = Scheduling::of_this_thread()?;
         if !usual.is_usual() {
             // Somebody has chosen a class for the daemon.
             return Err(io::ErrorKind::Unsupported.into());
         }
-        let chosen =
-            Chosen { choice: Choice::new(), usual, schedstat, rounds: 0, looked: Instant::now(), seen };
+        let chosen = Chosen {
+            choice: Choice::new(),
+            usual,
+            schedstat,
+            rounds: 0,
+            caller: Caller::default(),
+            looked: Instant::now(),
+            seen,
+        };
         chosen.usual.idle().apply()?;
         Ok(chosen)
     }
 
     fn look(&mut self, now: Instant) {
-        let waits = match Waits::read(&self.schedstat) {
-            Ok(waits) => waits,
+        let times = match Times::read(&self.schedstat) {
+            Ok(times) => times,
             Err(error) => return tracing::debug!(%error, "how long a thread waits for a CPU is not known"),
         };
-        let average = waits.since(&self.seen);
-        (self.rounds, self.looked, self.seen) = (0, now, waits);
+        let average = times.average_wait(&self.seen, self.caller.ran());
+        (self.rounds, self.looked, self.seen) = (0, now, times);
         if self.choice.changes(average, now) {
             self.apply();
         }

@@ -16,31 +16,37 @@ const KNOWN: Duration = Duration::from_secs(10);
 /// append with its sync is two requests, a file that dpkg unpacks about twelve.
 const REQUESTS_PER_SYNC: u32 = 16;
 
-/// How long a thread has waited for a CPU so far, and how often it ran.
+/// What the scheduler has counted of a thread so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Waits {
-    total: Duration,
+pub(super) struct Times {
+    /// On a CPU.
+    pub(super) ran: Duration,
+    /// Waiting for one.
+    waited: Duration,
+    /// How often it ran.
     runs: u64,
 }
 
-impl Waits {
-    pub(super) fn read(schedstat: &File) -> io::Result<Waits> {
+impl Times {
+    pub(super) fn read(schedstat: &File) -> io::Result<Times> {
         let mut text = [0; 96];
         let len = schedstat.read_at(&mut text, 0)?;
-        Waits::parse(&text[..len]).ok_or_else(|| io::ErrorKind::InvalidData.into())
+        Times::parse(&text[..len]).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
     /// Time on a CPU, time waiting for one, both in nanoseconds, and times it ran.
-    fn parse(text: &[u8]) -> Option<Waits> {
-        let mut fields = str::from_utf8(text).ok()?.split_ascii_whitespace().skip(1);
-        let total = Duration::from_nanos(fields.next()?.parse().ok()?);
-        Some(Waits { total, runs: fields.next()?.parse().ok()? })
+    fn parse(text: &[u8]) -> Option<Times> {
+        let mut fields = str::from_utf8(text).ok()?.split_ascii_whitespace();
+        let ran = Duration::from_nanos(fields.next()?.parse().ok()?);
+        let waited = Duration::from_nanos(fields.next()?.parse().ok()?);
+        Some(Times { ran, waited, runs: fields.next()?.parse().ok()? })
     }
 
-    /// The average wait since then.
-    pub(super) fn since(&self, earlier: &Waits) -> Duration {
+    /// The average wait since then, without that for the only caller, which has run for so long meanwhile.
+    pub(super) fn average_wait(&self, earlier: &Times, caller_ran: Duration) -> Duration {
         let runs = self.runs.saturating_sub(earlier.runs).max(1);
-        self.total.saturating_sub(earlier.total) / u32::try_from(runs).unwrap_or(u32::MAX)
+        let waited = self.waited.saturating_sub(earlier.waited).saturating_sub(caller_ran);
+        waited / u32::try_from(runs).unwrap_or(u32::MAX)
     }
 }
 
@@ -173,11 +179,15 @@ mod tests {
 
     #[test]
     fn waits_are_read_as_the_kernel_writes_them() {
-        let earlier = Waits::parse(b"500 1000000 10\n").unwrap();
-        let later = Waits::parse(b"900 5000000 14\n").unwrap();
-        assert_eq!(later.since(&earlier), Duration::from_millis(1));
-        assert_eq!(earlier.since(&earlier), Duration::ZERO);
-        assert_eq!(Waits::parse(b"500 x"), None);
+        let earlier = Times::parse(b"500 1000000 10\n").unwrap();
+        let later = Times::parse(b"900 5000000 14\n").unwrap();
+        assert_eq!(later.ran, Duration::from_nanos(900));
+        let average = |caller_ran| later.average_wait(&earlier, Duration::from_millis(caller_ran));
+        assert_eq!(average(0), Duration::from_millis(1));
+        assert_eq!(average(2), Duration::from_micros(500), "for the caller it did not wait");
+        assert_eq!(average(5), Duration::ZERO);
+        assert_eq!(earlier.average_wait(&earlier, Duration::ZERO), Duration::ZERO);
+        assert_eq!(Times::parse(b"500 x"), None);
     }
 
     #[test]

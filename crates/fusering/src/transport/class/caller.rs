@@ -1,0 +1,96 @@
+//! How long the only caller of a thread has run.
+//!
+//! The caller takes the CPU as soon as it has its answer, before the thread that answered has gone to sleep. The
+//! scheduler counts the thread as waiting until the caller asks for something again.
+
+use super::choice::Times;
+use std::fs::File;
+use std::time::Duration;
+
+/// The caller of a thread's requests since its last look.
+#[derive(Default)]
+pub(super) struct Caller {
+    asked: Asked,
+    known: Option<Known>,
+}
+
+/// Whose requests there were.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Asked {
+    #[default]
+    Nobody,
+    One(u32),
+    Several,
+}
+
+struct Known {
+    thread: u32,
+    schedstat: File,
+    ran: Duration,
+}
+
+impl Caller {
+    /// A request of this thread has arrived (0: of the kernel's own accord).
+    pub(super) fn asks(&mut self, thread: u32) {
+        self.asked = match self.asked {
+            _ if thread == 0 => return,
+            Asked::Nobody => Asked::One(thread),
+            Asked::One(before) if before == thread => return,
+            _ => Asked::Several,
+        };
+    }
+
+    /// How long the caller has run since the last look, if it was the only one; otherwise, and where the system does
+    /// not tell, nothing. Of one that was not known yet all that it has run counts, which is right for a new process
+    /// and wrong once for another.
+    pub(super) fn ran(&mut self) -> Duration {
+        let Asked::One(thread) = std::mem::take(&mut self.asked) else { return Duration::ZERO };
+        let known = self.known.take().filter(|known| known.thread == thread);
+        self.known = known.or_else(|| Known::of(thread));
+        let Some(known) = &mut self.known else { return Duration::ZERO };
+        match Times::read(&known.schedstat) {
+            Ok(times) => times.ran.saturating_sub(std::mem::replace(&mut known.ran, times.ran)),
+            Err(_) => {
+                // It has ended.
+                self.known = None;
+                Duration::ZERO
+            }
+        }
+    }
+}
+
+impl Known {
+    fn of(thread: u32) -> Option<Known> {
+        let schedstat = File::open(format!("/proc/{thread}/schedstat")).ok()?;
+        Some(Known { thread, schedstat, ran: Duration::ZERO })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn this_thread() -> u32 {
+        // SAFETY: takes no arguments.
+        unsafe { libc::gettid() as u32 }
+    }
+
+    #[test]
+    fn what_the_only_caller_has_run_is_known_and_of_several_nothing_is() {
+        if Known::of(this_thread()).is_none() {
+            return println!("skipped: the caller's time: the system does not tell it");
+        }
+        let mut caller = Caller::default();
+        let mut ran_behind = |asking: &[u32]| {
+            asking.iter().for_each(|&thread| caller.asks(thread));
+            caller.ran()
+        };
+        assert_eq!(ran_behind(&[]), Duration::ZERO);
+        assert_ne!(ran_behind(&[this_thread(), 0, this_thread()]), Duration::ZERO);
+        let whole =
+            Times::read(&Known::of(this_thread()).expect("it was there").schedstat).expect("read").ran;
+        assert!(ran_behind(&[this_thread()]) < whole, "only what came since the last look");
+        assert_eq!(ran_behind(&[this_thread(), 1]), Duration::ZERO);
+        assert_eq!(ran_behind(&[u32::MAX]), Duration::ZERO, "there is no such thread");
+    }
+}
