@@ -42,7 +42,7 @@ pub(crate) enum Failure {
     Foreign { path: PathBuf, found: String },
     #[error("{} is on no mounted Syncline volume; name an image, a device, or a directory of a mounted volume", .path.display())]
     NoVolumeThere { path: PathBuf },
-    #[error("{} has no snapshot \"{name}\"; \"syncline snapshot list\" shows them", .path.display())]
+    #[error("{} has no snapshot \"{name}\"; \"syncline snapshot list\" shows them, with --heads the heads", .path.display())]
     NoSnapshot { path: PathBuf, name: String },
     #[error("{} is a mounted volume, and only one that nobody has open can be rolled back; unmount it first", .path.display())]
     RollbackOfMounted { path: PathBuf },

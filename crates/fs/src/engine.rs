@@ -313,7 +313,8 @@ impl Fs {
             block_bytes: syncline_format::BLOCK_BYTES as u32,
             blocks: space.total,
             blocks_free: space.free,
-            blocks_available: space.available,
+            // A writer that finds no space has a checkpoint written, which gives back what has been removed.
+            blocks_available: (space.available + space.pinned).min(space.free),
             name_bytes_max: NAME_BYTES_MAX as u32,
             id: u64::from_le_bytes(id),
         }

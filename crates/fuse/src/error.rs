@@ -7,7 +7,10 @@ use std::path::PathBuf;
 pub enum MountError {
     #[error("mount option '{0}' is not known: see `syncline mount --help` for the list")]
     UnknownOption(String),
-    #[error("{} has no snapshot \"{name}\"; \"syncline snapshot list\" shows them", .source_path.display())]
+    #[error(
+        "{} has no snapshot \"{name}\"; \"syncline snapshot list\" shows them, with --heads the heads",
+        .source_path.display()
+    )]
     NoSnapshot { source_path: PathBuf, name: String },
     #[error("mount option '{option}' needs {expected}")]
     BadOption { option: String, expected: &'static str },

@@ -3,8 +3,12 @@
 use crate::{Error, Volume, VolumeOptions};
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 use syncline_device::{InUse, Process};
 use syncline_fs::Fs;
+
+/// How long to wait for whoever has the volume: the kernel may give up what a killed process had 100 ms behind its end.
+const LOCK_PATIENCE: Duration = Duration::from_millis(250);
 
 impl Volume {
     /// Makes a volume of version 2 of the format, which can have snapshots, of one of version 1. `false`: it has
@@ -12,7 +16,7 @@ impl Volume {
     /// no way back. Interrupted at any moment, it leaves a volume of either version, with the same content.
     ///
     /// Errors: `StorageFull` if version 2 would have no room for what it keeps free (about 2 MiB), and the volume is as
-    /// it was; otherwise those of [`Volume::open`], so `ResourceBusy` if it is in use.
+    /// it was; otherwise those of [`Volume::open`], so `ResourceBusy` if it is in use for more than 250 ms.
     ///
     /// ```
     /// use syncline::{MkfsOptions, Volume};
@@ -28,7 +32,7 @@ impl Volume {
     /// # Ok::<(), std::io::Error>(())
     /// ```
     pub fn upgrade(path: impl AsRef<Path>) -> io::Result<bool> {
-        let options = VolumeOptions::new();
+        let options = VolumeOptions::new().wait_for_lock(LOCK_PATIENCE);
         Process::may_open().map_err(Error::from)?;
         let opened = syncline_source::open(path, &options.device_options()).map_err(Error::from)?;
         let device = opened.into_device();

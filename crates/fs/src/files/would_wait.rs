@@ -86,7 +86,7 @@ impl Files {
             || blocks > LIGHT_BLOCKS_MAX
             || self.change_may_wait()
             || !self.core.store.has_available(blocks + SPARE_BLOCKS)
-            || open.inode.state.read().data.is_truncating()
+            || is_in_work(&open.inode.state.read())
     }
 
     /// Whether setting a file's size may have to wait: much content is removed, or the rest of a page has to be read.
@@ -97,7 +97,7 @@ impl Files {
         let Ok(inode) = self.content.inode(number) else { return false };
         let state = inode.state.read();
         let shrinks = size < state.item.size;
-        state.data.is_truncating() || (shrinks && (state.is_heavy() || lacks_part_at(&state, size)))
+        is_in_work(&state) || (shrinks && (state.is_heavy() || lacks_part_at(&state, size)))
     }
 
     /// Whether truncating or removing the inode's content may take long.
@@ -114,6 +114,11 @@ impl Files {
         (writes_back && (state.data.dirty_pages() > IMAGE_PAGES_MAX || self.change_may_wait()))
             || (state.item.nlink == 0 && (state.is_heavy() || self.change_may_wait()))
     }
+}
+
+/// Whether somebody writes the content out or removes some of it.
+fn is_in_work(state: &InodeState) -> bool {
+    state.data.is_taken() || state.data.is_truncating()
 }
 
 /// Whether an offset cuts a page that is not in memory.

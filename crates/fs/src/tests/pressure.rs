@@ -26,7 +26,10 @@ fn full_volume_refuses_the_write_and_takes_it_after_a_removal() {
     let content = volume.content(&inode);
     assert_eq!(content.len() as u64, written);
     assert!(content.chunks(chunk.len()).all(|part| part == &chunk[..part.len()]));
+    assert!(volume.fs.statfs().blocks_available < 64);
     volume.truncate(&inode, 0);
+    let space = volume.fs.statfs();
+    assert!(space.blocks_available * 4096 > written / 2, "df shows what the next write gets: {space:?}");
     volume.write(&inode, 0, &chunk);
     volume.sync(&inode);
     assert_eq!(volume.content(&inode), chunk);

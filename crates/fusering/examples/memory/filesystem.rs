@@ -31,7 +31,8 @@ pub fn config() -> Config {
         | InitFlags::EXPORT_SUPPORT
         | InitFlags::CACHE_SYMLINKS
         | InitFlags::NO_OPENDIR_SUPPORT;
-    config.wanted(wanted)
+    // As a lone caller is served best.
+    config.wanted(wanted).idle_class(true).uring(UringSettings::default().deputy(true))
 }
 
 pub struct MemoryFilesystem {
