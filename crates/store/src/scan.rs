@@ -42,15 +42,18 @@ impl Store {
     }
 
     /// Reads leaves together that hold what comes behind a key, as far as they are not in memory. Returns the key up to
-    /// which that was done.
+    /// which that was done; none was read if the node above them is not in memory: the scan reads it on its way to the
+    /// next leaf, and asks again.
     fn read_leaves_ahead(&self, tree: TreeId, from: Key, end: Key) -> Result<Key, StoreError> {
         let shared = &self.shared;
         let mut wanted = Vec::new();
         let mut to = from;
         {
             let trees = shared.trees.read();
-            let Ok(Some(above)) = trees.tree(tree)?.find_at(1, from, &shared.cache) else {
-                return Ok(Key::MAX);
+            let above = match trees.tree(tree)?.find_at(1, from, &shared.cache) {
+                Ok(Some(above)) => above,
+                Ok(None) => return Ok(Key::MAX),
+                Err(_) => return Ok(from),
             };
             let first = above.leaf.page.child_index(from);
             for index in (first..above.leaf.page.count()).take(LEAVES_AHEAD) {

@@ -14,6 +14,7 @@ mod large;
 mod late_writes;
 mod lone;
 mod lost;
+mod read_ahead;
 mod snapshot_cost;
 mod snapshots;
 mod snapshots_beside;
