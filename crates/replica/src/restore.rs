@@ -49,8 +49,9 @@ pub struct Plan {
 
 #[derive(Debug, Clone, Copy)]
 enum Purpose {
-    Manifests,
-    Manifest,
+    /// The newest manifest's number is wanted; one before it, if told, is not there any more.
+    Manifests(Option<u64>),
+    Manifest(u64),
     Exists,
     /// So many units were found: is there a newer manifest by now?
     Still(u64),
@@ -116,7 +117,7 @@ impl Restore {
     pub fn new(uuid: [u8; 16], target: Target) -> Restore {
         let names = Names::new(uuid);
         let mut exchange = Exchange::default();
-        exchange.ask(Purpose::Manifests, Operation::List { prefix: names.manifests() });
+        exchange.ask(Purpose::Manifests(None), Operation::List { prefix: names.manifests() });
         Restore {
             uuid,
             names,
@@ -228,16 +229,25 @@ impl Restore {
         result: Result<Answer, StoreError>,
     ) -> Result<(), ReplicaError> {
         match (purpose, result) {
-            (Purpose::Manifests, Ok(Answer::Names(names))) => {
+            (Purpose::Manifests(gone), Ok(Answer::Names(names))) => {
                 let number = newest(&names);
-                if number == 0 {
-                    return Err(ReplicaError::Empty);
+                match gone {
+                    None if number == 0 => return Err(ReplicaError::Empty),
+                    Some(gone) if number <= gone => {
+                        return Err(ReplicaError::Missing { name: self.names.manifest(gone) });
+                    }
+                    _ => self.ask_for_manifest(number),
                 }
-                let (name, part) = (self.names.manifest(number), Part::All);
-                self.exchange.ask(Purpose::Manifest, Operation::Get { name, part });
                 Ok(())
             }
-            (Purpose::Manifest, Ok(Answer::Bytes { bytes, .. })) => {
+            // Whoever stands still between the list and this for longer than the time of grace finds it deleted.
+            // Nothing was read by then, so a newer one does as well.
+            (Purpose::Manifest(number), Err(StoreError::Missing)) => {
+                let list = Operation::List { prefix: self.names.manifests() };
+                self.exchange.ask(Purpose::Manifests(Some(number)), list);
+                Ok(())
+            }
+            (Purpose::Manifest(_), Ok(Answer::Bytes { bytes, .. })) => {
                 let manifest = decode(operation, Manifest::decode(&bytes))?;
                 if manifest.uuid != self.uuid {
                     return Err(ReplicaError::ForeignVolume { name: operation.name().to_owned() });
@@ -254,8 +264,7 @@ impl Restore {
                 if number <= manifest.number {
                     return self.end_known(manifest, end);
                 }
-                let (name, part) = (self.names.manifest(number), Part::All);
-                self.exchange.ask(Purpose::Manifest, Operation::Get { name, part });
+                self.ask_for_manifest(number);
                 Ok(())
             }
             (Purpose::Outline(piece), Ok(Answer::Bytes { bytes, length })) => {
@@ -282,6 +291,11 @@ impl Restore {
             (_, Err(error)) => Err(error.into()),
             (_, Ok(_)) => Err(unexpected(operation)),
         }
+    }
+
+    fn ask_for_manifest(&mut self, number: u64) {
+        let (name, part) = (self.names.manifest(number), Part::All);
+        self.exchange.ask(Purpose::Manifest(number), Operation::Get { name, part });
     }
 
     fn looked(&mut self, is_there: bool) -> Result<(), ReplicaError> {

@@ -374,7 +374,6 @@ impl World {
                 one.disk = None;
                 Ok(())
             }
-            // A later owner has closed this claim: what is read belongs to it.
             Some(Err(error)) => Err(format!("an owner cannot restore: {error}")),
         }
     }

@@ -119,12 +119,6 @@ impl Keeper {
                     Some(Err(ReplicaError::Pruned { .. })) if now - self.began > GRACE * 1_000_000_000 => {
                         kept.outrun += 1;
                     }
-                    // Of a manifest that is deleted by now.
-                    Some(Err(ReplicaError::Missing { name }))
-                        if name.contains("/m/") && now - self.began > GRACE * 1_000_000_000 =>
-                    {
-                        kept.outrun += 1;
-                    }
                     Some(Err(ReplicaError::Empty | ReplicaError::NothingBefore)) if counted.is_empty() => {}
                     Some(Err(error)) => return wrong("a restore fails", error),
                 }

@@ -123,6 +123,14 @@ fn nothing_that_counts_is_lost_however_machines_stall_and_take_over() {
 }
 
 // Shows: C13.
+// Who takes over lists the manifests, stands still for longer than the time of grace, and finds the newest deleted.
+#[test]
+fn a_restore_that_stands_still_before_it_reads_the_manifest_goes_by_a_newer_one() {
+    let tally = fencing::run(derive(101, 20 << 32 | 1785));
+    assert!(tally.violations.is_empty(), "{:?}", tally.violations);
+}
+
+// Shows: C13.
 #[test]
 fn a_day_that_is_packed_and_pruned_comes_back_at_every_position_that_is_kept() {
     for (number, hours, restores) in [(0, 24, 1000), (1, 5, 100), (2, 5, 100), (3, 9, 100)] {
