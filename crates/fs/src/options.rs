@@ -25,6 +25,10 @@ pub struct FsOptions {
     pub readers_keep: bool,
     /// Name of the head that is opened; by default the one that is shown when nobody names one.
     pub head: Option<String>,
+    /// Bound on the leaves that one step of a deletion of a snapshot looks at. For tests: trees of few leaves take
+    /// several steps.
+    #[doc(hidden)]
+    pub reaped_leaves_max: usize,
     /// Mechanisms to do without, for a benchmark.
     #[cfg(feature = "ablation")]
     pub ablation: Ablation,
@@ -40,6 +44,7 @@ impl Default for FsOptions {
             access_times: AccessTimes::default(),
             readers_keep: false,
             head: None,
+            reaped_leaves_max: usize::MAX,
             #[cfg(feature = "ablation")]
             ablation: Ablation::default(),
         }
@@ -95,6 +100,14 @@ impl FsOptions {
     #[must_use]
     pub fn head(mut self, head: impl Into<Option<String>>) -> FsOptions {
         self.head = head.into();
+        self
+    }
+
+    /// Bound on the leaves that one step of a deletion of a snapshot looks at.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn reaped_leaves_max(mut self, reaped_leaves_max: usize) -> FsOptions {
+        self.reaped_leaves_max = reaped_leaves_max;
         self
     }
 

@@ -287,8 +287,8 @@ impl Beside {
 
     fn make(&self, name: &str, data: SnapshotData, entropy: &SimEntropy) -> Result<(), String> {
         let before = self.shifts.lock().len();
-        match self.fs.snapshot(name, data, entropy) {
-            Ok(_) => {}
+        match driver::make_snapshot(&self.fs, name, data, entropy) {
+            Ok(()) => {}
             Err(Error::NoSpace) => return Ok(()),
             Err(error) => return Err(format!("no snapshot is made: {error}")),
         }

@@ -376,14 +376,15 @@ pub fn fencing(plan: Plan, only: Option<u64>) -> Outcome {
     })
 }
 
-/// Days of a replica that is packed and pruned; with `only` no other than this number.
+/// A day of a replica that is packed and pruned, and then some hours of others; with `only` no other than this number.
 pub fn retention(plan: Plan, only: Option<u64>) -> Outcome {
     run("retention", plan, only.map(|_| 1), &|number| {
         let number = only.unwrap_or(0) + number;
         let again =
             || format!("cargo run --release -p syncline-sim -- retention --seed {} {number}", plan.seed);
         watchdog::replayed_by(again());
-        with_replay(retention::day(derive(plan.seed, 21 << 32 | number)), again)
+        let body = if number == 0 { retention::day } else { retention::hours };
+        with_replay(body(derive(plan.seed, 21 << 32 | number)), again)
     })
 }
 

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use syncline_device::Device;
 use syncline_fs::{
     Clock, Context, Entropy, Error, FallocateMode, Fs, FsOptions, HandleId, MkfsOptions, ObjectNo, OpenFlags,
-    Reach, RenameFlags, SetAttr, SetTime, SetXattr, SyncScope, Timestamp,
+    Reach, RenameFlags, SetAttr, SetTime, SetXattr, SnapshotData, SyncScope, Timestamp,
 };
 
 const EIO: i32 = 5;
@@ -77,9 +77,27 @@ pub fn format(version: u32, device: &dyn Device, journal_blocks: u64, seed: u64)
     Fs::format(device, &options, &*SimClock::new(), &SimEntropy::new(seed), &mut |_, _| {})
 }
 
-/// Opens a volume; this is recovery.
+/// Makes a snapshot, and waits until it is durable. One of all that was written is made as a mount does it: without a
+/// wait, and forced then, if nothing has to be written before.
+pub(crate) fn make_snapshot(
+    fs: &Fs,
+    name: &str,
+    data: SnapshotData,
+    entropy: &SimEntropy,
+) -> Result<(), Error> {
+    if data == SnapshotData::Written
+        && let Some((_, lsn)) = fs.try_snapshot(name, entropy)?
+    {
+        return fs.syncs().force(lsn);
+    }
+    fs.snapshot(name, data, entropy).map(drop)
+}
+
+/// Opens a volume; this is recovery. Deletions of snapshots go on leaf by leaf in half of the sessions: trees are small
+/// here, and a deletion would be over in one step, with no moment in its midst.
 pub fn open(device: Arc<dyn Device>, clock: &Arc<SimClock>, seed: u64) -> Result<Arc<Fs>, Error> {
-    let options = FsOptions::default().memory_bytes_max(8 << 20);
+    let leaves_max = if mix(seed).is_multiple_of(2) { 1 } else { usize::MAX };
+    let options = FsOptions::default().memory_bytes_max(8 << 20).reaped_leaves_max(leaves_max);
     let clock: Arc<dyn Clock> = Arc::clone(clock) as Arc<dyn Clock>;
     Fs::open(device, options, clock, &SimEntropy::new(seed))
 }

@@ -10,6 +10,7 @@
 //! ```text
 //! [name]
 //! rule: R11
+//! first: reuse
 //! what: a freed block is handed out at once
 //! file: crates/store/src/space.rs
 //! find:
@@ -19,8 +20,9 @@
 //! ```
 //!
 //! `file`, `find` and `with` may come several times. The text has to occur exactly once in the file; white space does
-//! not matter. In the new text, `PLANTED` is the switch and `ORIGINAL` the text that was found. A line that begins
-//! with `#` is a comment.
+//! not matter. `first` may be left out: it names the part of the laboratory that the hunt begins with, for what only
+//! a late part can find. In the new text, `PLANTED` is the switch and `ORIGINAL` the text that was found. A line that
+//! begins with `#` is a comment.
 
 pub mod hunt;
 pub mod plant;
@@ -53,6 +55,8 @@ pub struct Fault {
     /// The rule of the design or the promise of the contract that it breaks.
     pub rule: String,
     pub what: String,
+    /// The part of the laboratory that the hunt begins with; if empty, the parts come in their order.
+    pub first: String,
     pub edits: Vec<Edit>,
 }
 
@@ -119,10 +123,11 @@ pub fn parse(list: &str, text: &str) -> Result<Vec<Fault>, BadList> {
         match key {
             "rule" => fault.rule = value,
             "what" => fault.what = value,
+            "first" => fault.first = value,
             "file" => fault.edits.push(Edit { file: value, ..Edit::default() }),
             "find" => block = Block::Find,
             "with" => block = Block::With,
-            _ => return Err(bad("the keys are rule, what, file, find and with")),
+            _ => return Err(bad("the keys are rule, what, first, file, find and with")),
         }
         if block == Block::Find && fault.edits.last().is_some_and(|edit| !edit.find.is_empty()) {
             // Another change of the same file.
@@ -141,6 +146,9 @@ fn check(list: &str, faults: Vec<Fault>) -> Result<Vec<Fault>, BadList> {
         }
         if fault.edits.iter().any(|edit| edit.find.trim().is_empty() || !edit.with.contains("PLANTED")) {
             return Err(bad("every edit finds a text, and what replaces it names PLANTED"));
+        }
+        if !fault.first.is_empty() && !hunt::is_part(&fault.first) {
+            return Err(bad("'first' names a part of the laboratory"));
         }
         if faults[..index].iter().any(|other| other.name == fault.name) {
             return Err(bad("two faults have the same name"));
@@ -182,5 +190,10 @@ mod tests {
             parse("x", "[a]\nrule: R1\nwhat: b\nfile: f\nfind:\n  c\nwith:\n  d\n").is_err(),
             "no switch"
         );
+        let first = |part: &str| {
+            format!("[a]\nrule: R1\nwhat: b\nfirst: {part}\nfile: f\nfind:\n  c\nwith:\n  PLANTED\n")
+        };
+        assert_eq!(parse("x", &first("beside")).expect("a list")[0].first, "beside");
+        assert!(parse("x", &first("besides")).is_err(), "no such part");
     }
 }

@@ -38,14 +38,14 @@ commands:
   resumed [NUMBER]  a volume goes on with its replica behind closes, crashes and sessions without it
   lazy [NUMBER]  a volume is used while it is fetched from its replica, and the machine crashes
   fencing [NUMBER]  machines take a replica over from each other, over a bad network
-  retention [NUMBER]  a replica is packed and pruned for hours, and restored to all that is kept
+  retention [NUMBER]  a replica is packed and pruned for hours, and restored to all that is kept; 0: a day, 1,000 positions
   bitmaps   allocation bitmaps are torn by a cut, or rot
   controls  planted faults, which have to be caught, and rot
   faults [NAME,...]  mistakes planted into a copy of the engine, which have to be caught (all, or those whose names begin so)
   emptied [FREE]  full volumes are emptied by deleting their snapshots, with each number of free blocks
   beside    real threads beside snapshots; vast: beside truncations of several batches
   storm     real threads at once on few files; a seed tells who does what, not who is first
-  hunt      all parts in turn until something is found: what is run with each planted fault
+  hunt [--first PART]  all parts in turn until something is found: what is run with each planted fault
   all       everything, within the minutes
   mount [--command PATH] [--cuts N] [--transport auto|dev|uring] [--scratch DIR]
             the workloads of ace on a mount whose daemon is killed
@@ -60,6 +60,8 @@ struct Arguments {
     start: String,
     fail: Option<String>,
     operations: Option<String>,
+    /// The part that a hunt begins with.
+    first: String,
     /// Seconds without progress that are a hang.
     patience: Option<f64>,
     mounted: mounted::Plan,
@@ -77,6 +79,7 @@ fn arguments() -> Option<Arguments> {
         start: "ace".to_owned(),
         fail: None,
         operations: None,
+        first: String::new(),
         patience: None,
         mounted: mounted::Plan {
             command: "syncline-lab".into(),
@@ -92,6 +95,7 @@ fn arguments() -> Option<Arguments> {
             "--seed" => arguments.seed = words.next()?.parse().ok()?,
             "--minutes" => arguments.minutes = words.next()?.parse().ok()?,
             "--threads" => arguments.threads = words.next()?.parse().ok()?,
+            "--first" => arguments.first = words.next()?,
             "--patience" => arguments.patience = Some(words.next()?.parse().ok()?),
             "--command" => arguments.mounted.command = words.next()?.into(),
             "--transport" => arguments.mounted.transport = words.next()?,
@@ -287,7 +291,7 @@ fn main() -> ExitCode {
             let good = faults(&arguments, None).is_some_and(|report| report.is_good());
             return if good { ExitCode::SUCCESS } else { ExitCode::FAILURE };
         }
-        "hunt" => return hunted(arguments.seed, plan(1.0).time),
+        "hunt" => return hunted(arguments.seed, plan(1.0).time, &arguments.first),
         "mount" => return mount(&arguments.mounted),
         "replay" => return replay(&arguments),
         _ => {
@@ -455,8 +459,8 @@ fn summary(outcomes: &[Outcome], planted: Option<&Report>, elapsed: Duration, ar
 }
 
 /// What is run with each planted fault; its last line tells the verdict.
-fn hunted(seed: u64, time: Duration) -> ExitCode {
-    let found = hunt(seed, time);
+fn hunted(seed: u64, time: Duration, first: &str) -> ExitCode {
+    let found = hunt(seed, time, first);
     match found.caught {
         Some(catch) => {
             println!("caught\t{}\t{}\t{}", catch.part, found.states, catch.what.replace('\n', " "));

@@ -377,8 +377,8 @@ impl Line {
         self.names += 1;
         let name = format!("t{}", self.names);
         let entropy = SimEntropy::new(derive(seed, 1000 + self.names));
-        match fs.snapshot(&name, SnapshotData::Written, &entropy) {
-            Ok(_) => {}
+        match driver::make_snapshot(fs, &name, SnapshotData::Written, &entropy) {
+            Ok(()) => {}
             Err(syncline_fs::Error::NoSpace) => return Ok(()),
             Err(error) => return Err(format!("snapshot {name} is not made: {error}")),
         }

@@ -67,10 +67,22 @@ struct Day {
 }
 
 /// Some hours from a seed.
+pub fn hours(seed: u64) -> Tally {
+    judged(seed, 3 * 3600 + seed % 7 * 3600, 60)
+}
+
+/// A day and a night from a seed, restored to 1,000 positions in the end.
 pub fn day(seed: u64) -> Tally {
+    judged(seed, 24 * 3600, 1000)
+}
+
+fn judged(seed: u64, seconds: u64, restores: u64) -> Tally {
     guarded(|tally| {
         tally.workloads += 1;
-        match run(seed, 3 * 3600 + seed % 7 * 3600, 60) {
+        match run(seed, seconds, restores) {
+            Ok(events) if (events.restored as u64) < restores => {
+                tally.violation(format!("of {restores} positions {} are restored", events.restored));
+            }
             Ok(events) => {
                 tally.operations += events.units as u64;
                 tally.states += events.restored as u64;

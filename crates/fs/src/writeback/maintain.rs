@@ -104,11 +104,12 @@ impl Writeback {
     /// Leaves that a step of a deletion looks at: while somebody syncs, the trees' lock is not held for long, and the
     /// sync goes first.
     pub(crate) fn reaped_leaves(&self) -> usize {
+        let leaves_max = self.core.options.reaped_leaves_max;
         if !self.gives_way() {
-            return usize::MAX;
+            return leaves_max;
         }
         self.core.store.give_way();
-        REAPED_BESIDE_SYNCS
+        REAPED_BESIDE_SYNCS.min(leaves_max)
     }
 
     fn must_destage(&self, now: Timestamp) -> bool {

@@ -73,6 +73,47 @@ struct Part {
     workloads: Box<dyn FnMut(u64) -> Option<Tally>>,
 }
 
+/// The names of the parts, in their order.
+const NAMES: &[&str] = &[
+    "mkfs",
+    "upgrade",
+    "polled",
+    "snapshots",
+    "seq-1 of trees",
+    "seq-1",
+    "replicas",
+    "resumed",
+    "lazy",
+    "fencing",
+    "retention",
+    "unforced",
+    "volatile",
+    "errors",
+    "rot",
+    "bitmaps",
+    "carried",
+    "met rot",
+    "killed",
+    "between",
+    "frozen",
+    "pressure",
+    "groups",
+    "newer slots",
+    "extents",
+    "reuse",
+    "trims",
+    "pieces",
+    "emptied",
+    "beside",
+    "vast",
+    "storm",
+    "actors",
+    "random",
+    "seq-2",
+    "full",
+    "leaks",
+];
+
 fn part(name: &'static str, workloads: impl FnMut(u64) -> Option<Tally> + 'static) -> Part {
     Part { name, workloads: Box::new(workloads) }
 }
@@ -118,7 +159,7 @@ fn parts(seed: u64) -> Vec<Part> {
             (number < FENCING_RUNS).then(|| fencing::run(derive(seed, 20 << 32 | number)))
         }),
         part("retention", move |number| {
-            (number < RETENTION_RUNS).then(|| retention::day(derive(seed, 21 << 32 | number)))
+            (number < RETENTION_RUNS).then(|| retention::hours(derive(seed, 21 << 32 | number)))
         }),
         part("unforced", move |number| {
             // The checkpoint writes bitmaps before anything of the operation was forced.
@@ -272,8 +313,13 @@ fn spent(began: Instant) -> Duration {
     nanoseconds.map_or_else(|| began.elapsed(), Duration::from_nanos)
 }
 
-/// Runs the parts in turn. `time` is the processor's.
-pub fn hunt(seed: u64, time: Duration) -> Hunt {
+/// Whether a part of the laboratory has that name.
+pub fn is_part(name: &str) -> bool {
+    NAMES.contains(&name)
+}
+
+/// Runs the parts in turn, the one named `first` before all others. `time` is the processor's.
+pub fn hunt(seed: u64, time: Duration, first: &str) -> Hunt {
     let began = Instant::now();
     let mut states = 0;
     let mut all = Vec::new();
@@ -283,6 +329,7 @@ pub fn hunt(seed: u64, time: Duration) -> Hunt {
         let catch = Catch { part: "preparation", what: found.what.clone() };
         return Hunt { states, caught: Some(catch), cut_short: false };
     }
+    all.sort_by_key(|part| part.name != first);
     for mut part in all {
         for number in 0.. {
             if number % 16 == 0 && spent(began) > time {
@@ -304,4 +351,15 @@ pub fn hunt(seed: u64, time: Duration) -> Hunt {
         }
     }
     Hunt { states, caught: None, cut_short: false }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_part_has_its_name_in_the_list() {
+        let all: Vec<&str> = parts(1).into_iter().map(|part| part.name).collect();
+        assert_eq!(all, NAMES);
+    }
 }

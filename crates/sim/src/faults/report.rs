@@ -100,7 +100,8 @@ pub fn run(plan: &Plan, told: &(dyn Fn(&str, &str, &Verdict) + Sync)) -> Result<
                     if number > 0 && plan.end.is_some_and(|end| Instant::now() > end) {
                         return;
                     }
-                    let verdict = hunt(&binary, number, plan);
+                    let first = number.checked_sub(1).map_or("", |index| &faults[index].first);
+                    let verdict = hunt(&binary, number, first, plan);
                     let (name, rule) = match number.checked_sub(1) {
                         Some(index) => (faults[index].name.as_str(), faults[index].rule.as_str()),
                         None => ("(no fault)", ""),
@@ -138,7 +139,7 @@ fn build(place: &Path) -> Result<PathBuf, String> {
 }
 
 /// Runs the laboratory with one fault.
-fn hunt(binary: &Path, number: usize, plan: &Plan) -> Verdict {
+fn hunt(binary: &Path, number: usize, first: &str, plan: &Plan) -> Verdict {
     // The same for all: on a loaded machine a shorter one takes slowness for a hang, and a hang counts as caught.
     let patience = watchdog::PATIENCE;
     let time = if number == 0 { plan.time * 4 } else { plan.time };
@@ -150,6 +151,8 @@ fn hunt(binary: &Path, number: usize, plan: &Plan) -> Verdict {
         (time.as_secs_f64() / 60.0).to_string(),
         "--patience".to_owned(),
         patience.as_secs().to_string(),
+        "--first".to_owned(),
+        first.to_owned(),
     ];
     let child = Command::new("sh")
         .arg("-c")

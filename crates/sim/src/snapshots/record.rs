@@ -268,7 +268,7 @@ impl Recorder {
     /// Makes a snapshot of a head.
     pub(super) fn make(&mut self, head: &str, name: &str, data: SnapshotData) -> Result<(), Trouble> {
         let (fs, index) = (self.fs_of(head), self.heads[head].model);
-        fs.snapshot(name, data, &self.entropy)?;
+        driver::make_snapshot(&fs, name, data, &self.entropy)?;
         let view = self.look_at(name)?;
         let model = &mut self.models[index];
         match data {

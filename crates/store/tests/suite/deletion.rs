@@ -7,10 +7,10 @@ use crate::support::{CrashDevice, Random, checked};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use syncline_device::{Buffer, Device};
-use syncline_format::TreeId;
 use syncline_format::item::Timestamp;
 use syncline_format::superblock::SUPERBLOCK_SLOTS;
-use syncline_format::tree_item::Role;
+use syncline_format::tree_item::{Role, TreeState};
+use syncline_format::{Key, TreeId};
 use syncline_store::{Class, Estimate, Permit, SnapshotLabel, Store, StoreError, StoreOptions};
 
 /// Items of 3800 bytes, four to a leaf: more leaves than one interior node has children.
@@ -144,7 +144,7 @@ fn clones_change_while_the_nodes_of_an_old_snapshot_are_looked_for() {
         let (device, store) = open(seed);
         let mut random = Random(seed + 10);
         let (mut heads, mut snapshots) = (vec![TreeId::MAIN], Vec::new());
-        let (mut name, mut clones) = (0, 0);
+        let (mut name, mut clones, mut clones_among_nodes) = (0, 0, 0);
         for round in 0..10 {
             (0..2).for_each(|_| {
                 name += 1;
@@ -156,15 +156,20 @@ fn clones_change_while_the_nodes_of_an_old_snapshot_are_looked_for() {
             let tree = snapshots.remove(snapshots.len() - 2);
             relieved(&store, || store.delete_tree(tree));
             while relieved(&store, || store.reap(1)) {
-                let head = heads[random.below(heads.len() as u64) as usize];
-                put_into(&store, head, &[random.below(SPOTS) * (ITEMS / SPOTS)], round);
+                // Of all steps a few only look for nodes: most clones are made, and changed, between these.
+                let nodes = TreeState::Deleting { cursor: Key::MAX };
+                let is_among_nodes = store.trees().get(&tree).is_some_and(|item| item.state == nodes);
+                for _ in 0..if is_among_nodes { 12 } else { 1 } {
+                    let head = heads[random.below(heads.len() as u64) as usize];
+                    put_into(&store, head, &[random.below(SPOTS) * (ITEMS / SPOTS)], round);
+                }
+                if heads.len() < 4 && random.one_in(if is_among_nodes { 2 } else { 60 }) {
+                    name += 1;
+                    clones += 1;
+                    clones_among_nodes += u64::from(is_among_nodes);
+                    heads.push(clone(&store, snapshots[snapshots.len() - 1], name));
+                }
                 match random.below(12) {
-                    0 | 1 if heads.len() < 4 => {
-                        name += 1;
-                        clones += 1;
-                        let of = snapshots[snapshots.len() - 1];
-                        heads.push(clone(&store, of, name));
-                    }
                     2 => drop(judge(&device, &store, "while one goes away")),
                     3 => store.checkpoint().expect("checkpoint"),
                     _ => {}
@@ -176,7 +181,7 @@ fn clones_change_while_the_nodes_of_an_old_snapshot_are_looked_for() {
                 relieved(&store, || store.delete_tree(head));
             }
         }
-        assert!(clones > 4, "{clones} clones");
+        assert!(clones > 4 && clones_among_nodes > 2, "{clones} clones, {clones_among_nodes} among nodes");
         for tree in snapshots.into_iter().chain(heads.into_iter().skip(1)) {
             relieved(&store, || store.delete_tree(tree));
         }
