@@ -204,7 +204,8 @@ impl Chosen {
             Ok(times) => times,
             Err(error) => return tracing::debug!(%error, "how long a thread waits for a CPU is not known"),
         };
-        let average = times.average_wait(&self.seen, self.caller.ran());
+        let caller_ran = self.caller.ran(now.duration_since(self.looked));
+        let average = times.average_wait(&self.seen, caller_ran);
         (self.rounds, self.looked, self.seen) = (0, now, times);
         if self.choice.changes(average, now) {
             self.apply();

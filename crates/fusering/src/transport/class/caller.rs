@@ -40,16 +40,19 @@ impl Caller {
         };
     }
 
-    /// How long the caller has run since the last look, if it was the only one; otherwise, and where the system does
-    /// not tell, nothing. Of one that was not known yet all that it has run counts, which is right for a new process
-    /// and wrong once for another.
-    pub(super) fn ran(&mut self) -> Duration {
+    /// How long the caller has run since the last look, `elapsed` ago, if it was the only one; otherwise, and where the
+    /// system does not tell, nothing. Of one that was not known yet counts what it has run at all, if it has not run
+    /// for longer than that.
+    pub(super) fn ran(&mut self, elapsed: Duration) -> Duration {
         let Asked::One(thread) = std::mem::take(&mut self.asked) else { return Duration::ZERO };
         let known = self.known.take().filter(|known| known.thread == thread);
         self.known = known.or_else(|| Known::of(thread));
         let Some(known) = &mut self.known else { return Duration::ZERO };
         match Times::read(&known.schedstat) {
-            Ok(times) => times.ran.saturating_sub(std::mem::replace(&mut known.ran, times.ran)),
+            Ok(times) => {
+                let ran = times.ran.saturating_sub(std::mem::replace(&mut known.ran, times.ran));
+                if ran <= elapsed { ran } else { Duration::ZERO }
+            }
             Err(_) => {
                 // It has ended.
                 self.known = None;
@@ -83,7 +86,9 @@ mod tests {
         let mut caller = Caller::default();
         let mut ran_behind = |asking: &[u32]| {
             asking.iter().for_each(|&thread| caller.asks(thread));
-            caller.ran()
+            // The kernel enters what a thread has run when it leaves its CPU.
+            std::thread::sleep(Duration::from_millis(1));
+            caller.ran(Duration::from_secs(3600))
         };
         assert_eq!(ran_behind(&[]), Duration::ZERO);
         assert_ne!(ran_behind(&[this_thread(), 0, this_thread()]), Duration::ZERO);
@@ -92,5 +97,8 @@ mod tests {
         assert!(ran_behind(&[this_thread()]) < whole, "only what came since the last look");
         assert_eq!(ran_behind(&[this_thread(), 1]), Duration::ZERO);
         assert_eq!(ran_behind(&[u32::MAX]), Duration::ZERO, "there is no such thread");
+        let mut other = Caller::default();
+        other.asks(this_thread());
+        assert_eq!(other.ran(Duration::ZERO), Duration::ZERO, "it ran before the last look");
     }
 }
