@@ -39,7 +39,7 @@ TRANSPORT ?= auto
 # Of make threads: schedules of each scenario and scheduler.
 SCHEDULES ?= 20000
 
-.PHONY: help build tools lab wheel wheel-arm64 book sbom test test-python test-documents bench-python test-full crash cuts mount-cuts faults model threads fuzz golden workloads bench bench-aims bench-snapshots bench-full check fmt lint tidy demo man install install-tools install-debug uninstall deb test-deb rpm dist publish-check clean
+.PHONY: help build tools lab wheel wheel-arm64 book sbom test test-python test-documents bench-python test-full crash cuts mount-cuts faults model threads fuzz golden workloads bench bench-aims bench-snapshots bench-replica bench-full check fmt lint tidy demo man install install-tools install-debug uninstall deb test-deb rpm dist publish-check clean
 
 help:
 	@echo "make build      the syncline command, the SQLite extension and the C library, optimised, and in dist/ without line tables"
@@ -57,6 +57,7 @@ help:
 	@echo "make workloads  other programs' workloads on a mount, in minutes (as root)"
 	@echo "make bench      what a sync costs here, beside ext4, xfs and btrfs, in ten minutes (as root)"
 	@echo "make bench-snapshots what snapshots cost, beside xfs and btrfs, in 15 minutes (as root; nothing else may run)"
+	@echo "make bench-replica what replicas, NBD and Ceph cost, beside Litestream, in 25 minutes (as root; nothing else may run)"
 	@echo "make bench-aims bulk work and busy machines against ext4, over each transport, judged, in twelve minutes (as root)"
 	@echo "make bench-full the same and more in 45 minutes, into docs/measurements/full-run.md (as root; nothing else may run)"
 	@echo "make crash      the crash laboratory (SEED=1, MINUTES=20; docs/testing.md)"
@@ -151,6 +152,10 @@ bench: build tools
 bench-snapshots: build tools
 	@scripts/setup.sh bench
 	scripts/bench-snapshots.sh $(BIN) $(dir $(BIN))bench-snapshots.json
+bench-replica: build
+	@scripts/setup.sh bench-replica
+	SYNCLINE=$(BIN) tests/replica/figures.py --json $(dir $(BIN))bench-replica.json
+
 bench-aims: build tools
 	@scripts/setup.sh bench
 	$(BIN) bench --aims --json $(dir $(BIN))bench-aims.json

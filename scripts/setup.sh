@@ -3,7 +3,7 @@
 #
 # usage: scripts/setup.sh [--yes] TARGET
 #
-# TARGET is build, test, test-python, wheel-arm64, test-full, fuzz, bench, demo, deb, test-deb or rpm.
+# TARGET is build, test, test-python, wheel-arm64, test-full, fuzz, bench, bench-replica, demo, deb, test-deb or rpm.
 #
 # It asks on a terminal. With --yes, SETUP=yes or CI=true it does not ask; where nobody can be asked and nobody has said
 # so, it says what to install and goes on.
@@ -37,6 +37,11 @@ case $target in
     bench)
         wanted="fusermount3=fuse3 losetup=util-linux mkfs.ext4=e2fsprogs mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs fio=fio
             fs_mark=fsmark dbench=dbench sqlite3=sqlite3 pg_ctlcluster=postgresql"
+        ;;
+    # versitygw and Litestream are Go's to install.
+    bench-replica)
+        wanted="fusermount3=fuse3 losetup=util-linux mkfs.ext4=e2fsprogs python3=python3 nbdkit=nbdkit nbdfuse=libnbd-bin
+            ceph-mon=ceph-mon ceph-mgr=ceph-mgr ceph-osd=ceph-osd rbd=ceph-common"
         ;;
     deb) wanted="dh=debhelper dpkg-buildpackage=dpkg-dev lintian=lintian" ;;
     rpm) wanted="rpmbuild=rpm" ;;

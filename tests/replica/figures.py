@@ -7,10 +7,10 @@ SECTION: append, processor, restore, lazy, remote, nbd, rbd, lag; all of them un
 rounds are added to those that the file has. --rounds 0 measures nothing, and only makes the table. --into puts it
 between the marks of a document, otherwise it is printed.
 
-As root, on a machine that does nothing else. SYNCLINE is the command (built with the feature s3); VERSITY and LITESTREAM
-are programs, which go installs into the target folder if they are not there; nbdkit, nbdfuse (Debian's libnbd-bin) and
-Ceph (ceph-mon, ceph-mgr, ceph-osd, ceph-common) are the distribution's. What is missing is said, and its section left
-out. SCRATCH (default /var/tmp) has the volumes, STORE (default /dev/shm) what is shipped, 4 GiB at most: a store on the
+As root, on a machine that does nothing else. SYNCLINE is the command (built with the feature s3); VERSITY and
+LITESTREAM are programs, which go installs into the target folder if they are not there; nbdkit, nbdfuse
+(Debian's libnbd-bin) and Ceph (ceph-mon, ceph-mgr, ceph-osd, ceph-common) are the distribution's. What is missing is
+said, and its section left out. SCRATCH (default /var/tmp) has the volumes, STORE (default /dev/shm) what is shipped, 4 GiB at most: a store on the
 volume's own disk would be measured with it.
 """
 
@@ -52,19 +52,19 @@ def append(lab):
             lab.syncline("replica", "init", url, image)
             options = [f"replica={url}"]
         with lab.mounted(image, *options) as (directory, daemon):
-            for speed, pause in ("full", 0.0), ("2 ms", 0.002):
+            for speed, pause in ("full speed", 0.0), ("one each 2 ms", 0.002):
                 before = processor(daemon.pid)
                 took = syncs(lab, directory, 1, 5.0, pause)
-                figures |= {f"{speed}/{kind}/{name}": value for name, value in took.items()}
-                figures[f"{speed}/{kind}/cores"] = (processor(daemon.pid) - before) / 5.0
+                figures |= {f"{speed}, {kind}/{name}": value for name, value in took.items()}
+                figures[f"{speed}, {kind}/cores"] = (processor(daemon.pid) - before) / 5.0
                 if options:
                     lab.shipped(directory)
         lab.forget()
-    for speed in "full", "2 ms":
+    for speed in "full speed", "one each 2 ms":
         for kind in "none again", "folder", "folder on the volume's disk", "versitygw":
             for part in "p50", "p99":
-                ratio = figures[f"{speed}/{kind}/{part}"] / figures[f"{speed}/none/{part}"]
-                figures[f"{speed}/{kind}/{part} ratio"] = ratio
+                ratio = figures[f"{speed}, {kind}/{part}"] / figures[f"{speed}, none/{part}"]
+                figures[f"{speed}, {kind}/{part} to none"] = ratio
     return figures
 
 
@@ -100,11 +100,11 @@ def processor_time(lab):
             before, begun = processor(daemon.pid), time.perf_counter()
             written, wall = stream(f"{directory}/stream", 300, 6.0)
             behind = processor(daemon.pid)
-            figures[f"{kind}/MB/s"] = written / 1e6 / wall
+            figures[f"{kind}/MB each s"] = written / 1e6 / wall
             figures[f"{kind}/cores"] = (behind - before) / wall
             if options:
                 lab.shipped(directory)
-                figures[f"{kind}/seconds until shipped"] = time.perf_counter() - begun - wall
+                figures[f"{kind}/shipped behind that, s"] = time.perf_counter() - begun - wall
                 figures[f"{kind}/uploaded of written"] = lab.replica(directory)["uploaded_bytes"] / written
             # The last checkpoint is work of either.
             time.sleep(2.0)
@@ -130,19 +130,19 @@ def restore(lab):
     shutil.copyfile(large, back)
     with open(back, "rb+") as file:
         os.fsync(file.fileno())
-    figures = {"a copy of the file, synced/MB/s": 2**30 / 1e6 / (time.perf_counter() - begun)}
+    figures = {"a copy of the file, synced/MB each s": 2**30 / 1e6 / (time.perf_counter() - begun)}
     os.unlink(back)
     for kind in shuffled(("folder", "versitygw")):
         url = lab.url(kind)
         begun = time.perf_counter()
         lab.syncline("replica", "init", url, image)
-        figures[f"{kind}/init MB/s"] = 2**30 / 1e6 / (time.perf_counter() - begun)
+        figures[f"{kind}/init, MB each s"] = 2**30 / 1e6 / (time.perf_counter() - begun)
         begun = time.perf_counter()
         before = os.times()
         lab.syncline("replica", "restore", url, back)
-        figures[f"{kind}/MB/s"] = 2**30 / 1e6 / (time.perf_counter() - begun)
+        figures[f"{kind}/MB each s"] = 2**30 / 1e6 / (time.perf_counter() - begun)
         after = os.times()
-        figures[f"{kind}/seconds of processor"] = sum(after[2:4]) - sum(before[2:4])
+        figures[f"{kind}/processor, s"] = sum(after[2:4]) - sum(before[2:4])
         os.unlink(back)
     os.unlink(large)
     os.unlink(image)
@@ -167,11 +167,13 @@ def make_large(lab, image):
 
 
 def lazy(lab):
-    """From the command until a file of a tree of a clean volume has been read, each request 0 or 30 ms late."""
+    """From the command until a file of a tree of a clean volume has been read, each request 0 or 30 ms late. 10 GiB, 2
+    of them in use; the store keeps its connections."""
     image = f"{lab.work}/lazy.img"
     if not os.path.exists(image):
         make_large(lab, image)
         lab.lazy_url = lab.url("versitygw")
+        lab.keeping = lab.gateway_that_keeps()
         begun = time.perf_counter()
         lab.syncline("replica", "init", lab.lazy_url, image)
         told(f"figures: the volume was shipped in {time.perf_counter() - begun:.0f} s")
@@ -179,7 +181,7 @@ def lazy(lab):
     server = os.environ["AWS_ENDPOINT_URL"]
     for late in shuffled((0, 30)):
         port = free_port()
-        proxy = subprocess.Popen([sys.executable, f"{HERE}/unwell.py", *map(str, (port, lab.port, 0, 1, late))])
+        proxy = subprocess.Popen([sys.executable, f"{HERE}/late.py", *map(str, (port, lab.keeping, late))])
         directory, local = lab.folder(lab.fresh()), f"{lab.work}/local.img"
         os.environ["AWS_ENDPOINT_URL"] = f"http://127.0.0.1:{port}"
         try:
@@ -192,10 +194,10 @@ def lazy(lab):
             read = time.perf_counter()
             if first != TABLE[7345 * 1031 % (len(TABLE) - MIB) :][:107374]:
                 raise RuntimeError("the first file is another one")
-            figures |= {f"{late} ms/mount": mounted - begun, f"{late} ms/first file": read - begun}
+            figures |= {f"{late} ms late/mounted, s": mounted - begun, f"{late} ms late/first file, s": read - begun}
             with open(f"{directory}/tree/2/1/2100", "rb") as file:
                 file.read()
-            figures[f"{late} ms/another file"] = time.perf_counter() - read
+            figures[f"{late} ms late/another file, s"] = time.perf_counter() - read
             lab.syncline("umount", directory)
         finally:
             os.environ["AWS_ENDPOINT_URL"] = server
@@ -218,7 +220,7 @@ def remote(lab):
         with lab.mounted(image, f"replica={url}", f"ack={acknowledge}") as (directory, _):
             for threads in 1, 16:
                 took = syncs(lab, directory, threads, 4.0)
-                figures |= {f"{acknowledge}/{threads}/{name}": value for name, value in took.items()}
+                figures |= {f"ack={acknowledge}, {threads} processes/{name}": value for name, value in took.items()}
         lab.forget()
     return figures
 
@@ -268,7 +270,7 @@ def nbd(lab):
             client.write(number * 4096, TABLE[:4096])
             client.flush()
             took.append((time.perf_counter_ns() - before) / 1000)
-        figures |= {"bare/p50": statistics.median(took), "bare/p99": percentile(took, 0.99)}
+        figures |= {"write and flush/p50": statistics.median(took), "write and flush/p99": percentile(took, 0.99)}
         client.socket.close()
     for system in shuffled(("syncline", "ext4")):
         with exported(lab, system) as place, contextlib.ExitStack() as stack:
@@ -279,7 +281,7 @@ def nbd(lab):
                 directory, _ = stack.enter_context(lab.mounted(f"nbd+unix:///?socket={place}"))
             for threads in 1, 16:
                 took = syncs(lab, directory, threads, 4.0)
-                figures |= {f"{system}/{threads}/{name}": value for name, value in took.items()}
+                figures |= {f"{system}, {threads} processes/{name}": value for name, value in took.items()}
     return figures
 
 
@@ -303,17 +305,18 @@ def rbd(lab):
     for image in f"{name}-bare", name:
         run("rbd", "create", "--size", "1024", f"rbd/{image}")
     for threads in 1, 16:
-        bench = run("rbd", "bench", "--io-type", "write", "--io-size", "4K", "--io-threads", str(threads), "--io-total",
-                    f"{threads}M" if threads > 1 else "2M", "--io-pattern", "seq", "--rbd-cache=false", f"rbd/{name}-bare")
+        bench = run("rbd", "bench", "--io-type", "write", "--io-size", "4K", "--io-threads", str(threads),
+                    "--io-total", f"{max(threads, 2)}M", "--io-pattern", "seq", "--rbd-cache=false", f"rbd/{name}-bare")
         rate = float(re.search(r"ops/sec: ([0-9.]+)", bench)[1])
-        figures |= {f"bare/{threads}/rate": rate, f"bare/{threads}/mean": 1e6 * threads / rate}
+        row = f"rbd bench, {threads} threads"
+        figures |= {f"{row}/rate": rate, f"{row}/mean": 1e6 * threads / rate}
     device = f"rbd:rbd/{name}?conf={conf}"
     lab.syncline("mkfs", "--quiet", device)
     with lab.mounted(device) as (directory, _):
         for threads in 1, 16:
             took = syncs(lab, directory, threads, 6.0)
-            figures |= {f"syncline/{threads}/{part}": value for part, value in took.items()}
-    figures["take-over"] = taken_over(lab, device)
+            figures |= {f"syncline, {threads} processes/{part}": value for part, value in took.items()}
+    figures["take-over/s"] = taken_over(lab, device)
     for image in f"{name}-bare", name:
         subprocess.run(["rbd", "rm", "--no-progress", f"rbd/{image}"], check=False, capture_output=True)
     return figures
@@ -374,7 +377,7 @@ def lags(base, folder, restored, settled):
         until("the commit is in the store", lambda before=before: objects(folder) > before, 20, 0.001)
         took.append(time.perf_counter() - begun)
         whole += restored() == count
-    return {"p50": statistics.median(took), "most": max(took), "restores with it, of 10": whole}
+    return {"p50, s": statistics.median(took), "most, s": max(took), "restores with it, of 10": whole}
 
 
 def rows(path):
@@ -420,8 +423,8 @@ def litestreams_lag(lab, interval):
     base = database(f"{folder}/base.db")
     with open(f"{folder}/litestream.yml", "w", encoding="ascii") as file:
         json.dump({"dbs": [{"path": f"{folder}/base.db", "monitor-interval": f"{interval}s", "replica": {
-            "type": "s3", "bucket": "lab", "path": name, "endpoint": os.environ["AWS_ENDPOINT_URL"], "region": "us-east-1",
-            "access-key-id": "lab", "secret-access-key": "laboratory", "force-path-style": True,
+            "type": "s3", "bucket": "lab", "path": name, "endpoint": os.environ["AWS_ENDPOINT_URL"],
+            "region": "us-east-1", "access-key-id": "lab", "secret-access-key": "laboratory", "force-path-style": True,
             "sync-interval": f"{interval}s"}}]}, file)
     store = f"{lab.store}/gateway/lab/{name}"
 
@@ -456,29 +459,41 @@ def lag(lab):
     figures = lab.floor()
     for interval in 1, 0.1:
         for system, measure in shuffled((("syncline", our_lag), ("litestream", litestreams_lag))):
-            figures |= {f"{system}/{interval} s/{name}": value for name, value in measure(lab, interval).items()}
+            took = measure(lab, interval)
+            figures |= {f"{system}, interval {interval} s/{name}": value for name, value in took.items()}
     lab.forget()
     return figures
 
 
-SECTIONS = {"append": append, "processor": processor_time, "restore": restore, "lazy": lazy, "remote": remote, "nbd": nbd,
-            "rbd": rbd, "lag": lag}
+SECTIONS = {"append": append, "processor": processor_time, "restore": restore, "lazy": lazy, "remote": remote,
+            "nbd": nbd, "rbd": rbd, "lag": lag}
 
 
-def shown(value):
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+def shown(values):
+    """Median, and least and most where there is more than one."""
+    three = statistics.median(values), min(values), max(values)
+    median, least, most = (f"{value:,.0f}" if value >= 100 else f"{value:.3g}" for value in three)
+    return median if len(values) == 1 else f"{median} ({least}-{most})"
+
+
+def natural(name):
+    return not name.startswith("floor"), [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
 def table(results):
+    """One for each section: what stands before the last slash is a row, what is behind it a column."""
     lines = []
     for section, about in SECTIONS.items():
         rounds = results["rounds"].get(section, [])
         if not rounds:
             continue
-        lines += [f"**{section}**, {len(rounds)} rounds. {about.__doc__}", "", "| | median | least | most |", "|---|---|---|---|"]
-        for name in rounds[0]:
-            values = [each[name] for each in rounds if name in each]
-            lines.append(f"| {name} | {' | '.join(map(shown, (statistics.median(values), min(values), max(values))))} |")
+        names = [name.rpartition("/")[::2] for name in rounds[0]]
+        columns = list(dict.fromkeys(column for _, column in names))
+        lines += [f"**{section}**, {len(rounds)} rounds. {about.__doc__}", "", f"| | {' | '.join(columns)} |"]
+        lines.append("|" + "---|" * (len(columns) + 1))
+        for row in sorted(dict.fromkeys(row for row, _ in names), key=natural):
+            cells = [[each[f"{row}/{column}"] for each in rounds if f"{row}/{column}" in each] for column in columns]
+            lines.append(f"| {row} | {' | '.join(shown(values) if values else '' for values in cells)} |")
         lines.append("")
     return "\n".join(lines)
 
@@ -506,6 +521,8 @@ def main():
             results = json.load(file)
     told(f"figures: load {os.getloadavg()[0]:.1f} when it begins")
     failed = False
+    # Whoever ends it wants what it has started ended as well.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory(prefix="syncline-figures.", dir=os.environ.get("SCRATCH", "/var/tmp")) as work, \
             tempfile.TemporaryDirectory(prefix="syncline-figures.", dir=os.environ.get("STORE", "/dev/shm")) as store:
         lab = Lab(work, store)

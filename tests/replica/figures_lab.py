@@ -89,7 +89,7 @@ def appends(path, seconds, pause=0.0):
 
 
 def together(count, work, folder):
-    """What `count` processes, whose interpreters do not wait for each other, return as lists of numbers, in one list."""
+    """The numbers that `count` processes return, in one list. Threads of one interpreter would wait for each other."""
     children = []
     for number in range(count):
         child = os.fork()
@@ -113,7 +113,7 @@ def together(count, work, folder):
 
 
 def syncs(lab, directory, threads, seconds, pause=0.0):
-    """Median and 99th of a hundred in microseconds, and syncs a second, of processes that each append to its own file."""
+    """Median and 99th of a hundred in us, and syncs a second, of processes that each append to its own file."""
     begun = time.perf_counter()
     took = together(threads, lambda number: appends(f"{directory}/log{number}", seconds, pause), lab.work)
     wall = time.perf_counter() - begun
@@ -161,6 +161,7 @@ class Lab:
         self.command = os.environ["SYNCLINE"]
         self.target = os.path.realpath(os.environ.get("CARGO_TARGET_DIR", f"{HERE}/../../target"))
         self.work, self.store = work, store
+        self.versity = os.environ.get("VERSITY", f"{self.target}/versity/versitygw")
         self.port = None
         self.number = 0
         self.ending = contextlib.ExitStack()
@@ -199,7 +200,7 @@ class Lab:
         """versitygw, whose bucket is a folder of `store`; the environment is then that of its clients."""
         if self.port:
             return
-        versity = os.environ.get("VERSITY", f"{self.target}/versity/versitygw")
+        versity = self.versity
         if not os.access(versity, os.X_OK):
             need("go")
             os.makedirs(os.path.dirname(versity), exist_ok=True)
@@ -210,10 +211,20 @@ class Lab:
         self.port = free_port()
         os.environ.update(AWS_ACCESS_KEY_ID="lab", AWS_SECRET_ACCESS_KEY="laboratory", AWS_REGION="us-east-1",
                           AWS_ENDPOINT_URL=f"http://127.0.0.1:{self.port}")
+        self.serve(self.port)
+
+    def serve(self, port, *options):
         keys = {"ROOT_ACCESS_KEY": "lab", "ROOT_SECRET_KEY": "laboratory"}
-        self.start(versity, "--port", f"127.0.0.1:{self.port}", "posix", "--sidecar", f"{self.store}/side",
+        self.start(self.versity, "--port", f"127.0.0.1:{port}", *options, "posix", "--sidecar", f"{self.store}/side",
                    f"{self.store}/gateway", env={**os.environ, **keys})
-        until("versitygw listens", lambda: is_open(self.port))
+        until("versitygw listens", lambda: is_open(port))
+
+    def gateway_that_keeps(self):
+        """The port of another one over the same folder, which keeps its connections, as the large stores do."""
+        self.gateway()
+        port = free_port()
+        self.serve(port, "--keep-alive")
+        return port
 
     def url(self, kind):
         """A place for a replica that nobody has begun: on versitygw, in a folder beside it, or on the volume's disk."""
@@ -236,7 +247,8 @@ class Lab:
         """A mount that this process serves by a child: (directory, its process)."""
         directory = self.folder(self.fresh())
         log = f"log={directory}.log"
-        daemon = subprocess.Popen([self.command, "mount", "--foreground", "-o", ",".join([log, *options]), device, directory])
+        words = ["mount", "--foreground", "-o", ",".join([log, *options]), device, directory]
+        daemon = subprocess.Popen([self.command, *words])
         try:
             until("it mounts", lambda: os.path.ismount(directory) or daemon.poll() is not None)
             if daemon.poll() is not None:
@@ -272,7 +284,7 @@ class Lab:
             took.append((time.perf_counter_ns() - before) / 1000)
             number += 1
         os.close(file)
-        return {"floor p50": statistics.median(took), "floor p99": percentile(took, 0.99)}
+        return {"floor/p50": statistics.median(took), "floor/p99": percentile(took, 0.99)}
 
 
 def end(process):

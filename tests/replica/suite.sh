@@ -254,6 +254,27 @@ sqlite_count() {
 print(sqlite3.connect(sys.argv[1]).execute("select count(*) from t").fetchone()[0])' "$1"
 }
 
+# Large stores keep connections; the servers here end each behind its answer, so what stands between them keeps them.
+fetched_by_kept_connections() {
+    python3 "$here/unwell.py" "$UNWELL_PORT" "${AWS_ENDPOINT_URL##*:}" 1000000 &
+    local proxy=$! code=0
+    connections_are_kept || code=1
+    kill "$proxy" && wait "$proxy" 2>/dev/null
+    return "$code"
+}
+
+connections_are_kept() {
+    local -x AWS_ENDPOINT_URL=http://127.0.0.1:$UNWELL_PORT
+    # shellcheck disable=SC2016 # it is expanded when it is run
+    until_true "the proxy listens" eval '(exec 3<>"/dev/tcp/127.0.0.1/$UNWELL_PORT") 2>/dev/null' || return 1
+    "$SYNCLINE" mkfs --quiet --size 16M connected.img && "$SYNCLINE" import --quiet connected.img out/large / &&
+        "$SYNCLINE" replica init "$URL/connected" connected.img &&
+        timeout 20 "$SYNCLINE" mount -o "ro,log=$PWD/out/connected.log" "$URL/connected" mnt &&
+        cmp mnt/large out/large && "$SYNCLINE" umount mnt &&
+        timeout 20 "$SYNCLINE" mount -o "log=$PWD/out/connected2.log" --local connected2.img "$URL/connected" mnt &&
+        cmp mnt/large out/large && "$SYNCLINE" umount mnt
+}
+
 another_image_is_refused() {
     "$SYNCLINE" mkfs --quiet --size 8M stranger.img &&
         told_by_mount "holds another volume than" --local stranger.img "$URL/lazy" mnt &&
@@ -374,6 +395,7 @@ if [ -w /dev/fuse ] && [ "$(id -u)" = 0 ]; then
 fi
 if [ -w /dev/fuse ] && [ "$(id -u)" = 0 ]; then
     ok "a volume is used while it is fetched" used_while_it_is_fetched
+    [ -z "${BUCKET:-}" ] || ok "connections that are kept are used by whoever made them" fetched_by_kept_connections
     ok "an image of another volume is refused" another_image_is_refused
     ok "a replica is read, and followed" read_and_followed
     ok "what differs is shipped after a crash" goes_on_by_what_differs

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Stands in front of a server and answers one request in so many by 503, before or behind its effect; or is far away.
+"""Stands in front of a server and answers one request in so many by 503, before or behind its effect.
 
-usage: unwell.py PORT SERVER_PORT ONE_IN [SEED [DELAY]]     ONE_IN 0: none; each request waits DELAY milliseconds first
+usage: unwell.py PORT SERVER_PORT ONE_IN [SEED]
 """
 
 import http.client
@@ -9,24 +9,19 @@ import http.server
 import random
 import sys
 import threading
-import time
 
 PORT, SERVER, ONE_IN = (int(word) for word in sys.argv[1:4])
 CHANCE = random.Random(int(sys.argv[4]) if len(sys.argv) > 4 else 1)
-DELAY = float(sys.argv[5]) / 1000 if len(sys.argv) > 5 else 0.0
 LOCK = threading.Lock()
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    # Header and content are two writes: the second must not wait until the first is acknowledged.
-    disable_nagle_algorithm = True
 
     def pass_on(self):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        time.sleep(DELAY)
         with LOCK:
-            unwell, does_it = ONE_IN > 0 and CHANCE.randrange(ONE_IN) == 0, CHANCE.randrange(2) == 0
+            unwell, does_it = CHANCE.randrange(ONE_IN) == 0, CHANCE.randrange(2) == 0
         if unwell and not does_it:
             return self.refuse()
         server = http.client.HTTPConnection("127.0.0.1", SERVER)

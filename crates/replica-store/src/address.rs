@@ -16,6 +16,9 @@ use std::sync::Arc;
 /// A store, or why there is none.
 type Built = object_store::Result<Arc<dyn ObjectStore>>;
 
+/// How the store of a bucket is made; nothing where this build does not know such stores.
+type Build = fn(&str) -> Option<Built>;
+
 /// Where a replica is.
 #[derive(Debug, Clone)]
 pub struct Address {
@@ -23,6 +26,8 @@ pub struct Address {
     pub url: String,
     pub(crate) store: Arc<dyn ObjectStore>,
     pub(crate) prefix: Path,
+    /// The bucket, where there are connections.
+    bucket: Option<(String, Build)>,
 }
 
 impl Address {
@@ -58,13 +63,20 @@ impl Address {
 
     /// Objects in memory, for tests.
     pub fn memory() -> Address {
-        let store = Arc::new(object_store::memory::InMemory::new());
-        Address { url: "memory".to_owned(), store, prefix: Path::default() }
+        Address::over("memory", Arc::new(object_store::memory::InMemory::new()))
     }
 
     /// Any store, for tests.
     pub fn over(url: &str, store: Arc<dyn ObjectStore>) -> Address {
-        Address { url: url.to_owned(), store, prefix: Path::default() }
+        Address { url: url.to_owned(), store, prefix: Path::default(), bucket: None }
+    }
+
+    /// The same place by connections of its own. A connection that is kept belongs to the runtime that it was made in: a
+    /// request that takes one of a runtime which nobody drives stands until its time is up.
+    pub(crate) fn apart(&self) -> std::io::Result<Address> {
+        let Some((name, build)) = &self.bucket else { return Ok(self.clone()) };
+        let built = build(name).ok_or_else(|| std::io::Error::other("this build knows no such store"))?;
+        Ok(Address { store: built.map_err(std::io::Error::other)?, ..self.clone() })
     }
 
     fn folder(url: &str, path: &str) -> Result<Address, Error> {
@@ -79,15 +91,10 @@ impl Address {
         // What counts has to survive the machine as far as the folder does.
         let store = LocalFileSystem::new_with_prefix(path).map_err(|error| bad(error.to_string()))?;
         let store = Arc::new(store.with_fsync(true));
-        Ok(Address { url: url.to_owned(), store, prefix: Path::default() })
+        Ok(Address::over(url, store))
     }
 
-    fn bucket(
-        url: &str,
-        rest: &str,
-        feature: &'static str,
-        build: fn(&str) -> Option<Built>,
-    ) -> Result<Address, Error> {
+    fn bucket(url: &str, rest: &str, feature: &'static str, build: Build) -> Result<Address, Error> {
         let bad = |why: String| Error::Address { url: url.to_owned(), why };
         let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
         if bucket.is_empty() {
@@ -96,7 +103,7 @@ impl Address {
         let prefix = Path::parse(prefix.trim_end_matches('/')).map_err(|error| bad(error.to_string()))?;
         let Some(store) = build(bucket) else { return Err(Error::Feature { url: url.to_owned(), feature }) };
         let store = store.map_err(|error| bad(error.to_string()))?;
-        Ok(Address { url: url.to_owned(), store, prefix })
+        Ok(Address { url: url.to_owned(), store, prefix, bucket: Some((bucket.to_owned(), build)) })
     }
 
     /// The path of a name.
@@ -166,6 +173,65 @@ fn s3(_bucket: &str) -> Option<Built> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(feature = "aws")]
+    mod connections {
+        use super::*;
+        use crate::client::Client;
+        use crate::fetcher::Fetcher;
+        use std::io::{Read, Write};
+        use std::net::{TcpListener, TcpStream};
+        use std::time::{Duration, Instant};
+        use syncline_replica::{Operation, Part, Source};
+
+        const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nETag: \"e\"\r\n\
+            Last-Modified: Sat, 28 Nov 2026 00:00:00 GMT\r\n\r\nhere";
+
+        /// Answers everything, and keeps its connections, as the large stores do.
+        fn serve(mut stream: TcpStream) {
+            let (mut request, mut byte) = (Vec::new(), [0]);
+            while matches!(stream.read(&mut byte), Ok(1)) {
+                request.push(byte[0]);
+                if request.ends_with(b"\r\n\r\n") {
+                    request.clear();
+                    stream.write_all(ANSWER).unwrap();
+                }
+            }
+        }
+
+        fn at(endpoint: &str) -> Option<Built> {
+            let builder = object_store::aws::AmazonS3Builder::new()
+                .with_endpoint(endpoint)
+                .with_allow_http(true)
+                .with_bucket_name("lab")
+                .with_access_key_id("lab")
+                .with_secret_access_key("laboratory")
+                .with_retry(once());
+            Some(builder.build().map(|store| Arc::new(store) as Arc<dyn ObjectStore>))
+        }
+
+        #[test]
+        fn what_one_thread_has_left_open_is_not_waited_for_by_another() {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let endpoint = format!("http://{}", listener.local_addr().unwrap());
+            std::thread::spawn(move || {
+                for stream in listener.incoming() {
+                    std::thread::spawn(move || serve(stream.unwrap()));
+                }
+            });
+            let store = at(&endpoint).unwrap().unwrap();
+            let address = Address { bucket: Some((endpoint, at)), ..Address::over("s3://lab", store) };
+            let get = Operation::Get { name: "object".to_owned(), part: Part::All };
+            let idle = Client::new(&address).unwrap();
+            idle.one(&get).unwrap();
+            let begun = Instant::now();
+            let fetched = Fetcher::new(&address).unwrap().get(std::slice::from_ref(&get));
+            Client::new(&address).unwrap().one(&get).unwrap();
+            assert!(fetched[0].is_ok(), "{fetched:?}");
+            assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+            idle.one(&get).unwrap();
+        }
+    }
 
     #[test]
     fn names_become_paths_and_paths_names() {

@@ -60,7 +60,7 @@ machine!(syncline_replica::Restore);
 impl Client {
     pub fn new(address: &Address) -> std::io::Result<Client> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let address = address.clone();
+        let address = address.apart()?;
         let (start, wake) = (Instant::now(), Arc::default());
         Ok(Client { address, runtime, under_way: FuturesUnordered::new(), start, wake })
     }

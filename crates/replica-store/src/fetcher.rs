@@ -29,7 +29,7 @@ impl Fetcher {
     /// The runtime cannot be made.
     pub fn new(address: &Address) -> std::io::Result<Fetcher> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        Ok(Fetcher { address: address.clone(), runtime, ended: Arc::default() })
+        Ok(Fetcher { address: address.apart()?, runtime, ended: Arc::default() })
     }
 
     /// What ends the repetitions, once it is set.
