@@ -209,6 +209,9 @@ class Lab:
         for name in "gateway/lab", "side":
             os.makedirs(f"{self.store}/{name}")
         self.port = free_port()
+        # Those of whoever calls have nothing to do with this.
+        for name in "AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT", "AWS_CA_BUNDLE":
+            os.environ.pop(name, None)
         os.environ.update(AWS_ACCESS_KEY_ID="lab", AWS_SECRET_ACCESS_KEY="laboratory", AWS_REGION="us-east-1",
                           AWS_ENDPOINT_URL=f"http://127.0.0.1:{self.port}")
         self.serve(self.port)
@@ -218,6 +221,11 @@ class Lab:
         self.start(self.versity, "--port", f"127.0.0.1:{port}", *options, "posix", "--sidecar", f"{self.store}/side",
                    f"{self.store}/gateway", env={**os.environ, **keys})
         until("versitygw listens", lambda: is_open(port))
+
+    def asked(self):
+        """Requests so far: versitygw tells each in a line."""
+        with open(f"{self.work}/servers.log", "rb") as log:
+            return log.read().count(b"\n")
 
     def gateway_that_keeps(self):
         """The port of another one over the same folder, which keeps its connections, as the large stores do."""
@@ -260,6 +268,20 @@ class Lab:
             if daemon.poll() is None:
                 subprocess.run(["umount", "-l", directory], check=False)
                 end(daemon)
+
+    @contextlib.contextmanager
+    def lost(self, device):
+        """The same, of a machine that is lost in the end."""
+        directory = self.folder(self.fresh())
+        words = ["mount", "--foreground", "-o", f"log={directory}.log", device, directory]
+        daemon = subprocess.Popen([self.command, *words])
+        try:
+            until("it mounts", lambda: os.path.ismount(directory) or daemon.poll() is not None)
+            yield directory, daemon
+        finally:
+            daemon.kill()
+            daemon.wait()
+            subprocess.run(["umount", "-l", directory], check=False, capture_output=True)
 
     def replica(self, directory):
         return json.loads(self.syncline("stats", "--json", directory))["replica"]
