@@ -167,7 +167,7 @@ def make_large(lab, image):
 
 
 def lazy(lab):
-    """From the command until a file of a clean volume of 10 GiB has been read, each request 0 or 30 ms late."""
+    """From the command until a file of a clean volume of 10 GiB was read, each request 0 or 30 ms late."""
     image = f"{lab.work}/lazy.img"
     if not os.path.exists(image):
         make_large(lab, image)
