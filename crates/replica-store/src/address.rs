@@ -71,8 +71,8 @@ impl Address {
         Address { url: url.to_owned(), store, prefix: Path::default(), bucket: None }
     }
 
-    /// The same place by connections of its own. A connection that is kept belongs to the runtime that it was made in: a
-    /// request that takes one of a runtime which nobody drives stands until its time is up.
+    /// The same place by connections of its own. A connection that is kept belongs to the runtime that it was made in:
+    /// a request that takes one of a runtime which nobody drives stands until its time is up.
     pub(crate) fn apart(&self) -> std::io::Result<Address> {
         let Some((name, build)) = &self.bucket else { return Ok(self.clone()) };
         let built = build(name).ok_or_else(|| std::io::Error::other("this build knows no such store"))?;
