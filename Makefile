@@ -96,7 +96,7 @@ tools:
 
 lab:
 	@scripts/setup.sh build
-	$(CARGO) build --release --locked -p syncline-lab
+	$(CARGO) build --release --locked -p syncline-lab --features syncline-cli/s3
 
 test:
 	@scripts/setup.sh test
@@ -139,7 +139,7 @@ test-full: build lab
 	@SYNCLINE=$(LAB) tests/crash/random_cuts.py --cuts 100 --seed 2 --size 8
 	@SYNCLINE=$(LAB) tests/crash/deletions.py --cuts 200
 	@SYNCLINE=$(LAB) tests/run-workloads --full
-	@SYNCLINE=$(LAB) CLAIMS=200 RESTORES=50 tests/replica/servers.sh moto versitygw
+	@SYNCLINE=$(LAB) CLAIMS=200 RESTORES=50 tests/replica/servers.sh moto versitygw radosgw
 
 workloads: lab
 	@scripts/setup.sh test-full

@@ -51,7 +51,7 @@ case $target in
         wanted="fusermount3=fuse3 losetup=util-linux python3=python3 setfacl=acl setfattr=attr sqlite3=sqlite3 fio=fio dbench=dbench
             fs_mark=fsmark rsync=rsync git=git mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs mkfs.ext4=e2fsprogs
             pg_ctlcluster=postgresql nbdkit=nbdkit qemu-nbd=qemu-utils ceph-mon=ceph-mon ceph-mgr=ceph-mgr ceph-osd=ceph-osd
-            rbd=ceph-common"
+            rbd=ceph-common radosgw=radosgw faketime=faketime"
         ;;
     *)
         echo "setup: no such target: $target" >&2

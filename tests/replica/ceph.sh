@@ -2,9 +2,11 @@
 # A Ceph cluster on the loopback of this machine: one monitor, one manager, three storage daemons on plain files.
 #
 # usage: tests/replica/ceph.sh up DIRECTORY     starts it, makes the pool rbd, and prints its configuration's path
+#        tests/replica/ceph.sh gateway DIRECTORY PORT   starts its radosgw, which speaks S3, and prints its process id
 #        tests/replica/ceph.sh down DIRECTORY   ends its daemons by their process ids
 #
-# Exit code 2: a package is missing (ceph-mon, ceph-mgr, ceph-osd, ceph-common); standard error says which.
+# Exit code 2: a package is missing (ceph-mon, ceph-mgr, ceph-osd, ceph-common; radosgw for a gateway); standard error
+# says which.
 set -euo pipefail
 command=${1:?} directory=${2:?}
 conf=$directory/ceph.conf
@@ -25,6 +27,24 @@ down() {
 
 if [ "$command" = down ]; then
     down
+    exit
+fi
+if [ "$command" = gateway ]; then
+    port=${3:?}
+    command -v radosgw >/dev/null || { echo "radosgw is not installed" >&2; exit 2; }
+    export CEPH_CONF=$conf
+    if ! [ -e "$directory/rgw.keyring" ]; then
+        timeout 60 ceph auth get-or-create client.rgw.a mon 'allow rw' osd 'allow rwx' >"$directory/rgw.keyring"
+    fi
+    # It goes to the background by itself.
+    radosgw -c "$conf" -n client.rgw.a --keyring "$directory/rgw.keyring" --rgw-frontends "beast endpoint=127.0.0.1:$port" \
+        >"$directory/gateway.log" 2>&1 || { tail -n 1 "$directory/gateway.log" >&2; exit 1; }
+    for _ in $(seq 300); do
+        # Its port is open when its pools are there.
+        ! (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || break
+        sleep 0.1
+    done
+    cat "$directory/run/client.rgw.a.pid"
     exit
 fi
 for tool in ceph-mon ceph-mgr ceph-osd ceph rbd monmaptool ceph-authtool; do
@@ -62,9 +82,17 @@ ms_bind_ipv6 = false
 osd_pool_default_size = 3
 osd_pool_default_min_size = 2
 osd_crush_chooseleaf_type = 0
+osd_pool_default_pg_num = 8
+osd_pool_default_pg_autoscale_mode = off
 [client]
 admin_socket =
 log_file = /dev/null
+[client.rgw.a]
+rgw_data = $directory/rgw.a
+rgw_bucket_quota_ttl = 1
+rgw_num_rados_handles = 1
+rgw_thread_pool_size = 64
+log_file = $directory/log/\$name.log
 [mon]
 mon_data = $directory/mon.\$id
 mon_data_avail_crit = 1

@@ -3,17 +3,20 @@
 #
 # NAME, DIRECTORY   the server's name, and an empty folder for images and mounts
 # URL               where replicas go; BUCKET, SERVER and PYTHON where it is an S3-compatible server
+# AGAIN, SMALL      where the server can do it (servers.sh tells what they are), with FILL and EMPTY
+# ONLY              only the checks whose name matches this
 # here              this folder
 #
 # Ends with one line "replica on NAME: N passed, M failed".
 set -uo pipefail
 passed=0
 failed=0
-here=${here:?}
+here=${here:?} work=${work:?}
 cd "$DIRECTORY" || exit 2
 mkdir -p mnt mnt2 out
 
 ok() {
+    [[ $1 =~ ${ONLY:-} ]] || return 0
     if "${@:2}" >out/log 2>&1; then
         passed=$((passed + 1))
     else
@@ -151,25 +154,110 @@ goes_on_without_the_store() {
         "$SYNCLINE" cat g.img /meanwhile | cmp - <(seq 50)
 }
 
-# One request in twenty is answered by 503, with or without its effect.
-goes_on_with_an_unwell_store() {
-    python3 "$here/unwell.py" "$UNWELL_PORT" "${AWS_ENDPOINT_URL##*:}" 20 &
+# behind_a_proxy ONE_IN DELAY COMMAND...: one request in so many is answered by 503, with or without its effect (0: none
+# is), and each GET takes DELAY ms longer.
+behind_a_proxy() {
+    python3 "$here/unwell.py" "$UNWELL_PORT" "${AWS_ENDPOINT_URL##*:}" "$1" "$2" 2>out/proxy.log &
     local proxy=$! code=0
-    unwell || code=1
+    local -x AWS_ENDPOINT_URL=http://127.0.0.1:$UNWELL_PORT
+    # shellcheck disable=SC2016 # it is expanded when it is run
+    until_true "the proxy listens" eval '(exec 3<>"/dev/tcp/127.0.0.1/$UNWELL_PORT") 2>/dev/null' && "${@:3}" || code=1
     kill "$proxy" && wait "$proxy" 2>/dev/null
     return "$code"
 }
 
+# unwell NAME SYNCS: what was acknowledged through the proxy comes back through it.
 unwell() {
-    local -x AWS_ENDPOINT_URL=http://127.0.0.1:$UNWELL_PORT
-    # shellcheck disable=SC2016 # it is expanded when it is run
-    until_true "the proxy listens" eval '(exec 3<>"/dev/tcp/127.0.0.1/$UNWELL_PORT") 2>/dev/null' || return 1
-    "$SYNCLINE" mkfs --quiet --size 8M unwell.img && "$SYNCLINE" replica init "$URL/unwell" unwell.img &&
-        "$SYNCLINE" mount -o "replica=$URL/unwell,ack=remote,log=$PWD/out/daemon4.log" unwell.img mnt || return 1
+    "$SYNCLINE" mkfs --quiet --size 8M "$1.img" && "$SYNCLINE" replica init "$URL/$1" "$1.img" &&
+        "$SYNCLINE" mount -o "replica=$URL/$1,ack=remote,log=$PWD/out/$1.log" "$1.img" mnt || return 1
     local number
-    for number in $(seq 40); do echo "$number" >>mnt/file && sync mnt/file || return 1; done
-    "$SYNCLINE" umount mnt && "$SYNCLINE" replica verify "$URL/unwell" &&
-        "$SYNCLINE" replica restore "$URL/unwell" well.img && "$SYNCLINE" cat well.img /file | cmp - <(seq 40)
+    for number in $(seq "$2"); do echo "$number" >>mnt/file && sync mnt/file || return 1; done
+    "$SYNCLINE" umount mnt && "$SYNCLINE" replica verify "$URL/$1" &&
+        "$SYNCLINE" replica restore "$URL/$1" "$1-back.img" && "$SYNCLINE" cat "$1-back.img" /file | cmp - <(seq "$2")
+}
+
+# Syncs of a mount with ack=remote wait for a server that was killed, and return when it is there again.
+goes_on_with_a_server_that_was_killed() {
+    "$SYNCLINE" mkfs --quiet --size 8M killed.img && "$SYNCLINE" replica init "$URL/killed" killed.img &&
+        "$SYNCLINE" mount -o "replica=$URL/killed,ack=remote,log=$PWD/out/killed.log" killed.img mnt || return 1
+    (for number in $(seq 300); do echo "$number" >>mnt/file && sync mnt/file || exit 1; echo "$number" >out/reached; done) &
+    local writer=$! round reached
+    for round in 1 2; do
+        reached=$((round * 20))
+        # shellcheck disable=SC2016 # it is expanded when it is run
+        until_true "$reached syncs" eval '[ "$(cat out/reached 2>/dev/null || echo 0)" -ge '$reached' ]' || return 1
+        kill -9 "$SERVER"
+        sleep 2
+        reached=$(cat out/reached)
+        kill -0 "$writer" || { echo "a sync fails, or all are done before the server is killed"; return 1; }
+        sleep 1
+        [ "$(cat out/reached)" = "$reached" ] || { echo "a sync returns that no server has"; return 1; }
+        started_again || return 1
+    done
+    wait "$writer" || { echo "a sync has failed"; return 1; }
+    "$SYNCLINE" stats --json mnt >out/stats && [ "$(field replica.state <out/stats)" = streaming ] || return 1
+    "$SYNCLINE" umount mnt && "$SYNCLINE" replica verify "$URL/killed" &&
+        "$SYNCLINE" replica restore "$URL/killed" killed2.img && "$SYNCLINE" cat killed2.img /file | cmp - <(seq 300)
+}
+
+started_again() {
+    bash "$AGAIN" && SERVER=$(cat "$work/server.pid") || return 1
+    # shellcheck disable=SC2016 # it is expanded when it is run
+    until_true "the server listens" eval '(exec 3<>"/dev/tcp/127.0.0.1/${AWS_ENDPOINT_URL##*:}") 2>/dev/null'
+}
+
+# A writer stands still, nobody takes over, the server has another process meanwhile, and the writer goes on. The hour
+# is the laboratory's (crates/sim/src/fencing.rs).
+goes_on_after_it_stood_still() {
+    "$SYNCLINE" mkfs --quiet --size 8M still.img && "$SYNCLINE" replica init "$URL/still" still.img &&
+        "$SYNCLINE" mount -o "replica=$URL/still,ack=remote,log=$PWD/out/still.log" still.img mnt &&
+        echo one >mnt/file && sync mnt/file || return 1
+    local daemon writer
+    daemon=$(daemon_of still.img)
+    kill -STOP "$daemon"
+    (echo two >>mnt/file && sync mnt/file) &
+    writer=$!
+    if [ -n "${AGAIN:-}" ]; then
+        kill -9 "$SERVER"
+        started_again || { kill -CONT "$daemon"; return 1; }
+    fi
+    sleep 5
+    kill -CONT "$daemon"
+    wait "$writer" && echo three >>mnt/file && sync mnt/file && "$SYNCLINE" umount mnt &&
+        "$SYNCLINE" replica restore "$URL/still" still2.img &&
+        "$SYNCLINE" cat still2.img /file | cmp - <(printf '%s\n' one two three)
+}
+
+# A store without room is told, holds no local sync up, and gets everything when there is room.
+is_full_and_has_room_again() {
+    "$SYNCLINE" mkfs --quiet --size 8M full.img && "$SYNCLINE" replica init "$SMALL" full.img &&
+        "$SYNCLINE" mount -o "replica=$SMALL,replica_interval=0.2,log=$PWD/out/full.log" full.img mnt &&
+        echo 0 >mnt/file && sync mnt/file && until_true "shipped" caught_up && eval "$FILL" || return 1
+    local began=$SECONDS number
+    for number in $(seq 20); do
+        echo "$number" >>mnt/file && head -c 20000 /dev/urandom >"mnt/$number" && sync mnt/file "mnt/$number" || return 1
+    done
+    [ $((SECONDS - began)) -lt 10 ] || { echo "20 syncs took $((SECONDS - began)) s"; return 1; }
+    until_true "it is told" told_to_be_full || { cat out/stats; return 1; }
+    field replica.trouble <out/stats | tee out/full-told
+    # Whoever begins there is told as well.
+    "$SYNCLINE" mkfs --quiet --size 8M full2.img && head -c 3000000 /dev/urandom >out/some &&
+        "$SYNCLINE" import --quiet full2.img out/some / && refused "refuses" "$SYNCLINE" replica init "$SMALL" full2.img ||
+        return 1
+    eval "$EMPTY" || return 1
+    until_true "shipped" caught_up && "$SYNCLINE" umount mnt &&
+        "$SYNCLINE" replica restore --volume "$("$SYNCLINE" probe full.img | sed -n 's/^ID_FS_UUID=//p')" "$SMALL" full3.img &&
+        "$SYNCLINE" cat full3.img /file | cmp - <(seq 0 20)
+}
+
+told_to_be_full() {
+    "$SYNCLINE" stats --json mnt >out/stats && field replica.trouble <out/stats | grep -qF "refuses: "
+}
+
+# Neither sync nor claim: only who asks has the wrong time.
+a_wrong_clock_is_told() {
+    refused "refuses" faketime -m -f "$1" env DONT_FAKE_MONOTONIC=1 "$SYNCLINE" replica status "$URL" &&
+        "$SYNCLINE" replica status "$URL"
 }
 
 damage_is_named() {
@@ -215,15 +303,15 @@ pruned_while_it_is_mounted() {
 
 # What is touched is fetched, the rest behind it; then the image is like any other.
 used_while_it_is_fetched() {
-    local lines
+    local lines left
     "$SYNCLINE" mkfs --quiet --size 64M lazy.img && head -c 20000000 /dev/urandom >out/bulk &&
         "$SYNCLINE" import --quiet lazy.img out/bulk / && "$SYNCLINE" replica init "$URL/lazy" lazy.img || return 1
-    "$SYNCLINE" mount -o "log=$PWD/out/lazy.log" --local lazy2.img "$URL/lazy" mnt || return 1
-    git init -q mnt/tree && for lines in $(seq 30); do seq "$lines" >"mnt/tree/$lines"; done
-    (cd mnt/tree && git add . && git -c user.name=x -c user.email=x@y commit -qm first) || return 1
-    sqlite mnt/data.db 200 || return 1
-    # Half of an image is told from a volume.
-    kill -9 "$(daemon_of lazy2.img)" && umount -l mnt
+    # A store that is far away leaves time to see half of it.
+    if [ -n "${BUCKET:-}" ]; then
+        behind_a_proxy 0 300 worked_in_while_it_is_fetched || return 1
+    else
+        worked_in_while_it_is_fetched || return 1
+    fi
     until_true "the killed daemon is gone" eval '! daemon_of lazy2.img'
     if [ "$(stat -c %s lazy2.img)" != 67108864 ]; then
         refused "only a part of this volume was fetched" "$SYNCLINE" ls lazy2.img / || return 1
@@ -236,6 +324,18 @@ used_while_it_is_fetched() {
         "$SYNCLINE" replica restore "$URL/lazy" lazy3.img && "$SYNCLINE" cat lazy3.img /bulk | cmp - out/bulk &&
         "$SYNCLINE" cat lazy3.img /tree/7 | cmp - <(seq 7) &&
         "$SYNCLINE" mount -o "replica=$URL/lazy,log=$PWD/out/lazy3.log" lazy2.img mnt && "$SYNCLINE" umount mnt
+}
+
+# SQLite and git, and then the daemon dies. What is not here yet is counted before it does.
+worked_in_while_it_is_fetched() {
+    "$SYNCLINE" mount -o "log=$PWD/out/lazy.log" --local lazy2.img "$URL/lazy" mnt || return 1
+    git init -q mnt/tree && for lines in $(seq 30); do seq "$lines" >"mnt/tree/$lines"; done
+    (cd mnt/tree && git add . && git -c user.name=x -c user.email=x@y commit -qm first) || return 1
+    sqlite mnt/data.db 200 && "$SYNCLINE" stats --json mnt >out/stats && left=$(field replica.blocks_to_fetch <out/stats) ||
+        return 1
+    echo "blocks to fetch behind the work of SQLite and git: $left"
+    [ -z "${BUCKET:-}" ] || [ "$left" -gt 0 ] || { echo "it was all here before"; return 1; }
+    kill -9 "$(daemon_of lazy2.img)" && umount -l mnt
 }
 
 all_here() {
@@ -364,7 +464,7 @@ two_volumes() {
         refused "holds replicas of 2 volumes" "$SYNCLINE" replica status "$URL"
 }
 
-export -f field same daemon_of caught_up all_here
+export -f field same daemon_of caught_up all_here told_to_be_full
 ok "a replica is begun" begin
 ok "it is not begun twice" refused "holds a replica of this volume already" "$SYNCLINE" replica init "$URL" a.img
 ok "it comes back as it was" comes_back
@@ -378,15 +478,29 @@ if [ -w /dev/fuse ] && [ "$(id -u)" = 0 ]; then
     ok "a volume that is behind is refused" behind_is_refused
     ok "an earlier position comes back" earlier_position
     [ -z "${SERVER:-}" ] || ok "nothing waits for a store that does not answer" goes_on_without_the_store
+    [ -z "${AGAIN:-}" ] || ok "syncs wait for a server that was killed" goes_on_with_a_server_that_was_killed
+    ok "a writer that stood still goes on" goes_on_after_it_stood_still
+    if [ -n "${SMALL:-}" ]; then
+        ok "a full store is told, and gets everything later" is_full_and_has_room_again
+    fi
 else
     echo "skipped: replica $NAME: mounts need root and /dev/fuse"
 fi
 if [ -n "${BUCKET:-}" ]; then
-    [ ! -w /dev/fuse ] || [ "$(id -u)" != 0 ] || ok "503s cost time and nothing else" goes_on_with_an_unwell_store
+    if [ -w /dev/fuse ] && [ "$(id -u)" = 0 ]; then
+        ok "503s cost time and nothing else" behind_a_proxy 20 0 unwell unwell 40
+        ok "a storm of 503s does not either" behind_a_proxy 2 0 unwell storm 10
+    fi
     ok "damage in the store is named" damage_is_named
     ok "a missing bucket is told" refused "there is no such bucket" "$SYNCLINE" replica init s3://nobody/x a.img
     ok "wrong credentials are told" refused "refuses" env AWS_SECRET_ACCESS_KEY=wrong "$SYNCLINE" replica status "$URL"
     ok "unknown credentials are told" refused "refuses" env AWS_ACCESS_KEY_ID=nobody "$SYNCLINE" replica init "$URL/x" a.img
+    if ! command -v faketime >/dev/null; then
+        echo "skipped: replica $NAME: a wrong clock: faketime is not installed"
+    elif [ -n "${AGAIN:-}" ]; then
+        ok "a clock that is behind is told" a_wrong_clock_is_told -2h
+        ok "a clock that is ahead is told" a_wrong_clock_is_told +2h
+    fi
     ok "a server that is not there is told" refused "cannot be reached" \
         env AWS_ENDPOINT_URL=http://127.0.0.1:9 "$SYNCLINE" replica status "$URL"
 fi
@@ -401,10 +515,16 @@ if [ -w /dev/fuse ] && [ "$(id -u)" = 0 ]; then
     ok "what differs is shipped after a crash" goes_on_by_what_differs
     [ -z "${SERVER:-}" ] || ok "a volume stops when its replica is too late" stops_when_it_is_late
 fi
-# CLAIMS   take-overs of machines that die or stand still (default 6; make test-full has 200 and 50)
+# CLAIMS   take-overs of machines that die or stand still (default 6; make test-full has 200), RESTORES of their history
+#          (4; 50), by SEED
+take_over_from_each_other() {
+    mkdir -p claims && env -C claims "$here/claims.py" "$URL/claims" "${CLAIMS:-6}" "${RESTORES:-4}" "${SEED:-1}" | tee out/claims
+    return "${PIPESTATUS[0]}"
+}
+
 if [ -w /dev/fuse ] && [ "$(id -u)" = 0 ]; then
-    mkdir -p claims
-    ok "machines take over from each other" env -C claims "$here/claims.py" "$URL/claims" "${CLAIMS:-6}" "${RESTORES:-4}"
+    ok "machines take over from each other" take_over_from_each_other
+    [ ! -s out/claims ] || sed "s/^/replica on $NAME: /" out/claims
 fi
 [ -z "${BUCKET:-}" ] || ok "objects of others are told" foreign_objects_are_told
 ok "two volumes of one place are told apart" two_volumes

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Stands in front of a server and answers one request in so many by 503, before or behind its effect.
 
-usage: unwell.py PORT SERVER_PORT ONE_IN [SEED]
+usage: unwell.py PORT SERVER_PORT ONE_IN [DELAY [SEED]]     ONE_IN 0: none; DELAY of each GET, in ms
 """
 
 import http.client
@@ -9,9 +9,11 @@ import http.server
 import random
 import sys
 import threading
+import time
 
 PORT, SERVER, ONE_IN = (int(word) for word in sys.argv[1:4])
-CHANCE = random.Random(int(sys.argv[4]) if len(sys.argv) > 4 else 1)
+DELAY = int(sys.argv[4]) / 1000 if len(sys.argv) > 4 else 0
+CHANCE = random.Random(int(sys.argv[5]) if len(sys.argv) > 5 else 1)
 LOCK = threading.Lock()
 
 
@@ -21,7 +23,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def pass_on(self):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         with LOCK:
-            unwell, does_it = CHANCE.randrange(ONE_IN) == 0, CHANCE.randrange(2) == 0
+            unwell, does_it = ONE_IN and CHANCE.randrange(ONE_IN) == 0, CHANCE.randrange(2) == 0
+        if self.command == "GET":
+            time.sleep(DELAY)
         if unwell and not does_it:
             return self.refuse()
         server = http.client.HTTPConnection("127.0.0.1", SERVER)
