@@ -59,4 +59,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
-http.server.ThreadingHTTPServer(("127.0.0.1", PORT), Handler).serve_forever()
+class Server(http.server.ThreadingHTTPServer):
+    # A client that fetches opens many connections at once. With five, which is the default, some would wait for seconds.
+    request_queue_size = 128
+
+
+Server(("127.0.0.1", PORT), Handler).serve_forever()

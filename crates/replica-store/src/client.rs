@@ -242,17 +242,20 @@ fn told(error: object_store::Error) -> StoreError {
         ref error if is_full(error) => StoreError::Refused(sentence(error)),
         error => {
             let sentence = sentence(&error);
-            let refuses = REFUSALS.iter().any(|code| sentence.ends_with(&format!("({code})")));
+            // Where the server gives no message, the code is all there is.
+            let refuses =
+                REFUSALS.iter().any(|code| sentence == *code || sentence.ends_with(&format!("({code})")));
             if refuses { StoreError::Refused(sentence) } else { StoreError::Unavailable(sentence) }
         }
     }
 }
 
 /// Codes of S3, and of those who speak it, that stay until somebody changes something.
-const REFUSALS: [&str; 8] = [
+const REFUSALS: [&str; 9] = [
     "AccessDenied",
     "AccountProblem",
     "ExpiredToken",
+    "InsufficientStorage",
     "InvalidAccessKeyId",
     "QuotaExceeded",
     "RequestTimeTooSkewed",

@@ -26,8 +26,12 @@ enum Mood {
     NoSpace,
     /// S3's way to say that a quota is used up.
     Quota,
+    /// A server's way to say that its disk is full.
+    Insufficient,
     /// Its clock differs from ours, whatever is asked.
     Skewed,
+    /// The same, by a server that gives codes without messages, as radosgw does.
+    SkewedShortly,
     /// Half of all requests, of any kind.
     Storm,
 }
@@ -77,7 +81,11 @@ impl Store {
         match *self.mood.lock() {
             Mood::NoSpace if puts => failed(std::io::Error::from_raw_os_error(28)),
             Mood::Quota if puts => coded("QuotaExceeded", "The bucket is full."),
+            Mood::Insufficient if puts => coded("InsufficientStorage", "No space left on device"),
             Mood::Skewed => coded("RequestTimeTooSkewed", "The difference between the times is too large."),
+            Mood::SkewedShortly => {
+                failed("<Error><Code>RequestTimeTooSkewed</Code><RequestId>tx1</RequestId></Error>")
+            }
             Mood::Storm if mixed(number) >> 63 == 0 => coded("SlowDown", "Please reduce your request rate."),
             _ => Ok(()),
         }
@@ -128,9 +136,11 @@ fn made() -> Arc<dyn Device> {
     formatted(MemoryDevice::new(4096), &MkfsOptions::default())
 }
 
-const TROUBLES: [(Mood, &str); 3] = [
+const TROUBLES: [(Mood, &str); 5] = [
     (Mood::NoSpace, "the object store refuses: No space left on device (os error 28)"),
     (Mood::Quota, "the object store refuses: The bucket is full (QuotaExceeded)"),
+    (Mood::SkewedShortly, "the object store refuses: RequestTimeTooSkewed"),
+    (Mood::Insufficient, "the object store refuses: No space left on device (InsufficientStorage)"),
     (
         Mood::Skewed,
         "the object store refuses: The difference between the times is too large (RequestTimeTooSkewed)",
