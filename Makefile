@@ -152,6 +152,7 @@ bench: build tools
 bench-snapshots: build tools
 	@scripts/setup.sh bench
 	scripts/bench-snapshots.sh $(BIN) $(dir $(BIN))bench-snapshots.json
+
 bench-replica: build
 	@scripts/setup.sh bench-replica
 	SYNCLINE=$(BIN) tests/replica/figures.py --json $(dir $(BIN))bench-replica.json

@@ -17,7 +17,7 @@
 # What suite.sh is told of a server, where the server can do it:
 #
 # SERVER    its process, which is stopped and continued
-# AGAIN     a script that starts it again, with what it held, once it was killed; its process is in $work/server.pid then
+# AGAIN     a script that starts it again, with what it held, once it was killed; its process is in $work/server.pid
 # SMALL     a place like URL; FILL leaves no room there, and EMPTY gives it back
 #
 # A server that cannot be had makes one line "skipped: replica NAME: why". Exit code 1: something failed.

@@ -60,7 +60,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 class Server(http.server.ThreadingHTTPServer):
-    # A client that fetches opens many connections at once. With five, which is the default, some would wait for seconds.
+    # Whoever fetches opens many connections at once. With five, which is the default, some would wait for seconds.
     request_queue_size = 128
 
 
