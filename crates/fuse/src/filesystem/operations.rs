@@ -13,7 +13,7 @@ use crate::mounts::{Mounts, Share};
 use crate::removed::Removed;
 use crate::replica::Replica;
 use crate::syncs::{By, Owed, Syncs};
-use fusering::request::NewMode;
+use fusering::request::{Fallocate, NewMode};
 use fusering::{
     ActiveTransport, Classes, DeviceNumber, Entry, Errno, NodeId, Notifier, Opened, ReplyWrite, Totals,
 };
@@ -161,11 +161,7 @@ impl Operations {
     }
 
     /// The same for `fallocate`.
-    pub(super) fn allocation_may_wait(
-        &self,
-        request: &fusering::request::Fallocate,
-        mode: FallocateMode,
-    ) -> bool {
+    pub(super) fn allocation_may_wait(&self, request: &Fallocate, mode: FallocateMode) -> bool {
         let (file, offset, length) = (handle(request.handle), request.offset, request.length);
         self.sync_names || self.fs.files().fallocate_may_wait(file, mode, offset, length)
     }
@@ -581,7 +577,7 @@ impl Operations {
     pub(super) fn fallocate(
         &self,
         caller: &Caller,
-        request: &fusering::request::Fallocate,
+        request: &Fallocate,
         mode: FallocateMode,
     ) -> Result<(), Errno> {
         let file = handle(request.handle);
