@@ -68,6 +68,9 @@ impl Files {
         let Ok(from) = self.content.open_file(source.0) else { return false };
         let state = from.inode.state.read();
         let len = len.min(state.item.size.saturating_sub(source.1));
+        if len == 0 {
+            return false;
+        }
         let end = source.1.saturating_add(len);
         if len > SMALL_COPY_BYTES
             || (source.1 / PAGE_BYTES..pages_of(end)).any(|page| state.data.get(page).is_none())
@@ -204,7 +207,7 @@ mod tests {
         assert!(fs.files.copy_may_wait((from, 0), (to, 0), u64::MAX), "that is long");
         assert!(!fs.files.fallocate_may_wait(to, ALLOCATE, 0, 1 << 20));
         assert!(fs.files.fallocate_may_wait(to, ALLOCATE, 0, (1 << 20) + 1));
-        assert!(fs.files.fallocate_may_wait(to, ALLOCATE, u64::MAX, u64::MAX), "it will be refused");
+        assert!(!fs.files.fallocate_may_wait(to, ALLOCATE, u64::MAX, u64::MAX), "that is refused at once");
         assert!(fs.files.fallocate_may_wait(to, FallocateMode::PunchHole, 0, 10));
         assert!(!fs.files.resize_may_wait(source.attr.inode, 5000));
         assert!(!fs.files.resize_may_wait(target.attr.inode, 1 << 40), "a hole");
