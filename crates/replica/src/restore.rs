@@ -19,8 +19,11 @@ use syncline_device::Buffer;
 use syncline_format::BlockNo;
 use syncline_format::replica::{FOOTER_BYTES, Flags, Manifest, UnitHeader};
 
-/// Requests under way, at most.
-const IN_FLIGHT_MAX: usize = 16;
+/// Requests for frames under way, at most: each brings up to a unit's content.
+const FRAMES_IN_FLIGHT_MAX: usize = 16;
+/// Requests for outlines under way, at most. They are small, so what they cost is how long the store takes to answer,
+/// and there are two for each unit.
+const OUTLINES_IN_FLIGHT_MAX: usize = 64;
 
 /// Where a restore ends: at the newest consistent unit that is not behind it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -204,8 +207,9 @@ impl Restore {
 
     fn ask_more(&mut self) {
         let Some(manifest) = &self.manifest else { return };
-        let mut room = IN_FLIGHT_MAX.saturating_sub(self.exchange.purposes().count());
+        let under_way = self.exchange.purposes().count();
         if let Stage::Fetching = self.stage {
+            let mut room = FRAMES_IN_FLIGHT_MAX.saturating_sub(under_way);
             while let Some(fetch) = self.fetches.get(self.next_fetch).filter(|_| room > 0) {
                 self.exchange.ask(Purpose::Frames(self.next_fetch), self.newest.request(fetch));
                 self.next_fetch += 1;
@@ -213,6 +217,7 @@ impl Restore {
             }
             return;
         }
+        let mut room = OUTLINES_IN_FLIGHT_MAX.saturating_sub(under_way);
         while let Some(key) = self.wanted.keys.get(self.wanted.asked).filter(|_| room > 0) {
             self.wanted.asked += 1;
             if let Some((piece, operation)) = self.outlines.ask(*key, manifest) {
