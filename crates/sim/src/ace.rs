@@ -141,6 +141,11 @@ const FULL_RING: &str = "creat:f1;write:f1:0:16384:1;fsync:f1;creat:f2;write:f2:
      write:f1:0:16384:88;fsync:f1;write:f2:0:16384:89;fsync:f2;write:f3:0:16384:89;fsync:f3;setxattr:A:user.a:3000:2;\
      setxattr:A:user.b:3000:2;setxattr:A:user.c:3000:2;setxattr:A:user.d:3000:2;sync;snap-now:y;maintain:6000";
 
+/// The same with so many that the next snapshot's would be too many, though there are few of them yet.
+const NEARLY_FULL_RING: &str = "creat:f1;write:f1:0:16384:1;fsync:f1;creat:f2;write:f2:0:16384:2;fsync:f2;creat:f3;\
+     write:f3:0:16384:3;fsync:f3;snap-now:x;write:A/foo:0:16000:77;fsync:A/foo;write:f1:0:16384:88;fsync:f1;sync;\
+     snap-now:y;maintain:6000";
+
 /// What an operation is put between, with the operation in the place of `*`.
 const AROUND: &[&str] = &[
     "snap:x;*;snapdel:x",
@@ -212,8 +217,9 @@ pub fn tree_steps() -> Vec<Vec<Op>> {
 
 /// Everything of trees alone: their steps, and snapshots where the ring is full of images.
 pub fn of_trees_alone() -> Vec<Vec<Op>> {
-    let full_ring = from_text(FULL_RING).expect("the list holds operations");
-    tree_steps().into_iter().chain([full_ring]).collect()
+    let full_rings =
+        [FULL_RING, NEARLY_FULL_RING].map(|text| from_text(text).expect("the list holds operations"));
+    tree_steps().into_iter().chain(full_rings).collect()
 }
 
 /// A step with trees around it, in each way that there is.

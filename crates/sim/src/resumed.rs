@@ -393,7 +393,9 @@ impl Line {
     /// What a crash leaves: at the end, or for an image that is set back some time in front of it.
     fn crashed(&mut self, sim: &SimDevice, is_set_back: bool) -> Disk {
         let (base, trace) = sim.recorded();
-        let back = if is_set_back { self.random.below(1 + SET_BACK_MAX as u64) as usize } else { 0 };
+        // Half of those that are set back stay behind the same checkpoint, mostly.
+        let most = if self.random.one_in(2) { SET_BACK_MAX } else { SET_BACK_MAX / 20 };
+        let back = if is_set_back { self.random.below(1 + most as u64) as usize } else { 0 };
         let from = trace.events.len().saturating_sub(back);
         let mut all = states(&trace, from, EFFORT, Lie::None, &mut self.random);
         if is_set_back {

@@ -118,7 +118,18 @@ fn part(name: &'static str, workloads: impl FnMut(u64) -> Option<Tally> + 'stati
     Part { name, workloads: Box::new(workloads) }
 }
 
-fn parts(seed: u64) -> Vec<Part> {
+/// The part that a hunt begins with is given many more workloads: what is hunted there may be rare.
+const MORE_OF_THE_FIRST: u64 = 10;
+
+fn parts(seed: u64, first: &str) -> Vec<Part> {
+    let times = |name: &str, runs: u64| if name == first { runs * MORE_OF_THE_FIRST } else { runs };
+    let [replicas_runs, resumed_runs, lazy_runs, fencing_runs] = [
+        ("replicas", REPLICAS_RUNS),
+        ("resumed", RESUMED_RUNS),
+        ("lazy", LAZY_RUNS),
+        ("fencing", FENCING_RUNS),
+    ]
+    .map(|(name, runs)| times(name, runs));
     let steps = ace::steps();
     let count = steps.len() as u64;
     let start = ace::start();
@@ -149,14 +160,14 @@ fn parts(seed: u64) -> Vec<Part> {
             Some(examine(&for_seq1, &ace::workload(&[step]), derive(seed, number), Depth::FULL))
         }),
         part("replicas", move |number| {
-            (number < REPLICAS_RUNS).then(|| replicas::run(number, derive(seed, 19 << 32 | number)))
+            (number < replicas_runs).then(|| replicas::run(number, derive(seed, 19 << 32 | number)))
         }),
         part("resumed", move |number| {
-            (number < RESUMED_RUNS).then(|| resumed::run(derive(seed, 27 << 32 | number)))
+            (number < resumed_runs).then(|| resumed::run(derive(seed, 27 << 32 | number)))
         }),
-        part("lazy", move |number| (number < LAZY_RUNS).then(|| lazy::run(derive(seed, 23 << 32 | number)))),
+        part("lazy", move |number| (number < lazy_runs).then(|| lazy::run(derive(seed, 23 << 32 | number)))),
         part("fencing", move |number| {
-            (number < FENCING_RUNS).then(|| fencing::run(derive(seed, 20 << 32 | number)))
+            (number < fencing_runs).then(|| fencing::run(derive(seed, 20 << 32 | number)))
         }),
         part("retention", move |number| {
             (number < RETENTION_RUNS).then(|| retention::hours(derive(seed, 21 << 32 | number)))
@@ -324,7 +335,7 @@ pub fn hunt(seed: u64, time: Duration, first: &str) -> Hunt {
     let mut states = 0;
     let mut all = Vec::new();
     // A fault may show while the volumes are prepared on which everything starts.
-    let prepared = crate::lab::guarded(|_| all = parts(seed));
+    let prepared = crate::lab::guarded(|_| all = parts(seed, first));
     if let Some(found) = prepared.violations.first() {
         let catch = Catch { part: "preparation", what: found.what.clone() };
         return Hunt { states, caught: Some(catch), cut_short: false };
@@ -359,7 +370,7 @@ mod tests {
 
     #[test]
     fn every_part_has_its_name_in_the_list() {
-        let all: Vec<&str> = parts(1).into_iter().map(|part| part.name).collect();
+        let all: Vec<&str> = parts(1, "").into_iter().map(|part| part.name).collect();
         assert_eq!(all, NAMES);
     }
 }
