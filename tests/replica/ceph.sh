@@ -37,7 +37,8 @@ if [ "$command" = gateway ]; then
         timeout 60 ceph auth get-or-create client.rgw.a mon 'allow rw' osd 'allow rwx' >"$directory/rgw.keyring"
     fi
     # It goes to the background by itself.
-    radosgw -c "$conf" -n client.rgw.a --keyring "$directory/rgw.keyring" --rgw-frontends "beast endpoint=127.0.0.1:$port" \
+    radosgw -c "$conf" -n client.rgw.a --keyring "$directory/rgw.keyring" \
+        --rgw-frontends "beast endpoint=127.0.0.1:$port" \
         >"$directory/gateway.log" 2>&1 || { tail -n 1 "$directory/gateway.log" >&2; exit 1; }
     for _ in $(seq 300); do
         # Its port is open when its pools are there.

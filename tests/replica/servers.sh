@@ -125,7 +125,8 @@ A
     UNWELL_PORT=$(free_port)
     export PYTHON=$moto/bin/python BUCKET=lab URL=s3://lab/replicas SERVER=$server UNWELL_PORT AGAIN=$work/again
     # Each bucket is a folder; this one has a disk of its own.
-    if "$moto/bin/python" "$here/object.py" make small >"$work/account.log" 2>&1 && small_disk "$work/gateway/small"; then
+    if "$moto/bin/python" "$here/object.py" make small >"$work/account.log" 2>&1 &&
+        small_disk "$work/gateway/small"; then
         export SMALL=s3://small/replicas
     fi
 }
@@ -137,7 +138,8 @@ small_disk() {
 }
 
 start_radosgw() {
-    command -v radosgw >/dev/null && command -v radosgw-admin >/dev/null || { echo "radosgw is not installed"; return 1; }
+    command -v radosgw >/dev/null && command -v radosgw-admin >/dev/null ||
+        { echo "radosgw is not installed"; return 1; }
     get_moto && up_ceph || return
     local port
     port=$(free_port)
