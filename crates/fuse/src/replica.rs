@@ -73,7 +73,8 @@ mod shipped {
             };
             let (interval, max_lag) = (how.interval, how.max_lag);
             let options = Options { acknowledge, interval, on_lag, max_lag, exact, ..Options::default() };
-            let session = Session::open(device, &address, &options).map_err(refused)?;
+            let claimed = lazy.and_then(|lazy| lazy.claimed.lock().take()).map(|claimed| *claimed);
+            let session = Session::open_by(device, &address, &options, claimed).map_err(refused)?;
             let last = session.status();
             tracing::info!(url = how.url, claim = last.claim, to_read = last.dirty, "the volume is shipped");
             let filler = fetched.map(Fetched::fill).transpose()?.flatten();

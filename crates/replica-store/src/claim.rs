@@ -11,6 +11,11 @@ use syncline_replica::{Opened, Opener, Opening, StoreError};
 /// How long one answer is waited for before the time is looked at.
 const PATIENCE: Duration = Duration::from_millis(50);
 
+/// Nanoseconds since 1970.
+pub(crate) fn wall() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+}
+
 /// This process as an opener of a volume that was never shipped.
 pub(crate) fn opener(uuid: [u8; 16], blocks: u64) -> Opener {
     Opener {
@@ -21,7 +26,7 @@ pub(crate) fn opener(uuid: [u8; 16], blocks: u64) -> Opener {
         generation: None,
         take_over: false,
         nonce: syncline_device::random_number().max(1),
-        time: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64),
+        time: wall(),
         process: std::process::id(),
         host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
     }

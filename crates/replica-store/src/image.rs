@@ -3,12 +3,12 @@
 use crate::claim::{claim, opener};
 use crate::client::Client;
 use crate::error::Error;
-use crate::overview::Overview;
+use crate::overview::{Overview, manifest};
 use std::time::Duration;
 use syncline_device::Device;
 use syncline_format::replica::Mark;
 use syncline_replica::newest::Newest;
-use syncline_replica::{Opener, Plan, Restore, StoreError, Target};
+use syncline_replica::{Opened, Opener, Plan, Restore, StoreError, Target};
 
 /// How long a driver sleeps while nothing is answered.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -109,6 +109,21 @@ pub fn plan(client: &mut Client, uuid: [u8; 16], target: Target) -> Result<(Plan
     }
 }
 
+/// What was planned while a claim was made, if it ends with the last unit that counts; otherwise it is planned anew.
+///
+/// # Errors
+/// As [`restore`].
+pub fn confirmed(
+    planned: Option<(Plan, Newest, Seen)>,
+    client: &mut Client,
+    claimed: &Claimed,
+) -> Result<(Plan, Newest, Seen), Error> {
+    match planned.filter(|(plan, _, _)| claimed.opened.last == Some(plan.end)) {
+        Some(planned) => Ok(planned),
+        None => plan(client, claimed.opened.uuid, Target::Newest),
+    }
+}
+
 /// Ends what has waited too long for an answer.
 fn is_silent(
     client: &Client,
@@ -132,9 +147,34 @@ fn is_silent(
 /// # Errors
 /// The store cannot be reached within `wait`, or holds no replica of this volume.
 pub fn fence(client: &mut Client, uuid: [u8; 16], wait: Duration) -> Result<Mark, Error> {
-    let blocks = Overview::of(client, uuid)?.blocks;
+    Ok(take_over(client, uuid, wait)?.mark())
+}
+
+/// A claim on a replica, by which nothing is shipped yet.
+#[derive(Debug)]
+pub struct Claimed {
+    pub opened: Opened,
+    pub nonce: u64,
+}
+
+impl Claimed {
+    /// For a volume that is made from the replica.
+    pub fn mark(&self) -> Mark {
+        Mark { uuid: self.opened.uuid, claim: self.opened.claim, nonce: self.nonce, holds: 0 }
+    }
+}
+
+/// As [`fence`], for whoever ships by this claim.
+///
+/// # Errors
+/// As [`fence`].
+pub fn take_over(client: &mut Client, uuid: [u8; 16], wait: Duration) -> Result<Claimed, Error> {
+    let blocks = match manifest(client, uuid)? {
+        Some(manifest) => manifest.blocks,
+        // There is none, or it has no manifest: the overview says which.
+        None => Overview::of(client, uuid)?.blocks,
+    };
     let opener = Opener { take_over: true, ..opener(uuid, blocks) };
     let nonce = opener.nonce;
-    let opened = claim(client, None, opener, wait)?;
-    Ok(Mark { uuid, claim: opened.claim, nonce, holds: 0 })
+    Ok(Claimed { opened: claim(client, None, opener, wait)?, nonce })
 }

@@ -47,13 +47,9 @@ impl Overview {
             return Err(Error::NoReplica { url: client.address().url.clone() });
         }
         let owner = get(client, &names.claim(newest(&claims)), Part::All, Claim::decode)?;
-        let manifests = list(client, &names.manifests())?;
-        if manifests.is_empty() {
-            // Its first owner has died between claim and manifest, or is about to write it.
-            return Err(ReplicaError::Empty.into());
-        }
-        let manifest = get(client, &names.manifest(newest(&manifests)), Part::All, Manifest::decode)?;
-        if owner.uuid != uuid || manifest.uuid != uuid {
+        // Without one its first owner has died between claim and manifest, or is about to write it.
+        let manifest = manifest(client, uuid)?.ok_or(ReplicaError::Empty)?;
+        if owner.uuid != uuid {
             return Err(ReplicaError::ForeignVolume { name: names.claims() }.into());
         }
         let units = units(client, &names, &manifest)?;
@@ -82,6 +78,24 @@ impl Overview {
         let packs = self.packs.iter().map(|pack| pack.bytes);
         self.units.iter().map(|place| place.bytes).chain(packs).sum()
     }
+}
+
+/// The newest manifest of this volume's replica, if there is one.
+///
+/// # Errors
+/// As [`Overview::of`].
+pub(crate) fn manifest(client: &Client, uuid: [u8; 16]) -> Result<Option<Manifest>, Error> {
+    let names = Names::new(uuid);
+    let manifests = list(client, &names.manifests())?;
+    if manifests.is_empty() {
+        return Ok(None);
+    }
+    let name = names.manifest(newest(&manifests));
+    let manifest = get(client, &name, Part::All, Manifest::decode)?;
+    if manifest.uuid != uuid {
+        return Err(ReplicaError::ForeignVolume { name }.into());
+    }
+    Ok(Some(manifest))
 }
 
 /// The units that the manifest names, and those of its own claim without a gap.

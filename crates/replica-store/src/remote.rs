@@ -4,9 +4,10 @@ use crate::address::Address;
 use crate::client::Client;
 use crate::error::Error;
 use crate::fetcher::Fetcher;
-use crate::image::{self, Seen};
+use crate::image::{self, Claimed, Seen};
 use crate::mark;
 use crate::unfinished::Unfinished;
+use parking_lot::Mutex;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -124,6 +125,8 @@ pub struct Lazy {
     pub file: Arc<FileDevice>,
     /// Nobody has written to it: it is what this unit of this claim has left.
     pub exact: Option<(u64, u64)>,
+    /// The claim that it was begun with, until somebody ships by it.
+    pub claimed: Mutex<Option<Box<Claimed>>>,
     /// Ends repetitions of what does not succeed.
     pub ender: Arc<AtomicBool>,
 }
@@ -147,8 +150,15 @@ pub fn begin(address: &Address, uuid: Option<[u8; 16]>, path: &Path) -> Result<L
     // Nobody is told to stop for an image that cannot be made.
     let unfinished = Unfinished::of(path);
     drop(FileDevice::create(unfinished.path(), BLOCK_BYTES as u64)?);
-    let mark = image::fence(&mut client, uuid, CLAIM_WAIT)?;
-    let (plan, newest, _) = image::plan(&mut client, uuid, Target::Newest)?;
+    // Both take many answers of the store, one after the other.
+    let (claimed, planned) = std::thread::scope(|scope| {
+        let planning = scope.spawn(|| image::plan(&mut Client::new(address)?, uuid, Target::Newest));
+        let claimed = image::take_over(&mut client, uuid, CLAIM_WAIT);
+        (claimed, planning.join())
+    });
+    let claimed = claimed?;
+    let planned = planned.ok().and_then(Result::ok);
+    let (plan, newest, _) = image::confirmed(planned, &mut client, &claimed)?;
     let end = plan.end;
     let partial = Partial { uuid, blocks: end.blocks, claim: end.claim, unit: end.number };
     let bytes = LazyDevice::local_blocks(end.blocks) * BLOCK_BYTES as u64;
@@ -157,10 +167,11 @@ pub fn begin(address: &Address, uuid: Option<[u8; 16]>, path: &Path) -> Result<L
     let ender = fetcher.ender();
     let local = Arc::clone(&file) as Arc<dyn Device>;
     let device = Arc::new(LazyDevice::begin(local, partial, newest, fetcher)?);
-    mark::write(&*device, &mark)?;
+    mark::write(&*device, &claimed.mark())?;
     ahead(&*device, |runs| device.want(runs))?;
     unfinished.finish(path).map_err(|error| Error::Image { path: path.to_owned(), error })?;
-    Ok(Lazy { device, file, exact: Some((end.claim, end.number)), ender })
+    let exact = Some((end.claim, end.number));
+    Ok(Lazy { device, file, exact, claimed: Mutex::new(Some(Box::new(claimed))), ender })
 }
 
 /// Goes on with an image that was begun, or takes one that is all here.
@@ -190,5 +201,5 @@ pub fn go_on(address: &Address, uuid: Option<[u8; 16]>, file: Arc<FileDevice>) -
     let ender = fetcher.ender();
     let local = Arc::clone(&file) as Arc<dyn Device>;
     let device = Arc::new(LazyDevice::go_on(local, partial, newest, fetcher)?);
-    Ok(Local::Lazy(Lazy { device, file, exact: None, ender }))
+    Ok(Local::Lazy(Lazy { device, file, exact: None, claimed: Mutex::new(None), ender }))
 }

@@ -4,11 +4,11 @@
 //! one thread ships. [`Session::close`] comes behind the engine's close: it waits until everything counts.
 
 use crate::address::Address;
-use crate::claim::{claim, opener};
+use crate::claim::{claim, opener, wall};
 use crate::client::Client;
 use crate::error::Error;
 use crate::housekeeping::{Housekeeping, keep_house};
-use crate::image;
+use crate::image::{self, Claimed};
 use crate::mark;
 use crate::probe::probe;
 use parking_lot::{Condvar, Mutex};
@@ -126,6 +126,19 @@ impl Session {
     /// # Errors
     /// The store cannot be reached within the time, is unfit, or somebody else has written to the replica since.
     pub fn open(device: Arc<dyn Device>, address: &Address, options: &Options) -> Result<Session, Error> {
+        Session::open_by(device, address, options, None)
+    }
+
+    /// As [`Session::open`], by a claim that was made for the volume on this device already.
+    ///
+    /// # Errors
+    /// As [`Session::open`].
+    pub fn open_by(
+        device: Arc<dyn Device>,
+        address: &Address,
+        options: &Options,
+        claimed: Option<Claimed>,
+    ) -> Result<Session, Error> {
         let superblock = mark::superblock(&*device)?;
         let blocks = superblock.layout.blocks;
         let marked = match options.begin {
@@ -134,21 +147,9 @@ impl Session {
         };
         let mut client = Client::new(address)?;
         let generation = superblock.generation.0;
-        let opener = Opener {
-            continued: marked.claim,
-            marked: marked.nonce,
-            generation: Some(generation),
-            ..opener(superblock.uuid, blocks)
-        };
-        let (nonce, wall) = (opener.nonce, opener.time);
-        if options.probe || marked.claim == 0 {
-            probe(&client, nonce)?;
-        }
-        let opened = match claim(&mut client, Some((&*device, marked.holds)), opener, options.open_wait) {
-            Err(Error::Replica(ReplicaError::Behind { by, .. })) if options.begin => {
-                return Err(Error::Occupied { url: address.url.clone(), by });
-            }
-            opened => opened?,
+        let Claimed { opened, nonce } = match claimed {
+            Some(claimed) => claimed,
+            None => claim_for(&mut client, &*device, &superblock, &marked, options)?,
         };
         let last = opened.last.map(|last| (last.claim, last.number));
         let is_exact = options.exact.is_some() && options.exact == last && opened.may_stream();
@@ -173,7 +174,7 @@ impl Session {
             Acknowledge::Remote => 0,
         };
         let settings = Settings { interval, ..Settings::default() };
-        let offset = wall.saturating_sub(client.now());
+        let offset = wall().saturating_sub(client.now());
         let replicator = match before {
             Some(before) => Replicator::resuming(Arc::clone(&tap), &opened, settings, offset, before),
             None => Replicator::new(Arc::clone(&tap), &opened, settings, offset),
@@ -274,6 +275,33 @@ impl Session {
                 Err(Box::new((error, status)))
             }
         }
+    }
+}
+
+/// Claims the replica for a volume that says of itself what its superblock and its mark say.
+fn claim_for(
+    client: &mut Client,
+    device: &dyn Device,
+    superblock: &Superblock,
+    marked: &Mark,
+    options: &Options,
+) -> Result<Claimed, Error> {
+    let opener = Opener {
+        continued: marked.claim,
+        marked: marked.nonce,
+        generation: Some(superblock.generation.0),
+        ..opener(superblock.uuid, superblock.layout.blocks)
+    };
+    let nonce = opener.nonce;
+    if options.probe || marked.claim == 0 {
+        probe(client, nonce)?;
+    }
+    match claim(client, Some((device, marked.holds)), opener, options.open_wait) {
+        Ok(opened) => Ok(Claimed { opened, nonce }),
+        Err(Error::Replica(ReplicaError::Behind { by, .. })) if options.begin => {
+            Err(Error::Occupied { url: client.address().url.clone(), by })
+        }
+        Err(error) => Err(error),
     }
 }
 

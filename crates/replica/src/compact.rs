@@ -18,7 +18,7 @@ use crate::newest::{Fetch, Newest, Place};
 use crate::opening::{decode, unexpected};
 use crate::outlines::{Outlines, Piece};
 use crate::request::{Answer, Operation, Part, Request, RequestId, StoreError};
-use crate::search::{EndSearch, Next};
+use crate::search::EndSearch;
 use crate::unit::Maker;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -74,7 +74,8 @@ pub struct Compacted {
 enum Purpose {
     Manifests,
     Manifest,
-    Exists,
+    /// Is this unit there?
+    Exists(u64),
     Outline(Piece),
     Frames(usize),
     Pack,
@@ -232,8 +233,8 @@ impl Compaction {
                 self.manifest = Some(manifest);
                 self.look_for_end()?;
             }
-            (Purpose::Exists, Ok(_)) => self.looked(true)?,
-            (Purpose::Exists, Err(StoreError::Missing)) => self.looked(false)?,
+            (Purpose::Exists(unit), Ok(_)) => self.looked(unit, true)?,
+            (Purpose::Exists(unit), Err(StoreError::Missing)) => self.looked(unit, false)?,
             (Purpose::Outline(piece), Ok(Answer::Bytes { bytes, length })) => {
                 let Some(manifest) = &self.manifest else { return Ok(()) };
                 if let Some((piece, next)) = self.outlines.answer(piece, bytes, length, manifest)? {
@@ -278,21 +279,18 @@ impl Compaction {
         Ok(())
     }
 
-    fn looked(&mut self, is_there: bool) -> Result<(), ReplicaError> {
-        self.search.answer(is_there);
+    fn looked(&mut self, unit: u64, is_there: bool) -> Result<(), ReplicaError> {
+        self.search.answer(unit, is_there);
         self.look_for_end()
     }
 
     fn look_for_end(&mut self) -> Result<(), ReplicaError> {
         let Some(manifest) = &self.manifest else { return Ok(()) };
-        let end = match self.search.next() {
-            Next::Unit(unit) => {
-                let (name, part) = (self.names.unit(manifest.claim, unit), Part::Last(FOOTER_BYTES as u64));
-                self.exchange.ask(Purpose::Exists, Operation::Get { name, part });
-                return Ok(());
-            }
-            Next::End(end) => end,
-        };
+        for unit in self.search.looks() {
+            let (name, part) = (self.names.unit(manifest.claim, unit), Part::Last(FOOTER_BYTES as u64));
+            self.exchange.ask(Purpose::Exists(unit), Operation::Get { name, part });
+        }
+        let Some(end) = self.search.end() else { return Ok(()) };
         let manifest = Manifest {
             keep: self.how.keep.clone().unwrap_or_else(|| manifest.keep.clone()),
             grace: self.how.grace.unwrap_or(manifest.grace),

@@ -11,7 +11,7 @@ use crate::error::ReplicaError;
 use crate::exchange::Exchange;
 use crate::names::{Names, newest};
 use crate::request::{Answer, Operation, Part, Request, RequestId, StoreError};
-use crate::search::{EndSearch, Next};
+use crate::search::EndSearch;
 use std::sync::Arc;
 use syncline_format::FormatError;
 use syncline_format::replica::{
@@ -97,7 +97,8 @@ enum Purpose {
     Holder,
     Manifests,
     Manifest,
-    Exists,
+    /// Is this unit there?
+    Exists(u64),
     Header,
     /// Of a claim before the newest manifest's.
     EarlierHeader,
@@ -220,8 +221,8 @@ impl Opening {
                 let manifest = decode(operation, Manifest::decode(&bytes))?;
                 self.manifest_read(operation, manifest)?;
             }
-            (Purpose::Exists, Ok(_)) => self.looked(true)?,
-            (Purpose::Exists, Err(StoreError::Missing)) => self.looked(false)?,
+            (Purpose::Exists(unit), Ok(_)) => self.looked(unit, true)?,
+            (Purpose::Exists(unit), Err(StoreError::Missing)) => self.looked(unit, false)?,
             (Purpose::Header, Ok(Answer::Bytes { bytes, .. })) => {
                 self.header_read(decode(operation, UnitHeader::decode(&bytes))?);
             }
@@ -396,12 +397,12 @@ impl Opening {
 
     fn look_for_end(&mut self) -> Result<(), ReplicaError> {
         let claim = self.known.as_ref().map_or(0, |manifest| manifest.claim);
-        match self.search.next() {
-            Next::Unit(unit) => {
-                self.get(Purpose::Exists, self.names.unit(claim, unit), Part::Last(FOOTER_BYTES as u64));
-                Ok(())
-            }
-            Next::End(0) => match (1..).zip(&self.ends).filter(|(_, end)| end.units > 0).last() {
+        for unit in self.search.looks() {
+            self.get(Purpose::Exists(unit), self.names.unit(claim, unit), Part::Last(FOOTER_BYTES as u64));
+        }
+        match self.search.end() {
+            None => Ok(()),
+            Some(0) => match (1..).zip(&self.ends).filter(|(_, end)| end.units > 0).last() {
                 None => self.end_known(0, 0),
                 // The last unit that counts is one of an earlier claim.
                 Some((claim, end)) => {
@@ -410,7 +411,7 @@ impl Opening {
                     Ok(())
                 }
             },
-            Next::End(end) => {
+            Some(end) => {
                 let name = self.names.unit(claim, end - 1);
                 self.get(Purpose::Header, name, Part::Range(0, UNIT_HEADER_BYTES as u64));
                 Ok(())
@@ -418,8 +419,8 @@ impl Opening {
         }
     }
 
-    fn looked(&mut self, is_there: bool) -> Result<(), ReplicaError> {
-        self.search.answer(is_there);
+    fn looked(&mut self, unit: u64, is_there: bool) -> Result<(), ReplicaError> {
+        self.search.answer(unit, is_there);
         self.look_for_end()
     }
 

@@ -13,7 +13,7 @@ use crate::newest::{Fetch, Newest};
 use crate::opening::{decode, unexpected};
 use crate::outlines::{Outlines, Piece};
 use crate::request::{Answer, Operation, Part, Request, RequestId, StoreError};
-use crate::search::{EndSearch, Next};
+use crate::search::EndSearch;
 use std::sync::Arc;
 use syncline_device::Buffer;
 use syncline_format::BlockNo;
@@ -23,7 +23,7 @@ use syncline_format::replica::{FOOTER_BYTES, Flags, Manifest, UnitHeader};
 const FRAMES_IN_FLIGHT_MAX: usize = 16;
 /// Requests for outlines under way, at most. They are small, so what they cost is how long the store takes to answer,
 /// and there are two for each unit.
-const OUTLINES_IN_FLIGHT_MAX: usize = 64;
+const OUTLINES_IN_FLIGHT_MAX: usize = 128;
 
 /// Where a restore ends: at the newest consistent unit that is not behind it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +55,8 @@ enum Purpose {
     /// The newest manifest's number is wanted; one before it, if told, is not there any more.
     Manifests(Option<u64>),
     Manifest(u64),
-    Exists,
+    /// Is this unit there?
+    Exists(u64),
     /// So many units were found: is there a newer manifest by now?
     Still(u64),
     Outline(Piece),
@@ -261,8 +262,8 @@ impl Restore {
                 self.manifest = Some(manifest);
                 self.look_for_end()
             }
-            (Purpose::Exists, Ok(_)) => self.looked(true),
-            (Purpose::Exists, Err(StoreError::Missing)) => self.looked(false),
+            (Purpose::Exists(unit), Ok(_)) => self.looked(unit, true),
+            (Purpose::Exists(unit), Err(StoreError::Missing)) => self.looked(unit, false),
             (Purpose::Still(end), Ok(Answer::Names(names))) => {
                 let Some(manifest) = self.manifest.clone() else { return Ok(()) };
                 let number = newest(&names);
@@ -303,24 +304,22 @@ impl Restore {
         self.exchange.ask(Purpose::Manifest(number), Operation::Get { name, part });
     }
 
-    fn looked(&mut self, is_there: bool) -> Result<(), ReplicaError> {
-        self.search.answer(is_there);
+    fn looked(&mut self, unit: u64, is_there: bool) -> Result<(), ReplicaError> {
+        self.search.answer(unit, is_there);
         self.look_for_end()
     }
 
     /// Looks for the end of the manifest's claim.
     fn look_for_end(&mut self) -> Result<(), ReplicaError> {
         let Some(manifest) = &self.manifest else { return Ok(()) };
-        match self.search.next() {
-            Next::Unit(unit) => {
-                let (name, part) = (self.names.unit(manifest.claim, unit), Part::Last(FOOTER_BYTES as u64));
-                self.exchange.ask(Purpose::Exists, Operation::Get { name, part });
-            }
-            Next::End(end) => {
-                // While this stood still, what the manifest keeps may have been pruned in front of it. Then the end
-                // that was found is none.
-                self.exchange.ask(Purpose::Still(end), Operation::List { prefix: self.names.manifests() });
-            }
+        for unit in self.search.looks() {
+            let (name, part) = (self.names.unit(manifest.claim, unit), Part::Last(FOOTER_BYTES as u64));
+            self.exchange.ask(Purpose::Exists(unit), Operation::Get { name, part });
+        }
+        if let Some(end) = self.search.end() {
+            // While this stood still, what the manifest keeps may have been pruned in front of it. Then the end that
+            // was found is none.
+            self.exchange.ask(Purpose::Still(end), Operation::List { prefix: self.names.manifests() });
         }
         Ok(())
     }

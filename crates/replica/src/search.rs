@@ -1,18 +1,18 @@
 //! [`EndSearch`]: how many units of a claim are there, from the first on without a gap.
 //!
 //! A writer puts unit k when all units up to k - [`IN_FLIGHT_MAX`] were answered. So of the units in front of one that
-//! is there only the last few can be missing, and the end is found by doubling and halving, with a look at those.
+//! is there only the last few can be missing. The end is found in rounds: units that lie ever further apart, then units
+//! that divide what is left, then each of the last ones. The units of a round are looked at at the same time, because
+//! what a look costs is how long the store takes to answer.
+//!
+//! The writer may go on meanwhile, so a unit may be missing although one behind it is there. What ends the search is
+//! always a unit that was missing when it was looked at.
 
 use crate::shipping::IN_FLIGHT_MAX;
+use std::collections::BTreeMap;
 
-/// What to look at next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Next {
-    /// Is this unit there?
-    Unit(u64),
-    /// So many are there.
-    End(u64),
-}
+/// Looks of a round, at most.
+const LOOKS_MAX: u64 = 16;
 
 /// A search under way.
 #[derive(Debug, Clone)]
@@ -23,9 +23,13 @@ pub struct EndSearch {
     low: u64,
     /// It is missing.
     high: Option<u64>,
-    /// Units in front of `low` that are still to be looked at, ascending.
-    behind: Option<Vec<u64>>,
-    next: Next,
+    /// What is looked at, and what was seen.
+    round: BTreeMap<u64, Option<bool>>,
+    /// The round was handed out.
+    asked: bool,
+    /// The round has every unit that may be the end.
+    is_last: bool,
+    end: Option<u64>,
 }
 
 impl Default for EndSearch {
@@ -37,44 +41,74 @@ impl Default for EndSearch {
 impl EndSearch {
     /// One that begins at a unit; those in front of it may be gone.
     pub fn from(start: u64) -> EndSearch {
-        EndSearch { start, low: start, high: None, behind: None, next: Next::Unit(start) }
+        let mut search = EndSearch {
+            start,
+            low: start,
+            high: None,
+            round: BTreeMap::new(),
+            asked: false,
+            is_last: false,
+            end: None,
+        };
+        search.begin_round();
+        search
     }
 
-    pub fn next(&self) -> Next {
-        self.next
+    /// Units to look at now, each of which is to be answered.
+    pub fn looks(&mut self) -> Vec<u64> {
+        match std::mem::replace(&mut self.asked, true) {
+            false => self.round.keys().copied().collect(),
+            true => Vec::new(),
+        }
     }
 
-    /// Takes the answer to the last question.
-    pub fn answer(&mut self, is_there: bool) {
-        let Next::Unit(unit) = self.next else { return };
-        if let Some(behind) = &mut self.behind {
-            behind.remove(0);
-            self.next = match (is_there, behind.first()) {
-                (false, _) => Next::End(unit),
-                (true, Some(next)) => Next::Unit(*next),
-                (true, None) => Next::End(self.low),
-            };
+    /// So many are there, once that is known.
+    pub fn end(&self) -> Option<u64> {
+        self.end
+    }
+
+    pub fn answer(&mut self, unit: u64, is_there: bool) {
+        if let Some(seen) = self.round.get_mut(&unit) {
+            *seen = Some(is_there);
+        }
+        if self.end.is_none() && self.round.values().all(Option::is_some) {
+            self.end_round();
+        }
+    }
+
+    fn end_round(&mut self) {
+        let round = std::mem::take(&mut self.round);
+        let mut missing = round.iter().filter(|(_, seen)| **seen == Some(false)).map(|(unit, _)| *unit);
+        if self.is_last {
+            self.end = missing.next().or(self.high);
             return;
         }
-        match is_there {
-            true => self.low = unit + 1,
-            false => self.high = Some(unit),
-        }
-        self.next = match self.high {
-            None => Next::Unit(self.start + (self.low - self.start) * 2),
-            Some(high) if self.low < high => Next::Unit(self.low + (high - self.low) / 2),
-            Some(_) => self.look_behind(),
-        };
+        let there = round.iter().rev().find(|(_, seen)| **seen == Some(true));
+        let low = there.map_or(self.low, |(unit, _)| self.low.max(unit + 1));
+        // What was missing in front of one that is there was looked at too early.
+        let missing = missing.chain(self.high).filter(|unit| *unit >= low).min();
+        (self.low, self.high) = (low, missing);
+        self.begin_round();
     }
 
-    /// Unit `low` is missing, the one in front of it is there.
-    fn look_behind(&mut self) -> Next {
-        let last = self.low.saturating_sub(1);
-        let first = last.saturating_sub(IN_FLIGHT_MAX as u64 - 1).max(self.start);
-        let behind: Vec<u64> = (first..last).collect();
-        let next = behind.first().map_or(Next::End(self.low), |unit| Next::Unit(*unit));
-        self.behind = Some(behind);
-        next
+    fn begin_round(&mut self) {
+        let (low, front) = (self.low, self.low.saturating_sub(IN_FLIGHT_MAX as u64).max(self.start));
+        let units: Vec<u64> = match self.high {
+            Some(high) if high - front <= LOOKS_MAX => {
+                self.is_last = true;
+                (front..high).collect()
+            }
+            Some(high) => (1..=LOOKS_MAX).map(|part| low + (high - low) * part / (LOOKS_MAX + 1)).collect(),
+            None => {
+                let width = (low - self.start).max(1);
+                (0..LOOKS_MAX).map(|power| low.saturating_add(width.saturating_mul(1 << power) - 1)).collect()
+            }
+        };
+        self.round = units.into_iter().map(|unit| (unit, None)).collect();
+        self.asked = false;
+        if self.round.is_empty() {
+            self.end = self.high;
+        }
     }
 }
 
@@ -83,27 +117,58 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn search(start: u64, is_there: impl Fn(u64) -> bool) -> (u64, u32) {
+    /// The end, and in how many rounds it was found. `is_there` is asked in the order that the numbers say.
+    fn search(start: u64, order: &[u8], mut is_there: impl FnMut(u64) -> bool) -> (u64, u32) {
         let mut search = EndSearch::from(start);
-        let mut looks = 0;
-        loop {
-            match search.next() {
-                Next::Unit(unit) => search.answer(is_there(unit)),
-                Next::End(end) => return (end, looks),
+        let mut rounds = 0;
+        while search.end().is_none() {
+            let mut looks = search.looks();
+            assert!(!looks.is_empty() && looks.len() <= LOOKS_MAX as usize, "{looks:?}");
+            assert!(search.looks().is_empty(), "the same units once more");
+            for next in order.iter().cycle().take(looks.len()) {
+                let unit = looks.remove(*next as usize % looks.len());
+                search.answer(unit, is_there(unit));
             }
-            looks += 1;
+            rounds += 1;
         }
+        (search.end().expect("it ended"), rounds)
     }
 
     proptest! {
         #[test]
-        fn the_first_gap_is_found_wherever_it_is(end in 0u64..5000, gone in 0u64..5000, ahead: bool) {
+        fn the_first_gap_is_found_wherever_it_is(
+            end in 0u64..500_000,
+            gone in 0u64..5000,
+            ahead: bool,
+            order in proptest::collection::vec(any::<u8>(), 1..20),
+        ) {
             // The unit behind the gap may be there already, and those in front of the start are gone.
             let start = gone.min(end);
             let there = |unit| unit >= start && (unit < end || ahead && unit == end + 1);
-            let (found, looks) = search(start, there);
+            let (found, rounds) = search(start, &order, there);
             prop_assert_eq!(found, end);
-            prop_assert!(looks <= 2 * 14 + 2, "{} looks", looks);
+            prop_assert!(rounds <= 7, "{} rounds", rounds);
+        }
+
+        #[test]
+        fn a_writer_that_goes_on_meanwhile_is_overtaken_at_a_unit_that_was_missing(
+            end in 0u64..5000,
+            pace in 0u64..40,
+            limit in 0u64..5000,
+            order in proptest::collection::vec(any::<u8>(), 1..20),
+        ) {
+            // Behind each look so many units more are there, up to a limit.
+            let (mut now, mut missed) = (end, Vec::new());
+            let (found, _) = search(0, &order, |unit| {
+                let is_there = unit < now;
+                if !is_there {
+                    missed.push(unit);
+                }
+                now = (now + pace).min(end.max(limit));
+                is_there
+            });
+            prop_assert!(missed.contains(&found), "{} was never missing", found);
+            prop_assert!(found >= end, "{} was there from the beginning", found);
         }
     }
 }
