@@ -109,6 +109,44 @@ daemon_killed() {
     "$SYNCLINE" umount mnt && "$SYNCLINE" check --quiet "$DEVICE"
 }
 
+# The owner stands still on this machine, so its daemon is asked, and its mount cannot be looked at. A lock is broken
+# where there is one; elsewhere the owner goes on.
+daemon_stands_still() {
+    local pid code=0
+    "$SYNCLINE" mount "$DEVICE" mnt && echo one >mnt/still && sync mnt/still || return
+    pid=$(daemon) || { echo "no daemon"; return 1; }
+    kill -STOP "$pid"
+    beside_one_that_stands_still "$pid" || code=1
+    kill -CONT "$pid"
+    [ "$code" = 0 ] || { umount -l mnt; return 1; }
+    if [ "$NAME" = rbd ]; then
+        if echo late >>mnt/still && sync mnt/still; then
+            echo "a sync of one who was taken over from succeeds"
+            return 1
+        fi
+        # Its volume has stopped, which umount tells.
+        "$SYNCLINE" umount mnt
+        [ "$("$SYNCLINE" cat "$DEVICE" /still)" = "$(printf 'one\ntwo')" ] || { echo "not what was acknowledged"; return 1; }
+        return
+    fi
+    echo two >>mnt/still && sync mnt/still && "$SYNCLINE" umount mnt
+}
+
+beside_one_that_stands_still() {
+    local began
+    refused "process $1, which does not answer" timeout 60 "$SYNCLINE" mount "$DEVICE" mnt2 || return
+    if [ "$NAME" != rbd ]; then
+        refused "process $1, which does not answer" timeout 60 "$SYNCLINE" mount --take-over "$DEVICE" mnt2
+        return
+    fi
+    refused "mount it in another directory" timeout 60 "$SYNCLINE" mount --take-over "$DEVICE" mnt || return
+    began=$(date +%s.%N)
+    timeout 60 "$SYNCLINE" mount --take-over "$DEVICE" mnt2 && cat mnt2/still || return
+    echo "$(date +%s.%N) $began" | awk '{ printf "%.1f\n", $1 - $2 }' >out/took
+    # The new daemon is found, and not the one that stands still.
+    echo two >>mnt2/still && sync mnt2/still && timeout 60 "$SYNCLINE" umount mnt2
+}
+
 read_only() {
     refused "needs a mount that writes" "$SYNCLINE" mount -o ro,take_over "$DEVICE" mnt || return
     "$SYNCLINE" mount -o ro "$DEVICE" mnt || return
@@ -146,6 +184,8 @@ if [ -w /dev/fuse ] && [ "$(id -u)" = 0 ]; then
     ok "mount, another head beside it, umount" mounted
     ok "a read-only mount" read_only
     ok "a killed daemon loses nothing that was synced" daemon_killed
+    ok "a daemon that stands still is told, or taken over from" daemon_stands_still
+    [ ! -s out/took ] || echo "devices on $NAME: taken over from a daemon that stands still in $(cat out/took) s"
     ok "SQLite and git on the mount" users_program
 else
     echo "skipped: devices $NAME: mounts need root and /dev/fuse"

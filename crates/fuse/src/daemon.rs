@@ -74,7 +74,7 @@ impl Mount {
         if syncline_source::is_mounted(&source).is_none() {
             return Ok(None);
         }
-        join::join(&source, &self.mount_point()?, &self.options)
+        join::join(&source, &self.directory, || self.mount_point(), &self.options)
     }
 
     /// The file or device, wherever the path leads, or the address.

@@ -1,5 +1,6 @@
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use syncline_source::Source;
 
 /// Why a volume could not be mounted, served or unmounted. Each message is one sentence that says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -121,6 +122,16 @@ pub enum MountError {
         "the daemon of the mounted volume did not answer as expected: unmount the volume, and mount it again"
     )]
     Unanswered,
+    #[error(
+        "{source_path} is mounted by process {process}, which does not answer{}: continue it if it was stopped (`kill -CONT \
+         {process}`) or end it (`kill -9 {process}`), and mount again{}",
+        keeps_lock(.source_path), may_shut_out(.source_path)
+    )]
+    Silent { source_path: PathBuf, process: u32 },
+    #[error(
+        "{on} is where process {process}, which does not answer, has {source_path} mounted: mount it in another directory"
+    )]
+    SilentBelow { on: PathBuf, source_path: PathBuf, process: u32 },
     #[error("{0} is not the root of a mounted Syncline volume")]
     NotMounted(PathBuf),
     #[error("{path} is mounted on {on}: give that directory")]
@@ -161,6 +172,19 @@ fn how_to_switch_on(reason: &fusering::UringUnavailable) -> &'static str {
             "mount as root without uring=keep, or allow it with `echo Y > /sys/module/fuse/parameters/enable_uring` as root, or "
         }
         false => "",
+    }
+}
+
+/// Of a file the kernel has the lock, and gives it to nobody while its holder lives.
+fn keeps_lock(source: &Path) -> &'static str {
+    if syncline_source::is_address(source) { "" } else { " and keeps its lock" }
+}
+
+/// Who has an image of Ceph can be shut out.
+fn may_shut_out(source: &Path) -> &'static str {
+    match Source::parse(source) {
+        Ok(Source::Rbd(_)) => "; or shut it out with --take-over",
+        _ => "",
     }
 }
 

@@ -11,16 +11,21 @@
 //!
 //! | asked | answers |
 //! |---|---|
+//! | `here`, version | `here`, at once; any other answer says as much |
 //! | `mount`, version, directory, options | `ready`; then the connection is sent; `live` and the transport |
 //! | `wait`, version, directory | `gone`, when all that was mounted there is written |
 //!
 //! An answer `no` carries a sentence that says why. The daemon closes the socket when the mount has ended.
+//!
+//! A daemon that stands still has its name all the same. Who takes the volume over from it gets the next name, so of
+//! the daemons that are found the last one is meant. Which of them the volume obeys is not decided here: that the
+//! device's lock does.
 
 mod client;
 mod daemon;
 mod wire;
 
-pub(crate) use client::{Joined, is_served, join, wait_until_written};
+pub(crate) use client::{Joined, join, serves, wait_until_written};
 pub(crate) use daemon::listen;
 
 use std::io;
@@ -34,7 +39,10 @@ use syncline_format::checksum;
 
 /// Of what is said here. Daemon and command of different versions do not understand each other.
 const VERSION: &[u8] = b"1";
+/// Names of a volume's daemons. Of several at a time each but the last was taken over from.
+const DAEMONS_MAX: u32 = 8;
 
+const HERE: &[u8] = b"here";
 const MOUNT: &[u8] = b"mount";
 const WAIT: &[u8] = b"wait";
 const READY: &[u8] = b"ready";
@@ -42,21 +50,24 @@ const LIVE: &[u8] = b"live";
 const GONE: &[u8] = b"gone";
 const NO: &[u8] = b"no";
 
-/// Where the daemon of a volume listens.
-fn address(source: &Path) -> io::Result<SocketAddr> {
+/// Where a daemon of a volume listens: the one with this number, from 0 on.
+fn address(source: &Path, number: u32) -> io::Result<SocketAddr> {
+    let name = name(source)?;
+    SocketAddr::from_abstract_name(if number == 0 { name } else { format!("{name}/{number}") })
+}
+
+fn name(source: &Path) -> io::Result<String> {
     if syncline_source::is_address(source) {
         // A name there has some hundred bytes at most.
         let text = source.as_os_str().as_bytes();
         let turned: Vec<u8> = text.iter().rev().copied().collect();
-        let name = format!("syncline/address/{:016x}{:016x}", checksum(text), checksum(&turned));
-        return SocketAddr::from_abstract_name(name);
+        return Ok(format!("syncline/address/{:016x}{:016x}", checksum(text), checksum(&turned)));
     }
     let metadata = std::fs::metadata(source)?;
-    let name = match metadata.file_type().is_block_device() {
+    Ok(match metadata.file_type().is_block_device() {
         true => format!("syncline/device/{}", metadata.st_rdev()),
         false => format!("syncline/image/{}/{}", metadata.st_dev(), metadata.st_ino()),
-    };
-    SocketAddr::from_abstract_name(name)
+    })
 }
 
 /// Whether a peer is root or has this process's user.

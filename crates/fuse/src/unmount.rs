@@ -53,8 +53,8 @@ pub fn unmount(directory: &Path, lazily: bool) -> Result<Option<PathBuf>, MountE
         return Ok(Some(on));
     }
     // A daemon that has more of the volume mounted goes on.
-    join::wait_until_written(&entry.source, &entry.path)?;
-    wait_until_released(&entry.source)?;
+    let daemon = join::wait_until_written(&entry.source, &entry.path)?;
+    wait_until_released(&entry.source, daemon)?;
     Ok(None)
 }
 
@@ -84,15 +84,16 @@ fn may_unmount(owner: u32) -> bool {
     may_mount() || unsafe { libc::getuid() } == owner
 }
 
-/// Waits until nobody holds the image or device, the kernel included, or somebody has mounted it again.
-fn wait_until_released(source: &Path) -> Result<(), MountError> {
+/// Waits until nobody holds the image or device, the kernel included, or somebody has mounted it again. What is reached
+/// by an address is held by the daemon that had it: others who were taken over from are not waited for.
+fn wait_until_released(source: &Path, daemon: Option<u32>) -> Result<(), MountError> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         // The kernel gives its claim of a block device back behind the daemon's lock, and behind this process's
         // umount(2) where somebody else was the last to hold on to the mount.
         let held = match syncline_source::is_address(source) {
             // A daemon that has closed its volume ends, and nobody answers.
-            true => join::is_served(source),
+            true => daemon.is_some_and(|process| join::serves(source, process)),
             false => {
                 syncline_device::is_held(source)
                     || matches!(syncline_device::in_use_by_kernel(source), Err(OpenError::Claimed { .. }))

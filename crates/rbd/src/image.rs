@@ -192,6 +192,11 @@ impl Image {
             // The library shuts a dead owner out for an hour. An entry that is there it leaves as it is.
             let mut dead = owners.iter().filter(|owner| !alive.contains(owner));
             dead.try_for_each(|owner| self.shut_out(address, owner))?;
+            // Who takes over asks nobody: one that stands still would be waited for.
+            if options.take_over && take_overs == 0 && !owners.is_empty() {
+                take_overs += 1;
+                self.break_locks(address, &owners)?;
+            }
             // SAFETY: the image is open.
             match checked(unsafe { (self.api.rbd_lock_acquire)(self.image, EXCLUSIVE) }) {
                 Ok(()) => return Ok(()),

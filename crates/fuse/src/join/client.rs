@@ -1,17 +1,23 @@
 //! The side that joins: makes a mount, and hands it over.
 
-use super::wire::Wire;
-use super::{GONE, LIVE, MOUNT, NO, READY, VERSION, WAIT, address, is_trusted};
+use super::wire::{Peer, Wire};
+use super::{DAEMONS_MAX, GONE, HERE, LIVE, MOUNT, NO, READY, VERSION, WAIT, address, is_trusted};
 use crate::filesystem::MESSAGE_BYTES_MAX;
 use crate::leave::Leave;
 use crate::mount_point::{options_for, widen_read_ahead};
 use crate::{MountError, MountOptions};
 use fusering::TransportChoice;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use syncline_source::Source;
+
+/// Looks of a tenth of a second that a daemon has for saying that it is here, if it is stopped, or is to be taken over
+/// from; and if it is neither.
+const SILENT_LOOKS: u32 = 30;
+const BUSY_LOOKS: u32 = 100;
 
 /// A mount that another process serves.
 pub(crate) struct Joined {
@@ -26,33 +32,92 @@ impl Joined {
     }
 }
 
-/// The daemon of a volume, if there is one that can be talked to and trusted.
-fn daemon_of(source: &Path) -> io::Result<Option<Wire>> {
-    let wire = match UnixStream::connect_addr(&address(source)?) {
-        Ok(stream) => Wire::new(stream)?,
-        Err(_) => return Ok(None),
-    };
-    Ok(is_trusted(wire.peer()?).then_some(wire))
+/// The daemons of a volume that can be talked to and trusted, the last one first.
+fn daemons_of(source: &Path) -> io::Result<Vec<(Wire, Peer)>> {
+    let mut daemons = Vec::new();
+    for number in (0..DAEMONS_MAX).rev() {
+        if let Ok(stream) = UnixStream::connect_addr(&address(source, number)?) {
+            let wire = Wire::new(stream)?;
+            let peer = wire.peer()?;
+            daemons.extend(is_trusted(peer.user).then_some((wire, peer)));
+        }
+    }
+    Ok(daemons)
 }
 
-/// Whether a daemon has the volume.
-pub(crate) fn is_served(source: &Path) -> bool {
-    matches!(daemon_of(source), Ok(Some(_)))
+/// The daemon of a volume.
+fn daemon_of(source: &Path) -> io::Result<Option<(Wire, Peer)>> {
+    Ok(daemons_of(source)?.into_iter().next())
 }
 
-/// Mounts what the options name by the daemon that has the volume. `None`: there is no such daemon, or it leaves just
-/// now.
+/// Whether this process is a daemon of the volume.
+pub(crate) fn serves(source: &Path, process: u32) -> bool {
+    daemons_of(source).is_ok_and(|daemons| daemons.iter().any(|(_, peer)| peer.process == process))
+}
+
+/// Whether a process was stopped, by a signal or a debugger.
+fn is_stopped(process: u32) -> bool {
+    let told = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    // The name before it may hold anything.
+    told.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
+}
+
+/// Whether a daemon says that it is here, or has ended.
+fn answers(wire: &mut Wire, process: u32, options: &MountOptions) -> bool {
+    if wire.send(&[HERE, VERSION]).is_err() || wire.is_heard_within(SILENT_LOOKS) {
+        return true;
+    }
+    !options.take_over && !is_stopped(process) && wire.is_heard_within(BUSY_LOOKS - SILENT_LOOKS)
+}
+
+/// What becomes of a mount whose volume a silent process has: an error, unless that process can be shut out, and is to
+/// be. Then it is not asked, and the lock decides.
+fn shut_out(source: &Path, directory: &Path, process: u32, options: &MountOptions) -> Result<(), MountError> {
+    let source_path = source.to_owned();
+    if !options.take_over || !matches!(Source::parse(source), Ok(Source::Rbd(_))) {
+        return Err(MountError::Silent { source_path, process });
+    }
+    // It cannot be looked at, but only be named.
+    if fusering::mounted_at(directory).is_ok_and(|entry| entry.is_some_and(|entry| entry.source == source)) {
+        return Err(MountError::SilentBelow { on: directory.to_owned(), source_path, process });
+    }
+    // A mount does not fail because nobody reads it.
+    let source = source.display();
+    let _ = writeln!(
+        io::stderr(),
+        "process {process}, which has {source} mounted, does not answer and is taken over from"
+    );
+    Ok(())
+}
+
+/// Mounts what the options name by the daemon that has the volume. `None`: there is no such daemon, it leaves just now,
+/// or it does not answer and is to be taken over from. Nothing is done in `directory`, which is where `mount_point`
+/// finds it, before a daemon has answered: it may be the mount of one that does not.
 pub(crate) fn join(
     source: &Path,
     directory: &Path,
+    mount_point: impl FnOnce() -> Result<PathBuf, MountError>,
     options: &MountOptions,
 ) -> Result<Option<Joined>, MountError> {
     let failed = |source| MountError::System { what: "talking to the daemon of the mounted volume", source };
-    let Some(mut wire) = daemon_of(source).map_err(failed)? else { return Ok(None) };
+    let Some((mut wire, peer)) = daemon_of(source).map_err(failed)? else { return Ok(None) };
+    if !answers(&mut wire, peer.process, options) {
+        return shut_out(source, directory, peer.process, options).map(|()| None);
+    }
+    let directory = &*mount_point()?;
+    // One conversation is about one thing.
+    let Some((mut wire, peer)) = daemon_of(source).map_err(failed)? else { return Ok(None) };
     let words = options.words.join(",");
     wire.send(&[MOUNT, VERSION, directory.as_os_str().as_bytes(), words.as_bytes()]).map_err(failed)?;
-    // A daemon that closes its volume closes the conversation.
-    let Ok(answer) = wire.receive() else { return Ok(None) };
+    let answer = match wire.receive() {
+        Ok(answer) => answer,
+        // It was stopped meanwhile, or this takes it too long.
+        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+            return shut_out(source, directory, peer.process, options).map(|()| None);
+        }
+        // A daemon that closes its volume closes the conversation.
+        Err(_) => return Ok(None),
+    };
     expect(&answer, READY)?;
     // The kernel claims a device for one mount.
     let kernel = options_for(source, options).block_device(None);
@@ -74,15 +139,16 @@ pub(crate) fn join(
     Ok(Some(Joined { wire }))
 }
 
-/// Waits until what was mounted at a directory is written, if the volume's daemon goes on.
-pub(crate) fn wait_until_written(source: &Path, directory: &Path) -> Result<(), MountError> {
-    let Ok(Some(mut wire)) = daemon_of(source) else { return Ok(()) };
+/// Waits until what was mounted at a directory is written, if the volume's daemon goes on. The process of that daemon,
+/// if there is one.
+pub(crate) fn wait_until_written(source: &Path, directory: &Path) -> Result<Option<u32>, MountError> {
+    let Ok(Some((mut wire, peer))) = daemon_of(source) else { return Ok(None) };
     let asked = wire.send(&[WAIT, VERSION, directory.as_os_str().as_bytes()]);
-    match asked.and_then(|()| wire.receive_at_last()) {
-        Ok(answer) => expect(&answer, GONE),
-        // It has ended, and closed the volume.
-        Err(_) => Ok(()),
+    // Without an answer it has ended, and closed the volume.
+    if let Ok(answer) = asked.and_then(|()| wire.receive_at_last()) {
+        expect(&answer, GONE)?;
     }
+    Ok(Some(peer.process))
 }
 
 fn expect(answer: &[Vec<u8>], wanted: &[u8]) -> Result<(), MountError> {
@@ -92,5 +158,68 @@ fn expect(answer: &[Vec<u8>], wanted: &[u8]) -> Result<(), MountError> {
             Err(MountError::Daemon(String::from_utf8_lossy(sentence).into_owned()))
         }
         _ => Err(MountError::Unanswered),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::daemon::bind;
+    use super::*;
+    use std::time::{Duration, Instant};
+
+    /// Of no cluster; tests run at the same time.
+    fn image(name: &str) -> PathBuf {
+        format!("rbd:test/{name}-{}", std::process::id()).into()
+    }
+
+    #[test]
+    fn of_several_daemons_the_last_one_is_found() {
+        let source = image("several");
+        assert!(daemon_of(&source).expect("asked").is_none());
+        let daemons: Vec<_> = (0..3).map(|_| bind(&source).expect("a name")).collect();
+        let is_found = |number: usize| {
+            for daemon in &daemons {
+                daemon.set_nonblocking(true).expect("a listener");
+                while daemon.accept().is_ok() {}
+            }
+            let _found = daemon_of(&source).expect("asked").expect("there is one");
+            daemons[number].accept().is_ok()
+        };
+        assert!(is_found(2));
+        assert!(serves(&source, std::process::id()) && !serves(&source, 1));
+        let mut daemons = daemons;
+        // The second one ends: nobody takes its name while a later one is in use.
+        daemons.remove(1);
+        daemons.push(bind(&source).expect("the fourth name"));
+        let last = daemons.last().expect("pushed");
+        while last.set_nonblocking(true).is_ok() && last.accept().is_ok() {}
+        let _found = daemon_of(&source).expect("asked").expect("there is one");
+        assert!(last.accept().is_ok());
+        daemons.clear();
+        assert!(daemon_of(&source).expect("asked").is_none());
+    }
+
+    #[test]
+    fn a_daemon_that_says_nothing_is_taken_over_from_within_seconds() {
+        let source = image("silent");
+        let _silent = bind(&source).expect("a name");
+        let options = MountOptions::parse("take_over").expect("options");
+        let began = Instant::now();
+        let asked = join(&source, Path::new("/"), || panic!("nothing is mounted"), &options);
+        assert!(matches!(asked, Ok(None)), "{:?}", asked.err());
+        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    }
+
+    #[test]
+    fn what_has_no_lock_that_could_be_broken_is_not_taken_over() {
+        let options = MountOptions::parse("take_over").expect("options");
+        let refused = |name: &str| {
+            let refused = shut_out(Path::new(name), Path::new("/"), 7, &options).expect_err("refused");
+            refused.to_string()
+        };
+        let told = refused("/images/a");
+        assert!(told.contains("kill -CONT 7") && told.contains("keeps its lock"), "{told}");
+        let told = refused("nbd://127.0.0.1/");
+        assert!(told.contains("kill -CONT 7") && !told.contains("lock"), "{told}");
     }
 }

@@ -1,7 +1,7 @@
 //! The side that has the volume: lets others join, and serves what they have mounted.
 
 use super::wire::Wire;
-use super::{GONE, LIVE, MOUNT, NO, READY, VERSION, WAIT, address, is_trusted};
+use super::{DAEMONS_MAX, GONE, HERE, LIVE, MOUNT, NO, READY, VERSION, WAIT, address, is_trusted};
 use crate::browse::Browsed;
 use crate::filesystem::{Filesystem, config};
 use crate::mounts::Mounts;
@@ -10,7 +10,7 @@ use fusering::Session;
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -37,15 +37,25 @@ const OF_DAEMON: [&str; 12] = [
 /// Lets others join the daemon until the process ends. Not being able to is told, and no more.
 pub(crate) fn listen(source: &Path, mounts: &Arc<Mounts>) {
     let mounts = Arc::downgrade(mounts);
-    let listening =
-        address(source).and_then(|address| UnixListener::bind_addr(&address)).and_then(|listener| {
-            std::thread::Builder::new()
-                .name("syncline-join".to_owned())
-                .spawn(move || accept(&listener, &mounts))
-        });
+    let listening = bind(source).and_then(|listener| {
+        let listening = std::thread::Builder::new().name("syncline-join".to_owned());
+        listening.spawn(move || accept(&listener, &mounts))
+    });
     if let Err(error) = listening {
         tracing::warn!(%error, "no other head of the volume can be mounted while this mount lasts");
     }
+}
+
+/// Takes the name behind the last one that is in use: by a daemon that leaves, or was taken over from.
+pub(super) fn bind(source: &Path) -> io::Result<UnixListener> {
+    let mut next = 0;
+    for number in 0..DAEMONS_MAX {
+        if UnixStream::connect_addr(&address(source, number)?).is_ok() {
+            next = number + 1;
+        }
+    }
+    // Beyond the last name nobody would look.
+    UnixListener::bind_addr(&address(source, next.min(DAEMONS_MAX - 1))?)
 }
 
 fn accept(listener: &UnixListener, mounts: &Weak<Mounts>) {
@@ -54,7 +64,7 @@ fn accept(listener: &UnixListener, mounts: &Weak<Mounts>) {
         let begun = stream.and_then(|stream| {
             let wire = Wire::new(stream)?;
             // Nobody else gets a thread, or an answer.
-            if is_trusted(wire.peer()?) {
+            if is_trusted(wire.peer()?.user) {
                 let answering = std::thread::Builder::new().name("syncline-joined".to_owned());
                 answering.spawn(move || answer(wire, &mounts))?;
             }
@@ -72,6 +82,7 @@ fn accept(listener: &UnixListener, mounts: &Weak<Mounts>) {
 fn answer(mut wire: Wire, mounts: &Arc<Mounts>) {
     let conversation = wire.receive().and_then(|asked| {
         let refused = match asked.as_slice() {
+            [word, version] if word == HERE && version == VERSION => return wire.send(&[HERE]),
             [word, version, directory, words] if word == MOUNT && version == VERSION => {
                 serve(&mut wire, mounts, Path::new(OsStr::from_bytes(directory)), words).err()
             }

@@ -10,10 +10,20 @@ use std::time::Duration;
 const BYTES_MAX: usize = 64 << 10;
 /// How long the other side may take for what it does at once.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// One look whether something was said, in milliseconds.
+const LOOK_MS: libc::c_int = 100;
 
 /// One side of a conversation.
 pub(super) struct Wire {
     stream: UnixStream,
+}
+
+/// The process at the other end, as the kernel knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Peer {
+    /// Its number; 0 for one of another namespace.
+    pub(super) process: u32,
+    pub(super) user: u32,
 }
 
 /// The fields of a message.
@@ -26,8 +36,8 @@ impl Wire {
         Ok(Wire { stream })
     }
 
-    /// The user of the process at the other end, as the kernel knows it.
-    pub(super) fn peer(&self) -> io::Result<u32> {
+    /// The other end: the process that listens, or the one that has connected.
+    pub(super) fn peer(&self) -> io::Result<Peer> {
         let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
         let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
         // SAFETY: the kernel writes at most as many bytes as the structure has.
@@ -35,7 +45,18 @@ impl Wire {
             let at = (&raw mut peer).cast();
             libc::getsockopt(self.stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, at, &raw mut bytes)
         };
-        if result == 0 { Ok(peer.uid) } else { Err(io::Error::last_os_error()) }
+        match result {
+            0 => Ok(Peer { process: peer.pid.cast_unsigned(), user: peer.uid }),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Waits until something was said, or the conversation has ended. Looks are counted, and not the time: who stood
+    /// still must not take that for the other side's silence.
+    pub(super) fn is_heard_within(&self, looks: u32) -> bool {
+        let mut looked = libc::pollfd { fd: self.stream.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one descriptor, which is open, is looked at.
+        (0..looks).any(|_| unsafe { libc::poll(&raw mut looked, 1, LOOK_MS) } > 0)
     }
 
     pub(super) fn send(&mut self, fields: &[&[u8]]) -> io::Result<()> {
@@ -162,7 +183,19 @@ mod tests {
         file.read_to_string(&mut held).expect("read");
         assert_eq!(held, "what it holds");
         // SAFETY: geteuid has no preconditions.
-        assert_eq!(other.peer().expect("peer"), unsafe { libc::geteuid() });
+        let user = unsafe { libc::geteuid() };
+        assert_eq!(other.peer().expect("peer"), Peer { process: std::process::id(), user });
+    }
+
+    #[test]
+    fn silence_has_an_end_and_so_has_a_conversation() {
+        let (mut one, other) = pair();
+        assert!(!other.is_heard_within(1));
+        one.send(&[b"word"]).expect("send");
+        assert!(other.is_heard_within(1));
+        assert!(!one.is_heard_within(1));
+        drop(other);
+        assert!(one.is_heard_within(1));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 fn kill(pid: libc::pid_t, signal: i32) {
     // SAFETY: a signal to a child of this process that was not waited for.
@@ -54,6 +55,33 @@ fn a_volume_is_mounted_once_only() {
     assert!(message.contains("unmount it first"), "{message}");
     assert!(!is_mounted(second.path()));
     fs::write(volume.path("f"), b"the first mount goes on").unwrap();
+}
+
+#[test]
+fn a_daemon_that_stands_still_is_named_and_keeps_its_volume() {
+    let Some(mut volume) = Volume::mounted("") else { return };
+    fs::write(volume.path("f"), b"before").unwrap();
+    let daemon = volume.daemon();
+    let second = tempfile::tempdir().unwrap();
+    kill(daemon, libc::SIGSTOP);
+    // Also where its own mount is, which cannot be looked at now; a file's lock cannot be broken.
+    let root = volume.root();
+    for (options, directory) in [("", second.path()), ("take_over", second.path()), ("", &root)] {
+        let began = Instant::now();
+        let output = volume.start(options, directory).wait_with_output().unwrap();
+        let took = began.elapsed();
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success());
+        assert_eq!(message.trim().lines().count(), 1, "one sentence: {message}");
+        let told = format!("process {daemon}, which does not answer and keeps its lock");
+        assert!(message.contains(&told) && message.contains(&format!("kill -CONT {daemon}")), "{message}");
+        assert!(took < Duration::from_secs(20), "{took:?}");
+        assert!(!is_mounted(second.path()));
+    }
+    kill(daemon, libc::SIGCONT);
+    fs::write(volume.path("f"), b"after").unwrap();
+    volume.remount();
+    assert_eq!(fs::read(volume.path("f")).unwrap(), b"after");
 }
 
 #[test]
