@@ -27,7 +27,9 @@ use syncline_replica::{
 };
 use tokio::sync::Notify;
 
-/// Bounds of the uploader's pause while nothing is to be done; what it ships is older by that.
+/// Looks of the uploader in each interval while nothing is to be done, and the bounds of its pause between two of them;
+/// what it ships is older by that.
+const LOOKS: u32 = 10;
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(250);
 /// Intervals after which it is told that what is shipped is late.
@@ -57,7 +59,7 @@ pub enum OnLag {
 pub struct Options {
     /// When a flush of the volume ends: [`Acknowledge::Remote`] ships each at once, whatever the interval.
     pub acknowledge: Acknowledge,
-    /// Oldest age of what is not shipped.
+    /// Oldest age of what is not shipped, and least time between two units.
     pub interval: Duration,
     /// Bytes of content that are kept for the uploader, at most. What does not fit is read from the device again.
     pub memory: usize,
@@ -203,7 +205,7 @@ impl Session {
             tap.wake_by(move || wake.notify_one());
         }
         let (mine, its_tap) = (Arc::clone(&shared), Arc::clone(&tap));
-        let pause = (options.interval / 4).clamp(PAUSE_MIN, PAUSE_MAX);
+        let pause = (options.interval / LOOKS).clamp(PAUSE_MIN, PAUSE_MAX);
         let late = options.max_lag.unwrap_or((options.interval * LATE).max(LATE_MIN));
         let mut lateness = Lateness { late, on_lag: options.on_lag, told: false };
         let ship = move || {

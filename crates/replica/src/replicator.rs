@@ -1,6 +1,8 @@
 //! [`Replicator`]: what is shipped when.
 //!
-//! While the tap keeps contents, cuts are merged into a unit when the oldest is an interval old, or when they are many.
+//! While the tap keeps contents, cuts are merged into a unit when the unit before began an interval ago, or when they
+//! are many. A cut behind quiet waits for its neighbours only, for a part of the interval. So there is at most one unit
+//! each interval, and no cut waits for longer than that.
 //! Where contents are missing (nothing was shipped yet, or the memory was full) blocks are read from the device: first
 //! in units that are not consistent, until few are left. Then the tap keeps contents again, the rest is read, and is
 //! shipped under the cuts up to the first one whose flush was issued behind the reading. That unit is consistent: what
@@ -27,10 +29,14 @@ use syncline_format::superblock::{SUPERBLOCK_SLOTS, Superblock};
 /// Pause between two looks at writes that have to complete before their blocks are read, in nanoseconds.
 const DRAIN_PAUSE: u64 = 10_000_000;
 
+/// The part of the interval that a cut behind quiet waits for others that come with it: one program's work is often a
+/// few syncs.
+const GATHERING: u64 = 10;
+
 /// How it ships.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
-    /// Oldest age of a cut before it is shipped, in nanoseconds.
+    /// Oldest age of a cut before it is shipped, and least time between the beginnings of two units, in nanoseconds.
     pub interval: u64,
     /// Bytes of cuts that are shipped without waiting for that.
     pub unit_bytes: usize,
@@ -138,6 +144,8 @@ pub struct Replicator {
     known: Option<Known>,
     /// When the oldest cut in the tap was first seen.
     since: Option<u64>,
+    /// When the last unit was made.
+    shipped: Option<u64>,
     /// Nanoseconds between the driver's clock and 1970.
     epoch_offset: u64,
     closing: bool,
@@ -170,6 +178,7 @@ impl Replicator {
             base: !state.keeps,
             known: None,
             since: None,
+            shipped: None,
             epoch_offset: wall_offset,
             closing: false,
             phase: if state.keeps { Phase::Streaming } else { Phase::CatchingUp },
@@ -261,7 +270,7 @@ impl Replicator {
             Some(CatchUp::Ending { since, .. }) => Some(since.saturating_add(interval)),
             // Reading waits for the volume's writes, of which nobody tells.
             Some(_) => Some(self.polled.saturating_add(DRAIN_PAUSE)),
-            None => self.since.map(|since| since.saturating_add(interval)),
+            None => self.since.map(|since| self.due(since)),
         };
         let own = own.filter(|_| self.shipping.has_room() && !self.has_ended());
         self.shipping.next_due().into_iter().chain(own).min()
@@ -277,6 +286,13 @@ impl Replicator {
             }
             Err(error) => self.fail(error),
         }
+    }
+
+    /// When the cuts are shipped of which the oldest was first seen then.
+    fn due(&self, since: u64) -> u64 {
+        let interval = self.settings.interval;
+        let gathered = since.saturating_add(interval / GATHERING);
+        gathered.max(self.shipped.map_or(0, |shipped| shipped.saturating_add(interval)))
     }
 
     fn has_ended(&self) -> bool {
@@ -338,8 +354,8 @@ impl Replicator {
             return Ok(false);
         }
         let since = self.since.unwrap_or(now);
-        let old = now.saturating_sub(since) >= self.settings.interval;
-        if !old && state.queued < self.settings.unit_bytes && !self.closing && !state.failed {
+        let due = now >= self.due(since);
+        if !due && state.queued < self.settings.unit_bytes && !self.closing && !state.failed {
             return Ok(false);
         }
         let merge = self.take_cuts(self.settings.unit_bytes);
@@ -482,6 +498,7 @@ impl Replicator {
     }
 
     fn ship(&mut self, now: u64, since: u64, merge: Merge, flags: Flags) {
+        self.shipped = Some(now);
         self.observed.note(&merge);
         if let Some(known) = &mut self.known {
             merge.blocks().keys().for_each(|block| known.replaced.insert(*block..*block + 1));
