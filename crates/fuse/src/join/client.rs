@@ -32,27 +32,29 @@ impl Joined {
     }
 }
 
-/// The daemons of a volume that can be talked to and trusted, the last one first.
-fn daemons_of(source: &Path) -> io::Result<Vec<(Wire, Peer)>> {
-    let mut daemons = Vec::new();
+/// The last one of a volume's daemons that can be talked to and trusted, and is meant. Those before it are left alone:
+/// a process that stands still keeps each call in a queue that has an end.
+fn find(source: &Path, is_meant: impl Fn(Peer) -> bool) -> io::Result<Option<(Wire, Peer)>> {
     for number in (0..DAEMONS_MAX).rev() {
         if let Ok(stream) = UnixStream::connect_addr(&address(source, number)?) {
             let wire = Wire::new(stream)?;
             let peer = wire.peer()?;
-            daemons.extend(is_trusted(peer.user).then_some((wire, peer)));
+            if is_trusted(peer.user) && is_meant(peer) {
+                return Ok(Some((wire, peer)));
+            }
         }
     }
-    Ok(daemons)
+    Ok(None)
 }
 
 /// The daemon of a volume.
 fn daemon_of(source: &Path) -> io::Result<Option<(Wire, Peer)>> {
-    Ok(daemons_of(source)?.into_iter().next())
+    find(source, |_| true)
 }
 
 /// Whether this process is a daemon of the volume.
 pub(crate) fn serves(source: &Path, process: u32) -> bool {
-    daemons_of(source).is_ok_and(|daemons| daemons.iter().any(|(_, peer)| peer.process == process))
+    find(source, |peer| peer.process == process).is_ok_and(|found| found.is_some())
 }
 
 /// Whether a process was stopped, by a signal or a debugger.
