@@ -175,9 +175,12 @@ fn how_to_switch_on(reason: &fusering::UringUnavailable) -> &'static str {
     }
 }
 
-/// Of a file the kernel has the lock, and gives it to nobody while its holder lives.
+/// Locks of this machine's kernel go to nobody else while their holder lives; that of an image of Ceph can be broken.
 fn keeps_lock(source: &Path) -> &'static str {
-    if syncline_source::is_address(source) { "" } else { " and keeps its lock" }
+    match Source::parse(source) {
+        Ok(Source::Rbd(_)) => "",
+        _ => " and keeps its lock",
+    }
 }
 
 /// Who has an image of Ceph can be shut out.
