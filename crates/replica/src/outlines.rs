@@ -9,8 +9,9 @@ use crate::unit::Outline;
 use std::collections::{BTreeMap, BTreeSet};
 use syncline_format::replica::{Flags, Manifest, UNIT_HEADER_BYTES};
 
-/// What is fetched of an object's end at first: most indexes are shorter, and many small units are, whole.
-const TAIL_BYTES: u64 = 16 << 10;
+/// What is fetched of an object's end at first. Most indexes are shorter; one of 8 MiB of small files takes more than a
+/// quarter of this.
+const TAIL_BYTES: u64 = 64 << 10;
 
 /// Which part of an object was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
