@@ -29,6 +29,9 @@ pub struct FsOptions {
     /// several steps.
     #[doc(hidden)]
     pub reaped_leaves_max: usize,
+    /// A node of a tree that holds so many items takes no more. For tests: trees of few items have several levels.
+    #[doc(hidden)]
+    pub node_items_max: usize,
     /// Mechanisms to do without, for a benchmark.
     #[cfg(feature = "ablation")]
     pub ablation: Ablation,
@@ -45,6 +48,7 @@ impl Default for FsOptions {
             readers_keep: false,
             head: None,
             reaped_leaves_max: usize::MAX,
+            node_items_max: usize::MAX,
             #[cfg(feature = "ablation")]
             ablation: Ablation::default(),
         }
@@ -108,6 +112,14 @@ impl FsOptions {
     #[must_use]
     pub fn reaped_leaves_max(mut self, reaped_leaves_max: usize) -> FsOptions {
         self.reaped_leaves_max = reaped_leaves_max;
+        self
+    }
+
+    /// A node of a tree that holds so many items takes no more.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn node_items_max(mut self, node_items_max: usize) -> FsOptions {
+        self.node_items_max = node_items_max;
         self
     }
 

@@ -104,6 +104,7 @@ impl Fs {
             .trees()
             .read_only(options.read_only)
             .salvage(options.salvage)
+            .node_items_max(options.node_items_max)
             .node_cache_bytes(options.memory_bytes_max / RECOVERY_NODES_SHARE);
         #[cfg(feature = "ablation")]
         let store_options = store_options.without(options.ablation);

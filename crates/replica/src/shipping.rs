@@ -166,3 +166,39 @@ impl Shipping {
         self.exchange.ask(Purpose::Look(last + 1), Operation::Get { name, part: Part::All });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use syncline_format::replica::Manifest;
+
+    /// Puts one more unit; what is asked for then.
+    fn put(shipping: &mut Shipping) -> Vec<Request> {
+        let unit = Unit { number: 0, flush: Some(1), since: 0, bytes: 0, closed: false };
+        shipping.ship(unit, |number, _| Encoded { bytes: vec![number as u8], identity: number + 1 });
+        shipping.poll(0)
+    }
+
+    #[test]
+    fn a_unit_that_was_answered_behind_the_beginning_of_a_look_does_not_count_by_it() {
+        let opened = Opened {
+            uuid: [7; 16],
+            claim: 1,
+            manifest: Manifest::unpacked([7; 16], 1, 1, 1, Vec::new()),
+            tail: 0,
+            last: None,
+        };
+        let mut shipping = Shipping::new(&opened);
+        let first = put(&mut shipping);
+        assert_eq!(shipping.answer(first[0].id, 0, Ok(Answer::Done)), Ok(Vec::new()));
+        let look = shipping.poll(0);
+        // Somebody else may claim the replica here, and find the first unit only.
+        let second = put(&mut shipping);
+        assert_eq!(shipping.answer(second[0].id, 0, Ok(Answer::Done)), Ok(Vec::new()));
+        let counted = shipping.answer(look[0].id, 0, Err(StoreError::Missing)).expect("nobody was seen");
+        assert_eq!(counted.iter().map(|unit| unit.number).collect::<Vec<_>>(), [0]);
+        let look = shipping.poll(0);
+        let counted = shipping.answer(look[0].id, 0, Err(StoreError::Missing)).expect("nobody was seen");
+        assert_eq!(counted.iter().map(|unit| unit.number).collect::<Vec<_>>(), [1]);
+    }
+}

@@ -9,6 +9,7 @@
 
 use crate::lab::{Start, prepare};
 use crate::operation::{Op, from_text};
+use crate::oracle::PAGE;
 use crate::snapshots;
 
 /// Size of the volume: 4 MiB, the smallest.
@@ -112,8 +113,15 @@ const SETUP_OF_TREES: &str = "mkdir:A;mkdir:B;mkdir:A/C;mkdir:E;creat:A/foo;writ
      creat:A/C/foo;write:A/C/foo:0:20000:10;symlink:B/foo:B/sym;snap:one;\
      write:A/foo:4096:4904:11;setxattr:A/foo:user.old:20:3;setxattr:P:user.4:3000:12;rewrite:B/foo:700:12;snap:two;\
      write:A/foo:0:4096:11;truncate:A/C/foo:0;setxattr:P:user.1:3000:13;sync";
+/// Files of so many pieces are among those of three levels.
+const LONG_PIECES: [u64; 4] = [5, 6, 7, 8];
+/// All that was written goes to its blocks.
+const HOME: &str = "sync;maintain:6000;checkpoint";
 /// Blocks of that volume: space for what two snapshots and a clone keep.
 const BLOCKS_OF_TREES: u64 = 2048;
+/// Of the one with nodes of few items, which are many; and these items.
+const BLOCKS_OF_NARROW_TREES: u64 = 4096;
+const ITEMS_OF_NARROW_TREES: usize = 3;
 
 /// Operations on the trees of a volume, some with others before them.
 const TREE_OPERATIONS: &[&str] = &[
@@ -145,6 +153,20 @@ const FULL_RING: &str = "creat:f1;write:f1:0:16384:1;fsync:f1;creat:f2;write:f2:
 const NEARLY_FULL_RING: &str = "creat:f1;write:f1:0:16384:1;fsync:f1;creat:f2;write:f2:0:16384:2;fsync:f2;creat:f3;\
      write:f3:0:16384:3;fsync:f3;snap-now:x;write:A/foo:0:16000:77;fsync:A/foo;write:f1:0:16384:88;fsync:f1;sync;\
      snap-now:y;maintain:6000";
+
+/// What is put between so many steps of a deletion and the steps behind it: another tree that descends from where the
+/// deleted one's neighbour does, and changes in it and beside it.
+const AMID: &[&str] = &[
+    "clone:two:h;head:h;write:A/foo:0:5000:21;setxattr:A/foo:user.old:30:66;creat:A/C/bar;unlink:B/foo;sync",
+    "write:A/foo:0:5000:21;unlink:B/foo;snap:x;truncate:A/foo:2500;setxattr:P:user.3:3000:34;sync",
+    "rewrite:A/foo:6000:31;falloc:B/foo:0:20000;write:A/C/foo:0:40000:25;sync;truncate:A/C/foo:5000;sync",
+    "truncate:P/long6:30000;truncate:P/long7:30000;write:P/long8:16384:4096:5;sync;maintain:6000",
+];
+/// One of so many workloads with trees around one operation is run on trees of three levels as well.
+const AROUND_NARROW_EVERY: usize = 23;
+/// Steps before and behind.
+const STEPS_BEFORE: usize = 12;
+const STEPS_BEHIND: usize = 16;
 
 /// What an operation is put between, with the operation in the place of `*`.
 const AROUND: &[&str] = &[
@@ -222,6 +244,24 @@ pub fn of_trees_alone() -> Vec<Vec<Op>> {
     tree_steps().into_iter().chain(full_rings).collect()
 }
 
+/// What comes amid the deletion of the oldest snapshot, and of the newest one, behind each number of its steps.
+pub fn amid_deletions() -> Vec<Vec<Op>> {
+    let parsed = |text: &str| from_text(text).expect("the list holds operations");
+    let reaps = |count: usize| vec![Op::Reap; count];
+    let amid = |deleted: &str, steps: usize, text: &str| {
+        [parsed(deleted), reaps(steps), parsed(text), reaps(STEPS_BEHIND)].concat()
+    };
+    let of_one = |steps: usize| AMID.iter().map(move |text| amid("snapdel:one", steps, text));
+    let of_three = |steps: usize| AMID[1..].iter().map(move |text| amid("snapdel:three", steps, text));
+    (0..STEPS_BEFORE).flat_map(|steps| of_one(steps).chain(of_three(steps)).collect::<Vec<_>>()).collect()
+}
+
+/// Everything on trees of three levels: what comes amid deletions, and a sample of what [`around_trees`] makes.
+pub fn of_narrow_trees() -> Vec<Vec<Op>> {
+    let around = steps().into_iter().flat_map(|step| around_trees(&step));
+    amid_deletions().into_iter().chain(around.step_by(AROUND_NARROW_EVERY)).collect()
+}
+
 /// A step with trees around it, in each way that there is.
 pub fn around_trees(step: &[Op]) -> Vec<Vec<Op>> {
     let parsed = |text: &str| from_text(text).expect("the list holds operations");
@@ -233,6 +273,27 @@ pub fn around_trees(step: &[Op]) -> Vec<Vec<Op>> {
 pub fn start_of_trees() -> Start {
     let setup = from_text(SETUP_OF_TREES).expect("the list holds operations");
     snapshots::prepare(BLOCKS_OF_TREES, JOURNAL_BLOCKS, &setup, 1)
+}
+
+/// The same with trees of three levels: nodes of few items. Besides, there are files whose pieces were in several
+/// leaves and were all written anew; a third snapshot shows them, and their first pages have changed behind it.
+pub fn start_of_narrow_trees() -> Start {
+    let parsed = |text: &str| from_text(text).expect("the list holds operations");
+    let mut setup = parsed(SETUP_OF_TREES);
+    for pieces in LONG_PIECES {
+        setup.extend(parsed(&format!("creat:P/long{pieces}")));
+        let offsets = (0..pieces).map(|piece| piece * 2 * PAGE);
+        setup.extend(offsets.flat_map(|at| parsed(&format!("write:P/long{pieces}:{at}:{PAGE}:3"))));
+    }
+    setup.extend(parsed(HOME));
+    let each =
+        |text: fn(u64) -> String| LONG_PIECES.into_iter().flat_map(move |pieces| parsed(&text(pieces)));
+    setup.extend(each(|pieces| format!("write:P/long{pieces}:0:{}:4", pieces * 2 * PAGE)));
+    setup.extend(parsed(HOME));
+    setup.extend(parsed("snap:three"));
+    setup.extend(each(|pieces| format!("write:P/long{pieces}:0:{PAGE}:6")));
+    setup.extend(parsed(HOME));
+    snapshots::prepare_narrow(BLOCKS_OF_NARROW_TREES, JOURNAL_BLOCKS, &setup, 1, ITEMS_OF_NARROW_TREES)
 }
 
 /// The volume on which all others start.

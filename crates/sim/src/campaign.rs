@@ -20,6 +20,11 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+mod trees;
+
+pub(crate) use trees::NARROW_DEPTH;
+pub use trees::{narrow_trees, seq1_of_trees, seq2_of_trees};
+
 /// A campaign that has found so many violations stops.
 const VIOLATIONS_MAX: usize = 10;
 /// A workload that is being shrunk is run at most so often, and for so long.
@@ -151,40 +156,6 @@ fn coprime(a: u64, b: u64) -> bool {
         (a, b) = (b, a % b);
     }
     a == 1
-}
-
-/// All workloads of one operation on trees, and of any other with snapshots before and deletions behind: one of `every`
-/// of these (1: all).
-pub fn seq1_of_trees(plan: Plan, every: u64) -> Outcome {
-    let start = ace::start_of_trees();
-    let around = ace::steps().into_iter().flat_map(|step| ace::around_trees(&step));
-    let all: Vec<Vec<Op>> = ace::of_trees_alone().into_iter().chain(around.step_by(every as usize)).collect();
-    run("seq-1 of trees", plan, Some(all.len() as u64), &|number| {
-        let ops = ace::workload(&[&all[number as usize]]);
-        examined("trees", &start, &ops, derive(plan.seed, number), Depth::FULL)
-    })
-}
-
-/// All workloads of an operation on trees and another operation, in either order, and of two on trees, in an order that
-/// samples them evenly if time is up before the end.
-pub fn seq2_of_trees(plan: Plan, check_all: bool) -> Outcome {
-    let start = ace::start_of_trees();
-    let (trees, files) = (ace::tree_steps(), ace::steps());
-    let (count, others) = (trees.len() as u64, (trees.len() + 2 * files.len()) as u64);
-    let depth =
-        Depth { check_every: if check_all { 1 } else { Depth::SAMPLED.check_every }, ..Depth::SAMPLED };
-    let total = count * others;
-    let stride = (total * 2 / 3..).find(|stride| coprime(*stride, total)).expect("there is always one");
-    run("seq-2 of trees", plan, Some(total), &|number| {
-        let chosen = (number * stride + plan.seed) % total;
-        let (tree, other) = (&trees[(chosen % count) as usize], (chosen / count) as usize);
-        let steps = match other.checked_sub(trees.len()) {
-            None => [tree, &trees[other]],
-            Some(file) if file < files.len() => [tree, &files[file]],
-            Some(file) => [&files[file - files.len()], tree],
-        };
-        examined("trees", &start, &ace::workload(&steps), derive(plan.seed, chosen), depth)
-    })
 }
 
 /// Workloads of three operations, sampled.
@@ -372,7 +343,7 @@ pub fn fencing(plan: Plan, only: Option<u64>) -> Outcome {
         let again =
             || format!("cargo run --release -p syncline-sim -- fencing --seed {} {number}", plan.seed);
         watchdog::replayed_by(again());
-        with_replay(fencing::run(derive(plan.seed, 20 << 32 | number)), again)
+        with_replay(fencing::run_number(number, derive(plan.seed, 20 << 32 | number)), again)
     })
 }
 
@@ -575,6 +546,7 @@ pub fn replay(start: &str, seed: u64, ops: &[Op], failure: Option<(When, Failure
     let (start, full) = match words[0] {
         "ace" => (ace::start(), false),
         "trees" => (ace::start_of_trees(), false),
+        "narrow" => (ace::start_of_narrow_trees(), false),
         "full" => (errors::full_start(number(1)?)?, true),
         "random" => (workload::round(number(1)?, number(2)?)?.0, false),
         "pieces" if number(1)? < pieces::PATTERNS.len() as u64 => {

@@ -96,8 +96,19 @@ pub(crate) fn make_snapshot(
 /// Opens a volume; this is recovery. Deletions of snapshots go on leaf by leaf in half of the sessions: trees are small
 /// here, and a deletion would be over in one step, with no moment in its midst.
 pub fn open(device: Arc<dyn Device>, clock: &Arc<SimClock>, seed: u64) -> Result<Arc<Fs>, Error> {
+    open_narrow(device, clock, seed, usize::MAX)
+}
+
+/// The same; nodes of the trees take so many items and no more, as they did when the volume was made.
+pub(crate) fn open_narrow(
+    device: Arc<dyn Device>,
+    clock: &Arc<SimClock>,
+    seed: u64,
+    node_items_max: usize,
+) -> Result<Arc<Fs>, Error> {
     let leaves_max = if mix(seed).is_multiple_of(2) { 1 } else { usize::MAX };
     let options = FsOptions::default().memory_bytes_max(8 << 20).reaped_leaves_max(leaves_max);
+    let options = options.node_items_max(node_items_max);
     let clock: Arc<dyn Clock> = Arc::clone(clock) as Arc<dyn Clock>;
     Fs::open(device, options, clock, &SimEntropy::new(seed))
 }

@@ -25,10 +25,14 @@ pub(crate) const UUID: [u8; 16] = [7; 16];
 pub(crate) const BLOCKS: u64 = 24;
 const MACHINES: usize = 3;
 const KEEPERS: usize = 3;
+/// The one of them that restores.
+pub(crate) const READER: usize = 0;
 /// Steps of one run.
 const STEPS: u64 = 4000;
 /// Longest stall, in nanoseconds of simulated time: an hour.
 const STALL: u64 = 3_600_000_000_000;
+/// Longest pause of who restores slowly: less than the time of grace.
+const PAUSE: u64 = 30_000_000_000;
 
 type Stamp = u64;
 
@@ -82,6 +86,7 @@ struct Machine {
 }
 
 struct World {
+    manner: Manner,
     store: SimStore,
     random: Random,
     now: u64,
@@ -127,12 +132,44 @@ pub fn run(seed: u64) -> Tally {
     run_counting(seed).0
 }
 
+/// What is slow in a run besides what stalls in any.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Manner {
+    Usual,
+    /// Who restores makes pauses that are shorter than the time of grace: what it needs has to stay all the while.
+    /// Those who pack and prune have more of the time.
+    SlowReader,
+    /// Every other session is far from the store: what it asked first may be answered last, and others take over
+    /// meanwhile.
+    FarAway,
+}
+
+impl Manner {
+    /// That of the run with a number.
+    fn of(number: u64) -> Manner {
+        match number % 8 {
+            3 => Manner::SlowReader,
+            7 => Manner::FarAway,
+            _ => Manner::Usual,
+        }
+    }
+}
+
+/// The run of a number.
+pub fn run_number(number: u64, seed: u64) -> Tally {
+    run_as(seed, Manner::of(number)).0
+}
+
 /// One run, and what happened in it.
 pub fn run_counting(seed: u64) -> (Tally, Events) {
+    run_as(seed, Manner::Usual)
+}
+
+fn run_as(seed: u64, manner: Manner) -> (Tally, Events) {
     let mut events = Events::default();
     let tally = guarded(|tally| {
         tally.workloads += 1;
-        let mut world = World::new(seed);
+        let mut world = World::new(seed, manner);
         for _ in 0..STEPS {
             tally.operations += 1;
             if let Err(what) = world.step() {
@@ -158,7 +195,7 @@ fn page(stamp: Stamp) -> Arc<Buffer> {
 }
 
 impl World {
-    fn new(seed: u64) -> World {
+    fn new(seed: u64, manner: Manner) -> World {
         let machine = || Machine {
             session: Session::Closed,
             disk: None,
@@ -169,8 +206,10 @@ impl World {
             inbox: Vec::new(),
             flushed: Vec::new(),
         };
+        let network = if manner == Manner::FarAway { Network::WORSE } else { Network::BAD };
         World {
-            store: SimStore::new(Network::BAD, derive(seed, 1)),
+            manner,
+            store: SimStore::new(network, derive(seed, 1)),
             random: Random::new(derive(seed, 2)),
             now: 1,
             history: History::default(),
@@ -203,7 +242,7 @@ impl World {
         if let Some(name) = self.store.changed.first() {
             return Err(format!("P4: {name} was put with other bytes"));
         }
-        if self.random.one_in(3) {
+        if self.random.one_in(3) || self.manner == Manner::SlowReader && self.random.one_in(2) {
             return self.keep();
         }
         let machine = self.random.below(MACHINES as u64) as usize;
@@ -228,6 +267,9 @@ impl World {
         if self.random.one_in(150) {
             let stall = (1 + self.random.below(STALL)) >> self.random.below(30);
             keeper.stalled_until = self.now + stall;
+        }
+        if self.manner == Manner::SlowReader && number == READER && self.random.one_in(6) {
+            keeper.stalled_until = self.now + self.random.below(PAUSE);
         }
         if keeper.is_idle() {
             self.sessions += 1;

@@ -1,6 +1,6 @@
 //! Those who compact, prune and restore a replica beside its writers.
 
-use crate::fencing::{BLOCKS, UUID};
+use crate::fencing::{BLOCKS, READER, UUID};
 use crate::random::Random;
 use std::sync::Arc;
 use syncline_device::{Device, MemoryDevice};
@@ -60,7 +60,7 @@ impl Keeper {
         (self.number, self.began) = (session, now);
         self.inbox.clear();
         self.task = match which {
-            0 => {
+            READER => {
                 let restore = Restore::new(UUID, Target::Newest);
                 Task::Read(Box::new(restore), Arc::new(MemoryDevice::new(BLOCKS)), counted.to_vec())
             }

@@ -54,12 +54,14 @@ pub struct Start {
     pub view: View,
     /// What its snapshots show.
     pub snapshots: Shown,
+    /// Nodes of its trees have so many items at most.
+    pub node_items_max: usize,
 }
 
 impl Start {
     /// A volume without snapshots.
     pub fn new(disk: Disk, view: View) -> Start {
-        Start { disk, view, snapshots: Shown::new() }
+        Start { disk, view, snapshots: Shown::new(), node_items_max: usize::MAX }
     }
 }
 

@@ -49,7 +49,7 @@ commands:
   all       everything, within the minutes
   mount [--command PATH] [--cuts N] [--transport auto|dev|uring] [--scratch DIR]
             the workloads of ace on a mount whose daemon is killed
-  replay [--start ace|trees|full:N|pieces:N|reuse:N|random:SEED:ROUND|actors:SEED] [--fail ...] OPERATIONS";
+  replay [--start ace|trees|narrow|full:N|pieces:N|reuse:N|random:SEED:ROUND|actors:SEED] [--fail ...] OPERATIONS";
 
 struct Arguments {
     command: String,
@@ -169,6 +169,7 @@ fn main() -> ExitCode {
         }
         "trees" => {
             keep(campaign::seq1_of_trees(plan(1.0), 1));
+            keep(campaign::narrow_trees(plan(1.0), 1));
             keep(campaign::seq2_of_trees(plan(1.0), check_all));
         }
         "random" => keep(campaign::random(plan(1.0))),
@@ -274,6 +275,7 @@ fn main() -> ExitCode {
             keep(campaign::allocations(plan(0.1), 1));
             keep(campaign::full_volumes(plan(0.2), 1));
             keep(campaign::seq1_of_trees(plan(0.4), 1));
+            keep(campaign::narrow_trees(plan(0.1), 1));
             keep(campaign::seq2_of_trees(plan(0.4), check_all));
             keep(campaign::seq2(plan(0.7), check_all));
             keep(campaign::seq3(plan(0.2)));

@@ -26,13 +26,24 @@ pub struct Network {
     pub late: u64,
     /// A request takes a long way: up to a quarter of `late`.
     pub slow: u64,
+    /// So does a request, or an answer, of every other client, and up to `late`: what such a client asked first may be
+    /// answered last, while others are served at once.
+    pub far: u64,
 }
 
 impl Network {
     pub const GOOD: Network =
-        Network { delay: 1000, lost_answers: 0, twice: 0, trouble: 0, late: 4, slow: 0 };
-    pub const BAD: Network =
-        Network { delay: 50_000_000, lost_answers: 9, twice: 7, trouble: 11, late: 20_000_000_000, slow: 13 };
+        Network { delay: 1000, lost_answers: 0, twice: 0, trouble: 0, late: 4, slow: 0, far: 0 };
+    pub const BAD: Network = Network {
+        delay: 50_000_000,
+        lost_answers: 9,
+        twice: 7,
+        trouble: 11,
+        late: 20_000_000_000,
+        slow: 13,
+        far: 0,
+    };
+    pub const WORSE: Network = Network { late: 40_000_000_000, far: 3, ..Network::BAD };
 }
 
 /// Who asked.
@@ -89,8 +100,11 @@ impl SimStore {
                 let operation = operation.clone();
                 self.schedule(late, Event::Arrives { client, id, operation, answered: false });
             }
-            let longest =
+            let mut longest =
                 if self.happens(self.network.slow) { self.network.late / 4 } else { self.network.delay };
+            if self.is_far(client) {
+                longest = self.network.late;
+            }
             let at = now + 1 + self.random.below(longest);
             self.schedule(at, Event::Arrives { client, id, operation, answered: true });
         }
@@ -120,7 +134,8 @@ impl SimStore {
                     };
                     let lost = Err(StoreError::Unavailable("no answer".to_owned()));
                     let result = if self.happens(self.network.lost_answers) { lost } else { result };
-                    let back = at + 1 + self.random.below(self.network.delay);
+                    let longest = if self.is_far(client) { self.network.late } else { self.network.delay };
+                    let back = at + 1 + self.random.below(longest);
                     self.schedule(back, Event::Answered { client, id, result });
                 }
             }
@@ -164,6 +179,11 @@ impl SimStore {
                 Ok(Answer::Names(names.take_while(|name| name.starts_with(prefix)).cloned().collect()))
             }
         }
+    }
+
+    /// Whether what goes to a client, or comes from it, takes a long way now.
+    fn is_far(&mut self, client: Client) -> bool {
+        client % 2 == 1 && self.happens(self.network.far)
     }
 
     fn happens(&mut self, one_in: u64) -> bool {

@@ -414,7 +414,12 @@ pub(crate) fn judge(
         };
         tally.states += 1;
         let flush = unit.flush.expect("only consistent units are ends");
-        let acknowledged = at_flush[flush as usize - 1];
+        let issued = flush.checked_sub(1).and_then(|index| at_flush.get(index as usize));
+        let Some(&acknowledged) = issued else {
+            let what =
+                format!("C13: unit {position:?} says that it is consistent, and there is no flush {flush}");
+            return tally.violation(what);
+        };
         let device = SimDevice::new(disk, derive(seed, 100 + unit.number));
         let judged = recover(&device, derive(seed, 5)).and_then(|view| {
             let allowed = model.judge(&view, acknowledged);

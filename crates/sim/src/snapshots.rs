@@ -33,6 +33,10 @@ mod record;
 /// Blocks of the journal, and of the volumes, of random workloads.
 const JOURNAL_BLOCKS: u64 = 96;
 const BLOCKS: [u64; 3] = [1800, 2600, 5200];
+/// Items of a node in half of the volumes, which have trees of several levels so, and a file's extents in several
+/// leaves; and their blocks: there are many more nodes.
+const NARROW: [usize; 3] = [4, 6, 10];
+const BLOCKS_OF_NARROW: u64 = 6000;
 /// How random workloads are judged.
 const RANDOM: Pains = Pains {
     depth: Depth {
@@ -82,7 +86,19 @@ pub fn examine(start: &Start, ops: &[Op], seed: u64, depth: Depth) -> Tally {
 
 /// Makes a volume of version 2, runs the setup on it, and closes it.
 pub fn prepare(blocks: u64, journal_blocks: u64, setup: &[Op], seed: u64) -> Start {
-    let empty = empty_volume(blocks, journal_blocks, MkfsOptions::default(), seed);
+    prepare_narrow(blocks, journal_blocks, setup, seed, usize::MAX)
+}
+
+/// The same, with nodes that take so many items and no more.
+pub fn prepare_narrow(
+    blocks: u64,
+    journal_blocks: u64,
+    setup: &[Op],
+    seed: u64,
+    node_items_max: usize,
+) -> Start {
+    let mut empty = empty_volume(blocks, journal_blocks, MkfsOptions::default(), seed);
+    empty.node_items_max = node_items_max;
     let mut recorder = Recorder::begin(&empty, derive(seed, 8)).expect("open after mkfs");
     let mut tally = Tally::default();
     for op in setup {
@@ -93,13 +109,19 @@ pub fn prepare(blocks: u64, journal_blocks: u64, setup: &[Op], seed: u64) -> Sta
 }
 
 fn start(seed: u64) -> Start {
-    let blocks = *Random::new(derive(seed, 51)).pick(&BLOCKS);
+    let mut random = Random::new(derive(seed, 51));
+    let mut blocks = *random.pick(&BLOCKS);
+    let mut node_items_max = usize::MAX;
+    if derive(seed, 66).is_multiple_of(2) {
+        node_items_max = *random.pick(&NARROW);
+        blocks = BLOCKS_OF_NARROW;
+    }
     let mut options = MkfsOptions::default();
     if derive(seed, 57).is_multiple_of(2) {
         // All names collide.
         options.name_bits = 1;
     }
-    empty_volume(blocks, JOURNAL_BLOCKS, options, seed)
+    Start { node_items_max, ..empty_volume(blocks, JOURNAL_BLOCKS, options, seed) }
 }
 
 fn empty_volume(blocks: u64, journal_blocks: u64, options: MkfsOptions, seed: u64) -> Start {
@@ -107,14 +129,20 @@ fn empty_volume(blocks: u64, journal_blocks: u64, options: MkfsOptions, seed: u6
     let options = options.journal_bytes(journal_blocks * PAGE);
     Fs::format(&*device, &options, &*SimClock::new(), &SimEntropy::new(seed), &mut |_, _| {})
         .expect("mkfs on a sound device");
-    let fs = open(&device, &SimClock::new(), seed).expect("open after mkfs");
+    let fs = open(&device, &SimClock::new(), seed, usize::MAX).expect("open after mkfs");
     let view = view::view(&fs).expect("view of an empty volume");
     fs.close().expect("close");
     Start::new(device.settled(), view)
 }
 
-fn open(device: &Arc<SimDevice>, clock: &Arc<SimClock>, seed: u64) -> Result<Arc<Fs>, Error> {
-    driver::open(Arc::clone(device) as Arc<dyn Device>, clock, derive(seed, 52))
+fn open(
+    device: &Arc<SimDevice>,
+    clock: &Arc<SimClock>,
+    seed: u64,
+    node_items_max: usize,
+) -> Result<Arc<Fs>, Error> {
+    let device = Arc::clone(device) as Arc<dyn Device>;
+    driver::open_narrow(device, clock, derive(seed, 52), node_items_max)
 }
 
 fn read_only(device: &Arc<SimDevice>, seed: u64) -> Result<Arc<Fs>, String> {

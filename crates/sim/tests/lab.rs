@@ -43,6 +43,14 @@ fn operations_with_snapshots_around_them_keep_the_contract_in_a_sample() {
     }
 }
 
+// Shows: C10, C11, C12, R17, R25, R26, R29.
+#[test]
+fn deletions_in_trees_of_three_levels_keep_the_contract_in_a_sample() {
+    let outcome = campaign::narrow_trees(plan(u64::MAX), 17);
+    assert_sound(&outcome);
+    assert_eq!(Some(outcome.done), outcome.of, "all of them");
+}
+
 // Shows: C2, C10, C11, C12.
 #[test]
 fn pairs_with_an_operation_on_trees_keep_the_contract_in_a_sample() {

@@ -70,6 +70,16 @@ fn an_owner_that_is_late_may_find_nothing_that_was_not_there_when_it_looked() {
     }
 }
 
+/// One of eight runs has a restore with pauses, one has answers that overtake each other.
+// Shows: C13, C15.
+#[test]
+fn slow_restores_and_late_answers_change_nothing_of_what_counts() {
+    for number in [3, 7, 11, 15, 19, 23] {
+        let tally = fencing::run_number(number, derive(SEED, 3000 + number));
+        assert!(tally.violations.is_empty(), "run {number}: {:?}", tally.violations);
+    }
+}
+
 /// A restore that had read a manifest, and stood still until the units behind it were pruned, took their place for the
 /// end: it brought an older state, and told nobody.
 // Shows: C13.

@@ -53,6 +53,11 @@ pub(crate) const SEAL_SLACK_BLOCKS: u64 = 2;
 pub(crate) const UNDERFULL_BYTES: usize = NODE_SPACE_BYTES / 4;
 /// A merge must leave room, or the next insert splits again.
 pub(crate) const MERGED_BYTES_MAX: usize = NODE_SPACE_BYTES * 3 / 4;
+/// Fewest items at which a test may make nodes full: each half of an interior one that was split has two.
+pub(crate) const NODE_ITEMS_LEAST: usize = 3;
+/// What the bound on nodes that a batch makes current adds to the levels that there are, if nodes take few items: `n`
+/// puts may split `n` nodes of each of them, and `n` more from the root on.
+pub(crate) const NARROW_LEVELS: u16 = 2;
 /// Fewest nodes that a cache keeps, whatever its bound: a few paths.
 pub(crate) const CACHED_NODES_MIN: usize = 64;
 /// Most bytes of nodes that may be dirty. Replay brings back the dirty nodes of the session before, whose memory

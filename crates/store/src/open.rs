@@ -115,6 +115,7 @@ impl Store {
         let mut root_tree = RootTree::read(&*device, &cache, &superblock)?;
         let roots = root_tree.roots().map(|(tree, root)| (tree, Root::Clean(root))).collect();
         let mut trees = Trees::new(roots, superblock.trees.map(Branches::new), superblock.checkpoint_lsn);
+        trees.narrow(options.node_items_max);
         let (items, schedule) = volume_items(&*device, &cache, &trees)?;
         trees.load(items, schedule);
         trees.root_bound = root_tree.bound_of_one_more();

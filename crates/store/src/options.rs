@@ -1,6 +1,6 @@
 use crate::StoreError;
 use crate::ablation::Ablation;
-use crate::limits::{NODE_CACHE_BYTES, PIGGYBACK_BYTES, STREAM_BYTES};
+use crate::limits::{NODE_CACHE_BYTES, NODE_ITEMS_LEAST, PIGGYBACK_BYTES, STREAM_BYTES};
 use syncline_format::{Key, NameKey};
 
 /// What `mkfs` decides.
@@ -47,6 +47,10 @@ pub struct StoreOptions {
     /// Volumes of version 2 are opened as well. For tests: who is above the store does not know of trees yet.
     #[doc(hidden)]
     pub trees: bool,
+    /// A node of a head or snapshot that holds so many items takes no more. For tests: trees of few items have many
+    /// leaves, and several levels. At least 3; the format knows nothing of it.
+    #[doc(hidden)]
+    pub node_items_max: usize,
     /// Mechanisms to do without.
     #[cfg(feature = "ablation")]
     pub ablation: Ablation,
@@ -63,6 +67,7 @@ impl StoreOptions {
             piggyback_bytes: PIGGYBACK_BYTES,
             stream_bytes: STREAM_BYTES,
             trees: false,
+            node_items_max: usize::MAX,
             #[cfg(feature = "ablation")]
             ablation: Ablation::default(),
         }
@@ -110,6 +115,14 @@ impl StoreOptions {
     #[must_use]
     pub fn trees(mut self) -> StoreOptions {
         self.trees = true;
+        self
+    }
+
+    /// A node of a head or snapshot that holds so many items takes no more.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn node_items_max(mut self, node_items_max: usize) -> StoreOptions {
+        self.node_items_max = node_items_max.max(NODE_ITEMS_LEAST);
         self
     }
 

@@ -6,7 +6,7 @@ use crate::locks::Lock;
 use crate::primitives::{Ordering, yield_now};
 use crate::shared::Shared;
 use crate::tree::cache::Pinned;
-use crate::tree::{Found, Missing, Obstacle, Reached, Resident, Tree};
+use crate::tree::{Change, Found, Missing, Obstacle, Reached, Resident, Tree};
 use crate::trees::Trees;
 use crate::{Batch, Class, Estimate, Permit, Reservation, StoreError};
 use std::sync::{Arc, Weak};
@@ -547,11 +547,13 @@ pub(crate) fn check_resident(tree: &Tree, batch: &Batch, resident: &dyn Resident
             }
         }
     };
+    let puts = batch.items - batch.deletes;
+    let change = Change { puts, deletes: batch.deletes, bytes: batch.bytes() };
     for op in batch.ops.iter() {
         match op {
             Op::Put { key, .. } => drop(check(key)?),
-            Op::Delete { key, .. } if check(key)?.may_be_emptied(batch.deletes, batch.bytes()) => {
-                tree.check_heirs(key, batch.deletes, batch.bytes(), resident)?;
+            Op::Delete { key, .. } if check(key)?.may_be_emptied(change) => {
+                tree.check_heirs(key, change, resident)?;
             }
             _ => {}
         }

@@ -9,6 +9,7 @@
 
 use crate::StoreError;
 use crate::images::ImageIndex;
+use crate::limits::NARROW_LEVELS;
 use crate::tree::{Editor, Resident, Root, Superseded, Tree};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -41,6 +42,9 @@ pub(crate) struct Trees {
     pub(crate) root_bound: u64,
     /// The nodes of a tree that goes away are being looked for.
     pub(crate) node_walk: Option<NodeWalk>,
+    /// Nodes of few items are full: what splits may make a tree grow by more levels than one, and split more nodes of
+    /// the upper ones.
+    is_narrow: bool,
 }
 
 /// The last part of a deletion: the nodes of a tree that no other tree has.
@@ -198,6 +202,7 @@ impl Trees {
             root_claims: 0,
             root_bound: 0,
             node_walk: None,
+            is_narrow: false,
         };
         for (number, root) in roots {
             trees.by_number.insert(number, Tree::new(number, root, trees.freeze));
@@ -239,8 +244,8 @@ impl Trees {
         let lost = node_walk.as_mut().filter(|walk| walk.child == Some(tree));
         let lost = lost.map(|walk| (walk.low, &mut walk.lost));
         let tree = by_number.get_mut(&tree).ok_or(StoreError::NoTree { tree })?;
-        let editor =
-            Editor { resident, freeze: tree.freeze, birth, low: tree.low, superseded, current_nodes, lost };
+        let (freeze, low, items_max) = (tree.freeze, tree.low, tree.items_max);
+        let editor = Editor { resident, freeze, birth, low, items_max, superseded, current_nodes, lost };
         Ok((tree, editor))
     }
 
@@ -252,7 +257,15 @@ impl Trees {
     /// Bound on the nodes that `items` puts and deletes of one tree can make current.
     pub(crate) fn nodes_bound(&self, items: usize) -> u64 {
         let levels = self.changing.iter().filter_map(|tree| self.by_number.get(tree)).map(Tree::root_level);
-        crate::tree::nodes_bound(levels.max().unwrap_or(0), items)
+        let more = if self.is_narrow { NARROW_LEVELS } else { 0 };
+        crate::tree::nodes_bound(levels.max().unwrap_or(0) + more, items)
+    }
+
+    /// Nodes of heads and snapshots take so many items and no more.
+    pub(crate) fn narrow(&mut self, items_max: usize) {
+        self.is_narrow = items_max < usize::MAX;
+        let of_files = self.by_number.iter_mut().filter(|(number, _)| number.is_filesystem());
+        of_files.for_each(|(_, tree)| tree.items_max = items_max);
     }
 
     /// The same of the volume tree.
@@ -337,9 +350,9 @@ impl Trees {
         let freeze = self.freeze;
         let of = self.by_number.get_mut(&source).ok_or(StoreError::NoTree { tree: source })?;
         of.freeze = freeze;
-        let root = of.root.clone();
+        let (root, items_max) = (of.root.clone(), of.items_max);
         self.root_claims += self.root_bound;
-        self.by_number.insert(tree, Tree::new(tree, root, freeze));
+        self.by_number.insert(tree, Tree { items_max, ..Tree::new(tree, root, freeze) });
         self.images.inherit(source, tree);
         let takes_its_place = |walk: &&mut NodeWalk| role == Role::Snapshot && walk.child == Some(source);
         if let Some(walk) = self.node_walk.as_mut().filter(takes_its_place) {

@@ -9,9 +9,9 @@ use crate::lab::{Depth, Start, Tally, examine, guarded};
 use crate::operation::{Op, from_text};
 use crate::random::{Random, derive};
 use crate::{
-    ace, actors, beside, between, bitmaps, carried, damage, emptied, fencing, frozen, killed, lazy, leaks,
-    mkfs, pieces, polled, pressure, replicas, resumed, retention, reuse, shapes, snapshots, storm, trims,
-    upgrade, vast, volatile, watchdog, workload,
+    ace, actors, beside, between, bitmaps, campaign, carried, damage, emptied, fencing, frozen, killed, lazy,
+    leaks, mkfs, pieces, polled, pressure, replicas, resumed, retention, reuse, shapes, snapshots, storm,
+    trims, upgrade, vast, volatile, watchdog, workload,
 };
 use std::time::{Duration, Instant};
 
@@ -64,6 +64,8 @@ const EMPTIED_EVERY: u64 = 3;
 const BESIDE_RUNS: u64 = 250;
 const VAST_RUNS: u64 = 1500;
 const SNAPSHOTS_RUNS: u64 = 300;
+const NARROW_RUNS: u64 = 120;
+const NARROW_STRIDE: u64 = 37;
 /// One of so many workloads with trees around one operation.
 const OF_TREES_EVERY: usize = 17;
 
@@ -80,6 +82,7 @@ const NAMES: &[&str] = &[
     "polled",
     "snapshots",
     "seq-1 of trees",
+    "narrow trees",
     "seq-1",
     "replicas",
     "resumed",
@@ -137,6 +140,7 @@ fn parts(seed: u64, first: &str) -> Vec<Part> {
     let [for_seq1, for_unforced_start, for_volatile, for_rot, for_seq2] =
         std::array::from_fn(|_| start.clone());
     let single = steps.clone();
+    let mut of_narrow: Option<(Start, Vec<Vec<Op>>)> = None;
     let mut of_trees: Option<(Start, Vec<Vec<Op>>)> = None;
     let pairs = steps.clone();
     vec![
@@ -155,6 +159,14 @@ fn parts(seed: u64, first: &str) -> Vec<Part> {
             let step = all.get(number as usize)?;
             Some(examine(start, &ace::workload(&[step]), derive(seed, number), Depth::FULL))
         }),
+        part("narrow trees", move |number| {
+            let (start, all) =
+                of_narrow.get_or_insert_with(|| (ace::start_of_narrow_trees(), ace::of_narrow_trees()));
+            // Neighbours in the list are alike.
+            let chosen = (number < NARROW_RUNS).then_some((number * NARROW_STRIDE) as usize % all.len());
+            let ops = ace::workload(&[&all[chosen?]]);
+            Some(examine(start, &ops, derive(seed, 28 << 32 | number), campaign::NARROW_DEPTH))
+        }),
         part("seq-1", move |number| {
             let step = single.get(number as usize)?;
             Some(examine(&for_seq1, &ace::workload(&[step]), derive(seed, number), Depth::FULL))
@@ -167,7 +179,7 @@ fn parts(seed: u64, first: &str) -> Vec<Part> {
         }),
         part("lazy", move |number| (number < lazy_runs).then(|| lazy::run(derive(seed, 23 << 32 | number)))),
         part("fencing", move |number| {
-            (number < fencing_runs).then(|| fencing::run(derive(seed, 20 << 32 | number)))
+            (number < fencing_runs).then(|| fencing::run_number(number, derive(seed, 20 << 32 | number)))
         }),
         part("retention", move |number| {
             (number < RETENTION_RUNS).then(|| retention::hours(derive(seed, 21 << 32 | number)))

@@ -100,7 +100,7 @@ fn recover(
     looks: bool,
 ) -> Result<(Arc<Fs>, Shown, Shown), String> {
     let looked = looks.then(|| look(device, seed)).transpose()?;
-    let fs = open(device, &SimClock::new(), derive(seed, 57))
+    let fs = open(device, &SimClock::new(), derive(seed, 57), run.node_items_max)
         .map_err(|error| format!("recovery fails: {error}"))?;
     let got = (snapshots(&fs)?, heads(&fs)?);
     if let Some(looked) = looked.filter(|looked| *looked != got) {

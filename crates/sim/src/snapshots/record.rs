@@ -8,12 +8,15 @@ use crate::device::{Disk, SimDevice, Trace};
 use crate::driver::{self, SimClock, SimEntropy, Told};
 use crate::lab::{Start, Tally};
 use crate::operation::Op;
-use crate::oracle::{EEXIST, ENOENT, Model, View, difference};
+use crate::oracle::{EEXIST, ENOENT, Model, PAGE, View, difference};
 use crate::random::derive;
 use crate::view;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use syncline_fs::{Clock, Error, Fs, Head, ObjectNo, SnapshotData, SyncScope};
+
+/// Sixteenths of the ring's blocks that may be live images, what gives space back included.
+const IMAGE_SIXTEENTHS: u64 = 6;
 
 /// The first head.
 pub(super) const MAIN: &str = "main";
@@ -32,6 +35,8 @@ pub(super) struct Step {
 /// A recorded run.
 pub(super) struct Run {
     pub(super) base: Disk,
+    /// Items of a node at most, also in the sessions behind a crash.
+    pub(super) node_items_max: usize,
     pub(super) trace: Trace,
     pub(super) opened: usize,
     pub(super) models: Vec<Model>,
@@ -70,6 +75,7 @@ impl From<String> for Trouble {
 /// An open volume whose changes are recorded.
 pub(super) struct Recorder {
     seed: u64,
+    node_items_max: usize,
     device: Arc<SimDevice>,
     clock: Arc<SimClock>,
     fs: Arc<Fs>,
@@ -89,12 +95,15 @@ impl Recorder {
     pub(super) fn begin(start: &Start, seed: u64) -> Result<Recorder, String> {
         let device = SimDevice::new(start.disk.clone(), derive(seed, 53));
         let clock = SimClock::behind(&start.view);
-        let fs = open(&device, &clock, seed).map_err(|error| format!("the volume does not open: {error}"))?;
+        let node_items_max = start.node_items_max;
+        let fs = open(&device, &clock, seed, node_items_max)
+            .map_err(|error| format!("the volume does not open: {error}"))?;
         let opened = device.position();
         let heads = BTreeMap::from([(MAIN.to_owned(), 0)]);
         let first = Step { ack: 0, shown: start.snapshots.clone(), heads, metas: vec![0] };
         Ok(Recorder {
             seed,
+            node_items_max,
             device,
             clock,
             fs,
@@ -117,8 +126,8 @@ impl Recorder {
         }
         tally.writes += trace.writes.len() as u64;
         tally.flushes += trace.flushes as u64;
-        let Recorder { opened, models, acks, steps, .. } = self;
-        Run { base, trace, opened, models, acks, steps }
+        let Recorder { node_items_max, opened, models, acks, steps, .. } = self;
+        Run { base, node_items_max, trace, opened, models, acks, steps }
     }
 
     /// Closes the volume.
@@ -127,7 +136,7 @@ impl Recorder {
         let view = view::view(&self.fs).map_err(|error| error.to_string())?;
         self.fs.close().map_err(|error| format!("the volume cannot be closed: {error}"))?;
         let snapshots = self.shown().clone();
-        Ok(Start { disk: self.device.settled(), view, snapshots })
+        Ok(Start { disk: self.device.settled(), view, snapshots, node_items_max: self.node_items_max })
     }
 
     pub(super) fn volume(&self) -> &Arc<Fs> {
@@ -225,7 +234,19 @@ impl Recorder {
             self.order_others(index);
         }
         self.acknowledge();
+        self.check_room()?;
         Ok(told)
+    }
+
+    /// There are no more live images, of heads and snapshots together, than the ring keeps room for to log all of them
+    /// once more (R17, R26): on a sound volume that room is never needed, so nothing else would tell that it lacks.
+    fn check_room(&self) -> Result<(), String> {
+        let load = self.fs.stats().load;
+        let ring = load.ring_bytes_max / PAGE;
+        match load.images * 16 <= ring * IMAGE_SIXTEENTHS {
+            true => Ok(()),
+            false => Err(format!("R26: {} images live in a ring of {ring} blocks", load.images)),
+        }
     }
 
     /// Syncs each file of a head alone: small ones live in the journal then, and a snapshot inherits them.
@@ -290,7 +311,7 @@ impl Recorder {
         let mut shown = self.shown().clone();
         shown.insert(name.to_owned(), view);
         self.told(shown);
-        Ok(())
+        Ok(self.check_room()?)
     }
 
     /// What a snapshot shows. Nobody who uses the volume notices that somebody looks: on the volume itself it would be
@@ -376,7 +397,8 @@ impl Recorder {
         }
         self.acknowledge();
         self.sessions += 1;
-        self.fs = open(&self.device, &self.clock, derive(self.seed, 1000 + self.sessions))?;
+        let seed = derive(self.seed, 1000 + self.sessions);
+        self.fs = open(&self.device, &self.clock, seed, self.node_items_max)?;
         for name in self.heads().into_iter().filter(|name| name != MAIN) {
             let head = self.fs.heads().open(&name)?;
             self.heads.entry(name).and_modify(|open| open.head = Some(head));

@@ -1,7 +1,7 @@
 //! Changing a tree: put, delete, split, merge; all in memory, all infallible once the path is resident.
 
 use super::page::{Full, Page};
-use super::{Found, Node, Obstacle, Place, Reached, Resident, Root, Superseded, Tree};
+use super::{Change, Found, Node, Obstacle, Place, Reached, Resident, Root, Superseded, Tree};
 use crate::limits::{MERGED_BYTES_MAX, UNDERFULL_BYTES};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,6 +17,8 @@ pub(crate) struct Editor<'a> {
     pub(crate) birth: Era,
     /// The tree owns what was born behind this era; `None`: everything.
     pub(crate) low: Option<Era>,
+    /// A node with so many items is full, whatever its bytes.
+    pub(crate) items_max: usize,
     /// Nodes that are not part of the tree any more; their homes are kept until the next freeze.
     pub(crate) superseded: &'a mut Vec<Superseded>,
     /// Number of current nodes in the tree.
@@ -50,7 +52,7 @@ impl Tree {
                 place.check(held)?;
             }
             if held.is_leaf() {
-                return Ok(Reached::leaf(held, place.end));
+                return Ok(Reached::leaf(held, place.end, self.items_max));
             }
             let index = held.page.child_index(key);
             match held.children.get(index) {
@@ -67,7 +69,7 @@ impl Tree {
         loop {
             place.check(&node)?;
             if node.is_leaf() {
-                return Ok(Reached::leaf(&node, place.end));
+                return Ok(Reached::leaf(&node, place.end, self.items_max));
             }
             let index = node.page.child_index(key);
             let child = node.child(index, resident)?;
@@ -76,14 +78,13 @@ impl Tree {
         }
     }
 
-    /// Reports the first node that is missing, or not in its place, of the two leaves beside `key`'s, if a batch of
-    /// `deletes` deletes and `bytes` bytes could empty that leaf: it leaves the tree then, and one of the two inherits
+    /// Reports the first node that is missing, or not in its place, of the two leaves beside `key`'s, if a batch
+    /// could empty that leaf: it leaves the tree then, and one of the two inherits
     /// its keys, which the rest of the batch may name. The path to `key` itself must be resident.
     pub(crate) fn check_heirs(
         &self,
         key: Key,
-        deletes: usize,
-        bytes: usize,
+        change: Change,
         resident: &dyn Resident,
     ) -> Result<(), Obstacle> {
         let mut found = Found { leaf: self.root(resident)?, place: Place::default() };
@@ -100,8 +101,9 @@ impl Tree {
         }
         let page = &found.leaf.page;
         // The batch's own puts may split the leaf first, and its deletes empty one half.
-        let splits = page.used_bytes() + bytes > NODE_SPACE_BYTES;
-        if page.count() > deletes && !splits {
+        let splits = page.used_bytes() + change.bytes > NODE_SPACE_BYTES
+            || page.count() + change.puts > self.items_max;
+        if page.count() > change.deletes && !splits {
             return Ok(());
         }
         for (heir, is_before) in [(before, true), (after, false)] {
@@ -145,7 +147,7 @@ impl Tree {
         loop {
             let current = editor.edit(node);
             if current.is_leaf() {
-                return put_while_room(&mut current.page, items, end);
+                return put_while_room(&mut current.page, items, end, editor.items_max);
             }
             let index = current.page.child_index(*first);
             end = current.end_of(index).or(end);
@@ -198,16 +200,27 @@ impl Tree {
 }
 
 /// Sets the first of the items that lie before `end` and fit.
-fn put_while_room<V: AsRef<[u8]>>(page: &mut Page, items: &[(Key, Option<V>)], end: Option<Key>) -> usize {
+fn put_while_room<V: AsRef<[u8]>>(
+    page: &mut Page,
+    items: &[(Key, Option<V>)],
+    end: Option<Key>,
+    items_max: usize,
+) -> usize {
     let mut entered = 0;
     for (key, value) in items {
         let Some(value) = value.as_ref().filter(|_| end.is_none_or(|end| *key < end)) else { break };
-        if page.put(*key, value.as_ref()).is_err() {
+        if has_no_slot(page, *key, items_max) || page.put(*key, value.as_ref()).is_err() {
             break;
         }
         entered += 1;
     }
     entered
+}
+
+/// Whether the item would be one more than the node may have. One that has more has them from a session that allowed
+/// it, and stays as it is.
+fn has_no_slot(page: &Page, key: Key, items_max: usize) -> bool {
+    page.count() == items_max && page.search(key).is_err()
 }
 
 impl Editor<'_> {
@@ -255,6 +268,9 @@ impl Editor<'_> {
     fn put(&mut self, node: &mut Arc<Node>, key: Key, value: &[u8]) -> Option<Split> {
         let node = self.edit(node);
         if node.is_leaf() {
+            if has_no_slot(&node.page, key, self.items_max) {
+                return Some(self.split_leaf(node, key, value));
+            }
             return match node.page.put(key, value) {
                 Ok(()) => None,
                 Err(Full) => Some(self.split_leaf(node, key, value)),
@@ -310,7 +326,7 @@ impl Editor<'_> {
             // The first child also holds keys below its slot's.
             node.page.set_key(0, Key::MIN);
         }
-        if node.page.insert(index, split.key, &dummy).is_ok() {
+        if node.page.count() != self.items_max && node.page.insert(index, split.key, &dummy).is_ok() {
             node.children.insert(index, Some(split.node));
             return None;
         }
@@ -363,7 +379,9 @@ impl Editor<'_> {
                 continue;
             };
             let in_place = place.child(node, left).holds(&a) && place.child(node, left + 1).holds(&b);
-            if !in_place || a.page.used_bytes() + b.page.used_bytes() > MERGED_BYTES_MAX {
+            let is_large = a.page.used_bytes() + b.page.used_bytes() > MERGED_BYTES_MAX;
+            let is_long = a.page.count() + b.page.count() > self.items_max - self.items_max / 4;
+            if !in_place || is_large || is_long {
                 continue;
             }
             drop(a);

@@ -112,6 +112,8 @@ pub(crate) struct Tree {
     pub(crate) freeze: u64,
     /// The era of its parent: what was born behind it the tree owns. `None`: it owns everything.
     pub(crate) low: Option<Era>,
+    /// A node with so many items is full, whatever its bytes: only in tests.
+    pub(crate) items_max: usize,
 }
 
 impl Node {
@@ -199,17 +201,29 @@ pub(crate) struct Reached {
     /// Items of the leaf, and its bytes that are not free at once.
     count: usize,
     occupied: usize,
+    /// Items that fill it.
+    items_max: usize,
 }
 
 impl Reached {
-    fn leaf(leaf: &Node, end: Option<Key>) -> Reached {
-        Reached { end, count: leaf.page.count(), occupied: leaf.page.occupied_bytes() }
+    fn leaf(leaf: &Node, end: Option<Key>, items_max: usize) -> Reached {
+        Reached { end, count: leaf.page.count(), occupied: leaf.page.occupied_bytes(), items_max }
     }
 
-    /// Whether a batch of `deletes` deletes and `bytes` bytes may empty the leaf, or split it and empty a half.
-    pub(crate) fn may_be_emptied(&self, deletes: usize, bytes: usize) -> bool {
-        self.count <= deletes || self.occupied + bytes > NODE_SPACE_BYTES
+    /// Whether a batch may empty the leaf, or split it and empty a half.
+    pub(crate) fn may_be_emptied(&self, change: Change) -> bool {
+        self.count <= change.deletes
+            || self.occupied + change.bytes > NODE_SPACE_BYTES
+            || self.count + change.puts > self.items_max
     }
+}
+
+/// How large a batch is that may empty leaves.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Change {
+    pub(crate) puts: usize,
+    pub(crate) deletes: usize,
+    pub(crate) bytes: usize,
 }
 
 /// A node found by a lookup, and its place.
@@ -250,7 +264,7 @@ impl Found {
 
 impl Tree {
     pub(crate) fn new(id: TreeId, root: Root, freeze: u64) -> Tree {
-        Tree { id, root, freeze, low: None }
+        Tree { id, root, freeze, low: None, items_max: usize::MAX }
     }
 
     pub(crate) fn root(&self, resident: &dyn Resident) -> Result<Arc<Node>, Missing> {

@@ -1,6 +1,7 @@
 //! The tree against a sorted map, through freezes and simulated checkpoints.
 
 use super::*;
+use crate::limits::NARROW_LEVELS;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use syncline_format::{BlockNo, Era, Generation, ObjectNo, VolumeId, node};
@@ -48,7 +49,8 @@ fn editor<'a>(
     superseded: &'a mut Vec<Superseded>,
     current_nodes: &'a mut u64,
 ) -> Editor<'a> {
-    Editor { resident, freeze, birth: Era(0), low: None, superseded, current_nodes, lost: None }
+    let (birth, items_max) = (Era(0), usize::MAX);
+    Editor { resident, freeze, birth, low: None, items_max, superseded, current_nodes, lost: None }
 }
 
 fn contents(tree: &Tree, resident: &dyn Resident) -> BTreeMap<Key, Vec<u8>> {
@@ -69,6 +71,20 @@ fn contents(tree: &Tree, resident: &dyn Resident) -> BTreeMap<Key, Vec<u8>> {
 
 #[test]
 fn the_tree_is_a_sorted_map_and_frozen_trees_do_not_change() {
+    assert!(compare_with_a_map(usize::MAX, 10_000) > 0);
+}
+
+#[test]
+fn nodes_of_few_items_make_the_same_map_of_many_levels_and_keep_to_the_bound() {
+    for items_max in [3, 6] {
+        let highest = compare_with_a_map(items_max, 800);
+        assert!(highest > 3, "{highest} levels above leaves of {items_max} items");
+    }
+}
+
+/// Grows and shrinks a tree, each three times in so many steps; the level of its highest root.
+fn compare_with_a_map(items_max: usize, part: u32) -> u16 {
+    let mut highest = 0;
     let shelf = Shelf::default();
     let mut superseded = Vec::new();
     let mut current = 1u64;
@@ -78,12 +94,14 @@ fn the_tree_is_a_sorted_map_and_frozen_trees_do_not_change() {
     let mut model: BTreeMap<Key, Vec<u8>> = BTreeMap::new();
     let mut frozen: Option<(Tree, BTreeMap<Key, Vec<u8>>)> = None;
     let mut seed = 42u64;
-    for step in 0..60_000u32 {
+    for step in 0..6 * part {
         seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        let mut editor = editor(&shelf, freeze, &mut superseded, &mut current);
+        let bound = nodes_bound(tree.root_level() + NARROW_LEVELS, 1);
+        let before = current;
+        let mut editor = Editor { items_max, ..editor(&shelf, freeze, &mut superseded, &mut current) };
         let key = Key::extent(ObjectNo(1 + (seed >> 60)), (seed >> 33) % 4000);
         // Grow, then shrink, so that splits and merges both happen.
-        let delete = (seed >> 20) % 10 < if (step / 10_000).is_multiple_of(2) { 2 } else { 8 };
+        let delete = (seed >> 20) % 10 < if (step / part).is_multiple_of(2) { 2 } else { 8 };
         if delete {
             tree.delete(key, &mut editor);
             model.remove(&key);
@@ -92,7 +110,9 @@ fn the_tree_is_a_sorted_map_and_frozen_trees_do_not_change() {
             tree.put(key, &value, &mut editor);
             model.insert(key, value);
         }
-        if step % 5_000 == 4_999 {
+        assert!(current.saturating_sub(before) <= bound, "{before} current nodes became {current}");
+        highest = highest.max(tree.root_level());
+        if step % (part / 2) == part / 2 - 1 {
             if let Some((old, expected)) = frozen.take() {
                 assert_eq!(contents(&old, &shelf), expected, "a frozen tree changed");
                 let Root::Held(root) = &old.root else { panic!("held") };
@@ -120,12 +140,13 @@ fn the_tree_is_a_sorted_map_and_frozen_trees_do_not_change() {
         }
     }
     for key in model.keys() {
-        let mut editor = editor(&shelf, freeze, &mut superseded, &mut current);
+        let mut editor = Editor { items_max, ..editor(&shelf, freeze, &mut superseded, &mut current) };
         tree.delete(*key, &mut editor);
     }
     assert!(contents(&tree, &shelf).is_empty());
     assert_eq!(tree.root_level(), 0, "an emptied tree is one leaf again");
     assert_eq!(current, 1, "the count of current nodes is exact");
+    highest
 }
 
 #[test]
@@ -183,9 +204,10 @@ fn leaves_in_each_others_places_are_neither_edited_nor_merged() {
     for key in keys_of(0..40) {
         let way = tree.check_resident(key, &shelf);
         assert_eq!(way.is_ok(), !(10..30).contains(&key.offset), "{way:?}");
-        let heirs = tree.check_heirs(key, 10, 0, &shelf);
+        let change = |deletes| Change { puts: 0, deletes, bytes: 0 };
+        let heirs = tree.check_heirs(key, change(10), &shelf);
         assert!(matches!(heirs, Err(Obstacle::Misplaced(_))), "one of its neighbours is not in its place");
-        tree.check_heirs(key, 1, 0, &shelf).expect("its leaf stays");
+        tree.check_heirs(key, change(1), &shelf).expect("its leaf stays");
     }
     // Down to leaves that would be merged with what lies beside them.
     for key in keys_of(0..9).into_iter().chain(keys_of(31..40)) {

@@ -2,16 +2,16 @@
 
 use crate::support;
 use crate::support::reach::Volume;
-use crate::support::view::shape;
+use crate::support::view::{extents, object, shape};
 use crate::support::{CrashDevice, Random, checked};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use syncline_device::{Buffer, Device};
-use syncline_format::item::Timestamp;
+use syncline_format::item::{ExtentItem, Timestamp};
 use syncline_format::superblock::SUPERBLOCK_SLOTS;
 use syncline_format::tree_item::{Role, TreeState};
 use syncline_format::{Key, TreeId};
-use syncline_store::{Class, Estimate, Permit, SnapshotLabel, Store, StoreError, StoreOptions};
+use syncline_store::{Batch, Birth, Class, Estimate, Permit, SnapshotLabel, Store, StoreError, StoreOptions};
 
 /// Items of 3800 bytes, four to a leaf: more leaves than one interior node has children.
 const ITEMS: u64 = 4800;
@@ -257,4 +257,70 @@ fn the_loss_of_a_superblock_behind_a_deletion_loses_nothing() {
         judge(&copy, &store, "without a superblock");
         assert_eq!(store.trees().len(), 1);
     }
+}
+
+/// The deletion looks at one leaf at a time, and an extent reaches over the end of its leaf. The head lets go of the
+/// extent's last page behind the step: had the cursor stopped at the leaf's end, the page would be nobody's.
+// Shows: R29.
+#[test]
+fn a_cursor_never_stands_within_an_extent_that_reaches_over_the_end_of_its_leaf() {
+    const FILE: u64 = 1;
+    const PAGES: u64 = 5;
+    let page = |page: u64| Key::extent(object(FILE), page);
+    let device = CrashDevice::new(16_384);
+    support::format_with_trees(&*device, 512, Vec::new());
+    let options = StoreOptions::new(1).trees().node_items_max(4);
+    let store = Store::open(device.clone(), options).expect("open").finish().expect("finish");
+    let run = |batch: &mut Batch, pages: u64| {
+        let run = store.allocate(&mut store.reserve(pages).expect("space"), pages as u32, None);
+        batch.allocate(run.start, run.len);
+        ExtentItem::unwritten(run.start, run.len)
+    };
+    // Leaves of four extents of a page each; then one extent has the pages of the first leaf, and one more.
+    for first in 0..20 {
+        let mut batch = store.batch(TreeId::MAIN);
+        let item = run(&mut batch, 1);
+        batch.put_extent(page(first), &item, Birth::Now, false);
+        store.commit(admit(&store, 1), batch).expect("commit");
+    }
+    let mut batch = store.batch(TreeId::MAIN);
+    let long = run(&mut batch, PAGES);
+    for (at, old) in extents(&store, TreeId::MAIN, FILE).range(..PAGES) {
+        if *at > 0 {
+            batch.delete(page(*at));
+        }
+        batch.release(page(*at), old.start, 1, old.birth);
+    }
+    batch.put_extent(page(0), &long, Birth::Now, false);
+    store.commit(admit(&store, 8), batch).expect("commit");
+    let tree = snapshot(&store, 1);
+    // What the snapshot has of the first leaf the head has not.
+    let long = extents(&store, TreeId::MAIN, FILE)[&0].clone();
+    let rest = |pages: u64| ExtentItem {
+        birth: long.birth,
+        ..ExtentItem::unwritten(long.start.plus(1), pages as u32)
+    };
+    let mut batch = store.batch(TreeId::MAIN);
+    let new = run(&mut batch, 1);
+    batch.put_extent(page(0), &new, Birth::Now, false);
+    batch.put_extent(page(1), &rest(PAGES - 1), Birth::Kept, false);
+    batch.release(page(0), long.start, 1, long.birth);
+    store.commit(admit(&store, 2), batch).expect("commit");
+    relieved(&store, || store.delete_tree(tree));
+    let mut has_let_go = false;
+    while relieved(&store, || store.reap(1)) {
+        let Some(TreeState::Deleting { cursor }) = store.trees().get(&tree).map(|item| item.state) else {
+            continue;
+        };
+        assert!(cursor <= page(0) || cursor >= page(PAGES), "the cursor stands at {cursor:?}");
+        if cursor > page(0) && cursor < Key::MAX && !has_let_go {
+            let mut batch = store.batch(TreeId::MAIN);
+            batch.put_extent(page(1), &rest(PAGES - 2), Birth::Kept, false);
+            batch.release(page(PAGES - 1), long.start.plus(PAGES - 1), 1, long.birth);
+            store.commit(admit(&store, 1), batch).expect("commit");
+            has_let_go = true;
+        }
+    }
+    assert!(has_let_go, "the deletion has a step behind the first leaf");
+    judge(&device, &store, "behind the deletion");
 }
