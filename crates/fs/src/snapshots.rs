@@ -267,17 +267,26 @@ impl Fs {
         Err(Error::NoSpace)
     }
 
-    /// Gives back all that deleted snapshots had, as far as nobody reads them, and returns when it is free.
+    /// Gives back all that deleted snapshots had, as far as nobody reads them, and returns when it is free. What ends
+    /// their deletions behind that gives nothing back, and is left to the background.
     pub fn reclaim(&self) -> Result<()> {
         self.core.check_writable()?;
-        while self.relieved(|store| store.reap(self.writeback.reaped_leaves()))? {}
-        // What was freed last is free behind a checkpoint that holds it.
-        self.core.checkpoint()
+        let is_giving_back = self.core.store.is_giving_back();
+        while self.relieved(|store| store.reap_space(self.writeback.reaped_leaves()))? {}
+        // What was freed last is free behind a checkpoint that holds it, whoever writes that.
+        match is_giving_back {
+            true => self.core.timed_checkpoint(syncline_store::Store::checkpoint_of_freed),
+            false => self.core.checkpoint(),
+        }
     }
 
-    /// Whether space of deleted snapshots or heads has not come back so far.
-    pub fn is_reclaiming(&self) -> bool {
-        self.core.store.is_reaping()
+    /// As [`Fs::reclaim`], and returns when nothing is left to be done of deletions; `true` if some is, because
+    /// somebody reads what was deleted.
+    pub fn finish_deletions(&self) -> Result<bool> {
+        self.core.check_writable()?;
+        while self.relieved(|store| store.reap(self.writeback.reaped_leaves()))? {}
+        self.core.checkpoint()?;
+        Ok(self.core.store.is_reaping())
     }
 
     /// A snapshot as a volume of its own that cannot be changed. While it exists the snapshot's space does not come

@@ -378,6 +378,7 @@ impl Beside {
             self.fs.delete_snapshot(&name).map_err(|error| format!("{name} is not deleted: {error}"))?;
         }
         self.fs.reclaim().map_err(|error| format!("deleted snapshots are not taken apart: {error}"))?;
+        self.fs.finish_deletions().map_err(|error| format!("deletions do not end: {error}"))?;
         self.fs.close().map_err(|error| format!("close: {error}"))?;
         sound(&self.device, tally)
     }

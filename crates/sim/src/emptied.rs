@@ -90,7 +90,8 @@ fn emptied(free: u64, seed: u64, tally: &mut Tally) -> Result<(), String> {
         fs.delete_snapshot(snapshot).map_err(needs_none("a snapshot cannot be deleted"))?;
     }
     fs.reclaim().map_err(needs_none("deleted snapshots are not taken apart"))?;
-    if fs.is_reclaiming() || !fs.snapshots().is_empty() {
+    let some_is_left = fs.finish_deletions().map_err(needs_none("deletions of snapshots do not end"))?;
+    if some_is_left || !fs.snapshots().is_empty() {
         return Err("R33: snapshots are left".to_owned());
     }
     let entropy = SimEntropy::new(derive(seed, 83));

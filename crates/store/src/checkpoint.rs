@@ -9,12 +9,13 @@ use crate::limits::{
     BLOCKS_BESIDE_FORCES_MAX, CHECKPOINT_WRITE_BLOCKS_LEAST, CHECKPOINT_WRITE_BLOCKS_MAX,
     CHECKPOINT_WRITES_MAX, HEEDED_WRITES,
 };
+use crate::locks::MutexGuard;
 use crate::primitives::Ordering;
 use crate::shared::{Durable, Shared};
 use crate::tree::page::Page;
 use crate::tree::{Node, Root, Superseded, Tree};
 use crate::{Store, StoreError};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use syncline_device::{Buffer, Device, Ticket};
 use syncline_format::node::{self, NodePointer};
@@ -39,6 +40,8 @@ struct Frozen {
     has_images: bool,
     /// Nodes that no tree has any more.
     freed: Vec<BlockNo>,
+    /// What told of them: its memory is given back without the locks.
+    let_go: (Vec<Superseded>, Vec<BTreeSet<BlockNo>>),
 }
 
 /// What has been written of it, all but the superblock.
@@ -93,24 +96,26 @@ impl Store {
             }
         }
         let mut durable = shared.checkpointing.lock();
-        let frozen = match shared.freeze(&mut durable, purpose) {
+        let mut frozen = match shared.freeze(&mut durable, purpose) {
             Ok(Some(frozen)) => frozen,
             Ok(None) => return Ok(()),
             Err(error) => return Err(self.stop(error)),
         };
+        drop(std::mem::take(&mut frozen.let_go));
         shared.cache.forget(&frozen.freed);
         let mut writes = Writes::new(&*shared.device, shared.journal.get());
         let written = self.write_frozen(&frozen, &mut durable, purpose, &mut writes);
         // R8: whatever happened, no write of ours is in flight when we leave.
         let settled = writes.wait_all();
-        match written.and_then(|written| settled.map(|()| written)).and_then(|written| {
+        let ended = written.and_then(|written| settled.map(|()| written)).and_then(|written| {
             shared.device.flush()?;
             shared.confirm_flush()?;
             self.write_superblock(written, &mut durable)
-        }) {
-            Ok(()) => Ok(()),
-            Err(error) => Err(self.stop(error)),
-        }
+        });
+        let ended = ended.map_err(|error| self.stop(error));
+        // Who waits for this one is not to wait for the next one of a thread that writes several.
+        MutexGuard::hand_on(durable);
+        ended
     }
 
     /// The frozen state cannot be taken back: the volume stops here and recovers at the next open.
@@ -239,13 +244,11 @@ impl Shared {
         if purpose == Purpose::Regular && lsn == old.checkpoint_lsn && !self.tail_would_move(old, oldest) {
             return Ok(None);
         }
-        let mut freed = Vec::with_capacity(trees.superseded.len());
-        for node in std::mem::take(&mut trees.superseded) {
-            if let Some(home) = node.home() {
-                space.free_node(home)?;
-                freed.push(home);
-            }
-        }
+        let superseded = std::mem::take(&mut trees.superseded);
+        let emptied = std::mem::take(&mut trees.emptied);
+        let found = emptied.iter().flatten().copied();
+        let mut freed: Vec<BlockNo> = superseded.iter().filter_map(Superseded::home).chain(found).collect();
+        space.free_nodes(&mut freed)?;
         let roots: Vec<(TreeId, Root)> = trees
             .all()
             .filter_map(|(number, tree)| other_root(tree, durable.root_tree.root_of(number)))
@@ -260,12 +263,24 @@ impl Shared {
         }
         space.freeze();
         trees.freeze();
+        trees.frozen = old.generation.next();
         self.frozen_nodes.store(std::mem::take(&mut trees.current_nodes), Ordering::Relaxed);
         let next_object = ObjectNo(self.next_object.load(Ordering::Relaxed));
         let has_images = trees.images.len() > 0;
         let changing = trees.changing().len();
-        let trees = trees.branches.as_ref().map(|branches| branches.state);
-        Ok(Some(Frozen { lsn, oldest, roots, root_changes, changing, trees, next_object, has_images, freed }))
+        let state = trees.branches.as_ref().map(|branches| branches.state);
+        Ok(Some(Frozen {
+            lsn,
+            oldest,
+            roots,
+            root_changes,
+            changing,
+            trees: state,
+            next_object,
+            has_images,
+            freed,
+            let_go: (superseded, emptied),
+        }))
     }
 
     fn tail_would_move(&self, old: &Superblock, oldest: Lsn) -> bool {

@@ -14,9 +14,12 @@
 //!    which nodes a tree has is decided by checkpoints and by replay, and these need not agree.
 //! 4. When neither superblock leads to the tree any more, a batch ends its item, and the child gets its parent.
 
+mod ahead;
 mod data;
 mod nodes;
 mod usage;
+
+pub(crate) use ahead::Ahead;
 
 use crate::checkpoint::Purpose;
 use crate::limits::{REAPED_BYTES, REAPED_LEAVES_MAX, REAPED_OVERLAYS};
@@ -187,22 +190,62 @@ impl Store {
     ///
     /// Errors: `Pressure` before a checkpoint. Damage in the tree: it stays as it is.
     pub fn reap(&self, leaves: usize) -> Result<bool, StoreError> {
-        if self.shared.journal.get().is_none() {
+        self.reap_some(leaves, false)
+    }
+
+    /// As [`Store::reap`], for whoever waits for the space: it leaves undone what gives none back, and does not wait
+    /// for whoever does that. When it has returned `false`, all that was given back so far is free once
+    /// [`Store::checkpoint_of_freed`] has returned.
+    pub fn reap_space(&self, leaves: usize) -> Result<bool, StoreError> {
+        self.reap_some(leaves, true)
+    }
+
+    fn reap_some(&self, leaves: usize, for_space: bool) -> Result<bool, StoreError> {
+        let shared = &self.shared;
+        if shared.journal.get().is_none() || for_space && !has_space_to_give(&shared.trees.read()) {
             return Ok(false);
         }
-        let _turn = self.shared.settling.lock();
-        let task = next_task(&self.shared.trees.read());
+        let mut turn = shared.settling.lock();
+        let task = {
+            let trees = shared.trees.read();
+            if for_space && !has_space_to_give(&trees) {
+                return Ok(false);
+            }
+            next_task(&trees)
+        };
+        if !matches!(task, Some(Task::Data(_))) {
+            *turn = None;
+        }
         match task {
             None => return Ok(false),
             Some(Task::Begin(tree)) => drop(self.begin_hidden(tree)?),
             Some(Task::Settle) => drop(self.settle_some()?),
             Some(Task::Checkpoint) => return self.checkpoint_again(),
             Some(Task::Overlay(tree)) => self.reap_overlay(tree)?,
-            Some(Task::Data(tree)) => self.reap_data(tree, leaves.clamp(1, REAPED_LEAVES_MAX))?,
+            Some(Task::Data(tree)) => self.reap_data(tree, leaves.clamp(1, REAPED_LEAVES_MAX), &mut turn)?,
             Some(Task::Nodes(tree)) => self.reap_nodes(tree, leaves.max(1))?,
             Some(Task::End(tree)) => return self.end_tree(tree),
         }
         Ok(true)
+    }
+
+    /// Whether deletions have something to give back, or have given back what is not free so far.
+    pub fn is_giving_back(&self) -> bool {
+        let trees = self.shared.trees.read();
+        has_space_to_give(&trees) || self.shared.generation.load(Ordering::Relaxed) < trees.given_back_by.0
+    }
+
+    /// What steps of deletions have given back so far is free when this has returned: a checkpoint that holds it is
+    /// durable (R11). None is written if there is one, and one that is under way is waited for. Call it without locks.
+    pub fn checkpoint_of_freed(&self) -> Result<(), StoreError> {
+        let wanted = self.shared.trees.read().given_back_by;
+        let is_durable = || self.shared.generation.load(Ordering::Relaxed) >= wanted.0;
+        if !is_durable() {
+            // Whoever writes one has the turn. What has frozen before is not enough, and what comes then may be.
+            drop(self.shared.checkpointing.lock());
+        }
+        // Nothing need have been logged since the last one: nodes are found without that.
+        if is_durable() { Ok(()) } else { self.write_checkpoint(Purpose::Again) }
     }
 
     /// Writes a checkpoint, also of a state that is on the device already; `false`: the session ends, and writes none.
@@ -249,14 +292,15 @@ impl Store {
                 match look(&pair) {
                     Ok(found) => return Ok(found),
                     Err(Hindered::Missing(missing)) => {
-                        let ahead = (!has_read_ahead && leaves > 0).then(|| data::ahead(&pair, from, leaves));
+                        let is_first = !has_read_ahead && leaves > 0;
+                        let ahead = is_first.then(|| ahead::wanted(&pair, from, leaves));
                         (missing, ahead)
                     }
                     Err(Hindered::For(error)) => return Err(error),
                 }
             };
             let missing = match ahead {
-                Some(Ok(wanted)) => {
+                Some(Ok((wanted, _))) => {
                     has_read_ahead = true;
                     shared.cache.load_ahead(&*shared.device, &wanted);
                     missing
@@ -426,20 +470,22 @@ impl<'a> Pair<'a> {
         if level > 0 {
             return Ok(child.block_at(level, place, self.resident)? != Some(block));
         }
-        Ok(self.leaf_of_child(place)?.map(|leaf| leaf.block) != Some(block))
+        Ok(self.leaf_of_child(place)?.0.map(|leaf| leaf.block) != Some(block))
     }
 
-    /// Where the child's leaf lies that covers a key; `None` if there is none, or it was never written.
-    fn leaf_of_child(&self, key: Key) -> Result<Option<NodePointer>, Missing> {
-        let Some(child) = self.child else { return Ok(None) };
+    /// Where the child's leaf lies that covers a key, `None` if there is none, or it was never written; and where the
+    /// next one begins.
+    fn leaf_of_child(&self, key: Key) -> Result<(Option<NodePointer>, Option<Key>), Missing> {
+        let Some(child) = self.child else { return Ok((None, None)) };
         if child.root_level() == 0 {
-            return Ok(child.clean_root());
+            return Ok((child.clean_root(), None));
         }
         let mut above = self.above.borrow_mut();
         if !above.as_ref().is_some_and(|above| above.covers(key)) {
             *above = child.find_at(1, key, self.resident)?;
         }
-        Ok(above.as_ref().and_then(|above| above.home_below(key)))
+        let Some(above) = &*above else { return Ok((None, None)) };
+        Ok((above.home_below(key), above.place_of(above.leaf.page.child_index(key)).end))
     }
 
     /// The dying tree's root. It lies on the device.
@@ -519,6 +565,20 @@ pub(crate) fn next_task(trees: &Trees) -> Option<Task> {
         Key::MAX => Task::Nodes(tree),
         _ => Task::Data(tree),
     })
+}
+
+/// Whether a deleted tree that nobody needs may still have blocks. The end of one, which waits for two checkpoints,
+/// gives nothing back; but others may wait for it.
+fn has_space_to_give(trees: &Trees) -> bool {
+    let Some(branches) = &trees.branches else { return false };
+    match next_task(trees) {
+        None => false,
+        Some(Task::End(tree)) => {
+            let waits = |item: &TreeItem| item.is_hidden || item.state != TreeState::Live;
+            branches.items.iter().any(|(number, item)| *number != tree && waits(item))
+        }
+        Some(_) => true,
+    }
 }
 
 /// Bytes of the batch that one step through the data makes.

@@ -148,6 +148,8 @@ pub(crate) const LEAVES_AHEAD: usize = 32;
 /// lock is held so long.
 pub(crate) const REAPED_LEAVES_MAX: usize = 32;
 pub(crate) const REAPED_RUNS: usize = 200;
+/// Leaves of the next tree that are read ahead beside one of a dying tree: where it has grown they are more.
+pub(crate) const BESIDE_ONE_LEAF_MAX: usize = 4;
 /// Bytes of a batch that gives back data: those runs, and all of the leaf that is looked at last. The smallest journal
 /// takes it.
 pub(crate) const REAPED_BYTES: usize = 24 << 10;

@@ -131,7 +131,7 @@ impl Store {
             ),
             unsettled: OnceLock::new(),
             ended: AtomicBool::new(false),
-            settling: Mutex::new(Lock::Settling, ()),
+            settling: Mutex::new(Lock::Settling, None),
             trimming: Mutex::new(Lock::Trimming, ()),
             trims_end: AtomicBool::new(false),
             trees: RwLock::new(Lock::Trees, trees),

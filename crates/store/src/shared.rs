@@ -1,5 +1,6 @@
 //! What every handle of one opened volume shares. The order of its locks is in `locks.rs`.
 
+use crate::deletion::Ahead;
 use crate::journal::Journal;
 use crate::locks::{Mutex, RwLock};
 use crate::primitives::{AtomicBool, AtomicU64, Ordering};
@@ -30,8 +31,9 @@ pub(crate) struct Shared {
     pub(crate) journal: OnceLock<Journal>,
     /// The durable superblock and its slot. One checkpoint at a time holds this.
     pub(crate) checkpointing: Mutex<Durable>,
-    /// Held by whoever settles what snapshots inherited, or takes deleted trees apart.
-    pub(crate) settling: Mutex<()>,
+    /// Held by whoever settles what snapshots inherited, or takes deleted trees apart; with what the last step of a
+    /// deletion has asked the device for.
+    pub(crate) settling: Mutex<Option<Ahead>>,
     /// Held by who holds free blocks to discard them.
     pub(crate) trimming: Mutex<()>,
     /// Nothing more is to be discarded. Relaxed: one more discard does no harm.

@@ -235,7 +235,11 @@ impl SpaceMap {
     pub(crate) fn commit_free(&mut self, run: Run) {
         self.set_committed(run, false);
         self.pinned_blocks += u64::from(run.len);
-        self.pinned.push(run);
+        // No run reaches from one group to the next.
+        match self.pinned.last_mut() {
+            Some(last) if last.start.plus(u64::from(last.len)) == run.start => last.len += run.len,
+            _ => self.pinned.push(run),
+        }
     }
 
     /// Whether what the batch frees is in use. The callers know it from items of the volume, which may lie.
@@ -272,6 +276,25 @@ impl SpaceMap {
             return Err(StoreError::Inconsistent { block, what: "a tree node lies in blocks that are free" });
         }
         self.commit_free(run);
+        Ok(())
+    }
+
+    /// Frees nodes that no tree names any more, in the order of their places, which it brings them into: many lie one
+    /// behind the other, and become free as one run. Errors: as [`SpaceMap::free_node`].
+    pub(crate) fn free_nodes(&mut self, nodes: &mut [BlockNo]) -> Result<(), StoreError> {
+        nodes.sort_unstable();
+        let what = "a tree node lies in blocks that are free";
+        if let Some(block) = nodes.iter().find(|block| !self.layout.holds_node(**block)) {
+            return Err(StoreError::Inconsistent { block: *block, what });
+        }
+        let node_blocks = u64::from(NODE_BLOCKS);
+        for nodes in nodes.chunk_by(|before, next| before.plus(node_blocks) == *next) {
+            let run = Run { start: nodes[0], len: nodes.len() as u32 * NODE_BLOCKS };
+            if !self.all_committed(run, true) {
+                return Err(StoreError::Inconsistent { block: run.start, what });
+            }
+            self.commit_free(run);
+        }
         Ok(())
     }
 

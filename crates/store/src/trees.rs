@@ -18,7 +18,7 @@ use syncline_format::range::{ERA_MAX, TREES_MAX as NUMBERS_MAX};
 use syncline_format::schedule::Schedule;
 use syncline_format::superblock::TreesState;
 use syncline_format::tree_item::{Role, TreeItem, TreeState};
-use syncline_format::{BlockNo, Era, FormatError, Key, Kind, Lsn, TreeId};
+use syncline_format::{BlockNo, Era, FormatError, Generation, Key, Kind, Lsn, TreeId};
 
 /// What the trees' lock guards.
 pub(crate) struct Trees {
@@ -32,6 +32,12 @@ pub(crate) struct Trees {
     freeze: u64,
     /// Nodes that left a tree and have (or will have) a home to be freed at the next freeze.
     pub(crate) superseded: Vec<Superseded>,
+    /// The nodes of trees that were taken apart since the last freeze, to be freed at the next one. As they were found:
+    /// they are many.
+    pub(crate) emptied: Vec<BTreeSet<BlockNo>>,
+    /// Generation of the newest freeze, and of the one that holds all that deletions have given back so far.
+    pub(crate) frozen: Generation,
+    pub(crate) given_back_by: Generation,
     pub(crate) current_nodes: u64,
     pub(crate) images: ImageIndex,
     /// LSN of the newest applied batch.
@@ -196,6 +202,9 @@ impl Trees {
             branches,
             freeze: 1,
             superseded: Vec::new(),
+            emptied: Vec::new(),
+            frozen: Generation(0),
+            given_back_by: Generation(0),
             current_nodes: 0,
             images: ImageIndex::default(),
             lsn,
@@ -371,7 +380,8 @@ impl Trees {
     /// All nodes of a tree are given back that no other has: it has no root any more, and what its child shares with it
     /// is the child's. Returns the chunks that the root tree may need for that.
     pub(crate) fn empty(&mut self, walk: NodeWalk) -> u64 {
-        self.superseded.extend(walk.lost.into_iter().map(Superseded::At));
+        self.emptied.push(walk.lost);
+        self.given_back_by = self.frozen.next();
         self.by_number.remove(&walk.tree);
         if let Some(branches) = &self.branches {
             for child in branches.children(walk.tree) {

@@ -180,7 +180,7 @@ fn usage(fs: &Fs) -> Result<(), String> {
     let Some(name) = fs.snapshots().into_iter().rev().nth(1).map(|snapshot| snapshot.name) else {
         return Ok(());
     };
-    fs.reclaim().map_err(failed("what was deleted before is not taken apart"))?;
+    fs.finish_deletions().map_err(failed("what was deleted before is not taken apart"))?;
     let told = fs.usage(&[&name]).map_err(failed("usage"))? / PAGE;
     fs.hold_snapshot(&name).map_err(failed("a snapshot cannot be held"))?;
     if fs.delete_snapshot(&name).is_ok() {
@@ -220,7 +220,7 @@ fn empty(fs: &Fs, device: &Arc<SimDevice>) -> Result<(), String> {
         fs.delete_snapshot(&snapshot.name).map_err(failed("a snapshot cannot be deleted"))?;
     }
     fs.reclaim().map_err(failed("deleted snapshots are not taken apart"))?;
-    if fs.is_reclaiming() {
+    if fs.finish_deletions().map_err(failed("deletions of snapshots do not end"))? {
         return Err("deleted snapshots keep their space".to_owned());
     }
     fs.close().map_err(failed("close"))?;

@@ -1,26 +1,39 @@
 //! The second part of a deletion: blocks of data.
 //!
-//! The dying tree does not change, so what it has to read is read without locks. That the child lacks a page is looked
-//! for under the lock under which the batch is committed: the child may be a head, which goes on changing (R29).
+//! The dying tree does not change, so what it has to read is read without locks. The child may be a head, which goes on
+//! changing (R29). So that the child lacks a page counts only if nothing was committed between the look and the step's
+//! own batch, which the LSN tells; otherwise it is looked for once more, under the lock under which that is committed.
 
+use super::ahead::Ahead;
 use super::{DATA_BATCH_BYTES, Hindered, Pair, put_cursor};
 use crate::limits::{REAPED_BYTES, REAPED_RUNS};
 use crate::store::misplaced;
 use crate::tree::cache::Pinned;
 use crate::tree::{Found, Missing, Tree};
 use crate::{Class, Estimate, Store, StoreError};
+use std::cell::Cell;
 use syncline_format::batch::RELEASE_BYTES;
 use syncline_format::item::{EXTENT_HEADER_BYTES, ExtentItem};
 use syncline_format::node::NODE_SPACE_BYTES;
 use syncline_format::range::FILE_PAGES_MAX;
 use syncline_format::tree_item::TreeState;
-use syncline_format::{BlockNo, Era, FormatError, Key, Kind, TreeId};
+use syncline_format::{BlockNo, Era, FormatError, Key, Kind, Lsn, TreeId};
 
 /// Blocks that nobody has but the dying tree.
 struct Dead {
     start: BlockNo,
     len: u32,
     birth: Era,
+}
+
+/// Adds blocks. What goes on where the run before ends becomes one with it: files that were written one after another
+/// lie one after another, and each run takes its place in the log. No run reaches from one group to the next, whose
+/// head is between them.
+fn add(dead: &mut Vec<Dead>, start: BlockNo, len: u32, birth: Era) {
+    match dead.last_mut() {
+        Some(last) if last.birth == birth && last.start.plus(u64::from(last.len)) == start => last.len += len,
+        _ => dead.push(Dead { start, len, birth }),
+    }
 }
 
 /// One leaf always fits behind the runs of those before: it has fewer pages than its space has sums, and between two
@@ -31,24 +44,42 @@ const _: () = {
 };
 
 impl Store {
-    /// Gives back the data of some leaves of the tree.
-    pub(super) fn reap_data(&self, tree: TreeId, leaves: usize) -> Result<(), StoreError> {
+    /// Gives back the data of some leaves of the tree. Those of the next step are read meanwhile: `ahead` keeps them.
+    pub(super) fn reap_data(
+        &self,
+        tree: TreeId,
+        leaves: usize,
+        ahead: &mut Option<Ahead>,
+    ) -> Result<(), StoreError> {
         let shared = &self.shared;
         let pinned = Pinned::new(&shared.cache);
         let cursor = cursor_of(&shared.trees.read(), tree)?;
+        self.read_on(ahead, tree, cursor, leaves, &pinned);
         // Everything that the step needs is read before the lock is taken for writing.
-        self.looked(
+        let lsn = Cell::new(Lsn(0));
+        let seen = self.looked(
             &pinned,
             (cursor, leaves),
-            |trees, pinned| trees.pair(tree, pinned),
-            |pair| collect(pair, cursor, leaves).map(drop),
+            |trees, pinned| {
+                lsn.set(trees.lsn);
+                trees.pair(tree, pinned)
+            },
+            |pair| collect(pair, cursor, leaves),
         )?;
         let estimate = Estimate { bytes: DATA_BATCH_BYTES, items: 1, images: 0 };
         self.change_trees_with(Class::Deletion, estimate, &pinned, |trees, batch| {
-            let cursor = cursor_of(trees, tree)?;
-            let (dead, next) = collect(&trees.pair(tree, &pinned)?, cursor, leaves)?;
+            let again;
+            let (dead, next) = match trees.lsn == lsn.get() {
+                true => &seen,
+                false => {
+                    let cursor = cursor_of(trees, tree)?;
+                    again = collect(&trees.pair(tree, &pinned)?, cursor, leaves)?;
+                    &again
+                }
+            };
+            let next = *next;
             for Dead { start, len, birth } in dead {
-                batch.give_back(start, len, birth);
+                batch.give_back(*start, *len, *birth);
             }
             Ok(put_cursor(trees, tree, next, batch)?)
         })?;
@@ -61,34 +92,6 @@ fn cursor_of(trees: &crate::trees::Trees, tree: TreeId) -> Result<Key, StoreErro
         TreeState::Deleting { cursor } => Ok(cursor),
         TreeState::Live => Err(StoreError::NoTree { tree }),
     }
-}
-
-/// What is not in memory of the leaves that a look at so many from a key on reads, of both trees.
-pub(super) fn ahead(pair: &Pair<'_>, from: Key, leaves: usize) -> Result<Vec<Missing>, Missing> {
-    let (mut wanted, mut from, mut left) = (Vec::new(), from, leaves);
-    while left > 0 {
-        let (next, Next::Below(above, first)) = next_leaf(pair, from)? else { break };
-        from = next;
-        for index in first..above.leaf.page.count() {
-            let (pointer, place) = (above.leaf.pointer(index), above.place_of(index));
-            from = from.max(place.end.unwrap_or(Key::MAX));
-            let low = place.low.unwrap_or(Key::MIN);
-            if !may_hold_extents(low, place.end)
-                || !pair.is_alone(pointer.block, pointer.level, pointer.birth, low)?
-            {
-                continue;
-            }
-            wanted.push(Missing { tree: pair.dying.id, pointer });
-            if let Some((child, pointer)) = pair.child.zip(pair.leaf_of_child(low)?) {
-                wanted.push(Missing { tree: child.id, pointer });
-            }
-            left -= 1;
-            if left == 0 {
-                break;
-            }
-        }
-    }
-    Ok(wanted)
 }
 
 /// How many blocks die of up to so many leaves from the cursor on, and where the cursor lies behind them.
@@ -142,7 +145,7 @@ fn collect(pair: &Pair<'_>, cursor: Key, leaves: usize) -> Result<(Vec<Dead>, Ke
 }
 
 /// A leaf, as the walk comes to it.
-enum Next {
+pub(super) enum Next {
     Nothing,
     /// The tree has no other.
     Root(Found),
@@ -152,7 +155,7 @@ enum Next {
 
 /// The next leaf, from `from` on, that may name data that only the dying tree has; all that lies before the key can be
 /// passed by.
-fn next_leaf(pair: &Pair<'_>, from: Key) -> Result<(Key, Next), Missing> {
+pub(super) fn next_leaf(pair: &Pair<'_>, from: Key) -> Result<(Key, Next), Missing> {
     let nothing = Ok((Key::MAX, Next::Nothing));
     let Some(root) = pair.root() else { return nothing };
     if from == Key::MAX || !pair.is_alone(root.block, root.level, root.birth, Key::MIN)? {
@@ -190,7 +193,7 @@ fn next_leaf(pair: &Pair<'_>, from: Key) -> Result<(Key, Next), Missing> {
 }
 
 /// Whether extents may lie among these keys: a leaf in the midst of one directory's names need not be read.
-fn may_hold_extents(low: Key, end: Option<Key>) -> bool {
+pub(super) fn may_hold_extents(low: Key, end: Option<Key>) -> bool {
     let Some(end) = end.filter(|end| end.object == low.object) else { return true };
     low.kind <= Kind::Extent && end > Key::extent(low.object, 0)
 }
@@ -211,11 +214,7 @@ fn bury(pair: &Pair<'_>, key: Key, item: &ExtentItem, dead: &mut Vec<Dead>) -> R
     let mut at = first;
     let mut bury = |from: u64, to: u64| {
         if from < to {
-            dead.push(Dead {
-                start: item.block_of(from - first),
-                len: (to - from) as u32,
-                birth: item.birth,
-            });
+            add(dead, item.block_of(from - first), (to - from) as u32, item.birth);
         }
     };
     let Some(child) = pair.child else {
@@ -285,5 +284,23 @@ fn next_extent(
             Some(next) if next < Key::extent(key.object, end) => from = next,
             _ => return Ok(None),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_that_follow_one_another_die_as_one_run() {
+        let mut dead = Vec::new();
+        let (old, new) = (Era(3), Era(4));
+        for (start, len, birth) in
+            [(10, 1, old), (11, 3, old), (14, 1, new), (15, 1, new), (17, 1, new), (16, 1, new)]
+        {
+            add(&mut dead, BlockNo(start), len, birth);
+        }
+        let found: Vec<_> = dead.iter().map(|run| (run.start.0, run.len, run.birth)).collect();
+        assert_eq!(found, [(10, 4, old), (14, 2, new), (17, 1, new), (16, 1, new)]);
     }
 }

@@ -82,6 +82,15 @@ impl<T> MutexGuard<'_, T> {
         let MutexGuard { guard, place, held } = guard;
         held.opened(*place, || raw::MutexGuard::unlocked(guard, f))
     }
+
+    /// Gives the lock back to whoever waits for it, and not to this thread should it want it again at once.
+    pub fn hand_on(guard: Self) {
+        #[cfg(not(any(shuttle, loom)))]
+        raw::MutexGuard::unlock_fair(guard.guard);
+        // The model checkers try every order.
+        #[cfg(any(shuttle, loom))]
+        drop(guard.guard);
+    }
 }
 
 impl<T> Deref for MutexGuard<'_, T> {

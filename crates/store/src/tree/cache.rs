@@ -17,12 +17,12 @@ use foldhash::HashMap;
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::sync::Arc;
-use syncline_device::{Buffer, Device, ReadRequest};
+use syncline_device::{Buffer, Device, ReadRequest, Reading};
 use syncline_format::item::EXTENT_BIRTH_AT;
 use syncline_format::layout::Layout;
 use syncline_format::node::{self, NODE_POINTER_BIRTH_AT, NodePointer};
 use syncline_format::tree_item::OVERLAY_HEAD_BYTES;
-use syncline_format::{BlockNo, FormatError, Kind, NODE_BLOCKS, NODE_BYTES, TreeId, VolumeId};
+use syncline_format::{BLOCK_BYTES, BlockNo, FormatError, Kind, NODE_BLOCKS, NODE_BYTES, TreeId, VolumeId};
 
 pub(crate) struct NodeCache {
     // Constant.
@@ -57,6 +57,9 @@ impl Entries {
         }
     }
 }
+
+/// Nodes that were asked for and are on their way.
+pub(crate) struct Coming(Vec<(Missing, Reading)>);
 
 /// Nodes that are forgotten under one hold of the lock: less than 100 us.
 const FORGOTTEN_AT_ONCE: usize = 256;
@@ -192,6 +195,32 @@ impl NodeCache {
             return;
         }
         for (missing, buffer) in wanted.into_iter().zip(buffers) {
+            let _ = self.enter(buffer, missing.tree, &missing.pointer);
+        }
+    }
+
+    /// As [`NodeCache::load_ahead`], without waiting for the device: [`NodeCache::end_ahead`] does.
+    pub(crate) fn begin_ahead(&self, device: &dyn Device, wanted: Vec<Missing>) -> Coming {
+        let is_wanted =
+            |missing: &Missing| !self.holds(&missing.pointer) && self.check_place(&missing.pointer).is_ok();
+        let read = |missing: Missing| {
+            let reading = device.submit_read(missing.pointer.block, NODE_BLOCKS as usize);
+            (missing, reading)
+        };
+        Coming(wanted.into_iter().filter(is_wanted).map(read).collect())
+    }
+
+    /// Enters what was asked for, as soon as it is there. What has failed is left out.
+    pub(crate) fn end_ahead(&self, device: &dyn Device, Coming(reads): Coming) {
+        for (missing, reading) in reads {
+            if device.wait(reading.ticket()).is_err() {
+                continue;
+            }
+            let Ok(blocks) = reading.into_blocks() else { continue };
+            let mut buffer = Buffer::for_overwrite(NODE_BLOCKS as usize);
+            for (into, block) in buffer.chunks_mut(BLOCK_BYTES).zip(blocks) {
+                into.copy_from_slice(&block);
+            }
             let _ = self.enter(buffer, missing.tree, &missing.pointer);
         }
     }

@@ -8,8 +8,8 @@ use crate::support::{CrashDevice, checked};
 use std::collections::BTreeSet;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use syncline_device::{Buffer, Device, DeviceCounters, DeviceError, ReadRequest, Ticket};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use syncline_device::{Buffer, Device, DeviceCounters, DeviceError, ReadRequest, Reading, Ticket};
 use syncline_format::item::Timestamp;
 use syncline_format::{BLOCK_BYTES, BlockNo, Key, Kind, NODE_BLOCKS, TreeId};
 use syncline_store::{Class, Estimate, SnapshotLabel, Store, StoreError, StoreOptions};
@@ -27,6 +27,8 @@ struct Asked {
     below: Arc<CrashDevice>,
     times: AtomicU64,
     nodes: AtomicU64,
+    /// Nobody has waited since the last submission: what follows is read together with it.
+    is_submitting: AtomicBool,
 }
 
 impl Asked {
@@ -56,6 +58,13 @@ impl Device for Asked {
         self.below.read_many(requests)
     }
 
+    fn submit_read(&self, at: BlockNo, blocks: usize) -> Reading {
+        let is_first = !self.is_submitting.swap(true, Ordering::Relaxed);
+        self.times.fetch_add(u64::from(is_first), Ordering::Relaxed);
+        self.nodes.fetch_add(blocks as u64 / u64::from(NODE_BLOCKS), Ordering::Relaxed);
+        self.below.submit_read(at, blocks)
+    }
+
     fn submit_write(&self, at: BlockNo, data: Vec<Arc<Buffer>>) -> Ticket {
         self.below.submit_write(at, data)
     }
@@ -65,6 +74,7 @@ impl Device for Asked {
     }
 
     fn wait(&self, ticket: &Ticket) -> Result<(), DeviceError> {
+        self.is_submitting.store(false, Ordering::Relaxed);
         self.below.wait(ticket)
     }
 
@@ -130,7 +140,12 @@ fn reopened() -> (Arc<CrashDevice>, Arc<Asked>, Arc<Store>, TreeId) {
     let tree = snapshot(&store, "old");
     fill(&store, 1);
     store.close().expect("close");
-    let asked = Arc::new(Asked { below: device.clone(), times: AtomicU64::new(0), nodes: AtomicU64::new(0) });
+    let asked = Arc::new(Asked {
+        below: device.clone(),
+        times: AtomicU64::new(0),
+        nodes: AtomicU64::new(0),
+        is_submitting: AtomicBool::new(false),
+    });
     let store = open(asked.clone(), 2);
     asked.since();
     (device, asked, store, tree)

@@ -104,6 +104,58 @@ fn making_a_clone_is_one_write_and_one_flush_and_so_is_a_sync_in_it() {
     assert_eq!((value(MAIN), value(of), value(clone)), (1, 1, 9));
 }
 
+// Shows: C11.
+#[test]
+fn the_space_of_a_deleted_snapshot_is_free_behind_one_checkpoint() {
+    let (device, store) = new_volume();
+    (0..400).for_each(|object| put(&store, 100 + object, 1));
+    store.checkpoint().expect("checkpoint");
+    let tree = snapshot(&store, "a");
+    for changed in [0, 400] {
+        (0..changed).for_each(|object| put(&store, 100 + object, 2));
+        store.checkpoint().expect("checkpoint");
+    }
+    store.delete_tree(tree).map(|lsn| store.force(lsn)).expect("delete").expect("force");
+    let before = store.space().available;
+    let steps = cost(&device, || while store.reap_space(usize::MAX).expect("a step") {});
+    assert_eq!(steps, (0, 0), "nothing of it has to be durable");
+    let (_, flushes) = cost(&device, || store.checkpoint_of_freed().expect("checkpoint"));
+    assert_eq!(flushes, 3, "of what is logged, of the nodes, and of the superblock");
+    let free = store.space();
+    assert!(free.available >= before + 20, "{before} blocks were available, and {} are", free.available);
+    assert_eq!(free.pinned, 0);
+    assert_eq!(cost(&device, || store.checkpoint_of_freed().expect("checkpoint")), (0, 0), "it is free");
+    // Its item is left, and gives nothing back.
+    assert!(store.is_reaping() && !store.reap_space(usize::MAX).expect("a step"));
+    while store.reap(usize::MAX).expect("a step") {}
+    assert!(!store.is_reaping());
+    store.checkpoint().expect("checkpoint");
+    Volume::read(&*device).judge(&*device, "behind the deletion");
+}
+
+// Shows: C11.
+#[test]
+fn whoever_waits_for_space_goes_on_with_the_next_tree_behind_the_end_of_one() {
+    let (device, store) = new_volume();
+    let trees: Vec<TreeId> = (0..4)
+        .map(|number| {
+            (0..100).for_each(|object| put(&store, 100 + object, number));
+            snapshot(&store, &number.to_string())
+        })
+        .collect();
+    store.checkpoint().expect("checkpoint");
+    for tree in &trees {
+        store.delete_tree(*tree).expect("delete");
+    }
+    while store.reap_space(usize::MAX).expect("a step") {}
+    store.checkpoint_of_freed().expect("checkpoint");
+    assert_eq!(store.trees().len(), 2, "the head, and the last one's item");
+    while store.reap(usize::MAX).expect("a step") {}
+    assert_eq!(store.trees().len(), 1);
+    store.checkpoint().expect("checkpoint");
+    Volume::read(&*device).judge(&*device, "behind the deletions");
+}
+
 #[test]
 fn what_cannot_be_cloned_is_refused_and_leaves_no_trace() {
     let (_, store) = new_volume();
