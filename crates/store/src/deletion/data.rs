@@ -1,8 +1,7 @@
 //! The second part of a deletion: blocks of data.
 //!
-//! The dying tree does not change, so what it has to read is read without locks. The child may be a head, which goes on
-//! changing (R29). So that the child lacks a page counts only if nothing was committed between the look and the step's
-//! own batch, which the LSN tells; otherwise it is looked for once more, under the lock under which that is committed.
+//! The dying tree does not change, so what it has to read is read without locks. That the child lacks a page is looked
+//! for under the lock under which the batch is committed: the child may be a head, which goes on changing (R29).
 
 use super::ahead::Ahead;
 use super::{DATA_BATCH_BYTES, Hindered, Pair, put_cursor};
@@ -11,13 +10,12 @@ use crate::store::misplaced;
 use crate::tree::cache::Pinned;
 use crate::tree::{Found, Missing, Tree};
 use crate::{Class, Estimate, Store, StoreError};
-use std::cell::Cell;
 use syncline_format::batch::RELEASE_BYTES;
 use syncline_format::item::{EXTENT_HEADER_BYTES, ExtentItem};
 use syncline_format::node::NODE_SPACE_BYTES;
 use syncline_format::range::FILE_PAGES_MAX;
 use syncline_format::tree_item::TreeState;
-use syncline_format::{BlockNo, Era, FormatError, Key, Kind, Lsn, TreeId};
+use syncline_format::{BlockNo, Era, FormatError, Key, Kind, TreeId};
 
 /// Blocks that nobody has but the dying tree.
 struct Dead {
@@ -56,30 +54,18 @@ impl Store {
         let cursor = cursor_of(&shared.trees.read(), tree)?;
         self.read_on(ahead, tree, cursor, leaves, &pinned);
         // Everything that the step needs is read before the lock is taken for writing.
-        let lsn = Cell::new(Lsn(0));
-        let seen = self.looked(
+        self.looked(
             &pinned,
             (cursor, leaves),
-            |trees, pinned| {
-                lsn.set(trees.lsn);
-                trees.pair(tree, pinned)
-            },
-            |pair| collect(pair, cursor, leaves),
+            |trees, pinned| trees.pair(tree, pinned),
+            |pair| collect(pair, cursor, leaves).map(drop),
         )?;
         let estimate = Estimate { bytes: DATA_BATCH_BYTES, items: 1, images: 0 };
         self.change_trees_with(Class::Deletion, estimate, &pinned, |trees, batch| {
-            let again;
-            let (dead, next) = match trees.lsn == lsn.get() {
-                true => &seen,
-                false => {
-                    let cursor = cursor_of(trees, tree)?;
-                    again = collect(&trees.pair(tree, &pinned)?, cursor, leaves)?;
-                    &again
-                }
-            };
-            let next = *next;
+            let cursor = cursor_of(trees, tree)?;
+            let (dead, next) = collect(&trees.pair(tree, &pinned)?, cursor, leaves)?;
             for Dead { start, len, birth } in dead {
-                batch.give_back(*start, *len, *birth);
+                batch.give_back(start, len, birth);
             }
             Ok(put_cursor(trees, tree, next, batch)?)
         })?;
