@@ -18,8 +18,9 @@ pub enum FileEvent {
     Truncate(u64),
     /// Preallocation up to an end beyond the size.
     Grow(u64),
-    /// All of the content is replaced by a metadata operation before which everything was logged.
-    Replace(Vec<u8>),
+    /// The content from this page on is replaced by a metadata operation before which everything there was logged.
+    /// What lies in front of it stays as it is, un-synced writes too: others may have made them meanwhile.
+    Replace(u64, Vec<u8>),
     /// A range is zeroed: a change of data, not of metadata, so each page of it may be as before until the next sync.
     Zero(u64, u64),
     /// Everything is in the log, in order: a rename over another file (C3).
@@ -118,7 +119,7 @@ fn apply(content: &mut Content, event: &FileEvent) {
     match event {
         FileEvent::Write(offset, bytes) => content.write(*offset, bytes),
         FileEvent::Truncate(size) => content.resize(*size),
-        FileEvent::Replace(bytes) => *content = Content::new(bytes),
+        FileEvent::Replace(_, bytes) => *content = Content::new(bytes),
         FileEvent::Grow(end) if content.size() < *end => content.resize(*end),
         FileEvent::Zero(offset, len) => content.zero(*offset, *len),
         FileEvent::Together(events) => events.iter().for_each(|event| apply(content, event)),
@@ -215,9 +216,14 @@ impl Follow {
         match event {
             FileEvent::Barrier | FileEvent::Synced(_) => self.settle(tag),
             FileEvent::Moment(..) => self.settle(tag),
-            FileEvent::Replace(_) => {
+            FileEvent::Replace(first, _) => {
                 apply(&mut self.content, event);
-                self.begin_anew(tag);
+                self.pages.truncate(*first as usize);
+                let count = pages_of(self.content.size());
+                let page = |page| vec![Version { tag, page: self.content.page(page) }];
+                self.pages.extend((*first..count).map(page));
+                self.sizes = (self.content.size(), self.content.size());
+                self.growth.clear();
             }
             FileEvent::Write(offset, bytes) => {
                 apply(&mut self.content, event);
@@ -402,6 +408,22 @@ mod tests {
         let mut mixed = vec![2; 100];
         mixed[50] = 1;
         assert!(judge(&history, &mixed, 0, 0).is_err(), "half a page");
+    }
+
+    #[test]
+    fn what_lies_in_front_of_a_range_that_is_taken_out_may_be_as_before_and_nothing_behind_it() {
+        let page = PAGE as usize;
+        let pages = |fills: [u8; 3]| fills.map(|fill| vec![fill; page]).concat();
+        let mut history = History::new(Content::new(&[pages([1, 1, 1]), vec![1; page]].concat()));
+        written(&mut history, 0, page, 2);
+        written(&mut history, 2 * PAGE, page, 3);
+        // The second page is taken out.
+        history.record(1, FileEvent::Replace(1, pages([2, 3, 1])));
+        assert_eq!(judge(&history, &pages([2, 3, 1]), 1, 0), Ok(()));
+        assert_eq!(judge(&history, &pages([1, 3, 1]), 1, 0), Ok(()));
+        assert!(judge(&history, &pages([2, 1, 1]), 1, 0).is_err());
+        history.record(1, FileEvent::Synced(1));
+        assert!(judge(&history, &pages([1, 3, 1]), 1, 1).is_err());
     }
 
     #[test]

@@ -93,7 +93,7 @@ impl Model {
         Ok(())
     }
 
-    /// Collapses or inserts: everything before it is in the log, and then all of the content changes at once.
+    /// Collapses or inserts: everything from there on is in the log, and then the content changes at once.
     fn shift(&mut self, ino: u64, kind: AllocateKind, offset: u64, len: u64) -> Result<(), i32> {
         let mut bytes = self.files[&ino].current().to_vec();
         let (from, count) = (offset as usize, len as usize);
@@ -107,7 +107,7 @@ impl Model {
             false => drop(bytes.drain(from..from + count)),
         }
         self.meta();
-        self.record(ino, FileEvent::Replace(bytes));
+        self.record(ino, FileEvent::Replace(offset / PAGE, bytes));
         Ok(())
     }
 
