@@ -32,6 +32,8 @@ use tokio::sync::Notify;
 const LOOKS: u32 = 10;
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(250);
+/// Lag of what the uploader has not looked at yet, in nanoseconds.
+const LAG_LEAST: u64 = 1_000_000;
 /// Intervals after which it is told that what is shipped is late.
 const LATE: u32 = 10;
 /// Nothing is told to be late sooner than this.
@@ -248,8 +250,14 @@ impl Session {
         self.tap.flushes()
     }
 
+    /// What counts. While a flush does not, the lag is not 0, also if the uploader has not looked at it yet.
     pub fn status(&self) -> Status {
-        self.shared.state.lock().status.clone()
+        let flushes = self.tap.flushes();
+        let mut status = self.shared.state.lock().status.clone();
+        if status.flush < flushes {
+            status.lag = status.lag.max(LAG_LEAST);
+        }
+        status
     }
 
     /// Behind the close of the volume: waits until everything counts.

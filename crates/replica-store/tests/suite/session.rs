@@ -45,6 +45,22 @@ fn what_counts_is_restored_while_the_volume_is_open_and_behind_its_close() {
     drop(earlier);
 }
 
+// Shows: C13.
+#[test]
+fn as_soon_as_nothing_is_told_to_be_late_what_was_synced_is_restored() {
+    let place = Place::new();
+    let session = Session::open(made(&place), &place.address(), &options()).unwrap();
+    let volume = volume(session.device());
+    for number in 0..20u8 {
+        volume.write("/one", [number]).unwrap();
+        volume.sync_all().unwrap();
+        until(&session, "shipping", |session| session.status().lag == 0);
+        assert_eq!(place.restored(Target::Newest).unwrap().read("/one").unwrap(), [number]);
+    }
+    volume.close().unwrap();
+    session.close().unwrap();
+}
+
 #[test]
 fn a_volume_that_was_closed_goes_on_without_a_base_and_one_that_was_not_begins_one() {
     let place = Place::new();
