@@ -11,6 +11,7 @@ use crate::error::Error;
 use object_store::ObjectStore;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// A store, or why there is none.
@@ -28,6 +29,8 @@ pub struct Address {
     pub(crate) prefix: Path,
     /// The bucket, where there are connections.
     bucket: Option<(String, Build)>,
+    /// The local folder, if it is one.
+    folder: Option<PathBuf>,
 }
 
 impl Address {
@@ -68,7 +71,7 @@ impl Address {
 
     /// Any store, for tests.
     pub fn over(url: &str, store: Arc<dyn ObjectStore>) -> Address {
-        Address { url: url.to_owned(), store, prefix: Path::default(), bucket: None }
+        Address { url: url.to_owned(), store, prefix: Path::default(), bucket: None, folder: None }
     }
 
     /// The same place by connections of its own. A connection that is kept belongs to the runtime that it was made in:
@@ -91,7 +94,14 @@ impl Address {
         // What counts has to survive the machine as far as the folder does.
         let store = LocalFileSystem::new_with_prefix(path).map_err(|error| bad(error.to_string()))?;
         let store = Arc::new(store.with_fsync(true));
-        Ok(Address::over(url, store))
+        Ok(Address { folder: Some(path.into()), ..Address::over(url, store) })
+    }
+
+    /// Whether a local folder has the volume's claims, without which nothing is put there. Folders are made when they
+    /// are missing, and so a disk that was unmounted would go on elsewhere, and have a gap when it is back.
+    pub(crate) fn has_claims(&self, name: &str) -> bool {
+        let volume = name.split('/').find(|part| !part.is_empty()).unwrap_or_default();
+        self.folder.as_ref().is_none_or(|folder| folder.join(volume).join("e").is_dir())
     }
 
     fn bucket(url: &str, rest: &str, feature: &'static str, build: Build) -> Result<Address, Error> {
@@ -103,7 +113,13 @@ impl Address {
         let prefix = Path::parse(prefix.trim_end_matches('/')).map_err(|error| bad(error.to_string()))?;
         let Some(store) = build(bucket) else { return Err(Error::Feature { url: url.to_owned(), feature }) };
         let store = store.map_err(|error| bad(error.to_string()))?;
-        Ok(Address { url: url.to_owned(), store, prefix, bucket: Some((bucket.to_owned(), build)) })
+        Ok(Address {
+            url: url.to_owned(),
+            store,
+            prefix,
+            bucket: Some((bucket.to_owned(), build)),
+            folder: None,
+        })
     }
 
     /// The path of a name.

@@ -185,6 +185,11 @@ async fn carry_out(address: &Address, operation: &Operation) -> Result<Answer> {
         address.store.put_opts(&path, PutPayload::from(bytes.to_vec()), options)
     };
     match operation {
+        Operation::Put { name, .. } if !address.has_claims(name) => {
+            return Err(StoreError::Unavailable(
+                "the replica's folder is not there: mount its disk".to_owned(),
+            ));
+        }
         Operation::Put { bytes, .. } => put(PutMode::Overwrite, bytes).await.map_err(told_of_place)?,
         Operation::Create { bytes, .. } => put(PutMode::Create, bytes).await.map_err(told_of_place)?,
         Operation::Get { part, .. } => {

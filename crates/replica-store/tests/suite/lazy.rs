@@ -101,8 +101,9 @@ fn what_is_shipped_between_plan_and_claim_is_planned_anew() {
     // Nothing was shipped in between: nothing is read again.
     let client = &mut Client::new(&place.address()).unwrap();
     let planned = image::plan(client, uuid, Target::Newest).unwrap();
-    std::fs::remove_dir_all(place.path("replica")).unwrap();
+    std::fs::rename(place.path("replica"), place.path("away")).unwrap();
     let (again, _, _) = image::confirmed(Some(planned), client, &claimed).unwrap();
+    std::fs::rename(place.path("away"), place.path("replica")).unwrap();
     assert_eq!(again, plan);
     let _ = owner.close();
 }

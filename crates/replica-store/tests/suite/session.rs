@@ -61,6 +61,31 @@ fn as_soon_as_nothing_is_told_to_be_late_what_was_synced_is_restored() {
     session.close().unwrap();
 }
 
+// Shows: C14.
+#[test]
+fn a_folder_that_goes_away_is_waited_for_and_not_made_anew() {
+    let place = Place::new();
+    let remotely = Options { acknowledge: Acknowledge::Remote, ..options() };
+    let session = Session::open(made(&place), &place.address(), &remotely).unwrap();
+    let volume = volume(session.device());
+    volume.write("/one", "first").unwrap();
+    volume.sync_all().unwrap();
+    std::fs::rename(place.path("replica"), place.path("away")).unwrap();
+    std::thread::scope(|scope| {
+        let synced = scope.spawn(|| {
+            volume.write("/two", "second").unwrap();
+            volume.sync_all()
+        });
+        until(&session, "trouble", |session| session.status().trouble.is_some());
+        assert!(!synced.is_finished() && !place.path("replica").exists());
+        std::fs::rename(place.path("away"), place.path("replica")).unwrap();
+        synced.join().expect("a thread").unwrap();
+    });
+    assert_eq!(place.restored(Target::Newest).unwrap().read("/two").unwrap(), b"second");
+    volume.close().unwrap();
+    session.close().unwrap();
+}
+
 #[test]
 fn a_volume_that_was_closed_goes_on_without_a_base_and_one_that_was_not_begins_one() {
     let place = Place::new();
