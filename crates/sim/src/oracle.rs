@@ -130,6 +130,8 @@ pub struct Model {
     together: Option<together::Together>,
     /// A commit that failed, and may have been made visible all the same: its operations, and the inodes they made.
     unsettled: Option<(Vec<Op>, Vec<u64>)>,
+    /// Operations overlap: what one thread writes may miss what another one brings to the log meanwhile.
+    overlaps: bool,
 }
 
 fn hash_of(names: &Names) -> u64 {
@@ -153,9 +155,15 @@ impl Model {
             noted: 0,
             together: None,
             unsettled: None,
+            overlaps: false,
         };
         model.snapshot();
         model
+    }
+
+    /// Like [`Model::new`], for operations of threads that overlap.
+    pub fn with_overlaps(start: &View) -> Model {
+        Model { overlaps: true, ..Model::new(start) }
     }
 
     /// Like [`Model::new`], for a run whose times are noted after each operation ([`Model::note_times`]) and judged.

@@ -93,7 +93,8 @@ impl Model {
         Ok(())
     }
 
-    /// Collapses or inserts: everything from there on is in the log, and then the content changes at once.
+    /// Collapses or inserts: everything before it is in the log, and then all of the content changes at once. What
+    /// others write meanwhile in front of the range may miss that.
     fn shift(&mut self, ino: u64, kind: AllocateKind, offset: u64, len: u64) -> Result<(), i32> {
         let mut bytes = self.files[&ino].current().to_vec();
         let (from, count) = (offset as usize, len as usize);
@@ -106,8 +107,9 @@ impl Model {
             true => drop(bytes.splice(from..from, std::iter::repeat_n(0, count))),
             false => drop(bytes.drain(from..from + count)),
         }
+        let first = if self.overlaps { offset / PAGE } else { 0 };
         self.meta();
-        self.record(ino, FileEvent::Replace(offset / PAGE, bytes));
+        self.record(ino, FileEvent::Replace(first, bytes));
         Ok(())
     }
 

@@ -336,7 +336,7 @@ impl Storm {
 
     /// The model with these orders of the rounds, and the trace with the acknowledgements of its syncs.
     fn replay(&self, chosen: &[usize], recorded: &Trace) -> (Model, Trace) {
-        let mut model = Model::new(&self.start.view);
+        let mut model = Model::with_overlaps(&self.start.view);
         // When each sync had been answered.
         let mut answered: Vec<usize> = Vec::new();
         for (round, chosen) in self.rounds.iter().zip(chosen) {
