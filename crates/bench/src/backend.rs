@@ -5,6 +5,7 @@ mod ring;
 mod snapshots;
 mod tickets;
 
+use snapshots::Snapshots;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -102,68 +103,77 @@ pub(crate) trait BackendFile: Send + Sync {
 }
 
 /// A directory of any mounted file system.
-pub(crate) struct Directory(pub(crate) PathBuf);
+pub(crate) struct Directory {
+    pub(crate) path: PathBuf,
+    snapshots: Snapshots,
+}
+
+impl Directory {
+    pub(crate) fn new(path: PathBuf) -> Directory {
+        Directory { snapshots: Snapshots::of(path.clone()), path }
+    }
+}
 
 impl Backend for Directory {
     fn open(&self, name: &str, how: Open) -> io::Result<Box<dyn BackendFile>> {
         let mut options = fs::OpenOptions::new();
         options.read(true).write(true).create(how != Open::Existing).truncate(how == Open::Truncate);
-        Ok(Box::new(options.open(self.0.join(name))?))
+        Ok(Box::new(options.open(self.path.join(name))?))
     }
 
     fn make_directory(&self, name: &str) -> io::Result<()> {
-        fs::create_dir(self.0.join(name))
+        fs::create_dir(self.path.join(name))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        fs::rename(self.0.join(from), self.0.join(to))
+        fs::rename(self.path.join(from), self.path.join(to))
     }
 
     fn link(&self, original: &str, link: &str) -> io::Result<()> {
-        fs::hard_link(self.0.join(original), self.0.join(link))
+        fs::hard_link(self.path.join(original), self.path.join(link))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        fs::remove_file(self.0.join(name))
+        fs::remove_file(self.path.join(name))
     }
 
     fn remove_tree(&self, name: &str) -> io::Result<()> {
-        fs::remove_dir_all(self.0.join(name))
+        fs::remove_dir_all(self.path.join(name))
     }
 
     fn look_up(&self, name: &str) -> io::Result<()> {
-        fs::metadata(self.0.join(name)).map(drop)
+        fs::metadata(self.path.join(name)).map(drop)
     }
 
     fn list(&self, name: &str) -> io::Result<usize> {
-        Ok(fs::read_dir(self.0.join(name))?.count())
+        Ok(fs::read_dir(self.path.join(name))?.count())
     }
 
     fn free_space(&self) -> io::Result<()> {
-        rustix::fs::statvfs(&self.0)?;
+        rustix::fs::statvfs(&self.path)?;
         Ok(())
     }
 
     fn sync_directory(&self, name: &str) -> io::Result<()> {
-        File::open(self.0.join(name))?.sync_all()
+        File::open(self.path.join(name))?.sync_all()
     }
 
     fn commit(&self) -> io::Result<()> {
-        Ok(rustix::fs::syncfs(File::open(&self.0)?)?)
+        Ok(rustix::fs::syncfs(File::open(&self.path)?)?)
     }
 
     fn sync_pass(&self, names: &[String]) -> io::Result<()> {
-        ring::sync_pass(&self.0, names)
+        ring::sync_pass(&self.path, names)
     }
 
     /// By the ioctls of `include/syncline/ioctl.h`.
     fn ticket_pass(&self, names: &[String]) -> io::Result<()> {
-        tickets::pass(&self.0, names)
+        tickets::pass(&self.path, names)
     }
 
     /// By the interface of f2fs, which the mount has as well.
     fn write_atomically(&self, name: &str, offsets: &[u64], page: &[u8]) -> io::Result<()> {
-        let file = fs::OpenOptions::new().read(true).write(true).open(self.0.join(name))?;
+        let file = fs::OpenOptions::new().read(true).write(true).open(self.path.join(name))?;
         atomic::start(&file)?;
         offsets.iter().try_for_each(|&offset| file.write_all_at(page, offset))?;
         atomic::commit(&file)
@@ -175,7 +185,7 @@ impl Backend for Directory {
         bytes: u64,
         staged: &mut dyn FnMut() -> io::Result<()>,
     ) -> io::Result<()> {
-        let file = fs::OpenOptions::new().read(true).write(true).open(self.0.join(name))?;
+        let file = fs::OpenOptions::new().read(true).write(true).open(self.path.join(name))?;
         atomic::start(&file)?;
         let chunk = vec![11; STAGED_CHUNK];
         (0..bytes).step_by(STAGED_CHUNK).try_for_each(|offset| file.write_all_at(&chunk, offset))?;
@@ -184,19 +194,19 @@ impl Backend for Directory {
     }
 
     fn snapshot(&self, name: &str) -> io::Result<()> {
-        snapshots::make(&self.0, name)
+        self.snapshots.make(name)
     }
 
     fn delete_snapshot(&self, name: &str) -> io::Result<()> {
-        snapshots::delete(&self.0, name)
+        self.snapshots.delete(name)
     }
 
     fn diff(&self, older: &str, newer: &str) -> io::Result<Option<u64>> {
-        snapshots::diff(&self.0, older, newer)
+        self.snapshots.diff(older, newer)
     }
 
     fn reclaim(&self) -> io::Result<()> {
-        snapshots::reclaim(&self.0)
+        self.snapshots.reclaim()
     }
 
     fn drop_caches(&self) -> io::Result<()> {

@@ -167,7 +167,7 @@ impl<'a> Mounted<'a> {
                 command(&format)?;
                 command(&mount)?;
                 let syncline = matches!(kernel, System::Mount(_)).then_some(syncline);
-                State::Mounted { directory: Directory(point), unmount, syncline }
+                State::Mounted { directory: Directory::new(point), unmount, syncline }
             }
         };
         Ok(Mounted { state, medium })
@@ -186,7 +186,7 @@ impl<'a> Mounted<'a> {
     /// Where other programs find it; `None` for the engine in this process.
     pub(crate) fn directory(&self) -> Option<&Path> {
         match &self.state {
-            State::Mounted { directory, .. } | State::Inside { directory, .. } => Some(&directory.0),
+            State::Mounted { directory, .. } | State::Inside { directory, .. } => Some(&directory.path),
             State::Engine(_) | State::Lent(..) | State::Released(_) | State::Removed => None,
         }
     }
@@ -196,7 +196,7 @@ impl<'a> Mounted<'a> {
         match std::mem::replace(&mut self.state, State::Removed) {
             State::Engine(engine) => {
                 engine.0.close()?;
-                self.state = State::Released(Directory(self.medium.path.clone()));
+                self.state = State::Released(Directory::new(self.medium.path.clone()));
             }
             other => self.state = other,
         }
@@ -224,7 +224,7 @@ impl<'a> Mounted<'a> {
     /// The device with the volume that was closed.
     pub(crate) fn released(&self) -> Option<&Path> {
         match &self.state {
-            State::Released(directory) => Some(&directory.0),
+            State::Released(directory) => Some(&directory.path),
             _ => None,
         }
     }
@@ -271,7 +271,7 @@ impl<'a> Mounted<'a> {
     /// A mount's statistics.
     fn told(&self) -> io::Result<Option<serde_json::Value>> {
         let State::Mounted { directory, syncline: Some(syncline), .. } = &self.state else { return Ok(None) };
-        let at = directory.0.display().to_string();
+        let at = directory.path.display().to_string();
         let told = command(&[syncline.clone(), "stats".to_owned(), at, "--json".to_owned()])?;
         Ok(Some(serde_json::from_slice(&told)?))
     }
@@ -284,7 +284,7 @@ impl<'a> Mounted<'a> {
         match std::mem::replace(&mut self.state, State::Removed) {
             State::Engine(engine) => engine.0.close(),
             State::Mounted { unmount, .. } => command(&unmount).map(drop),
-            State::Inside { directory, .. } => fs::remove_dir_all(&directory.0),
+            State::Inside { directory, .. } => fs::remove_dir_all(&directory.path),
             State::Lent(_, lent) => {
                 drop(lent);
                 Ok(())
@@ -342,7 +342,7 @@ fn inside(path: &Path) -> io::Result<State> {
     let (major, minor) = (libc::major(device), libc::minor(device));
     let statistics = PathBuf::from(format!("/sys/dev/block/{major}:{minor}/stat"));
     let statistics = statistics.exists().then_some(statistics);
-    Ok(State::Inside { directory: Directory(directory), statistics })
+    Ok(State::Inside { directory: Directory::new(directory), statistics })
 }
 
 /// Formats a device or an existing image file, whatever is on it, and opens the volume.

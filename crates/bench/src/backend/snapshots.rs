@@ -5,7 +5,8 @@ use crate::system::command;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::path::Path;
+use std::path::PathBuf;
+use std::sync::OnceLock;
 
 /// `statfs` tells these of btrfs and of FUSE.
 const BTRFS: u64 = 0x9123_683E;
@@ -35,18 +36,17 @@ struct Deletion {
 
 const _: () = assert!(size_of::<Creation>() == 4096 && size_of::<Deletion>() == 4096);
 
+#[derive(Debug, Clone, Copy)]
 enum Kind {
     Syncline,
     Btrfs,
 }
 
-/// Errors: `Unsupported` where there are no snapshots.
-fn kind_of(directory: &Path) -> io::Result<Kind> {
-    match rustix::fs::statfs(directory)?.f_type as u64 {
-        BTRFS => Ok(Kind::Btrfs),
-        FUSE if directory.join(".snapshots").is_dir() => Ok(Kind::Syncline),
-        _ => Err(io::ErrorKind::Unsupported.into()),
-    }
+/// Snapshots of what is mounted on a directory. Their kind is looked up once: on a mount of Syncline that takes two
+/// messages, which are not part of what is measured.
+pub(super) struct Snapshots {
+    directory: PathBuf,
+    kind: OnceLock<Kind>,
 }
 
 fn name_of<const BYTES: usize>(name: &str) -> [u8; BYTES] {
@@ -55,54 +55,73 @@ fn name_of<const BYTES: usize>(name: &str) -> [u8; BYTES] {
     bytes
 }
 
-/// Makes a snapshot; it is durable when this has returned.
-pub(super) fn make(directory: &Path, name: &str) -> io::Result<()> {
-    match kind_of(directory)? {
-        Kind::Syncline => fs::create_dir(directory.join(".snapshots").join(name)),
-        Kind::Btrfs => {
-            let root = File::open(directory)?;
-            let of = i64::from(root.as_raw_fd());
-            let asked =
-                Creation { of, transaction: 0, flags: READ_ONLY, unused: [0; 4], name: name_of(name) };
-            request(&root, SNAP_CREATE, &asked)
+impl Snapshots {
+    pub(super) fn of(directory: PathBuf) -> Snapshots {
+        Snapshots { directory, kind: OnceLock::new() }
+    }
+
+    /// Errors: `Unsupported` where there are no snapshots.
+    fn kind(&self) -> io::Result<Kind> {
+        if let Some(kind) = self.kind.get() {
+            return Ok(*kind);
+        }
+        let kind = match rustix::fs::statfs(&self.directory)?.f_type as u64 {
+            BTRFS => Kind::Btrfs,
+            FUSE if self.directory.join(".snapshots").is_dir() => Kind::Syncline,
+            _ => return Err(io::ErrorKind::Unsupported.into()),
+        };
+        Ok(*self.kind.get_or_init(|| kind))
+    }
+
+    /// Makes a snapshot; it is durable when this has returned.
+    pub(super) fn make(&self, name: &str) -> io::Result<()> {
+        match self.kind()? {
+            Kind::Syncline => fs::create_dir(self.directory.join(".snapshots").join(name)),
+            Kind::Btrfs => {
+                let root = File::open(&self.directory)?;
+                let of = i64::from(root.as_raw_fd());
+                let asked =
+                    Creation { of, transaction: 0, flags: READ_ONLY, unused: [0; 4], name: name_of(name) };
+                request(&root, SNAP_CREATE, &asked)
+            }
         }
     }
-}
 
-pub(super) fn delete(directory: &Path, name: &str) -> io::Result<()> {
-    match kind_of(directory)? {
-        Kind::Syncline => fs::remove_dir(directory.join(".snapshots").join(name)),
-        Kind::Btrfs => {
-            request(&File::open(directory)?, SNAP_DESTROY, &Deletion { of: 0, name: name_of(name) })
+    pub(super) fn delete(&self, name: &str) -> io::Result<()> {
+        match self.kind()? {
+            Kind::Syncline => fs::remove_dir(self.directory.join(".snapshots").join(name)),
+            Kind::Btrfs => {
+                request(&File::open(&self.directory)?, SNAP_DESTROY, &Deletion { of: 0, name: name_of(name) })
+            }
         }
     }
-}
 
-/// What `btrfs send` finds without the data, which is not counted.
-pub(super) fn diff(directory: &Path, older: &str, newer: &str) -> io::Result<Option<u64>> {
-    match kind_of(directory)? {
-        Kind::Syncline => Err(io::ErrorKind::Unsupported.into()),
-        Kind::Btrfs => {
-            let path = |name: &str| directory.join(name).display().to_string();
-            let words =
-                ["btrfs", "send", "--no-data", "-q", "-f", "/dev/null", "-p", &path(older), &path(newer)];
-            command(&words.map(str::to_owned)).map(|_| None)
+    /// What `btrfs send` finds without the data, which is not counted.
+    pub(super) fn diff(&self, older: &str, newer: &str) -> io::Result<Option<u64>> {
+        match self.kind()? {
+            Kind::Syncline => Err(io::ErrorKind::Unsupported.into()),
+            Kind::Btrfs => {
+                let path = |name: &str| self.directory.join(name).display().to_string();
+                let words =
+                    ["btrfs", "send", "--no-data", "-q", "-f", "/dev/null", "-p", &path(older), &path(newer)];
+                command(&words.map(str::to_owned)).map(|_| None)
+            }
         }
     }
-}
 
-/// Waits until all is free that deleted snapshots had; of btrfs to a second. Errors: `Unsupported` of a mount of
-/// Syncline, which has no such call.
-pub(super) fn reclaim(directory: &Path) -> io::Result<()> {
-    match kind_of(directory)? {
-        Kind::Syncline => Err(io::ErrorKind::Unsupported.into()),
-        Kind::Btrfs => {
-            // Its cleaner looks when a transaction is committed, which is every 30 s.
-            let at = directory.display().to_string();
-            command(&["mount", "-o", "remount,commit=1", &at].map(str::to_owned))?;
-            rustix::fs::syncfs(File::open(directory)?)?;
-            let words = ["btrfs", "subvolume", "sync", "-s", "1", &directory.display().to_string()];
-            command(&words.map(str::to_owned)).map(drop)
+    /// Waits until all is free that deleted snapshots had; of btrfs to a second. Errors: `Unsupported` of a mount of
+    /// Syncline, which has no such call.
+    pub(super) fn reclaim(&self) -> io::Result<()> {
+        match self.kind()? {
+            Kind::Syncline => Err(io::ErrorKind::Unsupported.into()),
+            Kind::Btrfs => {
+                // Its cleaner looks when a transaction is committed, which is every 30 s.
+                let at = self.directory.display().to_string();
+                command(&["mount", "-o", "remount,commit=1", &at].map(str::to_owned))?;
+                rustix::fs::syncfs(File::open(&self.directory)?)?;
+                let words = ["btrfs", "subvolume", "sync", "-s", "1", &self.directory.display().to_string()];
+                command(&words.map(str::to_owned)).map(drop)
+            }
         }
     }
 }

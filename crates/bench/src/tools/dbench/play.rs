@@ -338,7 +338,7 @@ Deltree "\clients\client1" NT_STATUS_OK
         let directory = std::env::temp_dir().join(format!("syncline-play-{}", std::process::id()));
         std::fs::create_dir(&directory).expect("a directory");
         std::fs::create_dir(directory.join("clients")).expect("a directory");
-        let backend = Directory(directory.clone());
+        let backend = Directory::new(directory.clone());
         let (now, steps) = (Instant::now(), parse(LOAD).expect("a load"));
         let mut client = Client::new(&backend, 6, now, now + Duration::from_secs(3600));
         let mut bytes = 0;
