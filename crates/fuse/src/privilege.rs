@@ -1,37 +1,37 @@
 //! Whether a caller has CAP_SYS_ADMIN, which FUSE does not tell: it tells user and group.
 //!
-//! The capabilities are looked up in /proc, of the calling thread: it waits for the answer, so its number is nobody
-//! else's meanwhile. They count for the user namespace that the caller is in, and root of a container's is not ours;
-//! so it has to be the daemon's. A daemon that does not have the capability itself serves the image of whoever
-//! started it, and that user may do with the image what he likes.
+//! The kernel is asked for the capabilities of the calling thread (`capget`): it waits for the answer, so its number is
+//! nobody else's meanwhile. They count for the user namespace that the caller is in, and root of a container's is not
+//! ours; so it has to be the daemon's, which /proc tells. A daemon that does not have the capability itself serves the
+//! image of whoever started it, and that user may do with the image what he likes.
 
 use crate::convert::Caller;
+use rustix::thread::{CapabilitySet, Pid, capabilities};
 use std::os::unix::fs::MetadataExt;
-
-/// Bit of `CapEff` in `/proc/PID/status`.
-const CAP_SYS_ADMIN: u32 = 21;
+use std::sync::OnceLock;
 
 /// Whether `caller` may do what the kernel keeps to CAP_SYS_ADMIN.
 pub(crate) fn may_administer(caller: &Caller) -> bool {
-    let pid = caller.pid.to_string();
-    // 0: it is in a namespace of processes that the daemon does not see.
-    if caller.pid != 0 && is_administrator(&pid) && user_namespace(&pid) == user_namespace("self") {
+    // None for 0: it is in a namespace of processes that the daemon does not see.
+    let thread = i32::try_from(caller.pid).ok().and_then(Pid::from_raw);
+    if thread.is_some_and(|thread| is_administrator(Some(thread)) && is_in_our_namespace(thread)) {
         return true;
     }
     // SAFETY: geteuid has no preconditions and cannot fail.
     let own = unsafe { libc::geteuid() };
-    caller.uid == own && !is_administrator("self")
+    caller.uid == own && !is_administrator(None)
 }
 
-fn is_administrator(process: &str) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
-    effective(&status).is_some_and(|capabilities| capabilities >> CAP_SYS_ADMIN & 1 == 1)
+/// `None`: the calling thread.
+fn is_administrator(thread: Option<Pid>) -> bool {
+    capabilities(thread).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN))
 }
 
-/// Effective capabilities in the text of `/proc/PID/status`.
-fn effective(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
-    u64::from_str_radix(line.trim(), 16).ok()
+fn is_in_our_namespace(thread: Pid) -> bool {
+    // The daemon never leaves its own.
+    static OURS: OnceLock<Option<(u64, u64)>> = OnceLock::new();
+    let theirs = user_namespace(&thread.as_raw_nonzero().to_string());
+    theirs == *OURS.get_or_init(|| user_namespace("self"))
 }
 
 /// `None` where it cannot be looked at, which is equal to no other but `None`: a kernel without such namespaces has
@@ -46,14 +46,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn capabilities_are_read_as_the_kernel_writes_them() {
-        let status = |line: &str| format!("Name:\tfstrim\n{line}\nCapBnd:\t000001ffffffffff\n");
-        let is_admin = |line: &str| effective(&status(line)).map(|bits| bits >> CAP_SYS_ADMIN & 1 == 1);
-        assert_eq!(is_admin("CapEff:\t000001ffffffffff"), Some(true));
-        assert_eq!(is_admin("CapEff:\t000001ffffdfffff"), Some(false));
-        assert_eq!(is_admin("CapPrm:\t000001ffffffffff"), None);
-        assert!(effective("").is_none());
+    fn a_thread_is_asked_for_by_its_number_and_nobody_has_that_of_none() {
+        // SAFETY: no preconditions.
+        let own = Pid::from_raw(unsafe { libc::gettid() });
+        assert_eq!(is_administrator(own), is_administrator(None));
+        assert!(own.is_some_and(is_in_our_namespace));
         assert!(user_namespace("self").is_some());
+        // Beyond the largest that the kernel gives.
+        assert!(!is_administrator(Pid::from_raw(i32::MAX)));
+    }
+
+    #[test]
+    fn a_thread_without_the_capability_is_no_administrator() {
+        let without = || {
+            let mut sets = capabilities(None)?;
+            sets.effective.remove(CapabilitySet::SYS_ADMIN);
+            // Of this thread alone.
+            rustix::thread::set_capabilities(None, sets)?;
+            Ok::<_, std::io::Error>(is_administrator(None))
+        };
+        let told = std::thread::spawn(without).join().expect("it does not panic");
+        assert!(!told.expect("a thread may give up what it has"));
     }
 
     #[test]

@@ -46,12 +46,12 @@ impl Owed {
             (Some(batch), Owed::Done(reply), Err(errno)) => batch.error(reply, errno),
             (Some(batch), Owed::Written(reply, _), Err(errno)) => batch.error(reply, errno),
             (Some(batch), Owed::Controlled(reply), Err(errno)) => batch.error(reply, errno),
-            // Longer than what a batch takes.
-            (_, Owed::Made(reply, made), Ok(())) => reply.entry(&made),
+            (Some(batch), Owed::Made(reply, made), Ok(())) => batch.entry(reply, &made),
             (Some(batch), Owed::Made(reply, _), Err(errno)) => batch.error(reply, errno),
             (None, Owed::Done(reply), Ok(())) => reply.ok(),
             (None, Owed::Written(reply, bytes), Ok(())) => reply.written(bytes),
             (None, Owed::Controlled(reply), Ok(())) => reply.output(0, &[]),
+            (None, Owed::Made(reply, made), Ok(())) => reply.entry(&made),
             (None, owed, Err(errno)) => owed.error(errno),
         });
     }

@@ -3,7 +3,8 @@
 use crate::abi::{self, IoctlFlags};
 use crate::errno::Errno;
 use crate::reply::slot::{ReplySink, ShortAnswer, Ticket};
-use crate::reply::{Reply, ReplyEmpty, ReplyIoctl, ReplyWrite};
+use crate::reply::{Reply, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyWrite};
+use crate::types::Entry;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
@@ -33,6 +34,11 @@ impl ReplyBatch {
 
     pub fn written(&mut self, reply: ReplyWrite, bytes: u32) {
         self.add(reply, ShortAnswer::data(abi::WriteOut { size: bytes, padding: 0 }.as_bytes()));
+    }
+
+    /// What was looked up or made.
+    pub fn entry(&mut self, reply: ReplyEntry, entry: &Entry) {
+        self.add(reply, ShortAnswer::data(entry.to_wire().as_bytes()));
     }
 
     /// An ioctl that returns 0 and has no output.
