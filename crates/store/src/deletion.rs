@@ -28,7 +28,7 @@ use crate::shared::Shared;
 use crate::tree::cache::Pinned;
 use crate::tree::{Found, Missing, Obstacle, Resident, Root, Tree};
 use crate::trees::Trees;
-use crate::{Batch, Class, Estimate, Store, StoreError};
+use crate::{Batch, Class, Estimate, Pressure, Store, StoreError};
 use std::cell::RefCell;
 use std::sync::Arc;
 use syncline_format::batch::{
@@ -406,6 +406,9 @@ impl Store {
                     assert!(batch.bytes() <= estimate.bytes && batch.items <= estimate.items, "as admitted");
                     if batch.frees {
                         shared.space.lock().check_frees(&batch)?;
+                        if class == Class::Deletion {
+                            trees.given_back_by = trees.frozen.next();
+                        }
                     }
                     return Ok(self.enter(&mut trees, &mut permit, batch, None, pinned).0);
                 }
@@ -446,9 +449,25 @@ impl Trees {
         }
     }
 
-    /// A tree that goes away beside the one that descends from it.
+    /// Whether the tree that descends from this one has the same root, on the device or not: it has all of it then,
+    /// and nothing need be read or written to know that.
+    fn is_as_its_child(&self, tree: TreeId) -> bool {
+        let child = self.branches.as_ref().and_then(|branches| branches.children(tree).next());
+        let trees = self.tree(tree).ok().zip(child.and_then(|child| self.tree(child).ok()));
+        trees.is_some_and(|(tree, child)| match (&tree.root, &child.root) {
+            (Root::Held(node), Root::Held(other)) => Arc::ptr_eq(node, other),
+            (Root::Clean(home), Root::Clean(other)) => home == other,
+            _ => false,
+        })
+    }
+
+    /// A tree that goes away beside the one that descends from it. Errors: among others `Pressure` if it is not wholly
+    /// on the device, and they differ: the one that descends from it has changed since it was looked at.
     fn pair<'a>(&'a self, tree: TreeId, resident: &'a dyn Resident) -> Result<Pair<'a>, StoreError> {
         let branches = self.branches.as_ref().ok_or(StoreError::NeedsUpgrade)?;
+        if matches!(self.tree(tree)?.root, Root::Held(_)) && !self.is_as_its_child(tree) {
+            return Err(StoreError::Pressure(Pressure::Nodes));
+        }
         let dying = self.tree(tree)?;
         let child = branches.children(tree).next().map(|child| self.tree(child)).transpose()?;
         Ok(Pair::new(dying, child, resident))
@@ -488,7 +507,7 @@ impl<'a> Pair<'a> {
         Ok((above.home_below(key), above.place_of(above.leaf.page.child_index(key)).end))
     }
 
-    /// The dying tree's root. It lies on the device.
+    /// The dying tree's root, if it lies on the device; if it does not, the child has the same.
     fn root(&self) -> Option<NodePointer> {
         self.dying.clean_root()
     }
@@ -560,7 +579,7 @@ pub(crate) fn next_task(trees: &Trees) -> Option<Task> {
     debug_assert!(item.role == Role::Snapshot || !trees.changing().contains(&tree), "it changes no more");
     Some(match cursor {
         _ if branches.inherited.contains_key(&tree) => Task::Settle,
-        _ if !is_clean => Task::Checkpoint,
+        _ if !is_clean && !trees.is_as_its_child(tree) => Task::Checkpoint,
         Key::MIN => Task::Overlay(tree),
         Key::MAX => Task::Nodes(tree),
         _ => Task::Data(tree),

@@ -380,8 +380,10 @@ impl Trees {
     /// All nodes of a tree are given back that no other has: it has no root any more, and what its child shares with it
     /// is the child's. Returns the chunks that the root tree may need for that.
     pub(crate) fn empty(&mut self, walk: NodeWalk) -> u64 {
-        self.emptied.push(walk.lost);
-        self.given_back_by = self.frozen.next();
+        if !walk.lost.is_empty() {
+            self.emptied.push(walk.lost);
+            self.given_back_by = self.frozen.next();
+        }
         self.by_number.remove(&walk.tree);
         if let Some(branches) = &self.branches {
             for child in branches.children(walk.tree) {

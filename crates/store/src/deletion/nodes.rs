@@ -18,6 +18,8 @@ impl Store {
         let mut looked_at = 0;
         while looked_at < nodes {
             let mut trees = shared.trees.write();
+            // No walk begins of a tree that cannot be read.
+            drop(trees.pair(tree, &pinned)?);
             let looked = begin(&mut trees, tree).and_then(|from| look(&trees.pair(tree, &pinned)?, from));
             match looked {
                 Ok((lost, next)) => {

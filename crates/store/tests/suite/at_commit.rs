@@ -3,6 +3,7 @@
 
 use crate::support;
 use crate::support::CrashDevice;
+#[cfg(debug_assertions)]
 use std::cell::Cell;
 use std::sync::Arc;
 use syncline_format::{Key, Lsn, ObjectNo, TreeId};

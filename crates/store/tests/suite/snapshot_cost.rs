@@ -135,6 +135,38 @@ fn the_space_of_a_deleted_snapshot_is_free_behind_one_checkpoint() {
 
 // Shows: C11.
 #[test]
+fn a_snapshot_of_what_has_not_changed_goes_without_a_checkpoint() {
+    for changed in [0, 1] {
+        let (device, store) = new_volume();
+        // None of it is on the device so far but in the journal.
+        (0..400).for_each(|object| put(&store, 100 + object, 1));
+        let tree = snapshot(&store, "a");
+        (0..changed).for_each(|object| put(&store, 100 + object, 2));
+        store.delete_tree(tree).map(|lsn| store.force(lsn)).expect("delete").expect("force");
+        let steps = cost(&device, || {
+            while store.reap_space(usize::MAX).expect("a step") {}
+            store.checkpoint_of_freed().expect("checkpoint");
+        });
+        match changed {
+            0 => assert_eq!(steps, (0, 0), "the head has all that it had, wherever that lies"),
+            _ => assert!(steps.1 > 0, "what it had alone has to be written to be found"),
+        }
+        // What it shared is the head's: it lets go of it, and goes on.
+        (0..400).for_each(|object| put(&store, 100 + object, 3));
+        store.checkpoint().expect("checkpoint");
+        while store.reap(usize::MAX).expect("a step") {}
+        store.checkpoint().expect("checkpoint");
+        Volume::read(&*device).judge(&*device, "behind the deletion");
+        drop(store);
+        let store = open(&device, 8);
+        let value = |object| store.get(MAIN, Key::inode(ObjectNo(object))).expect("get").expect("there")[0];
+        assert!((100..500).all(|object| value(object) == 3));
+        assert_eq!(store.trees().len(), 1);
+    }
+}
+
+// Shows: C11.
+#[test]
 fn whoever_waits_for_space_goes_on_with_the_next_tree_behind_the_end_of_one() {
     let (device, store) = new_volume();
     let trees: Vec<TreeId> = (0..4)
