@@ -13,6 +13,10 @@
 //! never seldom: a look and a move cost as much as two or three messages between two CPUs, and pay even where the
 //! caller stays for a few dozen only.
 //!
+//! A caller on the same CPU takes it from a thread of class SCHED_IDLE before the answer has been sent to its end, and
+//! its next message is there when the thread goes on. So a message that had to be waited for is a hint that the caller
+//! has gone, and it is looked at once, unless such hints were wrong of late.
+//!
 //! Large reads untie as well: the kernel reads ahead while its caller goes on, which is best done on another CPU.
 //!
 //! A wrong guess costs time and nothing else.
@@ -37,12 +41,15 @@ pub(super) struct Beside {
     /// Requests of `caller`, without any of others in between, until it is looked where it runs.
     until_look: u32,
     look_every: u32,
+    /// The same if a request was waited for.
+    until_doubt: u32,
+    doubt_every: u32,
     tied: Option<Tied>,
 }
 
 struct Tied {
     to: usize,
-    /// The caller was found there since.
+    /// The caller was found there since, or its request was.
     was_right: bool,
     /// Where the thread could run before it was tied at all.
     before: libc::cpu_set_t,
@@ -51,25 +58,51 @@ struct Tied {
 impl Beside {
     /// `follows`: false to stay wherever the scheduler wants.
     pub(super) fn new(follows: bool) -> Beside {
-        Beside { follows, caller: 0, until_look: ALONE_AFTER, look_every: LOOK_EVERY_MIN, tied: None }
+        Beside {
+            follows,
+            caller: 0,
+            until_look: ALONE_AFTER,
+            look_every: LOOK_EVERY_MIN,
+            until_doubt: 1,
+            doubt_every: 1,
+            tied: None,
+        }
     }
 
-    /// The calling thread has read a request of thread `caller` (0: the kernel of its own accord). Returns where it
-    /// runs from now on, if that has changed.
-    pub(super) fn note(&mut self, caller: u32, streams: bool) -> Option<libc::cpu_set_t> {
+    /// The calling thread has read a request of thread `caller` (0: the kernel of its own accord), for which it slept
+    /// (`awaited`) or not. Returns where it runs from now on, if that has changed.
+    pub(super) fn note(&mut self, caller: u32, streams: bool, awaited: bool) -> Option<libc::cpu_set_t> {
         if !self.follows || caller == 0 {
             return None;
         }
         if caller != self.caller || streams {
             (self.caller, self.look_every, self.until_look) = (caller, LOOK_EVERY_MIN, ALONE_AFTER);
+            (self.until_doubt, self.doubt_every) = (1, 1);
             return self.untie();
         }
         self.until_look -= 1;
-        if self.until_look > 0 {
+        self.until_doubt = self.until_doubt.saturating_sub(1);
+        let doubts = match &mut self.tied {
+            Some(_) if awaited => self.until_doubt == 0,
+            Some(tied) => {
+                tied.was_right = true;
+                false
+            }
+            None => false,
+        };
+        if self.until_look > 0 && !doubts {
             return None;
         }
+        let was_right = self.tied.as_ref().is_none_or(|tied| tied.was_right);
         let moved = self.look();
         self.until_look = self.look_every;
+        self.doubt_every = match moved {
+            Some(_) if was_right => 1,
+            // As soon as this thread followed it, the caller was elsewhere.
+            Some(_) => (2 * self.doubt_every).min(LOOK_EVERY_MOVING_MAX),
+            None => (2 * self.doubt_every).min(LOOK_EVERY_STAYING),
+        };
+        self.until_doubt = self.doubt_every;
         moved
     }
 
@@ -174,7 +207,10 @@ mod tests {
         let (all, go) = (allowed(), Caller::new());
         let mut beside = Beside::new(true);
         let mut ask = |caller: u32, count: u32| {
-            (0..count).filter_map(|_| beside.note(caller, false)).last().map(|place| cpus::count(&place))
+            (0..count)
+                .filter_map(|_| beside.note(caller, false, false))
+                .last()
+                .map(|place| cpus::count(&place))
         };
         let caller = go.on(first);
         assert_eq!(ask(caller, 1 + ALONE_AFTER - 1), None, "it may not be alone yet");
@@ -189,17 +225,38 @@ mod tests {
     }
 
     #[test]
+    fn a_caller_whose_request_had_to_be_waited_for_is_followed_at_once() {
+        let Some([first, second]) = two_cpus() else { return };
+        let go = Caller::new();
+        let mut beside = Beside::new(true);
+        let caller = go.on(first);
+        let mut ask = |count: u32, awaited: bool| {
+            (0..count).filter_map(|_| beside.note(caller, false, awaited)).last().is_some()
+        };
+        assert!(ask(1 + ALONE_AFTER, false) && is_tied_to(first));
+        for on in [second, first, second] {
+            assert!(!ask(3, false), "nothing tells that it has gone");
+            go.on(on);
+            assert!(ask(1, true) && is_tied_to(on));
+        }
+        assert!(!ask(1, true), "it is there: it only took its time");
+        go.on(first);
+        assert!(!ask(1, true), "the hint was wrong the last time");
+        assert!(ask(1, true) && is_tied_to(first));
+    }
+
+    #[test]
     fn a_caller_that_is_never_where_it_was_is_looked_for_less_often_but_not_seldom() {
         let Some(both) = two_cpus() else { return };
         let go = Caller::new();
         let mut beside = Beside::new(true);
         let caller = go.on(both[0]);
-        beside.note(caller, false);
+        beside.note(caller, false, true);
         let mut requests = 0;
         let mut every = Vec::new();
-        for turn in 0..7 {
+        for turn in 0..9 {
             let mut count = 1;
-            while beside.note(caller, false).is_none() {
+            while beside.note(caller, false, true).is_none() {
                 count += 1;
             }
             assert!(is_tied_to(both[turn % 2]));
@@ -207,7 +264,7 @@ mod tests {
             requests += count;
             go.on(both[(turn + 1) % 2]);
         }
-        let expected = [ALONE_AFTER, 8, 16, 32, 64, 64, 64];
+        let expected = [ALONE_AFTER, 1, 2, 4, 8, 16, 32, 64, 64];
         assert_eq!((every.as_slice(), requests), (&expected[..], expected.iter().sum()));
     }
 }

@@ -14,6 +14,9 @@
 //! one waits longer depends on who the others are. So each thread measures how long it waits for a CPU
 //! (/proc/thread-self/schedstat). One that waits tries the usual class for a while and stays where it waits less.
 //! While its only caller runs it is asked for nothing: that is no wait.
+//!
+//! What else the daemon runs on a caller's CPU all the time, the watch of the readers, has to be of that class as well,
+//! and by the same rule: a single thread of the usual class makes the CPU busy.
 
 use crate::abi::InHeader;
 use crate::scheduling::Scheduling;
@@ -28,7 +31,7 @@ mod choice;
 
 use super::streams::is_sync;
 use caller::Caller;
-use choice::{Choice, Times};
+use choice::{Choice, Times, WAIT_MAX, WAIT_MAX_OF_WATCH};
 
 /// A thread looks at its waits after so many rounds, or after fewer that took long.
 const ROUNDS: u32 = 64;
@@ -118,9 +121,19 @@ impl Class {
     /// The calling thread's, which enters SCHED_IDLE if it may.
     pub(super) fn of_this_thread(classes: Arc<Classes>) -> Class {
         classes.threads.fetch_add(1, Ordering::Relaxed);
+        Class::begin(classes, WAIT_MAX)
+    }
+
+    /// That of a watch, which is told of nowhere.
+    pub(super) fn of_watch(classes: &Classes) -> Class {
+        let untold = Classes { unavailable: classes.unavailable, ..Classes::default() };
+        Class::begin(Arc::new(untold), WAIT_MAX_OF_WATCH)
+    }
+
+    fn begin(classes: Arc<Classes>, wait_max: Duration) -> Class {
         let mut class = Class { classes, chosen: None };
         if class.classes.unavailable.is_none() {
-            match Chosen::new() {
+            match Chosen::new(wait_max) {
                 Ok(chosen) => class.chosen = Some(chosen),
                 Err(error) => tracing::debug!(%error, "a thread that answers keeps its class"),
             }
@@ -178,7 +191,7 @@ impl Drop for Class {
 }
 
 impl Chosen {
-    fn new() -> io::Result<Chosen> {
+    fn new(wait_max: Duration) -> io::Result<Chosen> {
         let schedstat = File::open("/proc/thread-self/schedstat")?;
         let seen = Times::read(&schedstat)?;
         let usual = Scheduling::of_this_thread()?;
@@ -187,7 +200,7 @@ impl Chosen {
             return Err(io::ErrorKind::Unsupported.into());
         }
         let chosen = Chosen {
-            choice: Choice::new(),
+            choice: Choice::new(wait_max),
             usual,
             schedstat,
             rounds: 0,
@@ -252,6 +265,18 @@ fn may_leave() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_watch_enters_the_class_and_is_not_counted() {
+        std::thread::spawn(|| {
+            let classes = Classes::new(true);
+            let class = Class::of_watch(&classes);
+            assert_eq!(Scheduling::of_this_thread().unwrap().is_idle(), class.chosen.is_some());
+            assert_eq!((classes.idle.into_inner(), classes.threads.into_inner()), (0, 0));
+        })
+        .join()
+        .unwrap();
+    }
 
     #[test]
     fn a_thread_enters_the_class_and_leaves_it_again() {

@@ -21,6 +21,7 @@ use parking_lot::Mutex;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Before a WRITE's data.
@@ -28,6 +29,9 @@ const HEADERS_BYTES: usize = size_of::<InHeader>() + size_of::<WriteIn>();
 const _: () = assert!(HEADERS_BYTES == 80);
 /// Buffers for answers that are kept for the next one, for each descriptor.
 const SPARE_BUFFERS_MAX: usize = 8;
+/// A message that takes this long to be read was waited for, unless it is one whose data has to be copied.
+const AWAITED: Duration = Duration::from_micros(15);
+const COPIED_BYTES_MIN: usize = 16 << 10;
 /// Parts of an answer that need no allocation.
 const PARTS_INLINE: usize = 7;
 
@@ -61,7 +65,7 @@ pub(crate) fn start(
     }
     if count > 1 && !settings.spread {
         let watch = std::thread::Builder::new().name("fuse-dev-watch".to_owned());
-        transport.watch = Some(watch.spawn(move || readers.watch()).map_err(Error::Thread)?);
+        transport.watch = Some(watch.spawn(move || readers.watch(&classes)).map_err(Error::Thread)?);
     }
     Ok(Box::new(transport))
 }
@@ -127,12 +131,14 @@ impl Reader {
         loop {
             class.round();
             self.readers.begin_reading();
+            let began = Instant::now();
             let read =
                 self.sink.connection.read(&mut self.buffer.as_mut_slice()[PAGE_BYTES - HEADERS_BYTES..]);
+            let took = began.elapsed();
             self.readers.end_reading(read.is_ok());
             match read {
                 Ok(bytes) => {
-                    let nobody_waits = self.handle(bytes, &mut class);
+                    let nobody_waits = self.handle(bytes, took, &mut class);
                     self.readers.end_request();
                     if nobody_waits {
                         self.readers.rest();
@@ -149,8 +155,8 @@ impl Reader {
         }
     }
 
-    /// Returns whether it was a message that is not answered.
-    fn handle(&mut self, bytes: usize, class: &mut Class) -> bool {
+    /// `took`: how long the message was read. Returns whether it was one that is not answered.
+    fn handle(&mut self, bytes: usize, took: Duration, class: &mut Class) -> bool {
         let start = PAGE_BYTES - HEADERS_BYTES;
         let message = &self.buffer.as_slice()[start..start + bytes];
         let Some((request, header)) = split(message, &*self.handler) else {
@@ -158,7 +164,9 @@ impl Reader {
             return false;
         };
         class.takes(&header, request.0);
-        if let Some(cpus) = self.beside.note(header.pid, is_streaming(&header, request.0)) {
+        if let Some(cpus) =
+            self.beside.note(header.pid, is_streaming(&header, request.0), was_awaited(bytes, took))
+        {
             self.readers.reads_on(&cpus);
         }
         let ticket = Ticket { unique: header.unique, entry: 0 };
@@ -167,6 +175,11 @@ impl Reader {
         self.handler.handle(&*self.readers, request, slot);
         matches!(header.opcode, Opcode::FORGET | Opcode::BATCH_FORGET)
     }
+}
+
+/// Whether the thread slept until a message of so many bytes came, which it had read after so long.
+fn was_awaited(bytes: usize, took: Duration) -> bool {
+    bytes < COPIED_BYTES_MIN && took >= AWAITED
 }
 
 /// Operation header, payload, and the header of a message.

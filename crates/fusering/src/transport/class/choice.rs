@@ -5,10 +5,13 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-/// A thread that waits for less than this on average each time it wants to run does not wait.
-const WAIT_MAX: Duration = Duration::from_micros(50);
-/// How long a thread stays in the usual class before it tries the other one again: at first, and at most.
-const STAY_MIN: Duration = Duration::from_secs(1);
+/// A thread that answers and waits for less than this on average each time it wants to run does not wait.
+pub(super) const WAIT_MAX: Duration = Duration::from_micros(50);
+/// The same of the watch, which looks every 2 ms and may look a little later.
+pub(super) const WAIT_MAX_OF_WATCH: Duration = Duration::from_millis(1);
+/// How long a thread stays in the usual class before it tries the other one again: at first, and at most. What takes
+/// the CPU for a moment, as a thread of the kernel does, is to cost little more than that moment.
+const STAY_MIN: Duration = Duration::from_nanos(1_000_000_000 / 16);
 const STAY_MAX: Duration = Duration::from_secs(64);
 /// How long it is known how much a thread waits in a class in which it is not.
 const KNOWN: Duration = Duration::from_secs(10);
@@ -62,8 +65,9 @@ pub(super) struct Choice {
 }
 
 impl Choice {
-    pub(super) fn new() -> Choice {
-        Choice { syncing: false, requests: 0, syncs: 0, by_waits: ByWaits::new() }
+    /// `wait_max`: what is no wait.
+    pub(super) fn new(wait_max: Duration) -> Choice {
+        Choice { syncing: false, requests: 0, syncs: 0, by_waits: ByWaits::new(wait_max) }
     }
 
     /// Whether it is SCHED_IDLE.
@@ -95,6 +99,7 @@ impl Choice {
 /// Which class a thread should have, by how long it waits.
 #[derive(Debug)]
 struct ByWaits {
+    wait_max: Duration,
     idle: bool,
     /// Until when it is in the usual class, and how long the next time.
     until: Option<Instant>,
@@ -104,8 +109,8 @@ struct ByWaits {
 }
 
 impl ByWaits {
-    fn new() -> ByWaits {
-        ByWaits { idle: true, until: None, stay: STAY_MIN, other: None }
+    fn new(wait_max: Duration) -> ByWaits {
+        ByWaits { wait_max, idle: true, until: None, stay: STAY_MIN, other: None }
     }
 
     /// Takes note of an average wait since the last time; whether the class is another one now.
@@ -114,12 +119,12 @@ impl ByWaits {
             self.other.filter(|(_, then)| now.duration_since(*then) < KNOWN).map(|(waited, _)| waited);
         let waits_less_there = other.is_none_or(|waited| waited < average);
         let leaves = match (self.idle, self.until) {
-            (true, _) => average > WAIT_MAX && waits_less_there,
+            (true, _) => average > self.wait_max && waits_less_there,
             (false, Some(until)) if now >= until => true,
             (false, _) => other.is_some_and(|waited| waited < average),
         };
         if !leaves {
-            if self.idle && average <= WAIT_MAX {
+            if self.idle && average <= self.wait_max {
                 self.stay = STAY_MIN;
             }
             return false;
@@ -144,21 +149,21 @@ mod tests {
 
     #[test]
     fn who_waits_for_a_cpu_tries_the_usual_class_and_comes_back_ever_later() {
-        let (mut choice, mut now) = (ByWaits::new(), Instant::now());
+        let (mut choice, mut now) = (ByWaits::new(WAIT_MAX), Instant::now());
         for _ in 0..100 {
             assert!(!choice.changes(LITTLE, now), "it gets a CPU when it wants one");
         }
         let mut stays = Vec::new();
-        for _ in 0..9 {
+        for _ in 0..13 {
             assert!(choice.changes(MUCH, now) && !choice.idle);
             let left = now;
             while !choice.changes(LITTLE, now) {
-                now += Duration::from_millis(100);
+                now += STAY_MIN / 2;
             }
             assert!(choice.idle);
-            stays.push(now.duration_since(left).as_secs());
+            stays.push(now.duration_since(left).div_duration_f64(STAY_MIN));
         }
-        assert_eq!(stays, [1, 2, 4, 8, 16, 32, 64, 64, 64]);
+        assert_eq!(stays, [1., 2., 4., 8., 16., 32., 64., 128., 256., 512., 1024., 1024., 1024.]);
         // Once it waits no more it is as at the beginning.
         assert!(!choice.changes(LITTLE, now) && choice.changes(MUCH, now));
         assert_eq!(choice.until, Some(now + STAY_MIN));
@@ -166,7 +171,7 @@ mod tests {
 
     #[test]
     fn who_waits_in_both_classes_stays_where_it_waits_less() {
-        let (mut choice, mut now) = (ByWaits::new(), Instant::now());
+        let (mut choice, mut now) = (ByWaits::new(WAIT_MAX), Instant::now());
         assert!(choice.changes(MUCH, now) && !choice.idle);
         assert!(choice.changes(MORE, now) && choice.idle, "the usual class is worse");
         for _ in 0..50 {
@@ -192,7 +197,7 @@ mod tests {
 
     #[test]
     fn who_is_asked_for_a_sync_is_of_the_usual_class_until_few_come() {
-        let (mut choice, now) = (Choice::new(), Instant::now());
+        let (mut choice, now) = (Choice::new(WAIT_MAX), Instant::now());
         let take = |choice: &mut Choice, requests: u32, syncs: u32| {
             (0..requests).for_each(|request| choice.takes(request < syncs));
         };
