@@ -202,6 +202,8 @@ pub(crate) const SEEK_PAGES_MAX: u64 = 1 << 15;
 pub(crate) const ALLOCATE_PAGES: u64 = 1 << 15;
 /// Extents that one batch puts.
 pub(crate) const PIECES_PER_BATCH: usize = 128;
+/// Extents of a file that is removed in one small batch.
+pub(crate) const FEW_EXTENTS: usize = 16;
 /// Extents that one batch frees at most.
 pub(crate) const EXTENTS_PER_BATCH: usize = 200;
 /// Pages that are made a file's own before they are written out: 8 MiB.

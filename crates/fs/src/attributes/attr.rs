@@ -3,7 +3,7 @@
 use crate::acl::{strip_set_id, strip_setgid};
 use crate::attributes::flags::{is_append_only, is_immutable};
 use crate::content::change::{Admission, Change, Locked, admitted_along, estimate};
-use crate::content::inode::Inode;
+use crate::content::inode::{Inode, InodeState};
 use crate::error::not_found_is_stale;
 use crate::{AccessTimes, Attributes, Context, Error, FLAG_NO_ATIME, HandleId, Result, Timestamp};
 use std::sync::Arc;
@@ -119,7 +119,11 @@ impl Attributes {
     }
 
     pub(crate) fn attr(&self, inode: &Inode) -> Attr {
-        let state = inode.state.read();
+        self.attr_of(inode.number, &inode.state.read())
+    }
+
+    /// Attributes of an inode that is locked.
+    pub(crate) fn attr_of(&self, number: ObjectNo, state: &InodeState) -> Attr {
         let item = &state.item;
         let size =
             if item.is_directory() { item.entries.saturating_mul(DIRECTORY_ENTRY_SIZE) } else { item.size };
@@ -128,7 +132,7 @@ impl Attributes {
         let most = item.blocks.max(item.size.div_ceil(BLOCK_BYTES as u64));
         let blocks = item.blocks.saturating_add(state.data.reserved_blocks()).min(most);
         Attr {
-            inode: inode.number,
+            inode: number,
             mode: item.mode,
             nlink: item.nlink,
             uid: item.uid,

@@ -2,12 +2,14 @@
 //!
 //! An inode without a name lives on while it has handles: its orphan item is in the batch that removed the name. The
 //! last close, or the next mount, reaps it: extended attributes first, content piecewise, the inode itself with the
-//! last piece. What has neither content nor attributes nor handles goes in the batch that removes its name.
+//! last piece. What has neither content nor attributes nor handles goes in the batch that removes its name, and so does
+//! a file with little content.
 
 use crate::attributes::flags::{forbid_change, forbid_removal_in};
 use crate::content::change::{Admission, Change, Locked, admitted_along};
 use crate::content::inode::Inode;
 use crate::names::find::{FoundEntry, check_name};
+use crate::removal::Parting;
 use crate::{Attr, Error, Names, Result};
 use std::sync::Arc;
 use syncline_format::item::OrphanReason;
@@ -29,6 +31,14 @@ pub struct RemovalPlan {
     directory: Arc<Inode>,
     found: FoundEntry,
     inode: Arc<Inode>,
+}
+
+/// What an attempt has done.
+enum Removed {
+    /// The name is another one's by now.
+    Nothing,
+    /// With the attributes of what has lost its last name.
+    Name(Option<Attr>),
 }
 
 impl RemovalPlan {
@@ -87,29 +97,39 @@ impl Names {
     pub fn remove(&self, plan: RemovalPlan, what: RemovalKind) -> Result<Option<Attr>> {
         let mut plan = plan;
         loop {
-            let is_done = admitted_along(
+            let removed = admitted_along(
                 || self.removal.admit_removal_of(2, 4),
                 |admission| self.remove_as_planned(&plan, what, admission),
             )?;
-            if is_done {
-                let last = self.attributes.attr_of_nameless(&plan.inode);
-                self.removal.reap_if_unused(&plan.inode)?;
-                return Ok(last);
+            match removed {
+                Removed::Nothing => plan = self.plan_removal(plan.parent, &plan.name)?,
+                Removed::Name(last) => {
+                    self.removal.reap_if_unused(&plan.inode)?;
+                    return Ok(last);
+                }
             }
-            plan = self.plan_removal(plan.parent, &plan.name)?;
         }
     }
 
-    /// False if the name is another one's by now; nothing is done then.
-    fn remove_as_planned(&self, plan: &RemovalPlan, what: RemovalKind, admission: Admission) -> Result<bool> {
+    fn remove_as_planned(
+        &self,
+        plan: &RemovalPlan,
+        what: RemovalKind,
+        admission: Admission,
+    ) -> Result<Removed> {
         let RemovalPlan { parent, name, directory, found, inode } = plan;
         let parent = *parent;
+        let mut parting = match admission {
+            Admission::Along => self.removal.part(inode),
+            // Room was asked for that the name's removal needs.
+            Admission::Before(_) => None,
+        };
         let locked = Locked::new(&[directory, inode]);
         if locked.state(parent).is_dead() {
             return Err(Error::NotFound);
         }
         if self.find_name(parent, name)?.found().as_ref() != Some(found) {
-            return Ok(false);
+            return Ok(Removed::Nothing);
         }
         check_removable(&locked, parent, inode.number, what)?;
         let mut change = Change::new(&self.content, locked);
@@ -122,23 +142,41 @@ impl Names {
         if what == RemovalKind::Directory {
             item.nlink = item.nlink.saturating_sub(1);
         }
-        self.drop_link(&mut change, inode)?;
-        drop(change.commit(&self.content, admission)?);
-        Ok(true)
+        let parts = self.drop_link(&mut change, inode, parting.as_mut())?;
+        let mut locked = change.commit(&self.content, admission)?;
+        let state = locked.state(inode.number);
+        let last = (state.item.nlink == 0).then(|| self.attributes.attr_of(inode.number, state));
+        if parts {
+            self.removal.note_parted(&mut locked, inode);
+        }
+        Ok(Removed::Name(last))
     }
 
-    /// Takes one name off an inode inside an operation; a directory loses everything, since it was empty.
-    pub(crate) fn drop_link(&self, change: &mut Change<'_>, inode: &Arc<Inode>) -> Result<()> {
+    /// Takes one name off an inode inside an operation; a directory loses everything, since it was empty. Whether its
+    /// content goes with it, which is then to be noted.
+    pub(crate) fn drop_link(
+        &self,
+        change: &mut Change<'_>,
+        inode: &Arc<Inode>,
+        parting: Option<&mut Parting>,
+    ) -> Result<bool> {
         let number = inode.number;
+        let parts = match parting {
+            Some(parting) => self.removal.leave_with_name(change, inode, parting)?,
+            None => false,
+        };
         let now = self.core.clock.now();
         let item = change.item(number);
         item.changed = now;
         item.nlink = if item.is_directory() { 0 } else { item.nlink.saturating_sub(1) };
         if item.nlink > 0 {
-            return Ok(());
+            return Ok(false);
         }
         let is_symlink = item.is_symlink();
         change.locked.state_mut(number).linkable = false;
+        if parts {
+            return Ok(true);
+        }
         if self.removal.is_bare(change.state(number), inode)? {
             if is_symlink {
                 change.batch.delete(Key::symlink(number));
@@ -148,7 +186,7 @@ impl Names {
             change.batch.put(Key::orphan(number), &OrphanReason::Unlinked.encode());
             self.removal.writeback.expect_close();
         }
-        Ok(())
+        Ok(false)
     }
 }
 

@@ -340,7 +340,7 @@ impl Names {
         let item = change.item(old.parent);
         item.entries = item.entries.saturating_sub(1);
         match &parties.target {
-            Some(target) => self.drop_link(change, target)?,
+            Some(target) => drop(self.drop_link(change, target, None)?),
             None => {
                 let item = change.item(new.parent);
                 item.entries = item.entries.saturating_add(1);

@@ -2,7 +2,7 @@
 //!
 //! An inode without a name lives on while it has handles: its orphan item is in the batch that removed the name. The
 //! last close, or the next mount, reaps it: extended attributes first, content piecewise, the inode itself with the
-//! last piece.
+//! last piece. A small file that nobody has open goes in the batch that removes its last name ([`parting`]).
 
 use crate::content::Content;
 use crate::content::change::estimate;
@@ -19,6 +19,10 @@ use syncline_format::batch::{BATCH_HEADER_BYTES, DELETE_BYTES};
 use syncline_format::item::OrphanReason;
 use syncline_format::{Key, Kind};
 use syncline_store::{Batch, Class, Estimate, Permit};
+
+mod parting;
+
+pub(crate) use parting::Parting;
 
 /// Keeps an inode's content like an open handle does, for the length of one operation.
 pub(crate) struct Held<'a> {
@@ -82,11 +86,14 @@ impl Removal {
         if inode.handles.load(Ordering::SeqCst) > 0 {
             return Ok(false);
         }
-        let item = &state.item;
-        if item.is_regular() && (item.size > 0 || item.blocks > 0 || state.data.has_dirty()) {
+        if has_content(state) {
             return Ok(false);
         }
-        Ok(state.lacks_xattrs() || self.xattr_keys(inode.number, 1)?.is_empty())
+        self.has_no_xattrs(state, inode.number)
+    }
+
+    fn has_no_xattrs(&self, state: &InodeState, number: ObjectNo) -> Result<bool> {
+        Ok(state.lacks_xattrs() || self.xattr_keys(number, 1)?.is_empty())
     }
 
     /// Keys of up to `count` extended attribute items of an inode.
@@ -141,8 +148,11 @@ impl Removal {
             keys.iter().take(items).for_each(|key| batch.delete(*key));
             self.core.store.commit(permit, batch)?;
         }
+        let is_symlink = inode.state.read().item.is_symlink();
         let mut last = |batch: &mut Batch| {
-            batch.delete(Key::symlink(number));
+            if is_symlink {
+                batch.delete(Key::symlink(number));
+            }
             batch.delete(Key::inode(number));
             batch.delete(Key::orphan(number));
         };
@@ -266,6 +276,12 @@ impl Removal {
         self.core.store.commit(permit, batch)?;
         Ok(())
     }
+}
+
+/// Whether it is a file that has, or is to have, extents or pages.
+fn has_content(state: &InodeState) -> bool {
+    let item = &state.item;
+    item.is_regular() && (item.size > 0 || item.blocks > 0 || state.data.has_dirty())
 }
 
 /// Whether an orphan asks for what no volume has: the root stays, and what is no file has no content to be finished.

@@ -14,7 +14,7 @@ use crate::content::pages::{FileData, PAGE_BYTES, pages_of};
 use crate::content::steps;
 use crate::content::steps::Step;
 use crate::content::turn::Turn;
-use crate::limits::EXTENTS_PER_BATCH;
+use crate::limits::{EXTENTS_PER_BATCH, FEW_EXTENTS};
 use crate::read::pages::Access;
 use crate::shape::Shape;
 use crate::{Error, Result};
@@ -29,8 +29,6 @@ use syncline_store::{Batch, Class, Estimate, Permit, Reservation, StoreError};
 /// Room for what the last batch of a removal deletes besides the content, and for an orphan item.
 const LAST_BYTES: usize = 256;
 
-/// Extents of a file that is removed in one small batch.
-const FEW_EXTENTS: usize = 16;
 /// Bytes of such a batch, mostly.
 const SMALL_REMOVAL_BYTES: usize = 256;
 

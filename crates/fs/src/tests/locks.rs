@@ -118,3 +118,18 @@ fn a_change_of_names_or_attributes_is_admitted_along_with_its_commit_and_looks_f
     // Once in a while chunks are claimed for the next ones.
     assert!(all <= 30, "the space was locked {all} times in 100 rounds");
 }
+
+#[test]
+fn a_small_file_is_removed_with_four_looks_at_the_trees_and_one_at_the_journal() {
+    let volume = TestVolume::new(64 * MIB, 4 * MIB);
+    let of = |taken: &[&str], what: &str| taken.iter().filter(|lock| **lock == what).count();
+    for round in 0..20 {
+        let file = volume.create("file");
+        volume.write(&file, 0, &[7; 9000]);
+        drop(file);
+        let (_, removed) = trace(|| volume.fs.names.unlink(ObjectNo::ROOT_DIR, b"file").unwrap());
+        // Twice the name, the extents, and the batch.
+        let looks = (of(&removed, "the trees"), of(&removed, "the journal"));
+        assert!(round < 10 || looks == (4, 1), "{removed:?}");
+    }
+}

@@ -22,6 +22,7 @@ pub(crate) mod failure;
 pub(crate) mod locks;
 pub(crate) mod model;
 pub(crate) mod pacing;
+pub(crate) mod parting;
 pub(crate) mod pressure;
 pub(crate) mod races;
 pub(crate) mod scale;
