@@ -45,6 +45,7 @@ fn three_files(volume: &TestVolume) -> [Vec<u8>; 3] {
     contents
 }
 
+// Shows: C2, R5.
 #[test]
 fn a_small_file_goes_in_one_batch_and_a_crash_shows_all_of_it_or_nothing() {
     let mut volume = TestVolume::new(64 * MIB, 4 * MIB);
@@ -101,6 +102,7 @@ fn who_has_it_open_keeps_the_content_and_a_second_name_keeps_the_file() {
     assert_eq!(volume.content(&volume.find("second")), logged);
 }
 
+// Shows: R8.
 #[test]
 fn nothing_goes_with_a_name_while_somebody_writes_the_file_out_or_has_opened_it_since() {
     let volume = TestVolume::new(64 * MIB, 4 * MIB);
