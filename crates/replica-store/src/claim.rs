@@ -55,7 +55,11 @@ pub(crate) fn claim(
         client.step(&mut opening, PATIENCE);
         if let Some(outcome) = opening.outcome() {
             client.forget();
-            return Ok(outcome.clone()?);
+            let opened = outcome.clone()?;
+            if let Some(doubt) = &opened.doubt {
+                tracing::warn!("the replica is taken over, and nobody knows from whom: {doubt}");
+            }
+            return Ok(opened);
         }
         if client.now() > deadline {
             client.forget();

@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use syncline_replica::{Answer, Operation, Source, StoreError};
 
-/// Requests of one caller under way, at most.
-const IN_FLIGHT_MAX: usize = 16;
+/// Requests of one caller under way, at most. Many are asked for only where each brings a few blocks; what they cost is
+/// how long the store takes to answer.
+const IN_FLIGHT_MAX: usize = 64;
 /// How long what may work later is tried again.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// First pause before that, and the longest.

@@ -12,6 +12,8 @@ const BLOCKS: u64 = 2048;
 /// Blocks, and time, after which what was fetched is made durable.
 const SETTLE_BLOCKS: u64 = 16_384;
 const SETTLE_EACH: Duration = Duration::from_secs(10);
+/// Whoever has just mounted the volume wants to read first.
+const BEGINS_AFTER: Duration = Duration::from_millis(500);
 /// Others who wait for what they read go first, for so long.
 const GIVES_WAY: Duration = Duration::from_millis(100);
 const LOOK: Duration = Duration::from_millis(2);
@@ -48,6 +50,7 @@ impl Filler {
                 mine.1.wait_while_for(&mut state, |state| !state.is_to_end, long);
                 !state.is_to_end
             };
+            pause(BEGINS_AFTER);
             while pause(Duration::ZERO) {
                 let until = Instant::now() + GIVES_WAY;
                 while device.waiting() > 0 && Instant::now() < until && pause(LOOK) {}

@@ -3,12 +3,12 @@
 use crate::claim::{claim, opener};
 use crate::client::Client;
 use crate::error::Error;
-use crate::overview::{Overview, manifest};
+use crate::overview::Overview;
 use std::time::Duration;
 use syncline_device::Device;
 use syncline_format::replica::Mark;
 use syncline_replica::newest::Newest;
-use syncline_replica::{Opened, Opener, Plan, Restore, StoreError, Target};
+use syncline_replica::{Opened, Opener, Plan, ReplicaError, Restore, StoreError, Target};
 
 /// How long a driver sleeps while nothing is answered.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -92,9 +92,20 @@ pub struct Seen {
 /// # Errors
 /// As [`restore`].
 pub fn plan(client: &mut Client, uuid: [u8; 16], target: Target) -> Result<(Plan, Newest, Seen), Error> {
+    planned(client, Restore::planning(uuid, target))
+}
+
+/// The newest state, to be [`confirmed`] by a claim that is made meanwhile.
+///
+/// # Errors
+/// As [`restore`].
+pub fn plan_beside_claim(client: &mut Client, uuid: [u8; 16]) -> Result<(Plan, Newest, Seen), Error> {
+    planned(client, Restore::planning_beside_claim(uuid))
+}
+
+fn planned(client: &mut Client, mut planning: Restore) -> Result<(Plan, Newest, Seen), Error> {
     client.forget();
     let mut heard = client.now();
-    let mut planning = Restore::planning(uuid, target);
     loop {
         let is_answered = client.step(&mut planning, PATIENCE) && planning.trouble().is_none();
         is_silent(client, is_answered, &mut heard, planning.trouble())?;
@@ -169,12 +180,14 @@ impl Claimed {
 /// # Errors
 /// As [`fence`].
 pub fn take_over(client: &mut Client, uuid: [u8; 16], wait: Duration) -> Result<Claimed, Error> {
-    let blocks = match manifest(client, uuid)? {
-        Some(manifest) => manifest.blocks,
-        // There is none, or it has no manifest: the overview says which.
-        None => Overview::of(client, uuid)?.blocks,
-    };
-    let opener = Opener { take_over: true, ..opener(uuid, blocks) };
+    let opener = Opener { take_over: true, ..opener(uuid, 0) };
     let nonce = opener.nonce;
-    Ok(Claimed { opened: claim(client, None, opener, wait)?, nonce })
+    match claim(client, None, opener, wait) {
+        Ok(opened) => Ok(Claimed { opened, nonce }),
+        // There is none, or it has no manifest: the overview says which.
+        Err(Error::Replica(ReplicaError::Empty)) => {
+            Err(Overview::of(client, uuid).map_or_else(|why| why, |_| ReplicaError::Empty.into()))
+        }
+        Err(error) => Err(error),
+    }
 }

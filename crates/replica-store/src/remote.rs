@@ -23,6 +23,8 @@ use syncline_replica::{Answer, LazyDevice, Names, Operation, Part, Plan, RemoteD
 const CLAIM_WAIT: Duration = Duration::from_secs(30);
 /// Content that is kept of a volume that is read from its replica.
 const MEMORY: usize = 64 << 20;
+/// What is fetched on each side of a few bytes that somebody reads.
+const AROUND_BYTES: u64 = 128 << 10;
 /// Of a journal so much is fetched before somebody asks: opening a volume reads it all.
 const JOURNAL_AHEAD_BLOCKS: u64 = (32 << 20) / BLOCK_BYTES as u64;
 
@@ -152,7 +154,7 @@ pub fn begin(address: &Address, uuid: Option<[u8; 16]>, path: &Path) -> Result<L
     drop(FileDevice::create(unfinished.path(), BLOCK_BYTES as u64)?);
     // Both take many answers of the store, one after the other.
     let (claimed, planned) = std::thread::scope(|scope| {
-        let planning = scope.spawn(|| image::plan(&mut Client::new(address)?, uuid, Target::Newest));
+        let planning = scope.spawn(|| image::plan_beside_claim(&mut Client::new(address)?, uuid));
         let claimed = image::take_over(&mut client, uuid, CLAIM_WAIT);
         (claimed, planning.join())
     });
@@ -166,7 +168,7 @@ pub fn begin(address: &Address, uuid: Option<[u8; 16]>, path: &Path) -> Result<L
     let fetcher = Fetcher::new(address)?;
     let ender = fetcher.ender();
     let local = Arc::clone(&file) as Arc<dyn Device>;
-    let device = Arc::new(LazyDevice::begin(local, partial, newest, fetcher)?);
+    let device = Arc::new(LazyDevice::begin(local, partial, newest, fetcher)?.reading_around(AROUND_BYTES));
     mark::write(&*device, &claimed.mark())?;
     ahead(&*device, |runs| device.want(runs))?;
     unfinished.finish(path).map_err(|error| Error::Image { path: path.to_owned(), error })?;
@@ -200,6 +202,6 @@ pub fn go_on(address: &Address, uuid: Option<[u8; 16]>, file: Arc<FileDevice>) -
     let fetcher = Fetcher::new(address)?;
     let ender = fetcher.ender();
     let local = Arc::clone(&file) as Arc<dyn Device>;
-    let device = Arc::new(LazyDevice::go_on(local, partial, newest, fetcher)?);
+    let device = Arc::new(LazyDevice::go_on(local, partial, newest, fetcher)?.reading_around(AROUND_BYTES));
     Ok(Local::Lazy(Lazy { device, file, exact: None, claimed: Mutex::new(None), ender }))
 }

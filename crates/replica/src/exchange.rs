@@ -70,6 +70,11 @@ impl<P: Copy> Exchange<P> {
         self.pending.clear();
     }
 
+    /// Gives up everything else.
+    pub fn keep(&mut self, is_kept: impl Fn(&P) -> bool) {
+        self.pending.retain(|_, pending| is_kept(&pending.purpose));
+    }
+
     /// What is to be sent now.
     pub fn poll(&mut self, now: u64) -> Vec<Request> {
         let due = self.pending.iter_mut().filter(|(_, pending)| !pending.sent && pending.due <= now);

@@ -170,7 +170,7 @@ impl LazyDevice {
         LazyDevice {
             local,
             partial,
-            fetching: Fetching::new(newest, Box::new(source)),
+            fetching: Fetching::new(newest, Box::new(source), 0),
             state: Mutex::new(State { absence, busy: BTreeSet::new(), unsettled: Vec::new() }),
             changed: Condvar::new(),
             flushing: Mutex::new(()),
@@ -179,6 +179,14 @@ impl LazyDevice {
             fetched: AtomicU64::new(0),
             waiting: AtomicU64::new(0),
         }
+    }
+
+    /// The same, that fetches so many bytes on each side of a few that somebody reads: nodes of a tree lie near each
+    /// other, and each would be a request that waits for the one before it.
+    #[must_use]
+    pub fn reading_around(mut self, bytes: u64) -> LazyDevice {
+        self.fetching.around = bytes;
+        self
     }
 
     pub fn partial(&self) -> &Partial {

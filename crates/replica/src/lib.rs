@@ -10,6 +10,7 @@
 //! | [`request`] | what is asked of a store, and what it answers |
 //! | [`exchange`] | requests under way, and their repetition |
 //! | [`opening`] | a claim, the ends of the claims before, the first manifest (P1, P2, P5, P6) |
+//! | [`opened`] | an owner of a replica, before its first unit |
 //! | [`shipping`] | units under way, and which of them count (P3, P4) |
 //! | [`replicator`] | what is shipped when: cuts, or blocks of the live device where cuts are missing |
 //! | [`chain`] | which objects there are, and which of them a position needs |
@@ -41,6 +42,7 @@ pub mod lazy;
 pub mod merge;
 pub mod names;
 pub mod newest;
+pub mod opened;
 pub mod opening;
 pub mod outlines;
 pub mod prune;
@@ -64,7 +66,8 @@ pub use compact::{Compacted, Compaction, How};
 pub use error::ReplicaError;
 pub use lazy::{LazyDevice, LazyError};
 pub use names::Names;
-pub use opening::{Opened, Opener, Opening};
+pub use opened::Opened;
+pub use opening::{Opener, Opening};
 pub use prune::{Pruned, Pruner, Pruning};
 pub use remote::RemoteDevice;
 pub use replicator::{Phase, Replicator, Settings, Status};

@@ -2,6 +2,7 @@
 
 use crate::tap::{Change, Cut};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use syncline_device::{Block, Buffer};
 use syncline_format::replica::RunKind;
@@ -89,6 +90,12 @@ impl Merge {
     /// What was read from the device.
     pub fn read(&mut self, at: u64, content: Content) {
         self.blocks.insert(at, content);
+    }
+
+    /// These blocks are read again: what was read of them before is older.
+    pub fn forget(&mut self, run: Range<u64>) {
+        let old: Vec<u64> = self.blocks.range(run).map(|(block, _)| *block).collect();
+        old.iter().for_each(|block| drop(self.blocks.remove(block)));
     }
 
     /// Lays other content under what cuts have brought.

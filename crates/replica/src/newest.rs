@@ -9,7 +9,7 @@ use crate::runs::RunSet;
 use crate::unit::{Outline, open_frame};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use syncline_format::replica::{FRAME_BLOCKS, RunKind};
+use syncline_format::replica::{FRAME_BLOCKS, Frame, RunKind};
 use syncline_format::{BLOCK_BYTES, checksum};
 
 /// Bytes of frames that one request fetches, about.
@@ -176,6 +176,33 @@ impl Newest {
             }
         }
         (fetches, bytes)
+    }
+
+    /// A fetch of few bytes with the frames around it: those that are free, up to so many bytes on each side, as far
+    /// as they have content that counts.
+    pub fn widened(&self, fetch: &Fetch, around: u64, is_free: impl Fn((usize, usize)) -> bool) -> Fetch {
+        let layer = fetch.layer;
+        let all = &self.layers[layer].outline.index.frames;
+        let stored = |frames: &[Frame]| -> u64 { frames.iter().map(|frame| u64::from(frame.stored)).sum() };
+        let mut frames = fetch.frames.clone();
+        if stored(&all[frames.clone()]) > around {
+            return fetch.clone();
+        }
+        let counts = |frame: usize| {
+            let blocks = frame * FRAME_BLOCKS..(frame + 1) * FRAME_BLOCKS;
+            let before = self.pieces[layer].range(..blocks.start).next_back();
+            before.is_some_and(|(at, (_, count))| at + count > blocks.start)
+                || self.pieces[layer].range(blocks).next().is_some()
+        };
+        let takes =
+            |frame: usize, more: &[Frame]| is_free((layer, frame)) && counts(frame) && stored(more) <= around;
+        while frames.start > 0 && takes(frames.start - 1, &all[frames.start - 1..fetch.frames.start]) {
+            frames.start -= 1;
+        }
+        while frames.end < all.len() && takes(frames.end, &all[fetch.frames.end..frames.end + 1]) {
+            frames.end += 1;
+        }
+        Fetch { layer, frames }
     }
 
     /// What to ask the store for.

@@ -10,14 +10,15 @@ use crate::clock::Clock;
 use crate::error::ReplicaError;
 use crate::exchange::Exchange;
 use crate::names::{Names, newest};
+use crate::opened::Opened;
 use crate::request::{Answer, Operation, Part, Request, RequestId, StoreError};
 use crate::search::EndSearch;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use syncline_format::FormatError;
 use syncline_format::replica::{
-    Claim, ENDS_MAX, End, FOOTER_BYTES, Flags, Footer, Manifest, UNIT_HEADER_BYTES, UnitHeader,
+    Claim, ENDS_MAX, End, FOOTER_BYTES, Footer, Manifest, UNIT_HEADER_BYTES, UnitHeader,
 };
-use syncline_format::superblock::Superblock;
 
 /// Claims that are tried before somebody is told.
 const TRIES_MAX: u32 = 5;
@@ -26,7 +27,7 @@ const TRIES_MAX: u32 = 5;
 #[derive(Debug, Clone)]
 pub struct Opener {
     pub uuid: [u8; 16],
-    /// Of the volume.
+    /// Of the volume; 0 where whoever takes over takes it from the replica.
     pub blocks: u64,
     /// The claim that last wrote to the volume on this machine; 0 for none.
     pub continued: u64,
@@ -45,53 +46,14 @@ pub struct Opener {
     pub host: String,
 }
 
-/// An owner, before its first unit.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Opened {
-    pub uuid: [u8; 16],
-    pub claim: u64,
-    /// Its first one.
-    pub manifest: Manifest,
-    /// Identity of the last unit that counts; 0 for none.
-    pub tail: u64,
-    /// Header of that unit.
-    pub last: Option<UnitHeader>,
-}
-
-impl Opened {
-    /// Whether a volume that is exactly what the replica holds may go on with cuts alone. Units that do not end in a
-    /// consistent one would otherwise lie under what is shipped next: then a base has to begin.
-    pub fn may_stream(&self) -> bool {
-        self.last.is_none_or(|last| last.flags.has(Flags::CONSISTENT))
-    }
-
-    /// Whether a volume of this epoch and generation, which nobody has written to since it was closed, is that.
-    pub fn is_closed_at(&self, epoch: u64, generation: u64) -> bool {
-        self.last.is_some_and(|last| {
-            last.flags.has(Flags::CONSISTENT.with(Flags::CLOSED))
-                && (last.epoch, last.generation) == (epoch, generation)
-        })
-    }
-
-    /// Whether a volume, which is as this superblock and its mark's `holds` say, was once what the last unit has left,
-    /// and has gone on from there: only then do generations tell what has changed since. A volume that is in the epoch
-    /// of that unit, and is not older, is a later moment of the session that shipped it: no other session has this
-    /// epoch. What the mark says was true when it was written, and is of all that came of the volume since.
-    ///
-    /// Generations alone do not say so: an image that was set back, and used without its replica, has made other nodes
-    /// of the same generations.
-    pub fn is_earlier(&self, superblock: &Superblock, holds: u64) -> bool {
-        let is_held = holds != 0 && holds == self.tail;
-        let is_consistent = |last: &UnitHeader| last.flags.has(Flags::CONSISTENT);
-        self.last.filter(is_consistent).is_some_and(|last| {
-            is_held || last.epoch == superblock.epoch && last.generation <= superblock.generation.0
-        })
-    }
-}
-
 #[derive(Debug, Clone, Copy)]
 enum Purpose {
     Claims,
+    /// Whose claim is taken over from?
+    Predecessor,
+    /// Before the claim of whoever takes over: what is found is read again if it is not the newest behind the claim.
+    Foreknown,
+    ForeknownManifest,
     Claim,
     /// Whose is the claim that is there?
     Holder,
@@ -132,6 +94,16 @@ pub struct Opening {
     /// The newest manifest that was read.
     known: Option<Manifest>,
     number: u64,
+    /// What whoever takes over has to know before its claim, and does not.
+    lacks: u8,
+    /// What is wrong with the claim that is taken over from.
+    doubt: Option<ReplicaError>,
+    /// The manifest that was read before the claim.
+    foreknown: Option<Manifest>,
+    /// Behind the claim it is known which manifest is the newest.
+    listed: bool,
+    /// Footers of units that were looked at.
+    footers: BTreeMap<u64, (Vec<u8>, u64)>,
     search: EndSearch,
     ends: Vec<End>,
     header: Option<UnitHeader>,
@@ -157,6 +129,11 @@ impl Opening {
             waits_for_mark: false,
             known: None,
             number: 0,
+            lacks: 0,
+            doubt: None,
+            foreknown: None,
+            listed: false,
+            footers: BTreeMap::new(),
             search: EndSearch::default(),
             ends: Vec::new(),
             header: None,
@@ -198,6 +175,42 @@ impl Opening {
 
     fn begin(&mut self) {
         self.exchange.ask(Purpose::Claims, Operation::List { prefix: self.names.claims() });
+        if self.opener.take_over {
+            // Both are lists, and neither needs the other.
+            (self.lacks, self.foreknown) = (2, None);
+            self.exchange.ask(Purpose::Foreknown, Operation::List { prefix: self.names.manifests() });
+        }
+    }
+
+    /// Something is known that whoever takes over has to know before its claim.
+    fn foreknows(&mut self) {
+        self.lacks -= 1;
+        if self.lacks == 0 {
+            self.look_back();
+        }
+    }
+
+    fn foreknown_listed(&mut self, newest: u64) -> Result<(), ReplicaError> {
+        if newest > 0 {
+            self.get(Purpose::ForeknownManifest, self.names.manifest(newest), Part::All);
+            return Ok(());
+        }
+        if self.opener.blocks == 0 {
+            return Err(ReplicaError::Empty);
+        }
+        self.foreknows();
+        Ok(())
+    }
+
+    fn foreknown_read(&mut self, operation: &Operation, manifest: Manifest) -> Result<(), ReplicaError> {
+        if self.opener.blocks == 0 {
+            self.opener.blocks = manifest.blocks;
+        }
+        // Nobody is told to stop for what cannot be taken over.
+        self.require_own(operation, &manifest)?;
+        self.foreknown = Some(manifest);
+        self.foreknows();
+        Ok(())
     }
 
     fn get(&mut self, purpose: Purpose, name: String, part: Part) {
@@ -212,7 +225,17 @@ impl Opening {
     ) -> Result<(), ReplicaError> {
         match (purpose, result) {
             (Purpose::Claims, Ok(Answer::Names(names))) => self.claims_listed(newest(&names))?,
-            (Purpose::Claim, Ok(_)) => self.claimed(),
+            (Purpose::Predecessor, result) => self.predecessor_read(operation, result)?,
+            (Purpose::Foreknown, Ok(Answer::Names(names))) => self.foreknown_listed(newest(&names))?,
+            (Purpose::ForeknownManifest, Ok(Answer::Bytes { bytes, .. })) => {
+                let manifest = decode(operation, Manifest::decode(&bytes))?;
+                self.foreknown_read(operation, manifest)?;
+            }
+            (Purpose::ForeknownManifest, Err(StoreError::Missing)) if self.missed < TRIES_MAX => {
+                self.missed += 1;
+                self.exchange.ask(Purpose::Foreknown, Operation::List { prefix: self.names.manifests() });
+            }
+            (Purpose::Claim, Ok(_)) => self.claimed()?,
             // Somebody's, maybe ours: an answer may have been lost.
             (Purpose::Claim, Err(StoreError::Exists)) => self.ask_holder(self.claim),
             (Purpose::Holder, Ok(Answer::Bytes { bytes, .. })) => self.holder_known(operation, &bytes)?,
@@ -221,10 +244,15 @@ impl Opening {
                 let manifest = decode(operation, Manifest::decode(&bytes))?;
                 self.manifest_read(operation, manifest)?;
             }
-            (Purpose::Exists(unit), Ok(_)) => self.looked(unit, true)?,
+            (Purpose::Exists(unit), Ok(answer)) => {
+                if let Answer::Bytes { bytes, length } = answer {
+                    self.footers.insert(unit, (bytes, length));
+                }
+                self.looked(unit, true)?;
+            }
             (Purpose::Exists(unit), Err(StoreError::Missing)) => self.looked(unit, false)?,
             (Purpose::Header, Ok(Answer::Bytes { bytes, .. })) => {
-                self.header_read(decode(operation, UnitHeader::decode(&bytes))?);
+                self.header_read(operation, decode(operation, UnitHeader::decode(&bytes))?)?;
             }
             (Purpose::EarlierHeader, Ok(Answer::Bytes { bytes, .. })) => {
                 self.header = Some(decode(operation, UnitHeader::decode(&bytes))?);
@@ -232,9 +260,7 @@ impl Opening {
                 self.end_known(0, identity)?;
             }
             (Purpose::Footer, Ok(Answer::Bytes { bytes, length })) => {
-                let footer = decode(operation, Footer::decode(&bytes, length))?;
-                let units = self.header.as_ref().map_or(0, |header| header.number + 1);
-                self.end_known(units, footer.identity)?;
+                self.footer_read(operation, &bytes, length)?;
             }
             (Purpose::Record, Ok(_)) => self.recorded(),
             (Purpose::Record, Err(StoreError::Exists)) => {
@@ -278,7 +304,38 @@ impl Opening {
             self.ask_holder(newest);
             return Ok(());
         }
-        self.look_back();
+        match self.opener.take_over {
+            true if newest > 0 => self.get(Purpose::Predecessor, self.names.claim(newest), Part::All),
+            true => self.foreknows(),
+            false => self.look_back(),
+        }
+        Ok(())
+    }
+
+    /// Whoever has the newest claim is taken over from whatever is left of it. One that newer software has made is not
+    /// damaged, and left alone.
+    fn predecessor_read(
+        &mut self,
+        operation: &Operation,
+        result: Result<Answer, StoreError>,
+    ) -> Result<(), ReplicaError> {
+        let name = || operation.name().to_owned();
+        self.doubt = match result {
+            Ok(Answer::Bytes { bytes, .. }) => match Claim::decode(&bytes) {
+                Ok(holder) if holder.uuid != self.opener.uuid => {
+                    return Err(ReplicaError::ForeignVolume { name: name() });
+                }
+                Ok(_) => None,
+                Err(error @ FormatError::Version { .. }) => {
+                    return Err(ReplicaError::undecodable(name(), error));
+                }
+                Err(error) => Some(ReplicaError::undecodable(name(), error)),
+            },
+            Err(StoreError::Missing) => Some(ReplicaError::Missing { name: name() }),
+            Err(error) => return Err(error.into()),
+            Ok(_) => return Err(unexpected(operation)),
+        };
+        self.foreknows();
         Ok(())
     }
 
@@ -346,8 +403,7 @@ impl Opening {
             return Err(ReplicaError::Behind { own: self.opener.continued, newest: self.newest, by });
         }
         if holder.nonce == self.opener.nonce {
-            self.claimed();
-            return Ok(());
+            return self.claimed();
         }
         self.tries += 1;
         if self.tries == TRIES_MAX {
@@ -358,15 +414,30 @@ impl Opening {
         Ok(())
     }
 
-    fn claimed(&mut self) {
+    fn claimed(&mut self) -> Result<(), ReplicaError> {
         self.read_manifests();
+        // What is looked at from here on is looked at behind the claim. It says the end if the manifest that was read
+        // before is still the newest one.
+        match self.foreknown.clone() {
+            Some(manifest) => self.search_by(manifest),
+            None => Ok(()),
+        }
     }
 
     fn read_manifests(&mut self) {
+        self.listed = false;
         self.exchange.ask(Purpose::Manifests, Operation::List { prefix: self.names.manifests() });
     }
 
     fn manifests_listed(&mut self, newest: u64) -> Result<(), ReplicaError> {
+        self.listed = true;
+        if let Some(foreknown) = self.foreknown.take().filter(|foreknown| foreknown.number == newest) {
+            self.number = newest;
+            self.refuse_if_fenced(&foreknown)?;
+            return self.look_for_end();
+        }
+        // What is under way was asked for by a manifest that is none any more.
+        self.exchange.clear();
         self.number = newest;
         self.header = None;
         self.ends.clear();
@@ -378,17 +449,32 @@ impl Opening {
         self.record()
     }
 
-    fn manifest_read(&mut self, operation: &Operation, manifest: Manifest) -> Result<(), ReplicaError> {
+    fn require_own(&self, operation: &Operation, manifest: &Manifest) -> Result<(), ReplicaError> {
         if manifest.uuid != self.opener.uuid {
             return Err(ReplicaError::ForeignVolume { name: operation.name().to_owned() });
         }
         if manifest.blocks != self.opener.blocks {
             return Err(ReplicaError::OtherSize { replica: manifest.blocks, device: self.opener.blocks });
         }
+        Ok(())
+    }
+
+    fn refuse_if_fenced(&self, manifest: &Manifest) -> Result<(), ReplicaError> {
         if manifest.claim > self.claim && !self.looks {
             let by = "another machine".to_owned();
             return Err(ReplicaError::Fenced { claim: manifest.claim, by });
         }
+        Ok(())
+    }
+
+    fn manifest_read(&mut self, operation: &Operation, manifest: Manifest) -> Result<(), ReplicaError> {
+        self.require_own(operation, &manifest)?;
+        self.refuse_if_fenced(&manifest)?;
+        self.search_by(manifest)
+    }
+
+    fn search_by(&mut self, manifest: Manifest) -> Result<(), ReplicaError> {
+        self.footers.clear();
         self.ends = manifest.ends.clone();
         self.search = search_of(&manifest);
         self.known = Some(manifest);
@@ -402,6 +488,8 @@ impl Opening {
         }
         match self.search.end() {
             None => Ok(()),
+            // It is one only if no newer manifest is there.
+            Some(_) if !self.listed => Ok(()),
             Some(0) => match (1..).zip(&self.ends).filter(|(_, end)| end.units > 0).last() {
                 None => self.end_known(0, 0),
                 // The last unit that counts is one of an earlier claim.
@@ -424,10 +512,22 @@ impl Opening {
         self.look_for_end()
     }
 
-    fn header_read(&mut self, header: UnitHeader) {
+    fn header_read(&mut self, operation: &Operation, header: UnitHeader) -> Result<(), ReplicaError> {
         let name = self.names.unit(header.claim, header.number);
         self.header = Some(header);
-        self.get(Purpose::Footer, name, Part::Last(FOOTER_BYTES as u64));
+        match self.footers.remove(&header.number) {
+            Some((bytes, length)) => self.footer_read(operation, &bytes, length),
+            None => {
+                self.get(Purpose::Footer, name, Part::Last(FOOTER_BYTES as u64));
+                Ok(())
+            }
+        }
+    }
+
+    fn footer_read(&mut self, operation: &Operation, bytes: &[u8], length: u64) -> Result<(), ReplicaError> {
+        let footer = decode(operation, Footer::decode(bytes, length))?;
+        let units = self.header.as_ref().map_or(0, |header| header.number + 1);
+        self.end_known(units, footer.identity)
     }
 
     /// The end of the claim of the newest manifest; those behind it have none, so nothing of them counts.
@@ -469,7 +569,8 @@ impl Opening {
         let manifest = self.manifest();
         let tail = manifest.ends.last().map_or(0, |end| end.identity);
         let (uuid, claim) = (self.opener.uuid, self.claim);
-        self.outcome = Some(Ok(Opened { uuid, claim, manifest, tail, last: self.header }));
+        self.outcome =
+            Some(Ok(Opened { uuid, claim, manifest, tail, last: self.header, doubt: self.doubt.take() }));
     }
 }
 

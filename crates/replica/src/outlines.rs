@@ -58,6 +58,21 @@ impl Outlines {
         self.asked.insert(key).then_some((Piece::Tail(key), Operation::Get { name, part }))
     }
 
+    /// An object was not there when a piece of it was asked for; it may be asked for again.
+    pub fn forget(&mut self, piece: Piece) {
+        let (Piece::Tail(key) | Piece::Head(key)) = piece;
+        self.asked.remove(&key);
+        self.tails.remove(&key);
+    }
+
+    /// Another manifest numbers packs anew.
+    pub fn forget_packs(&mut self) {
+        let is_unit = |key: &Key| matches!(key, Key::Unit(_));
+        self.asked.retain(is_unit);
+        self.tails.retain(|key, _| is_unit(key));
+        self.known.retain(|key, _| is_unit(key));
+    }
+
     /// Takes a piece of an object of `length` bytes; what to ask for next, or nothing when its outline is known.
     ///
     /// # Errors

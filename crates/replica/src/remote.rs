@@ -71,7 +71,7 @@ impl RemoteDevice {
     pub fn new(blocks: u64, newest: Newest, source: impl Source, memory: usize) -> RemoteDevice {
         RemoteDevice {
             blocks,
-            fetching: Fetching::new(newest, Box::new(source)),
+            fetching: Fetching::new(newest, Box::new(source), 0),
             kept: Mutex::default(),
             blocks_max: (memory / BLOCK_BYTES).max(1024),
             reads: AtomicU64::new(0),

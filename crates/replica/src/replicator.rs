@@ -11,7 +11,7 @@
 use crate::error::ReplicaError;
 use crate::merge::{Content, Merge};
 use crate::newest::{Newest, Place};
-use crate::opening::Opened;
+use crate::opened::Opened;
 use crate::request::{Answer, Request, RequestId, StoreError};
 use crate::runs::RunSet;
 use crate::shipping::{Shipping, Unit};
@@ -28,6 +28,8 @@ use syncline_format::superblock::{SUPERBLOCK_SLOTS, Superblock};
 
 /// Pause between two looks at writes that have to complete before their blocks are read, in nanoseconds.
 const DRAIN_PAUSE: u64 = 10_000_000;
+/// Parts of the volume that are read for one unit, at most: each is a look for holes at least.
+const WINDOWS_MAX: usize = 1024;
 
 /// The part of the interval that a cut behind quiet waits for others that come with it: one program's work is often a
 /// few syncs.
@@ -392,15 +394,27 @@ impl Replicator {
             return Ok(true);
         }
         self.catch_up = Some(CatchUp::Reading);
-        let runs = self.tap.take_dirty(self.settings.read_blocks);
-        if runs.is_empty() {
-            // All that is left is on its way. The engine waits for its writes, or this does.
-            self.tap.below().poll();
-            return Ok(self.tap.is_drained());
-        }
-        let mut merge = Merge::default();
-        for run in runs {
-            self.read(run, &mut merge)?;
+        let (mut merge, mut read) = (Merge::default(), 0);
+        for window in 0..WINDOWS_MAX {
+            let room = self.settings.read_blocks - merge.blocks().len() as u64;
+            let runs = self.tap.take_dirty(room);
+            if runs.is_empty() && window == 0 {
+                // All that is left is on its way. The engine waits for its writes, or this does.
+                self.tap.below().poll();
+                return Ok(self.tap.is_drained());
+            }
+            let is_last = runs.is_empty();
+            for run in runs {
+                // Somebody may have written what an earlier part has brought, and given it the content that is known.
+                merge.forget(run.clone());
+                read += self.read(run, &mut merge)?;
+            }
+            // Parts of the volume of which little has content share a unit: a restore asks for fewer objects.
+            let parts = self.settings.read_blocks;
+            let is_enough = read >= 4 * parts || merge.blocks().len() as u64 > parts / 2;
+            if is_last || is_enough || self.tap.state().dirty <= self.settings.rest_blocks {
+                break;
+            }
         }
         if !merge.blocks().is_empty() {
             self.ship(now, now, merge, Flags::default());
@@ -460,15 +474,15 @@ impl Replicator {
     }
 
     /// Reads blocks of the device. In a base what nobody ever wrote is left out: it is restored as zeros. What was
-    /// discarded since the base began may be a hole, too, and may be restored as anything.
-    fn read(&self, run: Range<u64>, merge: &mut Merge) -> Result<(), ReplicaError> {
+    /// discarded since the base began may be a hole, too, and may be restored as anything. How many were no holes.
+    fn read(&self, run: Range<u64>, merge: &mut Merge) -> Result<u64, ReplicaError> {
         let device = self.tap.below();
         if run.contains(&MARK_BLOCK.0) {
             // What the volume says about its replica is true on this machine only.
-            self.read(run.start..MARK_BLOCK.0, merge)?;
-            return self.read(MARK_BLOCK.0 + 1..run.end, merge);
+            let before = self.read(run.start..MARK_BLOCK.0, merge)?;
+            return Ok(before + self.read(MARK_BLOCK.0 + 1..run.end, merge)?);
         }
-        let mut at = run.start;
+        let (mut at, mut read) = (run.start, 0);
         while at < run.end {
             let hole = device.hole(BlockNo(at)).map_or(run.end..run.end, |hole| hole.start.0..hole.end.0);
             let data_end = hole.start.clamp(at, run.end);
@@ -481,6 +495,7 @@ impl Replicator {
                     }
                 }
                 at += blocks;
+                read += blocks;
                 continue;
             }
             let end = hole.end.clamp(at + 1, run.end);
@@ -494,7 +509,7 @@ impl Replicator {
             }
             at = end;
         }
-        Ok(())
+        Ok(read)
     }
 
     fn ship(&mut self, now: u64, since: u64, merge: Merge, flags: Flags) {

@@ -108,10 +108,14 @@ pub struct Restore {
     newest: Newest,
     fetches: Vec<Fetch>,
     next_fetch: usize,
+    /// So many units of the manifest's own claim were known to be there when outlines were asked for ahead.
+    foreseen: Option<u64>,
     /// What was found missing.
     missing: String,
     /// Only the plan is wanted, and where everything is.
     plans_only: bool,
+    /// The end that is found here is held against one that was found behind a claim.
+    is_confirmed_elsewhere: bool,
     plan: Option<Plan>,
     writes: Vec<(BlockNo, Arc<Buffer>)>,
     outcome: Option<Result<(), ReplicaError>>,
@@ -136,8 +140,10 @@ impl Restore {
             newest: Newest::default(),
             fetches: Vec::new(),
             next_fetch: 0,
+            foreseen: None,
             missing: String::new(),
             plans_only: false,
+            is_confirmed_elsewhere: false,
             plan: None,
             writes: Vec::new(),
             outcome: None,
@@ -147,6 +153,13 @@ impl Restore {
     /// One that ends when it knows where everything is, and fetches nothing ([`Restore::into_newest`]).
     pub fn planning(uuid: [u8; 16], target: Target) -> Restore {
         Restore { plans_only: true, ..Restore::new(uuid, target) }
+    }
+
+    /// The same for whoever claims the replica meanwhile, and takes the plan only if its end is the last unit that was
+    /// found behind the claim. So it need not be asked whether there is a newer manifest by then: the claim's own would
+    /// be one.
+    pub fn planning_beside_claim(uuid: [u8; 16]) -> Restore {
+        Restore { is_confirmed_elsewhere: true, ..Restore::planning(uuid, Target::Newest) }
     }
 
     /// What is to be sent now.
@@ -258,6 +271,7 @@ impl Restore {
                 if manifest.uuid != self.uuid {
                     return Err(ReplicaError::ForeignVolume { name: operation.name().to_owned() });
                 }
+                self.foreseen = None;
                 self.search = search_of(&manifest);
                 self.manifest = Some(manifest);
                 self.look_for_end()
@@ -270,7 +284,19 @@ impl Restore {
                 if number <= manifest.number {
                     return self.end_known(manifest, end);
                 }
+                // Packs have other numbers there. Units are what they were.
+                let is_unit = |purpose: &Purpose| {
+                    matches!(purpose, Purpose::Outline(Piece::Tail(Key::Unit(_)) | Piece::Head(Key::Unit(_))))
+                };
+                self.exchange.keep(is_unit);
+                self.outlines.forget_packs();
+                self.wanted = Wanted::default();
                 self.ask_for_manifest(number);
+                Ok(())
+            }
+            (Purpose::Outline(piece), Err(StoreError::Missing)) if !self.is_wanted(piece) => {
+                // What is there is not known yet. It is asked for again if it is wanted then.
+                self.outlines.forget(piece);
                 Ok(())
             }
             (Purpose::Outline(piece), Ok(Answer::Bytes { bytes, length })) => {
@@ -316,12 +342,41 @@ impl Restore {
             let (name, part) = (self.names.unit(manifest.claim, unit), Part::Last(FOOTER_BYTES as u64));
             self.exchange.ask(Purpose::Exists(unit), Operation::Get { name, part });
         }
+        self.foresee();
         if let Some(end) = self.search.end() {
+            if self.is_confirmed_elsewhere {
+                let Some(manifest) = self.manifest.clone() else { return Ok(()) };
+                return self.end_known(manifest, end);
+            }
             // While this stood still, what the manifest keeps may have been pruned in front of it. Then the end that
             // was found is none.
             self.exchange.ask(Purpose::Still(end), Operation::List { prefix: self.names.manifests() });
         }
         Ok(())
+    }
+
+    /// Whether it is known that an object has to be there.
+    fn is_wanted(&self, piece: Piece) -> bool {
+        let (Piece::Tail(key) | Piece::Head(key)) = piece;
+        self.contents.is_some() && self.wanted.keys.contains(&key)
+    }
+
+    /// Asks for outlines ahead of the search: what ends with a unit that is there is needed by whatever ends behind it,
+    /// unless a base lies in between.
+    fn foresee(&mut self) {
+        let Some(manifest) = &self.manifest else { return };
+        let there = self.search.end().unwrap_or(self.search.found());
+        if self.foreseen.replace(there) == Some(there) {
+            return;
+        }
+        // What is wrong with it is told when the end is known.
+        let Ok(contents) = Contents::of(manifest.clone(), &self.names, there) else { return };
+        let end = match (contents.last(), self.target) {
+            (Some(last), Target::Newest) => last,
+            (Some(last), Target::Position(claim, unit)) => last.min((claim, unit)),
+            _ => return,
+        };
+        self.wanted = Wanted::new(contents.chain(end).iter().flat_map(Link::keys).collect());
     }
 
     /// All that there is is known.

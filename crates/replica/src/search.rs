@@ -12,7 +12,9 @@ use crate::shipping::IN_FLIGHT_MAX;
 use std::collections::BTreeMap;
 
 /// Looks of a round, at most.
-const LOOKS_MAX: u64 = 16;
+const LOOKS_MAX: u64 = 32;
+/// Looks of a round in which nothing was missing yet.
+const LOOKS_OUT: u64 = 16;
 
 /// A search under way.
 #[derive(Debug, Clone)]
@@ -67,6 +69,11 @@ impl EndSearch {
         self.end
     }
 
+    /// So many are there at least, or are gone in front of the start.
+    pub fn found(&self) -> u64 {
+        self.low
+    }
+
     pub fn answer(&mut self, unit: u64, is_there: bool) {
         if let Some(seen) = self.round.get_mut(&unit) {
             *seen = Some(is_there);
@@ -101,7 +108,7 @@ impl EndSearch {
             Some(high) => (1..=LOOKS_MAX).map(|part| low + (high - low) * part / (LOOKS_MAX + 1)).collect(),
             None => {
                 let width = (low - self.start).max(1);
-                (0..LOOKS_MAX).map(|power| low.saturating_add(width.saturating_mul(1 << power) - 1)).collect()
+                (0..LOOKS_OUT).map(|power| low.saturating_add(width.saturating_mul(1 << power) - 1)).collect()
             }
         };
         self.round = units.into_iter().map(|unit| (unit, None)).collect();

@@ -7,7 +7,8 @@
 use crate::error::ReplicaError;
 use crate::exchange::Exchange;
 use crate::names::Names;
-use crate::opening::{Opened, decode, tell, unexpected};
+use crate::opened::Opened;
+use crate::opening::{decode, tell, unexpected};
 use crate::request::{Answer, Operation, Part, Request, RequestId, StoreError};
 use crate::unit::Encoded;
 use std::collections::VecDeque;
@@ -187,6 +188,7 @@ mod tests {
             manifest: Manifest::unpacked([7; 16], 1, 1, 1, Vec::new()),
             tail: 0,
             last: None,
+            doubt: None,
         };
         let mut shipping = Shipping::new(&opened);
         let first = put(&mut shipping);

@@ -28,14 +28,16 @@ impl<S: Source + ?Sized> Source for std::sync::Arc<S> {
 pub(crate) struct Fetching {
     pub(crate) newest: Newest,
     source: Box<dyn Source>,
+    /// Bytes in front of what is wanted, and behind it, that are fetched with it: what lies there is wanted next.
+    pub(crate) around: u64,
     /// Layer and frame of what is on its way.
     under_way: Mutex<BTreeSet<(usize, usize)>>,
     arrived: Condvar,
 }
 
 impl Fetching {
-    pub(crate) fn new(newest: Newest, source: Box<dyn Source>) -> Fetching {
-        Fetching { newest, source, under_way: Mutex::default(), arrived: Condvar::new() }
+    pub(crate) fn new(newest: Newest, source: Box<dyn Source>, around: u64) -> Fetching {
+        Fetching { newest, source, around, under_way: Mutex::default(), arrived: Condvar::new() }
     }
 
     /// Fetches the frames that hold these blocks, and hands over what is in them. `false`: somebody else was fetching
@@ -48,15 +50,22 @@ impl Fetching {
         runs: &[Range<u64>],
         take: impl FnOnce(Vec<Found>) -> Result<(), DeviceError>,
     ) -> Result<bool, DeviceError> {
-        let (fetches, _) = self.newest.fetches_of(runs.iter().cloned());
+        let (mut fetches, _) = self.newest.fetches_of(runs.iter().cloned());
         let each = |fetch: &Fetch| fetch.frames.clone().map(|frame| (fetch.layer, frame)).collect::<Vec<_>>();
-        let frames: BTreeSet<(usize, usize)> = fetches.iter().flat_map(each).collect();
+        let mut frames: BTreeSet<(usize, usize)> = fetches.iter().flat_map(each).collect();
         let mut under_way = self.under_way.lock();
         if frames.iter().any(|frame| under_way.contains(frame)) {
             while frames.iter().any(|frame| under_way.contains(frame)) {
                 self.arrived.wait(&mut under_way);
             }
             return Ok(false);
+        }
+        // Of many, each is one that somebody knew of.
+        if self.around > 0 && fetches.len() == 1 {
+            let is_free = |frame| !under_way.contains(&frame) && !frames.contains(&frame);
+            let wider = self.newest.widened(&fetches[0], self.around, is_free);
+            frames.extend(each(&wider));
+            fetches = vec![wider];
         }
         under_way.extend(frames.iter().copied());
         drop(under_way);

@@ -60,6 +60,11 @@ pub fn run(seed: u64) -> Tally {
     })
 }
 
+/// Half of the runs fetch what lies around what is read.
+fn around(seed: u64) -> u64 {
+    (derive(seed, 49) % 2) * (16 << 10)
+}
+
 fn examine(start: &Start, first: &[Op], second: &[Op], seed: u64, tally: &mut Tally) -> Result<(), String> {
     let mut random = Random::new(derive(seed, 40));
     let store = ship(start, first, seed, &mut random, tally)?;
@@ -74,7 +79,7 @@ fn examine(start: &Start, first: &[Op], second: &[Op], seed: u64, tally: &mut Ta
     let local = Arc::clone(&device) as Arc<dyn Device>;
     let lazy = LazyDevice::begin(local, partial, newest, asked.clone()).map_err(|error| error.to_string())?;
     let begun = device.position();
-    let lazy = Arc::new(lazy);
+    let lazy = Arc::new(lazy.reading_around(around(seed)));
     let model = work(&lazy, &device, &view, second, &asked, seed, &mut random, tally)?;
     judge(&device, begun, &model, &asked, seed, &mut random, tally)
 }
@@ -217,7 +222,8 @@ fn judge_one(
             }
             let local = Arc::clone(&device) as Arc<dyn Device>;
             let lazy = LazyDevice::go_on(local, partial, newest, asked.clone());
-            let lazy = Arc::new(lazy.map_err(|error| format!("it does not go on: {error}"))?);
+            let lazy = lazy.map_err(|error| format!("it does not go on: {error}"))?;
+            let lazy = Arc::new(lazy.reading_around(around(seed)));
             (Arc::clone(&lazy) as Arc<dyn Device>, Some(lazy))
         }
     };

@@ -196,3 +196,23 @@ fn a_volume_that_is_read_from_its_replica_takes_no_write_and_little_memory() {
     assert!(device.write(BlockNo(3), data).is_err() && device.discard(BlockNo(3), 1).is_err());
     assert!(device.read(BlockNo(BLOCKS), &mut [0; BLOCK_BYTES]).is_err());
 }
+
+#[test]
+fn what_lies_around_a_block_that_somebody_reads_comes_with_it() {
+    let (_, lazy, store) = begun();
+    let lazy = lazy.reading_around(128 << 10);
+    let asked = || store.asked.load(Ordering::Relaxed);
+    assert_eq!(read(&lazy, 100), content(100));
+    let before = asked();
+    // Frames of 16 blocks, which compress well.
+    for block in [60, 95, 120, 160] {
+        assert_eq!(read(&lazy, block), content(block));
+    }
+    assert_eq!(asked(), before);
+    // What was written meanwhile is not replaced.
+    let (_, lazy, _) = begun();
+    let lazy = lazy.reading_around(128 << 10);
+    write(&lazy, 101, 9);
+    assert_eq!(read(&lazy, 120), content(120));
+    assert_eq!(read(&lazy, 101), [9; BLOCK_BYTES]);
+}

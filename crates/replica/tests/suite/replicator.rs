@@ -1,12 +1,17 @@
 //! When the replicator wants to be polled, on a device whose requests complete when the test says so.
 
 use crate::slow::{Slow, page};
-use std::collections::VecDeque;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
-use syncline_device::Device;
-use syncline_format::BlockNo;
-use syncline_format::replica::Manifest;
+use syncline_device::{Buffer, Device, DeviceCounters, DeviceError, MemoryDevice, Ticket};
+use syncline_format::replica::{Flags, Manifest, UnitHeader};
+use syncline_format::{BLOCK_BYTES, BlockNo};
+use syncline_replica::merge::Content;
+use syncline_replica::newest::{Layer, Newest};
 use syncline_replica::runs::RunSet;
+use syncline_replica::unit::{Outline, encode};
 use syncline_replica::{
     Acknowledge, Answer, Opened, Operation, Phase, Replicator, Settings, StoreError, TapDevice,
 };
@@ -17,7 +22,7 @@ const SECOND: u64 = 1_000_000_000;
 fn opened() -> Opened {
     let uuid = [3; 16];
     let manifest = Manifest::unpacked(uuid, 1, 1, BLOCKS, Vec::new());
-    Opened { uuid, claim: 1, manifest, tail: 0, last: None }
+    Opened { uuid, claim: 1, manifest, tail: 0, last: None, doubt: None }
 }
 
 /// A replicator over a tap that keeps at most `held` bytes of content.
@@ -150,4 +155,114 @@ fn catching_up_is_polled_while_writes_that_it_waits_for_are_in_flight() {
     );
     assert_eq!(replicator.phase(), &Phase::Streaming);
     assert_eq!(replicator.next_due(), None);
+}
+
+/// One that knows which blocks nobody has written, and does something when block 5 is read.
+struct Sparse(MemoryDevice, Mutex<Option<Box<dyn FnOnce() + Send>>>);
+
+impl Device for Sparse {
+    fn blocks(&self) -> u64 {
+        self.0.blocks()
+    }
+
+    fn read(&self, at: BlockNo, into: &mut [u8]) -> Result<(), DeviceError> {
+        let act = self.1.lock().take_if(|_| at == BlockNo(5));
+        if let Some(act) = act {
+            act();
+        }
+        self.0.read(at, into)
+    }
+
+    fn submit_write(&self, at: BlockNo, data: Vec<Arc<Buffer>>) -> Ticket {
+        self.0.submit_write(at, data)
+    }
+
+    fn submit_flush(&self) -> Ticket {
+        self.0.submit_flush()
+    }
+
+    fn wait(&self, ticket: &Ticket) -> Result<(), DeviceError> {
+        self.0.wait(ticket)
+    }
+
+    fn poll(&self) {}
+
+    fn discard(&self, at: BlockNo, blocks: u64) -> Result<(), DeviceError> {
+        self.0.discard(at, blocks)
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.0.counters()
+    }
+
+    fn hole(&self, at: BlockNo) -> Option<Range<BlockNo>> {
+        let is_hole = |block: &u64| {
+            let mut content = vec![1; BLOCK_BYTES];
+            self.0.read(BlockNo(*block), &mut content).expect("memory");
+            content == [0; BLOCK_BYTES]
+        };
+        let start = (at.0..self.blocks()).find(is_hole)?;
+        let end = (start..self.blocks()).find(|block| !is_hole(block)).unwrap_or(self.blocks());
+        Some(BlockNo(start)..BlockNo(end))
+    }
+}
+
+#[test]
+fn parts_of_the_volume_of_which_little_has_content_share_a_unit() {
+    let device = Arc::new(Sparse(MemoryDevice::new(BLOCKS), Mutex::new(None)));
+    for part in 0..16 {
+        device.write(BlockNo(4 * part + 1), page(part as u8 + 1)).expect("written");
+    }
+    let unknown = RunSet::from(0..BLOCKS);
+    let tap = TapDevice::new(device, 1 << 20, unknown);
+    // Parts of four blocks.
+    let settings = Settings { read_blocks: 4, rest_blocks: 0, ..Settings::default() };
+    let mut replicator = Replicator::new(Arc::clone(&tap), &opened(), settings, 0);
+    let mut puts = 0;
+    for step in 0..200 {
+        puts += units(&mut replicator, step * SECOND);
+    }
+    assert_eq!(*replicator.phase(), Phase::Streaming);
+    assert!((5..12).contains(&puts), "{puts} units of 16 parts");
+}
+
+// Shows: C13.
+#[test]
+fn what_is_read_twice_for_one_unit_is_shipped_as_it_was_read_last() {
+    let header = UnitHeader {
+        flags: Flags::CONSISTENT.with(Flags::BASE),
+        uuid: [3; 16],
+        claim: 1,
+        number: 0,
+        predecessor: 0,
+        epoch: 1,
+        generation: 1,
+        lsn: 1,
+        cuts: 1,
+        time: 1,
+        blocks: BLOCKS,
+    };
+    let known: BTreeMap<u64, Content> =
+        page(9).into_iter().map(|content| (1, Content::Written(content, 0))).collect();
+    let outline = Outline::of(&encode(&header, &known).bytes).expect("a unit");
+    let mut newest = Newest::default();
+    newest.lay_under(Layer { name: "unit".to_owned(), outline });
+    let device = Arc::new(Sparse(MemoryDevice::new(BLOCKS), Mutex::new(None)));
+    device.write(BlockNo(1), page(8)).expect("written");
+    device.write(BlockNo(5), page(5)).expect("written");
+    let tap = TapDevice::new(Arc::clone(&device) as Arc<dyn Device>, 1 << 20, RunSet::from(0..BLOCKS));
+    let settings = Settings { read_blocks: 4, rest_blocks: 0, ..Settings::default() };
+    let mut replicator = Replicator::resuming(Arc::clone(&tap), &opened(), settings, 0, newest);
+    // Between two parts of one unit the block gets the content that the replica has.
+    let its = Arc::downgrade(&tap);
+    *device.1.lock() = Some(Box::new(move || {
+        its.upgrade().expect("the tap").submit_write(BlockNo(1), page(9));
+    }));
+    let put = replicator.poll(0).into_iter().find_map(|request| match request.operation {
+        Operation::Put { bytes, .. } => Some(bytes),
+        _ => None,
+    });
+    let runs = Outline::of(&put.expect("a unit")).expect("a unit").index.runs;
+    assert!(runs.iter().any(|run| run.first == BlockNo(5)), "{runs:?}");
+    assert!(runs.iter().all(|run| run.first.0 > 1 || run.end() < 2), "{runs:?}");
 }
