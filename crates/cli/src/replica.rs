@@ -14,8 +14,8 @@ use std::time::{Duration, UNIX_EPOCH};
 use syncline_device::{FileDevice, OpenOptions};
 use syncline_format::BLOCK_BYTES;
 use syncline_replica_store::{
-    Address, Client, Error, Housekeeping, Keep, Options, Overview, Pruned, ReplicaError, Session, Target,
-    Unfinished, image, keep, keep_house, mark, verify,
+    Address, Client, Error, Gap, Housekeeping, Keep, Lost, Options, Overview, Pruned, ReplicaError, Session,
+    Target, Unfinished, image, keep, keep_house, mark, verify,
 };
 
 /// How long a claim waits for the store.
@@ -128,12 +128,33 @@ fn verify_all(place: &ReplicaPlace) -> Result<(), Failure> {
     let verified = verify(&client, uuid, |bytes| bar.inc(bytes))?;
     bar.finish_and_clear();
     let mut told = described(&verified.overview, form);
-    told["damage"] = verified.damage.clone().into();
+    let damage: Vec<String> = verified.lost.iter().map(lost).chain(verified.damage).collect();
+    let damaged = damage.len();
+    told["damage"] = damage.into();
     print(form, &told)?;
-    match verified.damage.len() {
+    match damaged {
         0 => Ok(()),
         damaged => Err(Failure::ReplicaDamaged { url: place.url.clone(), damaged }),
     }
+}
+
+/// What is missing, since when and until when nothing can be restored, and what to do.
+fn lost(lost: &Lost) -> String {
+    let Gap { claim, first, end } = lost.gap;
+    let which = match end - first {
+        1 => format!("unit {claim}/{first} is missing"),
+        _ => format!("units {claim}/{first} to {claim}/{} are missing", end - 1),
+    };
+    let behind = match lost.cut_off {
+        0 => String::new(),
+        count => format!(", and {count} behind cannot be used for that"),
+    };
+    let moment = |time: Option<u64>, or: &str| time.map_or(or.to_owned(), date);
+    let (from, to) = (moment(lost.from, "the beginning"), moment(lost.to, "the next unit"));
+    format!(
+        "{which}{behind}: no state from after {from} to {to} can be restored; begin a replica in another place by `syncline \
+         replica init`, and keep this one for what it restores by `--at`"
+    )
 }
 
 fn prune(place: &ReplicaPlace, dry: bool, keep: Option<&str>, grace: Option<&str>) -> Result<(), Failure> {

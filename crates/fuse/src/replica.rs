@@ -119,7 +119,7 @@ mod shipped {
                 },
                 "acknowledges": if self.remote { "remote" } else { "local" },
                 "trouble": failure,
-                "lag_ms": status.lag / 1_000_000,
+                "lag_ms": status.lag.div_ceil(1_000_000),
                 "claim": status.claim,
                 "units": status.units,
                 "flushes_counted": status.flush,

@@ -11,8 +11,10 @@ use crate::error::Error;
 use object_store::ObjectStore;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use syncline_replica::{Names, Operation};
 
 /// A store, or why there is none.
 type Built = object_store::Result<Arc<dyn ObjectStore>>;
@@ -30,7 +32,22 @@ pub struct Address {
     /// The bucket, where there are connections.
     bucket: Option<(String, Build)>,
     /// The local folder, if it is one.
-    folder: Option<PathBuf>,
+    folder: Option<Folder>,
+}
+
+/// A folder, and which one it was when it was named.
+#[derive(Debug, Clone)]
+struct Folder {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+}
+
+impl Folder {
+    /// What was named is not there: its disk was unmounted, maybe, and something else lies below.
+    fn is_gone(&self) -> bool {
+        std::fs::metadata(&self.path).map_or(true, |now| (now.dev(), now.ino()) != (self.device, self.inode))
+    }
 }
 
 impl Address {
@@ -94,14 +111,32 @@ impl Address {
         // What counts has to survive the machine as far as the folder does.
         let store = LocalFileSystem::new_with_prefix(path).map_err(|error| bad(error.to_string()))?;
         let store = Arc::new(store.with_fsync(true));
-        Ok(Address { folder: Some(path.into()), ..Address::over(url, store) })
+        let is = std::fs::metadata(path).map_err(|error| bad(error.to_string()))?;
+        let folder = Folder { path: path.into(), device: is.dev(), inode: is.ino() };
+        Ok(Address { folder: Some(folder), ..Address::over(url, store) })
     }
 
-    /// Whether a local folder has the volume's claims, without which nothing is put there. Folders are made when they
-    /// are missing, and so a disk that was unmounted would go on elsewhere, and have a gap when it is back.
-    pub(crate) fn has_claims(&self, name: &str) -> bool {
-        let volume = name.split('/').find(|part| !part.is_empty()).unwrap_or_default();
-        self.folder.as_ref().is_none_or(|folder| folder.join(volume).join("e").is_dir())
+    /// Whether a local folder is not there any more, so that nothing may be put there and nothing that is missing means
+    /// anything. Folders are made when they are missing, and so a disk that was unmounted would go on elsewhere, and
+    /// have a gap when it is back.
+    ///
+    /// Where the volume has claims they are there. Before the first one the folder is the one that was named.
+    pub(crate) fn is_gone(&self, operation: &Operation) -> bool {
+        let Some(folder) = &self.folder else { return false };
+        let name = operation.name();
+        let mut parts = name.split('/').filter(|part| !part.is_empty());
+        let (volume, kind) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+        let has_claims = || folder.path.join(volume).join("e").is_dir();
+        let is_first = || Names::number_of(name).is_none_or(|number| number <= 1);
+        match operation {
+            // A look for the next claim is the look of somebody who has one.
+            Operation::Get { .. } if kind == "e" => !has_claims(),
+            Operation::Create { .. } if kind == "e" && is_first() => folder.is_gone(),
+            Operation::Put { .. } | Operation::Create { .. } if ["e", "m", "u", "p"].contains(&kind) => {
+                !has_claims()
+            }
+            _ => folder.is_gone() && !has_claims(),
+        }
     }
 
     fn bucket(url: &str, rest: &str, feature: &'static str, build: Build) -> Result<Address, Error> {

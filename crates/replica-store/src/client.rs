@@ -178,18 +178,27 @@ pub(crate) async fn carry_out_in_time(address: &Address, operation: &Operation) 
     }
 }
 
+/// An answer of a folder says something only if the folder is there, before and behind it.
 async fn carry_out(address: &Address, operation: &Operation) -> Result<Answer> {
+    let gone = || StoreError::Unavailable("the replica's folder is not there: mount its disk".to_owned());
+    let changes = matches!(operation, Operation::Put { .. } | Operation::Create { .. });
+    if changes && address.is_gone(operation) {
+        return Err(gone());
+    }
+    match carry_out_somewhere(address, operation).await {
+        Ok(answer @ Answer::Bytes { .. }) => Ok(answer),
+        _ if address.is_gone(operation) => Err(gone()),
+        answer => answer,
+    }
+}
+
+async fn carry_out_somewhere(address: &Address, operation: &Operation) -> Result<Answer> {
     let path = address.path(operation.name());
     let put = |mode, bytes: &[u8]| {
         let options = PutOptions { mode, ..PutOptions::default() };
         address.store.put_opts(&path, PutPayload::from(bytes.to_vec()), options)
     };
     match operation {
-        Operation::Put { name, .. } if !address.has_claims(name) => {
-            return Err(StoreError::Unavailable(
-                "the replica's folder is not there: mount its disk".to_owned(),
-            ));
-        }
         Operation::Put { bytes, .. } => put(PutMode::Overwrite, bytes).await.map_err(told_of_place)?,
         Operation::Create { bytes, .. } => put(PutMode::Create, bytes).await.map_err(told_of_place)?,
         Operation::Get { part, .. } => {
@@ -243,8 +252,8 @@ fn told(error: object_store::Error) -> StoreError {
         Error::InvalidPath { .. } | Error::UnknownConfigurationKey { .. } => {
             StoreError::Refused(sentence(&error))
         }
-        // Not a network's trouble: somebody has to make room.
-        ref error if is_full(error) => StoreError::Refused(sentence(error)),
+        // Not a network's trouble: somebody has to make room, or to give the right.
+        ref error if is_full(error) || is_forbidden(error) => StoreError::Refused(sentence(error)),
         error => {
             let sentence = sentence(&error);
             // Where the server gives no message, the code is all there is.
@@ -273,6 +282,15 @@ fn is_full(error: &(dyn std::error::Error + 'static)) -> bool {
     let kind = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
     matches!(kind, Some(ErrorKind::StorageFull | ErrorKind::QuotaExceeded))
         || error.source().is_some_and(is_full)
+}
+
+/// Whether a folder, or a server in a way of its own, does not let us. It will not until somebody changes that.
+fn is_forbidden(error: &(dyn std::error::Error + 'static)) -> bool {
+    let kind = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+    let told = error.to_string();
+    matches!(kind, Some(ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem))
+        || ["401 Unauthorized", "403 Forbidden"].iter().any(|status| told.contains(status))
+        || error.source().is_some_and(is_forbidden)
 }
 
 /// The error of what needs no object, but the place for it.

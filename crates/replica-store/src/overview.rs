@@ -4,6 +4,7 @@ use crate::client::Client;
 use crate::error::Error;
 use syncline_format::FormatError;
 use syncline_format::replica::{Claim, Flags, Manifest, Pack, UNIT_HEADER_BYTES, UnitHeader};
+use syncline_replica::shipping::IN_FLIGHT_MAX;
 use syncline_replica::{Answer, Names, Operation, Part, ReplicaError, StoreError};
 
 /// One unit of a replica.
@@ -13,6 +14,16 @@ pub struct Place {
     pub number: u64,
     /// Of the object.
     pub bytes: u64,
+}
+
+/// Units that are part of the replica, and are not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gap {
+    pub claim: u64,
+    /// The first of them.
+    pub first: u64,
+    /// The one behind the last.
+    pub end: u64,
 }
 
 /// A volume's replica, as its store shows it.
@@ -25,6 +36,10 @@ pub struct Overview {
     pub owner: Claim,
     /// Units that are part of the replica, oldest first.
     pub units: Vec<Place>,
+    /// What is missing among them.
+    pub gaps: Vec<Gap>,
+    /// Units that count for nothing because one in front of them is missing, oldest first.
+    pub cut_off: Vec<Place>,
     /// Packs of units, oldest first.
     pub packs: Vec<Pack>,
     /// What is kept, as people write it.
@@ -41,6 +56,21 @@ impl Overview {
     /// # Errors
     /// The store does not answer, or holds no replica of this volume; what is damaged in it is named.
     pub fn of(client: &Client, uuid: [u8; 16]) -> Result<Overview, Error> {
+        let found = Overview::with_gaps(client, uuid)?;
+        // Those of the newest manifest's claim end with the first gap.
+        match found.gaps.iter().find(|_| found.cut_off.is_empty()) {
+            Some(gap) => {
+                Err(ReplicaError::Missing { name: Names::new(uuid).unit(gap.claim, gap.first) }.into())
+            }
+            None => Ok(found),
+        }
+    }
+
+    /// The same where units may be missing.
+    ///
+    /// # Errors
+    /// As [`Overview::of`].
+    pub fn with_gaps(client: &Client, uuid: [u8; 16]) -> Result<Overview, Error> {
         let names = Names::new(uuid);
         let claims = list(client, &names.claims())?;
         if claims.is_empty() {
@@ -52,12 +82,14 @@ impl Overview {
         if owner.uuid != uuid {
             return Err(ReplicaError::ForeignVolume { name: names.claims() }.into());
         }
-        let units = units(client, &names, &manifest)?;
+        let Units { units, gaps, cut_off } = Units::of(client, &names, &manifest)?;
         let mut found = Overview {
             uuid,
             blocks: manifest.blocks,
             owner,
             units,
+            gaps,
+            cut_off,
             keep: syncline_replica::keep::tell(&manifest),
             grace: manifest.grace,
             packs: manifest.packs,
@@ -99,32 +131,63 @@ pub(crate) fn manifest(client: &Client, uuid: [u8; 16]) -> Result<Option<Manifes
 }
 
 /// The units that the manifest names, and those of its own claim without a gap.
-fn units(client: &Client, names: &Names, manifest: &Manifest) -> Result<Vec<Place>, Error> {
-    let mut units = Vec::new();
-    let ends = (1..).zip(manifest.ends.iter().map(|end| Some(end.units)));
-    for (claim, count) in ends.chain([(manifest.claim, None)]) {
-        // Those in front of it are packed.
-        let start = if claim == manifest.from.0 { manifest.from.1 } else { 0 };
-        if count.is_some_and(|count| count <= start) || claim < manifest.from.0 {
-            continue;
+#[derive(Default)]
+struct Units {
+    units: Vec<Place>,
+    gaps: Vec<Gap>,
+    cut_off: Vec<Place>,
+}
+
+impl Units {
+    fn of(client: &Client, names: &Names, manifest: &Manifest) -> Result<Units, Error> {
+        let mut found = Units::default();
+        let ends = (1..).zip(manifest.ends.iter().map(|end| Some(end.units)));
+        for (claim, count) in ends.chain([(manifest.claim, None)]) {
+            // Those in front of it are packed.
+            let start = if claim == manifest.from.0 { manifest.from.1 } else { 0 };
+            if count.is_some_and(|count| count <= start) || claim < manifest.from.0 {
+                continue;
+            }
+            let sizes = client.sizes(&names.units(claim));
+            let sizes =
+                sizes.map_err(|error| Error::Unreachable { url: client.address().url.clone(), error })?;
+            let places = sizes
+                .into_iter()
+                .filter_map(|(name, bytes)| Some(Place { claim, number: Names::number_of(&name)?, bytes }));
+            let is_meant = |place: &Place| (start..count.unwrap_or(u64::MAX)).contains(&place.number);
+            let mut places: Vec<Place> = places.filter(is_meant).collect();
+            places.sort_by_key(|place| place.number);
+            match count {
+                Some(count) => found.counted(claim, start, count, places),
+                None => found.open(claim, start, places),
+            }
         }
-        let url = || client.address().url.clone();
-        let sizes = client.sizes(&names.units(claim));
-        let mut sizes = sizes.map_err(|error| Error::Unreachable { url: url(), error })?;
-        sizes.sort();
-        let there = sizes.into_iter().filter_map(|(name, bytes)| Some((Names::number_of(&name)?, bytes)));
-        let there = there.skip_while(|(number, _)| *number < start);
-        let chain =
-            (start..count.unwrap_or(u64::MAX)).zip(there).take_while(|(want, (number, _))| want == number);
-        let before = units.len() as u64;
-        units.extend(chain.map(|(number, (_, bytes))| Place { claim, number, bytes }));
-        let found = units.len() as u64 - before;
-        if let Some(count) = count.filter(|count| start + found < *count) {
-            let name = names.unit(claim, (start + found).min(count - 1));
-            return Err(ReplicaError::Missing { name }.into());
-        }
+        Ok(found)
     }
-    Ok(units)
+
+    /// Units of a claim of which it is known how many it has.
+    fn counted(&mut self, claim: u64, start: u64, count: u64, places: Vec<Place>) {
+        let mut next = start;
+        for end in places.iter().map(|place| place.number).chain([count]) {
+            if next < end {
+                self.gaps.push(Gap { claim, first: next, end });
+            }
+            next = end + 1;
+        }
+        self.units.extend(places);
+    }
+
+    /// Units of the claim that is written to. Of those that are put at the same time any may be there first.
+    fn open(&mut self, claim: u64, start: u64, places: Vec<Place>) {
+        let chain = (start..).zip(&places).take_while(|(want, place)| *want == place.number).count();
+        let first = start + chain as u64;
+        let behind = &places[chain..];
+        if behind.last().is_some_and(|last| last.number >= first + IN_FLIGHT_MAX as u64) {
+            self.gaps.push(Gap { claim, first, end: behind[0].number });
+            self.cut_off = behind.to_vec();
+        }
+        self.units.extend(&places[..chain]);
+    }
 }
 
 fn newest(names: &[String]) -> u64 {

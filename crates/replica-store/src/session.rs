@@ -14,7 +14,7 @@ use crate::probe::probe;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use syncline_device::{Device, DeviceError};
 use syncline_format::replica::{Mark, UnitHeader};
 use syncline_format::superblock::Superblock;
@@ -32,7 +32,7 @@ use tokio::sync::Notify;
 const LOOKS: u32 = 10;
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(250);
-/// Lag of what the uploader has not looked at yet, in nanoseconds.
+/// Lag of what was synced just now, in nanoseconds.
 const LAG_LEAST: u64 = 1_000_000;
 /// Intervals after which it is told that what is shipped is late.
 const LATE: u32 = 10;
@@ -109,6 +109,8 @@ struct Shared {
 
 struct State {
     status: Status,
+    /// When it was so.
+    looked: Instant,
     closing: bool,
     /// The thread is to end, whatever counts.
     abandoned: bool,
@@ -198,8 +200,8 @@ impl Session {
         options: &Options,
         housekeeper: Option<Housekeeper>,
     ) -> Result<Session, Error> {
-        let status = replicator.status(client.now());
-        let state = Mutex::new(State { status, closing: false, abandoned: false });
+        let (looked, status) = (Instant::now(), replicator.status(client.now()));
+        let state = Mutex::new(State { status, looked, closing: false, abandoned: false });
         let shared = Arc::new(Shared { state, changed: Condvar::new() });
         let wake = client.waker();
         if options.acknowledge == Acknowledge::Remote {
@@ -219,6 +221,7 @@ impl Session {
                     hold(&**its.below(), &Mark { holds: replicator.tail(), ..mark });
                 }
                 let mut state = mine.state.lock();
+                state.looked = Instant::now();
                 state.status = replicator.status(client.now());
                 // Whoever is answered and asks then finds its unit in the figures.
                 replicator.acknowledge();
@@ -250,12 +253,15 @@ impl Session {
         self.tap.flushes()
     }
 
-    /// What counts. While a flush does not, the lag is not 0, also if the uploader has not looked at it yet.
+    /// What counts. While a flush does not, the lag is not 0, and not smaller than the age of that flush, also if the
+    /// uploader has not looked at it yet.
     pub fn status(&self) -> Status {
         let flushes = self.tap.flushes();
-        let mut status = self.shared.state.lock().status.clone();
+        let state = self.shared.state.lock();
+        let mut status = state.status.clone();
         if status.flush < flushes {
-            status.lag = status.lag.max(LAG_LEAST);
+            let since = state.looked.elapsed().as_nanos() as u64;
+            status.lag = status.lag.saturating_add(since).max(LAG_LEAST);
         }
         status
     }
@@ -265,7 +271,7 @@ impl Session {
     /// # Errors
     /// Somebody has taken over, or the time is up; the status says what is missing.
     pub fn close(mut self) -> Result<Status, Box<(ReplicaError, Status)>> {
-        let deadline = std::time::Instant::now() + self.close_wait;
+        let deadline = Instant::now() + self.close_wait;
         let mut state = self.shared.state.lock();
         state.closing = true;
         self.wake.notify_one();
@@ -449,7 +455,7 @@ struct Lateness {
 
 impl Lateness {
     fn tell(&mut self, status: &Status, tap: &TapDevice) {
-        let lag = Duration::from_nanos(status.lag);
+        let lag = Duration::from_nanos(status.late);
         match self.on_lag {
             OnLag::Continue => {}
             OnLag::Slow => tap.slow_down(lag > self.late),

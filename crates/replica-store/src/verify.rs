@@ -2,7 +2,9 @@
 
 use crate::client::Client;
 use crate::error::Error;
-use crate::overview::{Overview, Place};
+use crate::overview::{Gap, Overview, Place};
+use std::collections::BTreeMap;
+use syncline_format::replica::{FOOTER_BYTES, Flags, UnitHeader};
 use syncline_format::{BLOCK_BYTES, checksum};
 use syncline_replica::unit::{Outline, open_frame};
 use syncline_replica::{Answer, Names, Operation, Part, ReplicaError, StoreError};
@@ -11,8 +13,36 @@ use syncline_replica::{Answer, Names, Operation, Part, ReplicaError, StoreError}
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verified {
     pub overview: Overview,
-    /// One sentence for each unit that is damaged or missing.
+    /// One sentence for each unit that is damaged.
     pub damage: Vec<String>,
+    pub lost: Vec<Lost>,
+}
+
+/// History that units which are missing have taken with them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lost {
+    pub gap: Gap,
+    /// Nanoseconds since 1970: of the last unit in front, and of the last one behind that is of no use.
+    pub from: Option<u64>,
+    pub to: Option<u64>,
+    /// Units behind it that cannot be used: up to one that needs none in front of it, or is in a pack with what is
+    /// missing.
+    pub cut_off: usize,
+}
+
+impl Lost {
+    fn of(gap: Gap, overview: &Overview, headers: &BTreeMap<(u64, u64), UnitHeader>) -> Lost {
+        let first = (gap.claim, gap.first);
+        let is_packed = |position: &(u64, u64)| {
+            overview.packs.iter().any(|pack| pack.last == *position && (pack.base || pack.first <= first))
+        };
+        let is_of_use =
+            |position: &(u64, u64), header: &UnitHeader| header.flags.has(Flags::BASE) || is_packed(position);
+        let behind = headers.range(first..).take_while(|(position, header)| !is_of_use(position, header));
+        let behind: Vec<u64> = behind.map(|(_, header)| header.time).collect();
+        let from = headers.range(..first).next_back().map(|(_, header)| header.time);
+        Lost { gap, from, to: behind.last().copied(), cut_off: behind.len() }
+    }
 }
 
 /// Reads every pack and every unit, and holds each block against its checksum and each unit against the one before it.
@@ -21,7 +51,7 @@ pub struct Verified {
 /// # Errors
 /// The store does not answer, or there is no replica of this volume.
 pub fn verify(client: &Client, uuid: [u8; 16], mut told: impl FnMut(u64)) -> Result<Verified, Error> {
-    let overview = Overview::of(client, uuid)?;
+    let overview = Overview::with_gaps(client, uuid)?;
     let names = Names::new(uuid);
     let mut damage = Vec::new();
     for pack in &overview.packs {
@@ -37,10 +67,22 @@ pub fn verify(client: &Client, uuid: [u8; 16], mut told: impl FnMut(u64)) -> Res
         told(pack.bytes);
     }
     let mut before = overview.units.first().filter(|first| (first.claim, first.number) == (1, 0)).map(|_| 0);
-    for place in &overview.units {
+    let mut last: Option<&Place> = None;
+    let mut headers = BTreeMap::new();
+    for place in overview.units.iter().chain(&overview.cut_off) {
+        // What is in front of it is not there.
+        let is_behind_gap = |gap: &Gap| (gap.claim, gap.end) == (place.claim, place.number);
+        let is_first = last.is_some_and(|last| last.claim != place.claim) && place.number > 0;
+        if overview.gaps.iter().any(is_behind_gap) || is_first {
+            before = None;
+        }
+        last = Some(place);
         let name = names.unit(place.claim, place.number);
         match read(client, &name)?.and_then(|bytes| unit(&name, place, &overview, before, &bytes)) {
-            Ok(identity) => before = Some(identity),
+            Ok((identity, header)) => {
+                before = Some(identity);
+                headers.insert((place.claim, place.number), header);
+            }
             Err(error) => {
                 damage.push(error.to_string());
                 before = None;
@@ -48,7 +90,19 @@ pub fn verify(client: &Client, uuid: [u8; 16], mut told: impl FnMut(u64)) -> Res
         }
         told(place.bytes);
     }
-    Ok(Verified { overview, damage })
+    let mut lost = Vec::new();
+    for gap in &overview.gaps {
+        let name = names.unit(gap.claim, gap.first);
+        // It may have come meanwhile.
+        let part = Part::Last(FOOTER_BYTES as u64);
+        match client.ask(&Operation::Get { name, part }) {
+            Err(StoreError::Missing) => {}
+            Ok(_) => continue,
+            Err(error) => return Err(Error::Unreachable { url: client.address().url.clone(), error }),
+        }
+        lost.push(Lost::of(*gap, &overview, &headers));
+    }
+    Ok(Verified { overview, damage, lost })
 }
 
 /// A whole object, or why there is none.
@@ -62,14 +116,14 @@ fn read(client: &Client, name: &str) -> Result<Result<Vec<u8>, ReplicaError>, Er
     }
 }
 
-/// Verifies one unit; its identity. `before`: that of the one before it, if it is known.
+/// Verifies one unit; its identity and its header. `before`: that of the one before it, if it is known.
 fn unit(
     name: &str,
     place: &Place,
     of: &Overview,
     before: Option<u64>,
     bytes: &[u8],
-) -> Result<u64, ReplicaError> {
+) -> Result<(u64, UnitHeader), ReplicaError> {
     let wrong = |what| Err(ReplicaError::Inconsistent { name: name.to_owned(), what });
     let outline = outline(name, of.uuid, bytes)?;
     let header = &outline.header;
@@ -79,7 +133,7 @@ fn unit(
     if before.is_some_and(|before| before != header.predecessor) {
         return wrong("it names another unit as its predecessor");
     }
-    Ok(outline.identity)
+    Ok((outline.identity, outline.header))
 }
 
 /// Holds all of an object against its checksums.

@@ -61,6 +61,7 @@ mod absence;
 mod answers;
 mod clock;
 mod error;
+mod looks;
 
 pub use compact::{Compacted, Compaction, How};
 pub use error::ReplicaError;

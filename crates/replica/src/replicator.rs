@@ -9,6 +9,7 @@
 //! was read too new is what a crash could have left.
 
 use crate::error::ReplicaError;
+use crate::looks::Looks;
 use crate::merge::{Content, Merge};
 use crate::newest::{Newest, Place};
 use crate::opened::Opened;
@@ -77,6 +78,8 @@ pub struct Status {
     pub flush: u64,
     /// Age of the oldest cut that does not count, in nanoseconds.
     pub lag: u64,
+    /// Time since the oldest change that is not shipped, or does not count, was seen by whoever ships, in nanoseconds.
+    pub late: u64,
     /// Bytes of units that count.
     pub bytes: u64,
     pub requests: u64,
@@ -158,6 +161,7 @@ pub struct Replicator {
     bytes: u64,
     /// When it was polled last.
     polled: u64,
+    looks: Looks,
     /// Units that count, for whoever wants to know of each.
     counted: Vec<Unit>,
 }
@@ -188,6 +192,7 @@ impl Replicator {
             flush: 0,
             bytes: 0,
             polled: 0,
+            looks: Looks::new(),
             counted: Vec::new(),
         }
     }
@@ -232,12 +237,14 @@ impl Replicator {
 
     pub fn status(&self, now: u64) -> Status {
         let oldest = self.shipping.oldest().into_iter().chain(self.since).min();
+        let late = oldest.map_or(0, |oldest| now.saturating_sub(oldest));
         Status {
             phase: self.phase.clone(),
             claim: self.claim,
             units: self.shipping.counted(),
             flush: self.flush,
-            lag: oldest.map_or(0, |oldest| now.saturating_sub(oldest)),
+            lag: late.max(if self.tap.flushes() > self.flush { self.looks.age(now, self.flush) } else { 0 }),
+            late,
             bytes: self.bytes,
             requests: self.shipping.requests(),
             dirty: self.tap.state().dirty,
@@ -248,6 +255,8 @@ impl Replicator {
     /// What is to be sent now. May read from the volume's device.
     pub fn poll(&mut self, now: u64) -> Vec<Request> {
         self.polled = now;
+        self.looks.note(now, self.tap.flushes());
+        self.looks.count(self.flush);
         if self.has_ended() {
             return Vec::new();
         }

@@ -1,6 +1,7 @@
 //! Replicas in stores.
 
 mod common;
+mod gone;
 mod lazy;
 mod probe;
 mod resume;

@@ -61,6 +61,35 @@ fn as_soon_as_nothing_is_told_to_be_late_what_was_synced_is_restored() {
     session.close().unwrap();
 }
 
+// Shows: C13.
+#[test]
+fn the_lag_is_never_smaller_than_the_age_of_the_oldest_sync_that_does_not_count() {
+    let place = Place::new();
+    let slow = Options { interval: Duration::from_secs(3), ..options() };
+    let session = Session::open(made(&place), &place.address(), &slow).unwrap();
+    let volume = volume(session.device());
+    for number in 0..3u8 {
+        volume.sync_all().unwrap();
+        until(&session, "shipping", |session| session.status().flush >= session.flushes());
+        // The uploader looks now and then: this is behind one look, and long before the next.
+        std::thread::sleep(Duration::from_millis(270));
+        volume.write("/one", [number]).unwrap();
+        volume.sync_all().unwrap();
+        let (flush, synced) = (session.flushes(), Instant::now());
+        loop {
+            let age = synced.elapsed();
+            let status = session.status();
+            if status.flush >= flush {
+                break;
+            }
+            assert!(Duration::from_nanos(status.lag) >= age, "{age:?}: {status:?}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    volume.close().unwrap();
+    session.close().unwrap();
+}
+
 // Shows: C14.
 #[test]
 fn a_folder_that_goes_away_is_waited_for_and_not_made_anew() {

@@ -28,6 +28,10 @@ enum Mood {
     Quota,
     /// A server's way to say that its disk is full.
     Insufficient,
+    /// A folder that is not ours.
+    Forbidden,
+    /// A server that says no more than its status.
+    Status,
     /// Its clock differs from ours, whatever is asked.
     Skewed,
     /// The same, by a server that gives codes without messages, as radosgw does.
@@ -82,6 +86,8 @@ impl Store {
             Mood::NoSpace if puts => failed(std::io::Error::from_raw_os_error(28)),
             Mood::Quota if puts => coded("QuotaExceeded", "The bucket is full."),
             Mood::Insufficient if puts => coded("InsufficientStorage", "No space left on device"),
+            Mood::Forbidden if puts => failed(std::io::Error::from_raw_os_error(13)),
+            Mood::Status if puts => failed("Server returned non-2xx status code: 403 Forbidden: "),
             Mood::Skewed => coded("RequestTimeTooSkewed", "The difference between the times is too large."),
             Mood::SkewedShortly => {
                 failed("<Error><Code>RequestTimeTooSkewed</Code><RequestId>tx1</RequestId></Error>")
@@ -136,9 +142,11 @@ fn made() -> Arc<dyn Device> {
     formatted(MemoryDevice::new(4096), &MkfsOptions::default())
 }
 
-const TROUBLES: [(Mood, &str); 5] = [
+const TROUBLES: [(Mood, &str); 7] = [
     (Mood::NoSpace, "the object store refuses: No space left on device (os error 28)"),
     (Mood::Quota, "the object store refuses: The bucket is full (QuotaExceeded)"),
+    (Mood::Forbidden, "the object store refuses: Permission denied (os error 13)"),
+    (Mood::Status, "the object store refuses: Server returned non-2xx status code: 403 Forbidden"),
     (Mood::SkewedShortly, "the object store refuses: RequestTimeTooSkewed"),
     (Mood::Insufficient, "the object store refuses: No space left on device (InsufficientStorage)"),
     (
