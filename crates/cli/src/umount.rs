@@ -11,8 +11,10 @@ use crate::volume::superblocks;
 use rustix::fs::{StatVfsMountFlags, statvfs};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use syncline_device::OpenOptions;
-use syncline_format::superblock::VolumeState;
+use syncline_device::{Device, OpenOptions};
+use syncline_format::replica::Partial;
+use syncline_format::superblock::{SUPERBLOCK_SLOTS, Superblock, VolumeState};
+use syncline_format::{BLOCK_BYTES, BlockNo};
 use syncline_fuse::{Mount, MountError, MountOptions};
 
 /// Of somebody who has it again.
@@ -31,6 +33,9 @@ pub(crate) fn run(arguments: &UmountArguments, manner: Manner) -> Result<ExitCod
     let directory = &arguments.directory;
     if manner.by_force {
         return unmount_by_force(directory).map_err(Failure::Mount);
+    }
+    if !arguments.lazy {
+        syncline_fuse::require_answer(directory).map_err(Failure::Mount)?;
     }
     let to_be_closed = if arguments.lazy { None } else { writable_source(directory) };
     match syncline_fuse::unmount(directory, arguments.lazy) {
@@ -56,7 +61,7 @@ pub(crate) fn run(arguments: &UmountArguments, manner: Manner) -> Result<ExitCod
 fn unmount_by_force(directory: &Path) -> Result<ExitCode, MountError> {
     match syncline_fuse::unmount(directory, false) {
         Ok(_) => {}
-        Err(MountError::Busy { .. }) => {
+        Err(MountError::Busy { .. } | MountError::Standing { .. }) => {
             // Where the kernel's control files are not mounted it cannot be ended; it leaves the tree all the same.
             let _ = syncline_fuse::abort(directory);
             syncline_fuse::unmount(directory, true)?;
@@ -87,6 +92,22 @@ fn is_left_open(source: &Path) -> bool {
         Ok(opened) => opened,
         Err(error) => return syncline_source::is_address(source) && error.errno() != EBUSY,
     };
+    if let Some(state) = state_of_partial(opened.device()) {
+        return state != VolumeState::Clean;
+    }
     let found = superblocks(opened.device(), source).ok();
     found.is_some_and(|found| found.current().is_some_and(|current| current.state != VolumeState::Clean))
+}
+
+/// The state of a volume of which a part is in its replica still: its superblocks lie aside.
+fn state_of_partial(device: &dyn Device) -> Option<VolumeState> {
+    let mut bytes = vec![0; BLOCK_BYTES];
+    device.read(BlockNo(device.blocks().checked_sub(1)?), &mut bytes).ok()?;
+    let partial = Partial::decode(&bytes, device.blocks()).ok()??;
+    let superblocks = SUPERBLOCK_SLOTS.iter().filter_map(|slot| {
+        let mut bytes = vec![0; BLOCK_BYTES];
+        device.read(partial.place_aside(*slot)?, &mut bytes).ok()?;
+        Superblock::decode(&bytes, *slot, partial.blocks).ok()
+    });
+    superblocks.max_by_key(Superblock::rank).map(|superblock| superblock.state)
 }

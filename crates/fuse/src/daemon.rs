@@ -13,6 +13,7 @@
 //! and the daemon ends with the last user. A second signal does not wait for users: the volume is closed and the
 //! process ends; whoever still uses the mount gets ENOTCONN.
 
+use crate::beginning::{Beginning, begun_by};
 use crate::browse::Browsed;
 use crate::filesystem::{Filesystem, MESSAGE_BYTES_MAX, config};
 use crate::join;
@@ -141,6 +142,10 @@ impl Mount {
     /// The child: tells `to_parent` how mounting went, then serves.
     fn run_child(&self, to_parent: File) -> Result<(), ()> {
         close_inherited(&to_parent);
+        // It has to be given back before the mount is told to be live: who reads a replica never looks.
+        if self.options.replica.is_some() && !self.options.remote {
+            begun_by(&to_parent);
+        }
         let mut to_parent = Some(to_parent);
         // Tells it once; false if it was told before.
         let mut tell = |message: &[u8]| match to_parent.take() {
@@ -200,7 +205,12 @@ impl Mount {
         let directory = self.mount_point()?;
         // Before rights are given up, and before anything is mounted.
         let endpoint = self.options.metrics.as_ref().map(Endpoint::bind).transpose()?;
-        let volume = OpenVolume::open(&source, &self.options)?;
+        let volume = {
+            let beginning = self.options.replica.as_ref().map(|_| Beginning::watch(signals)).transpose();
+            let _beginning =
+                beginning.map_err(|source| MountError::System { what: "starting a thread", source })?;
+            OpenVolume::open(&source, &self.options)?
+        };
         let mounted = volume.fs().clone();
         let fs = Arc::downgrade(&mounted);
         let mounts = Mounts::new(&source, volume, &self.options);
@@ -230,6 +240,7 @@ impl Mount {
         let closed = filesystem.close();
         // Those that have joined go on.
         mounts.wait_for_all();
+        mounts.wait_for_answers();
         served?;
         match closed {
             Err(error) if filesystem.was_shut_down() => {

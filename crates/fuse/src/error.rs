@@ -129,6 +129,16 @@ pub enum MountError {
     )]
     Silent { source_path: PathBuf, process: u32 },
     #[error(
+        "{path} is served by process {process}, which does not answer: continue it if it was stopped (`kill -CONT \
+         {process}`) or end it (`kill -9 {process}`), and try again"
+    )]
+    Standing { path: PathBuf, process: u32 },
+    #[error(
+        "{path} is unmounted, but its volume in {source_path} could not be closed: {why}; what was not synced may be lost, the \
+         next mount recovers what was"
+    )]
+    NotClosed { path: PathBuf, source_path: PathBuf, why: String },
+    #[error(
         "{on} is where process {process}, which does not answer, has {source_path} mounted: mount it in another directory"
     )]
     SilentBelow { on: PathBuf, source_path: PathBuf, process: u32 },

@@ -25,7 +25,7 @@ mod client;
 mod daemon;
 mod wire;
 
-pub(crate) use client::{Joined, join, serves, wait_until_written};
+pub(crate) use client::{Joined, join, serves, silent, wait_for};
 pub(crate) use daemon::listen;
 
 use std::io;
@@ -48,6 +48,8 @@ const WAIT: &[u8] = b"wait";
 const READY: &[u8] = b"ready";
 const LIVE: &[u8] = b"live";
 const GONE: &[u8] = b"gone";
+/// The last mount has ended, and its volume could not be closed; why.
+const FAILED: &[u8] = b"failed";
 const NO: &[u8] = b"no";
 
 /// Where a daemon of a volume listens: the one with this number, from 0 on.

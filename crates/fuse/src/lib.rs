@@ -12,6 +12,7 @@
 
 mod account;
 mod atomic;
+mod beginning;
 mod browse;
 mod callers;
 mod confinement;
@@ -60,7 +61,7 @@ pub use error::MountError;
 pub use fusering::TransportChoice;
 pub use options::MountOptions;
 pub use replica::{OnLag, Replication};
-pub use unmount::{abort, source_of, unmount};
+pub use unmount::{abort, require_answer, source_of, unmount};
 
 use std::path::Path;
 

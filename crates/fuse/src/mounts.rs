@@ -14,6 +14,9 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use syncline_fs::{Error, Fs, Head};
 
+/// How long a daemon that ends waits for its last answers to be sent.
+const ANSWERS_PATIENCE: Duration = Duration::from_millis(500);
+
 /// The mounts of a volume.
 pub(crate) struct Mounts {
     // Constant.
@@ -45,6 +48,10 @@ struct State {
     mounted: Vec<Mounted>,
     /// Number of the next mount.
     next: u64,
+    /// Why the volume could not be closed.
+    failure: Option<String>,
+    /// Those who wait for a mount and have no answer yet.
+    unanswered: usize,
 }
 
 impl State {
@@ -93,7 +100,13 @@ impl Mounts {
             is_snapshot: options.snapshot.is_some(),
             keepers: Mutex::default(),
             differences: Differences::default(),
-            state: Mutex::new(State { volume: Some(volume), mounted: Vec::new(), next: 0 }),
+            state: Mutex::new(State {
+                volume: Some(volume),
+                mounted: Vec::new(),
+                next: 0,
+                failure: None,
+                unanswered: 0,
+            }),
             changed: Condvar::new(),
         });
         let told = Arc::downgrade(&mounts);
@@ -252,9 +265,33 @@ impl Mounts {
         }
     }
 
-    /// Waits until what was mounted last at a directory is written; `false`: it is not, after so long. What was taken
-    /// away lazily before may be in use for ever.
-    pub(crate) fn wait_for(&self, directory: &Path, patience: Duration) -> bool {
+    /// Waits until what was mounted last at a directory is written, and tells `answer` then; `None`: it is not, after
+    /// so long. Otherwise why the volume could not be closed, if it could not. What was taken away lazily before may be
+    /// in use for ever.
+    pub(crate) fn wait_for<T>(
+        &self,
+        directory: &Path,
+        patience: Duration,
+        answer: impl FnOnce(Option<Option<&str>>) -> T,
+    ) -> T {
+        self.state.lock().unanswered += 1;
+        let is_written = self.is_written_within(directory, patience);
+        let failure = self.state.lock().failure.clone();
+        let answered = answer(is_written.then_some(failure.as_deref()));
+        self.state.lock().unanswered -= 1;
+        self.changed.notify_all();
+        answered
+    }
+
+    /// Waits until whoever waited for a mount has an answer: the process ends then. Those who do not listen are not
+    /// waited for.
+    pub(crate) fn wait_for_answers(&self) {
+        let deadline = Instant::now() + ANSWERS_PATIENCE;
+        let mut state = self.state.lock();
+        while state.unanswered > 0 && !self.changed.wait_until(&mut state, deadline).timed_out() {}
+    }
+
+    fn is_written_within(&self, directory: &Path, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
         let mut state = self.state.lock();
         let at_directory = |mounted: &&Mounted| mounted.directory == directory;
@@ -319,6 +356,13 @@ impl Share {
                 }
             }
         };
+        if let Err(error) = &closed {
+            let why = match error {
+                MountError::Close(source) => source.to_string(),
+                error => error.to_string(),
+            };
+            self.mounts.state.lock().failure = Some(why);
+        }
         self.mounts.remove(self.number);
         closed
     }

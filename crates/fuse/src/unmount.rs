@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 ///
 /// Returns where the same mount stands still, bound to another directory: until that is unmounted, nothing is closed.
 ///
-/// Errors: `Missing`, `NotMounted`, `NotYours`, `NoUnmounter`, `Busy`, `StillWriting`.
+/// Errors: `Missing`, `NotMounted`, `NotYours`, `Standing`, `NoUnmounter`, `Busy`, `StillWriting`, `NotClosed`.
 pub fn unmount(directory: &Path, lazily: bool) -> Result<Option<PathBuf>, MountError> {
     let failed = |source| MountError::Unmount { path: directory.to_owned(), source };
     let entry = mounted_at(directory).or_else(none_if_missing).map_err(failed)?;
@@ -29,7 +29,11 @@ pub fn unmount(directory: &Path, lazily: bool) -> Result<Option<PathBuf>, MountE
     if let Some(owner) = entry.owner.filter(|owner| !may_unmount(*owner)) {
         return Err(MountError::NotYours { path: directory.to_owned(), owner });
     }
+    if !lazily {
+        require_answer(directory)?;
+    }
     let how = if lazily { Detach::Lazily } else { Detach::IfIdle };
+    let waiting = (!lazily).then(|| join::wait_for(&entry.source, &entry.path));
     let deadline = Instant::now() + BUSY_PATIENCE;
     loop {
         match detach(&entry.path, how) {
@@ -46,16 +50,26 @@ pub fn unmount(directory: &Path, lazily: bool) -> Result<Option<PathBuf>, MountE
             Err(error) => return Err(failed(error)),
         }
     }
-    if lazily {
-        return Ok(None);
-    }
+    let Some(waiting) = waiting else { return Ok(None) };
     if let Some(on) = mounted_as(&entry).map_err(failed)? {
         return Ok(Some(on));
     }
     // A daemon that has more of the volume mounted goes on.
-    let daemon = join::wait_until_written(&entry.source, &entry.path)?;
+    let daemon = waiting.until_written(&entry.source, &entry.path)?;
     wait_until_released(&entry.source, daemon)?;
     Ok(None)
+}
+
+/// Whether the daemon of the volume that is mounted at `directory` can be waited for: a call on its mount, or its last
+/// checkpoint, would otherwise take for as long as it stands still. What is no mount is told by whoever asks next.
+///
+/// Errors: `Standing`.
+pub fn require_answer(directory: &Path) -> Result<(), MountError> {
+    let entry = mounted_at(directory).ok().flatten().filter(is_ours);
+    match entry.and_then(|entry| join::silent(&entry.source)) {
+        Some(process) => Err(MountError::Standing { path: directory.to_owned(), process }),
+        None => Ok(()),
+    }
 }
 
 /// What is there instead of a mounted volume: something else, or nothing.
@@ -155,6 +169,7 @@ pub fn abort(directory: &Path) -> Result<(), MountError> {
 
 /// Runs an ioctl with an output buffer on the root directory of a mounted volume.
 pub(crate) fn ioctl_on(directory: &Path, command: u32, output: &mut [u8]) -> Result<(), MountError> {
+    require_answer(directory)?;
     let result = with_directory(directory, |fd| {
         // SAFETY: the commands this is called with write at most the size encoded in them, which the callers'
         // buffers have.

@@ -361,6 +361,10 @@ impl Replicator {
 
     fn stream(&mut self, now: u64, state: TapState) -> Result<bool, ReplicaError> {
         let ends = self.closing && !state.unflushed;
+        if self.closing && state.unflushed && state.cuts == 0 && self.shipping.is_idle() {
+            // Whoever closes a volume flushes last. Without that its close has failed, and nobody flushes any more.
+            return Err(ReplicaError::VolumeFailed);
+        }
         if state.cuts == 0 && !(ends && self.shipping.is_idle()) {
             return Ok(false);
         }

@@ -1,9 +1,10 @@
 //! Replicas in a folder, as people make them and bring them back.
 
-use super::common::{Bench, Run, assert_populated, can_mount, open, syncline};
+use super::common::{Bench, PROGRAM, Run, assert_populated, can_mount, open, syncline};
 use super::mounted::{MountPoint, text};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// A populated volume that has been shipped, and where to.
@@ -131,4 +132,105 @@ fn a_mount_ships_what_is_synced_and_is_stopped_by_its_successor() {
 
     let told = syncline(&["mount", "-o", "ack=remote", text(&copy), text(&bench.path("mnt"))]);
     assert!(told.code == 1 && told.err.contains("there is no replica="), "{}", told.err);
+}
+
+#[test]
+fn a_unit_that_is_missing_is_told_with_what_it_takes_with_it_and_what_to_do() {
+    let bench = Bench::new();
+    let (_, url) = begun(&bench);
+    // From then on it is known how many units there are.
+    replica(&["fence", &url]).ok();
+    let all = units(&bench.path("store"));
+    fs::remove_file(all.last().expect("a unit")).expect("remove");
+    let told = replica(&["verify", &url]);
+    let unit = format!("unit 1/{} is missing", all.len() - 1);
+    assert!(told.code == 1 && told.out.contains(&unit), "{} {}", told.out, told.err);
+    assert!(told.out.contains("no state from after ") && told.out.contains("`syncline replica init`"));
+}
+
+#[test]
+fn a_daemon_that_stands_still_is_named_and_not_waited_for() {
+    if !can_mount("a_daemon_that_stands_still_is_named_and_not_waited_for") {
+        return;
+    }
+    let bench = Bench::new();
+    let image = bench.populated();
+    let at = MountPoint::new(&bench, "mnt");
+    let mut daemon = Command::new(PROGRAM)
+        .args(["mount", "--foreground", text(&image), at.text()])
+        .spawn()
+        .expect("the program starts");
+    let began = Instant::now();
+    while syncline(&["stats", at.text()]).code != 0 {
+        assert!(began.elapsed() < Duration::from_secs(30), "it mounts");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let process = daemon.id().to_string();
+    let signal = |name: &str| {
+        assert!(Command::new("kill").args([name, &process]).status().expect("kill").success());
+    };
+    signal("-STOP");
+    for command in ["stats", "umount"] {
+        let began = Instant::now();
+        let told = syncline(&[command, at.text()]);
+        assert!(told.code != 0 && told.err.contains(&format!("kill -CONT {process}")), "{}", told.err);
+        assert!(began.elapsed() < Duration::from_secs(8), "{command}: {:?}", began.elapsed());
+    }
+    signal("-CONT");
+    at.unmount();
+    assert!(daemon.wait().expect("ended").success());
+}
+
+/// A disk of 30 MiB in memory, as long as it lives; `None` for whoever may not mount one.
+struct Small(PathBuf);
+
+impl Small {
+    fn new(bench: &Bench) -> Option<Small> {
+        let path = bench.path("small");
+        fs::create_dir(&path).expect("mkdir");
+        let words = ["-t", "tmpfs", "-o", "size=30M", "tmpfs", text(&path)];
+        let mounted = Command::new("mount").args(words).output().is_ok_and(|output| output.status.success());
+        mounted.then_some(Small(path))
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).output();
+    }
+}
+
+// Shows: C8.
+#[test]
+fn an_unmount_fails_at_once_and_says_why_when_the_local_disk_is_full() {
+    let name = "an_unmount_fails_at_once_and_says_why_when_the_local_disk_is_full";
+    if !can_mount(name) {
+        return;
+    }
+    let bench = Bench::new();
+    let Some(small) = Small::new(&bench) else {
+        return super::common::skip(name, "no tmpfs can be mounted; run as root");
+    };
+    let (image, url) = (bench.path("large.img"), format!("file://{}", bench.path("store").display()));
+    syncline(&["mkfs", "--quiet", "--size", "256M", text(&image)]).ok();
+    replica(&["init", &url, text(&image)]).ok();
+    let at = MountPoint::new(&bench, "mnt");
+    let local = small.0.join("local.img");
+    syncline(&["mount", "--local", text(&local), &url, at.text()]).ok();
+    let noise = |seed: u8| -> Vec<u8> {
+        let mut state = u64::from(seed) + 1;
+        let next = |_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 56) as u8
+        };
+        (0..8 << 20).map(next).collect()
+    };
+    for number in 0..8 {
+        let path = at.0.join(format!("{number}"));
+        let _ = fs::write(&path, noise(number)).and_then(|()| fs::File::open(&path)?.sync_all());
+    }
+    let began = Instant::now();
+    let told = syncline(&["umount", at.text()]);
+    assert!(told.code != 0 && told.err.contains("No space left on device"), "{}: {}", told.code, told.err);
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
 }

@@ -1,7 +1,7 @@
 //! The side that joins: makes a mount, and hands it over.
 
 use super::wire::{Peer, Wire};
-use super::{DAEMONS_MAX, GONE, HERE, LIVE, MOUNT, NO, READY, VERSION, WAIT, address, is_trusted};
+use super::{DAEMONS_MAX, FAILED, GONE, HERE, LIVE, MOUNT, NO, READY, VERSION, WAIT, address, is_trusted};
 use crate::filesystem::MESSAGE_BYTES_MAX;
 use crate::leave::Leave;
 use crate::mount_point::{options_for, widen_read_ahead};
@@ -70,6 +70,12 @@ fn answers(wire: &mut Wire, process: u32, options: &MountOptions) -> bool {
         return true;
     }
     !options.take_over && !is_stopped(process) && wire.is_heard_within(BUSY_LOOKS - SILENT_LOOKS)
+}
+
+/// The process that has a volume mounted, and does not say that it is here: it stands still, or is dying.
+pub(crate) fn silent(source: &Path) -> Option<u32> {
+    let (mut wire, peer) = daemon_of(source).ok().flatten()?;
+    (!answers(&mut wire, peer.process, &MountOptions::default())).then_some(peer.process)
 }
 
 /// What becomes of a mount whose volume a silent process has: an error, unless that process can be shut out, and is to
@@ -141,16 +147,38 @@ pub(crate) fn join(
     Ok(Some(Joined { wire }))
 }
 
-/// Waits until what was mounted at a directory is written, if the volume's daemon goes on. The process of that daemon,
-/// if there is one.
-pub(crate) fn wait_until_written(source: &Path, directory: &Path) -> Result<Option<u32>, MountError> {
-    let Ok(Some((mut wire, peer))) = daemon_of(source) else { return Ok(None) };
-    let asked = wire.send(&[WAIT, VERSION, directory.as_os_str().as_bytes()]);
-    // Without an answer it has ended, and closed the volume.
-    if let Ok(answer) = asked.and_then(|()| wire.receive_at_last()) {
-        expect(&answer, GONE)?;
+/// Somebody who waits for a mount that is about to end.
+pub(crate) struct Waiting(Option<(Wire, Peer)>);
+
+/// Asks the volume's daemon, if there is one, to tell when what is mounted at a directory is written. To be asked
+/// before it is unmounted: a daemon that ends at once has nobody to tell why.
+pub(crate) fn wait_for(source: &Path, directory: &Path) -> Waiting {
+    let asked = daemon_of(source).ok().flatten().and_then(|(mut wire, peer)| {
+        wire.send(&[WAIT, VERSION, directory.as_os_str().as_bytes()]).ok().map(|()| (wire, peer))
+    });
+    Waiting(asked)
+}
+
+impl Waiting {
+    /// Waits until it is written, if the daemon goes on. The process of that daemon, if there is one.
+    pub(crate) fn until_written(self, source: &Path, directory: &Path) -> Result<Option<u32>, MountError> {
+        let Some((mut wire, peer)) = self.0 else { return Ok(None) };
+        // Without an answer it has ended, and closed the volume.
+        if let Ok(answer) = wire.receive_at_last() {
+            match &answer[..] {
+                [word, why] if word == FAILED => {
+                    let why = String::from_utf8_lossy(why).into_owned();
+                    return Err(MountError::NotClosed {
+                        path: directory.to_owned(),
+                        source_path: source.to_owned(),
+                        why,
+                    });
+                }
+                answer => expect(answer, GONE)?,
+            }
+        }
+        Ok(Some(peer.process))
     }
-    Ok(Some(peer.process))
 }
 
 fn expect(answer: &[Vec<u8>], wanted: &[u8]) -> Result<(), MountError> {

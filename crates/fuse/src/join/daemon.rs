@@ -1,7 +1,7 @@
 //! The side that has the volume: lets others join, and serves what they have mounted.
 
 use super::wire::Wire;
-use super::{DAEMONS_MAX, GONE, HERE, LIVE, MOUNT, NO, READY, VERSION, WAIT, address, is_trusted};
+use super::{DAEMONS_MAX, FAILED, GONE, HERE, LIVE, MOUNT, NO, READY, VERSION, WAIT, address, is_trusted};
 use crate::browse::Browsed;
 use crate::filesystem::{Filesystem, config};
 use crate::mounts::Mounts;
@@ -88,13 +88,14 @@ fn answer(mut wire: Wire, mounts: &Arc<Mounts>) {
             }
             [word, version, directory] if word == WAIT && version == VERSION => {
                 let directory = Path::new(OsStr::from_bytes(directory));
-                match mounts.wait_for(directory, PATIENCE) {
-                    true => return wire.send(&[GONE]),
-                    false => Some(MountError::StillWriting {
-                        path: directory.to_owned(),
-                        seconds: PATIENCE.as_secs(),
-                    }),
-                }
+                return mounts.wait_for(directory, PATIENCE, |written| match written {
+                    Some(None) => wire.send(&[GONE]),
+                    Some(Some(failure)) => wire.send(&[FAILED, failure.replace('\0', " ").as_bytes()]),
+                    None => {
+                        let (path, seconds) = (directory.to_owned(), PATIENCE.as_secs());
+                        wire.send(&[NO, MountError::StillWriting { path, seconds }.to_string().as_bytes()])
+                    }
+                });
             }
             _ => Some(MountError::Unanswered),
         };

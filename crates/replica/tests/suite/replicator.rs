@@ -266,3 +266,20 @@ fn what_is_read_twice_for_one_unit_is_shipped_as_it_was_read_last() {
     assert!(runs.iter().any(|run| run.first == BlockNo(5)), "{runs:?}");
     assert!(runs.iter().all(|run| run.first.0 > 1 || run.end() < 2), "{runs:?}");
 }
+
+#[test]
+fn a_volume_that_was_not_flushed_when_it_was_closed_is_not_waited_for() {
+    let slow = Slow::new();
+    let (tap, mut replicator) = over(&slow, 1 << 20);
+    change(&tap, &slow, 1);
+    tap.submit_write(BlockNo(2), page(2));
+    slow.complete(
+        0,
+        Err(DeviceError::Io { operation: syncline_device::Operation::Write, block: BlockNo(2), errno: 28 }),
+    );
+    replicator.close();
+    // What was flushed is shipped first.
+    assert_eq!(units(&mut replicator, SECOND), 1);
+    units(&mut replicator, SECOND + 1);
+    assert_eq!(*replicator.phase(), Phase::Failed(syncline_replica::ReplicaError::VolumeFailed));
+}
