@@ -72,7 +72,9 @@ mod shipped {
                 OnLag::Stop => syncline_replica_store::OnLag::Stop,
             };
             let (interval, max_lag) = (how.interval, how.max_lag);
-            let options = Options { acknowledge, interval, on_lag, max_lag, exact, ..Options::default() };
+            let behind: Option<fn()> = Some(crate::scheduling::work_behind);
+            let options =
+                Options { acknowledge, interval, on_lag, max_lag, exact, behind, ..Options::default() };
             let claimed = lazy.and_then(|lazy| lazy.claimed.lock().take()).map(|claimed| *claimed);
             let session = Session::open_by(device, &address, &options, claimed).map_err(refused)?;
             let last = session.status();

@@ -19,6 +19,23 @@ pub(crate) fn ask_for_short_slices() {
     ask("short slices", SHORT_SLICE_NS);
 }
 
+/// How much nicer a thread is that works behind those for which somebody waits.
+const BEHIND_NICER: i32 = 10;
+
+/// For a thread whose work nobody waits for, and that has much of it at a time, and those that it will start.
+pub(crate) fn work_behind() {
+    let set = || {
+        let own = Scheduling::of_this_thread()?;
+        match own.is_usual() {
+            true => own.with_slice_ns(USUAL_SLICE_NS).behind(BEHIND_NICER).apply(),
+            false => io::Result::Ok(()),
+        }
+    };
+    if let Err(error) = set() {
+        tracing::debug!(%error, "the scheduler does not let a thread work behind others");
+    }
+}
+
 /// For a thread that works in the background.
 pub(crate) fn ask_for_usual_slices() {
     ask("usual slices", USUAL_SLICE_NS);
@@ -65,5 +82,18 @@ mod tests {
             return println!("skipped: slices: this kernel does not let threads ask for theirs");
         }
         assert_eq!((short, inherited, given_back), (SHORT_SLICE_NS, SHORT_SLICE_NS, usual));
+    }
+
+    #[test]
+    fn a_thread_that_works_behind_others_is_nicer_and_so_is_what_it_starts() {
+        let nice = || Scheduling::of_this_thread().unwrap().nice();
+        let (own, behind, started) = std::thread::spawn(move || {
+            let own = nice();
+            work_behind();
+            (own, nice(), std::thread::spawn(nice).join().unwrap())
+        })
+        .join()
+        .unwrap();
+        assert_eq!((behind, started), ((own + BEHIND_NICER).min(19), behind));
     }
 }

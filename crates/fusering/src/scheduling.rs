@@ -2,6 +2,8 @@
 
 use std::io;
 
+const NICE_MAX: i32 = 19;
+
 /// Of one thread.
 #[derive(Debug, Clone, Copy)]
 pub struct Scheduling(libc::sched_attr);
@@ -45,6 +47,19 @@ impl Scheduling {
     #[must_use]
     pub fn idle(self) -> Scheduling {
         Scheduling(libc::sched_attr { sched_policy: libc::SCHED_IDLE as u32, ..self.0 })
+    }
+
+    /// The same in class SCHED_BATCH, and so much nicer: it wakes up behind others, and gets little where others want
+    /// all, but something.
+    #[must_use]
+    pub fn behind(self, nicer: i32) -> Scheduling {
+        let sched_nice = (self.0.sched_nice + nicer).min(NICE_MAX);
+        Scheduling(libc::sched_attr { sched_policy: libc::SCHED_BATCH as u32, sched_nice, ..self.0 })
+    }
+
+    /// Its nice value.
+    pub fn nice(&self) -> i32 {
+        self.0.sched_nice
     }
 
     /// How long it wants to run at a time, in nanoseconds; 0 on kernels that do not tell.

@@ -80,6 +80,9 @@ pub struct Options {
     /// Claim and unit of which the volume is exactly what they have left: then cuts alone are shipped, if they are the
     /// last.
     pub exact: Option<(u64, u64)>,
+    /// Called first by threads for which nobody waits. With [`Acknowledge::Remote`] somebody waits for the one that
+    /// ships.
+    pub behind: Option<fn()>,
     /// Only a replica that nobody has begun there is begun, whatever the volume was shipped to before.
     pub begin: bool,
 }
@@ -97,6 +100,7 @@ impl Default for Options {
             probe: false,
             housekeeping: Some(HOUSEKEEPING),
             exact: None,
+            behind: None,
             begin: false,
         }
     }
@@ -186,7 +190,7 @@ impl Session {
             None => Replicator::new(Arc::clone(&tap), &opened, settings, offset),
         };
         let housekeeper = match options.housekeeping {
-            Some(every) => Some(Housekeeper::start(address, superblock.uuid, every)?),
+            Some(every) => Some(Housekeeper::start(address, superblock.uuid, every, options.behind)?),
             None => None,
         };
         Session::start(tap, mark, client, replicator, options, housekeeper)
@@ -212,7 +216,11 @@ impl Session {
         let pause = (options.interval / LOOKS).clamp(PAUSE_MIN, PAUSE_MAX);
         let late = options.max_lag.unwrap_or((options.interval * LATE).max(LATE_MIN));
         let mut lateness = Lateness { late, on_lag: options.on_lag, told: false };
+        let behind = options.behind.filter(|_| options.acknowledge == Acknowledge::Local);
         let ship = move || {
+            if let Some(work_behind) = behind {
+                work_behind();
+            }
             let its = Arc::clone(&its_tap);
             let _ending = Ending(its_tap, Arc::clone(&mine));
             loop {
@@ -397,11 +405,19 @@ struct Housekeeper {
 }
 
 impl Housekeeper {
-    fn start(address: &Address, uuid: [u8; 16], every: Duration) -> Result<Housekeeper, Error> {
+    fn start(
+        address: &Address,
+        uuid: [u8; 16],
+        every: Duration,
+        behind: Option<fn()>,
+    ) -> Result<Housekeeper, Error> {
         let ends: Arc<(Mutex<bool>, Condvar)> = Arc::default();
         let mut client = Client::new(address)?;
         let mine = Arc::clone(&ends);
         let keep = move || {
+            if let Some(work_behind) = behind {
+                work_behind();
+            }
             let (ended, changed) = &*mine;
             for round in 1.. {
                 let mut state = ended.lock();
