@@ -341,8 +341,9 @@ impl Share {
         }
     }
 
-    /// Writes what the mount's files have; the last mount closes the volume.
-    pub(crate) fn close(&self) -> Result<(), MountError> {
+    /// Writes what the mount's files have; the last mount closes the volume. That it cannot be closed is no news to
+    /// whoever shut it down (`is_expected`), and told to others who wait for it.
+    pub(crate) fn close(&self, is_expected: bool) -> Result<(), MountError> {
         self.begin_to_end();
         let alone = self.mounts.state.lock().take_from_last();
         let closed = match alone {
@@ -356,7 +357,9 @@ impl Share {
                 }
             }
         };
-        if let Err(error) = &closed {
+        if let Err(error) = &closed
+            && !is_expected
+        {
             let why = match error {
                 MountError::Close(source) => source.to_string(),
                 error => error.to_string(),
@@ -394,7 +397,7 @@ impl Drop for Share {
     fn drop(&mut self) {
         // One that never came to be mounted.
         let is_there = self.mounts.state.lock().mounted.iter().any(|mounted| mounted.number == self.number);
-        if is_there && let Err(error) = self.close() {
+        if is_there && let Err(error) = self.close(false) {
             tracing::error!(%error, "what was mounted could not be closed");
         }
     }

@@ -20,9 +20,11 @@ pub(crate) fn ask_for_short_slices() {
 }
 
 /// How much nicer a thread is that works behind those for which somebody waits.
+#[cfg(feature = "replica")]
 const BEHIND_NICER: i32 = 10;
 
 /// For a thread whose work nobody waits for, and that has much of it at a time, and those that it will start.
+#[cfg(feature = "replica")]
 pub(crate) fn work_behind() {
     let set = || {
         let own = Scheduling::of_this_thread()?;
@@ -84,6 +86,7 @@ mod tests {
         assert_eq!((short, inherited, given_back), (SHORT_SLICE_NS, SHORT_SLICE_NS, usual));
     }
 
+    #[cfg(feature = "replica")]
     #[test]
     fn a_thread_that_works_behind_others_is_nicer_and_so_is_what_it_starts() {
         let nice = || Scheduling::of_this_thread().unwrap().nice();

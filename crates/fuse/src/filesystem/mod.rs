@@ -197,7 +197,7 @@ impl Filesystem {
                 tracing::error!("a driver of syncs had stopped by an internal error");
             }
         }
-        let closed = live.share.close();
+        let closed = live.share.close(self.was_shut_down());
         *self.outcome.lock() = Some(closed);
     }
 
