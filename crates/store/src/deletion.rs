@@ -25,6 +25,7 @@ use pair::Pair;
 
 use crate::checkpoint::Purpose;
 use crate::limits::{REAPED_BYTES, REAPED_LEAVES_MAX, REAPED_OVERLAYS};
+use crate::locks::MutexGuard;
 use crate::primitives::Ordering;
 use crate::shared::Shared;
 use crate::tree::cache::Pinned;
@@ -204,13 +205,21 @@ impl Store {
         if !matches!(task, Some(Task::Data(_))) {
             *turn = None;
         }
+        let went_on = self.step(task, leaves, &mut turn);
+        // Who waits for the turn is not to wait for the next steps of a thread that takes several: the last of a tree
+        // writes two checkpoints.
+        MutexGuard::hand_on(turn);
+        went_on
+    }
+
+    fn step(&self, task: Option<Task>, leaves: usize, ahead: &mut Option<Ahead>) -> Result<bool, StoreError> {
         match task {
             None => return Ok(false),
             Some(Task::Begin(tree)) => drop(self.begin_hidden(tree)?),
             Some(Task::Settle) => drop(self.settle_some()?),
             Some(Task::Checkpoint) => return self.checkpoint_again(),
             Some(Task::Overlay(tree)) => self.reap_overlay(tree)?,
-            Some(Task::Data(tree)) => self.reap_data(tree, leaves.clamp(1, REAPED_LEAVES_MAX), &mut turn)?,
+            Some(Task::Data(tree)) => self.reap_data(tree, leaves.clamp(1, REAPED_LEAVES_MAX), ahead)?,
             Some(Task::Nodes(tree)) => self.reap_nodes(tree, leaves.max(1))?,
             Some(Task::End(tree)) => return self.end_tree(tree),
         }
