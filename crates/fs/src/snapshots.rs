@@ -274,10 +274,11 @@ impl Fs {
         let is_giving_back = self.core.store.is_giving_back();
         while self.relieved(|store| store.reap_space(self.writeback.reaped_leaves()))? {}
         // What was freed last is free behind a checkpoint that holds it, whoever writes that.
-        match is_giving_back {
-            true => self.core.timed_checkpoint(syncline_store::Store::checkpoint_of_freed),
-            false => self.core.checkpoint(),
+        if is_giving_back {
+            return self.core.timed_checkpoint(syncline_store::Store::checkpoint_of_freed);
         }
+        // Others may have given back all of it before, and heads what they shared with it.
+        if self.core.store.space().pinned > 0 { self.core.checkpoint() } else { Ok(()) }
     }
 
     /// As [`Fs::reclaim`], and returns when nothing is left to be done of deletions; `true` if some is, because
