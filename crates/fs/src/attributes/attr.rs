@@ -128,9 +128,8 @@ impl Attributes {
         let size =
             if item.is_directory() { item.entries.saturating_mul(DIRECTORY_ENTRY_SIZE) } else { item.size };
         // Written data counts before it has its place: a file that seems to have no blocks is taken for a hole by
-        // programs that copy. What only replaces other blocks must not count twice, as far as that can be told.
-        let most = item.blocks.max(item.size.div_ceil(BLOCK_BYTES as u64));
-        let blocks = item.blocks.saturating_add(state.data.reserved_blocks()).min(most);
+        // programs that copy.
+        let (blocks, blocks_settled) = state.data.blocks(item.size, item.blocks);
         Attr {
             inode: number,
             mode: item.mode,
@@ -139,7 +138,7 @@ impl Attributes {
             gid: item.gid,
             size,
             blocks: blocks.saturating_mul(SECTORS_PER_BLOCK),
-            blocks_settled: state.data.are_blocks_settled(item.size, item.blocks),
+            blocks_settled,
             accessed: item.accessed,
             modified: item.modified,
             changed: item.changed,

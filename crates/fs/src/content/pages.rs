@@ -69,6 +69,8 @@ impl PageSlot {
 pub(crate) struct Stored {
     /// Size that is covered by logged data.
     pub(crate) covered: u64,
+    /// Each of the first so many pages has a block, or is in memory and gets one: no hole is among them.
+    pub(crate) whole_to: u64,
     /// Counts changes of the stored extents: what was read before a change may not be cached after it.
     pub(crate) changes: u64,
     /// A truncation that is not finished: stored extents from this page on are to be freed before any new data goes
@@ -134,6 +136,7 @@ pub(crate) struct FileData {
 
 impl FileData {
     pub(crate) fn new(turn: &TurnLock, item: &InodeItem) -> FileData {
+        let whole_to = if item.blocks >= pages_of(item.size) { pages_of(item.size) } else { 0 };
         FileData {
             turn: turn.clone(),
             slots: BTreeMap::new(),
@@ -141,7 +144,7 @@ impl FileData {
             logged: BTreeSet::new(),
             unlogged: 0,
             reservation: None,
-            stored: Stored { covered: item.size, ..Stored::default() },
+            stored: Stored { covered: item.size, whole_to, ..Stored::default() },
             readers: Readers::default(),
             listed: Listed::default(),
             watches: Vec::new(),
@@ -166,13 +169,27 @@ impl FileData {
         self.reservation.as_ref().map_or(0, Reservation::blocks)
     }
 
-    /// Whether the file has as many blocks as it seems to (`stored` and those set aside) until somebody changes it. A
-    /// round under way holds some that neither counts, a truncation has some left to free, and in a file with holes
-    /// it is not known yet whether a new page fills one or replaces a block.
-    pub(crate) fn are_blocks_settled(&self, size: u64, stored: u64) -> bool {
-        let replaces_all = stored >= self.logged_size(size).div_ceil(PAGE_BYTES);
-        let is_known = self.reserved_blocks() == 0 || stored == 0 || replaces_all;
-        is_known && !self.is_taken() && !self.is_truncating()
+    /// Blocks of a file of `size` bytes that has `stored` of them, with those that what is in memory will take; and
+    /// whether it stays at that until somebody changes the file. It does where no page is a hole. In others it is not
+    /// known whether a new page fills a hole or replaces a block; a round under way holds some blocks that neither
+    /// counts, and a truncation has some left to free.
+    pub(crate) fn blocks(&self, size: u64, stored: u64) -> (u64, bool) {
+        let (pages, reserved) = (pages_of(size), self.reserved_blocks());
+        if self.stored.whole_to >= pages && stored <= pages && !self.is_truncating() {
+            return (pages, true);
+        }
+        let is_known = reserved == 0 || stored == 0 || stored == pages;
+        // What only replaces other blocks must not count twice, as far as that can be told.
+        let most = stored.max(pages);
+        (stored.saturating_add(reserved).min(most), is_known && !self.is_taken() && !self.is_truncating())
+    }
+
+    /// A write has filled the pages of the range.
+    pub(crate) fn fill(&mut self, pages: &std::ops::Range<u64>) {
+        let whole_to = &mut self.stored.whole_to;
+        if pages.start <= *whole_to {
+            *whole_to = pages.end.max(*whole_to);
+        }
     }
 
     /// Whether somebody has the turn.
@@ -317,8 +334,9 @@ impl FileData {
         self.account.as_ref().expect("a file with pages has an account").removed(1);
     }
 
-    /// Forgets all pages of the range.
+    /// Forgets all pages of the range: they may be holes from now on.
     pub(crate) fn discard_range(&mut self, pages: std::ops::Range<u64>) {
+        self.stored.whole_to = self.stored.whole_to.min(pages.start);
         let doomed: Vec<u64> = self.range(pages).map(|(page, _)| page).collect();
         for page in doomed {
             self.discard(page);

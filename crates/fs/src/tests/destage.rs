@@ -1,6 +1,7 @@
 //! What the background destages, and what it leaves in the journal.
 
 use super::{MIB, TestVolume};
+use crate::FallocateMode;
 use syncline_device::Device;
 
 #[test]
@@ -25,6 +26,52 @@ fn a_page_that_is_logged_again_and_again_is_not_destaged_each_time() {
     assert_eq!(cold.state.read().data.logged_pages(), 0, "its image would keep the ring from being freed");
     assert!(load().image_bytes * 8 <= load().ring_bytes_max, "{} bytes", load().image_bytes);
     assert!(destaged < 10, "{destaged} writes of the background beside {syncs} syncs");
+}
+
+/// A database grows by a page, and its first page is written with it. Its blocks are known, so the kernel may keep the
+/// attributes; with a hole in the file they are not.
+#[test]
+fn blocks_of_a_file_without_holes_are_known_while_it_is_written() {
+    let volume = TestVolume::new(64 * MIB, 4 * MIB);
+    let file = volume.create("database");
+    let page = |number: u64| volume.write(&file, number * 4096, &[7; 4096]);
+    let blocks = || {
+        let attr = volume.fs.attributes.attr(&file);
+        (attr.blocks / 8, attr.blocks_settled)
+    };
+    for size in 1..20 {
+        page(size - 1);
+        page(0);
+        assert_eq!(blocks(), (size, true), "dirty");
+        volume.sync(&file);
+        assert_eq!(blocks(), (size, true), "logged");
+        if size % 3 == 0 {
+            volume.fs.writeback.destage_everything().unwrap();
+            assert_eq!(blocks(), (size, true), "written out");
+        }
+    }
+    let hole = |file: &_| {
+        let (mode, adjust) = (FallocateMode::PunchHole, &mut |_: &mut _| {});
+        volume.fs.shape.file_allocate(file, mode, 9 * 4096, 4096, adjust).unwrap();
+    };
+    volume.fs.writeback.destage_everything().unwrap();
+    hole(&file);
+    page(0);
+    assert!(!blocks().1, "a page in the middle is none any more");
+    page(9);
+    volume.sync(&file);
+    volume.fs.writeback.destage_everything().unwrap();
+    volume.truncate(&file, 10 * 4096 + 1);
+    volume.truncate(&file, 19 * 4096);
+    page(0);
+    assert!(!blocks().1, "what was cut off is a hole");
+    (10..19).for_each(page);
+    page(30);
+    page(0);
+    assert!(!blocks().1, "whether page 0 takes one more block is not known");
+    volume.sync(&file);
+    volume.fs.writeback.destage_everything().unwrap();
+    assert_eq!(blocks(), (20, true));
 }
 
 #[test]

@@ -35,7 +35,7 @@ fn step(volume: &mut TestVolume, models: &mut [Model], random: &mut Random, cras
         1 => model.bytes.len() as u64,
         _ => random.below(20) * 4096,
     };
-    match random.below(24) {
+    match random.below(26) {
         0..=8 => {
             let len = if random.below(4) == 0 { random.below(150_000) } else { random.below(9000) };
             let data = pattern(random.next(), len as usize);
@@ -91,6 +91,7 @@ fn step(volume: &mut TestVolume, models: &mut [Model], random: &mut Random, cras
                 check(volume, n, model);
             }
         }
+        23 | 24 => settled_blocks_stay(volume, n),
         _ if crashes => {
             volume.sync(&inode);
             drop(inode);
@@ -109,6 +110,23 @@ fn step(volume: &mut TestVolume, models: &mut [Model], random: &mut Random, cras
             volume.reopen();
         }
     }
+}
+
+/// What is said to stay until somebody changes the file stays when all of it is written out.
+fn settled_blocks_stay(volume: &TestVolume, n: usize) {
+    let inode = volume.find(&format!("f{n}"));
+    let told = volume.fs.attributes.attr(&inode);
+    volume.sync(&inode);
+    volume.fs.writeback.destage_everything().unwrap();
+    let then = volume.fs.attributes.attr(&inode);
+    let pages = format!("of {} bytes", told.size);
+    assert!(
+        !told.blocks_settled || told.blocks == then.blocks,
+        "{} and {}, {pages}",
+        told.blocks,
+        then.blocks
+    );
+    assert_eq!((then.blocks, then.blocks_settled), (inode.state.read().item.blocks * 8, true), "{pages}");
 }
 
 fn check(volume: &TestVolume, n: usize, model: &Model) {

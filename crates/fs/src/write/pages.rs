@@ -269,6 +269,7 @@ impl Writer {
             }
         }
         let end = span.offset + bytes.len() as u64;
+        state.data.fill(&span.pages());
         state.data.note_change(span.pages(), end > state.item.size);
         state.item.size = state.item.size.max(end);
         state.item.modified = now;
