@@ -121,6 +121,9 @@ pub struct Arguments {
     /// Pin the caller and the mount's daemon to this CPU.
     #[arg(long, value_name = "NUMBER")]
     pub(crate) cpu: Option<usize>,
+    /// Bound on the memory of the engine in this process, in MiB. Default: the library's, 256.
+    #[arg(long, value_name = "MIB")]
+    pub(crate) memory_mib: Option<usize>,
     /// Keep the results in this JSON file, each as soon as it is there.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
@@ -203,7 +206,7 @@ impl Arguments {
 
     /// What decides over the figures; a run is only resumed with the same.
     pub(crate) fn settings(&self) -> Value {
-        json!({
+        let mut settings = json!({
             "device_mib": self.device_mib,
             "operations": self.operations,
             "sequential_mib": self.sequential_mib,
@@ -214,6 +217,11 @@ impl Arguments {
             "pacing_mib": self.pacing_mib,
             "tree_files": self.tree_files,
             "cpu": self.cpu,
-        })
+        });
+        // Results from before there was a choice have the default, and can be gone on with.
+        if let Some(memory_mib) = self.memory_mib {
+            settings["memory_mib"] = memory_mib.into();
+        }
+        settings
     }
 }

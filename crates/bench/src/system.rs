@@ -135,6 +135,15 @@ enum State {
     Removed,
 }
 
+/// With the library's bound on memory, unless another one was asked for.
+fn engine_options(arguments: &Arguments) -> VolumeOptions {
+    let options = VolumeOptions::new();
+    match arguments.memory_mib {
+        Some(mib) => options.memory_bytes_max(mib << 20),
+        None => options,
+    }
+}
+
 /// A fresh system on the medium, or a fresh directory; taken down when dropped.
 pub(crate) struct Mounted<'a> {
     state: State,
@@ -150,12 +159,12 @@ impl<'a> Mounted<'a> {
         let made = MkfsOptions::default();
         let state = match system {
             System::Engine => {
-                State::Engine(Engine(fresh_volume(&medium.path, &made, &VolumeOptions::new())?))
+                State::Engine(Engine(fresh_volume(&medium.path, &made, &engine_options(arguments))?))
             }
             System::Without(mechanism) => State::Engine(Engine(fresh_volume(
                 &medium.path,
                 &made,
-                &VolumeOptions::new().ablation(mechanism.ablation),
+                &engine_options(arguments).ablation(mechanism.ablation),
             )?)),
             System::Directory(path) => inside(path)?,
             kernel => {
