@@ -267,18 +267,13 @@ impl Fs {
         Err(Error::NoSpace)
     }
 
-    /// Gives back all that deleted snapshots had, as far as nobody reads them, and returns when it is free. What ends
-    /// their deletions behind that gives nothing back, and is left to the background.
+    /// Gives back all that deleted snapshots had, as far as nobody reads them, and returns when it is free, whoever
+    /// gave it back. What ends their deletions behind that gives nothing back, and is left to the background. What
+    /// heads free themselves comes back with the next checkpoint, as ever: none is written for that.
     pub fn reclaim(&self) -> Result<()> {
         self.core.check_writable()?;
-        let is_giving_back = self.core.store.is_giving_back();
         while self.relieved(|store| store.reap_space(self.writeback.reaped_leaves()))? {}
-        // What was freed last is free behind a checkpoint that holds it, whoever writes that.
-        if is_giving_back {
-            return self.core.timed_checkpoint(syncline_store::Store::checkpoint_of_freed);
-        }
-        // Others may have given back all of it before, and heads what they shared with it.
-        if self.core.store.space().pinned > 0 { self.core.checkpoint() } else { Ok(()) }
+        self.core.timed_checkpoint(syncline_store::Store::checkpoint_of_freed)
     }
 
     /// As [`Fs::reclaim`], and returns when nothing is left to be done of deletions; `true` if some is, because

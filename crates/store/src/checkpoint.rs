@@ -182,7 +182,6 @@ impl Store {
         shared.confirm_flush()?;
         // Durable. Only now may anything that the previous state named be reused.
         let generation = superblock.generation;
-        shared.generation.store(generation.0, Ordering::Relaxed);
         shared.checkpoint_lsn.store(superblock.checkpoint_lsn.0, Ordering::Relaxed);
         (durable.superblock, durable.slot) = (superblock, slot);
         shared.settle(durable.root_tree.bound_of_one_more());
@@ -192,6 +191,8 @@ impl Store {
             space.thaw();
             durable.root_tree.claim(&mut space, changing);
         }
+        // Behind that: who sees it takes what was freed for free.
+        shared.generation.store(generation.0, Ordering::Release);
         shared.checkpoints.fetch_add(1, Ordering::Relaxed);
         if let (Some(journal), Some(record)) = (shared.journal.get(), record) {
             journal.checkpointed(&record, generation);

@@ -226,17 +226,12 @@ impl Store {
         Ok(true)
     }
 
-    /// Whether deletions have something to give back, or have given back what is not free so far.
-    pub fn is_giving_back(&self) -> bool {
-        let trees = self.shared.trees.read();
-        has_space_to_give(&trees) || self.shared.generation.load(Ordering::Relaxed) < trees.given_back_by.0
-    }
-
     /// What steps of deletions have given back so far is free when this has returned: a checkpoint that holds it is
-    /// durable (R11). None is written if there is one, and one that is under way is waited for. Call it without locks.
+    /// durable (R11). None is written if there is one, or if deletions have freed nothing, whatever others have; one
+    /// that is under way is waited for. Call it without locks.
     pub fn checkpoint_of_freed(&self) -> Result<(), StoreError> {
         let wanted = self.shared.trees.read().given_back_by;
-        let is_durable = || self.shared.generation.load(Ordering::Relaxed) >= wanted.0;
+        let is_durable = || self.shared.generation.load(Ordering::Acquire) >= wanted.0;
         if !is_durable() {
             // Whoever writes one has the turn. What has frozen before is not enough, and what comes then may be.
             drop(self.shared.checkpointing.lock());

@@ -234,7 +234,8 @@ impl Volume {
         Ok(self.shared().fs()?.usage(&names)?)
     }
 
-    /// Waits until all space of deleted snapshots that nobody reads is free.
+    /// Waits until all space of deleted snapshots that nobody reads is free. What the volume's own changes have freed
+    /// meanwhile is not waited for: [`Volume::checkpoint`] brings that.
     pub fn reclaim(&self) -> io::Result<()> {
         Ok(self.shared().fs()?.reclaim()?)
     }

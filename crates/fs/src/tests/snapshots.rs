@@ -1,10 +1,10 @@
-//! Damage of what a snapshot has beside its tree.
+//! Damage of what a snapshot has beside its tree, and what waits for the space of a deleted one.
 
 use super::{MIB, TestVolume, pattern};
 use crate::{Error, FsOptions, MkfsOptions, SnapshotData, SystemEntropy};
 use std::sync::Arc;
 use syncline_device::{Buffer, Device};
-use syncline_format::{BlockNo, TreeId};
+use syncline_format::{BlockNo, ObjectNo, TreeId};
 
 const PAGE: usize = 4096;
 
@@ -100,4 +100,46 @@ fn whoever_must_not_wait_makes_a_snapshot_only_of_what_is_written() {
     assert_eq!(read(&volume, "a", 0).unwrap(), pattern(2, PAGE));
     let again = volume.fs.try_snapshot("s", &SystemEntropy::default());
     assert_eq!(again.unwrap_err().errno(), 17);
+}
+
+// Shows: C11.
+#[test]
+fn reclaim_writes_a_checkpoint_for_what_deletions_have_freed_and_for_nothing_else() {
+    // Whoever takes the steps: the background may be faster.
+    for is_done_before in [false, true] {
+        let volume = TestVolume::new(64 * MIB, MIB);
+        let write = |name: &str, seed| volume.write(&volume.create(name), 0, &pattern(seed, 100 * PAGE));
+        let remove = |name: &str| volume.fs.names().unlink(ObjectNo::ROOT_DIR, name.as_bytes()).unwrap();
+        ["a", "b", "c"].into_iter().zip(1..).for_each(|(name, seed)| write(name, seed));
+        volume.fs.sync_all().unwrap();
+        volume.fs.checkpoint().unwrap();
+        let store = &volume.fs.core.store;
+        let delete = || {
+            volume.fs.delete_snapshot("s").unwrap();
+            while is_done_before && store.reap_space(usize::MAX).unwrap() {}
+        };
+        let checkpoints = || {
+            let before = store.counters().checkpoints;
+            volume.fs.reclaim().unwrap();
+            store.counters().checkpoints - before
+        };
+        remove("a");
+        volume.fs.sync_all().unwrap();
+        volume.fs.snapshot("s", SnapshotData::Written, &SystemEntropy::default()).unwrap();
+        delete();
+        assert!(store.space().pinned >= 100, "of a file of the head");
+        assert_eq!(checkpoints(), 0, "the head has all that the snapshot had");
+        while store.reap(usize::MAX).unwrap() {}
+        volume.fs.snapshot("s", SnapshotData::Written, &SystemEntropy::default()).unwrap();
+        remove("b");
+        volume.fs.checkpoint().unwrap();
+        delete();
+        let before = store.space();
+        assert_eq!(checkpoints(), 1, "the snapshot alone had a file");
+        let behind = store.space();
+        let is_pinned = if is_done_before { 100 } else { 0 };
+        assert!(before.pinned >= is_pinned && behind.pinned == 0, "{before:?}, {behind:?}");
+        assert!(behind.available >= before.available + 100, "{before:?}, {behind:?}");
+        assert_eq!(checkpoints(), 0, "it is free");
+    }
 }
