@@ -142,7 +142,7 @@ pub(crate) const DELETION_CHUNKS: u64 = 24;
 /// Chunks that are free besides them where a volume may be upgraded to version 2: the upgrade's own two, and some for
 /// the first checkpoints behind it, each of which writes the volume tree and the root tree anew.
 pub(crate) const UPGRADE_CHUNKS: u64 = 8;
-/// Leaves that are read together where one after the other is looked at, and no more: 512 KiB.
+/// Leaves that are read together where one after the other is looked at, and no more, and nodes of one read: 512 KiB.
 pub(crate) const LEAVES_AHEAD: usize = 32;
 /// Leaves that one batch of a deletion looks at, and runs of dead blocks after which it looks at no more: the trees'
 /// lock is held so long.

@@ -39,7 +39,7 @@ impl Store {
                 let trees = self.shared.trees.read();
                 wanted(&trees.pair(tree, pinned).ok()?, from, leaves).ok()?
             };
-            Some(Ahead { tree, from, until, coming: cache.begin_ahead(device, wanted) })
+            Some(Ahead { tree, from, until, coming: cache.begin_ahead(device, &wanted) })
         };
         let known = ahead.take().filter(|known| known.tree == tree);
         if known.as_ref().is_some_and(|known| cursor < known.from) {

@@ -10,14 +10,14 @@
 use super::page::Page;
 use super::{Missing, Node, Resident};
 use crate::StoreError;
-use crate::limits::{CACHED_NODES_MIN, DIRTY_NODE_BYTES_MAX};
+use crate::limits::{CACHED_NODES_MIN, DIRTY_NODE_BYTES_MAX, LEAVES_AHEAD};
 use crate::locks::{Lock, Mutex};
 use crate::primitives::{AtomicU64, Ordering};
 use foldhash::HashMap;
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::sync::Arc;
-use syncline_device::{Buffer, Device, ReadRequest, Reading};
+use syncline_device::{Block, Buffer, Device, ReadRequest, Reading};
 use syncline_format::item::EXTENT_BIRTH_AT;
 use syncline_format::layout::Layout;
 use syncline_format::node::{self, NODE_POINTER_BIRTH_AT, NodePointer};
@@ -58,8 +58,8 @@ impl Entries {
     }
 }
 
-/// Nodes that were asked for and are on their way.
-pub(crate) struct Coming(Vec<(Missing, Reading)>);
+/// Nodes that were asked for and are on their way: those of each read lie one behind the other.
+pub(crate) struct Coming(Vec<(Vec<Missing>, Reading)>);
 
 /// Nodes that are forgotten under one hold of the lock: less than 100 us.
 const FORGOTTEN_AT_ONCE: usize = 256;
@@ -67,6 +67,11 @@ const FORGOTTEN_AT_ONCE: usize = 256;
 struct Entry {
     node: Arc<Node>,
     used: bool,
+}
+
+/// Blocks of nodes that lie one behind the other.
+fn blocks_of(run: &[Missing]) -> usize {
+    run.len() * NODE_BLOCKS as usize
 }
 
 fn nodes_of(bytes: usize) -> u64 {
@@ -183,46 +188,60 @@ impl NodeCache {
     /// Loads nodes together that will be asked for. What cannot be read or verified is left out: a node may have been
     /// superseded and overwritten meanwhile, and of the others whoever needs them tells the error.
     pub(crate) fn load_ahead(&self, device: &dyn Device, wanted: &[Missing]) {
-        let is_wanted =
-            |missing: &&Missing| !self.holds(&missing.pointer) && self.check_place(&missing.pointer).is_ok();
-        let wanted: Vec<&Missing> = wanted.iter().filter(is_wanted).collect();
-        let mut buffers: Vec<Buffer> =
-            wanted.iter().map(|_| Buffer::for_overwrite(NODE_BLOCKS as usize)).collect();
-        let requests = wanted.iter().zip(&mut buffers);
+        let runs = self.runs_of(wanted);
+        let mut buffers: Vec<Buffer> = runs.iter().map(|run| Buffer::for_overwrite(blocks_of(run))).collect();
+        let requests = runs.iter().zip(&mut buffers);
         let mut requests: Vec<ReadRequest<'_>> =
-            requests.map(|(missing, into)| ReadRequest { at: missing.pointer.block, into }).collect();
+            requests.map(|(run, into)| ReadRequest { at: run[0].pointer.block, into }).collect();
         if requests.is_empty() || device.read_many(&mut requests).is_err() {
             return;
         }
-        for (missing, buffer) in wanted.into_iter().zip(buffers) {
-            let _ = self.enter(buffer, missing.tree, &missing.pointer);
+        for (run, buffer) in runs.iter().zip(&buffers) {
+            for (missing, bytes) in run.iter().zip(buffer.chunks_exact(NODE_BYTES)) {
+                let _ = self.enter(Buffer::from_bytes(bytes), missing.tree, &missing.pointer);
+            }
         }
     }
 
     /// As [`NodeCache::load_ahead`], without waiting for the device: [`NodeCache::end_ahead`] does.
-    pub(crate) fn begin_ahead(&self, device: &dyn Device, wanted: Vec<Missing>) -> Coming {
-        let is_wanted =
-            |missing: &Missing| !self.holds(&missing.pointer) && self.check_place(&missing.pointer).is_ok();
-        let read = |missing: Missing| {
-            let reading = device.submit_read(missing.pointer.block, NODE_BLOCKS as usize);
-            (missing, reading)
+    pub(crate) fn begin_ahead(&self, device: &dyn Device, wanted: &[Missing]) -> Coming {
+        let read = |run: Vec<Missing>| {
+            let reading = device.submit_read(run[0].pointer.block, blocks_of(&run));
+            (run, reading)
         };
-        Coming(wanted.into_iter().filter(is_wanted).map(read).collect())
+        Coming(self.runs_of(wanted).into_iter().map(read).collect())
     }
 
     /// Enters what was asked for, as soon as it is there. What has failed is left out.
     pub(crate) fn end_ahead(&self, device: &dyn Device, Coming(reads): Coming) {
-        for (missing, reading) in reads {
+        for (run, reading) in reads {
             if device.wait(reading.ticket()).is_err() {
                 continue;
             }
             let Ok(blocks) = reading.into_blocks() else { continue };
-            let mut buffer = Buffer::for_overwrite(NODE_BLOCKS as usize);
-            for (into, block) in buffer.chunks_mut(BLOCK_BYTES).zip(blocks) {
-                into.copy_from_slice(&block);
+            let blocks: Vec<Block> = blocks.collect();
+            for (missing, blocks) in run.iter().zip(blocks.chunks_exact(NODE_BLOCKS as usize)) {
+                let mut node = Buffer::for_overwrite(NODE_BLOCKS as usize);
+                for (into, block) in node.chunks_mut(BLOCK_BYTES).zip(blocks) {
+                    into.copy_from_slice(block);
+                }
+                let _ = self.enter(node, missing.tree, &missing.pointer);
             }
-            let _ = self.enter(buffer, missing.tree, &missing.pointer);
         }
+    }
+
+    /// Those that are not in memory, in the order of their places: nodes that lie one behind the other are read as one.
+    /// Most of them do, because a checkpoint writes them in the order of keys.
+    fn runs_of(&self, wanted: &[Missing]) -> Vec<Vec<Missing>> {
+        let is_wanted =
+            |missing: &&Missing| !self.holds(&missing.pointer) && self.check_place(&missing.pointer).is_ok();
+        let mut wanted: Vec<Missing> = wanted.iter().filter(is_wanted).copied().collect();
+        wanted.sort_unstable_by_key(|missing| missing.pointer.block);
+        let follows = |before: &Missing, next: &Missing| {
+            before.pointer.block.plus(NODE_BLOCKS.into()) == next.pointer.block
+        };
+        let runs = wanted.chunk_by(follows).flat_map(|run| run.chunks(LEAVES_AHEAD));
+        runs.map(<[Missing]>::to_vec).collect()
     }
 
     /// From here on the node at this block cannot be read.

@@ -71,7 +71,7 @@ impl Superseded {
 }
 
 /// A node that has to be loaded before the operation can go on, and the tree that it belongs to.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Missing {
     pub(crate) tree: TreeId,
     pub(crate) pointer: NodePointer,

@@ -22,24 +22,31 @@ const LEAVES: u64 = ITEMS / 4;
 /// above leaves, and read those alone.
 const TOGETHER_MIN: u64 = 6;
 
-/// A device that counts how often it is asked to read, and how many nodes that is.
+/// Leaves lie one behind the other as far as they were written together: so many are one request, at least.
+const OF_A_REQUEST_MIN: u64 = 3;
+
+/// A device that counts how often it is asked to read, by how many requests, and how many nodes that is.
 struct Asked {
     below: Arc<CrashDevice>,
     times: AtomicU64,
+    requests: AtomicU64,
     nodes: AtomicU64,
     /// Nobody has waited since the last submission: what follows is read together with it.
     is_submitting: AtomicBool,
 }
 
 impl Asked {
-    fn note(&self, blocks: usize) {
+    fn note(&self, requests: usize, blocks: usize) {
         self.times.fetch_add(1, Ordering::Relaxed);
+        self.requests.fetch_add(requests as u64, Ordering::Relaxed);
         self.nodes.fetch_add(blocks as u64 / u64::from(NODE_BLOCKS), Ordering::Relaxed);
     }
 
-    /// How often, and how many nodes, since the last call.
-    fn since(&self) -> (u64, u64) {
-        (self.times.swap(0, Ordering::Relaxed), self.nodes.swap(0, Ordering::Relaxed))
+    /// How often, by how many requests, and how many nodes, since the last call.
+    fn since(&self) -> (u64, u64, u64) {
+        let [times, requests, nodes] =
+            [&self.times, &self.requests, &self.nodes].map(|count| count.swap(0, Ordering::Relaxed));
+        (times, requests, nodes)
     }
 }
 
@@ -49,18 +56,19 @@ impl Device for Asked {
     }
 
     fn read(&self, at: BlockNo, into: &mut [u8]) -> Result<(), DeviceError> {
-        self.note(into.len() / BLOCK_BYTES);
+        self.note(1, into.len() / BLOCK_BYTES);
         self.below.read(at, into)
     }
 
     fn read_many(&self, requests: &mut [ReadRequest<'_>]) -> Result<(), DeviceError> {
-        self.note(requests.iter().map(|request| request.into.len() / BLOCK_BYTES).sum());
+        self.note(requests.len(), requests.iter().map(|request| request.into.len() / BLOCK_BYTES).sum());
         self.below.read_many(requests)
     }
 
     fn submit_read(&self, at: BlockNo, blocks: usize) -> Reading {
         let is_first = !self.is_submitting.swap(true, Ordering::Relaxed);
         self.times.fetch_add(u64::from(is_first), Ordering::Relaxed);
+        self.requests.fetch_add(1, Ordering::Relaxed);
         self.nodes.fetch_add(blocks as u64 / u64::from(NODE_BLOCKS), Ordering::Relaxed);
         self.below.submit_read(at, blocks)
     }
@@ -143,6 +151,7 @@ fn reopened() -> (Arc<CrashDevice>, Arc<Asked>, Arc<Store>, TreeId) {
     let asked = Arc::new(Asked {
         below: device.clone(),
         times: AtomicU64::new(0),
+        requests: AtomicU64::new(0),
         nodes: AtomicU64::new(0),
         is_submitting: AtomicBool::new(false),
     });
@@ -152,9 +161,10 @@ fn reopened() -> (Arc<CrashDevice>, Arc<Asked>, Arc<Store>, TreeId) {
 }
 
 fn judge(asked: &Asked, leaves: Range<u64>, what: &str) {
-    let (times, nodes) = asked.since();
+    let (times, requests, nodes) = asked.since();
     assert!(leaves.contains(&nodes), "{what}: {nodes} nodes are read, not {leaves:?}");
-    assert!(times * TOGETHER_MIN <= nodes, "{what}: {nodes} nodes are read by {times} requests");
+    assert!(times * TOGETHER_MIN <= nodes, "{what}: {nodes} nodes are asked for {times} times");
+    assert!(requests * OF_A_REQUEST_MIN <= nodes, "{what}: {nodes} nodes are read by {requests} requests");
 }
 
 // Shows: C11.
