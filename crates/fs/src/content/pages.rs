@@ -71,6 +71,9 @@ pub(crate) struct Stored {
     pub(crate) covered: u64,
     /// Each of the first so many pages has a block, or is in memory and gets one: no hole is among them.
     pub(crate) whole_to: u64,
+    /// Some blocks may lie behind the end of the file. Of a file that was loaded it is known only if it has more blocks
+    /// than pages.
+    pub(crate) is_beyond: bool,
     /// Counts changes of the stored extents: what was read before a change may not be cached after it.
     pub(crate) changes: u64,
     /// A truncation that is not finished: stored extents from this page on are to be freed before any new data goes
@@ -136,7 +139,8 @@ pub(crate) struct FileData {
 
 impl FileData {
     pub(crate) fn new(turn: &TurnLock, item: &InodeItem) -> FileData {
-        let whole_to = if item.blocks >= pages_of(item.size) { pages_of(item.size) } else { 0 };
+        let pages = pages_of(item.size);
+        let (whole_to, is_beyond) = (if item.blocks >= pages { pages } else { 0 }, item.blocks > pages);
         FileData {
             turn: turn.clone(),
             slots: BTreeMap::new(),
@@ -144,7 +148,7 @@ impl FileData {
             logged: BTreeSet::new(),
             unlogged: 0,
             reservation: None,
-            stored: Stored { covered: item.size, whole_to, ..Stored::default() },
+            stored: Stored { covered: item.size, whole_to, is_beyond, ..Stored::default() },
             readers: Readers::default(),
             listed: Listed::default(),
             watches: Vec::new(),
@@ -170,15 +174,16 @@ impl FileData {
     }
 
     /// Blocks of a file of `size` bytes that has `stored` of them, with those that what is in memory will take; and
-    /// whether it stays at that until somebody changes the file. It does where no page is a hole. In others it is not
-    /// known whether a new page fills a hole or replaces a block; a round under way holds some blocks that neither
-    /// counts, and a truncation has some left to free.
+    /// whether it stays at that until somebody changes the file. It does where no page is a hole and no block lies
+    /// behind the end. In others it is not known whether a new page fills a hole or replaces a block; a round under way
+    /// holds some blocks that neither counts, and a truncation has some left to free.
     pub(crate) fn blocks(&self, size: u64, stored: u64) -> (u64, bool) {
         let (pages, reserved) = (pages_of(size), self.reserved_blocks());
-        if self.stored.whole_to >= pages && stored <= pages && !self.is_truncating() {
+        let is_within = !self.stored.is_beyond && !self.is_truncating();
+        if is_within && self.stored.whole_to >= pages && stored <= pages {
             return (pages, true);
         }
-        let is_known = reserved == 0 || stored == 0 || stored == pages;
+        let is_known = reserved == 0 || stored == 0 || is_within && stored == pages;
         // What only replaces other blocks must not count twice, as far as that can be told.
         let most = stored.max(pages);
         (stored.saturating_add(reserved).min(most), is_known && !self.is_taken() && !self.is_truncating())

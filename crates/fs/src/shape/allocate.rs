@@ -36,6 +36,13 @@ impl Shape {
         }
         let end = offset.checked_add(len).filter(|&end| end <= FILE_BYTES_MAX).ok_or(Error::FileTooLarge)?;
         self.finish_truncation(inode)?;
+        if matches!(
+            mode,
+            FallocateMode::Allocate { keep_size: true } | FallocateMode::ZeroRange { keep_size: true }
+        ) {
+            let mut state = inode.state.write();
+            state.data.stored.is_beyond |= pages_of(end) > pages_of(state.item.size);
+        }
         match mode {
             FallocateMode::Allocate { keep_size } => {
                 self.fill_holes(inode, offset / PAGE_BYTES..pages_of(end))?;

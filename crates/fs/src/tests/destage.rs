@@ -66,6 +66,10 @@ fn blocks_of_a_file_without_holes_are_known_while_it_is_written() {
     page(0);
     assert!(!blocks().1, "what was cut off is a hole");
     (10..19).for_each(page);
+    let (ahead, mode) = (volume.create("ahead"), FallocateMode::Allocate { keep_size: true });
+    volume.fs.shape.file_allocate(&ahead, mode, 9 * 4096, 4096, &mut |_| {}).unwrap();
+    volume.write(&ahead, 0, &[7; 5 * 4096]);
+    assert!(!volume.fs.attributes.attr(&ahead).blocks_settled, "a block behind the end comes on top");
     page(30);
     page(0);
     assert!(!blocks().1, "whether page 0 takes one more block is not known");

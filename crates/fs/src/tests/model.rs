@@ -66,9 +66,10 @@ fn step(volume: &mut TestVolume, models: &mut [Model], random: &mut Random, cras
         }
         13 => {
             let len = 1 + random.below(100_000);
-            let mode = FallocateMode::Allocate { keep_size: false };
+            let keep_size = random.below(2) == 0;
+            let mode = FallocateMode::Allocate { keep_size };
             volume.fs.shape.file_allocate(&inode, mode, offset, len, &mut |_| {}).unwrap();
-            let end = (offset + len) as usize;
+            let end = if keep_size { 0 } else { (offset + len) as usize };
             model.bytes.resize(model.bytes.len().max(end), 0);
         }
         14 => {
