@@ -147,7 +147,8 @@ impl Fs {
     /// Ends the session: everything is written, unlinked files are removed, and the superblock says clean. Nothing
     /// may be called afterwards. Dropping an `Fs` without it loses nothing that was synced.
     ///
-    /// Errors: `SetAside` if damaged files could not be committed; the session has ended, and all others were.
+    /// Errors: `SetAside` if damaged files could not be committed, and what tells of damage if an image that a snapshot
+    /// has inherited cannot be read; the session has ended, and all else was.
     pub fn close(&self) -> Result<()> {
         if self.core.options.read_only {
             return Ok(());
@@ -158,8 +159,15 @@ impl Fs {
         }
         self.open_heads.lock().clear();
         committed = self.write_out()?.and(committed);
+        let settled = self.settle_snapshots();
         self.core.timed_checkpoint(Store::close)?;
-        committed
+        committed.and(settled)
+    }
+
+    /// Images that snapshots have inherited become extents of theirs: the journal is not empty before that.
+    fn settle_snapshots(&self) -> Result<()> {
+        while self.relieved(Store::settle)? {}
+        Ok(())
     }
 
     /// Writes everything of the head out, so that nothing is left in memory and in the journal but what is damaged;

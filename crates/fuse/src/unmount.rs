@@ -44,6 +44,8 @@ pub fn unmount(directory: &Path, lazily: bool) -> Result<Option<PathBuf>, MountE
                 }
                 std::thread::sleep(PAUSE);
             }
+            // Somebody else was faster; the end is waited for all the same.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) && is_gone(&entry) => break,
             Err(error) if !may_mount() && error.kind() == io::ErrorKind::NotFound => {
                 return Err(MountError::NoUnmounter { path: directory.to_owned() });
             }
@@ -58,6 +60,11 @@ pub fn unmount(directory: &Path, lazily: bool) -> Result<Option<PathBuf>, MountE
     let daemon = waiting.until_written(&entry.source, &entry.path)?;
     wait_until_released(&entry.source, daemon)?;
     Ok(None)
+}
+
+/// Whether another mount, or none, is where this one was.
+fn is_gone(entry: &MountEntry) -> bool {
+    mounted_at(&entry.path).is_ok_and(|found| found.is_none_or(|found| found.device != entry.device))
 }
 
 /// Whether the daemon of the volume that is mounted at `directory` can be waited for: a call on its mount, or its last

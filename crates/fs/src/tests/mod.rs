@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use syncline_check::{CheckOptions, Code, check};
 use syncline_device::{Buffer, Device, MemoryDevice, Volatile};
+use syncline_format::superblock::{SUPERBLOCK_SLOTS, Superblock, VolumeState};
 use syncline_format::{BLOCK_BYTES, BlockNo, Key, ObjectNo};
 use syncline_store::lock_order::elsewhere;
 
@@ -187,7 +188,18 @@ impl TestVolume {
     /// Ends the session properly, and opens the volume again.
     pub(crate) fn reopen(&mut self) {
         self.fs.close().unwrap();
+        assert_eq!(self.state(), VolumeState::Clean);
         self.crash();
+    }
+
+    /// What the newest superblock says.
+    fn state(&self) -> VolumeState {
+        let found = SUPERBLOCK_SLOTS.into_iter().filter_map(|slot| {
+            let mut bytes = Buffer::zeroed(1);
+            self.memory.read(slot, &mut bytes).unwrap();
+            Superblock::decode(&bytes, slot, self.memory.blocks()).ok()
+        });
+        found.max_by_key(|superblock| superblock.generation).expect("a superblock").state
     }
 
     /// What is durable now, opened read-only.

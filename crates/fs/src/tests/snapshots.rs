@@ -4,6 +4,7 @@ use super::{MIB, TestVolume, pattern};
 use crate::{Error, FsOptions, MkfsOptions, SnapshotData, SystemEntropy};
 use std::sync::Arc;
 use syncline_device::{Buffer, Device};
+
 use syncline_format::{BlockNo, ObjectNo, TreeId};
 
 const PAGE: usize = 4096;
@@ -100,6 +101,26 @@ fn whoever_must_not_wait_makes_a_snapshot_only_of_what_is_written() {
     assert_eq!(read(&volume, "a", 0).unwrap(), pattern(2, PAGE));
     let again = volume.fs.try_snapshot("s", &SystemEntropy::default());
     assert_eq!(again.unwrap_err().errno(), 17);
+}
+
+#[test]
+fn a_volume_is_clean_when_it_is_closed_behind_a_snapshot_of_what_is_in_the_journal() {
+    for data in [SnapshotData::Written, SnapshotData::Committed] {
+        let mut volume = TestVolume::new(64 * MIB, MIB);
+        let file = volume.create("a");
+        volume.write(&file, 0, &pattern(1, 3 * PAGE));
+        volume.sync(&file);
+        volume.fs.snapshot("s", data, &SystemEntropy::default()).unwrap();
+        volume.write(&file, 0, &pattern(2, 2 * PAGE));
+        drop(file);
+        volume.reopen();
+        for page in 0..3 {
+            assert!(
+                read(&volume, "a", page).unwrap() == pattern(1, 3 * PAGE)[page * PAGE..][..PAGE],
+                "page {page}"
+            );
+        }
+    }
 }
 
 // Shows: C11.
