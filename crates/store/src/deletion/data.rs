@@ -88,7 +88,7 @@ pub(super) fn dying(pair: &Pair<'_>, cursor: Key, leaves: usize) -> Result<(u64,
 
 /// What dies of up to so many leaves from the cursor on, and where the cursor lies behind them.
 fn collect(pair: &Pair<'_>, cursor: Key, leaves: usize) -> Result<(Vec<Dead>, Key), Hindered> {
-    let (mut dead, mut cursor) = (Vec::new(), cursor);
+    let (mut dead, mut last, mut cursor) = (Vec::new(), None, cursor);
     for _ in 0..leaves {
         let (next, leaf) = next_leaf(pair, cursor)?;
         cursor = next;
@@ -111,16 +111,19 @@ fn collect(pair: &Pair<'_>, cursor: Key, leaves: usize) -> Result<(Vec<Dead>, Ke
             }
         }
         cursor = found.place.end.unwrap_or(Key::MAX);
+        last = Some(found);
         if dead.len() >= REAPED_RUNS {
             break;
         }
     }
-    // An extent may reach beyond the keys of its leaf, and the child may hold a later part of it on its own.
+    // An extent may reach beyond the keys of its leaf, and the child may hold a later part of it on its own. It is the
+    // last of the leaf that was looked at last: the one behind that is not read for it.
     if cursor < Key::MAX
-        && let Some((found, index)) = pair.dying.last_at_or_before(cursor, pair.resident)?
+        && let Some(found) = last
+        && let Some(index) = found.leaf.page.count().checked_sub(1)
     {
         let (key, page) = (found.leaf.page.key(index), &found.leaf.page);
-        if key.kind == Kind::Extent && key < cursor {
+        if key.kind == Kind::Extent {
             let block = found.leaf.block();
             let item = ExtentItem::decode(page.value(index));
             let item = item.map_err(|source| StoreError::Corrupt { block, source })?;

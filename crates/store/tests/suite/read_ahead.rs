@@ -31,6 +31,8 @@ struct Asked {
     times: AtomicU64,
     requests: AtomicU64,
     nodes: AtomicU64,
+    /// How often somebody has waited for one node alone, ever.
+    alone: AtomicU64,
     /// Nobody has waited since the last submission: what follows is read together with it.
     is_submitting: AtomicBool,
 }
@@ -57,6 +59,7 @@ impl Device for Asked {
 
     fn read(&self, at: BlockNo, into: &mut [u8]) -> Result<(), DeviceError> {
         self.note(1, into.len() / BLOCK_BYTES);
+        self.alone.fetch_add(1, Ordering::Relaxed);
         self.below.read(at, into)
     }
 
@@ -153,6 +156,7 @@ fn reopened() -> (Arc<CrashDevice>, Arc<Asked>, Arc<Store>, TreeId) {
         times: AtomicU64::new(0),
         requests: AtomicU64::new(0),
         nodes: AtomicU64::new(0),
+        alone: AtomicU64::new(0),
         is_submitting: AtomicBool::new(false),
     });
     let store = open(asked.clone(), 2);
@@ -175,6 +179,23 @@ fn a_deletion_reads_leaves_of_both_trees_together() {
     while relieved(&store, || store.reap(usize::MAX)) {}
     judge(&asked, 2 * LEAVES..3 * LEAVES, "a deletion");
     assert_eq!(store.trees().len(), 1);
+    checked(&*device, "behind a deletion");
+}
+
+/// Beside syncs a step looks at few leaves. The one behind them is the next step's, and is on its way already.
+#[test]
+fn a_step_of_a_deletion_waits_for_no_leaf_alone() {
+    let (device, asked, store, tree) = reopened();
+    relieved(&store, || store.delete_tree(tree));
+    let (before, mut steps) = (asked.alone.load(Ordering::Relaxed), 0);
+    while relieved(&store, || store.reap(4)) {
+        steps += 1;
+    }
+    let alone = asked.alone.load(Ordering::Relaxed) - before;
+    assert!(steps >= LEAVES / 4, "{steps} steps");
+    assert!(alone * 8 <= steps, "{alone} nodes are read alone by {steps} steps");
+    let nodes = asked.since().2;
+    assert!((2 * LEAVES..2 * LEAVES + LEAVES / 10).contains(&nodes), "{nodes} nodes are read");
     checked(&*device, "behind a deletion");
 }
 
