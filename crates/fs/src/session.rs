@@ -159,15 +159,15 @@ impl Fs {
         }
         self.open_heads.lock().clear();
         committed = self.write_out()?.and(committed);
-        let settled = self.settle_snapshots();
+        // Images that snapshots have inherited become extents of theirs: the journal is not empty before that.
+        let settled = loop {
+            match self.relieved(Store::settle) {
+                Ok(true) => {}
+                settled => break settled.map(drop),
+            }
+        };
         self.core.timed_checkpoint(Store::close)?;
         committed.and(settled)
-    }
-
-    /// Images that snapshots have inherited become extents of theirs: the journal is not empty before that.
-    fn settle_snapshots(&self) -> Result<()> {
-        while self.relieved(Store::settle)? {}
-        Ok(())
     }
 
     /// Writes everything of the head out, so that nothing is left in memory and in the journal but what is damaged;
