@@ -231,10 +231,10 @@ pub struct UringSettings {
     pub depth: u16,
     /// Whether each queue's thread runs on its own CPU only.
     pub pin: bool,
-    /// Whether each queue has a second thread, which serves a caller that is alone and may wait
+    /// Whether each queue has two more threads, which serve a caller that is alone and may wait
     /// ([`RequestContext::may_wait`](crate::RequestContext::may_wait)): what has to be waited for needs no hand-over
-    /// then. It serves large reads as well, on any CPU, so that they take none of the reader's. Where it cannot be
-    /// made, a queue goes without.
+    /// then. One of them serves large reads as well, on any CPU, so that they take none of the reader's. Where they
+    /// cannot be made, a queue goes without.
     pub deputy: bool,
     /// Above this many bytes of payloads in use, a queue gives back what no open request uses when it has nothing to
     /// do.
@@ -262,10 +262,10 @@ impl UringSettings {
         self
     }
 
-    /// Whether each queue has a second thread, which serves a caller that is alone and may wait
+    /// Whether each queue has two more threads, which serve a caller that is alone and may wait
     /// ([`RequestContext::may_wait`](crate::RequestContext::may_wait)): what has to be waited for needs no hand-over
-    /// then. It serves large reads as well, on any CPU, so that they take none of the reader's. Where it cannot be
-    /// made, a queue goes without.
+    /// then. One of them serves large reads as well, on any CPU, so that they take none of the reader's. Where they
+    /// cannot be made, a queue goes without.
     #[must_use]
     pub fn deputy(mut self, deputy: bool) -> UringSettings {
         self.deputy = deputy;

@@ -1,9 +1,10 @@
 //! How many descriptors this process may have.
 //!
-//! A queue takes two (its ring and its bell), and its deputy two more; the kernel wants a queue for each CPU that
-//! this machine could ever have. The usual limit of 1,024 is a soft one, kept low for programs that call `select`;
-//! where the queues need more, it is raised. Deputies are a luxury: they leave some for everything else.
+//! A queue takes two (its ring and its bell), and each of its two deputies two more; the kernel wants a queue for each
+//! CPU that this machine could ever have. The usual limit of 1,024 is a soft one, kept low for programs that call
+//! `select`; where the queues need more, it is raised. Deputies are a luxury: they leave some for everything else.
 
+use super::queue::Role;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -15,7 +16,8 @@ const OTHERS: usize = 64;
 /// Raises the soft limit to the hard one if `queues` need that. It goes on without: what cannot be opened says so.
 pub(super) fn make_room(queues: usize, with_deputies: bool) {
     // Besides what is open already and what is to be left.
-    let needed = RING_DESCRIPTORS * queues * (1 + usize::from(with_deputies)) + 2 * OTHERS;
+    let needed =
+        RING_DESCRIPTORS * queues * (1 + if with_deputies { Role::DEPUTIES.len() } else { 0 }) + 2 * OTHERS;
     let Ok(limit) = limit() else { return };
     if needed as libc::rlim_t <= limit.rlim_cur || limit.rlim_cur >= limit.rlim_max {
         return;
@@ -93,9 +95,9 @@ mod tests {
         unsafe { libc::syscall(libc::SYS_close_range, next, u32::MAX, 0) };
         let queues = usize::from(cpus::possible_count().expect("this machine says"));
         let (enough_for_queues, all) =
-            (next + RING_DESCRIPTORS * queues, next + 2 * RING_DESCRIPTORS * queues);
+            (next + RING_DESCRIPTORS * queues, next + 3 * RING_DESCRIPTORS * queues);
         let (soft, hard, deputies) = match limits.as_str() {
-            "soft" => (enough_for_queues, all + OTHERS, queues),
+            "soft" => (enough_for_queues, all + OTHERS, 2 * queues),
             "none" => (enough_for_queues + OTHERS, enough_for_queues + OTHERS, 0),
             _ => (enough_for_queues, enough_for_queues + OTHERS + RING_DESCRIPTORS, 1),
         };
@@ -103,13 +105,13 @@ mod tests {
             libc::rlimit { rlim_cur: soft.max(next + 1) as libc::rlim_t, rlim_max: hard as libc::rlim_t };
         // SAFETY: a valid limit.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
-        let settings = UringSettings { depth: 1, deputy: true, ..UringSettings::default() };
+        let settings = UringSettings { depth: 3, deputy: true, ..UringSettings::default() };
         let Prepared { workers } = match prepare(&settings, 4096) {
             Ok(prepared) => prepared,
             Err(why) if is_refused_here() => return println!("skipped: rings_within_limits: {why}"),
             Err(why) => panic!("queues need no deputies: {why}"),
         };
-        let with = workers.iter().filter(|worker| worker.deputy.is_some()).count();
+        let with = workers.iter().map(|worker| worker.deputies.len()).sum::<usize>();
         assert_eq!((workers.len(), with), (queues, deputies), "{limits}");
     }
 

@@ -11,7 +11,7 @@
 //! FORGET, INTERRUPT and what the kernel sent before the queues were ready come by /dev/fuse in any case, notifications
 //! leave by it.
 //!
-//! With [`UringSettings::deputy`] each queue has a second thread that serves a caller that is alone, and may wait
+//! With [`UringSettings::deputy`] each queue has two more threads that serve a caller that is alone, and may wait
 //! (module [`thread`]).
 //!
 //! Code map: [`command`] submissions; [`memory`] entries' memory; [`inbox`] answers of other threads; [`queue`] what
@@ -67,10 +67,10 @@ struct Worker {
     /// Dropped without a word if the ring is not to be used.
     begin: mpsc::SyncSender<Begin>,
     thread: JoinHandle<io::Result<()>>,
-    deputy: Option<Deputy>,
+    deputies: Vec<Deputy>,
 }
 
-/// The second thread of a queue, seen from outside.
+/// One of a queue's further threads, seen from outside.
 struct Deputy {
     begin: mpsc::SyncSender<Begin>,
     thread: JoinHandle<io::Result<()>>,
@@ -120,23 +120,30 @@ pub(crate) fn prepare(settings: &UringSettings, payload_bytes: usize) -> Result<
     Ok(Prepared { workers })
 }
 
-/// Gives the queues their deputies, once all of them have what they cannot do without. One that cannot be made is
-/// gone without, and so are those behind it: what is missing is most likely missing for them as well.
+/// Gives the queues their deputies, once all of them have what they cannot do without; each has its first one before
+/// any has two. One that cannot be made is gone without, and so are those behind it: what is missing is most likely
+/// missing for them as well. One entry stays with the queue's own thread, which waits for nothing.
 fn add_deputies(workers: &mut [Worker], settings: UringSettings) {
-    let queues = workers.len();
-    for (made, worker) in workers.iter_mut().enumerate() {
-        match make_deputy(&worker.queue, settings) {
-            Ok(deputy) => worker.deputy = Some(deputy),
-            Err((step, error)) => {
-                let without = queues - made;
-                return tracing::warn!(
-                    without,
-                    queues,
-                    step,
-                    %error,
-                    "some queues have no deputy: what a lone caller waits for is handed to other threads"
-                );
+    let wanted = Role::DEPUTIES.len() * workers.len();
+    let mut made = 0;
+    for role in Role::DEPUTIES {
+        for worker in &mut *workers {
+            if usize::from(worker.queue.memory.depth()) <= worker.deputies.len() + 1 {
+                continue;
             }
+            match make_deputy(&worker.queue, role, settings) {
+                Ok(deputy) => worker.deputies.push(deputy),
+                Err((step, error)) => {
+                    return tracing::warn!(
+                        made,
+                        wanted,
+                        step,
+                        %error,
+                        "queues lack deputies: what a lone caller waits for is handed to other threads more often"
+                    );
+                }
+            }
+            made += 1;
         }
     }
 }
@@ -150,43 +157,47 @@ fn make_worker(id: QueueId, settings: UringSettings, payload_bytes: usize) -> Re
         .spawn(move || run_thread(id, settings, payload_bytes, &made, &begins))
         .map_err(|error| ("starting a queue's thread", error))?;
     let Made { queue, pinned } = is_made.recv().expect("the thread reports before anything else it does")?;
-    Ok((Worker { queue, begin, thread, deputy: None }, pinned))
+    Ok((Worker { queue, begin, thread, deputies: Vec::new() }, pinned))
 }
 
-/// Starts a queue's second thread and waits until it has made its ring.
-fn make_deputy(queue: &Arc<Queue>, settings: UringSettings) -> Result<Deputy, Failed> {
+/// Starts a deputy's thread and waits until it has made its ring.
+fn make_deputy(queue: &Arc<Queue>, role: Role, settings: UringSettings) -> Result<Deputy, Failed> {
     let (begin, begins) = mpsc::sync_channel::<Begin>(1);
     let (made, is_made) = mpsc::channel();
     let its_queue = Arc::clone(queue);
     let work = move || {
         let place = Place::beside(its_queue.id.0, settings.pin);
-        let (ring, failed) = match make_deputys_ring(&its_queue, settings.resident_bytes_max) {
+        let (ring, failed) = match make_deputys_ring(&its_queue, role, settings.resident_bytes_max) {
             Ok(ring) => (Some(ring), Ok(())),
             Err(failed) => (None, Err(failed)),
         };
         // The receiver waits for this message.
         let _ = made.send(failed);
         match (ring, begins.recv()) {
-            (Some(ring), Ok(begin)) => serve_deputy(&its_queue, ring, place, begin),
+            (Some(ring), Ok(begin)) => serve_deputy(role, &its_queue, ring, place, begin),
             _ => Ok(()),
         }
     };
+    let name = match role {
+        Role::SecondDeputy => format!("fuse-deputy2-{}", queue.id.0),
+        _ => format!("fuse-deputy-{}", queue.id.0),
+    };
     let thread = std::thread::Builder::new()
-        .name(format!("fuse-deputy-{}", queue.id.0))
+        .name(name)
         .spawn(work)
         .map_err(|error| ("starting a deputy's thread", error))?;
     is_made.recv().expect("the thread reports before anything else it does")?;
     Ok(Deputy { begin, thread })
 }
 
-/// Makes a deputy's inbox and ring. The queue has a deputy when this succeeds.
-fn make_deputys_ring(queue: &Arc<Queue>, resident_bytes_max: usize) -> Result<Ring, Failed> {
+/// Makes a deputy's inbox and ring. The queue has that deputy when this succeeds.
+fn make_deputys_ring(queue: &Arc<Queue>, role: Role, resident_bytes_max: usize) -> Result<Ring, Failed> {
     let inbox = Inbox::new().map_err(|error| ("making a deputy's eventfd", error))?;
-    let ring = Ring::new(Arc::clone(queue), Role::Deputy, inbox.bell(), resident_bytes_max)
+    let ring = Ring::new(Arc::clone(queue), role, inbox.bell(), resident_bytes_max)
         .map_err(|error| ("making a deputy's ring", error))?;
     descriptors::leave_some(&[inbox.bell(), ring.descriptor()])
         .map_err(|error| ("leaving descriptors for others", error))?;
-    queue.set_deputy(inbox);
+    queue.set_deputy(role, inbox);
     Ok(ring)
 }
 
@@ -243,22 +254,23 @@ fn serve(queue: &Arc<Queue>, mut ring: Ring, begin: Begin) -> io::Result<()> {
     let _ = begin.registered.send((queue.id, taken));
     match refused {
         true => Ok(()),
-        false => serve_as(None, queue, ring, begin, arrivals),
+        false => serve_as(Role::Main, None, queue, ring, begin, arrivals),
     }
 }
 
 /// The same for a queue's deputy, which is brought what it gets.
-fn serve_deputy(queue: &Arc<Queue>, ring: Ring, place: Place, begin: Begin) -> io::Result<()> {
+fn serve_deputy(role: Role, queue: &Arc<Queue>, ring: Ring, place: Place, begin: Begin) -> io::Result<()> {
     if let Err(error) = ring.attach(begin.connection.as_fd()) {
-        queue.inbox_of(Role::Deputy).close();
-        tracing::warn!(queue = queue.id.0, %error, "a queue has no deputy");
+        queue.inbox_of(role).close();
+        tracing::warn!(queue = queue.id.0, ?role, %error, "a queue lacks a deputy");
         return Ok(());
     }
-    serve_as(Some(place), queue, ring, begin, Vec::new())
+    serve_as(role, Some(place), queue, ring, begin, Vec::new())
 }
 
 /// `place`: of a deputy.
 fn serve_as(
+    role: Role,
     place: Option<Place>,
     queue: &Arc<Queue>,
     ring: Ring,
@@ -267,10 +279,9 @@ fn serve_as(
 ) -> io::Result<()> {
     let Begin { connection, handler, classes, all, registered } = begin;
     drop(registered);
-    let role = if place.is_some() { Role::Deputy } else { Role::Main };
     queue.own_by_this_thread(role);
     let mut class = Class::of_this_thread(classes);
-    let runner = Runner::new(Arc::clone(queue), all, handler, ring, place);
+    let runner = Runner::new(Arc::clone(queue), all, handler, ring, role, place);
     let served = catch_unwind(AssertUnwindSafe(|| runner.run(arrivals, &mut class)))
         .unwrap_or_else(|_| Err(io::Error::other("the thread of a queue panicked")));
     let inbox = queue.inbox_of(role);
@@ -298,7 +309,7 @@ impl Prepared {
         let all: Arc<[Arc<Queue>]> = workers.iter().map(|worker| Arc::clone(&worker.queue)).collect();
         let (registered, registrations) = mpsc::channel();
         for worker in &workers {
-            for begin in worker.deputy.iter().map(|deputy| &deputy.begin).chain([&worker.begin]) {
+            for begin in worker.deputies.iter().map(|deputy| &deputy.begin).chain([&worker.begin]) {
                 let told = Begin {
                     connection: Arc::clone(&connection),
                     handler: Arc::clone(&handler),
@@ -351,7 +362,9 @@ impl Running {
     fn join_threads(self) -> io::Result<()> {
         let mut result = Ok(());
         for worker in self.workers {
-            for thread in [worker.thread].into_iter().chain(worker.deputy.map(|deputy| deputy.thread)) {
+            for thread in
+                [worker.thread].into_iter().chain(worker.deputies.into_iter().map(|deputy| deputy.thread))
+            {
                 let ended = thread.join();
                 result = result
                     .and(ended.unwrap_or_else(|_| Err(io::Error::other("the thread of a queue panicked"))));

@@ -6,9 +6,9 @@
 //! the handler has returned. An answer given on that thread itself, while it runs a handler, goes to a list of the
 //! thread's own instead of the inbox and so takes neither lock nor bell.
 //!
-//! A queue may have a second thread, its *deputy* (module `thread`), with an inbox and a ring of its own: whoever of
-//! the two answers a request has its entry from then on. So an answer goes to the thread whose handler still runs,
-//! and may go to either once it has returned.
+//! A queue may have two more threads, its *deputies* (module `thread`), each with an inbox and a ring of its own:
+//! whoever of them answers a request has its entry from then on. So an answer goes to the thread whose handler still
+//! runs, and may go to any once it has returned.
 
 use super::command::QueueId;
 use super::inbox::{Content, Ending, Inbox, Outgoing};
@@ -20,7 +20,7 @@ use std::cell::RefCell;
 use std::io::{self, IoSlice};
 use std::ptr::NonNull;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 thread_local! {
     /// Of a queue's own thread.
@@ -31,10 +31,20 @@ thread_local! {
 /// Which of a queue's threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// Has all entries but one at most.
+    /// Has all entries but two at most.
     Main = 1,
     /// Has one entry at most.
     Deputy = 2,
+    /// The same.
+    SecondDeputy = 3,
+}
+
+impl Role {
+    pub const DEPUTIES: [Role; 2] = [Role::Deputy, Role::SecondDeputy];
+
+    pub fn is_deputy(self) -> bool {
+        self != Role::Main
+    }
 }
 
 /// Answers that a queue's thread gave to its own queue.
@@ -50,8 +60,10 @@ pub(super) struct Queue {
     pub id: QueueId,
     pub memory: Memory,
     pub inbox: Inbox,
-    /// The deputy's, once there is one.
-    deputy: OnceLock<Inbox>,
+    /// The deputies', once there are any; in the order of [`Role::DEPUTIES`].
+    deputies: [OnceLock<Inbox>; 2],
+    /// To whom the latest answer went that came alone, or who made the latest request of a deputy. A hint.
+    alone: AtomicU32,
     entries: Box<[EntryState]>,
     /// Bytes of payloads whose pages may be in use: the sum of `touched`.
     resident_bytes: AtomicUsize,
@@ -70,6 +82,8 @@ struct EntryState {
     touched_bytes: AtomicUsize,
     /// Names the request in the command that answers it. Set and handed on as `payload_is_free`.
     commit_id: AtomicU64,
+    /// The thread that made the request, as its header has it. Set and handed on as `payload_is_free`.
+    caller: AtomicU32,
     /// The thread whose handler runs with the request, as a [`Role`]; 0 if none does. Only a thread that finds 0
     /// there, or itself, may write the entry's areas: Release when the handler has returned, Acquire where it is
     /// looked at.
@@ -82,15 +96,20 @@ impl Queue {
             id,
             memory: Memory::map(depth, payload_bytes)?,
             inbox: Inbox::new()?,
-            deputy: OnceLock::new(),
+            deputies: Default::default(),
+            alone: AtomicU32::new(0),
             entries: (0..depth).map(|_| EntryState::default()).collect(),
             resident_bytes: AtomicUsize::new(0),
         })
     }
 
-    /// There is a deputy from now on, which finds there what is left for it.
-    pub fn set_deputy(&self, inbox: Inbox) {
-        assert!(self.deputy.set(inbox).is_ok(), "a queue has one deputy at most");
+    /// There is this deputy from now on, which finds there what is left for it.
+    pub fn set_deputy(&self, role: Role, inbox: Inbox) {
+        assert!(self.deputy(role).set(inbox).is_ok(), "a deputy has one inbox");
+    }
+
+    fn deputy(&self, role: Role) -> &OnceLock<Inbox> {
+        &self.deputies[role as usize - Role::Deputy as usize]
     }
 
     /// Declares the calling thread this queue's own.
@@ -98,20 +117,18 @@ impl Queue {
         OWN.with_borrow_mut(|own| (own.queue, own.role) = (self, role));
     }
 
-    /// Where answers for a thread are left. There is a deputy, if its inbox is asked for.
+    /// Where answers for a thread are left. There is that deputy, if its inbox is asked for.
     pub fn inbox_of(&self, role: Role) -> &Inbox {
         match role {
             Role::Main => &self.inbox,
-            Role::Deputy => self.deputy.get().expect("only a queue with a deputy has one to name"),
+            role => self.deputy(role).get().expect("only a queue with a deputy has one to name"),
         }
     }
 
     /// Tells its threads to end.
     pub fn end(&self, why: Ending) {
         self.inbox.end(why);
-        if let Some(deputy) = self.deputy.get() {
-            deputy.end(why);
-        }
+        self.deputies.iter().filter_map(OnceLock::get).for_each(|deputy| deputy.end(why));
     }
 
     /// Takes the answers that the calling thread gave itself into `into`, which must be empty.
@@ -120,13 +137,33 @@ impl Queue {
         OWN.with_borrow_mut(|own| std::mem::swap(&mut own.answers, into));
     }
 
-    /// For the queue's thread `role`, before it hands a request over, which the kernel calls `commit_id`.
-    pub fn hand_over(&self, entry: EntryIndex, commit_id: u64, payload_is_empty: bool, role: Role) {
+    /// For the queue's thread `role`, before it hands over a request of `caller`, which the kernel calls `commit_id`.
+    pub fn hand_over(
+        &self,
+        entry: EntryIndex,
+        commit_id: u64,
+        caller: u32,
+        payload_is_empty: bool,
+        role: Role,
+    ) {
         let state = self.entry(entry);
+        state.caller.store(caller, Ordering::Relaxed);
         state.commit_id.store(commit_id, Ordering::Relaxed);
         state.handled_by.store(role as u8, Ordering::Relaxed);
         state.payload_is_free.store(payload_is_empty, Ordering::Relaxed);
         state.lent_bytes.store(0, Ordering::Relaxed);
+        if role.is_deputy() {
+            self.note_alone(caller);
+        }
+    }
+
+    /// This caller seems to be alone; returns whether it did before. The kernel's own requests (0) are nobody's.
+    fn note_alone(&self, caller: u32) -> bool {
+        let is_known = caller == 0 || self.alone.load(Ordering::Relaxed) == caller;
+        if !is_known {
+            self.alone.store(caller, Ordering::Relaxed);
+        }
+        is_known
     }
 
     /// The handler that was handed the request has returned.
@@ -137,7 +174,7 @@ impl Queue {
     /// Whose handler runs with the entry's request.
     pub fn handler_of(&self, entry: EntryIndex) -> Option<Role> {
         let by = self.entry(entry).handled_by.load(Ordering::Acquire);
-        [Role::Main, Role::Deputy].into_iter().find(|role| *role as u8 == by)
+        [Role::Main, Role::Deputy, Role::SecondDeputy].into_iter().find(|role| *role as u8 == by)
     }
 
     /// What the kernel calls the entry's request.
@@ -201,16 +238,19 @@ impl Queue {
     }
 
     /// Leaves an answer whose caller is likely to go on by itself: one that comes alone was waited for, a long one is
-    /// part of a stream. The deputy takes it over if it is free.
+    /// part of a stream. A deputy takes it over if it is free; the second one only if nobody else came by a deputy since
+    /// the same caller's last answer. What callers beside each other wait for is shared better by the drivers.
     pub fn leave_for_deputy(&self, outgoing: Outgoing) {
-        let left = match (self.handler_of(outgoing.entry), self.deputy.get()) {
-            (None, Some(deputy)) => deputy.leave_if_free(outgoing),
-            (Some(role), _) => {
-                self.inbox_of(role).leave([outgoing]);
-                None
-            }
-            (None, None) => Some(outgoing),
-        };
+        if let Some(role) = self.handler_of(outgoing.entry) {
+            return self.inbox_of(role).leave([outgoing]);
+        }
+        let is_alone =
+            !outgoing.streams() && self.note_alone(self.entry(outgoing.entry).caller.load(Ordering::Relaxed));
+        let may_take = if is_alone { self.deputies.len() } else { 1 };
+        let mut left = Some(outgoing);
+        for deputy in self.deputies.iter().take(may_take).filter_map(OnceLock::get) {
+            left = left.and_then(|outgoing| deputy.leave_if_free(outgoing));
+        }
         self.inbox.leave(left);
     }
 
@@ -269,11 +309,12 @@ impl ReplySink for Queue {
         if answers.len() == 1 {
             return answers.drain(..).map(outgoing).for_each(|alone| self.leave_for_deputy(alone));
         }
-        let is_deputys =
-            |(ticket, _): &(Ticket, ShortAnswer)| self.handler_of(entry_of(*ticket)) == Some(Role::Deputy);
-        // It has one entry at most.
-        if let Some(at) = answers.iter().position(is_deputys) {
-            self.inbox_of(Role::Deputy).leave([outgoing(answers.swap_remove(at))]);
+        for role in Role::DEPUTIES {
+            let is_its = |(ticket, _): &(Ticket, _)| self.handler_of(entry_of(*ticket)) == Some(role);
+            // It has one entry at most.
+            if let Some(at) = answers.iter().position(is_its) {
+                self.inbox_of(role).leave([outgoing(answers.swap_remove(at))]);
+            }
         }
         self.inbox.leave(answers.drain(..).map(outgoing));
     }
@@ -328,6 +369,7 @@ mod tests {
     use super::*;
     use crate::transport::streams::STREAMING_BYTES_MIN;
 
+    const CALLER: u32 = 77;
     const TICKET: Ticket = Ticket { unique: 9, entry: 1 };
 
     fn queue() -> Queue {
@@ -336,13 +378,13 @@ mod tests {
 
     fn queue_of(payload_bytes: usize) -> Queue {
         let queue = Queue::new(QueueId(0), 2, payload_bytes).expect("small mappings succeed");
-        queue.set_deputy(Inbox::new().expect("eventfds are to be had"));
+        queue.set_deputy(Role::Deputy, Inbox::new().expect("eventfds are to be had"));
         queue
     }
 
     /// A request that the queue's thread has handed over.
     fn handed_over(queue: &Queue, payload_is_empty: bool) {
-        queue.hand_over(EntryIndex(1), 5, payload_is_empty, Role::Main);
+        queue.hand_over(EntryIndex(1), 5, CALLER, payload_is_empty, Role::Main);
     }
 
     fn answers_left(queue: &Queue, role: Role) -> usize {
@@ -410,7 +452,7 @@ mod tests {
         let alone = || vec![(TICKET, ShortAnswer::data(&[]))];
         for role in [Role::Main, Role::Deputy] {
             let other = if role == Role::Main { Role::Deputy } else { Role::Main };
-            queue.hand_over(EntryIndex(1), 5, true, role);
+            queue.hand_over(EntryIndex(1), 5, CALLER, true, role);
             queue.send_many(&mut alone());
             assert_eq!((answers_left(&queue, role), answers_left(&queue, other)), (1, 0), "{role:?}");
             queue.send(TICKET, Answer::Error(Errno::EIO));
@@ -439,6 +481,33 @@ mod tests {
         assert_eq!(answers_left(&queue, Role::Deputy), 1);
         queue.send_many(&mut alone());
         assert_eq!(answers_left(&queue, Role::Main), 1, "it has an entry");
+    }
+
+    #[test]
+    fn the_second_deputy_takes_over_the_answers_to_one_caller_in_a_row() {
+        let queue = queue_of(8192);
+        queue.set_deputy(Role::SecondDeputy, Inbox::new().expect("eventfds are to be had"));
+        let by_deputy = |caller| {
+            queue.hand_over(EntryIndex(0), 4, caller, true, Role::Deputy);
+            queue.handled(EntryIndex(0));
+        };
+        let answer_to = |caller| {
+            queue.hand_over(EntryIndex(1), 5, caller, true, Role::Main);
+            queue.handled(EntryIndex(1));
+            queue.send_many(&mut vec![(TICKET, ShortAnswer::data(&[]))]);
+            [Role::Main, Role::Deputy, Role::SecondDeputy].map(|role| answers_left(&queue, role))
+        };
+        assert_eq!(answer_to(CALLER), [0, 1, 0]);
+        for _ in 0..3 {
+            assert_eq!(answer_to(CALLER + 1), [1, 0, 0], "two callers in turn are not alone");
+            by_deputy(CALLER);
+        }
+        assert_eq!(answer_to(CALLER), [0, 0, 1], "nobody else has called");
+        assert_eq!(answer_to(CALLER), [1, 0, 0], "both have an entry");
+        queue.inbox_of(Role::SecondDeputy).vacate();
+        assert_eq!(answer_to(CALLER + 1), [1, 0, 0]);
+        by_deputy(0);
+        assert_eq!(answer_to(CALLER + 1), [0, 0, 1], "a request of the kernel's own is nobody's");
     }
 
     #[test]

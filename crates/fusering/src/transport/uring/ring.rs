@@ -65,7 +65,7 @@ impl Ring {
         let depth = queue.memory.depth();
         let submissions = match role {
             Role::Main => u32::from(depth) + 1,
-            Role::Deputy => 2,
+            Role::Deputy | Role::SecondDeputy => 2,
         };
         let mut builder = IoUring::<squeue::Entry128, cqueue::Entry>::builder();
         // One thread submits and reaps, and the kernel delivers requests only while it is in a system call: no
@@ -162,7 +162,7 @@ impl Ring {
     /// caller waits for it.
     pub fn commit_incoming(&mut self, incoming: &mut Vec<Outgoing>) {
         for outgoing in incoming.drain(..) {
-            if self.role == Role::Deputy && self.lent > 0 {
+            if self.role.is_deputy() && self.lent > 0 {
                 self.queue.inbox.leave([outgoing]);
             } else {
                 self.commit(outgoing);
@@ -349,9 +349,11 @@ mod tests {
 
     #[test]
     fn a_deputy_has_one_entry_at_most_whatever_is_left_for_it() {
-        for (role, lent) in [(Role::Deputy, 1), (Role::Main, 2)] {
+        for (role, lent) in [(Role::Deputy, 1), (Role::SecondDeputy, 1), (Role::Main, 2)] {
             let queue = Arc::new(Queue::new(QueueId(0), 2, 8192).expect("small mappings succeed"));
-            queue.set_deputy(Inbox::new().expect("eventfds are to be had"));
+            if role.is_deputy() {
+                queue.set_deputy(role, Inbox::new().expect("eventfds are to be had"));
+            }
             let inbox = queue.inbox_of(role);
             let Ok(mut ring) = Ring::new(Arc::clone(&queue), role, inbox.bell(), 0) else { return };
             let answer = |entry| Outgoing {

@@ -17,6 +17,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
+mod deputies;
 #[path = "../../../tests/support/kernel.rs"]
 mod kernel;
 
@@ -195,133 +196,6 @@ impl Handler for Keeper {
         self.slots.lock().push(slot);
         self.came.notify_all();
     }
-}
-
-/// Notes by which threads requests come. What comes by one that may wait waits until it is let go; the others are
-/// answered as by a thread that collects answers.
-#[derive(Default)]
-struct Noting {
-    by_waiters: Mutex<Vec<bool>>,
-    waits: Mutex<bool>,
-    changed: Condvar,
-}
-
-impl Noting {
-    fn set_waits(&self, waits: bool) {
-        *self.waits.lock() = waits;
-        self.changed.notify_all();
-    }
-
-    /// Whether the requests since the last call came by a thread that may wait.
-    fn noted(&self) -> Vec<bool> {
-        std::mem::take(&mut *self.by_waiters.lock())
-    }
-}
-
-impl Handler for Noting {
-    fn header_bytes(&self, opcode: Opcode) -> Option<usize> {
-        opcode.header_bytes(false)
-    }
-
-    fn handle(&self, source: &dyn Source, _: RawRequest<'_>, slot: ReplySlot) {
-        let mut by_waiters = self.by_waiters.lock();
-        by_waiters.push(source.may_wait());
-        drop(by_waiters);
-        if !source.may_wait() {
-            let (sink, ticket) = slot.into_parts();
-            let answer = move || sink.send_many(&mut vec![(ticket, ShortAnswer::data(&TOTALS))]);
-            std::thread::spawn(answer);
-            return;
-        }
-        let mut waits = self.waits.lock();
-        while *waits {
-            assert!(!self.changed.wait_for(&mut waits, PATIENCE).timed_out(), "it is let go");
-        }
-        drop(waits);
-        slot.bytes(&TOTALS);
-    }
-}
-
-/// A thread on CPU 0 that calls statfs when it is told to, and says when it has returned.
-struct Caller {
-    tell: mpsc::Sender<()>,
-    returned: mpsc::Receiver<i32>,
-}
-
-impl Caller {
-    fn of(mounted: &Mounted) -> Caller {
-        let target = c_string(mounted.at.path());
-        let ((tell, told), (returns, returned)) = (mpsc::channel(), mpsc::channel());
-        std::thread::spawn(move || {
-            assert!(cpus::pin_to(0), "tests run on any CPU");
-            while told.recv().is_ok() {
-                let _ = returns.send(totals(&target).err().unwrap_or(0));
-            }
-        });
-        Caller { tell, returned }
-    }
-
-    fn begin(&self) {
-        self.tell.send(()).expect("it waits to be told");
-    }
-
-    fn end(&self) {
-        assert_eq!(self.returned.recv_timeout(PATIENCE), Ok(0));
-    }
-
-    fn call(&self) {
-        self.begin();
-        self.end();
-    }
-}
-
-#[test]
-fn a_lone_caller_comes_by_the_deputy_which_waits_while_others_are_served() {
-    let Some(mounted) = Mounted::new("a_lone_caller_comes_by_the_deputy_which_waits_while_others_are_served")
-    else {
-        return;
-    };
-    let noting = Arc::new(Noting::default());
-    let prepared = prepare(&settings(4), PAYLOAD_BYTES).expect("rings are to be had");
-    let handler = Arc::clone(&noting) as Arc<dyn Handler>;
-    let transport = prepared
-        .start(Arc::clone(&mounted.connection), handler, &Arc::default())
-        .expect("the kernel takes the entries");
-    let (one, other) = (Caller::of(&mounted), Caller::of(&mounted));
-
-    // An answer that comes before the handler has returned leaves it where it is.
-    let goes_over = || {
-        (0..1000).any(|_| {
-            one.call();
-            noting.noted() == [true]
-        })
-    };
-    assert!(goes_over(), "its requests come by the deputy in the end");
-
-    noting.set_waits(true);
-    one.begin();
-    let mut patience = PATIENCE;
-    while noting.by_waiters.lock().is_empty() {
-        patience = patience.checked_sub(Duration::from_millis(1)).expect("the request comes");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    (0..3).for_each(|_| other.call());
-    noting.set_waits(false);
-    one.end();
-    assert_eq!(noting.noted(), [true, false, false, false], "the others went past who waits");
-
-    other.call();
-    one.call();
-    assert_eq!(noting.noted(), [true, false], "a second caller gives the entry back");
-    assert!(goes_over(), "and the first one has it again");
-
-    // An end while the deputy has an entry, and its caller waits for it.
-    noting.set_waits(true);
-    one.begin();
-    abort_connection(&mounted.connection).expect("the connection's number is known");
-    noting.set_waits(false);
-    one.returned.recv_timeout(PATIENCE).expect("the abort frees the caller");
-    transport.join().expect("an abort is no error of the transport");
 }
 
 fn answer_one_by_one(slots: Vec<ReplySlot>) {

@@ -10,8 +10,15 @@
 //! that is alone, while those that come beside them go to the main thread. It has no other entry, so it may wait for
 //! the device within a request ([`Source::may_wait`]) and holds up nobody: a sync needs no hand-over to another
 //! thread and back. It is brought an answer that came alone from another thread, and gives its entry back to the main
-//! thread when another caller comes by it, or when a reply is kept. If entries come back in an order that leaves its
-//! one below others, it gets nothing until requests overlap again.
+//! thread when another caller comes by it, or when a reply is kept.
+//!
+//! **The second deputy.** A lone caller's next request may be made before the deputy's entry is back: behind RELEASE,
+//! which nobody waits for, and by a caller that takes the CPU in the middle of the system call that answers it. That
+//! request comes by another entry, which comes back last and lies above the deputy's from then on. No command takes an
+//! entry back from the kernel, and with two of them a deputy that waits in one would hold up who comes by the other.
+//! So the upper one is brought to a second deputy, and it does not matter which of the two the kernel takes. It is not
+//! brought answers to callers in turn: callers beside each other share a force better if the drivers make it.
+//! Should both come to lie below a third one, they get nothing until requests overlap again.
 //!
 //! **Streams.** The kernel reads ahead while its caller goes on, and copies an answer into the page cache on the CPU
 //! of the thread that submits it. The main thread's is the caller's own, where such a copy takes half as long as all
@@ -58,6 +65,7 @@ impl Runner {
         all: Arc<[Arc<Queue>]>,
         handler: Arc<dyn Handler>,
         ring: Ring,
+        role: Role,
         place: Option<Place>,
     ) -> Runner {
         Runner {
@@ -66,7 +74,7 @@ impl Runner {
             all,
             handler,
             ring: RefCell::new(ring),
-            role: if place.is_some() { Role::Deputy } else { Role::Main },
+            role,
             place,
             caller: Cell::new(0),
         }
@@ -100,7 +108,7 @@ impl Runner {
                 Ending::Ended if ring.lent() == 0 => return Ok(()),
                 Ending::Ended | Ending::No => {}
             }
-            if self.role == Role::Deputy && ring.lent() == 0 {
+            if self.role.is_deputy() && ring.lent() == 0 {
                 self.caller.set(0);
                 inbox.vacate();
             }
@@ -139,7 +147,7 @@ impl Runner {
             "the kernel keeps to the size of a payload"
         );
         self.queue.note_touched(entry, payload_bytes);
-        self.queue.hand_over(entry, state.commit_id, payload_bytes == 0, self.role);
+        self.queue.hand_over(entry, state.commit_id, header.pid, payload_bytes == 0, self.role);
 
         let payload = self.queue.memory.payload(entry).as_ptr();
         // SAFETY: as above; neither the area nor a payload that is not empty is written before this handler has
@@ -208,13 +216,13 @@ impl Source for Here<'_> {
     }
 
     fn may_wait(&self) -> bool {
-        self.runner.role == Role::Deputy
+        self.runner.role.is_deputy()
     }
 
     /// Nobody can take this thread's place: the kernel delivers to the thread that lent it the entries.
     fn begin_wait(&self) -> bool {
         // A deputy has no other request whose answer could be held back.
-        if self.runner.role == Role::Deputy {
+        if self.runner.role.is_deputy() {
             return false;
         }
         let mut ring = self.runner.ring.borrow_mut();
