@@ -238,8 +238,8 @@ impl Queue {
     }
 
     /// Leaves an answer whose caller is likely to go on by itself: one that comes alone was waited for, a long one is
-    /// part of a stream. A deputy takes it over if it is free; the second one only if nobody else came by a deputy since
-    /// the same caller's last answer. What callers beside each other wait for is shared better by the drivers.
+    /// part of a stream. A deputy takes it over if it is free; the second one only if nobody else came by a deputy
+    /// since the same caller's last answer. What callers beside each other wait for is shared better by the drivers.
     pub fn leave_for_deputy(&self, outgoing: Outgoing) {
         if let Some(role) = self.handler_of(outgoing.entry) {
             return self.inbox_of(role).leave([outgoing]);
