@@ -377,6 +377,17 @@ pub struct ExtentItem {
     pub birth: Era,
 }
 
+/// An extent without what its blocks hold, for who asks for no checksums.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExtentPlace {
+    pub start: BlockNo,
+    /// Its length, also in blocks.
+    pub pages: u32,
+    /// As in [`ExtentItem`].
+    pub birth: Era,
+    pub is_unwritten: bool,
+}
+
 /// What an extent's blocks hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExtentContent {
@@ -447,6 +458,23 @@ impl ExtentItem {
     }
 
     pub fn decode(bytes: &[u8]) -> Result<ExtentItem, FormatError> {
+        let ExtentPlace { start, pages, birth, is_unwritten } = ExtentPlace::decode(bytes)?;
+        if is_unwritten {
+            return Ok(ExtentItem::unwritten(start, pages).born(birth));
+        }
+        let sums = bytes[EXTENT_HEADER_BYTES..].chunks_exact(8).map(|sum| u64::from_le_bytes(array(sum)));
+        Ok(ExtentItem::written(start, sums.collect()).born(birth))
+    }
+}
+
+impl ExtentPlace {
+    /// The block that holds page `index` of the extent; as [`ExtentItem::block_of`].
+    pub fn block_of(&self, index: u64) -> BlockNo {
+        self.start.plus(index)
+    }
+
+    /// Of an encoded [`ExtentItem`], whose length is looked at as well.
+    pub fn decode(bytes: &[u8]) -> Result<ExtentPlace, FormatError> {
         let field = |field, value| Err(FormatError::Field { what: "extent", field, value });
         if bytes.len() < EXTENT_HEADER_BYTES {
             return Err(FormatError::Truncated {
@@ -461,16 +489,15 @@ impl ExtentItem {
         let birth = Era(u32::from_le_bytes(array(&bytes[EXTENT_BIRTH_AT..EXTENT_HEADER_BYTES])));
         range::EXTENT_PAGES.check(u64::from(pages))?;
         range::EXTENT_START.check(start.0)?;
-        let sums = &bytes[EXTENT_HEADER_BYTES..];
-        match flags {
-            0 if sums.len() == 8 * pages as usize => {
-                let sums = sums.chunks_exact(8).map(|sum| u64::from_le_bytes(array(sum))).collect();
-                Ok(ExtentItem::written(start, sums).born(birth))
-            }
-            EXTENT_UNWRITTEN if sums.is_empty() => Ok(ExtentItem::unwritten(start, pages).born(birth)),
-            0 | EXTENT_UNWRITTEN => field("length", bytes.len() as u64),
-            _ => field("flags", u64::from(flags)),
+        let (is_unwritten, sums) = match flags {
+            0 => (false, pages as usize),
+            EXTENT_UNWRITTEN => (true, 0),
+            _ => return field("flags", u64::from(flags)),
+        };
+        if bytes.len() != EXTENT_HEADER_BYTES + 8 * sums {
+            return field("length", bytes.len() as u64);
         }
+        Ok(ExtentPlace { start, pages, birth, is_unwritten })
     }
 }
 

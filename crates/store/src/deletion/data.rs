@@ -11,7 +11,7 @@ use crate::tree::cache::Pinned;
 use crate::tree::{Found, Missing, Tree};
 use crate::{Class, Estimate, Store, StoreError};
 use syncline_format::batch::RELEASE_BYTES;
-use syncline_format::item::{EXTENT_HEADER_BYTES, ExtentItem};
+use syncline_format::item::{EXTENT_HEADER_BYTES, ExtentPlace};
 use syncline_format::node::NODE_SPACE_BYTES;
 use syncline_format::range::FILE_PAGES_MAX;
 use syncline_format::tree_item::TreeState;
@@ -105,7 +105,7 @@ fn collect(pair: &Pair<'_>, cursor: Key, leaves: usize) -> Result<(Vec<Dead>, Ke
             let key = page.key(index);
             if key.kind == Kind::Extent {
                 let block = found.leaf.block();
-                let item = ExtentItem::decode(page.value(index));
+                let item = ExtentPlace::decode(page.value(index));
                 let item = item.map_err(|source| StoreError::Corrupt { block, source })?;
                 bury(pair, key, &item, &mut dead)?;
             }
@@ -125,9 +125,9 @@ fn collect(pair: &Pair<'_>, cursor: Key, leaves: usize) -> Result<(Vec<Dead>, Ke
         let (key, page) = (found.leaf.page.key(index), &found.leaf.page);
         if key.kind == Kind::Extent {
             let block = found.leaf.block();
-            let item = ExtentItem::decode(page.value(index));
+            let item = ExtentPlace::decode(page.value(index));
             let item = item.map_err(|source| StoreError::Corrupt { block, source })?;
-            cursor = cursor.max(Key::extent(key.object, key.offset.saturating_add(u64::from(item.pages()))));
+            cursor = cursor.max(Key::extent(key.object, key.offset.saturating_add(u64::from(item.pages))));
         }
     }
     Ok((dead, cursor))
@@ -188,14 +188,14 @@ pub(super) fn may_hold_extents(low: Key, end: Option<Key>) -> bool {
 }
 
 /// The page behind an extent. Errors: no file has so many.
-fn end_of(page: u64, item: &ExtentItem) -> Result<u64, StoreError> {
-    let end = page.checked_add(u64::from(item.pages())).filter(|end| *end <= FILE_PAGES_MAX);
+fn end_of(page: u64, item: &ExtentPlace) -> Result<u64, StoreError> {
+    let end = page.checked_add(u64::from(item.pages)).filter(|end| *end <= FILE_PAGES_MAX);
     let source = FormatError::Field { what: "extent", field: "page", value: page };
     end.ok_or(StoreError::Corrupt { block: item.start, source })
 }
 
 /// Adds the pages of an extent of the dying tree that the child does not have.
-fn bury(pair: &Pair<'_>, key: Key, item: &ExtentItem, dead: &mut Vec<Dead>) -> Result<(), Hindered> {
+fn bury(pair: &Pair<'_>, key: Key, item: &ExtentPlace, dead: &mut Vec<Dead>) -> Result<(), Hindered> {
     if pair.low.is_some_and(|low| item.birth <= low) {
         return Ok(());
     }
@@ -227,10 +227,10 @@ fn next_extent(
     key: Key,
     end: u64,
     pair: &Pair<'_>,
-) -> Result<Option<(u64, ExtentItem)>, Hindered> {
+) -> Result<Option<(u64, ExtentPlace)>, Hindered> {
     let decode = |found: &Found, index: usize| {
         let block = found.leaf.block();
-        ExtentItem::decode(found.leaf.page.value(index))
+        ExtentPlace::decode(found.leaf.page.value(index))
             .map_err(|source| StoreError::Corrupt { block, source })
     };
     let mut held = pair.leaf.borrow_mut();
