@@ -59,6 +59,8 @@ pub(super) fn bind(source: &Path) -> io::Result<UnixListener> {
 }
 
 fn accept(listener: &UnixListener, mounts: &Weak<Mounts>) {
+    // What is lacking for one lacks for the next try as well, ten times a second.
+    let mut told = false;
     for stream in listener.incoming() {
         let Some(mounts) = mounts.upgrade() else { return };
         let begun = stream.and_then(|stream| {
@@ -70,11 +72,16 @@ fn accept(listener: &UnixListener, mounts: &Weak<Mounts>) {
             }
             Ok(())
         });
-        if let Err(error) = begun {
-            tracing::warn!(%error, "somebody could not join this daemon");
-            // Whatever there is too little of, there is no hurry.
-            std::thread::sleep(Duration::from_millis(100));
+        let Err(error) = begun else {
+            told = false;
+            continue;
+        };
+        if !told {
+            told = true;
+            tracing::warn!(%error, "somebody could not join this daemon, and is tried again");
         }
+        // Whatever there is too little of, there is no hurry.
+        std::thread::sleep(Duration::from_millis(100));
     }
 }
 
